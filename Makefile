@@ -1,0 +1,63 @@
+# Two commands matter: `make serve` runs the server, `make test` proves it. Each sets up what it needs.
+
+PYTHON ?= python3.11
+STEPS  ?= 1000000
+SEED   ?= 1
+LOCKED := requirements/dev.txt requirements/bench.txt
+BIN    := .venv/bin
+
+.PHONY: help setup serve test check format sim bench lock clean
+
+help:           ## show this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: .venv/installed.txt   ## make .venv with everything in it (once)
+
+# The stamp is newer than the lock and the project file, or the environment is made again from them.
+.venv/installed.txt: requirements/dev.txt pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 is needed; set PYTHON=/path/to/python3.11"; exit 1; }
+	@if command -v uv >/dev/null; then \
+	  set -e; uv venv --quiet --allow-existing --python $(PYTHON) .venv; \
+	  uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements/dev.txt; \
+	  uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .; \
+	else \
+	  set -e; [ -x $(BIN)/python ] || $(PYTHON) -m venv .venv; \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt; \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .; \
+	fi
+	@touch $@
+
+.venv/bench.txt: .venv/installed.txt requirements/bench.txt
+	@if command -v uv >/dev/null; then uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements/bench.txt; \
+	else $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/bench.txt; fi
+	@touch $@
+
+serve: setup    ## run the server (ARGS="--tcp 127.0.0.1:0" for flags)
+	@exec $(BIN)/penstock serve $(ARGS)
+
+test: setup     ## run every test (ARGS="-k lease" for some)
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: setup    ## format, lint, types
+	@$(BIN)/ruff format --check --quiet . || { echo "not formatted: run 'make format'"; exit 1; }
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy
+
+format: setup   ## put the code in shape
+	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+sim: setup      ## random lives against the model: make sim STEPS=1000000 SEED=7
+	@$(BIN)/python -m tests.sim.drive --steps $(STEPS) --seed $(SEED)
+
+bench: .venv/bench.txt   ## figures of this machine, side by side with a peer
+	@$(BIN)/python -m bench.core
+	@$(BIN)/python -m bench.wire
+
+lock:           ## write requirements/*.txt anew (needs uv)
+	@uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url \
+	  --extra dev pyproject.toml -o requirements/dev.txt
+	@uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url \
+	  --extra bench --constraint requirements/dev.txt pyproject.toml -o requirements/bench.txt
+
+clean:          ## remove the environment and caches
+	@rm -rf .venv .mypy_cache .ruff_cache .hypothesis

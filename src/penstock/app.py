@@ -1,0 +1,134 @@
+"""Puts the parts together and runs them. The only place that reads a clock."""
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import socket
+import stat
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TextIO
+
+import msgspec
+import uvloop
+
+from penstock.broker.node import Node
+from penstock.config import OFF, Settings, address
+from penstock.server.tcp import TcpServer
+from penstock.store.memory import MemoryStore
+
+logger = logging.getLogger("penstock")
+
+STOP_S = 8.0
+"""How long connections get to read their last answers when the server stops."""
+
+
+class CantStart(Exception):
+    """The server can't start here, and why."""
+
+
+def clock() -> Callable[[], int]:
+    """Milliseconds since 1970 that never go backwards: wall clock now, time since boot from here on."""
+    boot = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    read = time.clock_gettime_ns
+    ahead = time.time_ns() - read(boot)
+
+    def now() -> int:
+        return (read(boot) + ahead) // 1_000_000
+
+    return now
+
+
+def serve(settings: Settings, out: TextIO) -> None:
+    """Run a server until it is told to stop; ``out`` gets one line of JSON when it is ready."""
+    set_up_logs(settings)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(settings, out))
+
+
+async def _serve(settings: Settings, out: TextIO) -> None:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    node = Node(MemoryStore(), loop, clock(), settings.limits(), shards=settings.shards)
+    logger.warning("the store is memory: everything is lost when this process ends")
+    server = TcpServer(node, loop, settings.tcp_limits())
+    try:
+        ready = await _listen(settings, server)
+    except OSError as error:
+        raise CantStart(f"can't listen: {error}") from error
+    # What is alive now lives on; the collector need not look at it again, and seldom at the rest.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+    out.write(msgspec.json.encode(ready).decode() + "\n")
+    out.flush()
+    logger.info("ready")
+    await stop.wait()
+    logger.info("stopping")
+    server.stop_accepting()
+    await node.drain()
+    await server.close(STOP_S)
+    await node.drain()
+    node.close()
+    if settings.unix != OFF:
+        Path(settings.unix).unlink(missing_ok=True)
+    logger.info("stopped")
+
+
+async def _listen(settings: Settings, server: TcpServer) -> dict[str, object]:
+    """Open the sockets; what the readiness line says."""
+    ready: dict[str, object] = {"ready": True, "http": None, "tcp": None, "unix": None, "store": "memory:"}
+    tcp = address(settings.tcp)
+    if tcp is not None:
+        ready["tcp"] = await server.listen_tcp(*tcp)
+    if settings.unix != OFF:
+        _clear_socket(settings.unix)
+        ready["unix"] = await server.listen_unix(settings.unix)
+    return ready
+
+
+def _clear_socket(path: str) -> None:
+    """Remove the socket of a server that is gone; refuse to take that of one that is not."""
+    try:
+        if not stat.S_ISSOCK(os.stat(path).st_mode):
+            raise CantStart(f"{path} exists and is not a socket")
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+            return
+    raise CantStart(f"a server is already listening on {path}")
+
+
+def set_up_logs(settings: Settings) -> None:
+    """Logs go to standard error, as text for people or as JSON for programs."""
+    handler = logging.StreamHandler(sys.stderr)
+    if settings.log_format == "json":
+        handler.setFormatter(JsonLines())
+    else:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
+    logging.basicConfig(level=settings.log_level.upper(), handlers=[handler], force=True)
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "at": int(record.created * 1000),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(line).decode()

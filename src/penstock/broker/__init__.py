@@ -1,0 +1,1 @@
+"""RUNS: the node, its committer, waiters and timers."""

@@ -1,0 +1,302 @@
+"""A node: takes questions, lets the core decide, keeps what it decided, then lets the answers go.
+
+    ask ──> engine.apply ──> forming group ──> engine.seal ──> committer ──> answers leave
+              │                                                    │
+              └── nothing to deliver and the pop may wait: waiters └── failed: the group and all later ones
+                  woken by pushes, nacks and leases that run out       get ``busy``, the shards reload
+
+Everything here runs on one event loop. The core's state is always ahead of the store by at most the group
+being kept and the group that forms; no answer leaves before the commit that was forming when it was made.
+"""
+
+import logging
+from asyncio import AbstractEventLoop, Future, TimerHandle
+from collections.abc import Callable
+
+from penstock.broker.committer import Bodies, Committer
+from penstock.broker.waiters import Asker, Ticket, Waiter, Waiters
+from penstock.core import engine as engines
+from penstock.core import records
+from penstock.core.agenda import NEVER
+from penstock.core.commands import Command, Log, Pop, Popped, Reply
+from penstock.core.directory import META_SHARD
+from penstock.core.engine import Engine
+from penstock.core.errors import Busy, NotFound, PenstockError
+from penstock.core.limits import Limits
+from penstock.core.model import Segment
+from penstock.store.base import Store
+
+logger = logging.getLogger("penstock.node")
+
+Answer = tuple[Asker, Ticket, Reply | PenstockError]
+
+TIMER_MS_MAX = 3_600_000
+"""The longest a timer is set for; it is set again when it rings early."""
+RELOAD_RETRY_S = 1.0
+"""How long to wait before the store is asked again after a reload failed."""
+
+
+class Node:
+    """The state of one process, and the loop that moves it."""
+
+    def __init__(
+        self,
+        store: Store,
+        loop: AbstractEventLoop,
+        clock: Callable[[], int],
+        limits: Limits,
+        *,
+        shards: int = 64,
+    ) -> None:
+        self.limits = limits
+        self.durability = store.durability
+        self._store = store
+        self._loop = loop
+        self._clock = clock
+        self._shards = store.shards(shards)
+        self._committer = Committer(store, loop)
+        self._waiters = Waiters()
+        self._arrivals = 0
+        self._forming: list[Answer] = []
+        self._flush_planned = False
+        self._broken: str | None = None
+        """Why the state can't be trusted; every question gets ``busy`` until it is loaded again."""
+        self._timer: TimerHandle | None = None
+        self._timer_at = NEVER
+        self._settled: Future[None] | None = None
+        """Told when a group has been answered, while the node stops."""
+        self.draining = False
+        """Nobody waits any more: a pop that finds nothing is answered at once."""
+        self.failures = 0
+        """Commits that failed."""
+        self._engine = self._load()
+        self._plan_flush()
+        self._set_timer()
+
+    # Questions.
+
+    def ask(self, asker: Asker, ticket: Ticket, command: Command) -> None:
+        """Carry out a command; ``asker.answered`` is called once the answer may leave."""
+        reply = self._apply(command)
+        if type(reply) is Popped and not reply.deliveries and self._may_wait(command):
+            assert isinstance(command, Pop)
+            self._wait(asker, ticket, command)
+        else:
+            self._forming.append((asker, ticket, reply))
+        if self._waiters.count:
+            self._serve_woken()
+        if not self._flush_planned:
+            self._plan_flush()
+
+    def forget(self, asker: Asker) -> None:
+        """The asker is gone: nobody waits for it any more."""
+        for waiter in self._waiters.of_asker(asker):
+            self._waiters.remove(waiter)
+
+    def give_up(self, asker: Asker) -> None:
+        """The asker sends nothing more: its waiting pops are answered with nothing."""
+        for waiter in self._waiters.of_asker(asker):
+            self._waiters.remove(waiter)
+            queue = self._engine.queues[waiter.pop.tenant, waiter.pop.queue]
+            self._forming.append((asker, waiter.ticket, Popped(queue, None, [])))
+            self._plan_flush()
+
+    def _apply(self, command: Command) -> Reply | PenstockError:
+        if self._broken is not None:
+            return Busy(self._broken)
+        try:
+            return self._engine.apply(command, self._clock())
+        except PenstockError as error:
+            return error
+        except Exception as bug:
+            # The core broke in the middle of a change: what it holds can't be kept.
+            logger.exception("bug: %s could not be applied", type(command).__name__)
+            self._break(f"the server met a bug of its own ({type(bug).__name__}) and reloads")
+            return Busy("the server met a bug of its own; the command was not carried out")
+
+    # Waiting.
+
+    def _may_wait(self, command: Command) -> bool:
+        return isinstance(command, Pop) and command.wait_ms > 0 and not self.draining
+
+    def _wait(self, asker: Asker, ticket: Ticket, command: Pop) -> None:
+        self._arrivals += 1
+        timer = self._loop.call_later(command.wait_ms / 1000, self._give_up, self._arrivals)
+        waiter = Waiter(asker, ticket, command, self._arrivals, timer.cancel)
+        self._waiters.add(waiter)
+        # The group it may have made has to be kept even if nothing ever comes.
+        self._plan_flush()
+
+    def _give_up(self, number: int) -> None:
+        """The time of a waiting pop is over: it gets what there is, even if that is less than it wanted."""
+        waiter = self._waiters.get(number)
+        if waiter is not None:
+            self._finish_wait(waiter)
+
+    def _finish_wait(self, waiter: Waiter) -> None:
+        self._waiters.remove(waiter)
+        waiter.pop.min_count = 1
+        self._forming.append((waiter.asker, waiter.ticket, self._apply(waiter.pop)))
+        self._plan_flush()
+
+    def _serve_woken(self) -> None:
+        if self._broken is None:
+            for wake in self._engine.take_woken():
+                for waiter in self._waiters.woken(wake):
+                    self._try_again(waiter)
+
+    def _try_again(self, waiter: Waiter) -> None:
+        reply = self._apply(waiter.pop)
+        if type(reply) is not Popped or reply.deliveries:
+            self._waiters.remove(waiter)
+            self._forming.append((waiter.asker, waiter.ticket, reply))
+
+    # Time.
+
+    def _set_timer(self) -> None:
+        due_at = self._engine.next_due_at()
+        if due_at < self._timer_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            delay_ms = min(max(due_at - self._clock(), 0), TIMER_MS_MAX)
+            self._timer_at = due_at
+            self._timer = self._loop.call_later(delay_ms / 1000, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        self._timer_at = NEVER
+        if self._broken is None:
+            self._engine.tick(self._clock())
+            if self._waiters.count:
+                self._serve_woken()
+            self._plan_flush()
+        self._set_timer()
+
+    # Committing.
+
+    def _plan_flush(self) -> None:
+        if not self._flush_planned:
+            self._flush_planned = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Keep what has formed; while a group is being kept, the next goes on forming."""
+        self._flush_planned = False
+        if self._committer.busy:
+            return
+        group, self._forming = self._forming, []
+        if self._broken is not None:
+            self._fail(group)
+            self._reload()
+            return
+        commits = self._engine.seal(self._engine.now)
+        self._set_timer()
+        if commits:
+            self._committer.commit(commits, lambda error: self._kept(group, error))
+        else:
+            self._deliver(group)
+
+    def _kept(self, group: list[Answer], error: BaseException | None) -> None:
+        if error is not None:
+            self.failures += 1
+            logger.error("commit failed: %s", error)
+            self._break("the store could not keep a commit; nothing of it was carried out")
+            self._fail(group)
+        else:
+            self._deliver(group)
+        if self._forming or self._broken or self._engine.changed:
+            self._plan_flush()
+
+    def _deliver(self, group: list[Answer]) -> None:
+        """Let answers go; those that lack bodies go when these have been read."""
+        askers: dict[Asker, None] = {}
+        for asker, ticket, reply in group:
+            if type(reply) is Popped or type(reply) is Log:
+                absent = reply.absent()
+                if absent:
+                    self._fetch(asker, ticket, reply, absent)
+                    continue
+            asker.answered(ticket, reply)
+            askers[asker] = None
+        for asker in askers:
+            asker.flush()
+        if self._settled is not None and not self._settled.done():
+            self._settled.set_result(None)
+
+    def _fetch(self, asker: Asker, ticket: Ticket, reply: Popped | Log, absent: list[Segment]) -> None:
+        prefix = reply.queue.prefix
+        keys = [records.body_key(prefix, segment.body_name) for segment in absent]
+
+        def fetched(bodies: Bodies) -> None:
+            outcome: Reply | PenstockError = reply
+            if isinstance(bodies, Exception):
+                logger.error("bodies could not be read: %s", bodies)
+                outcome = Busy(
+                    "the store could not read the messages; they stay leased until their time is up"
+                )
+            elif None in bodies:
+                outcome = NotFound("the messages are no longer kept")
+            else:
+                for segment, body in zip(absent, bodies, strict=True):
+                    segment.body = body
+            asker.answered(ticket, outcome)
+            asker.flush()
+
+        self._committer.read(keys, fetched)
+
+    # When something broke.
+
+    def _break(self, why: str) -> None:
+        self._broken = self._broken or why
+        self._plan_flush()
+
+    def _fail(self, group: list[Answer]) -> None:
+        """Nothing of the group was kept: whatever it answered, the truth is ``busy``."""
+        error = Busy(self._broken or "the server reloads")
+        self._deliver([(asker, ticket, error) for asker, ticket, _ in group])
+
+    def _reload(self) -> None:
+        """Start again from what the store has."""
+        try:
+            self._engine = self._load()
+        except Exception as error:
+            logger.error("reload failed, next try in %g s: %s", RELOAD_RETRY_S, error)
+            self._loop.call_later(RELOAD_RETRY_S, self._plan_flush)
+            return
+        logger.warning("reloaded from the store")
+        self._broken = None
+        self._timer_at = NEVER
+        self._set_timer()
+        self._plan_flush()
+        for waiter in self._waiters.all():
+            self._try_again(waiter)
+
+    def _load(self) -> Engine:
+        now = self._clock()
+        meta = self._store.claim(META_SHARD)
+        claims = []
+        for number in range(self._shards):
+            claim = self._store.claim(number)
+            down_ms = max(now - claim.committed_at, 0) if claim.committed_at else 0
+            claims.append(engines.Claim(claim.epoch, down_ms))
+        return engines.load(self.limits, claims, meta.epoch, self._store.scan, now)
+
+    # The end.
+
+    async def drain(self) -> None:
+        """Answer everyone who waits, and keep what has formed."""
+        self.draining = True
+        for waiter in self._waiters.all():
+            self._finish_wait(waiter)
+        while self._broken is None and (self._forming or self._committer.busy or self._engine.changed):
+            self._settled = self._loop.create_future()
+            self._plan_flush()
+            await self._settled
+        self._fail(self._forming)
+
+    def close(self) -> None:
+        """Let go of the store. Nothing may be asked after this."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._committer.close()
+        self._store.close()

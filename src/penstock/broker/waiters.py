@@ -1,0 +1,123 @@
+"""Pops that wait: first come, first served, per queue, group and partition."""
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from msgspec import Struct
+
+from penstock.core.commands import Pop, Reply, Wake
+from penstock.core.errors import PenstockError
+
+Ticket = object
+"""Whatever an asker needs to know which question an answer is for."""
+
+
+class Asker(Protocol):
+    """Someone who asks the node and is told when the answer may leave."""
+
+    def answered(self, ticket: Ticket, reply: Reply | PenstockError) -> None:
+        """The commit that the answer depends on is kept."""
+
+    def flush(self) -> None:
+        """No more answers come from this commit: send those there are."""
+
+
+class Waiter(Struct, eq=False):
+    """A pop that found too little and waits for more."""
+
+    asker: Asker
+    ticket: Ticket
+    pop: Pop
+    number: int
+    """Order of arrival."""
+    cancel: Callable[[], None]
+    """Stops the timer of its deadline."""
+
+
+Lane = tuple[str, str, str, str | None, bool]
+"""Tenant, queue, group, the partition asked for (any if None), and whether one message is not enough."""
+
+
+class Waiters:
+    """Every waiting pop of a node."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[Lane, OrderedDict[int, Waiter]] = {}
+        self._groups: dict[tuple[str, str], dict[str, int]] = {}
+        """How many wait per group of a queue."""
+        self._by_asker: dict[Asker, dict[int, Waiter]] = {}
+        self._by_number: dict[int, Waiter] = {}
+
+    @property
+    def count(self) -> int:
+        return len(self._by_number)
+
+    def get(self, number: int) -> Waiter | None:
+        return self._by_number.get(number)
+
+    def add(self, waiter: Waiter) -> None:
+        pop = waiter.pop
+        self._lanes.setdefault(_lane(pop), OrderedDict())[waiter.number] = waiter
+        groups = self._groups.setdefault((pop.tenant, pop.queue), {})
+        groups[pop.group] = groups.get(pop.group, 0) + 1
+        self._by_asker.setdefault(waiter.asker, {})[waiter.number] = waiter
+        self._by_number[waiter.number] = waiter
+
+    def remove(self, waiter: Waiter) -> None:
+        waiter.cancel()
+        pop = waiter.pop
+        lane = self._lanes[_lane(pop)]
+        del lane[waiter.number]
+        if not lane:
+            del self._lanes[_lane(pop)]
+        groups = self._groups[pop.tenant, pop.queue]
+        groups[pop.group] -= 1
+        if not groups[pop.group]:
+            del groups[pop.group]
+        if not groups:
+            del self._groups[pop.tenant, pop.queue]
+        mine = self._by_asker[waiter.asker]
+        del mine[waiter.number]
+        if not mine:
+            del self._by_asker[waiter.asker]
+        del self._by_number[waiter.number]
+
+    def of_asker(self, asker: Asker) -> list[Waiter]:
+        return list(self._by_asker.get(asker, {}).values())
+
+    def all(self) -> list[Waiter]:
+        """Everyone, in order of arrival."""
+        return list(self._by_number.values())
+
+    def woken(self, wake: Wake) -> Iterator[Waiter]:
+        """Those a wake-up concerns, in order of arrival per group. The caller removes whom it serves.
+
+        A lane ends with its first waiter that could not be served: those behind it ask for the same. Only
+        those who want more than one message are all asked, because each may want another number.
+        """
+        queue, group, partition = wake
+        waiting = self._groups.get((queue.tenant, queue.name), {})
+        for name in [group] if group is not None else list(waiting):
+            asked = [(queue.tenant, queue.name, name, where) for where in (None, partition)]
+            patient = deque(
+                sorted(
+                    (waiter for lane in asked for waiter in self._lanes.get((*lane, True), {}).values()),
+                    key=lambda waiter: waiter.number,
+                )
+            )
+            lanes: list[Lane] = [(*lane, False) for lane in asked]
+            while True:
+                heads = [next(iter(self._lanes[lane].values())) for lane in lanes if lane in self._lanes]
+                first = min([*heads, *list(patient)[:1]], key=lambda waiter: waiter.number, default=None)
+                if first is None:
+                    break
+                yield first
+                if patient and first is patient[0]:
+                    patient.popleft()
+                elif first.number in self._by_number:
+                    lanes.remove(_lane(first.pop))
+
+
+def _lane(pop: Pop) -> Lane:
+    return pop.tenant, pop.queue, pop.group, pop.partition, pop.min_count > 1

@@ -1,0 +1,293 @@
+"""``penstock``: the command line.
+
+Exit codes: 0 done, 1 wrong usage or input, 2 no server, 3 denied, 4 nothing to do.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TextIO
+
+import msgspec
+
+from penstock import __version__, app, config
+from penstock.client.wire import Disconnected, Wire
+from penstock.core.errors import Denied, PenstockError
+
+DONE, USAGE, SERVER, DENIED, NOTHING = range(5)
+SERVER_VARIABLE = f"{config.PREFIX}SERVER"
+DEFAULT_SERVER = "127.0.0.1:6789"
+BATCH = 10_000
+"""Messages that ``push -`` sends at a time."""
+
+
+class CliError(Exception):
+    """What is wrong and what to do about it."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; its exit code."""
+    parser = build_parser()
+    given = parser.parse_args(arguments)
+    try:
+        code: int = given.run(given, sys.stdout)
+    except config.BadSettings as error:
+        return _fail(USAGE, *error.problems)
+    except (CliError, app.CantStart, Disconnected) as error:
+        return _fail(USAGE if isinstance(error, CliError) else SERVER, str(error))
+    except PenstockError as error:
+        codes = {"busy": SERVER, Denied.code: DENIED}
+        return _fail(codes.get(error.code, USAGE), f"{error.code}: {error.message}")
+    except KeyboardInterrupt:
+        return _fail(USAGE, "interrupted")
+    except BrokenPipeError:  # the reader of our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+    return code
+
+
+def _fail(code: int, *lines: str) -> int:
+    for line in lines:
+        print(f"penstock: {line}", file=sys.stderr)
+    return code
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="penstock",
+        description="A multi-tenant message and job queue.",
+        epilog="Exit codes: 0 done, 1 wrong usage or input, 2 no server, 3 denied, 4 nothing to do.",
+    )
+    parser.add_argument("--version", action="version", version=f"penstock {__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    _add_serve(commands)
+    _add_push(commands)
+    _add_pop(commands)
+    _add_ack(commands)
+    _add_queues(commands)
+    return parser
+
+
+Run = Callable[[argparse.Namespace, TextIO], int]
+
+
+def _command(commands: Any, name: str, run: Run, about: str, example: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=about,
+        description=about,
+        epilog=f"Example:\n  {example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _asks_server(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--server",
+        default=os.environ.get(SERVER_VARIABLE, DEFAULT_SERVER),
+        help=f"HOST:PORT or the path of a Unix socket ({SERVER_VARIABLE}; default {DEFAULT_SERVER})",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON, one object a line")
+
+
+# serve
+
+
+def _add_serve(commands: Any) -> None:
+    about = "Run the server until SIGTERM or Ctrl-C. Prints one line of JSON when it is ready."
+    parser = _command(commands, "serve", _serve, about, "penstock serve --tcp 127.0.0.1:6789")
+    parser.add_argument("--config", type=Path, help=f"settings file (default: ./{config.FILE} if it exists)")
+    defaults = config.Settings()
+    for name in config.names():
+        about = f"{config.about(name)} (default {getattr(defaults, name)})"
+        parser.add_argument(_flag(name), dest=f"set_{name}", metavar="VALUE", help=about)
+    for name in config.LATER:
+        parser.add_argument(_flag(name), dest=f"set_{name}", nargs="?", const="", help=argparse.SUPPRESS)
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _serve(given: argparse.Namespace, out: TextIO) -> int:
+    flags = {
+        name.removeprefix("set_"): value
+        for name, value in vars(given).items()
+        if name.startswith("set_") and value is not None
+    }
+    settings = config.load(flags, os.environ, given.config, cwd=Path.cwd())
+    app.serve(settings, out)
+    return DONE
+
+
+# push
+
+
+def _add_push(commands: Any) -> None:
+    about = "Push messages: each PAYLOAD is one JSON value; - reads one a line from standard input."
+    example = 'penstock push emails \'{"to": "ada@example.com"}\''
+    parser = _command(commands, "push", _push, about, example)
+    parser.add_argument("queue", metavar="QUEUE")
+    parser.add_argument("payloads", metavar="PAYLOAD", nargs="+")
+    parser.add_argument("--partition", default="default", help="the lane they go to (default: default)")
+    _asks_server(parser)
+
+
+def _push(given: argparse.Namespace, out: TextIO) -> int:
+    payloads = _lines(sys.stdin) if given.payloads == ["-"] else iter(given.payloads)
+    count = 0
+    with Wire(given.server) as wire:
+        for batch in _batches(_checked(payloads)):
+            reply = wire.ask("PUSHB", queue=given.queue, messages=batch, partition=given.partition)
+            count += reply["count"]
+            if given.json:
+                _print_json(out, {key: reply[key] for key in ("first", "count", "durability")})
+            else:
+                print(f"pushed {reply['count']} to {given.queue}, first id {reply['first']}", file=out)
+    return DONE if count else NOTHING
+
+
+def _lines(source: TextIO) -> Iterable[str]:
+    return (line for line in source if line.strip())
+
+
+def _checked(payloads: Iterable[str]) -> Iterable[msgspec.Raw]:
+    for number, payload in enumerate(payloads, 1):
+        try:
+            msgspec.json.decode(payload)
+        except msgspec.DecodeError:
+            hint = " (a plain word needs quotes: '\"word\"')" if payload.strip().isalnum() else ""
+            raise CliError(f"payload {number} is not JSON: {payload.strip()[:80]}{hint}") from None
+        yield msgspec.Raw(payload.strip().encode())
+
+
+def _batches(payloads: Iterable[msgspec.Raw]) -> Iterable[list[msgspec.Raw]]:
+    batch: list[msgspec.Raw] = []
+    for payload in payloads:
+        batch.append(payload)
+        if len(batch) == BATCH:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+# pop
+
+
+def _add_pop(commands: Any) -> None:
+    about = "Lease messages and print them. Ack the lease when they are done, or pop with --ack."
+    parser = _command(commands, "pop", _pop, about, "penstock pop emails --count 10 --wait-ms 5000")
+    parser.add_argument("queue", metavar="QUEUE")
+    parser.add_argument("--count", type=int, default=1, help="at most this many (default 1)")
+    parser.add_argument("--wait-ms", type=int, default=0, help="how long to wait for the first (default 0)")
+    parser.add_argument("--group", default="default", help="the group that reads (default: default)")
+    parser.add_argument("--partition", help="only from this partition")
+    parser.add_argument("--lease-ms", type=int, help="how long they are leased (default: the queue's)")
+    parser.add_argument("--ack", action="store_true", help="ack them once they are printed")
+    _asks_server(parser)
+
+
+def _pop(given: argparse.Namespace, out: TextIO) -> int:
+    with Wire(given.server) as wire:
+        reply = wire.ask(
+            "PULLB",
+            wait_ms=given.wait_ms,
+            queue=given.queue,
+            count=given.count,
+            timeout=given.wait_ms,
+            group=given.group,
+            partition=given.partition,
+            lease_ms=given.lease_ms,
+        )
+        jobs = reply["jobs"]
+        if not jobs:
+            if not given.json:
+                print(f"nothing to pop from {given.queue}", file=sys.stderr)
+            return NOTHING
+        for job in jobs:
+            if given.json:
+                _print_json(out, job)
+            else:
+                print(f"{job['id']}\t{msgspec.json.encode(job['data']).decode()}", file=out)
+        out.flush()
+        lease = jobs[0]["lease"]
+        if given.ack:
+            wire.ask("ACK", lease=lease)
+        elif not given.json:
+            print(f"leased until settled or out of time; done: penstock ack {lease}", file=sys.stderr)
+    return DONE
+
+
+# ack
+
+
+def _add_ack(commands: Any) -> None:
+    about = "Say that a lease, or some messages of the group's live leases, are done."
+    parser = _command(
+        commands, "ack", _ack, about, "penstock ack LEASE    or    penstock ack --id 274877906944"
+    )
+    parser.add_argument("lease", metavar="LEASE", nargs="?", help="as printed by pop")
+    parser.add_argument("--id", dest="ids", action="append", help="a message id; may be repeated")
+    parser.add_argument("--group", help="the group they were popped for (default: default)")
+    _asks_server(parser)
+
+
+def _ack(given: argparse.Namespace, out: TextIO) -> int:
+    if not given.lease and not given.ids:
+        raise CliError("say what to ack: a LEASE, or --id ID")
+    fields = {"lease": given.lease, "group": given.group}
+    if given.ids:
+        fields["ids"] = given.ids
+    with Wire(given.server) as wire:
+        reply = wire.ask("ACKB", **fields)
+    if given.json:
+        _print_json(out, {"count": reply["count"], "refused": reply["refused"]})
+    else:
+        print(f"acked {reply['count']}", file=out)
+        for refused in reply["refused"]:
+            print(f"not leased: {refused}", file=sys.stderr)
+    return DONE if reply["count"] else NOTHING
+
+
+# queues
+
+
+def _add_queues(commands: Any) -> None:
+    about = "List the queues and what is in them."
+    _asks_server(_command(commands, "queues", _queues, about, "penstock queues --json"))
+
+
+def _queues(given: argparse.Namespace, out: TextIO) -> int:
+    with Wire(given.server) as wire:
+        queues = wire.ask("LISTQUEUES")["queues"]
+    if given.json:
+        for queue in queues:
+            _print_json(out, queue)
+        return DONE
+    rows = [[str(queue[key]) for key in ("name", "pending", "processing", "completed")] for queue in queues]
+    _print_table(out, ["QUEUE", "WAITING", "ACTIVE", "COMPLETED"], rows)
+    return DONE
+
+
+def _print_json(out: TextIO, value: object) -> None:
+    print(msgspec.json.encode(value).decode(), file=out)
+
+
+def _print_table(out: TextIO, head: list[str], rows: list[list[str]]) -> None:
+    """Columns side by side; the first to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    for row in [head, *rows]:
+        cells = [
+            cell.rjust(width) if at else cell.ljust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        print("  ".join(cells).rstrip(), file=out)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""ASKS: talks to a server."""

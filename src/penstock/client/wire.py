@@ -1,0 +1,89 @@
+"""A small blocking client of the TCP and Unix socket listeners: one question, one answer."""
+
+import socket
+from typing import Any
+
+import msgspec
+
+from penstock.core.errors import CODES, Invalid, PenstockError
+
+HEAD = 4
+CHUNK = 1 << 20
+
+
+class Disconnected(Exception):
+    """The server could not be reached, or went away."""
+
+
+class Refused(PenstockError):
+    """What the server answered instead of doing it; ``code`` is its code."""
+
+    def __init__(self, message: str, code: str) -> None:
+        super().__init__(message)
+        self.code = code  # type: ignore[misc]
+
+
+class Wire:
+    """A connection. ``server`` is HOST:PORT, or the path of a Unix socket (with a slash in it)."""
+
+    def __init__(self, server: str, *, timeout_s: float = 30.0) -> None:
+        self._timeout_s = timeout_s
+        try:
+            self._socket = _connect(server, timeout_s)
+        except OSError as error:
+            raise Disconnected(f"no server at {server} ({error}); start one with: penstock serve") from error
+
+    def ask(self, cmd: str, *, wait_ms: int = 0, **fields: Any) -> dict[str, Any]:
+        """The answer to a command; raises ``Refused`` if it is an error."""
+        body = msgspec.json.encode({"cmd": cmd, **fields})
+        try:
+            self._socket.settimeout(self._timeout_s + wait_ms / 1000)
+            self._socket.sendall(len(body).to_bytes(HEAD, "big") + body)
+            reply: dict[str, Any] = msgspec.json.decode(self._receive())
+        except OSError as error:
+            raise Disconnected(f"the connection was lost: {error}") from error
+        if not reply["ok"]:
+            assert reply["code"] in CODES, f"a code this client does not know: {reply['code']}"
+            raise Refused(reply["error"], reply["code"])
+        return reply
+
+    def _receive(self) -> bytes:
+        length = int.from_bytes(self._exactly(HEAD), "big")
+        return self._exactly(length)
+
+    def _exactly(self, count: int) -> bytes:
+        chunks: list[bytes] = []
+        while count:
+            chunk = self._socket.recv(min(count, CHUNK))
+            if not chunk:
+                raise ConnectionResetError("the server closed it")
+            chunks.append(chunk)
+            count -= len(chunk)
+        return b"".join(chunks)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def __enter__(self) -> "Wire":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _connect(server: str, timeout_s: float) -> socket.socket:
+    if "/" in server:
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            connection.settimeout(timeout_s)
+            connection.connect(server)
+        except OSError:
+            connection.close()
+            raise
+        return connection
+    host, _, port = server.rpartition(":")
+    if not host or not port.isdigit():
+        raise Invalid("server", "HOST:PORT or the path of a Unix socket")
+    connection = socket.create_connection((host.strip("[]"), int(port)), timeout_s)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection

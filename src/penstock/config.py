@@ -1,0 +1,218 @@
+"""Settings: one frozen value, from flags, environment, ``penstock.toml`` and defaults, in that order.
+
+Every setting has one name: ``tcp`` is ``--tcp`` on the command line, ``PENSTOCK_TCP`` in the environment and
+``tcp`` in the file. All problems are reported together, and a name nobody knows is one of them.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+import msgspec
+from msgspec import Meta, Struct
+
+from penstock.core.limits import Limits
+from penstock.server.tcp import TcpLimits
+
+FILE = "penstock.toml"
+PREFIX = "PENSTOCK_"
+OFF = "off"
+"""The address of a listener that shall not run."""
+
+LATER = {
+    "grpc": "gRPC",
+    "capnp": "Cap'n Proto",
+    "dialects": "HTTP dialects",
+}
+"""Settings that are known and whose parts do not exist yet: refused by name."""
+
+_LIMITS = Limits()
+_TCP = TcpLimits()
+
+
+def _about(text: str, ge: int | None = None, le: int | None = None) -> Meta:
+    return Meta(description=text, ge=ge, le=le)
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """Everything an operator can set."""
+
+    data: Annotated[str, _about("Directory for data. The memory store leaves it alone.")] = "./penstock-data"
+    store: Annotated[str, _about("Where messages are kept: memory:")] = "memory:"
+    http: Annotated[str, _about("HTTP address, HOST:PORT or off. HTTP is not served yet.")] = "127.0.0.1:8080"
+    tcp: Annotated[str, _about("TCP address, HOST:PORT or off. Port 0 picks a free one.")] = "127.0.0.1:6789"
+    unix: Annotated[str, _about("Path of a Unix socket, or off.")] = OFF
+    log_format: Annotated[str, _about("Logs on standard error as text or json.")] = "text"
+    log_level: Annotated[str, _about("Least level logged: debug, info, warning or error.")] = "info"
+    shards: Annotated[int, _about("Shards of a new store, for good.", ge=1, le=4096)] = 64
+    payload_bytes_max: Annotated[int, _about("Bytes of one payload.", ge=1, le=1 << 28)] = (
+        _LIMITS.payload_bytes_max
+    )
+    batch_max: Annotated[int, _about("Messages of one push, pop or ack.", ge=1, le=10_000_000)] = (
+        _LIMITS.batch_max
+    )
+    lease_ms_max: Annotated[int, _about("How long a lease may last.", ge=1)] = _LIMITS.lease_ms_max
+    wait_ms_max: Annotated[int, _about("How long a pop may wait.", ge=0)] = _LIMITS.wait_ms_max
+    queues_max: Annotated[int, _about("Queues of one tenant.", ge=1)] = _LIMITS.queues_max
+    partitions_max: Annotated[int, _about("Partitions of one queue.", ge=1)] = _LIMITS.partitions_max
+    groups_max: Annotated[int, _about("Groups of one queue.", ge=1)] = _LIMITS.groups_max
+    frame_bytes_max: Annotated[int, _about("Bytes of one TCP frame.", ge=64, le=1 << 31)] = (
+        _TCP.frame_bytes_max
+    )
+    connections_max: Annotated[int, _about("Connections at a time.", ge=1)] = _TCP.connections_max
+    stall_ms: Annotated[
+        int, _about("How long a client may take to finish a frame or to read an answer.", ge=1)
+    ] = _TCP.stall_ms
+
+    def limits(self) -> Limits:
+        return Limits(
+            payload_bytes_max=self.payload_bytes_max,
+            batch_max=self.batch_max,
+            lease_ms_max=self.lease_ms_max,
+            wait_ms_max=self.wait_ms_max,
+            queues_max=self.queues_max,
+            partitions_max=self.partitions_max,
+            groups_max=self.groups_max,
+        )
+
+    def tcp_limits(self) -> TcpLimits:
+        return TcpLimits(
+            frame_bytes_max=self.frame_bytes_max,
+            connections_max=self.connections_max,
+            stall_ms=self.stall_ms,
+        )
+
+
+class BadSettings(Exception):
+    """Everything that is wrong with the settings, one line each."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+def about(name: str) -> str:
+    """What a setting is for."""
+    for field in msgspec.structs.fields(Settings):
+        if field.name == name:
+            _, meta = get_args(field.type)
+            return str(meta.description)
+    raise KeyError(name)
+
+
+def names() -> list[str]:
+    """Every setting."""
+    return list(Settings.__struct_fields__)
+
+
+def load(
+    flags: Mapping[str, str], environment: Mapping[str, str], file: Path | None, *, cwd: Path
+) -> Settings:
+    """The settings in force, or ``BadSettings``. ``file`` must exist if it is given."""
+    problems: list[str] = []
+    given: dict[str, tuple[str, Any]] = {}
+    for source, values in (
+        ("", _from_file(file, cwd, problems)),
+        (PREFIX, _from_environment(environment)),
+        ("--", flags),
+    ):
+        for name, value in values.items():
+            given[name] = (_shown(source, name), value)
+    known: dict[str, Any] = {}
+    for name, (shown, value) in given.items():
+        problem = _refusal(name, shown)
+        if problem:
+            problems.append(problem)
+        else:
+            known[name] = value
+    settings = _convert(known, {name: shown for name, (shown, _) in given.items()}, problems)
+    if not problems:
+        _check(settings, {name: shown for name, (shown, _) in given.items()}, problems)
+    if problems:
+        raise BadSettings(problems)
+    return settings
+
+
+def address(value: str) -> tuple[str, int] | None:
+    """Host and port of HOST:PORT, or None for ``off``.
+
+    >>> address("127.0.0.1:0"), address("[::1]:80"), address("off")
+    (('127.0.0.1', 0), ('::1', 80), None)
+    """
+    if value == OFF:
+        return None
+    host, _, port = value.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        raise ValueError(value)
+    return host, int(port)
+
+
+def _shown(source: str, name: str) -> str:
+    if source == PREFIX:
+        return PREFIX + name.upper()
+    return f"--{name.replace('_', '-')}" if source else f"{name} in {FILE}"
+
+
+def _from_file(file: Path | None, cwd: Path, problems: list[str]) -> dict[str, Any]:
+    path = file or cwd / FILE
+    if file is None and not path.exists():
+        return {}
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        problems.append(f"{path}: can't be read: {error.strerror}")
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        problems.append(f"{path}: not TOML: {error}")
+    return {}
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name.removeprefix(PREFIX).lower(): value
+        for name, value in environment.items()
+        if name.startswith(PREFIX) and name != f"{PREFIX}SERVER"
+    }
+
+
+def _refusal(name: str, shown: str) -> str | None:
+    if name in LATER:
+        return f"{shown}: {LATER[name]} is not part of this version yet; leave it out"
+    if name not in Settings.__struct_fields__:
+        return f"{shown}: there is no such setting; known are {', '.join(names())}"
+    return None
+
+
+def _convert(values: dict[str, Any], shown: dict[str, str], problems: list[str]) -> Settings:
+    """The settings from what was given as text or TOML values; one problem a bad value."""
+    good: dict[str, Any] = {}
+    for field in msgspec.structs.fields(Settings):
+        if field.name in values:
+            try:
+                good[field.name] = msgspec.convert(values[field.name], field.type, strict=False)
+            except msgspec.ValidationError as error:
+                problems.append(f"{shown[field.name]}: {error}")
+    return Settings(**good)
+
+
+def _check(settings: Settings, shown: dict[str, str], problems: list[str]) -> None:
+    """What types can't say."""
+
+    def bad(name: str, accepted: str) -> None:
+        problems.append(f"{shown.get(name, name)}: {getattr(settings, name)!r} is not {accepted}")
+
+    for name in ("http", "tcp"):
+        try:
+            address(getattr(settings, name))
+        except ValueError:
+            bad(name, "HOST:PORT or off")
+    if settings.log_format not in ("text", "json"):
+        bad("log_format", "text or json")
+    if settings.log_level not in ("debug", "info", "warning", "error"):
+        bad("log_level", "debug, info, warning or error")
+    if settings.store.startswith(("rocksdb:", "postgresql:")):
+        kind = settings.store.partition(":")[0]
+        problems.append(f"{shown['store']}: the store {kind} is not part of this version yet; use memory:")
+    elif settings.store != "memory:":
+        bad("store", "memory:")

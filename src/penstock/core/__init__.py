@@ -1,0 +1,1 @@
+"""DECIDES: state + command + now -> reply and records. Pure; imports nothing of ours."""

@@ -1,0 +1,66 @@
+"""What is due when: a heap of instants, and what waits at each.
+
+Leases of one duration fall due in the order they were taken and mostly end long before. A heap of leases
+would keep the ended ones until their time; here an item leaves at once, and only the instant stays behind.
+"""
+
+from collections.abc import Hashable
+from heapq import heapify, heappop, heappush
+from typing import Generic, TypeVar
+
+T = TypeVar("T", bound=Hashable)
+
+NEVER = 1 << 62
+"""Later than any instant."""
+_SLACK = 64
+"""Empty instants tolerated before the heap is made anew."""
+
+
+class Agenda(Generic[T]):
+    """Items by the instant they are due at.
+
+    >>> agenda = Agenda[str]()
+    >>> agenda.add(20, "b"); agenda.add(10, "a"); agenda.remove(10, "a")
+    >>> agenda.next_at(), agenda.first_due(19), agenda.first_due(20)
+    (20, None, 'b')
+    """
+
+    __slots__ = ("_at", "_instants")
+
+    def __init__(self) -> None:
+        self._instants: list[int] = []
+        self._at: dict[int, dict[T, None]] = {}
+
+    def add(self, at: int, item: T) -> None:
+        items = self._at.get(at)
+        if items is None:
+            self._at[at] = {item: None}
+            heappush(self._instants, at)
+        else:
+            items[item] = None
+
+    def remove(self, at: int, item: T) -> None:
+        items = self._at[at]
+        del items[item]
+        if not items:
+            del self._at[at]
+            if len(self._instants) > 2 * len(self._at) + _SLACK:
+                self._forget_empty()
+
+    def next_at(self) -> int:
+        """The next instant with something due, or ``NEVER``."""
+        instants = self._instants
+        while instants:
+            if instants[0] in self._at:
+                return instants[0]
+            heappop(instants)
+        return NEVER
+
+    def first_due(self, now: int) -> T | None:
+        """The first item due by ``now``; it stays until it is removed."""
+        at = self.next_at()
+        return next(iter(self._at[at])) if at <= now else None
+
+    def _forget_empty(self) -> None:
+        self._instants = list(self._at)
+        heapify(self._instants)

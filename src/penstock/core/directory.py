@@ -1,0 +1,90 @@
+"""Names to numbers: which id and which shard a tenant's queue has. Neither is ever given out twice."""
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from penstock.core import records
+from penstock.core.errors import Busy
+from penstock.core.limits import Limits, check_name, check_queue_name
+from penstock.core.records import META, Commit, Record
+
+META_SHARD = -1
+"""The directory is claimed and fenced like a shard, under this number."""
+IDS_MAX = (1 << 32) - 1
+_SPREAD = 0x9E3779B1
+"""An odd constant that spreads tenants over shards; a tenant's queues follow each other round."""
+
+
+class Tenant(Struct, eq=False):
+    """A tenant, as far as names go."""
+
+    id: int
+    queues_made: int
+    """Queue ids given out, ever."""
+    queues: dict[str, tuple[int, int]]
+    """Name to (queue id, shard)."""
+
+
+class Directory:
+    """Every tenant and queue by name."""
+
+    __slots__ = ("epoch", "limits", "puts", "shards", "tenants")
+
+    def __init__(self, shards: int, epoch: int, limits: Limits) -> None:
+        self.shards = shards
+        self.epoch = epoch
+        self.limits = limits
+        self.tenants: dict[str, Tenant] = {}
+        self.puts: list[Record] = []
+
+    def check_new(self, tenant: str, queue: str) -> None:
+        """Raise unless a queue of that name could be made now."""
+        check_queue_name(queue)
+        check_name("tenant", tenant)
+        known = self.tenants.get(tenant)
+        if known and len(known.queues) >= self.limits.queues_max:
+            raise Busy(f"a tenant has at most {self.limits.queues_max} queues")
+
+    def create(self, tenant: str, queue: str) -> tuple[bytes, int]:
+        """The prefix and the shard of a new queue, whose name was checked."""
+        known = self.tenants.get(tenant)
+        if known is None:
+            known = self.tenants[tenant] = Tenant(len(self.tenants) + 1, 0, {})
+        known.queues_made += 1
+        assert known.queues_made <= IDS_MAX
+        shard = (known.id * _SPREAD + known.queues_made) % self.shards
+        known.queues[queue] = (known.queues_made, shard)
+        self.puts.append((records.tenant_key(tenant), records.pack_numbers((known.id, known.queues_made))))
+        name_key = records.queue_name_key(known.id, queue)
+        self.puts.append((name_key, records.pack_numbers((known.queues_made, shard))))
+        return records.prefix(known.id, known.queues_made), shard
+
+    def seal(self, now: int) -> Commit:
+        puts, self.puts = self.puts, []
+        return Commit(META_SHARD, self.epoch, now, puts, [], [])
+
+
+def load(shards: int, epoch: int, limits: Limits, found: Iterable[Record]) -> tuple[Directory, list[int]]:
+    """The directory, and how many partition numbers each shard has given out."""
+    directory = Directory(shards, epoch, limits)
+    made = [0] * shards
+    by_id: dict[int, Tenant] = {}
+    queues: list[tuple[int, str, tuple[int, int]]] = []
+    start = len(META) + 1
+    for key, value in found:
+        numbers = records.unpack_numbers(value)
+        match key[len(META) : start]:
+            case b"Q":
+                tenant_id = int.from_bytes(key[start : start + 4], "big")
+                queues.append((tenant_id, key[start + 4 :].decode(), (numbers[0], numbers[1])))
+            case b"S":
+                made[int.from_bytes(key[start:], "big")] = numbers[0]
+            case b"T":
+                tenant = Tenant(numbers[0], numbers[1], {})
+                directory.tenants[key[start:].decode()] = by_id[tenant.id] = tenant
+            case kind:
+                raise AssertionError(f"no record of the node has kind {kind!r}")
+    for tenant_id, name, numbers_ in queues:
+        by_id[tenant_id].queues[name] = numbers_
+    return directory, made

@@ -1,0 +1,334 @@
+"""The core as one value: every shard a node owns, and the directory that leads to them.
+
+    engine.apply(command, now) -> reply          or raises, and has changed nothing
+    engine.next_due_at() -> when to call tick    leases run out, sweeps come up
+    engine.seal(now) -> commits                  what to keep, atomically, before replies leave
+
+Nothing here reads a clock, rolls dice or touches storage. ``now`` never goes backwards.
+"""
+
+from collections.abc import Callable, Iterable
+
+from msgspec.structs import replace
+
+from penstock.core import directory as directories
+from penstock.core import look, records, settle
+from penstock.core.commands import (
+    Ack,
+    Command,
+    Configure,
+    Counts,
+    Describe,
+    Extend,
+    Extended,
+    ListQueues,
+    Log,
+    Nack,
+    Offsets,
+    OffsetsFound,
+    Pop,
+    Popped,
+    Push,
+    Pushed,
+    PushMany,
+    QueueFound,
+    QueuesFound,
+    Read,
+    Reply,
+    Settle,
+    Settled,
+    State,
+    StateFound,
+    Stats,
+    StatsFound,
+    Wake,
+)
+from penstock.core.directory import Directory
+from penstock.core.errors import Conflict, Invalid, NotFound
+from penstock.core.ids import OFFSET_BITS, parse_lease
+from penstock.core.limits import Limits, check_range
+from penstock.core.model import Lease, Queue, QueueOptions
+from penstock.core.pop import check_group, check_pop, pop
+from penstock.core.push import check_partitions, check_payloads, push
+from penstock.core.records import Commit, Record
+from penstock.core.settle import Range, check_settle, expire
+from penstock.core.shard import Shard, load_queue, next_sweep_at
+from penstock.core.sweep import sweep_due
+
+DAY_MS = 86_400_000
+RETENTION_MS_MAX = 3_650 * DAY_MS
+RETENTION_BYTES_MAX = 1 << 60
+
+
+class Engine:
+    """State + command + now -> reply, and the records to keep."""
+
+    def __init__(self, limits: Limits, directory: Directory, shards: int) -> None:
+        self.limits = limits
+        self.directory = directory
+        self.changed: list[Shard] = []
+        self.shards = [Shard(number, shards, 0, limits, self.changed) for number in range(shards)]
+        self.queues: dict[tuple[str, str], Queue] = {}
+        """By tenant and name."""
+        self.now = 0
+        self._due_at = 0
+        self._handlers: dict[type, Callable[..., Reply]] = {
+            Push: self._push,
+            PushMany: self._push_many,
+            Pop: self._pop,
+            Ack: self._ack,
+            Nack: self._nack,
+            Extend: self._extend,
+            Read: self._read,
+            Offsets: self._offsets,
+            Configure: self._configure,
+            Describe: self._describe,
+            ListQueues: self._list_queues,
+            Stats: self._stats,
+            State: self._state,
+        }
+
+    # The whole interface.
+
+    def apply(self, command: Command, now: int) -> Reply:
+        """Carry out a command at ``now``."""
+        if now > self.now:
+            self.now = now
+            if self._due_at <= now:
+                self.tick(now)
+        return self._handlers[type(command)](command, self.now)
+
+    def tick(self, now: int) -> None:
+        """Do everything that is due by ``now``."""
+        self.now = now = max(now, self.now)
+        for shard in self.shards:
+            expire(shard, now)
+            sweep_due(shard, now)
+        self._due_at = min(min(shard.agenda.next_at(), shard.sweeps.next_at()) for shard in self.shards)
+
+    def next_due_at(self) -> int:
+        """When to call ``tick``: never later than something is due, ``NEVER`` if nothing is."""
+        return self._due_at
+
+    def seal(self, now: int) -> list[Commit]:
+        """What changed since the last seal, one commit a shard; nothing if nothing did."""
+        commits = [self.directory.seal(now)] if self.directory.puts else []
+        if self.changed:
+            for shard in self.changed:
+                commits.append(shard.seal(now))
+                shard.woken.clear()
+            self.changed.clear()
+        return commits
+
+    def take_woken(self) -> list[Wake]:
+        """What became deliverable since this was last asked, or the last seal."""
+        woken: list[Wake] = []
+        for shard in self.changed:
+            woken += shard.woken
+            shard.woken.clear()
+        return woken
+
+    # Finding and making queues.
+
+    def _known(self, tenant: str, name: str) -> Queue:
+        queue = self.queues.get((tenant, name))
+        if queue is None:
+            raise NotFound(f"there is no queue {name}")
+        return queue
+
+    def _made(self, tenant: str, name: str) -> Queue:
+        """The queue; made if it is missing. Its name was checked."""
+        queue = self.queues.get((tenant, name))
+        if queue is None:
+            prefix, shard = self.directory.create(tenant, name)
+            queue = new_queue(tenant, name, prefix, shard)
+            self.queues[tenant, name] = queue
+            self.shards[shard].add_queue(queue)
+        return queue
+
+    # Handlers: check all, then change.
+
+    def _push(self, command: Push, now: int) -> Pushed:
+        payloads = command.payloads
+        size = check_payloads(self.limits, payloads)
+        queue = self.queues.get((command.tenant, command.queue))
+        partition = queue.partitions.get(command.partition) if queue is not None else None
+        if queue is None or partition is None:
+            if queue is None:
+                self.directory.check_new(command.tenant, command.queue)
+            check_partitions(self.limits, queue, {command.partition})
+            queue = self._made(command.tenant, command.queue)
+            partition = self.shards[queue.shard].add_partition(queue, command.partition)
+        return push(self.shards[queue.shard], queue, partition, payloads, size, now)
+
+    def _push_many(self, command: PushMany, now: int) -> list[Pushed]:
+        check_range("messages", sum(len(p) for _, p in command.pushes), 1, self.limits.batch_max)
+        sizes = [check_payloads(self.limits, payloads) for _, payloads in command.pushes]
+        queue = self.queues.get((command.tenant, command.queue))
+        if queue is None:
+            self.directory.check_new(command.tenant, command.queue)
+        check_partitions(self.limits, queue, {name for name, _ in command.pushes})
+        queue = self._made(command.tenant, command.queue)
+        shard = self.shards[queue.shard]
+        pushed = []
+        for (name, payloads), size in zip(command.pushes, sizes, strict=True):
+            partition = queue.partitions.get(name) or shard.add_partition(queue, name)
+            pushed.append(push(shard, queue, partition, payloads, size, now))
+        return pushed
+
+    def _pop(self, command: Pop, now: int) -> Popped:
+        check_pop(self.limits, command, now)
+        queue = self.queues.get((command.tenant, command.queue))
+        if queue is None or command.group not in queue.groups:
+            if queue is None:
+                self.directory.check_new(command.tenant, command.queue)
+            check_group(self.limits, queue, command.group)
+            queue = self._made(command.tenant, command.queue)
+        reply = pop(self.shards[queue.shard], queue, command, now)
+        if reply.deliveries and reply.deliveries[0].expires_at < self._due_at:
+            self._due_at = reply.deliveries[0].expires_at
+        return reply
+
+    def _ack(self, command: Ack, now: int) -> Settled:
+        return self._settle(settle.ack, command, now)
+
+    def _nack(self, command: Nack, now: int) -> Settled:
+        return self._settle(settle.nack, command, now)
+
+    def _settle(self, verb: Callable[..., Settled], command: Settle, now: int) -> Settled:
+        sweep_at = next_sweep_at(now)
+        if sweep_at < self._due_at:
+            self._due_at = sweep_at
+        where = self._settle_where(command)
+        if len(where) == 1:
+            settled = verb(*where[0], command, now)
+        else:
+            parts = [verb(shard, lease, ids, command, now) for shard, lease, ids in where]
+            refused = [each for part in parts for each in part.refused]
+            settled = Settled(sum(part.count for part in parts), refused)
+        if not settled.count and not command.partial:
+            raise Conflict(settle.NOT_LEASED)
+        return settled
+
+    def _extend(self, command: Extend, now: int) -> Extended:
+        found = [
+            settle.extend(shard, lease, ids, command, now)
+            for shard, lease, ids in self._settle_where(command)
+        ]
+        count = sum(part.count for part in found)
+        if not count:
+            raise Conflict(settle.NOT_LEASED)
+        refused = [each for part in found for each in part.refused]
+        return Extended(min(part.expires_at for part in found), count, refused)
+
+    def _settle_where(self, command: Settle) -> list[tuple[Shard, Lease | None, list[Range]]]:
+        """The shards a command is for, with the lease it names and the ids that are theirs."""
+        check_settle(self.limits, command)
+        shards = self.shards
+        ids = command.ids
+        if command.lease is not None:
+            number, name = parse_lease(command.lease)
+            if number >= len(shards):
+                raise Conflict(settle.NOT_LIVE)
+            lease = settle.live_lease(shards[number], command.tenant, name)
+            return [(shards[number], lease, settle.ranges(ids) if ids else [])]
+        assert ids is not None, "either a lease or ids were given"
+        ranges = settle.ranges(ids)
+        by_shard: dict[int, list[Range]] = {}
+        for each in ranges:
+            by_shard.setdefault((each.first >> OFFSET_BITS) % len(shards), []).append(each)
+        return [(shards[number], None, theirs) for number, theirs in by_shard.items()]
+
+    def _read(self, command: Read, now: int) -> Log:
+        return look.read(self.limits, self._known(command.tenant, command.queue), command)
+
+    def _offsets(self, command: Offsets, now: int) -> OffsetsFound:
+        return look.offsets(self._known(command.tenant, command.queue), command)
+
+    def _configure(self, command: Configure, now: int) -> QueueFound:
+        given = {
+            "lease_ms": (command.lease_ms, 1, self.limits.lease_ms_max),
+            "completed_retention_ms": (command.completed_retention_ms, 0, RETENTION_MS_MAX),
+            "completed_retention_bytes": (command.completed_retention_bytes, 0, RETENTION_BYTES_MAX),
+        }
+        changes: dict[str, int] = {}
+        for field, (value, low, high) in given.items():
+            if isinstance(value, int):
+                check_range(field, value, low, high)
+                changes[field] = value
+        if (command.tenant, command.queue) not in self.queues:
+            self.directory.check_new(command.tenant, command.queue)
+        queue = self._made(command.tenant, command.queue)
+        queue.options = replace(queue.options, **changes)
+        self.shards[queue.shard].touch_queue(queue)
+        return look.describe(queue)
+
+    def _describe(self, command: Describe, now: int) -> QueueFound:
+        return look.describe(self._known(command.tenant, command.queue))
+
+    def _list_queues(self, command: ListQueues, now: int) -> QueuesFound:
+        return QueuesFound([look.queue_counts(queue) for queue in self._of_tenant(command.tenant)])
+
+    def _stats(self, command: Stats, now: int) -> StatsFound:
+        total, queues = Counts(), self._of_tenant(command.tenant)
+        for queue in queues:
+            counts = look.queue_counts(queue).counts
+            total.waiting += counts.waiting
+            total.active += counts.active
+            total.completed += counts.completed
+        return StatsFound(len(queues), total)
+
+    def _of_tenant(self, tenant: str) -> list[Queue]:
+        known = self.directory.tenants.get(tenant)
+        return [self.queues[tenant, name] for name in sorted(known.queues)] if known else []
+
+    def _state(self, command: State, now: int) -> StateFound:
+        if command.id < 0:
+            raise Invalid("id", "a message id")
+        return look.state(self.shards[(command.id >> OFFSET_BITS) % len(self.shards)], command)
+
+
+def new_queue(tenant: str, name: str, prefix: bytes, shard: int) -> Queue:
+    """A queue that knows only its name."""
+    return Queue(
+        tenant=tenant,
+        name=name,
+        prefix=prefix,
+        shard=shard,
+        options=QueueOptions(),
+        partitions={},
+        groups={},
+    )
+
+
+Scan = Callable[[bytes, bytes], Iterable[Record]]
+"""Records from a lower bound up to, but not including, an upper one, in key order."""
+
+
+class Claim:
+    """What is known of a shard when it is taken: its new epoch, and how long it was down."""
+
+    __slots__ = ("down_ms", "epoch")
+
+    def __init__(self, epoch: int, down_ms: int = 0) -> None:
+        self.epoch = epoch
+        self.down_ms = down_ms
+
+
+def load(limits: Limits, claims: list[Claim], meta_epoch: int, scan: Scan, now: int) -> Engine:
+    """The engine that left these records, but for a raised epoch. ``claims`` has one entry a shard."""
+    shards = len(claims)
+    directory, made = directories.load(shards, meta_epoch, limits, scan(*records.meta_bounds()))
+    engine = Engine(limits, directory, shards)
+    engine.now = now
+    for shard, claim, numbers in zip(engine.shards, claims, made, strict=True):
+        shard.epoch, shard.numbers_made = claim.epoch, numbers
+    for tenant, known in directory.tenants.items():
+        for name, (queue_id, number) in known.queues.items():
+            queue = new_queue(tenant, name, records.prefix(known.id, queue_id), number)
+            engine.queues[tenant, name] = queue
+            found = scan(*records.queue_bounds(queue.prefix))
+            down_ms = claims[number].down_ms
+            load_queue(engine.shards[number], queue, found, now=now, down_ms=down_ms)
+    engine.tick(now)
+    return engine

@@ -1,0 +1,85 @@
+"""Every error a caller can get.
+
+    PenstockError
+    ├── Invalid        malformed, or breaks a limit; names the field and what would be accepted
+    ├── Denied         no token, or one that may not do this
+    ├── NotFound       no such queue, message, … (or another tenant's: it looks the same)
+    ├── Conflict       what was asked for is not so: the lease is not live, the message is not leased
+    ├── Busy           try again later: a commit failed, a limit is reached; carries retry_after_ms
+    └── Unsupported    a command or option whose part does not exist in this server
+
+``code`` is stable and goes over every wire; ``status`` is the hint for HTTP.
+An error changes nothing: a command either applies whole or raises before its first change.
+"""
+
+from typing import ClassVar
+
+
+class PenstockError(Exception):
+    """Something a caller did or met, with a stable code. Bugs of ours are assertions, never this."""
+
+    code: ClassVar[str] = "error"
+    status: ClassVar[int] = 500
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+    @property
+    def details(self) -> dict[str, str | int]:
+        """What a program may want to read without parsing the message."""
+        return {}
+
+
+class Invalid(PenstockError):
+    """Malformed input. ``field`` is the place, ``accepted`` what would have been taken."""
+
+    code = "invalid"
+    status = 400
+
+    def __init__(self, field: str, accepted: str) -> None:
+        super().__init__(f"{field} must be {accepted}")
+        self.field = field
+        self.accepted = accepted
+
+    @property
+    def details(self) -> dict[str, str | int]:
+        return {"field": self.field, "accepted": self.accepted}
+
+
+class Denied(PenstockError):
+    code = "denied"
+    status = 403
+
+
+class NotFound(PenstockError):
+    code = "not_found"
+    status = 404
+
+
+class Conflict(PenstockError):
+    code = "conflict"
+    status = 409
+
+
+class Busy(PenstockError):
+    code = "busy"
+    status = 503
+
+    def __init__(self, message: str, *, retry_after_ms: int = 1_000) -> None:
+        super().__init__(message)
+        self.retry_after_ms = retry_after_ms
+
+    @property
+    def details(self) -> dict[str, str | int]:
+        return {"retry_after_ms": self.retry_after_ms}
+
+
+class Unsupported(PenstockError):
+    code = "unsupported"
+    status = 501
+
+
+CODES: dict[str, type[PenstockError]] = {
+    kind.code: kind for kind in (Invalid, Denied, NotFound, Conflict, Busy, Unsupported)
+}

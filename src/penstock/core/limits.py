@@ -1,0 +1,64 @@
+"""A named limit on everything a caller can make large."""
+
+import re
+
+from msgspec import Struct
+
+from penstock.core.errors import Invalid
+
+QUEUE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,256}", re.ASCII)
+NAME_BYTES_MAX = 255
+"""UTF-8 bytes of a tenant's, a partition's or a group's name."""
+ERROR_CHARS_MAX = 2_000
+"""Characters kept of the error that comes with a nack; the rest is cut off."""
+SEGMENT_BYTES_MAX = 256 * 1024
+"""Bytes of one segment's body, its offsets included: what a store writes without stalling anyone."""
+OFFSETS_PER_NUMBER = 1 << 32
+"""Offsets that one partition number covers: an id keeps 32 bits for the offset."""
+NUMBERS_MAX = 1 << 32
+"""Partition numbers there can ever be: an id keeps 32 bits for the number."""
+
+
+class Limits(Struct, frozen=True):
+    """The limits an operator may set."""
+
+    payload_bytes_max: int = 1_048_576
+    """Bytes of one payload."""
+    batch_max: int = 100_000
+    """Messages in one push, pop, ack, nack, extend or read."""
+    lease_ms_max: int = 43_200_000
+    """How far ahead a lease may end: 12 hours."""
+    wait_ms_max: int = 3_600_000
+    """How long a pop may wait: one hour."""
+    queues_max: int = 100_000
+    """Queues of one tenant."""
+    partitions_max: int = 10_000
+    """Partitions of one queue."""
+    groups_max: int = 1_000
+    """Groups of one queue."""
+    read_bytes_max: int = 16 * 1024 * 1024
+    """Payload bytes of one read; at least one message is always read."""
+    pop_bytes_max: int = 32 * 1024 * 1024
+    """Payload bytes of one pop; at least one message is always delivered."""
+
+
+def check_queue_name(name: str) -> None:
+    """Raise unless ``name`` may name a queue."""
+    if not QUEUE_NAME.fullmatch(name):
+        raise Invalid("queue", "1 to 256 characters of A-Z a-z 0-9 _ . -")
+
+
+def check_name(field: str, name: str) -> None:
+    """Raise unless ``name`` may name a tenant, a partition or a group."""
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:  # a lone surrogate
+        size = 0
+    if not 1 <= size <= NAME_BYTES_MAX or "\0" in name:
+        raise Invalid(field, f"1 to {NAME_BYTES_MAX} bytes of UTF-8 without NUL")
+
+
+def check_range(field: str, value: int, low: int, high: int) -> None:
+    """Raise unless ``low <= value <= high``."""
+    if not low <= value <= high:
+        raise Invalid(field, f"between {low} and {high}")

@@ -1,0 +1,198 @@
+"""A partition's log: append, find, slice, trim.
+
+Pushes that meet in a forming commit join its segment and take its time. Sealing turns the payloads of a
+forming segment into a body and gives it a name. Messages never change after that.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+
+from msgspec import Struct
+
+from penstock.core.limits import SEGMENT_BYTES_MAX
+from penstock.core.model import Log, Run, Segment
+from penstock.core.records import OFFSET_BYTES, body_ends, body_slices, body_span, pack_body
+
+
+class Piece(Struct, frozen=True, gc=False):
+    """Messages that lie together: in one segment, in one run of it."""
+
+    segment: Segment
+    start: int
+    """Index of the first one within the segment."""
+    count: int
+    created_at: int
+
+    @property
+    def offset(self) -> int:
+        return self.segment.base + self.start
+
+    def payloads(self) -> Iterable[bytes]:
+        """Their payloads, in order. The segment must be present."""
+        segment = self.segment
+        if segment.payloads is not None:
+            return segment.payloads[self.start : self.start + self.count]
+        assert segment.body is not None, "the body is read before the payloads are"
+        return body_slices(segment.body, segment.count, self.start, self.count)
+
+
+def append(log: Log, payloads: list[bytes], size: int, now: int) -> int:
+    """Add ``payloads`` (``size`` bytes in all) to the log; the offset of the first."""
+    first = log.end
+    forming = log.forming
+    count = len(payloads)
+    if forming is not None and _body_bytes(forming.count + count, forming.size + size) <= SEGMENT_BYTES_MAX:
+        assert forming.payloads is not None
+        forming.payloads += payloads
+        forming.count += count
+        forming.size += size
+        forming.runs = (Run(forming.count, forming.runs[0].created_at),)
+        log.end = first + count
+    elif count == 1 or _body_bytes(count, size) <= SEGMENT_BYTES_MAX:
+        _start_segment(log, payloads, size, now)
+    else:
+        for part, part_size in _split(payloads):
+            _start_segment(log, part, part_size, now)
+    return first
+
+
+def _body_bytes(count: int, size: int) -> int:
+    return OFFSET_BYTES * (count + 1) + size
+
+
+def _start_segment(log: Log, payloads: list[bytes], size: int, now: int) -> None:
+    """Begin a new forming segment; the one before it stays as it is until it is sealed."""
+    forming = log.forming
+    if forming is not None:
+        now = forming.runs[0].created_at
+    elif now < log.time:
+        now = log.time
+    count = len(payloads)
+    # A list of its own: later pushes are added to it.
+    segment = Segment(log.end, count, size, (Run(count, now),), payloads=payloads[:])
+    log.segments.append(segment)
+    log.bases.append(log.end)
+    log.forming = segment
+    log.time = now
+    log.end += count
+
+
+def _split(payloads: list[bytes]) -> Iterator[tuple[list[bytes], int]]:
+    """Parts of ``payloads`` that fit a segment each, with their sizes; a large payload is one alone."""
+    # What the body would take up to and including each payload: its bytes and its offset.
+    costs = list(accumulate(map(OFFSET_BYTES.__add__, map(len, payloads)), initial=OFFSET_BYTES))
+    start = 0
+    while start < len(payloads):
+        end = bisect_right(costs, costs[start] + SEGMENT_BYTES_MAX - OFFSET_BYTES) - 1
+        end = max(end, start + 1)
+        yield payloads[start:end], costs[end] - costs[start] - OFFSET_BYTES * (end - start)
+        start = end
+
+
+def seal(segment: Segment, body_name: int) -> bytes:
+    """Give a forming segment its name and its body, once."""
+    assert segment.payloads is not None, "a segment is sealed once"
+    segment.body = pack_body(segment.payloads)
+    segment.payloads = None
+    segment.body_name = body_name
+    return segment.body
+
+
+def find(log: Log, offset: int) -> int:
+    """Position of the segment that holds ``offset``."""
+    return bisect_right(log.bases, offset) - 1
+
+
+def pieces(log: Log, first: int, count: int, position: int) -> Iterator[Piece]:
+    """Where ``count`` messages from ``first`` lie; ``position`` is the segment of the first."""
+    while count:
+        segment = log.segments[position]
+        start = first - segment.base
+        taken = min(count, segment.count - start)
+        if len(segment.runs) == 1:
+            yield Piece(segment, start, taken, segment.runs[0].created_at)
+        else:
+            yield from by_run(segment, start, taken)
+        first += taken
+        count -= taken
+        position += 1
+
+
+def by_run(segment: Segment, start: int, count: int) -> Iterator[Piece]:
+    """``count`` messages of a segment from its ``start``-th, cut where a run ends."""
+    begin = 0
+    for run in segment.runs:
+        low, high = max(begin, start), min(begin + run.count, start + count)
+        if low < high:
+            yield Piece(segment, low, high - low, run.created_at)
+        begin += run.count
+
+
+def piece_bytes(piece: Piece) -> int:
+    """Payload bytes of a piece; those of the whole segment when only the header is here."""
+    segment = piece.segment
+    if piece.count == segment.count:
+        return segment.size
+    if segment.body is not None:
+        return body_span(segment.body, piece.start, piece.count)
+    if segment.payloads is not None:
+        return sum(map(len, segment.payloads[piece.start : piece.start + piece.count]))
+    return segment.size
+
+
+def fit(piece: Piece, size: int) -> Piece:
+    """The beginning of a piece that is at most ``size`` bytes, but at least one message.
+
+    A header-only segment can't be cut: its offsets are in its body.
+    """
+    segment, start, count = piece.segment, piece.start, piece.count
+    if segment.body is not None:
+        ends: Sequence[int] = body_ends(segment.body, start, count)
+    elif segment.payloads is not None:
+        ends = list(accumulate(map(len, segment.payloads[start : start + count]), initial=0))
+    else:
+        return piece
+    fitting = max(bisect_right(ends, ends[0] + size) - 1, 1)
+    return piece if fitting >= count else Piece(segment, start, fitting, piece.created_at)
+
+
+def offset_at(log: Log, at: int) -> int:
+    """Offset of the first message pushed at or after ``at``; the end of the log if there is none."""
+    position = bisect_left(log.segments, at, key=lambda segment: segment.runs[-1].created_at)
+    if position == len(log.segments):
+        return log.end
+    segment = log.segments[position]
+    offset = segment.base
+    for run in segment.runs:
+        if run.created_at >= at:
+            break
+        offset += run.count
+    return offset
+
+
+def trim(log: Log, before: int) -> list[Segment]:
+    """Drop the sealed segments that end at or below ``before``; those dropped."""
+    kept = 0
+    for segment in log.segments:
+        if segment.end > before or segment.payloads is not None:
+            break
+        kept += 1
+    gone = log.segments[:kept]
+    if gone:
+        del log.segments[:kept], log.bases[:kept]
+        log.dropped += kept
+        log.first = gone[-1].end
+    return gone
+
+
+def load(first: int, segments: list[Segment]) -> Log:
+    """A log of header-only segments in offset order."""
+    log = Log(first)
+    for segment in segments:
+        assert segment.base == log.end, "segments follow each other without gaps"
+        log.segments.append(segment)
+        log.bases.append(segment.base)
+        log.end = segment.end
+        log.time = segment.runs[-1].created_at
+    return log

@@ -1,0 +1,239 @@
+"""Pop: slice what is due, move the cursor, write one lease."""
+
+from heapq import heappop, heapreplace
+
+from msgspec.structs import replace
+
+from penstock.core import log as logs
+from penstock.core.commands import Delivery, Pop, Popped
+from penstock.core.errors import Busy, Invalid
+from penstock.core.ids import OFFSET_BITS, lease_token
+from penstock.core.limits import Limits, check_name, check_range
+from penstock.core.model import Group, Lease, LeaseRun, Log, Partition, Queue, Track
+from penstock.core.shard import Shard, hold, list_ready, new_track
+
+
+def check_pop(limits: Limits, command: Pop, now: int) -> None:
+    """Raise unless the command's own fields are good."""
+    if not 1 <= command.count <= limits.batch_max:
+        raise Invalid("count", f"between 1 and {limits.batch_max}")
+    if not 1 <= command.min_count <= command.count:
+        raise Invalid("min_count", f"between 1 and count, which is {command.count}")
+    if not 0 <= command.wait_ms <= limits.wait_ms_max:
+        raise Invalid("timeout", f"between 0 and {limits.wait_ms_max}")
+    if command.partition is not None:
+        check_name("partition", command.partition)
+    if command.lease_ms is not None:
+        check_range("lease_ms", command.lease_ms, 1, limits.lease_ms_max)
+    start = command.start
+    if not (start in ("all", "new") if isinstance(start, str) else 0 <= start <= now):
+        raise Invalid("from", "all, new, or a time in ms that is not in the future")
+
+
+def check_group(limits: Limits, queue: Queue | None, name: str) -> None:
+    """Raise unless the queue may have this new group."""
+    check_name("group", name)
+    if queue and len(queue.groups) >= limits.groups_max:
+        raise Busy(f"a queue has at most {limits.groups_max} groups")
+
+
+def pop(shard: Shard, queue: Queue, command: Pop, now: int) -> Popped:
+    """Deliver what a checked command may have."""
+    group = queue.groups.get(command.group)
+    if group is None:
+        group = _new_group(shard, queue, command)
+    if command.min_count > 1 and _available(group, queue, command) < command.min_count:
+        return Popped(queue, None, [])
+    expires_at = now + (command.lease_ms or queue.options.lease_ms)
+    taking = _Taking(shard, queue, group, command.count, expires_at, now)
+    if command.partition is None:
+        taking.take_in_turn()
+    else:
+        partition = queue.partitions.get(command.partition)
+        if partition is not None:
+            taking.take(group.tracks[partition.key])
+    if not taking.runs:
+        return Popped(queue, None, [])
+    name = shard.next_name()
+    lease = Lease(name, queue, group, taking.runs, expires_at, command.owner)
+    hold(shard, lease)
+    shard.touch_lease(lease)
+    return Popped(queue, lease_token(shard.number, name), taking.deliveries)
+
+
+def _new_group(shard: Shard, queue: Queue, command: Pop) -> Group:
+    """A group that begins where the command says. Partitions made later are read from their beginning."""
+    queue.groups_made += 1
+    group = Group(number=queue.groups_made, name=command.group, tracks={}, ready=[])
+    queue.groups[command.group] = group
+    for partition in queue.partitions.values():
+        track = new_track(queue, group, partition, _begin(partition.log, command.start))
+        if track.cursor < partition.log.end:
+            list_ready(group, track)
+        shard.touch_track(track)
+    shard.touch_queue(queue)
+    return group
+
+
+def _begin(log: Log, start: int | str) -> int:
+    match start:
+        case "all":
+            return log.first
+        case "new":
+            return log.end
+        case int():
+            return logs.offset_at(log, start)
+    raise AssertionError(f"start was checked: {start!r}")
+
+
+def _available(group: Group, queue: Queue, command: Pop) -> int:
+    """Messages deliverable now, counted no further than ``min_count``."""
+    if command.partition is not None:
+        partition = queue.partitions.get(command.partition)
+        tracks = [group.tracks[partition.key]] if partition else []
+    else:
+        tracks = [group.tracks[key] for _, key in group.ready]
+    found = 0
+    for track in tracks:
+        found += track.scheduled + track.partition.log.end - track.cursor
+        if found >= command.min_count:
+            break
+    return found
+
+
+class _Taking:
+    """One pop under way: what it has taken so far."""
+
+    __slots__ = ("bytes_left", "deliveries", "expires_at", "group", "left", "now", "queue", "runs", "shard")
+
+    def __init__(
+        self, shard: Shard, queue: Queue, group: Group, count: int, expires_at: int, now: int
+    ) -> None:
+        self.shard = shard
+        self.queue = queue
+        self.group = group
+        self.left = count
+        self.bytes_left = shard.limits.pop_bytes_max
+        self.expires_at = expires_at
+        self.now = now
+        self.runs: list[LeaseRun] = []
+        self.deliveries: list[Delivery] = []
+
+    def take_in_turn(self) -> None:
+        """Take from the tracks that have something, the least recently served first."""
+        group = self.group
+        ready = group.ready
+        while ready and self.left:
+            turn, key = ready[0]
+            track = group.tracks[key]
+            if turn == track.turn:
+                self.take(track)
+            if track.cursor < track.partition.log.end or track.schedule:
+                # Its turn is over (or it was served by name meanwhile): it goes behind the others.
+                assert turn != track.turn, "a track that was served has a new turn"
+                heapreplace(ready, (track.turn, key))
+            else:
+                heappop(ready)
+                track.listed = False
+
+    def take(self, track: Track) -> None:
+        """Take from one track: what is due again, then what is fresh."""
+        before = len(self.runs)
+        while self.left and track.schedule and track.schedule[0].due_at <= self.now:
+            self._take_scheduled(track)
+        if self.left and track.cursor < track.partition.log.end:
+            self._take_fresh(track)
+        if len(self.runs) != before:
+            group = self.group
+            group.turn += 1
+            track.turn = group.turn
+            self.shard.touch_track(track)
+
+    def _take_scheduled(self, track: Track) -> None:
+        run = heappop(track.schedule)
+        self.shard.unschedule(self.queue, self.group, track, run)
+        position = logs.find(track.partition.log, run.first)
+        taken, _ = self._deliver(
+            track, run.first, run.count, position, run.deliveries + 1, run.failures, run.error
+        )
+        if taken < run.count:
+            rest = replace(run, first=run.first + taken, count=run.count - taken)
+            self.shard.schedule(self.queue, self.group, track, rest)
+
+    def _take_fresh(self, track: Track) -> None:
+        log = track.partition.log
+        cursor = track.cursor
+        position = track.position - log.dropped
+        if not (
+            0 <= position < len(log.segments) and log.bases[position] <= cursor < log.segments[position].end
+        ):
+            position = logs.find(log, cursor)
+        taken, position = self._deliver(track, cursor, log.end - cursor, position, 1, 0)
+        track.cursor = cursor + taken
+        track.position = position + log.dropped
+
+    def _deliver(
+        self,
+        track: Track,
+        first: int,
+        count: int,
+        position: int,
+        deliveries: int,
+        failures: int,
+        error: str = "",
+    ) -> tuple[int, int]:
+        """Deliver up to ``count`` messages from ``first``: how many it was, and the segment it ended in."""
+        partition = track.partition
+        segments = partition.log.segments
+        begin = first
+        end = first + min(count, self.left)
+        while first < end and self.bytes_left > 0:
+            segment = segments[position]
+            start = first - segment.base
+            taken = min(end - first, segment.count - start)
+            number, base = number_of(partition, first)
+            identity = number << OFFSET_BITS | first - base
+            if len(segment.runs) == 1:
+                at = segment.runs[0].created_at
+                piece = Delivery(
+                    segment, start, taken, at, partition.name, identity, deliveries, failures, self.expires_at
+                )
+                self.deliveries.append(piece)
+                self.bytes_left -= segment.size if taken == segment.count else logs.piece_bytes(piece)
+            else:
+                for part in logs.by_run(segment, start, taken):
+                    piece = Delivery(
+                        segment,
+                        part.start,
+                        part.count,
+                        part.created_at,
+                        partition.name,
+                        identity + part.start - start,
+                        deliveries,
+                        failures,
+                        self.expires_at,
+                    )
+                    self.deliveries.append(piece)
+                    self.bytes_left -= logs.piece_bytes(piece)
+            first += taken
+            position += 1
+        taken = first - begin
+        if self.bytes_left <= 0:
+            self.left = 0
+        else:
+            self.left -= taken
+        if taken:
+            run = LeaseRun(partition.key, begin, taken, deliveries, failures, self.expires_at, error)
+            self.runs.append(run)
+        return taken, position - 1
+
+
+def number_of(partition: Partition, offset: int) -> tuple[int, int]:
+    """The number that covers ``offset``, and the first offset under it."""
+    numbers = partition.numbers
+    if len(numbers) == 1:
+        return numbers[0]
+    for number, base in reversed(numbers):
+        if base <= offset:
+            return number, base
+    raise AssertionError(f"offset {offset} is below the partition's first number")

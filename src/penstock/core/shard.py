@@ -1,0 +1,378 @@
+"""A shard: queues whose commands apply one after another, and the records they made dirty.
+
+Changes mark what they touched. ``seal`` encodes each touched thing once and hands out one commit;
+``load`` builds the same state again from the records.
+"""
+
+from bisect import insort
+from collections.abc import Iterable
+from heapq import heapify, heappush
+from typing import NamedTuple
+
+from penstock.core import log as logs
+from penstock.core import records
+from penstock.core.agenda import Agenda
+from penstock.core.commands import Wake
+from penstock.core.errors import Busy
+from penstock.core.ids import lease_name
+from penstock.core.limits import NUMBERS_MAX, Limits
+from penstock.core.model import (
+    Group,
+    Lease,
+    Mark,
+    Partition,
+    Queue,
+    Scheduled,
+    Segment,
+    Track,
+)
+from penstock.core.records import Commit, Record
+
+SWEEP_MS = 10_000
+"""Sweeps run at multiples of this, so a restart changes nothing about when."""
+
+
+def next_sweep_at(now: int) -> int:
+    """The round time after ``now`` at which queues are swept."""
+    return (now // SWEEP_MS + 1) * SWEEP_MS
+
+
+class Place(NamedTuple):
+    """What a partition number leads to."""
+
+    queue: Queue
+    partition: Partition
+    first: int
+    """Offset of the first message under the number."""
+
+
+class Shard:
+    """The state of one shard and what changed in it since the last commit."""
+
+    __slots__ = (
+        "_partitions",
+        "_schedule",
+        "_tracks",
+        "agenda",
+        "changed",
+        "counter",
+        "deletes",
+        "dirty",
+        "epoch",
+        "forming",
+        "leases",
+        "leases_dirty",
+        "limits",
+        "number",
+        "numbers",
+        "numbers_made",
+        "numbers_made_dirty",
+        "places",
+        "queues",
+        "queues_dirty",
+        "shards",
+        "sweeps",
+        "woken",
+    )
+
+    def __init__(self, number: int, shards: int, epoch: int, limits: Limits, changed: list["Shard"]) -> None:
+        self.number = number
+        self.shards = shards
+        self.epoch = epoch
+        self.limits = limits
+        self.counter = 0
+        """Names given out in this epoch."""
+        self.numbers_made = 0
+        """Partition numbers given out, ever."""
+        self.queues: dict[bytes, Queue] = {}
+        """By prefix."""
+        self.places: dict[int, Place] = {}
+        """By partition number."""
+        self.leases: dict[int, Lease] = {}
+        """By name."""
+        self.agenda = Agenda[int]()
+        """When leases run out."""
+        self.sweeps = Agenda[bytes]()
+        """When queues are swept, by prefix."""
+        self.woken: list[Wake] = []
+        """What became deliverable since the node last looked."""
+        self.dirty = False
+        """Whether anything changed since the last seal."""
+        self.changed = changed
+        """Where a shard enters itself when its first change comes."""
+        self.forming: list[tuple[Queue, Partition]] = []
+        """Logs with segments to seal."""
+        self.leases_dirty: list[Lease] = []
+        self.queues_dirty: list[Queue] = []
+        self.deletes: list[bytes] = []
+        self._tracks: list[Track] = []
+        self._partitions: list[tuple[Queue, Partition]] = []
+        self._schedule: dict[bytes, bytes | None] = {}
+        self.numbers_made_dirty = False
+
+    # What changed. Each thing is listed once, however often it changes before the commit.
+
+    def touch(self) -> None:
+        if not self.dirty:
+            self.dirty = True
+            self.changed.append(self)
+
+    def touch_track(self, track: Track) -> None:
+        if not track.dirty:
+            track.dirty = True
+            self.touch()
+            self._tracks.append(track)
+
+    def touch_lease(self, lease: Lease) -> None:
+        if not lease.dirty:
+            lease.dirty = True
+            self.touch()
+            self.leases_dirty.append(lease)
+
+    def touch_partition(self, queue: Queue, partition: Partition) -> None:
+        if not partition.dirty:
+            partition.dirty = True
+            self.touch()
+            self._partitions.append((queue, partition))
+
+    def touch_queue(self, queue: Queue) -> None:
+        if not queue.dirty:
+            queue.dirty = True
+            self.touch()
+            self.queues_dirty.append(queue)
+
+    # Names and numbers.
+
+    def next_name(self) -> int:
+        """A name for a lease or a body that nothing else ever has."""
+        self.counter += 1
+        return lease_name(self.epoch, self.counter)
+
+    def next_number(self) -> int:
+        """A partition number that leads back to this shard."""
+        number = (self.numbers_made + 1) * self.shards + self.number
+        if number >= NUMBERS_MAX:
+            raise Busy("this shard has no partition numbers left")
+        self.numbers_made += 1
+        self.numbers_made_dirty = True
+        self.touch()
+        return number
+
+    # Making things.
+
+    def add_queue(self, queue: Queue) -> None:
+        self.queues[queue.prefix] = queue
+        self.touch_queue(queue)
+
+    def add_partition(self, queue: Queue, name: str) -> Partition:
+        """A new, empty partition; every group reads it from its first message."""
+        number = self.next_number()
+        partition = Partition(key=number, name=name, numbers=[(number, 0)], log=logs.load(0, []), marks=[])
+        queue.partitions[name] = partition
+        self.places[number] = Place(queue, partition, 0)
+        for group in queue.groups.values():
+            new_track(queue, group, partition)
+        self.touch_partition(queue, partition)
+        return partition
+
+    def renumber(self, queue: Queue, partition: Partition) -> None:
+        """Give the partition a fresh number from the end of its log on, where a new segment begins."""
+        partition.log.forming = None
+        number = self.next_number()
+        partition.numbers.append((number, partition.log.end))
+        self.places[number] = Place(queue, partition, partition.log.end)
+        self.touch_partition(queue, partition)
+
+    # The schedule.
+
+    def schedule(self, queue: Queue, group: Group, track: Track, run: Scheduled) -> None:
+        heappush(track.schedule, run)
+        track.scheduled += run.count
+        key = records.scheduled_key(queue.prefix, group.number, track.partition.key, run.due_at, run.first)
+        self._schedule[key] = records.pack_scheduled(run)
+        self.touch()
+        list_ready(group, track)
+
+    def unschedule(self, queue: Queue, group: Group, track: Track, run: Scheduled) -> None:
+        """``run`` was taken off the heap."""
+        track.scheduled -= run.count
+        key = records.scheduled_key(queue.prefix, group.number, track.partition.key, run.due_at, run.first)
+        self._schedule[key] = None
+        self.touch()
+
+    # Sweeps.
+
+    def plan_sweep(self, queue: Queue, now: int) -> None:
+        """Something of ``queue`` was settled: look at the next round time what may go."""
+        if not queue.sweep_at:
+            queue.sweep_at = next_sweep_at(now)
+            self.sweeps.add(queue.sweep_at, queue.prefix)
+
+    # The commit.
+
+    def seal(self, now: int) -> Commit:
+        """Everything that changed since the last seal, encoded once."""
+        puts: list[Record] = []
+        bodies: list[Record] = []
+        deletes = self.deletes
+        for queue, partition in self.forming:
+            self._seal_segments(queue, partition, puts, bodies)
+        for track in self._tracks:
+            track.dirty = False
+            puts.append((track.key, records.pack_cursor(track)))
+        for lease in self.leases_dirty:
+            lease.dirty = False
+            if not lease.ended:
+                lease.stored = True
+                puts.append((records.lease_key(lease.queue.prefix, lease.name), records.pack_lease(lease)))
+            elif lease.stored:
+                deletes.append(records.lease_key(lease.queue.prefix, lease.name))
+        if self._schedule:
+            for key, value in self._schedule.items():
+                if value is None:
+                    deletes.append(key)
+                else:
+                    puts.append((key, value))
+            self._schedule = {}
+        if self._partitions or self.queues_dirty or self.numbers_made_dirty:
+            self._seal_rare(puts)
+        self.forming, self._tracks, self.leases_dirty, self.deletes = [], [], [], []
+        self.dirty = False
+        return Commit(self.number, self.epoch, now, puts, deletes, bodies)
+
+    def _seal_segments(
+        self, queue: Queue, partition: Partition, puts: list[Record], bodies: list[Record]
+    ) -> None:
+        log = partition.log
+        log.forming = None
+        for segment in reversed(log.segments):
+            if segment.payloads is None:
+                break
+            name = self.next_name()
+            bodies.append((records.body_key(queue.prefix, name), logs.seal(segment, name)))
+            key = records.header_key(queue.prefix, partition.key, segment.base)
+            puts.append((key, records.pack_header(segment)))
+
+    def _seal_rare(self, puts: list[Record]) -> None:
+        for queue, partition in self._partitions:
+            partition.dirty = False
+            key = records.partition_key(queue.prefix, partition.key)
+            puts.append((key, records.pack_partition(partition)))
+        for queue in self.queues_dirty:
+            queue.dirty = False
+            puts.append((records.queue_key(queue.prefix), records.pack_queue(queue)))
+            puts += [
+                (records.group_key(queue.prefix, group.number), records.pack_group(group))
+                for group in queue.groups.values()
+            ]
+        if self.numbers_made_dirty:
+            puts.append((records.shard_key(self.number), records.pack_numbers((self.numbers_made,))))
+        self._partitions, self.queues_dirty, self.numbers_made_dirty = [], [], False
+
+
+def new_track(queue: Queue, group: Group, partition: Partition, cursor: int = 0) -> Track:
+    """A track that begins at ``cursor``."""
+    key = records.cursor_key(queue.prefix, group.number, partition.key)
+    track = Track(partition=partition, key=key, cursor=cursor, schedule=[], singles={}, spans=[])
+    group.tracks[partition.key] = track
+    return track
+
+
+def list_ready(group: Group, track: Track) -> None:
+    """Put the track among those that may have something to deliver."""
+    if not track.listed:
+        track.listed = True
+        heappush(group.ready, (track.turn, track.partition.key))
+
+
+def load_queue(shard: Shard, queue: Queue, found: Iterable[Record], *, now: int, down_ms: int) -> None:
+    """Fill ``queue``, which knows only its name, from its records, and put it into its shard."""
+    shard.queues[queue.prefix] = queue
+    cursors: dict[tuple[int, int], tuple[int, int]] = {}
+    groups: dict[int, Group] = {}
+    partitions: dict[int, tuple[str, list[tuple[int, int]], int, list[Mark]]] = {}
+    segments: dict[int, list[Segment]] = {}
+    scheduled: list[tuple[int, int, Scheduled]] = []
+    leases: list[tuple[int, bytes]] = []
+    for key, value in found:
+        match key[8:9]:
+            case b"c":
+                group_number, partition_key = records.key_fields(key)
+                cursors[group_number, partition_key] = records.unpack_cursor(value)
+            case b"g":
+                (number,) = records.key_fields(key)
+                (name,) = records.unpack_group(value)
+                groups[number] = Group(number=number, name=name, tracks={}, ready=[])
+            case b"h":
+                partition_key, base = records.key_fields(key)
+                segments.setdefault(partition_key, []).append(records.unpack_header(base, value))
+            case b"l":
+                leases.append((int.from_bytes(key[9:], "big"), value))
+            case b"p":
+                (partition_key,) = records.key_fields(key)
+                partitions[partition_key] = records.unpack_partition(value)
+            case b"q":
+                queue.groups_made, queue.options = records.unpack_queue(value)
+            case b"v":
+                scheduled.append(records.unpack_scheduled(key, value))
+            case kind:
+                raise AssertionError(f"no record of a queue has kind {kind!r}")
+
+    for partition_key, (name, numbers, first, marks) in partitions.items():
+        log = logs.load(first, segments.get(partition_key, []))
+        partition = Partition(key=partition_key, name=name, numbers=numbers, log=log, marks=marks)
+        partition.settled_to = first
+        queue.partitions[name] = partition
+        for number, base in numbers:
+            shard.places[number] = Place(queue, partition, base)
+    for group in groups.values():
+        queue.groups[group.name] = group
+        for partition in queue.partitions.values():
+            cursor, turn = cursors.get((group.number, partition.key), (partition.log.first, 0))
+            track = new_track(queue, group, partition, cursor)
+            track.turn = turn
+            group.turn = max(group.turn, turn)
+    for group_number, partition_key, run in scheduled:
+        track = groups[group_number].tracks[partition_key]
+        track.schedule.append(run)
+        track.scheduled += run.count
+    for name_, value in leases:
+        _load_lease(shard, queue, groups, name_, value, down_ms)
+    for group in groups.values():
+        for track in group.tracks.values():
+            heapify(track.schedule)
+            if track.schedule or track.cursor < track.partition.log.end:
+                list_ready(group, track)
+    shard.plan_sweep(queue, now)
+
+
+def _load_lease(
+    shard: Shard, queue: Queue, groups: dict[int, Group], name: int, value: bytes, down_ms: int
+) -> None:
+    """A lease as it was, but for the time the shard was down: an outage is not the consumer's failure."""
+    group_number, runs = records.unpack_lease(value)
+    group = groups[group_number]
+    gained = min(down_ms, queue.options.lease_ms)
+    for run in runs:
+        run.expires_at += gained
+    due_at = min(run.expires_at for run in runs)
+    lease = Lease(name, queue, group, runs, due_at, 0, stored=True)
+    hold(shard, lease)
+    if gained:
+        shard.touch_lease(lease)
+
+
+def hold(shard: Shard, lease: Lease) -> None:
+    """Enter a lease everywhere it is looked for."""
+    name = lease.name
+    shard.leases[name] = lease
+    shard.agenda.add(lease.due_at, name)
+    tracks = lease.group.tracks
+    for run in lease.runs:
+        track = tracks[run.partition]
+        if run.count == 1:
+            track.singles[run.first] = name
+            track.leased += 1
+        else:
+            insort(track.spans, (run.first, run.count, name))
+            track.leased += run.unsettled

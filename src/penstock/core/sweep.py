@@ -1,0 +1,122 @@
+"""Sweep: drop whole segments that every group settled long enough ago, or that are too many.
+
+A segment goes when all of it is settled by every group, and either ``completed_retention_ms`` has passed
+since a sweep first saw that, or the queue keeps more than ``completed_retention_bytes`` of such segments.
+A queue without groups keeps everything: nobody has read it yet.
+"""
+
+from heapq import heapify, heappop, heapreplace
+
+from penstock.core import log as logs
+from penstock.core import records
+from penstock.core.model import Mark, Partition, Queue
+from penstock.core.shard import Shard
+
+MARKS_MAX = 60
+"""Marks kept per partition: retention is exact to a sixtieth of itself."""
+
+
+def sweep_due(shard: Shard, now: int) -> None:
+    """Sweep every queue whose time has come."""
+    while (prefix := shard.sweeps.first_due(now)) is not None:
+        queue = shard.queues[prefix]
+        shard.sweeps.remove(queue.sweep_at, prefix)
+        queue.sweep_at = 0
+        if sweep(shard, queue, now):
+            shard.plan_sweep(queue, now)
+
+
+def sweep(shard: Shard, queue: Queue, now: int) -> bool:
+    """Drop what may go; whether settled segments remain, so that a later sweep has work."""
+    options = queue.options
+    for partition in queue.partitions.values():
+        settled = settled_to(queue, partition)
+        _count_settled(partition, settled)
+        _mark(shard, queue, partition, settled, now)
+        before = _passed(partition, now - options.completed_retention_ms)
+        if before > partition.log.first:
+            _drop(shard, queue, partition, before)
+    _drop_surplus(shard, queue, options.completed_retention_bytes)
+    return any(partition.settled_bytes for partition in queue.partitions.values())
+
+
+def settled_to(queue: Queue, partition: Partition) -> int:
+    """The offset below which every group has settled everything."""
+    lowest = partition.log.end if queue.groups else partition.log.first
+    for group in queue.groups.values():
+        track = group.tracks[partition.key]
+        lowest = min(lowest, track.cursor)
+        if track.spans:
+            lowest = min(lowest, track.spans[0][0])
+        if track.singles:
+            lowest = min(lowest, min(track.singles))
+        if track.schedule:
+            lowest = min(lowest, min(run.first for run in track.schedule))
+    return max(lowest, partition.log.first)
+
+
+def _count_settled(partition: Partition, settled: int) -> None:
+    """Bring ``settled_bytes`` up to the segments that end at or below ``settled``."""
+    log = partition.log
+    position = max(logs.find(log, partition.settled_to), 0)
+    for segment in log.segments[position:]:
+        if segment.end > settled or segment.payloads is not None:
+            break
+        if segment.base >= partition.settled_to:
+            partition.settled_bytes += _weight(segment.size)
+            partition.settled_to = segment.end
+
+
+def _weight(size: int) -> int:
+    """Bytes a settled segment counts for; never 0, so that empty payloads are swept too."""
+    return size or 1
+
+
+def _mark(shard: Shard, queue: Queue, partition: Partition, settled: int, now: int) -> None:
+    """Note how far the partition is settled, at most ``MARKS_MAX`` times per retention."""
+    marks = partition.marks
+    last = marks[-1] if marks else Mark(partition.log.first, 0)
+    interval = queue.options.completed_retention_ms // MARKS_MAX
+    if settled > last.offset and (not marks or now - last.at >= interval):
+        marks.append(Mark(settled, now))
+        shard.touch_partition(queue, partition)
+
+
+def _passed(partition: Partition, until: int) -> int:
+    """The highest offset that was settled by ``until``."""
+    return max((mark.offset for mark in partition.marks if mark.at <= until), default=partition.log.first)
+
+
+def _drop(shard: Shard, queue: Queue, partition: Partition, before: int) -> None:
+    gone = logs.trim(partition.log, before)
+    for segment in gone:
+        shard.deletes.append(records.header_key(queue.prefix, partition.key, segment.base))
+        shard.deletes.append(records.body_key(queue.prefix, segment.body_name))
+        partition.settled_bytes -= _weight(segment.size)
+    if gone:
+        first = partition.log.first
+        partition.marks = [mark for mark in partition.marks if mark.offset > first]
+        shard.touch_partition(queue, partition)
+
+
+def _drop_surplus(shard: Shard, queue: Queue, bytes_max: int) -> None:
+    """Drop settled segments, the oldest of all partitions first, until no more than ``bytes_max`` remain."""
+    surplus = sum(partition.settled_bytes for partition in queue.partitions.values()) - bytes_max
+    if surplus <= 0:
+        return
+    settled = (partition for partition in queue.partitions.values() if partition.settled_bytes)
+    oldest = [(_oldest_at(partition), partition.key, partition) for partition in settled]
+    heapify(oldest)
+    while surplus > 0:
+        partition = oldest[0][2]
+        segment = partition.log.segments[0]
+        surplus -= _weight(segment.size)
+        _drop(shard, queue, partition, segment.end)
+        if partition.settled_bytes:
+            heapreplace(oldest, (_oldest_at(partition), partition.key, partition))
+        else:
+            heappop(oldest)
+
+
+def _oldest_at(partition: Partition) -> int:
+    return partition.log.segments[0].runs[0].created_at

@@ -1,0 +1,1 @@
+"""SPEAKS: bytes to commands and replies to bytes, nothing else."""

@@ -1,0 +1,1 @@
+"""Other systems' words, one file each, and nowhere else."""

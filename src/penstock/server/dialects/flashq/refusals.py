@@ -1,0 +1,186 @@
+"""Why a body could not be decoded, in words that help.
+
+Only bad input comes here, and its payloads are not looked into.
+"""
+
+import re
+from typing import get_args
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from penstock.core.errors import Invalid, PenstockError, Unsupported
+from penstock.server.dialects.flashq.replies import RequestId
+from penstock.server.dialects.flashq.requests import AnyRequest, JobIn, OptionsIn, Request
+
+COMMANDS: dict[str, type[Request]] = {kind.__struct_config__.tag: kind for kind in get_args(AnyRequest)}
+
+COMMANDS_LATER = frozenset(
+    {
+        "ADOPT",
+        "AUTH",
+        "BACKUP",
+        "CANCEL",
+        "CHANGEPRIORITY",
+        "CLEAN",
+        "CLEARCONCURRENCY",
+        "COUNT",
+        "CRON",
+        "CRONDELETE",
+        "CRONLIST",
+        "DISCARD",
+        "DLQ",
+        "DRAIN",
+        "FLOW",
+        "GETCHILDREN",
+        "GETJOB",
+        "GETJOBBYCUSTOMID",
+        "GETJOBCOUNTS",
+        "GETJOBS",
+        "GETJOBSBATCH",
+        "GETLOGS",
+        "GETPROGRESS",
+        "GETRESULT",
+        "HEARTBEAT",
+        "ISPAUSED",
+        "KVDEL",
+        "KVEXISTS",
+        "KVEXPIRE",
+        "KVGET",
+        "KVINCR",
+        "KVKEYS",
+        "KVMGET",
+        "KVMSET",
+        "KVSET",
+        "KVTTL",
+        "LOG",
+        "METRICS",
+        "MOVETODELAYED",
+        "OBLITERATE",
+        "PARTIAL",
+        "PAUSE",
+        "PROGRESS",
+        "PROMOTE",
+        "PURGEDLQ",
+        "RATELIMIT",
+        "RATELIMITCLEAR",
+        "RESUME",
+        "RETRYDLQ",
+        "SETCONCURRENCY",
+        "STAGE",
+        "SUBSCRIBE",
+        "TX",
+        "UNSUBSCRIBE",
+        "UPDATE",
+        "UPDATEJOB",
+        "WAITJOB",
+    }
+)
+"""Commands this wire will have and does not have yet: refused by name."""
+
+OPTIONS_LATER = frozenset(
+    {
+        "backoff",
+        "dead_letters",
+        "debounce_id",
+        "debounce_ttl",
+        "dedup",
+        "dedup_window_ms",
+        "delay",
+        "delayed_processing_ms",
+        "depends_on",
+        "durability",
+        "encrypted",
+        "group_id",
+        "group_idle_ms",
+        "headers",
+        "job_id",
+        "keep_completed_age",
+        "keep_completed_count",
+        "key",
+        "keys_if_undelivered",
+        "lifo",
+        "max_attempts",
+        "max_size",
+        "max_wait_ms",
+        "on_lease_expiry",
+        "ordering",
+        "priority",
+        "remove_on_complete",
+        "remove_on_fail",
+        "require_lease",
+        "result",
+        "retention_ms",
+        "stall_timeout",
+        "tags",
+        "timeout",
+        "transaction_id",
+        "ttl",
+        "unique_key",
+        "window_buffer_ms",
+    }
+)
+"""Options of messages, acks and queues that do not exist yet: refused by name."""
+
+_fields = msgspec.json.Decoder(dict[str, Raw]).decode
+
+
+def request_id(body: bytes) -> RequestId | UnsetType:
+    """The reqId of a body that could not be decoded, if it has a good one."""
+    try:
+        given: RequestId = msgspec.json.decode(_fields(body)["reqId"], type=RequestId)
+    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, RecursionError):
+        return UNSET
+    return given
+
+
+_AT = re.compile(r" - at `\$\.?([^`]*)`$")
+_EXPECTED = re.compile(r"Expected `([^`]*)`")
+_UNKNOWN = re.compile(r"Object contains unknown field `([^`]*)`")
+_MISSING = re.compile(r"Object missing required field `([^`]*)`")
+_WORDS = {
+    "int": "an integer",
+    "str": "a string",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "an object",
+}
+
+
+_INNER: dict[str, type[Struct]] = {"options": OptionsIn, "jobs[...]": JobIn}
+
+
+def explain(body: bytes, error: Exception) -> PenstockError:
+    """What is wrong with a body that ``error`` came of."""
+    try:
+        fields = _fields(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return Invalid("frame", f"one well-formed JSON object; {error}")
+    try:
+        name = msgspec.json.decode(fields.get("cmd", Raw(b"null")), type=str)
+    except msgspec.DecodeError:
+        return Invalid("cmd", f"one of {', '.join(COMMANDS)}")
+    if name in COMMANDS_LATER:
+        return Unsupported(f"{name} is not supported yet by this server")
+    if name not in COMMANDS:
+        return Invalid("cmd", f"one of {', '.join(COMMANDS)}")
+    return _explain_field(str(error), COMMANDS[name])
+
+
+def _explain_field(text: str, kind: type[Request]) -> PenstockError:
+    at = _AT.search(text)
+    where = at.group(1) if at else ""
+    if unknown := _UNKNOWN.search(text):
+        field = unknown.group(1)
+        if field in OPTIONS_LATER:
+            return Unsupported(f"{field} is not supported yet by this server")
+        inner: type[Struct] = _INNER.get(where, kind)
+        known = ", ".join(each.encode_name for each in msgspec.structs.fields(inner))
+        return Invalid(field, f"left out; known here are {known}")
+    if missing := _MISSING.search(text):
+        field = f"{where}.{missing.group(1)}" if where else missing.group(1)
+        return Invalid(field, "given")
+    if expected := _EXPECTED.search(text):
+        kinds = [_WORDS.get(each, each) for each in expected.group(1).split(" | ")]
+        return Invalid(where or "frame", " or ".join(kinds))
+    return Invalid(where or "frame", f"well-formed; {text}")

@@ -1,0 +1,164 @@
+"""How answers are put: one class a shape, fields in the order they go out."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from penstock.core import ids
+from penstock.core.log import Piece
+
+Id = int | str
+RequestId = str | int
+
+
+class Answer(Struct, gc=False, kw_only=True, omit_defaults=True):
+    reqId: RequestId | UnsetType = UNSET
+
+
+class Ok(Answer, gc=False, kw_only=True):
+    ok: bool
+
+
+class OkId(Answer, gc=False, kw_only=True):
+    ok: bool
+    id: Id
+
+
+class OkIds(Answer, gc=False, kw_only=True):
+    ok: bool
+    ids: Sequence[Id]
+
+
+class OkFirst(Answer, gc=False, kw_only=True):
+    ok: bool
+    first: Id
+    count: int
+    durability: str
+
+
+class OkJob(Answer, gc=False, kw_only=True):
+    ok: bool
+    job: "Job | None"
+
+
+class OkJobs(Answer, gc=False, kw_only=True):
+    ok: bool
+    jobs: "list[Job]"
+
+
+class OkRuns(Answer, gc=False, kw_only=True):
+    ok: bool
+    lease: str | None
+    runs: list["DeliveredRun"]
+
+
+class OkCount(Answer, gc=False, kw_only=True):
+    ok: bool
+    count: int
+    refused: Sequence[Id]
+
+
+class OkExtended(Answer, gc=False, kw_only=True):
+    ok: bool
+    expires_at: int
+    cancelled: bool
+    count: int
+    refused: Sequence[Id]
+
+
+class OkLog(Answer, gc=False, kw_only=True):
+    ok: bool
+    partition: str
+    next: int
+    end: int
+    runs: list["LogRun"]
+
+
+class OkOffsets(Answer, gc=False, kw_only=True):
+    ok: bool
+    partitions: list[dict[str, Any]]
+
+
+class OkQueue(Answer, gc=False, kw_only=True):
+    ok: bool
+    queue: str
+    options: dict[str, Any]
+    partitions: list[dict[str, Any]]
+    groups: list[dict[str, Any]]
+
+
+class OkQueues(Answer, gc=False, kw_only=True):
+    ok: bool
+    queues: list[dict[str, Any]]
+
+
+class OkStats(Answer, gc=False, kw_only=True):
+    ok: bool
+    queues: int
+    queued: int
+    processing: int
+    delayed: int
+    dlq: int
+    completed: int
+
+
+class OkState(Answer, gc=False, kw_only=True):
+    ok: bool
+    id: Id
+    uuid: str
+    state: str
+    created_at: int
+    attempts: int
+    error: str | UnsetType = UNSET
+
+
+class Failed(Answer, gc=False, kw_only=True):
+    ok: bool
+    error: str
+    code: str
+    details: dict[str, Any] | UnsetType = UNSET
+
+
+class Job(Struct, gc=False):
+    id: Id
+    queue: str
+    partition: str
+    offset: int
+    data: Raw
+    created_at: int
+    attempts: int
+    priority: int
+    lease: str | None
+    expires_at: int
+
+
+class DeliveredRun(Struct, gc=False):
+    partition: str
+    first: Id
+    offset: int
+    created_at: int
+    attempts: int
+    expires_at: int
+    messages: Raw
+
+
+class LogRun(Struct, gc=False):
+    first: Id
+    offset: int
+    created_at: int
+    messages: Raw
+
+
+def shown(message: int) -> Id:
+    """An id as it goes out: numbers that JavaScript can't hold go as strings."""
+    return message if message < ids.JSON_SAFE else str(message)
+
+
+def shown_all(messages: Sequence[int]) -> Sequence[Id]:
+    return messages if not messages or max(messages) < ids.JSON_SAFE else list(map(str, messages))
+
+
+def array(piece: Piece) -> Raw:
+    """The payloads of a piece as one JSON array, joined in C."""
+    return Raw(b"[" + b",".join(piece.payloads()) + b"]")

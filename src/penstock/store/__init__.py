@@ -1,0 +1,1 @@
+"""KEEPS: records in, records out. Knows nothing of what they mean."""
