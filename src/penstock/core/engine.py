@@ -150,7 +150,7 @@ class Engine:
 
     def _push(self, command: Push, now: int) -> Pushed:
         payloads = command.payloads
-        size = check_payloads(self.limits, payloads)
+        lengths = check_payloads(self.limits, payloads)
         queue = self.queues.get((command.tenant, command.queue))
         partition = queue.partitions.get(command.partition) if queue is not None else None
         if queue is None or partition is None:
@@ -159,11 +159,11 @@ class Engine:
             check_partitions(self.limits, queue, {command.partition})
             queue = self._made(command.tenant, command.queue)
             partition = self.shards[queue.shard].add_partition(queue, command.partition)
-        return push(self.shards[queue.shard], queue, partition, payloads, size, now)
+        return push(self.shards[queue.shard], queue, partition, payloads, lengths, now)
 
     def _push_many(self, command: PushMany, now: int) -> list[Pushed]:
         check_range("messages", sum(len(p) for _, p in command.pushes), 1, self.limits.batch_max)
-        sizes = [check_payloads(self.limits, payloads) for _, payloads in command.pushes]
+        checked = [check_payloads(self.limits, payloads) for _, payloads in command.pushes]
         queue = self.queues.get((command.tenant, command.queue))
         if queue is None:
             self.directory.check_new(command.tenant, command.queue)
@@ -171,9 +171,9 @@ class Engine:
         queue = self._made(command.tenant, command.queue)
         shard = self.shards[queue.shard]
         pushed = []
-        for (name, payloads), size in zip(command.pushes, sizes, strict=True):
+        for (name, payloads), lengths in zip(command.pushes, checked, strict=True):
             partition = queue.partitions.get(name) or shard.add_partition(queue, name)
-            pushed.append(push(shard, queue, partition, payloads, size, now))
+            pushed.append(push(shard, queue, partition, payloads, lengths, now))
         return pushed
 
     def _pop(self, command: Pop, now: int) -> Popped:

@@ -37,23 +37,26 @@ class Piece(Struct, frozen=True, gc=False):
         return body_slices(segment.body, segment.count, self.start, self.count)
 
 
-def append(log: Log, payloads: list[bytes], size: int, now: int) -> int:
-    """Add ``payloads`` (``size`` bytes in all) to the log; the offset of the first."""
+def append(log: Log, payloads: list[bytes], lengths: list[int], size: int, now: int) -> int:
+    """Add ``payloads`` of these lengths (``size`` bytes in all) to the log; the offset of the first."""
     first = log.end
     forming = log.forming
     count = len(payloads)
     if forming is not None and _body_bytes(forming.count + count, forming.size + size) <= SEGMENT_BYTES_MAX:
         assert forming.payloads is not None
+        assert forming.lengths is not None
         forming.payloads += payloads
+        forming.lengths += lengths
         forming.count += count
         forming.size += size
         forming.runs = (Run(forming.count, forming.runs[0].created_at),)
         log.end = first + count
     elif count == 1 or _body_bytes(count, size) <= SEGMENT_BYTES_MAX:
-        _start_segment(log, payloads, size, now)
+        # Lists of its own: later pushes are added to them.
+        _start_segment(log, payloads[:], lengths[:], size, now)
     else:
-        for part, part_size in _split(payloads):
-            _start_segment(log, part, part_size, now)
+        for start, end, part_size in _split(lengths):
+            _start_segment(log, payloads[start:end], lengths[start:end], part_size, now)
     return first
 
 
@@ -61,7 +64,7 @@ def _body_bytes(count: int, size: int) -> int:
     return OFFSET_BYTES * (count + 1) + size
 
 
-def _start_segment(log: Log, payloads: list[bytes], size: int, now: int) -> None:
+def _start_segment(log: Log, payloads: list[bytes], lengths: list[int], size: int, now: int) -> None:
     """Begin a new forming segment; the one before it stays as it is until it is sealed."""
     forming = log.forming
     if forming is not None:
@@ -69,8 +72,7 @@ def _start_segment(log: Log, payloads: list[bytes], size: int, now: int) -> None
     elif now < log.time:
         now = log.time
     count = len(payloads)
-    # A list of its own: later pushes are added to it.
-    segment = Segment(log.end, count, size, (Run(count, now),), payloads=payloads[:])
+    segment = Segment(log.end, count, size, (Run(count, now),), 0, payloads, lengths)
     log.segments.append(segment)
     log.bases.append(log.end)
     log.forming = segment
@@ -78,23 +80,28 @@ def _start_segment(log: Log, payloads: list[bytes], size: int, now: int) -> None
     log.end += count
 
 
-def _split(payloads: list[bytes]) -> Iterator[tuple[list[bytes], int]]:
-    """Parts of ``payloads`` that fit a segment each, with their sizes; a large payload is one alone."""
-    # What the body would take up to and including each payload: its bytes and its offset.
-    costs = list(accumulate(map(OFFSET_BYTES.__add__, map(len, payloads)), initial=OFFSET_BYTES))
+def _split(lengths: list[int]) -> Iterator[tuple[int, int, int]]:
+    """(start, end, bytes) of parts that fit a segment each; a payload too large for that is one alone."""
+    ends = list(accumulate(lengths, initial=0))
     start = 0
-    while start < len(payloads):
-        end = bisect_right(costs, costs[start] + SEGMENT_BYTES_MAX - OFFSET_BYTES) - 1
-        end = max(end, start + 1)
-        yield payloads[start:end], costs[end] - costs[start] - OFFSET_BYTES * (end - start)
+    while start < len(lengths):
+        # The last end at which the part still fits: its size grows with every payload.
+        fitting = bisect_right(
+            range(start + 1, len(ends)),
+            SEGMENT_BYTES_MAX,
+            key=lambda end: _body_bytes(end - start, ends[end] - ends[start]),
+        )
+        end = start + max(fitting, 1)
+        yield start, end, ends[end] - ends[start]
         start = end
 
 
 def seal(segment: Segment, body_name: int) -> bytes:
     """Give a forming segment its name and its body, once."""
     assert segment.payloads is not None, "a segment is sealed once"
-    segment.body = pack_body(segment.payloads)
-    segment.payloads = None
+    assert segment.lengths is not None
+    segment.body = pack_body(segment.payloads, segment.lengths)
+    segment.payloads = segment.lengths = None
     segment.body_name = body_name
     return segment.body
 
@@ -136,8 +143,8 @@ def piece_bytes(piece: Piece) -> int:
         return segment.size
     if segment.body is not None:
         return body_span(segment.body, piece.start, piece.count)
-    if segment.payloads is not None:
-        return sum(map(len, segment.payloads[piece.start : piece.start + piece.count]))
+    if segment.lengths is not None:
+        return sum(segment.lengths[piece.start : piece.start + piece.count])
     return segment.size
 
 
@@ -149,8 +156,8 @@ def fit(piece: Piece, size: int) -> Piece:
     segment, start, count = piece.segment, piece.start, piece.count
     if segment.body is not None:
         ends: Sequence[int] = body_ends(segment.body, start, count)
-    elif segment.payloads is not None:
-        ends = list(accumulate(map(len, segment.payloads[start : start + count]), initial=0))
+    elif segment.lengths is not None:
+        ends = list(accumulate(segment.lengths[start : start + count], initial=0))
     else:
         return piece
     fitting = max(bisect_right(ends, ends[0] + size) - 1, 1)

@@ -46,6 +46,8 @@ class Segment(Struct, gc=False, eq=False):
     """(epoch, counter) of the body, given when the segment is sealed."""
     payloads: list[bytes] | None = None
     """*memory* The payloads of a segment that is still forming; None once it is sealed."""
+    lengths: list[int] | None = None
+    """*memory* Their lengths."""
     body: bytes | None = None
     """*memory* The body, if it is present; a header-only segment has neither this nor ``payloads``."""
 
@@ -209,7 +211,7 @@ class LeaseRun(Struct, gc=False, eq=False):
     error: str = ""
     """What the last failure before this delivery said."""
     settled: int = 0
-    """Bit i is set when message ``first + i`` has left the lease."""
+    """Bit i is set when message ``first + i`` was acked. (Where one is nacked, the run is cut.)"""
 
     @property
     def unsettled(self) -> int:

@@ -9,19 +9,14 @@ from penstock.core.model import Partition, Queue
 from penstock.core.shard import Shard, list_ready
 
 
-def check_payloads(limits: Limits, payloads: list[bytes]) -> int:
-    """Raise unless these may be pushed; their size in bytes."""
-    count = len(payloads)
-    if count == 1:
-        size = largest = len(payloads[0])
-    elif 1 < count <= limits.batch_max:
-        lengths = list(map(len, payloads))
-        largest, size = max(lengths), sum(lengths)
-    else:
+def check_payloads(limits: Limits, payloads: list[bytes]) -> list[int]:
+    """Raise unless these may be pushed; their lengths."""
+    if not 1 <= len(payloads) <= limits.batch_max:
         raise Invalid("messages", f"a list of 1 to {limits.batch_max} payloads")
-    if largest > limits.payload_bytes_max:
-        raise Invalid("payload", f"at most {limits.payload_bytes_max} bytes; one has {largest}")
-    return size
+    lengths = list(map(len, payloads))
+    if max(lengths) > limits.payload_bytes_max:
+        raise Invalid("payload", f"at most {limits.payload_bytes_max} bytes; one has {max(lengths)}")
+    return lengths
 
 
 def check_partitions(limits: Limits, queue: Queue | None, names: set[str]) -> None:
@@ -35,9 +30,9 @@ def check_partitions(limits: Limits, queue: Queue | None, names: set[str]) -> No
 
 
 def push(
-    shard: Shard, queue: Queue, partition: Partition, payloads: list[bytes], size: int, now: int
+    shard: Shard, queue: Queue, partition: Partition, payloads: list[bytes], lengths: list[int], now: int
 ) -> Pushed:
-    """Append checked payloads, ``size`` bytes in all."""
+    """Append checked payloads of these lengths."""
     log = partition.log
     count = len(payloads)
     number, base = partition.numbers[-1]
@@ -47,7 +42,7 @@ def push(
     if log.forming is None:
         shard.touch()
         shard.forming.append((queue, partition))
-    offset = logs.append(log, payloads, size, now)
+    offset = logs.append(log, payloads, lengths, sum(lengths), now)
     for group in queue.groups.values():
         track = group.tracks[partition.key]
         if not track.listed:

@@ -218,16 +218,15 @@ def key_fields(key: bytes) -> tuple[int, ...]:
 # Bodies. Nothing below runs Python code per message: lengths, offsets, slices and joins are loops in C.
 
 
-def pack_body(payloads: Sequence[bytes]) -> bytes:
+def pack_body(payloads: Sequence[bytes], lengths: Sequence[int]) -> bytes:
     """The body of ``payloads``.
 
-    >>> pack_body([b"a", b"bc"]).hex(" ")
+    >>> pack_body([b"a", b"bc"], [1, 2]).hex(" ")
     '00 00 00 00 01 00 00 00 03 00 00 00 61 62 63'
     """
     if len(payloads) == 1:
-        payload = payloads[0]
-        return b"".join((_ONE.pack(0, len(payload)), payload))
-    ends = list(accumulate(map(len, payloads), initial=0))
+        return b"".join((_ONE.pack(0, lengths[0]), payloads[0]))
+    ends = list(accumulate(lengths, initial=0))
     # struct.pack is 3 times as fast as array("i", ...) here: 110 against 37 million offsets a second.
     return b"".join([struct.pack(f"<{len(ends)}i", *ends), *payloads])
 
@@ -239,7 +238,7 @@ _END = struct.Struct("<i")
 def body_slices(body: bytes, count: int, start: int, taken: int) -> Iterable[bytes]:
     """Payloads ``start`` to ``start + taken`` of a body that holds ``count``.
 
-    >>> list(body_slices(pack_body([b"a", b"bc", b""]), 3, 1, 2))
+    >>> list(body_slices(pack_body([b"a", b"bc", b""], [1, 2, 0]), 3, 1, 2))
     [b'bc', b'']
     """
     data = OFFSET_BYTES * (count + 1)

@@ -8,13 +8,15 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from penstock.core.agenda import NEVER
 from penstock.core.commands import Ack, Extend, Extended, Nack, Settle, Settled
 from penstock.core.errors import Conflict, Invalid
 from penstock.core.ids import OFFSET_BITS, OFFSET_MASK
 from penstock.core.limits import ERROR_CHARS_MAX, Limits, check_name, check_range
 from penstock.core.model import DEFAULT, Group, Lease, LeaseRun, Scheduled, Track
-from penstock.core.shard import Place, Shard
+from penstock.core.shard import Place, Shard, hold_run
 
 NOT_LIVE = "the lease is not live: it was settled, it ran out, or it never was"
 NOT_LEASED = "the message is not leased: it was settled, its lease ran out, or it was never delivered"
@@ -77,12 +79,14 @@ def nack(shard: Shard, lease: Lease | None, ids: list[Range], command: Nack, now
         assert lease is not None
         return Settled(_fail(shard, lease, lease.runs, error, now))
     found, refused = _find_all(shard, command, lease, ids)
-    count = 0
+    by_run: dict[tuple[int, int, int], list[Found]] = {}
     for each in found:
-        _take_out(shard, each)
-        _reschedule(shard, each.lease, each.run, each.run.first + each.at, each.length, error, now)
-        count += each.length
-    return Settled(count, refused)
+        by_run.setdefault((each.lease.name, each.run.partition, each.run.first), []).append(each)
+    for parts in by_run.values():
+        _cut_out(shard, parts)
+        for each in parts:
+            _reschedule(shard, each.lease, each.run, each.run.first + each.at, each.length, error, now)
+    return Settled(sum(each.length for each in found), refused)
 
 
 def extend(shard: Shard, lease: Lease | None, ids: list[Range], command: Extend, now: int) -> Extended:
@@ -98,10 +102,11 @@ def extend(shard: Shard, lease: Lease | None, ids: list[Range], command: Extend,
 
 
 def expire(shard: Shard, now: int) -> None:
-    """End every run whose time is up."""
+    """End every run whose time is up. It is due again from that very instant, however late this is called."""
     while (name := shard.agenda.first_due(now)) is not None:
         lease = shard.leases[name]
-        _fail(shard, lease, [run for run in lease.runs if run.expires_at <= now], EXPIRED, now)
+        over = [run for run in lease.runs if run.expires_at == lease.due_at]
+        _fail(shard, lease, over, EXPIRED, lease.due_at)
 
 
 # Leases.
@@ -148,6 +153,30 @@ def _drop_runs(shard: Shard, lease: Lease, gone: list[LeaseRun]) -> None:
     lease.due_at = min(run.expires_at for run in lease.runs)
     shard.agenda.add(lease.due_at, lease.name)
     shard.touch_lease(lease)
+
+
+def _cut_out(shard: Shard, found: list[Found]) -> None:
+    """Take messages of one run out of their lease so that they can be leased anew.
+
+    An acked message never comes back: a bit is enough. A nacked one does, so the run is cut there and no two
+    leased runs of a track ever overlap.
+    """
+    lease, run = found[0].lease, found[0].run
+    rest: list[LeaseRun] = []
+    begin = 0
+    for low, high in [*((each.at, each.at + each.length) for each in found), (run.count, run.count)]:
+        count = low - begin
+        part = replace(
+            run, first=run.first + begin, count=count, settled=run.settled >> begin & (1 << count) - 1
+        )
+        if part.unsettled:
+            rest.append(part)
+        begin = high
+    track = lease.group.tracks[run.partition]
+    lease.runs += rest
+    _drop_runs(shard, lease, [run])
+    for part in rest:
+        hold_run(track, part, lease.name)
 
 
 def _fail(shard: Shard, lease: Lease, runs: list[LeaseRun], error: str, now: int) -> int:
@@ -282,23 +311,30 @@ def _meant(
         mine = sorted((run for run in token.runs if run.partition == key), key=lambda run: run.first)
         yield from _stretches(((token, run) for run in mine), first, end)
         return
-    if command.group is None and command.owner and len(groups) > 1:
-        for lease, run, low, high in _own(shard, command.owner, place, first, end):
-            yield from _in_group(shard, groups.get(DEFAULT), key, first, low)
-            low = max(low, first)
-            if low < high:
-                yield lease, run, low, high
-                first = high
-    yield from _in_group(shard, groups.get(command.group or DEFAULT), key, first, end)
+    if command.group is None and command.owner and groups.keys() != {DEFAULT}:
+        yield from _own_first(shard, command.owner, place, first, end)
+    else:
+        yield from _in_group(shard, groups.get(command.group or DEFAULT), key, first, end)
 
 
-def _own(shard: Shard, owner: int, place: Place, first: int, end: int) -> list[Stretch]:
-    """The stretches of [first, end) that were delivered to this connection, in any group, in order."""
+def _own_first(shard: Shard, owner: int, place: Place, first: int, end: int) -> list[Stretch]:
+    """What this connection holds of [first, end), in any group; of the rest, what the default group holds."""
+    key = place.partition.key
     found: list[Stretch] = []
+    unclaimed = [(first, end)]
     for group in place.queue.groups.values():
-        leased = leased_runs(shard, group.tracks[place.partition.key], first, end)
-        owned = ((lease, run) for lease, run in leased if lease.owner == owner)
-        found += _stretches(owned, first, end)
+        rest: list[tuple[int, int]] = []
+        for reached, high in unclaimed:
+            for stretch in _in_group(shard, group, key, reached, high):
+                if stretch[0].owner == owner:
+                    found.append(stretch)
+                    rest.append((reached, stretch[2]))
+                    reached = stretch[3]
+            rest.append((reached, high))
+        unclaimed = rest
+    default = place.queue.groups.get(DEFAULT)
+    for low, high in unclaimed:
+        found += _in_group(shard, default, key, low, high)
     return sorted(found, key=lambda stretch: stretch[2])
 
 

@@ -19,6 +19,7 @@ from penstock.core.limits import NUMBERS_MAX, Limits
 from penstock.core.model import (
     Group,
     Lease,
+    LeaseRun,
     Mark,
     Partition,
     Queue,
@@ -369,10 +370,14 @@ def hold(shard: Shard, lease: Lease) -> None:
     shard.agenda.add(lease.due_at, name)
     tracks = lease.group.tracks
     for run in lease.runs:
-        track = tracks[run.partition]
-        if run.count == 1:
-            track.singles[run.first] = name
-            track.leased += 1
-        else:
-            insort(track.spans, (run.first, run.count, name))
-            track.leased += run.unsettled
+        hold_run(tracks[run.partition], run, name)
+
+
+def hold_run(track: Track, run: LeaseRun, name: int) -> None:
+    """Enter a leased run where its messages are looked for."""
+    if run.count == 1:
+        track.singles[run.first] = name
+        track.leased += 1
+    else:
+        insort(track.spans, (run.first, run.count, name))
+        track.leased += run.unsettled

@@ -58,6 +58,8 @@ def settled_to(queue: Queue, partition: Partition) -> int:
 def _count_settled(partition: Partition, settled: int) -> None:
     """Bring ``settled_bytes`` up to the segments that end at or below ``settled``."""
     log = partition.log
+    if settled < partition.settled_to:  # a new group reads from the beginning: count again
+        partition.settled_to, partition.settled_bytes = log.first, 0
     position = max(logs.find(log, partition.settled_to), 0)
     for segment in log.segments[position:]:
         if segment.end > settled or segment.payloads is not None:
@@ -75,6 +77,9 @@ def _weight(size: int) -> int:
 def _mark(shard: Shard, queue: Queue, partition: Partition, settled: int, now: int) -> None:
     """Note how far the partition is settled, at most ``MARKS_MAX`` times per retention."""
     marks = partition.marks
+    while marks and marks[-1].offset > settled:  # a new group reads from the beginning: no longer true
+        marks.pop()
+        shard.touch_partition(queue, partition)
     last = marks[-1] if marks else Mark(partition.log.first, 0)
     interval = queue.options.completed_retention_ms // MARKS_MAX
     if settled > last.offset and (not marks or now - last.at >= interval):

@@ -52,6 +52,13 @@ class Frames:
         """Whether a frame has begun and is not complete."""
         return self._size > 0 or self._skip > 0
 
+    def whole(self, data: bytes) -> bytes | None:
+        """The body, if ``data`` is exactly one frame and nothing came before: the usual case, at once."""
+        length = len(data) - HEAD
+        if self._size or self._skip or not 0 <= length <= self._limit:
+            return None
+        return data[HEAD:] if int.from_bytes(data[:HEAD], "big") == length else None
+
     def feed(self, data: bytes) -> None:
         if self._skip:
             skipped = min(self._skip, len(data))

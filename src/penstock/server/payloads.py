@@ -14,6 +14,9 @@ DEPTH_MAX = 128
 _ROUNDS = 6
 """Levels taken off before an exact count is worth it: most payloads have fewer."""
 
+_SHORT = 16 * 1024
+"""Bytes up to which counting brackets is faster than looking at how they nest."""
+
 _OTHERS = bytes(set(range(256)) - set(b"[]{}"))
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 _STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
@@ -22,7 +25,7 @@ _STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 def check_text(frame: bytes) -> None:
     """Raise unless the frame is UTF-8. Measured: 500 million messages of 34 bytes a second."""
     try:
-        frame.isascii() or frame.decode()
+        frame.decode()
     except UnicodeDecodeError as error:
         raise Invalid("frame", f"UTF-8; byte {error.start} is not") from None
 
@@ -30,8 +33,13 @@ def check_text(frame: bytes) -> None:
 def check_depth(frame: bytes, wrapped: int) -> None:
     """Raise if a payload in a well-formed frame is nested too deep; ``wrapped`` levels are the frame's."""
     allowed = DEPTH_MAX + wrapped
-    if frame.count(b"[") + frame.count(b"{") > allowed and _deeper(frame, allowed):
+    if len(frame) > 2 * allowed and _brackets(frame) > allowed and _deeper(frame, allowed):
         raise Invalid("payload", f"nested at most {DEPTH_MAX} deep")
+
+
+def _brackets(frame: bytes) -> int:
+    """How many brackets open in a short frame; in a long one, more than it takes to be worth counting."""
+    return frame.count(b"[") + frame.count(b"{") if len(frame) <= _SHORT else len(frame)
 
 
 def _deeper(frame: bytes, allowed: int) -> bool:

@@ -89,10 +89,18 @@ class Connection(asyncio.Protocol):
             self._refuse(Busy(f"the server takes at most {self._limits.connections_max} connections"))
 
     def data_received(self, data: bytes) -> None:
-        if not self._ending:
-            self._frames.feed(data)
-            if not self._pump_planned:
-                self._pump()
+        if self._ending:
+            return
+        if not self._pump_planned and not self._read_paused:
+            body = self._frames.whole(data)
+            if body is not None:
+                self._request(body)
+                if self._blocked():
+                    self._read_or_not(paused=True)
+                return
+        self._frames.feed(data)
+        if not self._pump_planned:
+            self._pump()
 
     def eof_received(self) -> bool:
         """The client sends nothing more: nobody waits for it, and what is in flight is answered first."""
@@ -166,9 +174,10 @@ class Connection(asyncio.Protocol):
             if isinstance(body, TooLong):
                 limit = self._limits.frame_bytes_max
                 raise Invalid("frame", f"at most {limit} bytes; this one has {body.length} and was skipped")
-            if body[:1] != b"{":
+            if not body.startswith(b"{"):
                 raise _not_json(body)
-            check_text(body)
+            if not body.isascii():
+                check_text(body)
             request = flashq.decode(body)
             command = request.command(self.context)
         except PenstockError as error:

@@ -1,0 +1,347 @@
+"""The real core and the model side by side: every step is done by both and compared."""
+
+from collections.abc import Iterator
+
+from penstock.core import commands as c
+from penstock.core import engine as engines
+from penstock.core import records
+from penstock.core.directory import META_SHARD
+from penstock.core.engine import Engine
+from penstock.core.errors import Conflict, NotFound
+from penstock.core.limits import Limits
+from penstock.core.model import Group, Partition, Queue
+from penstock.core.settle import leased_runs
+from penstock.core.shard import Shard
+from penstock.store.base import Store
+from tests.sim import model as m
+
+TENANT = "default"
+SHARDS = 4
+
+
+def load(store: Store, limits: Limits, now: int, down_ms: int = 0) -> Engine:
+    """An engine from what a store has."""
+    meta = store.claim(META_SHARD).epoch
+    claims = [engines.Claim(store.claim(number).epoch, down_ms) for number in range(SHARDS)]
+    return engines.load(limits, claims, meta, store.scan, now)
+
+
+class World:
+    """One life of a few queues."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.limits = Limits()
+        self.now = 1_700_000_000_000
+        self.engine = load(store, self.limits, self.now)
+        self.model = m.Model()
+        self.steps = 0
+        self.payloads = 0
+
+    # Steps. Each is done by the core and by the model.
+
+    def push(self, queue: str, partition: str, count: int) -> None:
+        payloads = [b'{"n":%d}' % (self.payloads + at) for at in range(count)]
+        self.payloads += count
+        reply = self._apply(c.Push(TENANT, queue, payloads, partition))
+        assert isinstance(reply, c.Pushed)
+        assert reply.count == count
+        self.model.push(queue, partition, payloads, reply.first, reply.created_at)
+        self._check(queue)
+
+    def push_many(self, queue: str, partitions: list[str]) -> None:
+        pushes = [(name, [b'"%s"' % name.encode()]) for name in partitions]
+        replies = self._apply(c.PushMany(TENANT, queue, pushes))
+        assert isinstance(replies, list)
+        for (name, payloads), reply in zip(pushes, replies, strict=True):
+            self.model.push(queue, name, payloads, reply.first, reply.created_at)
+        self._check(queue)
+
+    def pop(
+        self,
+        queue: str,
+        group: str = "default",
+        count: int = 1,
+        min_count: int = 1,
+        partition: str | None = None,
+        lease_ms: int | None = None,
+        start: int | str = "all",
+        owner: int = 0,
+    ) -> str | None:
+        """The token of the lease, if anything was popped."""
+        pop = c.Pop(TENANT, queue, group, count, min_count, partition, lease_ms, start, 0, owner)
+        reply = self._apply(pop)
+        assert isinstance(reply, c.Popped)
+        self._trim(queue)
+        wanted = self.model.pop(queue, group, count, min_count, partition, start)
+        got = list(self._taken(reply))
+        assert got == wanted, (got, wanted)
+        if reply.lease is not None:
+            lasts = lease_ms or self.model.queues[queue].lease_ms
+            assert {each.expires_at for each in reply.deliveries} == {self.now + lasts}
+            self.model.lease(reply.lease, queue, group, owner, self.now + lasts, wanted)
+        self._check(queue)
+        return reply.lease
+
+    def _taken(self, reply: c.Popped) -> Iterator[m.Taken]:
+        for each in reply.deliveries:
+            self._fetch(reply.queue, each)
+            for at, payload in enumerate(each.payloads()):
+                yield m.Taken(
+                    each.partition,
+                    each.offset + at,
+                    bytes(payload),
+                    each.first + at,
+                    each.created_at,
+                    each.deliveries,
+                    each.failures,
+                )
+
+    def _fetch(self, queue: Queue, piece: c.Piece) -> None:
+        """Read the body of a header-only segment, as the node does."""
+        if not piece.segment.present:
+            (piece.segment.body,) = self.store.bodies(
+                [records.body_key(queue.prefix, piece.segment.body_name)]
+            )
+
+    def settle_lease(self, verb: str, token: str) -> None:
+        """Ack or nack a whole lease; a token that is not live is refused and changes nothing."""
+        lease = self.model.leases.get(token)
+        command = c.Ack(TENANT, token) if verb == "ack" else c.Nack(TENANT, token, error="no")
+        if lease is None:
+            self._refused(command)
+            return
+        reply = self._apply(command)
+        assert isinstance(reply, c.Settled)
+        assert (reply.count, list(reply.refused)) == (len(lease.cells), [])
+        places = set(lease.cells)
+        if verb == "ack":
+            self.model.ack(token, places)
+        else:
+            self.model.nack(token, places, "no", self.now)
+        self._check(lease.queue)
+
+    def settle_ids(
+        self,
+        verb: str,
+        queue: str,
+        places: list[tuple[str, int]],
+        token: str | None,
+        group: str | None,
+        owner: int,
+    ) -> None:
+        """Ack or nack messages by id, leased or not."""
+        messages = self.model.queues[queue].messages
+        ids = [messages[partition][offset].id for partition, offset in places]
+        kind = c.Ack if verb == "ack" else c.Nack
+        command = kind(TENANT, token, ids, group, owner, partial=True)
+        if token is not None and token not in self.model.leases:
+            self._refused(command)
+            return
+        meant: dict[str, set[tuple[str, int]]] = {}
+        refused: set[int] = set()
+        for place, message in zip(places, ids, strict=True):
+            held = self.model.find((queue, *place), token, group, owner)
+            if held is None:
+                refused.add(message)
+            else:
+                meant.setdefault(held, set()).add(place)
+        reply = self._apply(command)
+        assert isinstance(reply, c.Settled)
+        assert reply.count == sum(map(len, meant.values())), (command, reply, meant)
+        assert sorted(reply.refused) == sorted(refused)
+        for held, theirs in meant.items():
+            if verb == "ack":
+                self.model.ack(held, theirs)
+            else:
+                self.model.nack(held, theirs, "", self.now)
+        self._check(queue)
+
+    def extend(self, token: str, lease_ms: int) -> None:
+        lease = self.model.leases.get(token)
+        command = c.Extend(TENANT, token, lease_ms=lease_ms)
+        if lease is None:
+            self._refused(command)
+            return
+        lease.expires_at = max(lease.expires_at, self.now + lease_ms)
+        reply = self._apply(command)
+        assert isinstance(reply, c.Extended)
+        assert (reply.expires_at, reply.count) == (lease.expires_at, len(lease.cells))
+        self._check(lease.queue)
+
+    def configure(self, queue: str, lease_ms: int, retention_ms: int, retention_bytes: int) -> None:
+        self._apply(c.Configure(TENANT, queue, lease_ms, retention_ms, retention_bytes))
+        self.model.queues.setdefault(queue, m.Queue()).lease_ms = lease_ms
+        self._check(queue)
+
+    def read(self, queue: str, partition: str, offset: int, max_count: int, max_bytes: int) -> None:
+        reply = self._apply(c.Read(TENANT, queue, offset, partition, max_count, max_bytes))
+        assert isinstance(reply, c.Log)
+        self._trim(queue)
+        messages = self.model.queues[queue].messages[partition]
+        first = max(offset, self.model.queues[queue].first[partition])
+        assert reply.end == len(messages)
+        at = first
+        for run in reply.runs:
+            self._fetch(reply.queue, run)
+            for payload in run.payloads():
+                wanted = messages[at]
+                assert (bytes(payload), run.created_at) == (wanted.payload, wanted.created_at)
+                assert run.first + at - run.offset == wanted.id
+                at += 1
+        assert at == reply.next
+        assert at - first <= max_count
+        assert at > first or first == len(messages)
+
+    def wait(self, ms: int) -> None:
+        """Time passes; now and then the node's timer rings, now and then it is late."""
+        self.now += ms
+        if ms % 2:
+            self.engine.tick(self.now)
+        self.model.advance(self.now)
+
+    def commit(self) -> None:
+        """Keep what changed, as the node does."""
+        commits = self.engine.seal(self.now)
+        if commits:
+            self.store.commit(commits)
+
+    def restart(self) -> None:
+        """The process ends after a commit and starts again: nothing about it can be seen from outside."""
+        self.engine.tick(self.now)
+        self.commit()
+        before = snapshot(self.engine)
+        self.engine = load(self.store, self.limits, self.now)
+        assert snapshot(self.engine) == before
+        for lease in self.model.leases.values():
+            lease.owner = 0
+
+    # Checks.
+
+    def _apply(self, command: c.Command) -> c.Reply:
+        self.steps += 1
+        self.model.advance(self.now)
+        return self.engine.apply(command, self.now)
+
+    def _refused(self, command: c.Command) -> None:
+        self.engine.tick(self.now)
+        before = snapshot(self.engine)
+        try:
+            self._apply(command)
+        except Conflict:
+            pass
+        else:
+            raise AssertionError("a token that is not live was taken")
+        assert snapshot(self.engine) == before
+
+    def check_all(self) -> None:
+        self.engine.tick(self.now)
+        for queue in self.model.queues:
+            self._check(queue)
+        assert {lease.name for shard in self.engine.shards for lease in shard.leases.values()} == {
+            engines.parse_lease(token)[1] for token in self.model.leases
+        }
+
+    def _check(self, name: str) -> None:
+        """Every message of every group is in exactly one place, and it is the one the model says."""
+        queue = self.engine.queues[TENANT, name]
+        shard = self.engine.shards[queue.shard]
+        known = self.model.queues[name]
+        self._trim(name)
+        assert list(queue.partitions) == list(known.messages)
+        assert list(queue.groups) == list(known.groups)
+        for partition in queue.partitions.values():
+            log = partition.log
+            assert log.end == len(known.messages[partition.name])
+            for group in queue.groups.values():
+                self._check_track(shard, group, partition, known.groups[group.name])
+
+    def _trim(self, name: str) -> None:
+        """The model learns what was swept, and objects if it should not have been."""
+        if name in self.model.queues:
+            for partition in self.engine.queues[TENANT, name].partitions.values():
+                self.model.trimmed(name, partition.name, partition.log.first)
+
+    def _check_track(self, shard: Shard, group: Group, partition: Partition, known: m.Group) -> None:
+        track = group.tracks[partition.key]
+        log = partition.log
+        kinds = [""] * log.end
+        for offset in range(track.cursor, log.end):
+            kinds[offset] += m.FRESH
+        for run in track.schedule:
+            for offset in range(run.first, run.first + run.count):
+                kinds[offset] += m.SCHEDULED
+                cell = known.cells[partition.name][offset]
+                assert (run.due_at, run.deliveries) == (cell.due_at, cell.deliveries)
+                assert (run.failures, run.error) == (cell.failures, cell.error)
+        for lease, leased in leased_runs(shard, track, 0, log.end):
+            assert shard.leases[lease.name] is lease
+            for at in range(leased.count):
+                if not leased.settled >> at & 1:
+                    kinds[leased.first + at] += m.LEASED
+        cells = known.cells.get(partition.name, [])
+        for offset in range(log.first, log.end):
+            assert (kinds[offset] or m.DONE) == cells[offset].kind, (group.name, partition.name, offset)
+        assert track.leased == sum(cell.kind == m.LEASED for cell in cells)
+        assert track.scheduled == sum(cell.kind == m.SCHEDULED for cell in cells)
+        assert track.turn == known.turns.get(partition.name, 0)
+
+    def check_state(self, queue: str, partition: str, offset: int, group: str) -> None:
+        """GETSTATE and the model agree."""
+        message = self.model.queues[queue].messages[partition][offset]
+        command = c.State(TENANT, message.id, group)
+        self.engine.tick(self.now)
+        self._trim(queue)
+        if offset < self.model.queues[queue].first[partition]:
+            try:
+                self._apply(command)
+            except NotFound:
+                return
+            raise AssertionError("a message below the log's first offset was found")
+        reply = self._apply(command)
+        assert isinstance(reply, c.StateFound)
+        reader = self.model.queues[queue].groups.get(group)
+        kind = reader.cells[partition][offset].kind if reader else m.FRESH
+        shown = {m.FRESH: "waiting", m.SCHEDULED: "waiting", m.LEASED: "active", m.DONE: "completed"}
+        assert reply.state == shown[kind]
+        assert reply.created_at == message.created_at
+
+
+def snapshot(engine: Engine) -> object:
+    """Everything of an engine that is stored, in a form that can be compared."""
+    return {
+        name: (
+            queue.prefix,
+            queue.shard,
+            queue.options,
+            queue.groups_made,
+            [_partition(partition) for partition in queue.partitions.values()],
+            [_group(group) for group in queue.groups.values()],
+            sorted(
+                (lease.name, lease.group.name, lease.due_at, sorted(map(_lease_run, lease.runs)))
+                for lease in engine.shards[queue.shard].leases.values()
+                if lease.queue is queue
+            ),
+        )
+        for name, queue in sorted(engine.queues.items())
+    }
+
+
+def _partition(partition: Partition) -> object:
+    segments = [
+        (segment.base, segment.count, segment.size, segment.runs) for segment in partition.log.segments
+    ]
+    log = partition.log
+    return (partition.name, partition.numbers, partition.marks, log.first, log.end, segments)
+
+
+def _group(group: Group) -> object:
+    tracks = {
+        key: (track.cursor, track.turn, sorted(track.schedule), track.leased, track.scheduled)
+        for key, track in group.tracks.items()
+    }
+    return (group.number, group.name, group.turn, tracks)
+
+
+def _lease_run(run: object) -> tuple[object, ...]:
+    return tuple(getattr(run, name) for name in run.__struct_fields__)  # type: ignore[attr-defined]
