@@ -141,8 +141,10 @@ class Read(Struct, gc=False):
     queue: str
     offset: int
     partition: str = DEFAULT
-    max_count: int = 1_000
-    max_bytes: int = 1_048_576
+    max_count: int | None = None
+    """At most this many; 1,000 if None, or what the server allows."""
+    max_bytes: int | None = None
+    """At most this many payload bytes, but one message always; 1 MiB if None, or what the server allows."""
 
 
 class ReadRun(Piece, gc=False, frozen=True):

@@ -27,20 +27,25 @@ from penstock.core.pop import number_of
 from penstock.core.settle import leased_runs
 from penstock.core.shard import Shard
 
+READ_COUNT = 1_000
+READ_BYTES = 1_048_576
+"""What a read gets that does not say how much it wants."""
+
 
 def read(limits: Limits, queue: Queue, command: Read) -> Log:
     """Messages by offset, up to a count and a size, at least one if there is one."""
     check_name("partition", command.partition)
-    check_range("max_count", command.max_count, 1, limits.batch_max)
-    check_range("max_bytes", command.max_bytes, 1, limits.read_bytes_max)
+    most = min(READ_COUNT, limits.batch_max) if command.max_count is None else command.max_count
+    left = min(READ_BYTES, limits.read_bytes_max) if command.max_bytes is None else command.max_bytes
+    check_range("max_count", most, 1, limits.batch_max)
+    check_range("max_bytes", left, 1, limits.read_bytes_max)
     partition = _partition(queue, command.partition)
     log = partition.log
     if not 0 <= command.offset <= log.end:
         raise Invalid("offset", f"between 0 and {log.end}, the end of the log")
     offset = max(command.offset, log.first)
-    count = min(command.max_count, log.end - offset)
+    count = min(most, log.end - offset)
     runs: list[ReadRun] = []
-    left = command.max_bytes
     for piece in logs.pieces(log, offset, count, logs.find(log, offset)):
         if left <= 0:
             break

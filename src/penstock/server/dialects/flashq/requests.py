@@ -291,8 +291,8 @@ class Read(Request, tag="READ", gc=False, kw_only=True):
     queue: str
     offset: int
     partition: str = DEFAULT
-    max_bytes: int = 1_048_576
-    max_count: int = 1_000
+    max_bytes: int | None = None
+    max_count: int | None = None
 
     def command(self, context: Context) -> core.Command:
         return core.Read(

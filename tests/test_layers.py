@@ -1,0 +1,92 @@
+"""Imports point one way, and the core imports nothing that acts."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "penstock"
+
+MAY_IMPORT = {
+    "core": set[str](),
+    "store": {"core"},
+    "broker": {"core", "store.base"},
+    "cluster": {"core", "store.base", "broker"},
+    "server": {"core", "broker", "cluster"},
+    "client": {"core"},
+    "spark": {"client", "core"},
+    "dashboard": {"client"},
+}
+"""Layers by what they may import besides themselves; what stands beside the layers may import all."""
+
+BESIDE = {"__init__", "__main__", "app", "cli", "config"}
+
+CORE_STANDS_ON = {
+    "__future__",
+    "bisect",
+    "collections",
+    "functools",
+    "heapq",
+    "itertools",
+    "msgspec",
+    "re",
+    "struct",
+    "typing",
+}
+"""All that the core uses besides itself: no clock, no chance, no threads, no input or output."""
+
+FILES = sorted(SOURCE.rglob("*.py"))
+
+
+def layer(file: Path) -> str:
+    return file.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imports(file: Path) -> set[str]:
+    """The modules a file imports, wherever in it that happens."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: imports are absolute"
+            assert node.module
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SOURCE)))
+def test_a_file_imports_only_what_its_layer_may(file: Path) -> None:
+    mine = layer(file)
+    if mine in BESIDE:
+        return
+    assert mine in MAY_IMPORT, f"{mine} is no layer"
+    for module in imports(file):
+        if module == "penstock" or module.startswith("penstock."):
+            inside = module.removeprefix("penstock").removeprefix(".")
+            allowed = {mine, *MAY_IMPORT[mine]}
+            assert any(inside == each or inside.startswith(f"{each}.") for each in allowed), module
+
+
+@pytest.mark.parametrize(
+    "file", [file for file in FILES if layer(file) == "core"], ids=lambda file: str(file.relative_to(SOURCE))
+)
+def test_the_core_stands_on_pure_modules_only(file: Path) -> None:
+    outside = {module.partition(".")[0] for module in imports(file)} - {"penstock"}
+    assert outside <= CORE_STANDS_ON
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SOURCE)))
+def test_only_the_app_reads_a_clock(file: Path) -> None:
+    if layer(file) != "app":
+        assert not {"time", "datetime"} & {module.partition(".")[0] for module in imports(file)}
+
+
+def test_no_file_is_named_after_nothing_in_particular() -> None:
+    banned = {"utils", "common", "helpers", "managers", "services", "misc"}
+    assert not banned & {part for file in FILES for part in file.with_suffix("").parts}
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SOURCE)))
+def test_a_file_is_one_concept(file: Path) -> None:
+    assert len(file.read_text().splitlines()) <= 600
