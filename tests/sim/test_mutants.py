@@ -21,8 +21,8 @@ MUTANTS: dict[str, Planted] = {
     "a lease lasts one millisecond too long": (Agenda.first_due, "at <= now", "at < now"),
     "the cursor skips a message": (
         pop._Taking._take_fresh,
-        "track.cursor = cursor + taken",
-        "track.cursor = cursor + taken + (taken == 3)",
+        "track.cursor = cursor + run.count",
+        "track.cursor = cursor + run.count + (run.count == 3)",
     ),
     "a late ack with its token settles another's lease": (
         settle.live_lease,
@@ -46,8 +46,8 @@ MUTANTS: dict[str, Planted] = {
     ),
     "names are given out again after a restart": (
         shard.Shard.next_name,
-        "lease_name(self.epoch, self.counter)",
-        "lease_name(1, self.counter)",
+        "lease_name(self.epoch, counter)",
+        "lease_name(1, counter)",
     ),
     "a nacked message keeps its place in the old lease": (
         settle._cut_out,

@@ -48,7 +48,7 @@ from penstock.core.errors import Conflict, Invalid, NotFound
 from penstock.core.ids import OFFSET_BITS, parse_lease
 from penstock.core.limits import Limits, check_range
 from penstock.core.model import Lease, Queue, QueueOptions
-from penstock.core.pop import check_group, check_pop, pop
+from penstock.core.pop import check_group, check_pop, new_group, pop
 from penstock.core.push import check_partitions, check_payloads, push
 from penstock.core.records import Commit, Record
 from penstock.core.settle import Range, check_settle, expire
@@ -179,65 +179,69 @@ class Engine:
     def _pop(self, command: Pop, now: int) -> Popped:
         check_pop(self.limits, command, now)
         queue = self.queues.get((command.tenant, command.queue))
-        if queue is None or command.group not in queue.groups:
+        group = queue.groups.get(command.group) if queue is not None else None
+        if queue is None or group is None:
             if queue is None:
                 self.directory.check_new(command.tenant, command.queue)
             check_group(self.limits, queue, command.group)
             queue = self._made(command.tenant, command.queue)
-        reply = pop(self.shards[queue.shard], queue, command, now)
+            group = new_group(self.shards[queue.shard], queue, command)
+        reply = pop(self.shards[queue.shard], queue, group, command, now)
         if reply.deliveries and reply.deliveries[0].expires_at < self._due_at:
             self._due_at = reply.deliveries[0].expires_at
         return reply
 
     def _ack(self, command: Ack, now: int) -> Settled:
-        return self._settle(settle.ack, command, now)
+        check_settle(self.limits, command)
+        self._expect_sweep(now)
+        if command.ids is None:
+            return settle.ack_lease(*self._leased(command), now)
+        parts = [settle.ack_ids(*where, command, now) for where in self._by_shard(command)]
+        return _together(parts, command)
 
     def _nack(self, command: Nack, now: int) -> Settled:
-        return self._settle(settle.nack, command, now)
+        check_settle(self.limits, command)
+        if command.ids is None:
+            return settle.nack_lease(*self._leased(command), command.error, now)
+        parts = [settle.nack_ids(*where, command, now) for where in self._by_shard(command)]
+        return _together(parts, command)
 
-    def _settle(self, verb: Callable[..., Settled], command: Settle, now: int) -> Settled:
+    def _extend(self, command: Extend, now: int) -> Extended:
+        check_settle(self.limits, command)
+        if command.lease_ms is not None:
+            check_range("lease_ms", command.lease_ms, 1, self.limits.lease_ms_max)
+        if command.ids is None:
+            return settle.extend_lease(*self._leased(command), command.lease_ms, now)
+        parts = [settle.extend_ids(*where, command, now) for where in self._by_shard(command)]
+        together = _together([Settled(part.count, part.refused) for part in parts], command)
+        return Extended(min(part.expires_at for part in parts), together.count, together.refused)
+
+    def _expect_sweep(self, now: int) -> None:
+        """Something may be settled now: a sweep will want to look at it."""
         sweep_at = next_sweep_at(now)
         if sweep_at < self._due_at:
             self._due_at = sweep_at
-        where = self._settle_where(command)
-        if len(where) == 1:
-            settled = verb(*where[0], command, now)
-        else:
-            parts = [verb(shard, lease, ids, command, now) for shard, lease, ids in where]
-            refused = [each for part in parts for each in part.refused]
-            settled = Settled(sum(part.count for part in parts), refused)
-        if not settled.count and not command.partial:
-            raise Conflict(settle.NOT_LEASED)
-        return settled
 
-    def _extend(self, command: Extend, now: int) -> Extended:
-        found = [
-            settle.extend(shard, lease, ids, command, now)
-            for shard, lease, ids in self._settle_where(command)
-        ]
-        count = sum(part.count for part in found)
-        if not count:
-            raise Conflict(settle.NOT_LEASED)
-        refused = [each for part in found for each in part.refused]
-        return Extended(min(part.expires_at for part in found), count, refused)
+    def _leased(self, command: Settle) -> tuple[Shard, Lease]:
+        """The lease a command names, and its shard."""
+        assert command.lease is not None
+        number, name = parse_lease(command.lease)
+        if number >= len(self.shards):
+            raise Conflict(settle.NOT_LIVE)
+        shard = self.shards[number]
+        return shard, settle.live_lease(shard, command.tenant, name)
 
-    def _settle_where(self, command: Settle) -> list[tuple[Shard, Lease | None, list[Range]]]:
-        """The shards a command is for, with the lease it names and the ids that are theirs."""
-        check_settle(self.limits, command)
-        shards = self.shards
-        ids = command.ids
+    def _by_shard(self, command: Settle) -> list[tuple[Shard, Lease | None, list[Range]]]:
+        """The ids a command names, by shard, with the lease it names along."""
+        assert command.ids is not None
+        ranges = settle.ranges(command.ids)
         if command.lease is not None:
-            number, name = parse_lease(command.lease)
-            if number >= len(shards):
-                raise Conflict(settle.NOT_LIVE)
-            lease = settle.live_lease(shards[number], command.tenant, name)
-            return [(shards[number], lease, settle.ranges(ids) if ids else [])]
-        assert ids is not None, "either a lease or ids were given"
-        ranges = settle.ranges(ids)
+            return [(*self._leased(command), ranges)]
+        count = len(self.shards)
         by_shard: dict[int, list[Range]] = {}
         for each in ranges:
-            by_shard.setdefault((each.first >> OFFSET_BITS) % len(shards), []).append(each)
-        return [(shards[number], None, theirs) for number, theirs in by_shard.items()]
+            by_shard.setdefault((each.first >> OFFSET_BITS) % count, []).append(each)
+        return [(self.shards[number], None, theirs) for number, theirs in by_shard.items()]
 
     def _read(self, command: Read, now: int) -> Log:
         return look.read(self.limits, self._known(command.tenant, command.queue), command)
@@ -286,6 +290,14 @@ class Engine:
         if command.id < 0:
             raise Invalid("id", "a message id")
         return look.state(self.shards[(command.id >> OFFSET_BITS) % len(self.shards)], command)
+
+
+def _together(parts: list[Settled], command: Settle) -> Settled:
+    """What several shards settled; a conflict if that is nothing and the command wants something."""
+    count = sum(part.count for part in parts)
+    if not count and not command.partial:
+        raise Conflict(settle.NOT_LEASED)
+    return Settled(count, [each for part in parts for each in part.refused])
 
 
 def new_queue(tenant: str, name: str, prefix: bytes, shard: int) -> Queue:

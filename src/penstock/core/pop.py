@@ -2,6 +2,7 @@
 
 from heapq import heappop, heapreplace
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.core import log as logs
@@ -9,7 +10,7 @@ from penstock.core.commands import Delivery, Pop, Popped
 from penstock.core.errors import Busy, Invalid
 from penstock.core.ids import OFFSET_BITS, lease_token
 from penstock.core.limits import Limits, check_name, check_range
-from penstock.core.model import Group, Lease, LeaseRun, Log, Partition, Queue, Track
+from penstock.core.model import Group, Lease, LeaseRun, Log, Partition, Queue, Segment, Track
 from penstock.core.shard import Shard, hold, list_ready, new_track
 
 
@@ -37,31 +38,29 @@ def check_group(limits: Limits, queue: Queue | None, name: str) -> None:
         raise Busy(f"a queue has at most {limits.groups_max} groups")
 
 
-def pop(shard: Shard, queue: Queue, command: Pop, now: int) -> Popped:
+def pop(shard: Shard, queue: Queue, group: Group, command: Pop, now: int) -> Popped:
     """Deliver what a checked command may have."""
-    group = queue.groups.get(command.group)
-    if group is None:
-        group = _new_group(shard, queue, command)
     if command.min_count > 1 and _available(group, queue, command) < command.min_count:
         return Popped(queue, None, [])
     expires_at = now + (command.lease_ms or queue.options.lease_ms)
-    taking = _Taking(shard, queue, group, command.count, expires_at, now)
+    taking = _Taking(shard, queue, group, command.count, shard.limits.pop_bytes_max, expires_at, now, [], [])
     if command.partition is None:
         taking.take_in_turn()
     else:
         partition = queue.partitions.get(command.partition)
         if partition is not None:
             taking.take(group.tracks[partition.key])
-    if not taking.runs:
+    runs = taking.runs
+    if not runs:
         return Popped(queue, None, [])
     name = shard.next_name()
-    lease = Lease(name, queue, group, taking.runs, expires_at, command.owner)
+    lease = Lease(name, queue, group, runs, expires_at, command.owner)
     hold(shard, lease)
     shard.touch_lease(lease)
     return Popped(queue, lease_token(shard.number, name), taking.deliveries)
 
 
-def _new_group(shard: Shard, queue: Queue, command: Pop) -> Group:
+def new_group(shard: Shard, queue: Queue, command: Pop) -> Group:
     """A group that begins where the command says. Partitions made later are read from their beginning."""
     queue.groups_made += 1
     group = Group(number=queue.groups_made, name=command.group, tracks={}, ready=[])
@@ -101,23 +100,20 @@ def _available(group: Group, queue: Queue, command: Pop) -> int:
     return found
 
 
-class _Taking:
-    """One pop under way: what it has taken so far."""
+class _Taking(Struct, eq=False):
+    """One pop under way: what it may still take, and what it has taken."""
 
-    __slots__ = ("bytes_left", "deliveries", "expires_at", "group", "left", "now", "queue", "runs", "shard")
-
-    def __init__(
-        self, shard: Shard, queue: Queue, group: Group, count: int, expires_at: int, now: int
-    ) -> None:
-        self.shard = shard
-        self.queue = queue
-        self.group = group
-        self.left = count
-        self.bytes_left = shard.limits.pop_bytes_max
-        self.expires_at = expires_at
-        self.now = now
-        self.runs: list[LeaseRun] = []
-        self.deliveries: list[Delivery] = []
+    shard: Shard
+    queue: Queue
+    group: Group
+    left: int
+    """Messages it may still take."""
+    bytes_left: int
+    """Bytes it may still take; the piece that crosses the line is the last."""
+    expires_at: int
+    now: int
+    runs: list[LeaseRun]
+    deliveries: list[Delivery]
 
     def take_in_turn(self) -> None:
         """Take from the tracks that have something, the least recently served first."""
@@ -153,79 +149,64 @@ class _Taking:
         run = heappop(track.schedule)
         self.shard.unschedule(self.queue, self.group, track, run)
         position = logs.find(track.partition.log, run.first)
-        taken, _ = self._deliver(
-            track, run.first, run.count, position, run.deliveries + 1, run.failures, run.error
+        lease_run = LeaseRun(
+            track.partition.key, run.first, 0, run.deliveries + 1, run.failures, self.expires_at, run.error
         )
+        self._deliver(track.partition, lease_run, run.count, position)
+        taken = lease_run.count
         if taken < run.count:
             rest = replace(run, first=run.first + taken, count=run.count - taken)
             self.shard.schedule(self.queue, self.group, track, rest)
 
     def _take_fresh(self, track: Track) -> None:
-        log = track.partition.log
+        partition = track.partition
+        log = partition.log
         cursor = track.cursor
         position = track.position - log.dropped
-        if not (
-            0 <= position < len(log.segments) and log.bases[position] <= cursor < log.segments[position].end
-        ):
+        segments = log.segments
+        if not (0 <= position < len(segments) and segments[position].base <= cursor < segments[position].end):
             position = logs.find(log, cursor)
-        taken, position = self._deliver(track, cursor, log.end - cursor, position, 1, 0)
-        track.cursor = cursor + taken
+        run = LeaseRun(partition.key, cursor, 0, 1, 0, self.expires_at)
+        position = self._deliver(partition, run, log.end - cursor, position)
+        track.cursor = cursor + run.count
         track.position = position + log.dropped
 
-    def _deliver(
-        self,
-        track: Track,
-        first: int,
-        count: int,
-        position: int,
-        deliveries: int,
-        failures: int,
-        error: str = "",
-    ) -> tuple[int, int]:
-        """Deliver up to ``count`` messages from ``first``: how many it was, and the segment it ended in."""
-        partition = track.partition
+    def _deliver(self, partition: Partition, run: LeaseRun, count: int, position: int) -> int:
+        """Fill ``run`` with up to ``count`` messages; the position of the segment it ends in."""
         segments = partition.log.segments
-        begin = first
+        first = run.first
         end = first + min(count, self.left)
-        while first < end and self.bytes_left > 0:
+        while True:
             segment = segments[position]
             start = first - segment.base
             taken = min(end - first, segment.count - start)
-            number, base = number_of(partition, first)
+            number, base = partition.numbers[-1]
+            if first < base:
+                number, base = number_of(partition, first)
             identity = number << OFFSET_BITS | first - base
             if len(segment.runs) == 1:
-                at = segment.runs[0].created_at
-                piece = Delivery(
-                    segment, start, taken, at, partition.name, identity, deliveries, failures, self.expires_at
-                )
-                self.deliveries.append(piece)
-                self.bytes_left -= segment.size if taken == segment.count else logs.piece_bytes(piece)
+                self._add(partition.name, run, segment, start, taken, segment.runs[0].created_at, identity)
             else:
                 for part in logs.by_run(segment, start, taken):
-                    piece = Delivery(
-                        segment,
-                        part.start,
-                        part.count,
-                        part.created_at,
-                        partition.name,
-                        identity + part.start - start,
-                        deliveries,
-                        failures,
-                        self.expires_at,
-                    )
-                    self.deliveries.append(piece)
-                    self.bytes_left -= logs.piece_bytes(piece)
+                    part_id = identity + part.start - start
+                    self._add(partition.name, run, segment, part.start, part.count, part.created_at, part_id)
             first += taken
+            if first == end or self.bytes_left <= 0:
+                break
             position += 1
-        taken = first - begin
-        if self.bytes_left <= 0:
-            self.left = 0
-        else:
-            self.left -= taken
-        if taken:
-            run = LeaseRun(partition.key, begin, taken, deliveries, failures, self.expires_at, error)
-            self.runs.append(run)
-        return taken, position - 1
+        run.count = first - run.first
+        self.left = self.left - run.count if self.bytes_left > 0 else 0
+        self.runs.append(run)
+        return position
+
+    def _add(
+        self, partition: str, run: LeaseRun, segment: Segment, start: int, count: int, at: int, identity: int
+    ) -> None:
+        delivery = Delivery(
+            segment, start, count, at, partition, identity, run.deliveries, run.failures, run.expires_at
+        )
+        self.deliveries.append(delivery)
+        self.bytes_left -= segment.size if count == segment.count else logs.piece_bytes(delivery)
 
 
 def number_of(partition: Partition, offset: int) -> tuple[int, int]:

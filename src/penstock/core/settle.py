@@ -14,7 +14,7 @@ from penstock.core.agenda import NEVER
 from penstock.core.commands import Ack, Extend, Extended, Nack, Settle, Settled
 from penstock.core.errors import Conflict, Invalid
 from penstock.core.ids import OFFSET_BITS, OFFSET_MASK
-from penstock.core.limits import ERROR_CHARS_MAX, Limits, check_name, check_range
+from penstock.core.limits import ERROR_CHARS_MAX, Limits, check_name
 from penstock.core.model import DEFAULT, Group, Lease, LeaseRun, Scheduled, Track
 from penstock.core.shard import Place, Shard, hold_run
 
@@ -53,35 +53,46 @@ def check_settle(limits: Limits, command: Settle) -> None:
         raise Invalid("ids", f"a list of 1 to {limits.batch_max} ids")
     if command.group is not None:
         check_name("group", command.group)
-    if type(command) is Extend and command.lease_ms is not None:
-        check_range("lease_ms", command.lease_ms, 1, limits.lease_ms_max)
 
 
-def ack(shard: Shard, lease: Lease | None, ids: list[Range], command: Ack, now: int) -> Settled:
+def live_lease(shard: Shard, tenant: str, name: int) -> Lease:
+    """The live lease of that name, if it is this tenant's."""
+    lease = shard.leases.get(name)
+    if lease is None or lease.queue.tenant != tenant:
+        raise Conflict(NOT_LIVE)
+    return lease
+
+
+# Each verb for a whole lease, and for messages by id (of one lease, if one is given along).
+
+
+def ack_lease(shard: Shard, lease: Lease, now: int) -> Settled:
+    """Settle all of a lease as done."""
+    shard.plan_sweep(lease.queue, now)
+    return Settled(_end(shard, lease))
+
+
+def ack_ids(shard: Shard, token: Lease | None, ids: list[Range], command: Ack, now: int) -> Settled:
     """Settle messages as done."""
-    if command.ids is None:
-        assert lease is not None
-        shard.plan_sweep(lease.queue, now)
-        return Settled(_end(shard, lease))
-    found, refused = _find_all(shard, command, lease, ids)
-    count = 0
+    found, refused = _find_all(shard, command, token, ids)
     for each in found:
         shard.plan_sweep(each.lease.queue, now)
         _take_out(shard, each)
-        count += each.length
-    return Settled(count, refused)
+    return Settled(sum(each.length for each in found), refused)
 
 
-def nack(shard: Shard, lease: Lease | None, ids: list[Range], command: Nack, now: int) -> Settled:
+def nack_lease(shard: Shard, lease: Lease, error: str | None, now: int) -> Settled:
+    """Give all of a lease back with one failure more."""
+    return Settled(_fail(shard, lease, lease.runs, _short(error), now))
+
+
+def nack_ids(shard: Shard, token: Lease | None, ids: list[Range], command: Nack, now: int) -> Settled:
     """Give messages back with one failure more."""
-    error = (command.error or "")[:ERROR_CHARS_MAX]
-    if command.ids is None:
-        assert lease is not None
-        return Settled(_fail(shard, lease, lease.runs, error, now))
-    found, refused = _find_all(shard, command, lease, ids)
+    found, refused = _find_all(shard, command, token, ids)
     by_run: dict[tuple[int, int, int], list[Found]] = {}
     for each in found:
         by_run.setdefault((each.lease.name, each.run.partition, each.run.first), []).append(each)
+    error = _short(command.error)
     for parts in by_run.values():
         _cut_out(shard, parts)
         for each in parts:
@@ -89,13 +100,19 @@ def nack(shard: Shard, lease: Lease | None, ids: list[Range], command: Nack, now
     return Settled(sum(each.length for each in found), refused)
 
 
-def extend(shard: Shard, lease: Lease | None, ids: list[Range], command: Extend, now: int) -> Extended:
-    """Let leases last longer: whole ones, and never less long than they did."""
-    if command.ids is None:
-        assert lease is not None
-        count = sum(run.unsettled for run in lease.runs)
-        return Extended(_prolong(shard, lease, command.lease_ms, now), count)
-    found, refused = _find_all(shard, command, lease, ids)
+def _short(error: str | None) -> str:
+    return (error or "")[:ERROR_CHARS_MAX]
+
+
+def extend_lease(shard: Shard, lease: Lease, lease_ms: int | None, now: int) -> Extended:
+    """Let a lease last longer, never less long than it did."""
+    count = sum(run.unsettled for run in lease.runs)
+    return Extended(_prolong(shard, lease, lease_ms, now), count)
+
+
+def extend_ids(shard: Shard, token: Lease | None, ids: list[Range], command: Extend, now: int) -> Extended:
+    """Let the leases of messages last longer, whole ones."""
+    found, refused = _find_all(shard, command, token, ids)
     leases = {each.lease.name: each.lease for each in found}
     ends = [_prolong(shard, each, command.lease_ms, now) for each in leases.values()]
     return Extended(min(ends, default=NEVER), sum(each.length for each in found), refused)
@@ -378,11 +395,3 @@ def _run_at(shard: Shard, track: Track, name: int, first: int) -> tuple[Lease, L
         if run.first == first and run.partition == track.partition.key:
             return lease, run
     raise AssertionError("a track knows only runs that their lease has")
-
-
-def live_lease(shard: Shard, tenant: str, name: int) -> Lease:
-    """The live lease of that name, if it is this tenant's."""
-    lease = shard.leases.get(name)
-    if lease is None or lease.queue.tenant != tenant:
-        raise Conflict(NOT_LIVE)
-    return lease

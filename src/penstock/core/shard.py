@@ -146,8 +146,8 @@ class Shard:
 
     def next_name(self) -> int:
         """A name for a lease or a body that nothing else ever has."""
-        self.counter += 1
-        return lease_name(self.epoch, self.counter)
+        self.counter = counter = self.counter + 1
+        return lease_name(self.epoch, counter)
 
     def next_number(self) -> int:
         """A partition number that leads back to this shard."""
