@@ -46,8 +46,8 @@ MUTANTS: dict[str, Planted] = {
     ),
     "names are given out again after a restart": (
         shard.Shard.next_name,
-        "lease_name(self.epoch, counter)",
-        "lease_name(1, counter)",
+        "self.epoch << COUNTER_BITS",
+        "1 << COUNTER_BITS",
     ),
     "a nacked message keeps its place in the old lease": (
         settle._cut_out,

@@ -12,6 +12,7 @@ being kept and the group that forms; no answer leaves before the commit that was
 import logging
 from asyncio import AbstractEventLoop, Future, TimerHandle
 from collections.abc import Callable
+from functools import partial
 
 from penstock.broker.committer import Bodies, Committer
 from penstock.broker.waiters import Asker, Ticket, Waiter, Waiters
@@ -190,9 +191,10 @@ class Node:
             self._reload()
             return
         commits = self._engine.seal(self._engine.now)
-        self._set_timer()
+        if self._engine.next_due_at() < self._timer_at:
+            self._set_timer()
         if commits:
-            self._committer.commit(commits, lambda error: self._kept(group, error))
+            self._committer.commit(commits, partial(self._kept, group))
         else:
             self._deliver(group)
 

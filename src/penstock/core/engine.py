@@ -192,17 +192,23 @@ class Engine:
         return reply
 
     def _ack(self, command: Ack, now: int) -> Settled:
+        if command.ids is None and command.group is None and command.lease is not None:
+            shard, lease = self._leased(command.tenant, command.lease)
+            settled = settle.ack_lease(shard, lease, now)
+            self._expect_sweep(lease.queue.sweep_at)
+            return settled
         check_settle(self.limits, command)
-        self._expect_sweep(now)
+        self._expect_sweep(next_sweep_at(now))
         if command.ids is None:
-            return settle.ack_lease(*self._leased(command), now)
+            return settle.ack_lease(*self._leased(command.tenant, command.lease), now)
         parts = [settle.ack_ids(*where, command, now) for where in self._by_shard(command)]
         return _together(parts, command)
 
     def _nack(self, command: Nack, now: int) -> Settled:
         check_settle(self.limits, command)
         if command.ids is None:
-            return settle.nack_lease(*self._leased(command), command.error, now)
+            shard, lease = self._leased(command.tenant, command.lease)
+            return settle.nack_lease(shard, lease, command.error, now)
         parts = [settle.nack_ids(*where, command, now) for where in self._by_shard(command)]
         return _together(parts, command)
 
@@ -211,32 +217,32 @@ class Engine:
         if command.lease_ms is not None:
             check_range("lease_ms", command.lease_ms, 1, self.limits.lease_ms_max)
         if command.ids is None:
-            return settle.extend_lease(*self._leased(command), command.lease_ms, now)
+            shard, lease = self._leased(command.tenant, command.lease)
+            return settle.extend_lease(shard, lease, command.lease_ms, now)
         parts = [settle.extend_ids(*where, command, now) for where in self._by_shard(command)]
         together = _together([Settled(part.count, part.refused) for part in parts], command)
         return Extended(min(part.expires_at for part in parts), together.count, together.refused)
 
-    def _expect_sweep(self, now: int) -> None:
-        """Something may be settled now: a sweep will want to look at it."""
-        sweep_at = next_sweep_at(now)
+    def _expect_sweep(self, sweep_at: int) -> None:
+        """Something was settled: a sweep will want to look at it."""
         if sweep_at < self._due_at:
             self._due_at = sweep_at
 
-    def _leased(self, command: Settle) -> tuple[Shard, Lease]:
-        """The lease a command names, and its shard."""
-        assert command.lease is not None
-        number, name = parse_lease(command.lease)
+    def _leased(self, tenant: str, token: str | None) -> tuple[Shard, Lease]:
+        """The live lease of a token, and its shard."""
+        assert token is not None
+        number, name = parse_lease(token)
         if number >= len(self.shards):
             raise Conflict(settle.NOT_LIVE)
         shard = self.shards[number]
-        return shard, settle.live_lease(shard, command.tenant, name)
+        return shard, settle.live_lease(shard, tenant, name)
 
     def _by_shard(self, command: Settle) -> list[tuple[Shard, Lease | None, list[Range]]]:
         """The ids a command names, by shard, with the lease it names along."""
         assert command.ids is not None
         ranges = settle.ranges(command.ids)
         if command.lease is not None:
-            return [(*self._leased(command), ranges)]
+            return [(*self._leased(command.tenant, command.lease), ranges)]
         count = len(self.shards)
         by_shard: dict[int, list[Range]] = {}
         for each in ranges:

@@ -163,8 +163,8 @@ class _Taking(Struct, eq=False):
         log = partition.log
         cursor = track.cursor
         position = track.position - log.dropped
-        segments = log.segments
-        if not (0 <= position < len(segments) and segments[position].base <= cursor < segments[position].end):
+        segment = log.segments[position] if 0 <= position < len(log.segments) else None
+        if segment is None or not segment.base <= cursor < segment.base + segment.count:
             position = logs.find(log, cursor)
         run = LeaseRun(partition.key, cursor, 0, 1, 0, self.expires_at)
         position = self._deliver(partition, run, log.end - cursor, position)
@@ -184,12 +184,23 @@ class _Taking(Struct, eq=False):
             if first < base:
                 number, base = number_of(partition, first)
             identity = number << OFFSET_BITS | first - base
-            if len(segment.runs) == 1:
-                self._add(partition.name, run, segment, start, taken, segment.runs[0].created_at, identity)
+            runs = segment.runs
+            if len(runs) == 1:
+                delivery = Delivery(
+                    segment,
+                    start,
+                    taken,
+                    runs[0].created_at,
+                    partition.name,
+                    identity,
+                    run.deliveries,
+                    run.failures,
+                    run.expires_at,
+                )
+                self.deliveries.append(delivery)
+                self.bytes_left -= segment.size if taken == segment.count else logs.piece_bytes(delivery)
             else:
-                for part in logs.by_run(segment, start, taken):
-                    part_id = identity + part.start - start
-                    self._add(partition.name, run, segment, part.start, part.count, part.created_at, part_id)
+                self._add_by_run(partition.name, run, segment, start, taken, identity)
             first += taken
             if first == end or self.bytes_left <= 0:
                 break
@@ -199,14 +210,24 @@ class _Taking(Struct, eq=False):
         self.runs.append(run)
         return position
 
-    def _add(
-        self, partition: str, run: LeaseRun, segment: Segment, start: int, count: int, at: int, identity: int
+    def _add_by_run(
+        self, partition: str, run: LeaseRun, segment: Segment, start: int, count: int, identity: int
     ) -> None:
-        delivery = Delivery(
-            segment, start, count, at, partition, identity, run.deliveries, run.failures, run.expires_at
-        )
-        self.deliveries.append(delivery)
-        self.bytes_left -= segment.size if count == segment.count else logs.piece_bytes(delivery)
+        """Deliver messages of a merged segment: each of its runs has a time of its own."""
+        for part in logs.by_run(segment, start, count):
+            delivery = Delivery(
+                segment,
+                part.start,
+                part.count,
+                part.created_at,
+                partition,
+                identity + part.start - start,
+                run.deliveries,
+                run.failures,
+                run.expires_at,
+            )
+            self.deliveries.append(delivery)
+            self.bytes_left -= logs.piece_bytes(delivery)
 
 
 def number_of(partition: Partition, offset: int) -> tuple[int, int]:

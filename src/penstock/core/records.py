@@ -150,7 +150,8 @@ def pack_group(group: Group) -> bytes:
 
 
 def pack_header(segment: Segment) -> bytes:
-    return _encode((segment.size, segment.body_name.to_bytes(NAME_BYTES, "big"), segment.runs))
+    name = segment.body_name.to_bytes(NAME_BYTES, "big")
+    return _encode((segment.size, name, segment.runs))
 
 
 def pack_lease(lease: Lease) -> bytes:

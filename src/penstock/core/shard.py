@@ -14,7 +14,7 @@ from penstock.core import records
 from penstock.core.agenda import Agenda
 from penstock.core.commands import Wake
 from penstock.core.errors import Busy
-from penstock.core.ids import lease_name
+from penstock.core.ids import COUNTER_BITS
 from penstock.core.limits import NUMBERS_MAX, Limits
 from penstock.core.model import (
     Group,
@@ -147,7 +147,7 @@ class Shard:
     def next_name(self) -> int:
         """A name for a lease or a body that nothing else ever has."""
         self.counter = counter = self.counter + 1
-        return lease_name(self.epoch, counter)
+        return self.epoch << COUNTER_BITS | counter
 
     def next_number(self) -> int:
         """A partition number that leads back to this shard."""
@@ -370,7 +370,12 @@ def hold(shard: Shard, lease: Lease) -> None:
     shard.agenda.add(lease.due_at, name)
     tracks = lease.group.tracks
     for run in lease.runs:
-        hold_run(tracks[run.partition], run, name)
+        track = tracks[run.partition]
+        if run.count == 1:  # as hold_run does, without the call: most leases are one message
+            track.singles[run.first] = name
+            track.leased += 1
+        else:
+            hold_run(track, run, name)
 
 
 def hold_run(track: Track, run: LeaseRun, name: int) -> None:

@@ -16,7 +16,8 @@ class MemoryStore:
     def __init__(self) -> None:
         self._records: dict[bytes, bytes] = {}
         self._bodies: dict[bytes, bytes] = {}
-        self._claims: dict[int, Claim] = {}
+        self._epochs: dict[int, int] = {}
+        self._committed_at: dict[int, int] = {}
         self._shards = 0
 
     def shards(self, wanted: int) -> int:
@@ -24,14 +25,12 @@ class MemoryStore:
         return self._shards
 
     def claim(self, shard: int) -> Claim:
-        last = self._claims.get(shard, Claim(0, 0))
-        claim = self._claims[shard] = Claim(last.epoch + 1, last.committed_at)
-        return claim
+        self._epochs[shard] = epoch = self._epochs.get(shard, 0) + 1
+        return Claim(epoch, self._committed_at.get(shard, 0))
 
     def commit(self, group: Sequence[Commit]) -> None:
-        claims = self._claims
         for commit in group:
-            if claims[commit.shard].epoch != commit.epoch:
+            if self._epochs[commit.shard] != commit.epoch:
                 raise Fenced(f"shard {commit.shard} was claimed again")
         for commit in group:
             self._records.update(commit.puts)
@@ -40,7 +39,7 @@ class MemoryStore:
                 # A key is either a record's or a body's; deleting what is not there is no error.
                 self._records.pop(key, None)
                 self._bodies.pop(key, None)
-            claims[commit.shard] = Claim(commit.epoch, commit.at)
+            self._committed_at[commit.shard] = commit.at
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         return [self._records.get(key) for key in keys]

