@@ -322,7 +322,7 @@ def apply(core: Core, command: c.Command) -> None:
     core.engine.apply(command, core.now)
 
 
-AT_AND_PAST = {
+AT_AND_PAST: dict[str, tuple[c.Command, c.Command]] = {
     "payload bytes": (c.Push("default", "q", [b"x" * 20]), c.Push("default", "q", [b"x" * 21])),
     "batch of a push": (c.Push("default", "q", [b"1"] * 5), c.Push("default", "q", [b"1"] * 6)),
     "empty push": (c.Push("default", "q", [b"1"]), c.Push("default", "q", [])),

@@ -82,9 +82,14 @@ class Driver:
             pick.choice([1, 1, 1, count]),
             pick.choice([None, None, None, *PARTITIONS]),
             pick.choice([None, 1, 5, 50, 1_000, 20_000]),
-            pick.choice(["all", "all", "new", self.world.now - pick.randint(0, 200)]),
+            self.start(),
             pick.choice([0, 1, 2]),
         )
+
+    def start(self) -> int | str:
+        """Where a new group begins."""
+        chosen = self.random.choice(["all", "all", "new", "time"])
+        return self.world.now - self.random.randint(0, 200) if chosen == "time" else chosen
 
     def token(self) -> str | None:
         """A lease, live if there is one, now and then one that is over."""

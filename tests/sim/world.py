@@ -8,7 +8,9 @@ from penstock.core import records
 from penstock.core.directory import META_SHARD
 from penstock.core.engine import Engine
 from penstock.core.errors import Conflict, NotFound
+from penstock.core.ids import parse_lease
 from penstock.core.limits import Limits
+from penstock.core.log import Piece
 from penstock.core.model import Group, Partition, Queue
 from penstock.core.settle import leased_runs
 from penstock.core.shard import Shard
@@ -97,7 +99,7 @@ class World:
                     each.failures,
                 )
 
-    def _fetch(self, queue: Queue, piece: c.Piece) -> None:
+    def _fetch(self, queue: Queue, piece: Piece) -> None:
         """Read the body of a header-only segment, as the node does."""
         if not piece.segment.present:
             (piece.segment.body,) = self.store.bodies(
@@ -239,7 +241,7 @@ class World:
         for queue in self.model.queues:
             self._check(queue)
         assert {lease.name for shard in self.engine.shards for lease in shard.leases.values()} == {
-            engines.parse_lease(token)[1] for token in self.model.leases
+            parse_lease(token)[1] for token in self.model.leases
         }
 
     def _check(self, name: str) -> None:
@@ -332,6 +334,7 @@ def _partition(partition: Partition) -> object:
         (segment.base, segment.count, segment.size, segment.runs) for segment in partition.log.segments
     ]
     log = partition.log
+    assert log.size == sum(segment.size for segment in log.segments)
     return (partition.name, partition.numbers, partition.marks, log.first, log.end, segments)
 
 

@@ -42,6 +42,7 @@ def append(log: Log, payloads: list[bytes], lengths: list[int], size: int, now: 
     first = log.end
     forming = log.forming
     count = len(payloads)
+    log.size += size
     if forming is not None and _body_bytes(forming.count + count, forming.size + size) <= SEGMENT_BYTES_MAX:
         assert forming.payloads is not None
         assert forming.lengths is not None
@@ -189,6 +190,7 @@ def trim(log: Log, before: int) -> list[Segment]:
     if gone:
         del log.segments[:kept], log.bases[:kept]
         log.dropped += kept
+        log.size -= sum(segment.size for segment in gone)
         log.first = gone[-1].end
     return gone
 
@@ -201,5 +203,6 @@ def load(first: int, segments: list[Segment]) -> Log:
         log.segments.append(segment)
         log.bases.append(segment.base)
         log.end = segment.end
+        log.size += segment.size
         log.time = segment.runs[-1].created_at
     return log

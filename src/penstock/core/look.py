@@ -85,7 +85,7 @@ def describe(queue: Queue) -> QueueFound:
             partition.name,
             partition.log.first,
             partition.log.end,
-            sum(segment.size for segment in partition.log.segments),
+            partition.log.size,
         )
         for partition in queue.partitions.values()
     ]

@@ -63,13 +63,15 @@ class Segment(Struct, gc=False, eq=False):
 class Log:
     """The segments of a partition, oldest first, without gaps. *memory*: found again from the headers."""
 
-    __slots__ = ("bases", "dropped", "end", "first", "forming", "segments", "time")
+    __slots__ = ("bases", "dropped", "end", "first", "forming", "segments", "size", "time")
 
     def __init__(self, first: int) -> None:
         self.first = first
         """Offset of the oldest message still kept."""
         self.end = first
         """Offset the next message will get."""
+        self.size = 0
+        """Payload bytes kept."""
         self.time = 0
         """Time of the newest message: later ones are not earlier."""
         self.segments: list[Segment] = []

@@ -39,6 +39,8 @@ class TcpLimits(Struct, frozen=True):
     """Requests of one connection that wait for their answers; reading stops until some have left."""
     turn_max: int = 256
     """Requests of one connection carried out before others get their turn."""
+    turn_ms: int = 5
+    """How long they may take together; the one that crosses the line is the last."""
     buffer_bytes_max: int = 1024 * 1024
     """Unsent bytes of one connection before reading from it stops."""
     stall_ms: int = 30_000
@@ -131,6 +133,7 @@ class Connection(asyncio.Protocol):
         """Carry out the frames that are complete: a turn's worth, and no more than can be answered."""
         self._pump_planned = False
         left = self._limits.turn_max
+        over_at = self._server.loop.time() + self._limits.turn_ms / 1000
         frames = iter(self._frames)
         try:
             while left and not self._ending and not self._blocked():
@@ -138,7 +141,7 @@ class Connection(asyncio.Protocol):
                 if body is None:
                     break
                 self._request(body)
-                left -= 1
+                left = left - 1 if self._server.loop.time() < over_at else 0
         except Lost:
             accepted = (
                 f"a 4-byte big-endian length up to {self._limits.frame_bytes_max}, then that many bytes"
