@@ -25,6 +25,7 @@ from penstock.core.engine import Engine
 from penstock.core.errors import Busy, NotFound, PenstockError
 from penstock.core.limits import Limits
 from penstock.core.model import Segment
+from penstock.core.records import Commit
 from penstock.store.base import Store
 
 logger = logging.getLogger("penstock.node")
@@ -98,8 +99,9 @@ class Node:
         """The asker sends nothing more: its waiting pops are answered with nothing."""
         for waiter in self._waiters.of_asker(asker):
             self._waiters.remove(waiter)
-            queue = self._engine.queues[waiter.pop.tenant, waiter.pop.queue]
-            self._forming.append((asker, waiter.ticket, Popped(queue, None, [])))
+            queue = self._engine.queues.get((waiter.pop.tenant, waiter.pop.queue))
+            nothing = Popped(queue, None, []) if queue else NotFound("the queue is gone")
+            self._forming.append((asker, waiter.ticket, nothing))
             self._plan_flush()
 
     def _apply(self, command: Command) -> Reply | PenstockError:
@@ -109,10 +111,8 @@ class Node:
             return self._engine.apply(command, self._clock())
         except PenstockError as error:
             return error
-        except Exception as bug:
-            # The core broke in the middle of a change: what it holds can't be kept.
-            logger.exception("bug: %s could not be applied", type(command).__name__)
-            self._break(f"the server met a bug of its own ({type(bug).__name__}) and reloads")
+        except Exception:
+            self._met_bug(f"{type(command).__name__} could not be applied")
             return Busy("the server met a bug of its own; the command was not carried out")
 
     # Waiting.
@@ -167,7 +167,10 @@ class Node:
         self._timer = None
         self._timer_at = NEVER
         if self._broken is None:
-            self._engine.tick(self._clock())
+            try:
+                self._engine.tick(self._clock())
+            except Exception:
+                self._met_bug("what was due could not be done")
             if self._waiters.count:
                 self._serve_woken()
             self._plan_flush()
@@ -186,11 +189,16 @@ class Node:
         if self._committer.busy:
             return
         group, self._forming = self._forming, []
+        commits: list[Commit] = []
+        if self._broken is None:
+            try:
+                commits = self._engine.seal(self._engine.now)
+            except Exception:
+                self._met_bug("a commit could not be encoded")
         if self._broken is not None:
             self._fail(group)
             self._reload()
             return
-        commits = self._engine.seal(self._engine.now)
         if self._engine.next_due_at() < self._timer_at:
             self._set_timer()
         if commits:
@@ -248,6 +256,11 @@ class Node:
 
     # When something broke.
 
+    def _met_bug(self, what: str) -> None:
+        """The core broke in the middle of a change: what it holds can't be kept."""
+        logger.exception("bug: %s", what)
+        self._break("the server met a bug of its own and reloads; nothing of this was carried out")
+
     def _break(self, why: str) -> None:
         self._broken = self._broken or why
         self._plan_flush()
@@ -294,7 +307,8 @@ class Node:
             self._settled = self._loop.create_future()
             self._plan_flush()
             await self._settled
-        self._fail(self._forming)
+        left, self._forming = self._forming, []
+        self._fail(left)
 
     def close(self) -> None:
         """Let go of the store. Nothing may be asked after this."""
