@@ -100,7 +100,9 @@ def run(arguments: list[str], environment: dict[str, str]) -> str:
 
 
 def test_the_example_frames_have_the_lengths_they_say() -> None:
-    for length, body in re.findall(r"^((?:[0-9a-f]{2} ){3}[0-9a-f]{2})  (\{.*?\})(?:   |$)", PROTOCOL, re.MULTILINE):
+    for length, body in re.findall(
+        r"^((?:[0-9a-f]{2} ){3}[0-9a-f]{2})  (\{.*?\})(?:   |$)", PROTOCOL, re.MULTILINE
+    ):
         assert int(length.replace(" ", ""), 16) == len(body)
 
 

@@ -112,8 +112,9 @@ def load(
     """The settings in force, or ``BadSettings``. ``file`` must exist if it is given."""
     problems: list[str] = []
     given: dict[str, tuple[str, Any]] = {}
+    path = file or cwd / FILE
     for source, values in (
-        ("", _from_file(file, cwd, problems)),
+        (str(file or FILE), _from_file(path, file is not None, problems)),
         (PREFIX, _from_environment(environment)),
         ("--", flags),
     ):
@@ -126,9 +127,9 @@ def load(
             problems.append(problem)
         else:
             known[name] = value
-    settings = _convert(known, {name: shown for name, (shown, _) in given.items()}, problems)
-    if not problems:
-        _check(settings, {name: shown for name, (shown, _) in given.items()}, problems)
+    places = {name: shown for name, (shown, _) in given.items()}
+    settings = _convert(known, places, problems)
+    _check(settings, places, problems)
     if problems:
         raise BadSettings(problems)
     return settings
@@ -152,12 +153,11 @@ def address(value: str) -> tuple[str, int] | None:
 def _shown(source: str, name: str) -> str:
     if source == PREFIX:
         return PREFIX + name.upper()
-    return f"--{name.replace('_', '-')}" if source else f"{name} in {FILE}"
+    return f"--{name.replace('_', '-')}" if source == "--" else f"{name} in {source}"
 
 
-def _from_file(file: Path | None, cwd: Path, problems: list[str]) -> dict[str, Any]:
-    path = file or cwd / FILE
-    if file is None and not path.exists():
+def _from_file(path: Path, must_exist: bool, problems: list[str]) -> dict[str, Any]:
+    if not must_exist and not path.exists():
         return {}
     try:
         return tomllib.loads(path.read_text())
@@ -207,6 +207,8 @@ def _check(settings: Settings, shown: dict[str, str], problems: list[str]) -> No
             address(getattr(settings, name))
         except ValueError:
             bad(name, "HOST:PORT or off")
+    if not settings.unix or "\0" in settings.unix:
+        bad("unix", "a path or off")
     if settings.log_format not in ("text", "json"):
         bad("log_format", "text or json")
     if settings.log_level not in ("debug", "info", "warning", "error"):

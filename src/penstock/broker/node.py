@@ -63,6 +63,10 @@ class Node:
         self._flush_planned = False
         self._broken: str | None = None
         """Why the state can't be trusted; every question gets ``busy`` until it is loaded again."""
+        self._reload_timer: TimerHandle | None = None
+        """Set while the next try to reload waits."""
+        self._failed_in_a_row = 0
+        """Commits and reloads that failed since a commit was kept."""
         self._timer: TimerHandle | None = None
         self._timer_at = NEVER
         self._settled: Future[None] | None = None
@@ -71,7 +75,7 @@ class Node:
         """Nobody waits any more: a pop that finds nothing is answered at once."""
         self.failures = 0
         """Commits that failed."""
-        self._engine = self._load()
+        self._engine = self._load(was_down=True)
         self._plan_flush()
         self._set_timer()
 
@@ -79,6 +83,8 @@ class Node:
 
     def ask(self, asker: Asker, ticket: Ticket, command: Command) -> None:
         """Carry out a command; ``asker.answered`` is called once the answer may leave."""
+        if self._waiters.count and self._engine.next_due_at() <= self._clock():
+            self._tick()  # what is due belongs to those who wait, not to who asks now
         reply = self._apply(command)
         if type(reply) is Popped and not reply.deliveries and self._may_wait(command):
             assert isinstance(command, Pop)
@@ -141,8 +147,9 @@ class Node:
         self._plan_flush()
 
     def _serve_woken(self) -> None:
-        if self._broken is None:
-            for wake in self._engine.take_woken():
+        """Try again those who wait for what became deliverable, until nothing more does."""
+        while self._broken is None and self._waiters.count and (woken := self._engine.take_woken()):
+            for wake in woken:
                 for waiter in self._waiters.woken(wake):
                     self._try_again(waiter)
 
@@ -167,14 +174,17 @@ class Node:
         self._timer = None
         self._timer_at = NEVER
         if self._broken is None:
-            try:
-                self._engine.tick(self._clock())
-            except Exception:
-                self._met_bug("what was due could not be done")
-            if self._waiters.count:
-                self._serve_woken()
+            self._tick()
             self._plan_flush()
-        self._set_timer()
+            self._set_timer()
+
+    def _tick(self) -> None:
+        """Do what is due, and serve those who wait for it."""
+        try:
+            self._engine.tick(self._clock())
+        except Exception:
+            self._met_bug("what was due could not be done")
+        self._serve_woken()
 
     # Committing.
 
@@ -188,6 +198,7 @@ class Node:
         self._flush_planned = False
         if self._committer.busy:
             return
+        self._serve_woken()
         group, self._forming = self._forming, []
         commits: list[Commit] = []
         if self._broken is None:
@@ -197,7 +208,7 @@ class Node:
                 self._met_bug("a commit could not be encoded")
         if self._broken is not None:
             self._fail(group)
-            self._reload()
+            self._plan_reload()
             return
         if self._engine.next_due_at() < self._timer_at:
             self._set_timer()
@@ -209,10 +220,12 @@ class Node:
     def _kept(self, group: list[Answer], error: BaseException | None) -> None:
         if error is not None:
             self.failures += 1
+            self._failed_in_a_row += 1
             logger.error("commit failed: %s", error)
             self._break("the store could not keep a commit; nothing of it was carried out")
             self._fail(group)
         else:
+            self._failed_in_a_row = 0
             self._deliver(group)
         if self._forming or self._broken or self._engine.changed:
             self._plan_flush()
@@ -270,13 +283,22 @@ class Node:
         error = Busy(self._broken or "the server reloads")
         self._deliver([(asker, ticket, error) for asker, ticket, _ in group])
 
+    def _plan_reload(self) -> None:
+        """Reload at once after a first failure; after several in a row, in a while."""
+        if self._failed_in_a_row <= 1:
+            self._reload()
+        elif self._reload_timer is None:
+            self._reload_timer = self._loop.call_later(RELOAD_RETRY_S, self._reload)
+
     def _reload(self) -> None:
         """Start again from what the store has."""
+        self._reload_timer = None
         try:
-            self._engine = self._load()
+            self._engine = self._load(was_down=False)
         except Exception as error:
             logger.error("reload failed, next try in %g s: %s", RELOAD_RETRY_S, error)
-            self._loop.call_later(RELOAD_RETRY_S, self._plan_flush)
+            self._failed_in_a_row += 2
+            self._plan_reload()
             return
         logger.warning("reloaded from the store")
         self._broken = None
@@ -286,13 +308,14 @@ class Node:
         for waiter in self._waiters.all():
             self._try_again(waiter)
 
-    def _load(self) -> Engine:
+    def _load(self, *, was_down: bool) -> Engine:
+        """An engine from what the store has; leases gain the time the node was down, if it was."""
         now = self._clock()
         meta = self._store.claim(META_SHARD)
         claims = []
         for number in range(self._shards):
             claim = self._store.claim(number)
-            down_ms = max(now - claim.committed_at, 0) if claim.committed_at else 0
+            down_ms = max(now - claim.committed_at, 0) if was_down and claim.committed_at else 0
             claims.append(engines.Claim(claim.epoch, down_ms))
         return engines.load(self.limits, claims, meta.epoch, self._store.scan, now)
 
@@ -312,7 +335,8 @@ class Node:
 
     def close(self) -> None:
         """Let go of the store. Nothing may be asked after this."""
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._reload_timer):
+            if timer is not None:
+                timer.cancel()
         self._committer.close()
         self._store.close()

@@ -152,17 +152,23 @@ def _push(given: argparse.Namespace, out: TextIO) -> int:
 
 
 def _lines(source: TextIO) -> Iterable[str]:
-    return (line for line in source if line.strip())
+    try:
+        yield from (line for line in source if line.strip())
+    except UnicodeDecodeError as error:
+        raise CliError(f"standard input is not UTF-8: {error}") from None
 
 
 def _checked(payloads: Iterable[str]) -> Iterable[msgspec.Raw]:
     for number, payload in enumerate(payloads, 1):
         try:
-            msgspec.json.decode(payload)
+            text = payload.strip().encode()
+            msgspec.json.decode(text)
+        except UnicodeEncodeError:
+            raise CliError(f"payload {number} is not UTF-8") from None
         except msgspec.DecodeError:
             hint = " (a plain word needs quotes: '\"word\"')" if payload.strip().isalnum() else ""
             raise CliError(f"payload {number} is not JSON: {payload.strip()[:80]}{hint}") from None
-        yield msgspec.Raw(payload.strip().encode())
+        yield msgspec.Raw(text)
 
 
 def _batches(payloads: Iterable[msgspec.Raw]) -> Iterable[list[msgspec.Raw]]:
@@ -192,9 +198,28 @@ def _add_pop(commands: Any) -> None:
     _asks_server(parser)
 
 
+class Job(msgspec.Struct):
+    """A message as ``--json`` prints it; its data stays as it was written."""
+
+    id: int | str
+    queue: str
+    partition: str
+    offset: int
+    data: msgspec.Raw
+    created_at: int
+    attempts: int
+    priority: int
+    lease: str
+    expires_at: int
+
+
+class Jobs(msgspec.Struct):
+    jobs: list[Job]
+
+
 def _pop(given: argparse.Namespace, out: TextIO) -> int:
     with Wire(given.server) as wire:
-        reply = wire.ask(
+        answer = wire.ask_raw(
             "PULLB",
             wait_ms=given.wait_ms,
             queue=given.queue,
@@ -204,7 +229,7 @@ def _pop(given: argparse.Namespace, out: TextIO) -> int:
             partition=given.partition,
             lease_ms=given.lease_ms,
         )
-        jobs = reply["jobs"]
+        jobs = msgspec.json.decode(answer, type=Jobs).jobs
         if not jobs:
             if not given.json:
                 print(f"nothing to pop from {given.queue}", file=sys.stderr)
@@ -213,9 +238,9 @@ def _pop(given: argparse.Namespace, out: TextIO) -> int:
             if given.json:
                 _print_json(out, job)
             else:
-                print(f"{job['id']}\t{msgspec.json.encode(job['data']).decode()}", file=out)
+                print(f"{job.id}\t{bytes(job.data).decode()}", file=out)
         out.flush()
-        lease = jobs[0]["lease"]
+        lease = jobs[0].lease
         if given.ack:
             wire.ask("ACK", lease=lease)
         elif not given.json:

@@ -23,6 +23,17 @@ class Refused(PenstockError):
         self.code = code  # type: ignore[misc]
 
 
+class Outcome(msgspec.Struct):
+    """What every answer says first."""
+
+    ok: bool
+    error: str = ""
+    code: str = ""
+
+
+_decode_outcome = msgspec.json.Decoder(Outcome).decode
+
+
 class Wire:
     """A connection. ``server`` is HOST:PORT, or the path of a Unix socket (with a slash in it)."""
 
@@ -35,17 +46,23 @@ class Wire:
 
     def ask(self, cmd: str, *, wait_ms: int = 0, **fields: Any) -> dict[str, Any]:
         """The answer to a command; raises ``Refused`` if it is an error."""
+        reply: dict[str, Any] = msgspec.json.decode(self.ask_raw(cmd, wait_ms=wait_ms, **fields))
+        return reply
+
+    def ask_raw(self, cmd: str, *, wait_ms: int = 0, **fields: Any) -> bytes:
+        """The answer as the bytes that came, so that payloads stay as they were written."""
         body = msgspec.json.encode({"cmd": cmd, **fields})
         try:
             self._socket.settimeout(self._timeout_s + wait_ms / 1000)
             self._socket.sendall(len(body).to_bytes(HEAD, "big") + body)
-            reply: dict[str, Any] = msgspec.json.decode(self._receive())
+            answer = self._receive()
         except OSError as error:
             raise Disconnected(f"the connection was lost: {error}") from error
-        if not reply["ok"]:
-            assert reply["code"] in CODES, f"a code this client does not know: {reply['code']}"
-            raise Refused(reply["error"], reply["code"])
-        return reply
+        outcome = _decode_outcome(answer)
+        if not outcome.ok:
+            assert outcome.code in CODES, f"a code this client does not know: {outcome.code}"
+            raise Refused(outcome.error, outcome.code)
+        return answer
 
     def _receive(self) -> bytes:
         length = int.from_bytes(self._exactly(HEAD), "big")
@@ -82,7 +99,7 @@ def _connect(server: str, timeout_s: float) -> socket.socket:
             raise
         return connection
     host, _, port = server.rpartition(":")
-    if not host or not port.isdigit():
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
         raise Invalid("server", "HOST:PORT or the path of a Unix socket")
     connection = socket.create_connection((host.strip("[]"), int(port)), timeout_s)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

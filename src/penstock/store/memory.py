@@ -30,7 +30,7 @@ class MemoryStore:
 
     def commit(self, group: Sequence[Commit]) -> None:
         for commit in group:
-            if self._epochs[commit.shard] != commit.epoch:
+            if self._epochs.get(commit.shard) != commit.epoch:
                 raise Fenced(f"shard {commit.shard} was claimed again")
         for commit in group:
             self._records.update(commit.puts)

@@ -1,0 +1,459 @@
+"""What every store promises, as tests.
+
+A store's own test file says how to make one and how to open again what it left:
+
+    class TestMine(StoreConformance):
+        def make(self) -> Store: ...
+        def reopen(self, store: Store) -> Store: ...
+
+    class MineMachine(StoreMachine):
+        def make(self) -> Store: ...
+        def reopen(self, store: Store) -> Store: ...
+
+    TestMineMachine = MineMachine.TestCase
+"""
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from penstock.core import records
+from penstock.core.directory import META_SHARD
+from penstock.core.records import Commit, Record
+from penstock.store.base import Claim, Fenced, Store
+
+PREFIX = records.prefix(1, 1)
+LOWEST, HIGHEST = PREFIX, PREFIX + b"\xff" * 32
+"""Bounds around every key used here, bodies' included."""
+
+
+def key(tail: bytes | str) -> bytes:
+    """The key of a record."""
+    return PREFIX + b"c" + (tail.encode() if isinstance(tail, str) else tail)
+
+
+def body_key(number: int) -> bytes:
+    """The key of a body. It lies between the bounds of a scan, and no scan shows it."""
+    return records.body_key(PREFIX, number)
+
+
+class StoreConformance:
+    """The contract of ``penstock.store.base.Store``."""
+
+    store: Store
+
+    def make(self) -> Store:
+        """A new, empty store."""
+        raise NotImplementedError
+
+    def reopen(self, store: Store) -> Store:
+        """Close ``store`` and open what it left; a store that leaves nothing is returned as it is."""
+        raise NotImplementedError
+
+    @pytest.fixture(autouse=True)
+    def _opened(self) -> Iterator[None]:
+        self.store = self.make()
+        yield
+        self.store.close()
+
+    # Short forms.
+
+    def commit(
+        self,
+        claim: Claim,
+        puts: list[Record] | None = None,
+        deletes: list[bytes] | None = None,
+        bodies: list[Record] | None = None,
+        *,
+        shard: int = 0,
+        at: int = 1,
+    ) -> None:
+        self.store.commit([Commit(shard, claim.epoch, at, puts or [], deletes or [], bodies or [])])
+
+    def records(self) -> list[Record]:
+        return list(self.store.scan(LOWEST, HIGHEST))
+
+    def again(self) -> None:
+        self.store = self.reopen(self.store)
+
+    # What it says of itself.
+
+    def test_a_store_says_what_it_is(self) -> None:
+        assert self.store.name
+        assert self.store.durability in ("memory", "os", "fsync")
+        assert self.store.blocking in (True, False)
+
+    def test_the_number_of_shards_is_fixed_by_the_first_call(self) -> None:
+        assert self.store.shards(8) == 8
+        assert self.store.shards(64) == 8
+        self.again()
+        assert self.store.shards(3) == 8
+
+    # Claims.
+
+    def test_the_first_claim_knows_of_no_commit(self) -> None:
+        claim = self.store.claim(0)
+        assert claim.epoch > 0
+        assert claim.committed_at == 0
+
+    def test_epochs_rise_with_every_claim(self) -> None:
+        epochs = [self.store.claim(0).epoch for _ in range(3)]
+        self.again()
+        epochs += [self.store.claim(0).epoch for _ in range(3)]
+        assert epochs == sorted(set(epochs))
+
+    def test_a_claim_of_one_shard_leaves_the_others_alone(self) -> None:
+        mine, meta = self.store.claim(0), self.store.claim(META_SHARD)
+        self.store.claim(1)
+        self.commit(mine, [(key("mine"), b"1")])
+        self.commit(meta, [(key("meta"), b"2")], shard=META_SHARD)
+        assert self.store.get([key("mine"), key("meta")]) == [b"1", b"2"]
+
+    def test_a_claim_tells_the_time_of_the_last_commit(self) -> None:
+        claim = self.store.claim(0)
+        self.commit(claim, [(key("a"), b"")], at=1_700_000_000_000)
+        assert self.store.claim(0).committed_at == 1_700_000_000_000
+        self.commit(self.store.claim(0), [(key("a"), b"")], at=1_700_000_000_001)
+        self.again()
+        assert self.store.claim(0).committed_at == 1_700_000_000_001
+        assert self.store.claim(1).committed_at == 0
+
+    def test_claiming_is_not_committing(self) -> None:
+        self.commit(self.store.claim(0), at=5)
+        self.store.claim(0)
+        assert self.store.claim(0).committed_at == 5
+
+    def test_a_group_sets_the_time_of_each_of_its_shards(self) -> None:
+        first, second = self.store.claim(0), self.store.claim(1)
+        self.store.commit([Commit(0, first.epoch, 10, [], [], []), Commit(1, second.epoch, 20, [], [], [])])
+        assert [self.store.claim(shard).committed_at for shard in (0, 1)] == [10, 20]
+
+    # Fenced.
+
+    def test_a_commit_under_an_old_epoch_is_refused_and_changes_nothing(self) -> None:
+        old = self.store.claim(0)
+        self.commit(old, [(key("kept"), b"1")], bodies=[(body_key(1), b"body")], at=1)
+        new = self.store.claim(0)
+        with pytest.raises(Fenced):
+            self.commit(
+                old,
+                [(key("kept"), b"2"), (key("late"), b"3")],
+                [body_key(1)],
+                [(body_key(2), b"late")],
+                at=2,
+            )
+        assert self.records() == [(key("kept"), b"1")]
+        assert self.store.bodies([body_key(1), body_key(2)]) == [b"body", None]
+        self.commit(new, [(key("kept"), b"4")], at=3)
+        assert self.records() == [(key("kept"), b"4")]
+        assert self.store.claim(0).committed_at == 3
+
+    def test_an_empty_commit_under_an_old_epoch_is_refused_too(self) -> None:
+        old = self.store.claim(0)
+        self.store.claim(0)
+        with pytest.raises(Fenced):
+            self.commit(old, at=9)
+        assert self.store.claim(0).committed_at == 0
+
+    def test_a_claim_from_before_a_restart_is_old_once_the_shard_is_claimed_again(self) -> None:
+        old = self.store.claim(0)
+        self.again()
+        new = self.store.claim(0)
+        with pytest.raises(Fenced):
+            self.commit(old, [(key("a"), b"old")])
+        self.commit(new, [(key("a"), b"new")])
+        assert self.store.get([key("a")]) == [b"new"]
+
+    # Atomic and ordered.
+
+    def test_a_group_with_one_fenced_commit_changes_nothing_at_all(self) -> None:
+        claims = [self.store.claim(shard) for shard in range(3)]
+        before = [(key(f"{shard} {name}"), b"before") for shard in range(3) for name in "ab"]
+        for shard, claim in enumerate(claims):
+            self.commit(claim, before[2 * shard : 2 * shard + 2], shard=shard, at=1)
+        for fenced in range(3):
+            current = [self.store.claim(shard) for shard in range(3)]
+            self.store.claim(fenced)
+            group = [
+                Commit(
+                    shard,
+                    claim.epoch,
+                    2,
+                    [(key(f"{shard} a"), b"after"), (key(f"{shard} c"), b"new")],
+                    [key(f"{shard} b")],
+                    [(body_key(shard + 1), b"body")],
+                )
+                for shard, claim in enumerate(current)
+            ]
+            with pytest.raises(Fenced):
+                self.store.commit(group)
+            assert self.records() == before
+            assert self.store.bodies([body_key(shard + 1) for shard in range(3)]) == [None] * 3
+            assert [self.store.claim(shard).committed_at for shard in range(3)] == [1, 1, 1]
+
+    def test_a_group_of_several_shards_is_there_whole(self) -> None:
+        claims = [(shard, self.store.claim(shard)) for shard in (META_SHARD, 0, 1, 2)]
+        self.store.commit(
+            [
+                Commit(
+                    shard,
+                    claim.epoch,
+                    1,
+                    [(key(f"{shard + 1}"), b"%d" % shard)],
+                    [],
+                    [(body_key(shard + 1), b"%d" % shard)],
+                )
+                for shard, claim in claims
+            ]
+        )
+        self.again()
+        assert self.records() == [(key(f"{shard + 1}"), b"%d" % shard) for shard, _ in claims]
+        assert self.store.bodies([body_key(shard + 1) for shard, _ in claims]) == [
+            b"%d" % shard for shard, _ in claims
+        ]
+
+    def test_groups_apply_in_call_order(self) -> None:
+        first, second = self.store.claim(0), self.store.claim(1)
+        for number in range(20):
+            self.commit(first if number % 2 else second, [(key("a"), b"%d" % number)], shard=(number + 1) % 2)
+        self.again()
+        assert self.store.get([key("a")]) == [b"19"]
+
+    def test_a_group_without_commits_is_nothing(self) -> None:
+        self.store.claim(0)
+        self.store.commit([])
+        assert self.records() == []
+        assert self.store.claim(0).committed_at == 0
+
+    def test_an_empty_commit_changes_only_the_time(self) -> None:
+        claim = self.store.claim(0)
+        self.commit(claim, [(key("a"), b"1")], at=1)
+        self.commit(claim, at=2)
+        assert self.records() == [(key("a"), b"1")]
+        assert self.store.claim(0).committed_at == 2
+
+    # Puts and deletes.
+
+    def test_the_last_put_of_a_key_counts(self) -> None:
+        claim = self.store.claim(0)
+        for value in (b"first", b"", b"a longer one"):
+            self.commit(claim, [(key("a"), value)], bodies=[(body_key(1), value)])
+            assert self.store.get([key("a")]) == [value]
+            assert self.store.bodies([body_key(1)]) == [value]
+        self.again()
+        assert self.records() == [(key("a"), b"a longer one")]
+
+    def test_records_and_bodies_can_be_deleted(self) -> None:
+        claim = self.store.claim(0)
+        self.commit(
+            claim,
+            [(key("a"), b"1"), (key("b"), b"2")],
+            bodies=[(body_key(1), b"one"), (body_key(2), b"two")],
+        )
+        self.commit(claim, deletes=[key("a"), body_key(2)])
+        self.again()
+        assert self.records() == [(key("b"), b"2")]
+        assert self.store.get([key("a")]) == [None]
+        assert self.store.bodies([body_key(1), body_key(2)]) == [b"one", None]
+
+    def test_deleting_what_is_not_there_is_no_error(self) -> None:
+        claim = self.store.claim(0)
+        self.commit(claim, [(key("a"), b"1")], [key("never"), body_key(7)])
+        self.commit(claim, deletes=[key("a")])
+        self.commit(claim, deletes=[key("a")])
+        assert self.records() == []
+
+    def test_a_deleted_key_can_be_put_again(self) -> None:
+        claim = self.store.claim(0)
+        self.commit(claim, [(key("a"), b"1")], bodies=[(body_key(1), b"1")])
+        self.commit(claim, deletes=[key("a"), body_key(1)])
+        assert self.store.get([key("a")]) == [None]
+        self.commit(claim, [(key("a"), b"2")], bodies=[(body_key(1), b"2")])
+        self.again()
+        assert self.store.get([key("a")]) == [b"2"]
+        assert self.store.bodies([body_key(1)]) == [b"2"]
+
+    # Reading.
+
+    def test_get_answers_in_the_order_asked_and_none_for_what_is_missing(self) -> None:
+        self.commit(self.store.claim(0), [(key("a"), b"1"), (key("b"), b""), (key("c"), b"3")])
+        asked = [key("c"), key("x"), key("b"), key("a"), key("c")]
+        assert self.store.get(asked) == [b"3", None, b"", b"1", b"3"]
+        assert self.store.get([]) == []
+
+    def test_bodies_answers_in_the_order_asked_and_none_for_what_is_missing(self) -> None:
+        self.commit(self.store.claim(0), bodies=[(body_key(1), b"one"), (body_key(2), b"")])
+        assert self.store.bodies([body_key(2), body_key(3), body_key(1)]) == [b"", None, b"one"]
+        assert self.store.bodies([]) == []
+
+    def test_bodies_and_records_are_apart(self) -> None:
+        self.commit(self.store.claim(0), [(key("a"), b"1")], bodies=[(body_key(1), b"body")])
+        assert self.records() == [(key("a"), b"1")]
+        assert self.store.get([body_key(1)]) == [None]
+        assert self.store.bodies([key("a")]) == [None]
+
+    def test_a_scan_includes_its_lower_and_excludes_its_upper_bound(self) -> None:
+        self.commit(self.store.claim(0), [(key(name), name.encode()) for name in "abcde"])
+        found = [value for _, value in self.store.scan(key("b"), key("d"))]
+        assert found == [b"b", b"c"]
+        between = self.store.scan(key("b") + b"\0", key("d") + b"\0")
+        assert [value for _, value in between] == [b"c", b"d"]
+
+    def test_a_scan_between_equal_or_crossed_bounds_is_empty(self) -> None:
+        self.commit(self.store.claim(0), [(key(name), b"") for name in "abc"])
+        assert list(self.store.scan(key("b"), key("b"))) == []
+        assert list(self.store.scan(key("c"), key("a"))) == []
+        assert list(self.store.scan(key("x"), key("z"))) == []
+
+    def test_a_scan_is_in_key_order_byte_by_byte(self) -> None:
+        tails = [
+            b"",
+            b"\0",
+            b"\0\0",
+            b"\0\xff",
+            b"\x01",
+            b"a",
+            b"a\0",
+            b"aa",
+            b"\x7f",
+            b"\x80",
+            b"\xff",
+            b"\xff\0",
+        ]
+        self.commit(self.store.claim(0), [(key(tail), tail) for tail in reversed(tails)])
+        self.again()
+        assert self.records() == [(key(tail), tail) for tail in tails]
+
+    def test_a_scan_shows_the_records_of_every_shard(self) -> None:
+        for shard in (2, 0, 1):
+            self.commit(self.store.claim(shard), [(key(f"{shard}"), b"")], shard=shard)
+        assert [found for found, _ in self.records()] == [key("0"), key("1"), key("2")]
+
+    def test_keys_and_values_are_any_bytes(self) -> None:
+        every = bytes(range(256))
+        tails = [b"\0", b"\xff\xff", b"a\0b", every[:20]]
+        values = [b"\0", b"\xff" * 9, b"\0\0\xff\0", every, b"'; --\\", "ä€".encode()]
+        puts = [(key(tail + b"%d" % at), value) for tail in tails for at, value in enumerate(values)]
+        bodies = [(body_key((1 << 96) - 1 - at), value) for at, value in enumerate(values)]
+        self.commit(self.store.claim(0), puts, bodies=bodies)
+        self.again()
+        assert self.records() == sorted(puts)
+        assert self.store.get([name for name, _ in puts]) == [value for _, value in puts]
+        assert self.store.bodies([name for name, _ in bodies]) == values
+
+    def test_large_values_come_back_whole(self) -> None:
+        large = bytes(range(256)) * 4096
+        claim = self.store.claim(0)
+        self.commit(claim, [(key("a"), large)], bodies=[(body_key(1), large), (body_key(2), large[::-1])])
+        self.again()
+        assert self.store.get([key("a")]) == [large]
+        assert self.store.bodies([body_key(2), body_key(1)]) == [large[::-1], large]
+
+    def test_many_records_in_one_commit(self) -> None:
+        puts = [(key(b"%06d" % number), b"%d" % number) for number in range(5_000)]
+        self.commit(self.store.claim(0), puts)
+        self.again()
+        assert self.records() == puts
+
+
+TAILS = [b"", b"\0", b"\0\xff", b"a", b"a\0", b"\xff", b"\xff\xff"]
+SHARDS = range(META_SHARD, 3)
+
+
+def keys_of(shard: int) -> list[bytes]:
+    """The keys of a shard's records: no other shard has them."""
+    return [key(bytes([shard + 1]) + tail) for tail in TAILS]
+
+
+def body_keys_of(shard: int) -> list[bytes]:
+    return [body_key(2 * (shard + 1) + number) for number in (1, 2)]
+
+
+VALUES = st.binary(max_size=12)
+KEYS = st.sampled_from([name for shard in SHARDS for name in keys_of(shard) + body_keys_of(shard)])
+
+
+@st.composite
+def changes(draw: st.DrawFn, shard: int) -> tuple[list[Record], list[bytes], list[Record]]:
+    """Puts, deletes and bodies of one commit; no key is both put and deleted."""
+    puts = draw(st.dictionaries(st.sampled_from(keys_of(shard)), VALUES, max_size=4))
+    bodies = draw(st.dictionaries(st.sampled_from(body_keys_of(shard)), VALUES))
+    free = [name for name in keys_of(shard) + body_keys_of(shard) if name not in puts and name not in bodies]
+    return (
+        list(puts.items()),
+        draw(st.lists(st.sampled_from(free), max_size=4, unique=True)),
+        list(bodies.items()),
+    )
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Random calls to a store, compared with plain dicts."""
+
+    def make(self) -> Store:
+        """A new, empty store."""
+        raise NotImplementedError
+
+    def reopen(self, store: Store) -> Store:
+        """Close ``store`` and open what it left; a store that leaves nothing is returned as it is."""
+        raise NotImplementedError
+
+    @initialize()
+    def open(self) -> None:
+        self.store = self.make()
+        self.kept: dict[bytes, bytes] = {}
+        self.kept_bodies: dict[bytes, bytes] = {}
+        self.epochs: dict[int, int] = {}
+        self.times: dict[int, int] = {}
+        self.now = 0
+
+    @rule(shard=st.sampled_from(SHARDS))
+    def claim(self, shard: int) -> None:
+        claim = self.store.claim(shard)
+        assert claim.epoch > self.epochs.get(shard, 0)
+        assert claim.committed_at == self.times.get(shard, 0)
+        self.epochs[shard] = claim.epoch
+
+    @precondition(lambda self: self.epochs)
+    @rule(data=st.data(), fenced=st.integers(0, 5))
+    def commit(self, data: st.DataObject, fenced: int) -> None:
+        shards = data.draw(st.lists(st.sampled_from(sorted(self.epochs)), unique=True))
+        self.now += 1
+        group = [Commit(shard, self.epochs[shard], self.now, *data.draw(changes(shard))) for shard in shards]
+        if fenced < len(group):
+            group[fenced].epoch -= 1
+            with pytest.raises(Fenced):
+                self.store.commit(group)
+            return
+        self.store.commit(group)
+        for commit in group:
+            self.kept.update(commit.puts)
+            self.kept_bodies.update(commit.bodies)
+            for name in commit.deletes:
+                self.kept.pop(name, None)
+                self.kept_bodies.pop(name, None)
+            self.times[commit.shard] = self.now
+
+    @rule()
+    def restart(self) -> None:
+        self.store = self.reopen(self.store)
+
+    @rule(keys=st.lists(KEYS, max_size=4))
+    def get(self, keys: list[bytes]) -> None:
+        assert self.store.get(keys) == [self.kept.get(name) for name in keys]
+        assert self.store.bodies(keys) == [self.kept_bodies.get(name) for name in keys]
+
+    @rule(lower=KEYS, upper=KEYS)
+    def scan(self, lower: bytes, upper: bytes) -> None:
+        wanted = [(name, self.kept[name]) for name in sorted(self.kept) if lower <= name < upper]
+        assert list(self.store.scan(lower, upper)) == wanted
+
+    @invariant()
+    def everything_is_there(self) -> None:
+        if hasattr(self, "store"):
+            assert list(self.store.scan(LOWEST, HIGHEST)) == sorted(self.kept.items())
+
+    def teardown(self) -> None:
+        if hasattr(self, "store"):
+            self.store.close()

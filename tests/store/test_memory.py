@@ -1,0 +1,24 @@
+"""The memory store keeps every store's promises."""
+
+from penstock.store.base import Store
+from penstock.store.memory import MemoryStore
+from tests.store.conformance import StoreConformance, StoreMachine
+
+
+class TestMemory(StoreConformance):
+    def make(self) -> Store:
+        return MemoryStore()
+
+    def reopen(self, store: Store) -> Store:
+        return store
+
+
+class MemoryMachine(StoreMachine):
+    def make(self) -> Store:
+        return MemoryStore()
+
+    def reopen(self, store: Store) -> Store:
+        return store
+
+
+TestMemoryMachine = MemoryMachine.TestCase

@@ -1,0 +1,308 @@
+"""Settings come from flags, environment, file and defaults, in that order; what is wrong is said at once."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from penstock.config import LATER, BadSettings, Settings, about, address, load, names
+
+Load = Callable[..., Settings]
+
+SAMPLES = {
+    "data": "elsewhere",
+    "store": "memory:",
+    "http": "127.0.0.1:1",
+    "tcp": "127.0.0.1:2",
+    "unix": "./socket",
+    "log_format": "json",
+    "log_level": "debug",
+}
+"""Settings that are no numbers, with values that are good."""
+NUMBERS = [name for name in names() if isinstance(getattr(Settings(), name), int)]
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Load:
+    """Loads settings in a directory whose penstock.toml holds ``toml``, if any."""
+
+    def loaded(
+        flags: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
+        toml: str | None = None,
+        file: Path | None = None,
+    ) -> Settings:
+        if toml is not None:
+            (tmp_path / "penstock.toml").write_text(toml)
+        return load(flags or {}, environment or {}, file, cwd=tmp_path)
+
+    return loaded
+
+
+@pytest.fixture
+def problems(settings: Load) -> Callable[..., list[str]]:
+    """What is wrong with settings, one line each."""
+
+    def found(*given: object, **named: object) -> list[str]:
+        with pytest.raises(BadSettings) as refused:
+            settings(*given, **named)
+        assert str(refused.value).splitlines() == refused.value.problems
+        return refused.value.problems
+
+    return found
+
+
+Problems = Callable[..., list[str]]
+
+
+def sources(problems: list[str]) -> set[str]:
+    """The settings that problems are about, each as its source names it."""
+    return {line.partition(":")[0] for line in problems}
+
+
+def test_without_any_setting_the_defaults_hold(settings: Load) -> None:
+    assert settings() == Settings()
+    assert settings(environment={"PATH": "/bin", "TCP": "nonsense"}) == Settings()
+
+
+def test_flags_win_over_environment_over_file_over_defaults(settings: Load) -> None:
+    flags = {"shards": "1"}
+    environment = {"PENSTOCK_SHARDS": "2", "PENSTOCK_QUEUES_MAX": "2"}
+    toml = "shards = 3\nqueues_max = 3\ngroups_max = 3"
+    found = settings(flags, environment, toml)
+    assert (found.shards, found.queues_max, found.groups_max) == (1, 2, 3)
+    assert found.partitions_max == Settings().partitions_max
+
+
+def test_what_a_stronger_source_overrides_need_not_be_good(settings: Load) -> None:
+    assert settings({"tcp": "off"}, {"PENSTOCK_TCP": "nonsense"}, "tcp = 5").tcp == "off"
+
+
+def test_there_is_a_sample_of_every_setting() -> None:
+    assert {*SAMPLES, *NUMBERS} == set(names())
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_setting_can_be_set_by_flag_environment_and_file(name: str, settings: Load) -> None:
+    value = SAMPLES.get(name, "77")
+    wanted = int(value) if name in NUMBERS else value
+    by_flag = settings({name: value})
+    assert getattr(by_flag, name) == wanted
+    assert settings({}, {f"PENSTOCK_{name.upper()}": value}) == by_flag
+    assert settings({}, {}, f"{name} = {wanted!r}") == by_flag
+
+
+@pytest.mark.parametrize("name", [*NUMBERS, "store"])
+def test_a_bad_value_is_reported_by_the_name_of_its_source(name: str, problems: Problems) -> None:
+    flag, variable = f"--{name.replace('_', '-')}", f"PENSTOCK_{name.upper()}"
+    for found, shown in (
+        (problems({name: "many"}), flag),
+        (problems({}, {variable: "many"}), variable),
+        (problems({}, {}, f"{name} = 'many'"), f"{name} in penstock.toml"),
+    ):
+        assert len(found) == 1
+        assert sources(found) == {shown}
+
+
+def test_limits_are_those_of_the_settings(settings: Load) -> None:
+    found = settings({name: str(number) for number, name in enumerate(NUMBERS, 100)})
+    limits, tcp = found.limits(), found.tcp_limits()
+    for name in NUMBERS:
+        for part in (limits, tcp):
+            assert getattr(part, name, getattr(found, name)) == getattr(found, name)
+    assert limits.batch_max == found.batch_max
+    assert tcp.stall_ms == found.stall_ms
+
+
+def test_every_setting_says_what_it_is_for() -> None:
+    assert all(about(name).endswith(".") or ":" in about(name) for name in names())
+    with pytest.raises(KeyError):
+        about("colour")
+
+
+def test_a_stranger_in_any_source_is_refused(problems: Problems) -> None:
+    found = problems({"colour": "red"}, {"PENSTOCK_SIZE": "9"}, "shape = 'round'")
+    assert sorted(line.partition(":")[0] for line in found) == [
+        "--colour",
+        "PENSTOCK_SIZE",
+        "shape in penstock.toml",
+    ]
+    assert all("no such setting" in line and "log_format" in line for line in found)
+
+
+def test_the_address_a_client_asks_is_no_setting_of_the_server(settings: Load) -> None:
+    assert settings(environment={"PENSTOCK_SERVER": "127.0.0.1:1"}) == Settings()
+
+
+def test_what_comes_later_is_refused_by_name(problems: Problems) -> None:
+    found = problems({"grpc": ""}, {"PENSTOCK_CAPNP": "x"}, "dialects = ['queen']")
+    assert sorted(line.partition(":")[0] for line in found) == [
+        "--grpc",
+        "PENSTOCK_CAPNP",
+        "dialects in penstock.toml",
+    ]
+    for name in LATER.values():
+        assert any(f"{name} is not part of this version yet" in line for line in found)
+
+
+@pytest.mark.parametrize("store", ["rocksdb:x", "rocksdb:", "postgresql://localhost/x"])
+def test_stores_that_come_later_are_refused_by_name(store: str, problems: Problems) -> None:
+    (line,) = problems({"store": store})
+    assert line.startswith(f"--store: the store {store.partition(':')[0]} is not part of this version yet")
+
+
+@pytest.mark.parametrize("store", ["memory", "", "sqlite:x", "memory:x"])
+def test_a_store_nobody_knows_is_refused(store: str, problems: Problems) -> None:
+    assert problems({"store": store}) == [f"--store: {store!r} is not memory:"]
+
+
+def test_all_unacceptable_numbers_and_names_are_reported_together(problems: Problems) -> None:
+    found = problems(
+        {"shards": "0", "colour": "red", "grpc": ""},
+        {"PENSTOCK_BATCH_MAX": "lots", "PENSTOCK_SIZE": "9"},
+        "wait_ms_max = -1\nstall_ms = 1.5\ntcp = 5",
+    )
+    assert sources(found) == {
+        "--shards",
+        "--colour",
+        "--grpc",
+        "PENSTOCK_BATCH_MAX",
+        "PENSTOCK_SIZE",
+        "wait_ms_max in penstock.toml",
+        "stall_ms in penstock.toml",
+        "tcp in penstock.toml",
+    }
+    assert len(found) == 8
+
+
+def test_all_unacceptable_words_are_reported_together(problems: Problems) -> None:
+    found = problems(
+        {"tcp": "nowhere", "store": "rocksdb:x"},
+        {"PENSTOCK_HTTP": "localhost", "PENSTOCK_LOG_FORMAT": "xml"},
+        "log_level = 'loud'",
+    )
+    assert sources(found) == {
+        "--tcp",
+        "--store",
+        "PENSTOCK_HTTP",
+        "PENSTOCK_LOG_FORMAT",
+        "log_level in penstock.toml",
+    }
+    assert len(found) == 5
+
+
+BOUNDS = {
+    "shards": (1, 4096),
+    "payload_bytes_max": (1, 1 << 28),
+    "batch_max": (1, 10_000_000),
+    "lease_ms_max": (1, None),
+    "wait_ms_max": (0, None),
+    "queues_max": (1, None),
+    "partitions_max": (1, None),
+    "groups_max": (1, None),
+    "frame_bytes_max": (64, 1 << 31),
+    "connections_max": (1, None),
+    "stall_ms": (1, None),
+}
+
+
+def test_every_number_has_a_bound() -> None:
+    assert list(BOUNDS) == NUMBERS
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_number_is_taken_at_its_bound_and_refused_past_it(
+    name: str, settings: Load, problems: Problems
+) -> None:
+    low, high = BOUNDS[name]
+    for value, past in ((low, low - 1), (high, (high or 0) + 1)):
+        if value is not None:
+            assert getattr(settings({name: str(value)}), name) == value
+            assert len(problems({name: str(past)})) == 1
+
+
+@pytest.mark.parametrize("value", ["", "x", "0x10", "1_000", "٣", "true"])
+def test_a_number_is_written_in_digits(value: str, problems: Problems) -> None:
+    assert len(problems({"shards": value})) == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [
+        ("127.0.0.1:0", ("127.0.0.1", 0)),
+        ("localhost:65535", ("localhost", 65535)),
+        ("[::1]:6789", ("::1", 6789)),
+        ("[::]:0", ("::", 0)),
+        ("off", None),
+    ],
+)
+def test_an_address_is_a_host_and_a_port_or_off(
+    value: str, wanted: tuple[str, int] | None, settings: Load
+) -> None:
+    assert address(value) == wanted
+    assert settings({"tcp": value, "http": value}).tcp == value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "localhost",
+        "6789",
+        ":6789",
+        "localhost:",
+        "localhost:http",
+        "h:65536",
+        "h:-1",
+        "h:1 ",
+        "h:٣",
+        "OFF",
+    ],
+)
+@pytest.mark.parametrize("name", ["tcp", "http"])
+def test_anything_else_is_no_address(name: str, value: str, problems: Problems) -> None:
+    with pytest.raises(ValueError):
+        address(value)
+    assert problems({name: value}) == [f"--{name}: {value!r} is not HOST:PORT or off"]
+
+
+@pytest.mark.parametrize(
+    ("name", "good"), [("log_format", "text json"), ("log_level", "debug info warning error")]
+)
+def test_words_are_taken_from_a_list(name: str, good: str, settings: Load, problems: Problems) -> None:
+    for word in good.split():
+        assert getattr(settings({name: word}), name) == word
+        assert len(problems({name: word.upper()})) == 1
+    assert len(problems({name: ""})) == 1
+
+
+# The file.
+
+
+def test_a_file_given_by_name_is_read_instead(settings: Load, tmp_path: Path) -> None:
+    other = tmp_path / "other.toml"
+    other.write_text("shards = 2")
+    assert settings(toml="shards = 1\nqueues_max = 1", file=other) == Settings(shards=2)
+
+
+def test_a_file_given_by_name_must_exist(problems: Problems, tmp_path: Path) -> None:
+    missing = tmp_path / "missing.toml"
+    assert problems(file=missing) == [f"{missing}: can't be read: No such file or directory"]
+    assert len(problems(file=tmp_path)) == 1
+
+
+@pytest.mark.parametrize("content", [b"shards =", b"shards = 1\nshards = 2", b"\xff\xfe"])
+def test_a_broken_file_is_reported(content: bytes, problems: Problems, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.toml"
+    broken.write_bytes(content)
+    (line,) = problems(file=broken)
+    assert line.startswith(f"{broken}: not TOML: ")
+
+
+def test_a_broken_file_is_reported_with_everything_else(problems: Problems) -> None:
+    found = problems({"shards": "0"}, {"PENSTOCK_SIZE": "9"}, "what is this")
+    assert len(found) == 3
+
+
+def test_tables_and_lists_are_no_values(problems: Problems) -> None:
+    assert len(problems(toml="tcp = ['off']\n[unix]\npath = 'x'\n[other]\nx = 1")) == 3
