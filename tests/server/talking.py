@@ -1,0 +1,67 @@
+"""Requests carried out by a core of their own, with neither a server nor a socket between."""
+
+import json
+from typing import Any
+
+import pytest
+
+from penstock.core import commands as core
+from penstock.core.directory import Directory
+from penstock.core.engine import Engine
+from penstock.core.errors import PenstockError
+from penstock.core.limits import Limits
+from penstock.server.dialects import flashq
+
+CONTEXT = flashq.Context("acme", 7, "memory")
+SHARDS = 4
+NOW = 1_700_000_000_000
+UUID = "018bcfe5-67ff-7000-8001-040000000400"
+"""Of the message with offset 1 under partition number 65."""
+
+Request = dict[str, Any]
+Fields = dict[str, Any]
+
+
+def body_of(request: Request) -> bytes:
+    return json.dumps(request).encode()
+
+
+def command_of(cmd: str, **fields: Any) -> core.Command:
+    return flashq.decode(body_of({"cmd": cmd, **fields})).command(CONTEXT)
+
+
+class Talk:
+    """A core, asked in the words of the wire."""
+
+    def __init__(self, *, numbers_made: int = 0) -> None:
+        limits = Limits()
+        self.engine = Engine(limits, Directory(SHARDS, 1, limits), SHARDS)
+        for shard in self.engine.shards:
+            shard.numbers_made = numbers_made
+
+    def ask(self, cmd: str, **fields: Any) -> dict[str, Any]:
+        request = flashq.decode(body_of({"cmd": cmd, **fields}))
+        reply = self.engine.apply(request.command(CONTEXT), NOW)
+        answer: dict[str, Any] = json.loads(flashq.encode(request, reply, CONTEXT))
+        return answer
+
+    def refusal(self, body: bytes) -> dict[str, Any]:
+        """The answer to a request that breaks a rule."""
+        with pytest.raises(PenstockError) as refused:
+            self.engine.apply(flashq.decode(body).command(CONTEXT), NOW)
+        answer: dict[str, Any] = json.loads(flashq.encode_error(refused.value))
+        assert answer["ok"] is False
+        return answer
+
+
+def refusal(cmd: str, **fields: Any) -> dict[str, Any]:
+    return Talk().refusal(body_of({"cmd": cmd, **fields}))
+
+
+def invalid(cmd: str, **fields: Any) -> tuple[str, str]:
+    """Field and accepted of a request that is invalid."""
+    answer = refusal(cmd, **fields)
+    assert answer["code"] == "invalid"
+    details = answer["details"]
+    assert answer["error"] == f"{details['field']} must be {details['accepted']}"
+    return details["field"], details["accepted"]

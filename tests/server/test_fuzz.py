@@ -1,0 +1,484 @@
+"""Tens of thousands of broken frames, driven through a connection without a socket.
+
+Every stream is also cut up by a plain reading of the framing rules, so that it is known how many answers
+there have to be. Waiting pulls are answered by ringing every timer after each stream.
+"""
+
+import asyncio
+import json
+import logging
+import random
+from asyncio import AbstractEventLoop
+from collections import deque
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from penstock.broker.node import Node
+from penstock.core.errors import CODES
+from penstock.core.limits import Limits
+from penstock.server.framing import ABSURD
+from penstock.server.tcp import Connection, TcpLimits, TcpServer
+from penstock.store.memory import MemoryStore
+from tests.serving import framed, packed
+
+FRAME_BYTES_MAX = 8_192
+REQUESTS = 40_000
+STREAMS = 5_000
+FRAMES = 50_000
+"""At least this many in all."""
+MESSAGES_MAX = 2_000
+"""Messages at which the server is replaced by a fresh one, so that its answers stay small."""
+
+
+class Timer:
+    """A call that waits to be made by hand."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self.call = call
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class Loop:
+    """As much of an event loop as a node and a listener need; it runs when it is told to."""
+
+    def __init__(self) -> None:
+        self._soon: deque[Callable[[], None]] = deque()
+        self._timers: list[Timer] = []
+        self._time = 0.0
+
+    def time(self) -> float:
+        self._time += 1e-6
+        return self._time
+
+    def call_soon(self, call: Callable[..., None], *arguments: Any) -> None:
+        self._soon.append(lambda: call(*arguments))
+
+    def call_later(self, delay_s: float, call: Callable[..., None], *arguments: Any) -> Timer:
+        timer = Timer(lambda: call(*arguments))
+        self._timers.append(timer)
+        return timer
+
+    def run(self) -> None:
+        """Make every call that is due."""
+        while self._soon:
+            self._soon.popleft()()
+
+    def ring(self) -> None:
+        """Let every timer end that is set now."""
+        timers, self._timers = self._timers, []
+        for timer in timers:
+            if not timer.cancelled:
+                timer.call()
+        self.run()
+
+
+class Wires(asyncio.Transport):
+    """What a connection writes, kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = bytearray()
+        self.closed = False
+        self.reading = True
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def writelines(self, parts: Any) -> None:
+        assert not self.closed, "nothing is written after the end"
+        self.out += b"".join(parts)
+
+    def pause_reading(self) -> None:
+        assert self.reading
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        assert not self.reading
+        self.reading = True
+
+    def close(self) -> None:
+        self.closed = True
+
+    def abort(self) -> None:
+        self.closed = True
+
+
+class Client:
+    """A connection and the other end of it."""
+
+    def __init__(self, house: "House") -> None:
+        self._loop = house.loop
+        self._wires = Wires()
+        self._connection = Connection(house.server)
+        self._connection.connection_made(self._wires)
+
+    def say(self, *chunks: bytes) -> list[bytes]:
+        """Send chunks; the answers to them."""
+        for chunk in chunks:
+            if not self._wires.closed:
+                assert self._wires.reading, "reading goes on when there is nothing to wait for"
+                self._connection.data_received(chunk)
+                self._loop.run()
+        self._loop.ring()
+        return self._taken()
+
+    def _taken(self) -> list[bytes]:
+        out, self._wires.out = bytes(self._wires.out), bytearray()
+        answers = []
+        while out:
+            end = 4 + int.from_bytes(out[:4], "big")
+            assert end <= len(out), "answers are whole frames"
+            answers.append(out[4:end])
+            out = out[end:]
+        return answers
+
+    def ask(self, **request: Any) -> dict[str, Any]:
+        (answer,) = self.say(packed(request))
+        reply: dict[str, Any] = json.loads(answer)
+        return reply
+
+    @property
+    def closed(self) -> bool:
+        return self._wires.closed
+
+    def leave(self) -> None:
+        if not self.closed:
+            self._connection.eof_received()
+            self._loop.run()
+            assert self.closed
+        self._connection.connection_lost(None)
+        self._loop.run()
+
+
+class House:
+    """A node with its listener, and someone who looks at it now and then."""
+
+    def __init__(self) -> None:
+        self.loop = Loop()
+        self.now = 1_700_000_000_000
+        limits = Limits(
+            queues_max=12, partitions_max=4, groups_max=4, batch_max=1_000, payload_bytes_max=2_000
+        )
+        loop = cast(AbstractEventLoop, self.loop)
+        self._node = Node(MemoryStore(), loop, lambda: self.now, limits, shards=4)
+        self.server = TcpServer(self._node, loop, TcpLimits(frame_bytes_max=FRAME_BYTES_MAX))
+        self._looker = Client(self)
+
+    def look(self) -> list[bytes]:
+        """Everything that can be counted."""
+        return self._looker.say(packed({"cmd": "STATS"}, {"cmd": "LISTQUEUES"}))
+
+    def is_full(self) -> bool:
+        stats = self._looker.ask(cmd="STATS")
+        return bool(stats["queued"] + stats["processing"] + stats["completed"] > MESSAGES_MAX)
+
+    def works(self) -> None:
+        """A message can be pushed, pulled and acked, whatever came before."""
+        client = Client(self)
+        queue = next(iter(self._queues()), "fresh")
+        push = client.ask(cmd="PUSH", queue=queue, data="still here")
+        assert push["ok"], push
+        while True:
+            job = client.ask(cmd="PULL", queue=queue, group="default", timeout=0)["job"]
+            assert client.ask(cmd="ACK", id=job["id"]) == {"ok": True}
+            if job["id"] == push["id"]:
+                assert job["data"] == "still here"
+                break
+        client.leave()
+
+    def _queues(self) -> list[str]:
+        queues = [each["name"] for each in self._looker.ask(cmd="LISTQUEUES")["queues"]]
+        options = [self._looker.ask(cmd="QUEUE", queue=name) for name in queues]
+        return [
+            each["queue"] for each in options if "default" in [at["partition"] for at in each["partitions"]]
+        ]
+
+
+def check_answer(answer: bytes) -> bool:
+    """Whether it is a good answer that says ok."""
+    reply = json.loads(answer)
+    assert isinstance(reply["ok"], bool)
+    if not reply["ok"]:
+        assert reply["code"] in CODES
+        assert isinstance(reply["error"], str)
+        assert reply["code"] != "busy" or "bug" not in reply["error"]
+    return bool(reply["ok"])
+
+
+def answers_due(stream: bytes) -> tuple[int, bool]:
+    """How many answers a stream has to get, and whether it has to be closed after them."""
+    count = at = 0
+    while len(stream) - at >= 4:
+        length = int.from_bytes(stream[at : at + 4], "big")
+        if length > ABSURD * FRAME_BYTES_MAX:
+            return count + 1, True
+        if length <= FRAME_BYTES_MAX and at + 4 + length > len(stream):
+            break
+        count += 1
+        at += 4 + length
+    return count, False
+
+
+# What is sent.
+
+VALID: list[dict[str, Any]] = [
+    {"cmd": "PUSH", "queue": "a", "data": {"n": 1}, "partition": "p"},
+    {"cmd": "PUSH", "queue": "b", "data": "text"},
+    {"cmd": "PUSHB", "queue": "a", "messages": [1, [2], {"three": 3}]},
+    {"cmd": "PUSHB", "queue": "b", "jobs": [{"data": 1, "partition": "p"}, {"data": [2]}]},
+    {"cmd": "PULL", "queue": "a", "timeout": 1_000, "group": "g", "lease_ms": 1_000, "from": "all"},
+    {"cmd": "PULL", "queue": "empty", "partition": "p", "from": 5},
+    {"cmd": "PULLB", "queue": "a", "count": 3, "min_count": 2, "timeout": 0, "compact": True},
+    {"cmd": "PULLB", "queue": "b", "count": 2, "timeout": 0},
+    {"cmd": "ACK", "id": 17179869184},
+    {"cmd": "ACK", "lease": "79228162532711081671548469249"},
+    {"cmd": "ACKB", "ids": [17179869184, "17179869185"], "group": "g"},
+    {"cmd": "FAIL", "id": "018bcfe5-67ff-7000-8001-040000000400", "error": "boom"},
+    {"cmd": "FAIL", "ids": [17179869184], "lease": "1"},
+    {"cmd": "EXTEND", "id": 17179869184, "lease_ms": 5_000},
+    {"cmd": "READ", "queue": "a", "offset": 0, "partition": "p", "max_count": 5, "max_bytes": 500},
+    {"cmd": "OFFSETS", "queue": "a", "at": 1_700_000_000_000},
+    {"cmd": "QUEUE", "queue": "a"},
+    {"cmd": "QUEUE", "queue": "c", "options": {"lease_ms": 5_000, "completed_retention_ms": 0}},
+    {"cmd": "LISTQUEUES"},
+    {"cmd": "GETSTATE", "id": 17179869184, "group": "g"},
+    {"cmd": "STATS"},
+]
+FIELDS = sorted({field for request in VALID for field in request} | {"reqId", "delay", "colour", "ops", ""})
+COMMANDS = sorted({request["cmd"] for request in VALID} | {"TX", "KVSET", "nope", ""})
+STRANGE: list[Any] = [
+    None,
+    True,
+    0,
+    -1,
+    1.5,
+    1e308,
+    1 << 31,
+    (1 << 53) - 1,
+    1 << 53,
+    (1 << 63) - 1,
+    1 << 63,
+    1 << 64,
+    -(1 << 63),
+    -(1 << 70),
+    10**40,
+    "",
+    "a",
+    "all",
+    "default",
+    "\0",
+    "é漢🦀\u202e",
+    "x" * 300,
+    "-1",
+    "٣",
+    "18446744073709551616",
+    [],
+    [1],
+    [None],
+    {},
+    {"data": 1},
+    {"lease_ms": -5},
+    [[1]] * 3,
+    {"a": {"b": "[{"}},
+    list(range(1_100)),
+]
+TEXTS = [
+    b"NaN",
+    b"1e999",
+    b"-0",
+    b"01",
+    b"1.",
+    b'"\\ud800"',
+    b'"\\ud83e\\udd80"',
+    b'"\\u0000"',
+    b'"\\x"',
+    b'"\x01"',
+    b'"\xff"',
+    b'"\xed\xa0\x80"',
+    b"[" * 300 + b"]" * 300,
+    b"[" * 3_000 + b"]" * 3_000,
+    b'{"a":' * 700 + b"1" + b"}" * 700,
+    b"[" * 2_000,
+    b"9" * 4_500,
+    b"tru",
+    b"{",
+    b"",
+]
+"""Values as they stand in a frame, good and bad."""
+
+
+def written(request: dict[str, Any]) -> bytes:
+    return json.dumps(request, ensure_ascii=False).encode()
+
+
+class Sender:
+    """Makes frames out of chance."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self._kinds = [
+            self.noise,
+            self.valid,
+            self.flipped,
+            self.cut,
+            self.swapped,
+            self.mistyped,
+            self.mistyped,
+            self.misspelt,
+            self.misspelt,
+            self.doubled,
+            self.spliced,
+        ]
+
+    def body(self) -> bytes:
+        return self.random.choice(self._kinds)()[:FRAME_BYTES_MAX]
+
+    def request(self) -> dict[str, Any]:
+        request = dict(self.random.choice(VALID))
+        if self.random.random() < 0.3:
+            request["reqId"] = self.random.choice([1, "r", 1 << 70, -5])
+        return request
+
+    def valid(self) -> bytes:
+        return written(self.request())
+
+    def noise(self) -> bytes:
+        begin = self.random.choice([b"", b"{", b'{"', b'{"cmd":"', b"\x81\xa3cmd"])
+        return begin + self.random.randbytes(self.random.choice([0, 1, 2, 10, 100]))
+
+    def flipped(self) -> bytes:
+        """Some bits are wrong."""
+        body = bytearray(self.valid())
+        for _ in range(self.random.choice([1, 1, 1, 2, 10])):
+            body[self.random.randrange(len(body))] ^= 1 << self.random.randrange(8)
+        return bytes(body)
+
+    def cut(self) -> bytes:
+        """Something is missing or repeated."""
+        body = self.valid()
+        low, high = sorted(self.random.choices(range(len(body) + 1), k=2))
+        return body[:low] + body[high:] if self.random.random() < 0.5 else body[:high] + body[low:]
+
+    def swapped(self) -> bytes:
+        """The command of one request with the fields of another."""
+        request = self.request()
+        request["cmd"] = self.random.choice(COMMANDS)
+        if self.random.random() < 0.5:
+            request.pop(self.random.choice(list(request)))
+        return written(request)
+
+    def mistyped(self) -> bytes:
+        """A field has a value of another kind, or there is one that is not known."""
+        request = self.request()
+        field = self.random.choice(list(request) if self.random.random() < 0.7 else FIELDS)
+        request[field] = self.random.choice(STRANGE)
+        return written(request)
+
+    def misspelt(self) -> bytes:
+        """A field has a value that JSON does not know, or that is nested deep."""
+        request = self.request()
+        request[self.random.choice(list(request) if self.random.random() < 0.7 else FIELDS)] = "@"
+        return written(request).replace(b'"@"', self.random.choice(TEXTS), 1)
+
+    def doubled(self) -> bytes:
+        """Fields come twice."""
+        return self.valid()[:-1] + b"," + written(self.request())[1:]
+
+    def spliced(self) -> bytes:
+        """Two requests, run together."""
+        between = self.random.choice([b"", b" ", b"\n", b",", b"\0"])
+        return self.valid() + between + self.valid()
+
+    def stream(self) -> bytes:
+        """A few frames, some with a wrong length."""
+        stream = b"".join(self._framed(self.body()) for _ in range(self.random.randrange(1, 5)))
+        if self.random.random() < 0.2:
+            place = self.random.randrange(len(stream))
+            stream = stream[:place] + self.random.randbytes(self.random.randrange(1, 9)) + stream[place:]
+        return stream
+
+    def _framed(self, body: bytes) -> bytes:
+        chance = self.random.random()
+        if chance < 0.7:
+            return framed(body)
+        if chance < 0.8:
+            return framed(body)[:-1]
+        if chance < 0.9:
+            length = max(len(body) + self.random.randrange(-3, 4), 0)
+        elif chance < 0.95:
+            length = self.random.choice([FRAME_BYTES_MAX, FRAME_BYTES_MAX + 1, ABSURD * FRAME_BYTES_MAX])
+            body = body.ljust(self.random.choice([0, FRAME_BYTES_MAX, FRAME_BYTES_MAX + 1]))
+        else:
+            length = self.random.choice([ABSURD * FRAME_BYTES_MAX + 1, (1 << 32) - 1, 0x47455420])
+        return length.to_bytes(4, "big") + body
+
+    def chunks(self, stream: bytes) -> list[bytes]:
+        """The stream in pieces, cut anywhere."""
+        chunks = []
+        while stream:
+            size = self.random.choice([1, 3, 4, 5, 50, 500, len(stream)])
+            chunks.append(stream[:size])
+            stream = stream[size:]
+        return chunks
+
+
+def complaints(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_every_broken_request_gets_one_answer_and_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    sender = Sender(seed=1)
+    house = House()
+    client = Client(house)
+    seen: list[bytes] | None = None
+    oks = 0
+    for number in range(REQUESTS):
+        body = sender.body()
+        seen = seen or house.look()
+        answers = client.say(framed(body))
+        assert len(answers) == 1, body
+        assert not client.closed, body
+        if check_answer(answers[0]):
+            oks += 1
+            house.now += 100
+            seen = None
+        else:
+            assert house.look() == seen, body
+        if number % 500 == 0 and house.is_full():
+            house.works()
+            house, seen = House(), None
+            client = Client(house)
+    house.works()
+    assert REQUESTS // 20 < oks < REQUESTS // 2
+    assert complaints(caplog) == []
+
+
+def test_every_frame_of_a_broken_stream_gets_one_answer_or_the_stream_is_closed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    sender = Sender(seed=2)
+    house = House()
+    frames = ends = 0
+    for number in range(STREAMS):
+        client = Client(house)
+        stream = sender.stream()
+        answers = client.say(*sender.chunks(stream))
+        count, closed = answers_due(stream)
+        assert (len(answers), client.closed) == (count, closed), stream
+        for answer in answers:
+            check_answer(answer)
+        client.leave()
+        frames += count
+        ends += closed
+        if number % 500 == 0 and house.is_full():
+            house.works()
+            house = House()
+    house.works()
+    assert ends > STREAMS // 50
+    assert REQUESTS + frames >= FRAMES
+    assert complaints(caplog) == []
