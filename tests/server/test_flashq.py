@@ -35,7 +35,6 @@ SETTLE_ALL = {"ids": [1, 2], "lease": "3", "group": "g"}
         ("PUSHB", {"queue": "q", "messages": [1, "b"]}, core.Push("acme", "q", [b"1", b'"b"'], "default")),
         ("PUSHB", {"queue": "q", "messages": [1], "partition": "p"}, core.Push("acme", "q", [b"1"], "p")),
         ("PUSHB", {"queue": "q", "messages": []}, core.Push("acme", "q", [], "default")),
-        ("PUSHB", {"queue": "q", "jobs": []}, core.PushMany("acme", "q", [])),
         (
             "PUSHB",
             {"queue": "q", "jobs": [{"data": 1}, {"data": 2}]},

@@ -93,6 +93,9 @@ class Wires(asyncio.Transport):
         assert not self.closed, "nothing is written after the end"
         self.out += b"".join(parts)
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def pause_reading(self) -> None:
         assert self.reading
         self.reading = False

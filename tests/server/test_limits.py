@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.core.limits import Limits
+from penstock.server.framing import ABSURD
 from tests.serving import Raw, Server, framed, pull, pull_all, push, refused, state
 
 FRAME_BYTES_MAX = 65_536
@@ -177,6 +178,6 @@ def test_a_frame_over_the_limit_is_skipped_and_the_connection_goes_on(narrow: Ra
 
 
 def test_a_frame_far_over_the_limit_is_skipped_and_the_connection_goes_on(narrow: Raw) -> None:
-    narrow.send(framed(bytes(16 * FRAME_BYTES_MAX)), {"cmd": "STATS"})
+    narrow.send(framed(bytes(ABSURD * FRAME_BYTES_MAX)), {"cmd": "STATS"})
     assert refused(narrow.receive(), "invalid", "frame")
     assert narrow.receive()["ok"]

@@ -46,7 +46,7 @@ def depth(text: str) -> int:
 
 def too_deep(frame: bytes, wrapped: int) -> bool:
     try:
-        check_depth(frame, wrapped)
+        check_depth(frame, wrapped, len(frame))
     except Invalid:
         return True
     return False
@@ -80,7 +80,7 @@ def test_a_payload_may_be_nested_128_deep_and_not_deeper(wrapped: int, kinds: st
 
 def test_the_refusal_says_how_deep_a_payload_may_be() -> None:
     with pytest.raises(Invalid) as refused:
-        check_depth(in_frame(nested("1", DEPTH_MAX + 1), 1), 1)
+        check_depth(in_frame(nested("1", DEPTH_MAX + 1), 1), 1, 2 * (DEPTH_MAX + 1) + 1)
     assert refused.value.details == {"field": "payload", "accepted": "nested at most 128 deep"}
 
 

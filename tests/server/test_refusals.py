@@ -260,7 +260,7 @@ def test_a_batch_is_either_messages_or_jobs() -> None:
 
 def test_an_empty_batch_is_refused() -> None:
     assert invalid("PUSHB", queue="q", messages=[])[0] == "messages"
-    assert invalid("PUSHB", queue="q", jobs=[])[0] == "messages"
+    assert invalid("PUSHB", queue="q", jobs=[])[0] == "jobs"
 
 
 TEXT, NUMBER = "a string", "an integer"

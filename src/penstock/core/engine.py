@@ -46,7 +46,7 @@ from penstock.core.commands import (
 from penstock.core.directory import Directory
 from penstock.core.errors import Conflict, Invalid, NotFound
 from penstock.core.ids import OFFSET_BITS, parse_lease
-from penstock.core.limits import Limits, check_range
+from penstock.core.limits import Limits, check_queue_name, check_range
 from penstock.core.model import Lease, Queue, QueueOptions
 from penstock.core.pop import check_group, check_pop, new_group, pop
 from penstock.core.push import check_partitions, check_payloads, push
@@ -133,6 +133,7 @@ class Engine:
     def _known(self, tenant: str, name: str) -> Queue:
         queue = self.queues.get((tenant, name))
         if queue is None:
+            check_queue_name(name)
             raise NotFound(f"there is no queue {name}")
         return queue
 

@@ -42,7 +42,7 @@ def pop(shard: Shard, queue: Queue, group: Group, command: Pop, now: int) -> Pop
     """Deliver what a checked command may have."""
     if command.min_count > 1 and _available(group, queue, command) < command.min_count:
         return Popped(queue, None, [])
-    expires_at = now + (command.lease_ms or queue.options.lease_ms)
+    expires_at = now + (command.lease_ms or min(queue.options.lease_ms, shard.limits.lease_ms_max))
     taking = _Taking(shard, queue, group, command.count, shard.limits.pop_bytes_max, expires_at, now, [], [])
     if command.partition is None:
         taking.take_in_turn()

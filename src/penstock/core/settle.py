@@ -235,7 +235,7 @@ def _gaps(run: LeaseRun) -> Iterator[tuple[int, int]]:
 
 
 def _prolong(shard: Shard, lease: Lease, lease_ms: int | None, now: int) -> int:
-    expires_at = now + (lease_ms or lease.queue.options.lease_ms)
+    expires_at = now + (lease_ms or min(lease.queue.options.lease_ms, shard.limits.lease_ms_max))
     for run in lease.runs:
         run.expires_at = max(run.expires_at, expires_at)
     due_at = min(run.expires_at for run in lease.runs)

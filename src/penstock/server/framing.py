@@ -8,7 +8,7 @@ from collections.abc import Generator
 
 HEAD = 4
 """Bytes of the length."""
-ABSURD = 16
+ABSURD = 4
 """A length of more than this many times the limit is not a length."""
 
 
@@ -48,6 +48,11 @@ class Frames:
         """Bytes of a skipped frame still to come."""
 
     @property
+    def waiting(self) -> int:
+        """Bytes that have come and are not taken yet."""
+        return self._size
+
+    @property
     def partial(self) -> bool:
         """Whether a frame has begun and is not complete."""
         return self._size > 0 or self._skip > 0
@@ -73,7 +78,7 @@ class Frames:
         if self._size < self._want:
             return
         data = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
-        at, size = 0, len(data)
+        at, size, want = 0, len(data), HEAD
         try:
             while size - at >= HEAD:
                 length = int.from_bytes(data[at : at + HEAD], "big")
@@ -84,19 +89,17 @@ class Frames:
                     at, self._skip = min(end, size), max(end - size, 0)
                     yield TooLong(length)
                 elif end > size:
-                    self._want = end - at
+                    want = end - at
                     return
                 else:
                     body = data[at + HEAD : end]
                     at = end
                     yield body
-            self._want = HEAD
         finally:
             rest = data[at:]
             self._chunks = [rest] if rest else []
             self._size = len(rest)
-            if size - at < HEAD:
-                self._want = HEAD
+            self._want = want
 
 
 def frame(body: bytes) -> tuple[bytes, bytes]:

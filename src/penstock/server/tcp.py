@@ -8,6 +8,7 @@ carried out all the same).
 import asyncio
 import logging
 from asyncio import AbstractEventLoop
+from collections import deque
 from typing import cast
 
 from msgspec import UNSET, Struct
@@ -17,6 +18,7 @@ from penstock.core.commands import Reply
 from penstock.core.errors import Busy, Invalid, PenstockError, Unsupported
 from penstock.core.model import DEFAULT
 from penstock.server.dialects import flashq
+from penstock.server.dialects.flashq.requests import WAIT_MS
 from penstock.server.framing import Frames, Lost, TooLong, frame
 from penstock.server.payloads import check_text
 
@@ -24,6 +26,8 @@ logger = logging.getLogger("penstock.tcp")
 
 STALL_CHECK_S = 1.0
 """How often stalled clients are looked for."""
+WRITE_BYTES = 256 * 1024
+"""Bytes of answers encoded before they are handed to the socket."""
 FRAME_STALLS = 10
 """A frame must be complete within this many times ``stall_ms``, however steadily it dribbles in."""
 
@@ -42,13 +46,16 @@ class TcpLimits(Struct, frozen=True):
     turn_ms: int = 5
     """How long they may take together; the one that crosses the line is the last."""
     buffer_bytes_max: int = 1024 * 1024
-    """Unsent bytes of one connection before reading from it stops."""
+    """Bytes of one connection that wait to be read by the client, or to be carried out by us."""
     stall_ms: int = 30_000
     """How long a client may take to finish a frame it began, or to read what it was sent."""
 
 
 Ticket = tuple[flashq.Request, int]
 """A request, and its number among those answered in order (-1 if it has a reqId)."""
+
+Answer = tuple[flashq.Request | None, Reply | PenstockError | bytes]
+"""A request and what it is answered with; bytes are encoded already. Others are when they leave."""
 
 
 class Connection(asyncio.Protocol):
@@ -60,26 +67,35 @@ class Connection(asyncio.Protocol):
         self._limits = server.limits
         self._frames = Frames(server.limits.frame_bytes_max)
         self._transport: asyncio.Transport
-        self._out: list[bytes] = []
         self._in_flight = 0
-        """Requests the node has and has not answered."""
+        """Requests whose answers have not left yet."""
         self._asked = 0
         """Requests without a reqId so far."""
-        self._sent = 0
-        """How many of them have been answered."""
-        self._held: dict[int, bytes] = {}
+        self._next = 0
+        """Number of the next of them to be answered."""
+        self._held: dict[int, Answer] = {}
         """Answers that are there before an earlier one is."""
+        self._ready: deque[Answer] = deque()
+        """Answers that may leave, as fast as the client reads."""
         self._write_paused = False
         self._read_paused = False
         self._pump_planned = False
+        self._eof = False
+        """The client sends nothing more."""
         self._ending = False
         """No more requests are taken; the connection closes with its last answer."""
-        self._closed = False
+        self._lost = False
+        """The connection is gone."""
         self._began_at = 0.0
         """When the client began the frame it has not finished; 0 if it owes nothing."""
-        self._moved_at = 0.0
-        """When bytes last moved while one side waited for the other."""
-        self.context = flashq.Context(DEFAULT, server.next_owner(), self._node.durability)
+        self._came_at = 0.0
+        """When more of that frame last came."""
+        self._went_at = 0.0
+        """When the client last read some of what it was sent."""
+        self._unsent = 0
+        """Bytes the client had not read when that was last looked at."""
+        wait_ms = min(WAIT_MS, self._node.limits.wait_ms_max)
+        self.context = flashq.Context(DEFAULT, server.next_owner(), self._node.durability, wait_ms)
 
     # Called by the event loop.
 
@@ -93,36 +109,36 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._ending:
             return
-        if not self._pump_planned and not self._read_paused:
+        if not self._pump_planned and not self._blocked():
             body = self._frames.whole(data)
             if body is not None:
                 self._request(body)
-                if self._blocked():
-                    self._read_or_not(paused=True)
                 return
         self._frames.feed(data)
         if not self._pump_planned:
             self._pump()
 
     def eof_received(self) -> bool:
-        """The client sends nothing more: nobody waits for it, and what is in flight is answered first."""
-        self._ending = True
+        """The client sends nothing more: nobody waits for it, and what has come is answered first."""
+        self._eof = True
         self._node.give_up(self)
-        self._close_if_done()
+        if not self._pump_planned:
+            self._pump()
         return True
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._ending = self._closed = True
+        self._ending = self._lost = True
+        self._ready.clear()
+        self._held.clear()
         self._node.forget(self)
         self._server.gone(self)
 
     def pause_writing(self) -> None:
         self._write_paused = True
-        self._moved_at = self._server.loop.time()
 
     def resume_writing(self) -> None:
         self._write_paused = False
-        self._plan_pump()
+        self.flush()
 
     # Requests.
 
@@ -139,36 +155,48 @@ class Connection(asyncio.Protocol):
             while left and not self._ending and not self._blocked():
                 body = next(frames, None)
                 if body is None:
+                    self._ending = self._eof
                     break
+                self._began_at = 0.0
                 self._request(body)
                 left = left - 1 if self._server.loop.time() < over_at else 0
         except Lost:
             accepted = (
                 f"a 4-byte big-endian length up to {self._limits.frame_bytes_max}, then that many bytes"
             )
-            self._refuse(Invalid("frame", accepted))
+            self._refuse(Invalid("frame", f"{accepted} (lines of JSON are not supported yet)"))
             return
         finally:
             frames.close()
+        if self._eof:
+            self._node.give_up(self)
+        if self._ending:
+            self._close_if_done()
+            return
         if not left:
             self._plan_pump()
-        self._read_or_not(not left or self._blocked())
+        self._read_or_not(blocked=not left or self._blocked())
 
     def _plan_pump(self) -> None:
-        if not self._pump_planned and not self._closed:
+        if not self._pump_planned and not self._ending:
             self._pump_planned = True
             self._server.loop.call_soon(self._pump)
 
-    def _read_or_not(self, paused: bool) -> None:
-        if paused != self._read_paused and not self._closed:
+    def _read_or_not(self, blocked: bool) -> None:
+        """Stop reading when enough has come that can't be carried out yet.
+
+        A little is always read, because a client that goes away is only noticed by reading.
+        """
+        paused = blocked and self._frames.waiting > self._limits.buffer_bytes_max
+        if paused != self._read_paused and not self._lost:
             self._read_paused = paused
             if paused:
                 self._transport.pause_reading()
             else:
                 self._transport.resume_reading()
-        if not paused and self._frames.partial:
-            self._moved_at = self._server.loop.time()
-            self._began_at = self._began_at or self._moved_at
+        if not blocked and self._frames.partial:
+            self._came_at = self._server.loop.time()
+            self._began_at = self._began_at or self._came_at
         else:
             self._began_at = 0.0
 
@@ -186,70 +214,81 @@ class Connection(asyncio.Protocol):
         except PenstockError as error:
             self._answer_at_once(body, error)
             return
-        number = -1
-        if request.reqId is UNSET:
-            number = self._asked
-            self._asked = number + 1
         self._in_flight += 1
-        self._node.ask(self, (request, number), command)
+        self._node.ask(self, (request, self._number() if request.reqId is UNSET else -1), command)
+
+    def _number(self) -> int:
+        """The place of a request among those answered in order."""
+        self._asked += 1
+        return self._asked - 1
 
     def _answer_at_once(self, body: bytes | TooLong, error: PenstockError) -> None:
         """A request that never reached the core: answered in its turn."""
         request_id = UNSET if isinstance(body, TooLong) else flashq.request_id(body)
-        number = -1
-        if request_id is UNSET:
-            number = self._asked
-            self._asked = number + 1
-        self._send(number, flashq.encode_error(error, request_id))
+        self._in_flight += 1
+        number = self._number() if request_id is UNSET else -1
+        self._put(number, (None, flashq.encode_error(error, request_id)))
         self.flush()
 
     # Answers: called by the node.
 
     def answered(self, ticket: object, reply: Reply | PenstockError) -> None:
-        request, number = cast(Ticket, ticket)
-        self._in_flight -= 1
-        if self._closed:
-            return
-        try:
-            body = flashq.encode(request, reply, self.context)
-        except Exception:
-            logger.exception("bug: the answer to %s could not be encoded", type(request).__name__)
-            body = flashq.encode_error(Busy("the server met a bug of its own"), request.reqId)
-        self._send(number, body)
+        if not self._lost:
+            request, number = cast(Ticket, ticket)
+            self._put(number, (request, reply))
 
-    def _send(self, number: int, body: bytes) -> None:
+    def _put(self, number: int, answer: Answer) -> None:
         """Put an answer where ``flush`` takes it, in order if it has a number."""
         if number < 0:
-            self._out += frame(body)
-        elif number != self._sent:
-            self._held[number] = body
+            self._ready.append(answer)
+        elif number != self._next:
+            self._held[number] = answer
         else:
-            self._out += frame(body)
-            self._sent = number + 1
-            while self._held and self._sent in self._held:
-                self._out += frame(self._held.pop(self._sent))
-                self._sent += 1
+            self._ready.append(answer)
+            self._next = number + 1
+            while self._held and self._next in self._held:
+                self._ready.append(self._held.pop(self._next))
+                self._next += 1
 
     def flush(self) -> None:
-        if self._out and not self._closed:
-            out, self._out = self._out, []
+        """Send what may leave. What the client does not read yet is not even encoded."""
+        ready = self._ready
+        while ready and not self._write_paused:
+            out: list[bytes] = []
+            size = 0
+            while ready and size < WRITE_BYTES:
+                body = self._encoded(*ready.popleft())
+                out += frame(body)
+                size += len(body)
+                self._in_flight -= 1
             self._transport.writelines(out)
-        if self._read_paused and not self._blocked():
+        if (self._frames.waiting or self._eof) and not self._blocked():
             self._plan_pump()
         if self._ending:
             self._close_if_done()
 
+    def _encoded(self, request: flashq.Request | None, reply: Reply | PenstockError | bytes) -> bytes:
+        if isinstance(reply, bytes):
+            return reply
+        assert request is not None
+        try:
+            return flashq.encode(request, reply, self.context)
+        except Exception:
+            logger.exception("bug: the answer to %s could not be encoded", type(request).__name__)
+            return flashq.encode_error(Busy("the server met a bug of its own"), request.reqId)
+
     # The end.
 
     def _close_if_done(self) -> None:
-        if not self._in_flight and not self._closed:
-            self._closed = True
+        if not self._in_flight and not self._lost:
             self._transport.close()
 
     def _refuse(self, error: PenstockError) -> None:
-        """Say why, and close once everything before it has been answered."""
-        self._send(-1, flashq.encode_error(error))
+        """Say why, after everything before it has been answered, and close."""
         self._ending = True
+        self._node.give_up(self)
+        self._in_flight += 1
+        self._put(self._number(), (None, flashq.encode_error(error)))
         self.flush()
 
     def end(self) -> None:
@@ -258,19 +297,21 @@ class Connection(asyncio.Protocol):
         self._close_if_done()
 
     def abort(self) -> None:
-        if not self._closed:
+        if not self._lost:
             self._transport.abort()
 
     def check_stall(self, now: float) -> None:
         """Close the connection if the client has not done its part for too long."""
         stall_s = self._limits.stall_ms / 1000
-        if self._write_paused:
-            stalled = now - self._moved_at > stall_s
-        elif self._began_at:
-            stalled = now - self._moved_at > stall_s or now - self._began_at > FRAME_STALLS * stall_s
-        else:
-            stalled = False
-        if stalled:
+        unsent, before = self._transport.get_write_buffer_size(), self._unsent
+        if unsent < before or not before:
+            self._went_at = now
+        self._unsent = unsent
+        writing = unsent > 0 and now - self._went_at > stall_s
+        reading = self._began_at > 0 and (
+            now - self._came_at > stall_s or now - self._began_at > FRAME_STALLS * stall_s
+        )
+        if reading or writing:
             logger.warning("connection closed: the client stalled for %d ms", self._limits.stall_ms)
             self.abort()
 

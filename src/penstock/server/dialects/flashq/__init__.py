@@ -26,8 +26,9 @@ def decode(body: bytes) -> Request:
         raise Invalid("payload", "nested less deep") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise explain(body, error) from None
-    if request.wrapped:
-        check_depth(body, request.wrapped)
+    wrapped, longest = request.nested()
+    if wrapped:
+        check_depth(body, wrapped, longest)
     return request
 
 

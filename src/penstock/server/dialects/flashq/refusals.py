@@ -147,7 +147,8 @@ _WORDS = {
 }
 
 
-_INNER: dict[str, type[Struct]] = {"options": OptionsIn, "jobs[...]": JobIn}
+_INNER: dict[str, type[Struct]] = {"options": OptionsIn, "jobs": JobIn}
+_INDEX = re.compile(r"\[[^]]*\]")
 
 
 def explain(body: bytes, error: Exception) -> PenstockError:
@@ -174,7 +175,7 @@ def _explain_field(text: str, kind: type[Request]) -> PenstockError:
         field = unknown.group(1)
         if field in OPTIONS_LATER:
             return Unsupported(f"{field} is not supported yet by this server")
-        inner: type[Struct] = _INNER.get(where, kind)
+        inner: type[Struct] = _INNER.get(_INDEX.sub("", where), kind)
         known = ", ".join(each.encode_name for each in msgspec.structs.fields(inner))
         return Invalid(field, f"left out; known here are {known}")
     if missing := _MISSING.search(text):

@@ -16,7 +16,7 @@ from penstock.server.dialects.flashq import replies
 from penstock.server.dialects.flashq.replies import Id, RequestId, array, shown, shown_all
 
 WAIT_MS = 60_000
-"""How long PULL and PULLB wait when they do not say."""
+"""How long PULL and PULLB wait when they do not say, if the server lets anyone wait that long."""
 
 
 class Context(Struct, frozen=True, gc=False):
@@ -27,6 +27,8 @@ class Context(Struct, frozen=True, gc=False):
     """Number of the connection."""
     durability: str
     """What a commit of this server survives."""
+    wait_ms: int = WAIT_MS
+    """How long PULL and PULLB wait when they do not say."""
 
 
 class Request(Struct, tag_field="cmd", forbid_unknown_fields=True, gc=False, kw_only=True):
@@ -34,10 +36,9 @@ class Request(Struct, tag_field="cmd", forbid_unknown_fields=True, gc=False, kw_
 
     reqId: RequestId | UnsetType = UNSET
 
-    @property
-    def wrapped(self) -> int:
-        """Levels of nesting around a payload; 0 if the command carries none."""
-        return 0
+    def nested(self) -> tuple[int, int]:
+        """Levels of nesting around its payloads, and the length of the longest; 0 if it has none."""
+        return 0, 0
 
     def command(self, context: Context) -> core.Command:
         raise NotImplementedError
@@ -54,9 +55,8 @@ class Push(Request, tag="PUSH", gc=False, kw_only=True):
     data: Raw
     partition: str = DEFAULT
 
-    @property
-    def wrapped(self) -> int:
-        return 1
+    def nested(self) -> tuple[int, int]:
+        return 1, len(self.data)
 
     def command(self, context: Context) -> core.Command:
         return core.Push(context.tenant, self.queue, [self.data], self.partition)
@@ -80,9 +80,10 @@ class PushBatch(Request, tag="PUSHB", gc=False, kw_only=True):
     jobs: list[JobIn] | UnsetType = UNSET
     partition: str = DEFAULT
 
-    @property
-    def wrapped(self) -> int:
-        return 2 if self.jobs is UNSET else 3
+    def nested(self) -> tuple[int, int]:
+        if self.jobs is not UNSET:
+            return 3, max(map(len, map(_data, self.jobs)), default=0)
+        return 2, max(map(len, self.messages), default=0) if self.messages is not UNSET else 0
 
     def command(self, context: Context) -> core.Command:
         if self.jobs is UNSET:
@@ -91,6 +92,8 @@ class PushBatch(Request, tag="PUSHB", gc=False, kw_only=True):
             return core.Push(context.tenant, self.queue, self.messages, self.partition)  # type: ignore[arg-type]
         if self.messages is not UNSET:
             raise Invalid("jobs", "given without messages")
+        if not self.jobs:
+            raise Invalid("jobs", "a list of one or more")
         if self.partition != DEFAULT:
             raise Invalid("partition", "given in each of the jobs")
         return core.PushMany(context.tenant, self.queue, self._by_partition(self.jobs))
@@ -128,7 +131,7 @@ class PushBatch(Request, tag="PUSHB", gc=False, kw_only=True):
 
 class Pull(Request, tag="PULL", gc=False, kw_only=True):
     queue: str
-    timeout: int = WAIT_MS
+    timeout: int | UnsetType = UNSET
     group: str = DEFAULT
     partition: str | None = None
     lease_ms: int | None = None
@@ -144,7 +147,7 @@ class Pull(Request, tag="PULL", gc=False, kw_only=True):
             self.partition,
             self.lease_ms,
             self.start,
-            self.timeout,
+            context.wait_ms if self.timeout is UNSET else self.timeout,
             context.owner,
         )
 
@@ -190,7 +193,7 @@ class PullBatch(Pull, tag="PULLB", gc=False, kw_only=True):
             self.partition,
             self.lease_ms,
             self.start,
-            self.timeout,
+            context.wait_ms if self.timeout is UNSET else self.timeout,
             context.owner,
         )
 
