@@ -1,9 +1,8 @@
 # Two commands matter: `make serve` runs the server, `make test` proves it. Each sets up what it needs.
 
-PYTHON ?= python3.11
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
 STEPS  ?= 1000000
 SEED   ?= 1
-LOCKED := requirements/dev.txt requirements/bench.txt
 BIN    := .venv/bin
 
 .PHONY: help setup serve test check format sim bench lock clean
@@ -15,7 +14,8 @@ setup: .venv/installed.txt   ## make .venv with everything in it (once)
 
 # The stamp is newer than the lock and the project file, or the environment is made again from them.
 .venv/installed.txt: requirements/dev.txt pyproject.toml
-	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 is needed; set PYTHON=/path/to/python3.11"; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11"; exit 1; }
 	@if command -v uv >/dev/null; then \
 	  set -e; uv venv --quiet --allow-existing --python $(PYTHON) .venv; \
 	  uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements/dev.txt; \

@@ -152,8 +152,23 @@ class Pull(Request, tag="PULL", gc=False, kw_only=True):
         )
 
     def reply(self, reply: core.Popped, context: Context) -> Struct:
-        jobs = _jobs(reply)
-        return replies.OkJob(ok=True, job=jobs[0] if jobs else None, reqId=self.reqId)
+        if not reply.deliveries:
+            return replies.OkJob(ok=True, job=None, reqId=self.reqId)
+        (each,) = reply.deliveries
+        (payload,) = each.payloads()
+        job = replies.Job(
+            shown(each.first),
+            reply.queue.name,
+            each.partition,
+            each.offset,
+            Raw(payload),
+            each.created_at,
+            each.failures,
+            0,
+            reply.lease,
+            each.expires_at,
+        )
+        return replies.OkJob(ok=True, job=job, reqId=self.reqId)
 
 
 def _jobs(popped: core.Popped) -> list[replies.Job]:
