@@ -21,7 +21,7 @@ setup: .venv/installed.txt   ## make .venv with everything in it (once)
 	  uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements/dev.txt; \
 	  uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .; \
 	else \
-	  set -e; [ -x $(BIN)/python ] || $(PYTHON) -m venv .venv; \
+	  set -e; $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || $(PYTHON) -m venv --clear .venv; \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt; \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .; \
 	fi
@@ -54,6 +54,7 @@ bench: .venv/bench.txt   ## figures of this machine, side by side with a peer
 	@$(BIN)/python -m bench.wire
 
 lock:           ## write requirements/*.txt anew (needs uv)
+	@command -v uv >/dev/null || { echo "uv is needed to lock: pip install uv"; exit 1; }
 	@uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url \
 	  --extra dev pyproject.toml -o requirements/dev.txt
 	@uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url \

@@ -338,8 +338,8 @@ def test_queues_are_a_table_in_columns(cli: Run, wire: Wire, queue: str) -> None
 
 def test_queues_are_json_one_object_a_line(cli: Run, wire: Wire, queue: str) -> None:
     push(wire, queue, 1)
-    found = {each["name"]: each for each in objects(cli("queues", "--json"))}
-    assert found[queue] == {"name": queue, "pending": 1, "processing": 0, "completed": 0}
+    found = {each["queue"]: each for each in objects(cli("queues", "--json"))}
+    assert found[queue] == {"queue": queue, "waiting": 1, "active": 0, "completed": 0}
     assert list(found) == sorted(found)
 
 
@@ -364,7 +364,7 @@ def test_a_socket_that_is_not_there_is_no_server(tmp_path: Path) -> None:
 
 
 def test_an_address_that_is_none_is_wrong_usage(tmp_path: Path) -> None:
-    assert run(tmp_path, "queues", "--server", "somewhere").returncode == 1
+    assert run(tmp_path, "queues", "--server", "somewhere:else").returncode == 1
 
 
 def test_the_server_can_be_named_in_the_environment(server: Server, queue: str, tmp_path: Path) -> None:
@@ -405,7 +405,7 @@ def test_version(tmp_path: Path) -> None:
 )
 def test_wrong_usage_is_explained(given: list[str], tmp_path: Path) -> None:
     done = run(tmp_path, *given)
-    assert (done.returncode, done.stdout) == (2, "")
+    assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("usage: penstock")
     assert "Traceback" not in done.stderr
 
@@ -454,7 +454,7 @@ def test_serve_on_a_port_in_use_says_so_in_one_line(server: Server, tmp_path: Pa
     done = run(tmp_path, "serve", "--tcp", server.tcp, "--log-level", "error")
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
-    assert line.startswith("penstock: can't listen: ")
+    assert line.startswith(f"penstock: can't listen on {server.tcp}: ")
     assert "address already in use" in line
 
 

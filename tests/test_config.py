@@ -75,7 +75,7 @@ def test_flags_win_over_environment_over_file_over_defaults(settings: Load) -> N
 
 
 def test_what_a_stronger_source_overrides_need_not_be_good(settings: Load) -> None:
-    assert settings({"tcp": "off"}, {"PENSTOCK_TCP": "nonsense"}, "tcp = 5").tcp == "off"
+    assert settings({"tcp": "h:1"}, {"PENSTOCK_TCP": "nonsense"}, "tcp = 5").tcp == "h:1"
 
 
 def test_there_is_a_sample_of_every_setting() -> None:
@@ -240,7 +240,11 @@ def test_an_address_is_a_host_and_a_port_or_off(
     value: str, wanted: tuple[str, int] | None, settings: Load
 ) -> None:
     assert address(value) == wanted
-    assert settings({"tcp": value, "http": value}).tcp == value
+    assert settings({"tcp": value, "http": value, "unix": "./socket"}).tcp == value
+
+
+def test_a_server_has_to_listen_somewhere(problems: Problems) -> None:
+    assert problems({"tcp": "off"}) == ["nothing to listen on: tcp and unix are both off"]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import logging
 import os
+import secrets
 import signal
 import socket
 import stat
@@ -55,13 +56,11 @@ async def _serve(settings: Settings, out: TextIO) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    node = Node(MemoryStore(), loop, clock(), settings.limits(), shards=settings.shards)
+    store = MemoryStore(first_epoch=secrets.randbits(31))
+    node = Node(store, loop, clock(), settings.limits(), shards=settings.shards)
     logger.warning("the store is memory: everything is lost when this process ends")
     server = TcpServer(node, loop, settings.tcp_limits())
-    try:
-        ready = await _listen(settings, server)
-    except OSError as error:
-        raise CantStart(f"can't listen: {error}") from error
+    ready = await _listen(settings, server)
     # What is alive now lives on; the collector need not look at it again, and seldom at the rest.
     gc.collect()
     gc.freeze()
@@ -85,11 +84,17 @@ async def _listen(settings: Settings, server: TcpServer) -> dict[str, object]:
     """Open the sockets; what the readiness line says."""
     ready: dict[str, object] = {"ready": True, "http": None, "tcp": None, "unix": None, "store": "memory:"}
     tcp = address(settings.tcp)
-    if tcp is not None:
-        ready["tcp"] = await server.listen_tcp(*tcp)
-    if settings.unix != OFF:
-        _clear_socket(settings.unix)
-        ready["unix"] = await server.listen_unix(settings.unix)
+    try:
+        if tcp is not None:
+            ready["tcp"] = await server.listen_tcp(*tcp)
+    except OSError as error:
+        raise CantStart(f"can't listen on {settings.tcp}: {error}") from error
+    try:
+        if settings.unix != OFF:
+            _clear_socket(settings.unix)
+            ready["unix"] = await server.listen_unix(settings.unix)
+    except OSError as error:
+        raise CantStart(f"can't listen on {settings.unix}: {error}") from error
     return ready
 
 

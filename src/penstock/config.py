@@ -209,6 +209,8 @@ def _check(settings: Settings, shown: dict[str, str], problems: list[str]) -> No
             bad(name, "HOST:PORT or off")
     if not settings.unix or "\0" in settings.unix:
         bad("unix", "a path or off")
+    if settings.tcp == OFF and settings.unix == OFF:
+        problems.append("nothing to listen on: tcp and unix are both off")
     if settings.log_format not in ("text", "json"):
         bad("log_format", "text or json")
     if settings.log_level not in ("debug", "info", "warning", "error"):

@@ -12,7 +12,7 @@ from penstock.core import pop, records, settle, shard, sweep
 from penstock.core.agenda import Agenda
 from tests.sim.drive import Driver
 
-STEPS = 20_000
+SEEDS, STEPS = 12, 5_000
 """Far more than any of them needs."""
 
 Planted = tuple[Callable[..., Any], str, str]
@@ -85,8 +85,8 @@ def planted(function: Callable[..., Any], old: str, new: str) -> Iterator[None]:
 
 
 def live() -> None:
-    for seed in range(4):
-        Driver(seed).run(STEPS // 4)
+    for seed in range(SEEDS):
+        Driver(seed).run(STEPS)
 
 
 @pytest.mark.parametrize("name", MUTANTS)

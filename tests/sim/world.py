@@ -137,7 +137,8 @@ class World:
         ids = [messages[partition][offset].id for partition, offset in places]
         kind = c.Ack if verb == "ack" else c.Nack
         command = kind(TENANT, token, ids, group, owner, partial=True)
-        if token is not None and token not in self.model.leases:
+        lease = self.model.leases.get(token) if token is not None else None
+        if token is not None and (lease is None or group not in (None, lease.group)):
             self._refused(command)
             return
         meant: dict[str, set[tuple[str, int]]] = {}

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
 
 import msgspec
 
@@ -45,6 +45,9 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _fail(SERVER, f"can't read or write: {error}")
     return code
 
 
@@ -54,8 +57,16 @@ def _fail(code: int, *lines: str) -> int:
     return code
 
 
+class Parser(argparse.ArgumentParser):
+    """Wrong usage exits with 1, as ``penstock`` says it does."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(USAGE, f"{self.prog}: {message}\n")
+
+
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="penstock",
         description="A multi-tenant message and job queue.",
         epilog="Exit codes: 0 done, 1 wrong usage or input, 2 no server, 3 denied, 4 nothing to do.",
@@ -138,6 +149,8 @@ def _add_push(commands: Any) -> None:
 
 
 def _push(given: argparse.Namespace, out: TextIO) -> int:
+    if "-" in given.payloads and len(given.payloads) > 1:
+        raise CliError("- reads standard input and stands alone")
     payloads = _lines(sys.stdin) if given.payloads == ["-"] else iter(given.payloads)
     count = 0
     with Wire(given.server) as wire:
@@ -148,6 +161,8 @@ def _push(given: argparse.Namespace, out: TextIO) -> int:
                 _print_json(out, {key: reply[key] for key in ("first", "count", "durability")})
             else:
                 print(f"pushed {reply['count']} to {given.queue}, first id {reply['first']}", file=out)
+    if not count:
+        print("nothing to push", file=sys.stderr)
     return DONE if count else NOTHING
 
 
@@ -165,6 +180,8 @@ def _checked(payloads: Iterable[str]) -> Iterable[msgspec.Raw]:
             msgspec.json.decode(text)
         except UnicodeEncodeError:
             raise CliError(f"payload {number} is not UTF-8") from None
+        except RecursionError:
+            raise CliError(f"payload {number} is nested too deep") from None
         except msgspec.DecodeError:
             hint = " (a plain word needs quotes: '\"word\"')" if payload.strip().isalnum() else ""
             raise CliError(f"payload {number} is not JSON: {payload.strip()[:80]}{hint}") from None
@@ -221,7 +238,6 @@ def _pop(given: argparse.Namespace, out: TextIO) -> int:
     with Wire(given.server) as wire:
         answer = wire.ask_raw(
             "PULLB",
-            wait_ms=given.wait_ms,
             queue=given.queue,
             count=given.count,
             timeout=given.wait_ms,
@@ -257,7 +273,9 @@ def _add_ack(commands: Any) -> None:
         commands, "ack", _ack, about, "penstock ack LEASE    or    penstock ack --id 274877906944"
     )
     parser.add_argument("lease", metavar="LEASE", nargs="?", help="as printed by pop")
-    parser.add_argument("--id", dest="ids", action="append", help="a message id; may be repeated")
+    parser.add_argument(
+        "--id", dest="ids", action="append", metavar="ID", help="a message id; may be repeated"
+    )
     parser.add_argument("--group", help="the group they were popped for (default: default)")
     _asks_server(parser)
 
@@ -290,12 +308,13 @@ def _add_queues(commands: Any) -> None:
 def _queues(given: argparse.Namespace, out: TextIO) -> int:
     with Wire(given.server) as wire:
         queues = wire.ask("LISTQUEUES")["queues"]
+    words = {"queue": "name", "waiting": "pending", "active": "processing", "completed": "completed"}
+    rows = [{ours: queue[theirs] for ours, theirs in words.items()} for queue in queues]
     if given.json:
-        for queue in queues:
-            _print_json(out, queue)
-        return DONE
-    rows = [[str(queue[key]) for key in ("name", "pending", "processing", "completed")] for queue in queues]
-    _print_table(out, ["QUEUE", "WAITING", "ACTIVE", "COMPLETED"], rows)
+        for row in rows:
+            _print_json(out, row)
+    else:
+        _print_table(out, [word.upper() for word in words], [list(map(str, row.values())) for row in rows])
     return DONE
 
 

@@ -5,9 +5,11 @@ from typing import Any
 
 import msgspec
 
-from penstock.core.errors import CODES, Invalid, PenstockError
+from penstock.core.errors import Invalid, PenstockError
 
 HEAD = 4
+PULL_WAIT_MS = 60_000
+"""How long the server lets a pull wait that does not say."""
 CHUNK = 1 << 20
 
 
@@ -16,11 +18,16 @@ class Disconnected(Exception):
 
 
 class Refused(PenstockError):
-    """What the server answered instead of doing it; ``code`` is its code."""
+    """What the server answered instead of doing it, with its code and details."""
 
-    def __init__(self, message: str, code: str) -> None:
+    def __init__(self, message: str, code: str, details: dict[str, Any]) -> None:
         super().__init__(message)
         self.code = code  # type: ignore[misc]
+        self._details = details
+
+    @property
+    def details(self) -> dict[str, Any]:
+        return self._details
 
 
 class Outcome(msgspec.Struct):
@@ -29,13 +36,14 @@ class Outcome(msgspec.Struct):
     ok: bool
     error: str = ""
     code: str = ""
+    details: dict[str, Any] = {}
 
 
 _decode_outcome = msgspec.json.Decoder(Outcome).decode
 
 
 class Wire:
-    """A connection. ``server`` is HOST:PORT, or the path of a Unix socket (with a slash in it)."""
+    """A connection. ``server`` is HOST:PORT, or the path of a Unix socket (which has a slash or no colon)."""
 
     def __init__(self, server: str, *, timeout_s: float = 30.0) -> None:
         self._timeout_s = timeout_s
@@ -44,14 +52,15 @@ class Wire:
         except OSError as error:
             raise Disconnected(f"no server at {server} ({error}); start one with: penstock serve") from error
 
-    def ask(self, cmd: str, *, wait_ms: int = 0, **fields: Any) -> dict[str, Any]:
+    def ask(self, cmd: str, **fields: Any) -> dict[str, Any]:
         """The answer to a command; raises ``Refused`` if it is an error."""
-        reply: dict[str, Any] = msgspec.json.decode(self.ask_raw(cmd, wait_ms=wait_ms, **fields))
+        reply: dict[str, Any] = msgspec.json.decode(self.ask_raw(cmd, **fields))
         return reply
 
-    def ask_raw(self, cmd: str, *, wait_ms: int = 0, **fields: Any) -> bytes:
+    def ask_raw(self, cmd: str, **fields: Any) -> bytes:
         """The answer as the bytes that came, so that payloads stay as they were written."""
         body = msgspec.json.encode({"cmd": cmd, **fields})
+        wait_ms = fields.get("timeout", PULL_WAIT_MS) if cmd in ("PULL", "PULLB") else 0
         try:
             self._socket.settimeout(self._timeout_s + wait_ms / 1000)
             self._socket.sendall(len(body).to_bytes(HEAD, "big") + body)
@@ -60,8 +69,7 @@ class Wire:
             raise Disconnected(f"the connection was lost: {error}") from error
         outcome = _decode_outcome(answer)
         if not outcome.ok:
-            assert outcome.code in CODES, f"a code this client does not know: {outcome.code}"
-            raise Refused(outcome.error, outcome.code)
+            raise Refused(outcome.error, outcome.code, outcome.details)
         return answer
 
     def _receive(self) -> bytes:
@@ -89,7 +97,7 @@ class Wire:
 
 
 def _connect(server: str, timeout_s: float) -> socket.socket:
-    if "/" in server:
+    if "/" in server or ":" not in server:
         connection = socket.socket(socket.AF_UNIX)
         try:
             connection.settimeout(timeout_s)

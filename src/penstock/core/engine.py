@@ -194,21 +194,21 @@ class Engine:
 
     def _ack(self, command: Ack, now: int) -> Settled:
         if command.ids is None and command.group is None and command.lease is not None:
-            shard, lease = self._leased(command.tenant, command.lease)
+            shard, lease = self._leased(command)
             settled = settle.ack_lease(shard, lease, now)
             self._expect_sweep(lease.queue.sweep_at)
             return settled
         check_settle(self.limits, command)
         self._expect_sweep(next_sweep_at(now))
         if command.ids is None:
-            return settle.ack_lease(*self._leased(command.tenant, command.lease), now)
+            return settle.ack_lease(*self._leased(command), now)
         parts = [settle.ack_ids(*where, command, now) for where in self._by_shard(command)]
         return _together(parts, command)
 
     def _nack(self, command: Nack, now: int) -> Settled:
         check_settle(self.limits, command)
         if command.ids is None:
-            shard, lease = self._leased(command.tenant, command.lease)
+            shard, lease = self._leased(command)
             return settle.nack_lease(shard, lease, command.error, now)
         parts = [settle.nack_ids(*where, command, now) for where in self._by_shard(command)]
         return _together(parts, command)
@@ -218,7 +218,7 @@ class Engine:
         if command.lease_ms is not None:
             check_range("lease_ms", command.lease_ms, 1, self.limits.lease_ms_max)
         if command.ids is None:
-            shard, lease = self._leased(command.tenant, command.lease)
+            shard, lease = self._leased(command)
             return settle.extend_lease(shard, lease, command.lease_ms, now)
         parts = [settle.extend_ids(*where, command, now) for where in self._by_shard(command)]
         together = _together([Settled(part.count, part.refused) for part in parts], command)
@@ -229,21 +229,21 @@ class Engine:
         if sweep_at < self._due_at:
             self._due_at = sweep_at
 
-    def _leased(self, tenant: str, token: str | None) -> tuple[Shard, Lease]:
-        """The live lease of a token, and its shard."""
-        assert token is not None
-        number, name = parse_lease(token)
+    def _leased(self, command: Settle) -> tuple[Shard, Lease]:
+        """The live lease a command names, and its shard."""
+        assert command.lease is not None
+        number, name = parse_lease(command.lease)
         if number >= len(self.shards):
             raise Conflict(settle.NOT_LIVE)
         shard = self.shards[number]
-        return shard, settle.live_lease(shard, tenant, name)
+        return shard, settle.live_lease(shard, command.tenant, name, command.group)
 
     def _by_shard(self, command: Settle) -> list[tuple[Shard, Lease | None, list[Range]]]:
         """The ids a command names, by shard, with the lease it names along."""
         assert command.ids is not None
         ranges = settle.ranges(command.ids)
         if command.lease is not None:
-            return [(*self._leased(command.tenant, command.lease), ranges)]
+            return [(*self._leased(command), ranges)]
         count = len(self.shards)
         by_shard: dict[int, list[Range]] = {}
         for each in ranges:

@@ -55,10 +55,10 @@ def check_settle(limits: Limits, command: Settle) -> None:
         check_name("group", command.group)
 
 
-def live_lease(shard: Shard, tenant: str, name: int) -> Lease:
-    """The live lease of that name, if it is this tenant's."""
+def live_lease(shard: Shard, tenant: str, name: int, group: str | None) -> Lease:
+    """The live lease of that name, if it is this tenant's and, if one is named, this group's."""
     lease = shard.leases.get(name)
-    if lease is None or lease.queue.tenant != tenant:
+    if lease is None or lease.queue.tenant != tenant or (group is not None and lease.group.name != group):
         raise Conflict(NOT_LIVE)
     return lease
 

@@ -312,7 +312,8 @@ class Connection(asyncio.Protocol):
             now - self._came_at > stall_s or now - self._began_at > FRAME_STALLS * stall_s
         )
         if reading or writing:
-            logger.warning("connection closed: the client stalled for %d ms", self._limits.stall_ms)
+            peer = self._transport.get_extra_info("peername") or "unix socket"
+            logger.warning("connection of %s closed: stalled for %d ms", peer, self._limits.stall_ms)
             self.abort()
 
 

@@ -13,7 +13,9 @@ class MemoryStore:
     durability = "memory"
     blocking = False
 
-    def __init__(self) -> None:
+    def __init__(self, first_epoch: int = 0) -> None:
+        """``first_epoch`` differs from process to process, so that no lease of an earlier one is known."""
+        self._first_epoch = first_epoch
         self._records: dict[bytes, bytes] = {}
         self._bodies: dict[bytes, bytes] = {}
         self._epochs: dict[int, int] = {}
@@ -25,7 +27,7 @@ class MemoryStore:
         return self._shards
 
     def claim(self, shard: int) -> Claim:
-        self._epochs[shard] = epoch = self._epochs.get(shard, 0) + 1
+        self._epochs[shard] = epoch = self._epochs.get(shard, self._first_epoch) + 1
         return Claim(epoch, self._committed_at.get(shard, 0))
 
     def commit(self, group: Sequence[Commit]) -> None:
