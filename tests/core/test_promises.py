@@ -4,7 +4,7 @@ import pytest
 
 from penstock.core import commands as c
 from penstock.core.errors import Busy, Conflict, Invalid, NotFound, PenstockError
-from penstock.core.limits import Limits
+from penstock.core.limits import NUMBERS_MAX, Limits
 from penstock.core.shard import SWEEP_MS
 from tests.core.harness import Core, payloads_of
 from tests.sim.world import snapshot
@@ -417,3 +417,23 @@ def test_queues_partitions_and_groups_are_limited(full: list[c.Command], one_mor
     assert snapshot(core.engine) == before
     for command in full:
         apply(core, command)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        c.Push("default", "new", [b"1"]),
+        c.Push("default", "q", [b"1"], "new"),
+        c.PushMany("default", "q", [("default", [b"1"]), ("new", [b"1"])]),
+    ],
+)
+def test_a_shard_without_partition_numbers_is_busy_and_nothing_changes(command: c.Command) -> None:
+    core = Core()
+    core.push(b"1")
+    for shard in core.engine.shards:
+        shard.numbers_made = NUMBERS_MAX // shard.shards - 1
+    before = snapshot(core.engine)
+    with pytest.raises(Busy):
+        apply(core, command)
+    assert snapshot(core.engine) == before
+    core.push(b"2")

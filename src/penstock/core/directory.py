@@ -46,14 +46,19 @@ class Directory:
         if known and len(known.queues) >= self.limits.queues_max:
             raise Busy(f"a tenant has at most {self.limits.queues_max} queues")
 
+    def next_shard(self, tenant: str) -> int:
+        """The shard that the tenant's next new queue will be in."""
+        known = self.tenants.get(tenant) or Tenant(len(self.tenants) + 1, 0, {})
+        return (known.id * _SPREAD + known.queues_made + 1) % self.shards
+
     def create(self, tenant: str, queue: str) -> tuple[bytes, int]:
         """The prefix and the shard of a new queue, whose name was checked."""
         known = self.tenants.get(tenant)
         if known is None:
             known = self.tenants[tenant] = Tenant(len(self.tenants) + 1, 0, {})
+        shard = self.next_shard(tenant)
         known.queues_made += 1
         assert known.queues_made <= IDS_MAX
-        shard = (known.id * _SPREAD + known.queues_made) % self.shards
         known.queues[queue] = (known.queues_made, shard)
         self.puts.append((records.tenant_key(tenant), records.pack_numbers((known.id, known.queues_made))))
         name_key = records.queue_name_key(known.id, queue)

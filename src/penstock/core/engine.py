@@ -147,6 +147,16 @@ class Engine:
             self.shards[shard].add_queue(queue)
         return queue
 
+    def _check_room(
+        self, tenant: str, name: str, queue: Queue | None, partitions: set[str], numbers: int
+    ) -> None:
+        """Raise unless a push may make what it needs: the queue, partitions of it, numbers for them."""
+        if queue is None:
+            self.directory.check_new(tenant, name)
+        check_partitions(self.limits, queue, partitions)
+        shard = self.directory.next_shard(tenant) if queue is None else queue.shard
+        self.shards[shard].check_numbers(numbers)
+
     # Handlers: check all, then change.
 
     def _push(self, command: Push, now: int) -> Pushed:
@@ -155,9 +165,7 @@ class Engine:
         queue = self.queues.get((command.tenant, command.queue))
         partition = queue.partitions.get(command.partition) if queue is not None else None
         if queue is None or partition is None:
-            if queue is None:
-                self.directory.check_new(command.tenant, command.queue)
-            check_partitions(self.limits, queue, {command.partition})
+            self._check_room(command.tenant, command.queue, queue, {command.partition}, 1)
             queue = self._made(command.tenant, command.queue)
             partition = self.shards[queue.shard].add_partition(queue, command.partition)
         return push(self.shards[queue.shard], queue, partition, payloads, lengths, now)
@@ -166,9 +174,9 @@ class Engine:
         check_range("messages", sum(len(p) for _, p in command.pushes), 1, self.limits.batch_max)
         checked = [check_payloads(self.limits, payloads) for _, payloads in command.pushes]
         queue = self.queues.get((command.tenant, command.queue))
-        if queue is None:
-            self.directory.check_new(command.tenant, command.queue)
-        check_partitions(self.limits, queue, {name for name, _ in command.pushes})
+        names = {name for name, _ in command.pushes}
+        # Each push may need a number: for a new partition, or because it does not fit the old one.
+        self._check_room(command.tenant, command.queue, queue, names, len(names) + len(command.pushes))
         queue = self._made(command.tenant, command.queue)
         shard = self.shards[queue.shard]
         pushed = []

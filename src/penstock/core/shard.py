@@ -149,12 +149,16 @@ class Shard:
         self.counter = counter = self.counter + 1
         return self.epoch << COUNTER_BITS | counter
 
+    def check_numbers(self, count: int) -> None:
+        """Raise unless so many partition numbers are left."""
+        if (self.numbers_made + count) * self.shards + self.number >= NUMBERS_MAX:
+            raise Busy("this shard has no partition numbers left")
+
     def next_number(self) -> int:
         """A partition number that leads back to this shard."""
-        number = (self.numbers_made + 1) * self.shards + self.number
-        if number >= NUMBERS_MAX:
-            raise Busy("this shard has no partition numbers left")
+        self.check_numbers(1)
         self.numbers_made += 1
+        number = self.numbers_made * self.shards + self.number
         self.numbers_made_dirty = True
         self.touch()
         return number
