@@ -321,7 +321,7 @@ def snapshot(engine: Engine) -> object:
             [_partition(partition) for partition in queue.partitions.values()],
             [_group(group) for group in queue.groups.values()],
             sorted(
-                (lease.name, lease.group.name, lease.due_at, sorted(map(_lease_run, lease.runs)))
+                (lease.name, lease.group.name, lease.due_at, sorted(map(_lease_run, lease.runs.values())))
                 for lease in engine.shards[queue.shard].leases.values()
                 if lease.queue is queue
             ),

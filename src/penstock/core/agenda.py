@@ -22,7 +22,7 @@ class Agenda(Generic[T]):
     >>> agenda = Agenda[str]()
     >>> agenda.add(20, "b"); agenda.add(10, "a"); agenda.remove(10, "a")
     >>> agenda.next_at(), agenda.first_due(19), agenda.first_due(20)
-    (20, None, 'b')
+    (20, [], ['b'])
     """
 
     __slots__ = ("_at", "_instants")
@@ -56,10 +56,10 @@ class Agenda(Generic[T]):
             heappop(instants)
         return NEVER
 
-    def first_due(self, now: int) -> T | None:
-        """The first item due by ``now``; it stays until it is removed."""
+    def first_due(self, now: int) -> list[T]:
+        """What is due at the first instant by ``now`` that has anything; it stays until it is removed."""
         at = self.next_at()
-        return next(iter(self._at[at])) if at <= now else None
+        return list(self._at[at]) if at <= now else []
 
     def _forget_empty(self) -> None:
         self._instants = list(self._at)

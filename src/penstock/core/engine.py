@@ -49,7 +49,7 @@ from penstock.core.ids import OFFSET_BITS, parse_lease
 from penstock.core.limits import Limits, check_queue_name, check_range
 from penstock.core.model import Lease, Queue, QueueOptions
 from penstock.core.pop import check_group, check_pop, new_group, pop
-from penstock.core.push import check_partitions, check_payloads, push
+from penstock.core.push import check_partitions, check_payloads, numbers_needed, push
 from penstock.core.records import Commit, Record
 from penstock.core.settle import Range, check_settle, expire
 from penstock.core.shard import Shard, load_queue, next_sweep_at
@@ -155,7 +155,8 @@ class Engine:
             self.directory.check_new(tenant, name)
         check_partitions(self.limits, queue, partitions)
         shard = self.directory.next_shard(tenant) if queue is None else queue.shard
-        self.shards[shard].check_numbers(numbers)
+        if numbers:
+            self.shards[shard].check_numbers(numbers)
 
     # Handlers: check all, then change.
 
@@ -175,8 +176,8 @@ class Engine:
         checked = [check_payloads(self.limits, payloads) for _, payloads in command.pushes]
         queue = self.queues.get((command.tenant, command.queue))
         names = {name for name, _ in command.pushes}
-        # Each push may need a number: for a new partition, or because it does not fit the old one.
-        self._check_room(command.tenant, command.queue, queue, names, len(names) + len(command.pushes))
+        numbers = numbers_needed(queue, command.pushes)
+        self._check_room(command.tenant, command.queue, queue, names, numbers)
         queue = self._made(command.tenant, command.queue)
         shard = self.shards[queue.shard]
         pushed = []
@@ -194,7 +195,8 @@ class Engine:
                 self.directory.check_new(command.tenant, command.queue)
             check_group(self.limits, queue, command.group)
             queue = self._made(command.tenant, command.queue)
-            group = new_group(self.shards[queue.shard], queue, command)
+            group = new_group(self.shards[queue.shard], queue, command, now)
+            self._expect_sweep(queue.sweep_at)
         reply = pop(self.shards[queue.shard], queue, group, command, now)
         if reply.deliveries and reply.deliveries[0].expires_at < self._due_at:
             self._due_at = reply.deliveries[0].expires_at

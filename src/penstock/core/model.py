@@ -226,7 +226,8 @@ class Lease(Struct, eq=False):
     name: int
     queue: Queue
     group: Group
-    runs: list[LeaseRun]
+    runs: dict[tuple[int, int], LeaseRun]
+    """By partition key and first offset. Runs of a track never overlap."""
     due_at: int
     """*memory* The earliest ``expires_at`` of its runs."""
     owner: int

@@ -1,6 +1,6 @@
 """Pop: slice what is due, move the cursor, write one lease."""
 
-from heapq import heappop, heapreplace
+from heapq import heappop, heappush, heapreplace
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -12,6 +12,11 @@ from penstock.core.ids import OFFSET_BITS, lease_token
 from penstock.core.limits import Limits, check_name, check_range
 from penstock.core.model import Group, Lease, LeaseRun, Log, Partition, Queue, Segment, Track
 from penstock.core.shard import Shard, hold, list_ready, new_track
+
+RUNS_MAX = 1_000
+"""Runs of one lease: retries that lie scattered are delivered over several pops."""
+PIECES_MAX = 10_000
+"""Pieces of one delivery: messages pushed one by one are delivered over several pops."""
 
 
 def check_pop(limits: Limits, command: Pop, now: int) -> None:
@@ -54,13 +59,14 @@ def pop(shard: Shard, queue: Queue, group: Group, command: Pop, now: int) -> Pop
     if not runs:
         return Popped(queue, None, [])
     name = shard.next_name()
-    lease = Lease(name, queue, group, runs, expires_at, command.owner)
+    by_place = {(run.partition, run.first): run for run in runs}
+    lease = Lease(name, queue, group, by_place, expires_at, command.owner)
     hold(shard, lease)
     shard.touch_lease(lease)
     return Popped(queue, lease_token(shard.number, name), taking.deliveries)
 
 
-def new_group(shard: Shard, queue: Queue, command: Pop) -> Group:
+def new_group(shard: Shard, queue: Queue, command: Pop, now: int) -> Group:
     """A group that begins where the command says. Partitions made later are read from their beginning."""
     queue.groups_made += 1
     group = Group(number=queue.groups_made, name=command.group, tracks={}, ready=[])
@@ -71,6 +77,7 @@ def new_group(shard: Shard, queue: Queue, command: Pop) -> Group:
             list_ready(group, track)
         shard.touch_track(track)
     shard.touch_queue(queue)
+    shard.plan_sweep(queue, now)  # what it begins behind may be settled by every group now
     return group
 
 
@@ -119,24 +126,29 @@ class _Taking(Struct, eq=False):
         """Take from the tracks that have something, the least recently served first."""
         group = self.group
         ready = group.ready
+        not_due: list[tuple[int, int]] = []
         while ready and self.left:
             turn, key = ready[0]
             track = group.tracks[key]
             if turn == track.turn:
                 self.take(track)
-            if track.cursor < track.partition.log.end or track.schedule:
-                # Its turn is over (or it was served by name meanwhile): it goes behind the others.
-                assert turn != track.turn, "a track that was served has a new turn"
-                heapreplace(ready, (track.turn, key))
-            else:
+            if not track.schedule and track.cursor == track.partition.log.end:
                 heappop(ready)
                 track.listed = False
+            elif turn == track.turn:
+                not_due.append(heappop(ready))
+            else:  # its turn is over, or it was served by name meanwhile: it goes behind the others
+                heapreplace(ready, (track.turn, key))
+        for entry in not_due:
+            heappush(ready, entry)
 
     def take(self, track: Track) -> None:
         """Take from one track: what is due again, then what is fresh."""
         before = len(self.runs)
         while self.left and track.schedule and track.schedule[0].due_at <= self.now:
             self._take_scheduled(track)
+            if len(self.runs) >= RUNS_MAX:
+                self.left = 0
         if self.left and track.cursor < track.partition.log.end:
             self._take_fresh(track)
         if len(self.runs) != before:
@@ -202,11 +214,12 @@ class _Taking(Struct, eq=False):
             else:
                 self._add_by_run(partition.name, run, segment, start, taken, identity)
             first += taken
-            if first == end or self.bytes_left <= 0:
+            if first == end or self.bytes_left <= 0 or len(self.deliveries) >= PIECES_MAX:
                 break
             position += 1
         run.count = first - run.first
-        self.left = self.left - run.count if self.bytes_left > 0 else 0
+        full = self.bytes_left <= 0 or len(self.deliveries) >= PIECES_MAX
+        self.left = 0 if full else self.left - run.count
         self.runs.append(run)
         return position
 
@@ -239,3 +252,12 @@ def number_of(partition: Partition, offset: int) -> tuple[int, int]:
         if base <= offset:
             return number, base
     raise AssertionError(f"offset {offset} is below the partition's first number")
+
+
+def end_of(partition: Partition, number: int) -> int:
+    """The offset behind the last message under a number."""
+    numbers = partition.numbers
+    for at, (each, _) in enumerate(numbers):
+        if each == number and at + 1 < len(numbers):
+            return numbers[at + 1][1]
+    return partition.log.end

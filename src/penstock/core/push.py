@@ -29,6 +29,17 @@ def check_partitions(limits: Limits, queue: Queue | None, names: set[str]) -> No
         raise Busy(f"a queue has at most {limits.partitions_max} partitions")
 
 
+def numbers_needed(queue: Queue | None, pushes: list[tuple[str, list[bytes]]]) -> int:
+    """Partition numbers that pushes may need: for new partitions, and where they do not fit the old one."""
+    known = queue.partitions if queue else {}
+    return sum(name not in known or not _fits(known[name], len(payloads)) for name, payloads in pushes)
+
+
+def _fits(partition: Partition, count: int) -> bool:
+    """Whether so many messages fit under the partition's number."""
+    return partition.log.end - partition.numbers[-1][1] + count <= OFFSETS_PER_NUMBER
+
+
 def push(
     shard: Shard, queue: Queue, partition: Partition, payloads: list[bytes], lengths: list[int], now: int
 ) -> Pushed:
@@ -47,5 +58,5 @@ def push(
         track = group.tracks[partition.key]
         if not track.listed:
             list_ready(group, track)
-    shard.woken.append((queue, None, partition.name))
+    shard.woken[queue, None, partition.name] = None
     return Pushed(number << OFFSET_BITS | offset - base, count, log.time)

@@ -155,7 +155,7 @@ def pack_header(segment: Segment) -> bytes:
 
 
 def pack_lease(lease: Lease) -> bytes:
-    return _encode((lease.group.number, [_pack_run(run) for run in lease.runs]))
+    return _encode((lease.group.number, [_pack_run(run) for run in lease.runs.values()]))
 
 
 def _pack_run(run: LeaseRun) -> PackedRun:

@@ -16,6 +16,7 @@ from penstock.core.errors import Conflict, Invalid
 from penstock.core.ids import OFFSET_BITS, OFFSET_MASK
 from penstock.core.limits import ERROR_CHARS_MAX, Limits, check_name
 from penstock.core.model import DEFAULT, Group, Lease, LeaseRun, Scheduled, Track
+from penstock.core.pop import end_of
 from penstock.core.shard import Place, Shard, hold_run
 
 NOT_LIVE = "the lease is not live: it was settled, it ran out, or it never was"
@@ -83,7 +84,7 @@ def ack_ids(shard: Shard, token: Lease | None, ids: list[Range], command: Ack, n
 
 def nack_lease(shard: Shard, lease: Lease, error: str | None, now: int) -> Settled:
     """Give all of a lease back with one failure more."""
-    return Settled(_fail(shard, lease, lease.runs, _short(error), now))
+    return Settled(_fail(shard, lease, list(lease.runs.values()), _short(error), now))
 
 
 def nack_ids(shard: Shard, token: Lease | None, ids: list[Range], command: Nack, now: int) -> Settled:
@@ -106,7 +107,7 @@ def _short(error: str | None) -> str:
 
 def extend_lease(shard: Shard, lease: Lease, lease_ms: int | None, now: int) -> Extended:
     """Let a lease last longer, never less long than it did."""
-    count = sum(run.unsettled for run in lease.runs)
+    count = sum(run.unsettled for run in lease.runs.values())
     return Extended(_prolong(shard, lease, lease_ms, now), count)
 
 
@@ -120,10 +121,11 @@ def extend_ids(shard: Shard, token: Lease | None, ids: list[Range], command: Ext
 
 def expire(shard: Shard, now: int) -> None:
     """End every run whose time is up. It is due again from that very instant, however late this is called."""
-    while (name := shard.agenda.first_due(now)) is not None:
-        lease = shard.leases[name]
-        over = [run for run in lease.runs if run.expires_at == lease.due_at]
-        _fail(shard, lease, over, EXPIRED, lease.due_at)
+    while names := shard.agenda.first_due(now):
+        for name in names:
+            lease = shard.leases[name]
+            over = [run for run in lease.runs.values() if run.expires_at == lease.due_at]
+            _fail(shard, lease, over, EXPIRED, lease.due_at)
 
 
 # Leases.
@@ -136,7 +138,7 @@ def _end(shard: Shard, lease: Lease) -> int:
     shard.agenda.remove(lease.due_at, name)
     left = 0
     tracks = lease.group.tracks
-    for run in lease.runs:
+    for run in lease.runs.values():
         left += _let_go(tracks[run.partition], run, name)
     lease.ended = True
     shard.touch_lease(lease)
@@ -160,16 +162,25 @@ def _let_go(track: Track, run: LeaseRun, name: int) -> int:
 
 def _drop_runs(shard: Shard, lease: Lease, gone: list[LeaseRun]) -> None:
     """Take runs out of a lease, and the lease away with its last one."""
-    if len(gone) == len(lease.runs):
+    runs = lease.runs
+    if len(gone) == len(runs):
         _end(shard, lease)
         return
-    shard.agenda.remove(lease.due_at, lease.name)
     for run in gone:
         _let_go(lease.group.tracks[run.partition], run, lease.name)
-        lease.runs.remove(run)
-    lease.due_at = min(run.expires_at for run in lease.runs)
-    shard.agenda.add(lease.due_at, lease.name)
+        del runs[run.partition, run.first]
+    if next(iter(runs.values())).expires_at != lease.due_at:
+        _set_due(shard, lease)
     shard.touch_lease(lease)
+
+
+def _set_due(shard: Shard, lease: Lease) -> None:
+    """Bring ``due_at`` and the agenda in line with the runs."""
+    due_at = min(run.expires_at for run in lease.runs.values())
+    if due_at != lease.due_at:
+        shard.agenda.remove(lease.due_at, lease.name)
+        lease.due_at = due_at
+        shard.agenda.add(due_at, lease.name)
 
 
 def _cut_out(shard: Shard, found: list[Found]) -> None:
@@ -190,10 +201,15 @@ def _cut_out(shard: Shard, found: list[Found]) -> None:
             rest.append(part)
         begin = high
     track = lease.group.tracks[run.partition]
-    lease.runs += rest
-    _drop_runs(shard, lease, [run])
+    if not rest:
+        _drop_runs(shard, lease, [run])
+        return
+    _let_go(track, run, lease.name)
+    del lease.runs[run.partition, run.first]
     for part in rest:
+        lease.runs[part.partition, part.first] = part
         hold_run(track, part, lease.name)
+    shard.touch_lease(lease)
 
 
 def _fail(shard: Shard, lease: Lease, runs: list[LeaseRun], error: str, now: int) -> int:
@@ -215,36 +231,37 @@ def _reschedule(
     track = lease.group.tracks[run.partition]
     again = Scheduled(now, first, count, run.deliveries, run.failures + 1, error)
     shard.schedule(lease.queue, lease.group, track, again)
-    shard.woken.append((lease.queue, lease.group.name, track.partition.name))
+    shard.woken[lease.queue, lease.group.name, track.partition.name] = None
 
 
-def _gaps(run: LeaseRun) -> Iterator[tuple[int, int]]:
-    """(first offset, count) of each stretch of a run that is still leased."""
-    settled, at = run.settled, 0
-    while at < run.count:
-        rest = settled >> at
-        if not rest:
-            yield run.first + at, run.count - at
+def _gaps(run: LeaseRun, low: int = 0, high: int | None = None) -> Iterator[tuple[int, int]]:
+    """(first offset, count) of each stretch of a run that is still leased, within [low, high) of it."""
+    end = run.count if high is None else high
+    if low >= end:
+        return
+    settled, at = run.settled >> low & (1 << end - low) - 1, low
+    while at < end:
+        if not settled:
+            yield run.first + at, end - at
             return
-        free = (rest & -rest).bit_length() - 1
+        free = (settled & -settled).bit_length() - 1
         if free:
             yield run.first + at, free
             at += free
-            rest >>= free
-        at += (~rest & rest + 1).bit_length() - 1
+            settled >>= free
+        taken = (~settled & settled + 1).bit_length() - 1
+        at += taken
+        settled >>= taken
 
 
 def _prolong(shard: Shard, lease: Lease, lease_ms: int | None, now: int) -> int:
     expires_at = now + (lease_ms or min(lease.queue.options.lease_ms, shard.limits.lease_ms_max))
-    for run in lease.runs:
+    for run in lease.runs.values():
         run.expires_at = max(run.expires_at, expires_at)
-    due_at = min(run.expires_at for run in lease.runs)
-    if due_at != lease.due_at:
-        shard.agenda.remove(lease.due_at, lease.name)
-        lease.due_at = due_at
-        shard.agenda.add(due_at, lease.name)
+    if expires_at > lease.due_at:
+        _set_due(shard, lease)
         shard.touch_lease(lease)
-    return due_at
+    return lease.due_at
 
 
 # Ids.
@@ -310,7 +327,9 @@ def _find(shard: Shard, command: Settle, token: Lease | None, wanted: Range) -> 
     if place is None or place.queue.tenant != command.tenant:
         return
     first = place.first + (wanted.first & OFFSET_MASK)
-    for lease, run, low, high in _meant(shard, command, token, place, first, first + wanted.length):
+    # A number that was left before it was full has ids that were never given out: they mean nothing.
+    end = min(first + wanted.length, end_of(place.partition, wanted.first >> OFFSET_BITS))
+    for lease, run, low, high in _meant(shard, command, token, place, first, end):
         yield Found(lease, run, low - run.first, high - low, wanted.first + low - first)
 
 
@@ -325,8 +344,10 @@ def _meant(
     key = place.partition.key
     groups = place.queue.groups
     if token is not None:
-        mine = sorted((run for run in token.runs if run.partition == key), key=lambda run: run.first)
-        yield from _stretches(((token, run) for run in mine), first, end)
+        track = token.group.tracks.get(key)
+        if track is not None and token.queue is place.queue:
+            held = leased_runs(shard, track, first, end)
+            yield from _stretches(((token, run) for lease, run in held if lease is token), first, end)
         return
     if command.group is None and command.owner and groups.keys() != {DEFAULT}:
         yield from _own_first(shard, command.owner, place, first, end)
@@ -363,10 +384,9 @@ def _in_group(shard: Shard, group: Group | None, key: int, first: int, end: int)
 def _stretches(runs: Iterable[tuple[Lease, LeaseRun]], first: int, end: int) -> Iterator[Stretch]:
     """What is unsettled in the runs, cut to [first, end)."""
     for lease, run in runs:
-        for gap, length in _gaps(run):
-            low, high = max(gap, first), min(gap + length, end)
-            if low < high:
-                yield lease, run, low, high
+        low, high = max(first - run.first, 0), min(end - run.first, run.count)
+        for gap, length in _gaps(run, low, high):
+            yield lease, run, gap, gap + length
 
 
 def leased_runs(shard: Shard, track: Track, first: int, end: int) -> Iterator[tuple[Lease, LeaseRun]]:
@@ -391,7 +411,4 @@ def _singles(shard: Shard, track: Track, first: int, end: int) -> Iterator[tuple
 
 def _run_at(shard: Shard, track: Track, name: int, first: int) -> tuple[Lease, LeaseRun]:
     lease = shard.leases[name]
-    for run in lease.runs:
-        if run.first == first and run.partition == track.partition.key:
-            return lease, run
-    raise AssertionError("a track knows only runs that their lease has")
+    return lease, lease.runs[track.partition.key, first]

@@ -95,7 +95,7 @@ class Shard:
         """When leases run out."""
         self.sweeps = Agenda[bytes]()
         """When queues are swept, by prefix."""
-        self.woken: list[Wake] = []
+        self.woken: dict[Wake, None] = {}
         """What became deliverable since the node last looked."""
         self.dirty = False
         """Whether anything changed since the last seal."""
@@ -182,8 +182,8 @@ class Shard:
 
     def renumber(self, queue: Queue, partition: Partition) -> None:
         """Give the partition a fresh number from the end of its log on, where a new segment begins."""
-        partition.log.forming = None
         number = self.next_number()
+        partition.log.forming = None
         partition.numbers.append((number, partition.log.end))
         self.places[number] = Place(queue, partition, partition.log.end)
         self.touch_partition(queue, partition)
@@ -361,7 +361,8 @@ def _load_lease(
     for run in runs:
         run.expires_at += gained
     due_at = min(run.expires_at for run in runs)
-    lease = Lease(name, queue, group, runs, due_at, 0, stored=True)
+    by_place = {(run.partition, run.first): run for run in runs}
+    lease = Lease(name, queue, group, by_place, due_at, 0, stored=True)
     hold(shard, lease)
     if gained:
         shard.touch_lease(lease)
@@ -373,7 +374,7 @@ def hold(shard: Shard, lease: Lease) -> None:
     shard.leases[name] = lease
     shard.agenda.add(lease.due_at, name)
     tracks = lease.group.tracks
-    for run in lease.runs:
+    for run in lease.runs.values():
         track = tracks[run.partition]
         if run.count == 1:  # as hold_run does, without the call: most leases are one message
             track.singles[run.first] = name

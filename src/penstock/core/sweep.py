@@ -18,12 +18,13 @@ MARKS_MAX = 60
 
 def sweep_due(shard: Shard, now: int) -> None:
     """Sweep every queue whose time has come."""
-    while (prefix := shard.sweeps.first_due(now)) is not None:
-        queue = shard.queues[prefix]
-        shard.sweeps.remove(queue.sweep_at, prefix)
-        queue.sweep_at = 0
-        if sweep(shard, queue, now):
-            shard.plan_sweep(queue, now)
+    while prefixes := shard.sweeps.first_due(now):
+        for prefix in prefixes:
+            queue = shard.queues[prefix]
+            shard.sweeps.remove(queue.sweep_at, prefix)
+            queue.sweep_at = 0
+            if sweep(shard, queue, now):
+                shard.plan_sweep(queue, now)
 
 
 def sweep(shard: Shard, queue: Queue, now: int) -> bool:
@@ -34,6 +35,8 @@ def sweep(shard: Shard, queue: Queue, now: int) -> bool:
         _count_settled(partition, settled)
         _mark(shard, queue, partition, settled, now)
         before = _passed(partition, now - options.completed_retention_ms)
+        if before > partition.log.first:
+            _forget_marks(shard, queue, partition, before)
         if before > partition.log.first:
             _drop(shard, queue, partition, before)
     _drop_surplus(shard, queue, options.completed_retention_bytes)
@@ -90,6 +93,14 @@ def _mark(shard: Shard, queue: Queue, partition: Partition, settled: int, now: i
 def _passed(partition: Partition, until: int) -> int:
     """The highest offset that was settled by ``until``."""
     return max((mark.offset for mark in partition.marks if mark.at <= until), default=partition.log.first)
+
+
+def _forget_marks(shard: Shard, queue: Queue, partition: Partition, before: int) -> None:
+    """Of the marks that have passed, the highest says it all."""
+    kept = [mark for mark in partition.marks if mark.offset >= before]
+    if len(kept) < len(partition.marks):
+        partition.marks = kept
+        shard.touch_partition(queue, partition)
 
 
 def _drop(shard: Shard, queue: Queue, partition: Partition, before: int) -> None:
