@@ -71,6 +71,7 @@ async def _serve(settings: Settings, out: TextIO) -> None:
     await stop.wait()
     logger.info("stopping")
     server.stop_accepting()
+    server.end_all()
     await node.drain()
     await server.close(STOP_S)
     await node.drain()
@@ -87,7 +88,7 @@ async def _listen(settings: Settings, server: TcpServer) -> dict[str, object]:
     try:
         if tcp is not None:
             ready["tcp"] = await server.listen_tcp(*tcp)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise CantStart(f"can't listen on {settings.tcp}: {error}") from error
     try:
         if settings.unix != OFF:

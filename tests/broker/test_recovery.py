@@ -1,8 +1,12 @@
 """When the store is gone for a while: nothing spins, nobody is forgotten."""
 
+from functools import partial
+
 from penstock.broker.node import RELOAD_RETRY_S, Node
+from penstock.core.commands import Ack, Nack, Pop, Popped, Pushed, Settled
 from penstock.core.errors import Busy
 from penstock.core.limits import Limits
+from penstock.core.model import DEFAULT
 from tests.broker.loop import FakeLoop, ObedientStore, Recorder, Rig, pop, push
 
 SECOND = 1_000
@@ -102,3 +106,47 @@ def test_a_failed_commit_gives_no_lease_more_time_because_nothing_was_down() -> 
     rig.store.commit_error = None
     rig.loop.advance(400)
     assert rig.lease(pop())
+
+
+def test_a_store_that_was_away_is_no_failure_of_who_holds_a_lease() -> None:
+    rig = Rig(ObedientStore())
+    rig.get(push("a"))
+    lease = rig.lease(pop(lease_ms=2_000)).lease
+    rig.store.commit_error = rig.store.claim_error = OSError("gone")
+    assert isinstance(rig.get(push("x")), Busy)
+    rig.loop.advance(5 * SECOND)
+    rig.store.commit_error = rig.store.claim_error = None
+    rig.loop.advance(2 * SECOND)
+    assert rig.get(Ack(DEFAULT, lease)) == Settled(1)
+
+
+def test_a_reload_forgets_no_owner() -> None:
+    rig = Rig(ObedientStore())
+    pushed = rig.get(push("a"))
+    assert isinstance(pushed, Pushed)
+    rig.get(Pop(DEFAULT, "q", "audit", owner=1))
+    rig.get(Pop(DEFAULT, "q", owner=2))
+    rig.store.commit_error = OSError("once")
+    rig.get(push("x"))
+    rig.store.commit_error = None
+    assert rig.get(Ack(DEFAULT, ids=[pushed.first], owner=1)) == Settled(1, [])
+    assert rig.state(pushed.first).state == "active"
+
+
+def _behind(loop: FakeLoop, ms: int) -> int:
+    return loop.now() - ms
+
+
+def test_a_clock_that_went_back_over_a_restart_goes_on_from_the_last_commit() -> None:
+    store, loop = ObedientStore(), FakeLoop()
+    for behind in (0, 5 * SECOND):
+        asker = Recorder()
+        node = Node(store, loop.as_loop, partial(_behind, loop, behind), Limits(), shards=4)
+        node.ask(asker, "push", push("a"))
+        node.ask(asker, "pop", pop())
+        loop.run_ready()
+        popped = asker.answers["pop"]
+        assert isinstance(popped, Popped)
+        assert popped.deliveries
+        node.ask(asker, "nack", Nack(DEFAULT, popped.lease))
+        loop.run_ready()

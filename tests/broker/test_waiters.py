@@ -36,16 +36,21 @@ class Room:
     ) -> list[Waiter]:
         """Those of the woken who may have something; they leave."""
         found = []
-        for waiter in self.waiters.woken((Q, group, partition)):
+        for waiter in self.waiters.woken((Q, group, partition), plenty):
             if may_have(waiter):
                 self.waiters.remove(waiter)
                 found.append(waiter)
         return found
 
 
+def plenty(pop: Pop) -> int:
+    """There are always enough messages."""
+    return 1_000_000
+
+
 def asked(room: Room, group: str | None = None, partition: str = DEFAULT) -> list[Waiter]:
     """Those a wake-up asks when nobody can be served."""
-    return list(room.waiters.woken((Q, group, partition)))
+    return list(room.waiters.woken((Q, group, partition), plenty))
 
 
 def test_the_woken_come_in_order_of_arrival_whatever_partition_they_wait_for() -> None:

@@ -105,6 +105,13 @@ def test_a_full_partition_number_is_followed_by_a_fresh_one_and_old_ids_stay_goo
     # The last place of the old number is never used.
     with pytest.raises(Exception, match="no such message"):
         core.state(before + 2)
+    never = before + 2
+    core.pop(3, group="other")
+    for command in (c.Ack, c.Nack, c.Extend):
+        with pytest.raises(Conflict):
+            core.engine.apply(command("default", ids=[never], group="other"), core.now)
+    both = core.ack(ids=[never, after], group="other", partial=True)
+    assert (both.count, both.refused) == (1, [never])
     for _ in range(2):
         assert [core.state(each) for each in (before, before + 1, after, after + 1)] == ["waiting"] * 4
         core.restart()

@@ -5,7 +5,9 @@ import pytest
 from penstock.core import commands as c
 from penstock.core.errors import Busy, Conflict, Invalid, NotFound, PenstockError
 from penstock.core.limits import NUMBERS_MAX, Limits
+from penstock.core.pop import PIECES_MAX, RUNS_MAX
 from penstock.core.shard import SWEEP_MS
+from penstock.core.sweep import MARKS_MAX
 from tests.core.harness import Core, payloads_of
 from tests.sim.world import snapshot
 
@@ -284,6 +286,60 @@ def test_a_queue_that_nobody_reads_keeps_everything() -> None:
     core.now += 10 * SWEEP_MS
     core.engine.tick(core.now)
     assert core.state(message) == "waiting"
+
+
+def test_what_a_new_group_begins_behind_is_swept_when_nobody_else_wants_it() -> None:
+    core = Core()
+    core.ask(c.Configure("default", "q", completed_retention_ms=0), c.QueueFound)
+    message = core.push()
+    core.commit()
+    core.pop(start="new")
+    assert core.engine.next_due_at() <= core.now + SWEEP_MS
+    core.now += SWEEP_MS
+    core.engine.tick(core.now)
+    with pytest.raises(NotFound):
+        core.state(message)
+
+
+def test_marks_of_what_was_settled_do_not_pile_up() -> None:
+    core = Core()
+    core.ask(c.Configure("default", "q", completed_retention_ms=60_000), c.QueueFound)
+    core.push(*[b"1"] * 2_000)
+    core.commit()
+    for _ in range(1_000):
+        core.ack(core.pop().lease)
+        core.now += SWEEP_MS
+        core.engine.tick(core.now)
+    assert len(core.engine.queues["default", "q"].partitions["default"].marks) <= MARKS_MAX + 2
+
+
+def test_scattered_retries_are_delivered_over_several_pops() -> None:
+    core = Core()
+    first = core.push(*[b"1"] * (4 * RUNS_MAX))
+    core.pop(4 * RUNS_MAX)
+    core.nack(ids=[first + at for at in range(0, 4 * RUNS_MAX, 2)])
+    assert len(core.popped(4 * RUNS_MAX)) == RUNS_MAX
+    assert len(core.popped(4 * RUNS_MAX)) == RUNS_MAX
+    assert core.popped() == []
+
+
+def test_messages_pushed_one_by_one_are_delivered_over_several_pops() -> None:
+    core = Core()
+    for _ in range(PIECES_MAX + 10):
+        core.push(b"1")
+        core.engine.seal(core.now)
+    assert len(core.popped(2 * PIECES_MAX)) == PIECES_MAX
+    assert len(core.popped(2 * PIECES_MAX)) == 10
+
+
+def test_acks_of_scattered_ids_leave_the_rest_leased() -> None:
+    core = Core()
+    first = core.push(*[b"1"] * 10_000)
+    lease = core.pop(10_000).lease
+    odd = [first + at for at in range(1, 10_000, 2)]
+    assert core.ack(lease, odd).count == 5_000
+    assert core.ack(ids=[first + 9_998, first + 9_999], partial=True).refused == [first + 9_999]
+    assert core.ack(lease).count == 4_999
 
 
 def test_counts_say_where_every_message_stands() -> None:

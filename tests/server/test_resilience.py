@@ -1,5 +1,6 @@
 """What no client can do: freeze others, fill the memory, keep the server from stopping."""
 
+import threading
 from itertools import islice
 
 import pytest
@@ -139,3 +140,28 @@ def test_the_error_of_a_broken_stream_comes_after_the_answers_before_it(client: 
 def test_a_pull_that_does_not_say_how_long_waits_as_long_as_it_may(queue: str) -> None:
     with Server("--wait-ms-max", "1000") as server, server.connect() as client:
         assert client.ask({"cmd": "PULL", "queue": queue}) == {"ok": True, "job": None}
+
+
+def test_a_server_that_is_told_to_stop_stops_under_load(queue: str) -> None:
+    with Server() as server, server.connect() as client:
+        stop = threading.Event()
+        requests = packed(*[{"cmd": "PUSH", "queue": queue, "data": 1}] * 200)
+
+        def load() -> None:
+            while not stop.is_set():
+                try:
+                    client.socket.sendall(requests)
+                    client.socket.recv(1 << 20)
+                except OSError:
+                    return
+
+        busy = threading.Thread(target=load)
+        client.socket.recv(0)
+        busy.start()
+        try:
+            server.terminate()
+            assert server.wait() == 0
+        finally:
+            stop.set()
+            client.close()
+            busy.join()

@@ -26,7 +26,7 @@ from penstock.core.errors import Busy, NotFound, PenstockError
 from penstock.core.limits import Limits
 from penstock.core.model import Segment
 from penstock.core.records import Commit
-from penstock.store.base import Store
+from penstock.store.base import Claim, Store
 
 logger = logging.getLogger("penstock.node")
 
@@ -54,7 +54,9 @@ class Node:
         self.durability = store.durability
         self._store = store
         self._loop = loop
-        self._clock = clock
+        self._wall = clock
+        self._ahead_ms = 0
+        """How far the store's last commit was ahead of the wall clock when it was loaded."""
         self._shards = store.shards(shards)
         self._committer = Committer(store, loop)
         self._waiters = Waiters()
@@ -63,6 +65,7 @@ class Node:
         self._flush_planned = False
         self._broken: str | None = None
         """Why the state can't be trusted; every question gets ``busy`` until it is loaded again."""
+        self._broken_at = 0
         self._reload_timer: TimerHandle | None = None
         """Set while the next try to reload waits."""
         self._failed_in_a_row = 0
@@ -75,15 +78,19 @@ class Node:
         """Nobody waits any more: a pop that finds nothing is answered at once."""
         self.failures = 0
         """Commits that failed."""
-        self._engine = self._load(was_down=True)
+        self._engine = self._load()
         self._plan_flush()
         self._set_timer()
+
+    def _clock(self) -> int:
+        """Time that never goes back, not even over a restart."""
+        return self._wall() + self._ahead_ms
 
     # Questions.
 
     def ask(self, asker: Asker, ticket: Ticket, command: Command) -> None:
         """Carry out a command; ``asker.answered`` is called once the answer may leave."""
-        if self._waiters.count and self._engine.next_due_at() <= self._clock():
+        if self._waiters.count and self._broken is None and self._engine.next_due_at() <= self._clock():
             self._tick()  # what is due belongs to those who wait, not to who asks now
         reply = self._apply(command)
         if type(reply) is Popped and not reply.deliveries and self._may_wait(command):
@@ -150,7 +157,7 @@ class Node:
         """Try again those who wait for what became deliverable, until nothing more does."""
         while self._broken is None and self._waiters.count and (woken := self._engine.take_woken()):
             for wake in woken:
-                for waiter in self._waiters.woken(wake):
+                for waiter in self._waiters.woken(wake, self._engine.deliverable):
                     self._try_again(waiter)
 
     def _try_again(self, waiter: Waiter) -> None:
@@ -275,7 +282,8 @@ class Node:
         self._break("the server met a bug of its own and reloads; nothing of this was carried out")
 
     def _break(self, why: str) -> None:
-        self._broken = self._broken or why
+        if self._broken is None:
+            self._broken, self._broken_at = why, self._clock()
         self._plan_flush()
 
     def _fail(self, group: list[Answer]) -> None:
@@ -293,13 +301,15 @@ class Node:
     def _reload(self) -> None:
         """Start again from what the store has."""
         self._reload_timer = None
+        before = self._engine
         try:
-            self._engine = self._load(was_down=False)
+            self._engine = self._load(down_ms=self._clock() - self._broken_at)
         except Exception as error:
             logger.error("reload failed, next try in %g s: %s", RELOAD_RETRY_S, error)
             self._failed_in_a_row += 2
             self._plan_reload()
             return
+        self._engine.take_owners(before)
         logger.warning("reloaded from the store")
         self._broken = None
         self._timer_at = NEVER
@@ -308,15 +318,19 @@ class Node:
         for waiter in self._waiters.all():
             self._try_again(waiter)
 
-    def _load(self, *, was_down: bool) -> Engine:
-        """An engine from what the store has; leases gain the time the node was down, if it was."""
-        now = self._clock()
+    def _load(self, down_ms: int | None = None) -> Engine:
+        """An engine from what the store has. Leases gain the time they could not be settled in.
+
+        That is ``down_ms``, or for a node that starts, the time since a shard's last commit.
+        """
         meta = self._store.claim(META_SHARD)
-        claims = []
-        for number in range(self._shards):
-            claim = self._store.claim(number)
-            down_ms = max(now - claim.committed_at, 0) if was_down and claim.committed_at else 0
-            claims.append(engines.Claim(claim.epoch, down_ms))
+        found = [self._store.claim(number) for number in range(self._shards)]
+        latest = max(claim.committed_at for claim in found)
+        self._ahead_ms = max(self._ahead_ms, latest - self._wall())
+        now = self._clock()
+        claims = [
+            engines.Claim(claim.epoch, _down(claim, now) if down_ms is None else down_ms) for claim in found
+        ]
         return engines.load(self.limits, claims, meta.epoch, self._store.scan, now)
 
     # The end.
@@ -340,3 +354,8 @@ class Node:
                 timer.cancel()
         self._committer.close()
         self._store.close()
+
+
+def _down(claim: Claim, now: int) -> int:
+    """How long a shard was down: since its last commit, if it has any."""
+    return max(now - claim.committed_at, 0) if claim.committed_at else 0

@@ -90,26 +90,23 @@ class Waiters:
         """Everyone, in order of arrival."""
         return list(self._by_number.values())
 
-    def woken(self, wake: Wake) -> Iterator[Waiter]:
+    def woken(self, wake: Wake, deliverable: Callable[[Pop], int]) -> Iterator[Waiter]:
         """Those a wake-up concerns, in order of arrival per group. The caller removes whom it serves.
 
-        A lane ends with its first waiter that could not be served: those behind it ask for the same. Only
-        those who want more than one message are all asked, because each may want another number.
+        A lane ends with its first waiter that could not be served: those behind it ask for the same. Of those
+        who want more than one message, only they are asked for whom there are enough.
         """
         queue, group, partition = wake
         waiting = self._groups.get((queue.tenant, queue.name), {})
         for name in [group] if group is not None else list(waiting):
             asked = [(queue.tenant, queue.name, name, where) for where in (None, partition)]
-            patient = deque(
-                sorted(
-                    (waiter for lane in asked for waiter in self._lanes.get((*lane, True), {}).values()),
-                    key=lambda waiter: waiter.number,
-                )
-            )
+            patient = deque(self._patient(asked, deliverable))
             lanes: list[Lane] = [(*lane, False) for lane in asked]
             while True:
                 heads = [next(iter(self._lanes[lane].values())) for lane in lanes if lane in self._lanes]
-                first = min([*heads, *list(patient)[:1]], key=lambda waiter: waiter.number, default=None)
+                if patient:
+                    heads.append(patient[0])
+                first = min(heads, key=lambda waiter: waiter.number, default=None)
                 if first is None:
                     break
                 yield first
@@ -117,6 +114,19 @@ class Waiters:
                     patient.popleft()
                 elif first.number in self._by_number:
                     lanes.remove(_lane(first.pop))
+
+    def _patient(
+        self, asked: list[tuple[str, str, str, str | None]], deliverable: Callable[[Pop], int]
+    ) -> list[Waiter]:
+        """Those who want several messages and could have them, in order of arrival."""
+        found: list[Waiter] = []
+        for lane in asked:
+            waiters = self._lanes.get((*lane, True))
+            if waiters:
+                most = max(waiters.values(), key=lambda waiter: waiter.pop.min_count)
+                enough = deliverable(most.pop)
+                found += [waiter for waiter in waiters.values() if waiter.pop.min_count <= enough]
+        return sorted(found, key=lambda waiter: waiter.number)
 
 
 def _lane(pop: Pop) -> Lane:

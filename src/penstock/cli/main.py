@@ -20,7 +20,8 @@ DONE, USAGE, SERVER, DENIED, NOTHING = range(5)
 SERVER_VARIABLE = f"{config.PREFIX}SERVER"
 DEFAULT_SERVER = "127.0.0.1:6789"
 BATCH = 10_000
-"""Messages that ``push -`` sends at a time."""
+BATCH_BYTES = 8 * 1024 * 1024
+"""Messages, and bytes of them, that ``push -`` sends at a time."""
 
 
 class CliError(Exception):
@@ -190,11 +191,13 @@ def _checked(payloads: Iterable[str]) -> Iterable[msgspec.Raw]:
 
 def _batches(payloads: Iterable[msgspec.Raw]) -> Iterable[list[msgspec.Raw]]:
     batch: list[msgspec.Raw] = []
+    size = 0
     for payload in payloads:
         batch.append(payload)
-        if len(batch) == BATCH:
+        size += len(payload)
+        if len(batch) == BATCH or size > BATCH_BYTES:
             yield batch
-            batch = []
+            batch, size = [], 0
     if batch:
         yield batch
 

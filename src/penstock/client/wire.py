@@ -49,7 +49,7 @@ class Wire:
         self._timeout_s = timeout_s
         try:
             self._socket = _connect(server, timeout_s)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             raise Disconnected(f"no server at {server} ({error}); start one with: penstock serve") from error
 
     def ask(self, cmd: str, **fields: Any) -> dict[str, Any]:

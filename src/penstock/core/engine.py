@@ -48,7 +48,7 @@ from penstock.core.errors import Conflict, Invalid, NotFound
 from penstock.core.ids import OFFSET_BITS, parse_lease
 from penstock.core.limits import Limits, check_queue_name, check_range
 from penstock.core.model import Lease, Queue, QueueOptions
-from penstock.core.pop import check_group, check_pop, new_group, pop
+from penstock.core.pop import available, check_group, check_pop, new_group, pop
 from penstock.core.push import check_partitions, check_payloads, numbers_needed, push
 from penstock.core.records import Commit, Record
 from penstock.core.settle import Range, check_settle, expire
@@ -127,6 +127,19 @@ class Engine:
             woken += shard.woken
             shard.woken.clear()
         return woken
+
+    def deliverable(self, command: Pop) -> int:
+        """How many messages a pop could have now, counted no further than it needs."""
+        queue = self.queues.get((command.tenant, command.queue))
+        group = queue.groups.get(command.group) if queue is not None else None
+        return available(group, queue, command) if queue is not None and group is not None else 0
+
+    def take_owners(self, before: "Engine") -> None:
+        """Leases that were there before belong to the connections they belonged to."""
+        for old, new in zip(before.shards, self.shards, strict=True):
+            for name, lease in new.leases.items():
+                if name in old.leases:
+                    lease.owner = old.leases[name].owner
 
     # Finding and making queues.
 

@@ -45,7 +45,7 @@ def check_group(limits: Limits, queue: Queue | None, name: str) -> None:
 
 def pop(shard: Shard, queue: Queue, group: Group, command: Pop, now: int) -> Popped:
     """Deliver what a checked command may have."""
-    if command.min_count > 1 and _available(group, queue, command) < command.min_count:
+    if command.min_count > 1 and available(group, queue, command) < command.min_count:
         return Popped(queue, None, [])
     expires_at = now + (command.lease_ms or min(queue.options.lease_ms, shard.limits.lease_ms_max))
     taking = _Taking(shard, queue, group, command.count, shard.limits.pop_bytes_max, expires_at, now, [], [])
@@ -92,7 +92,7 @@ def _begin(log: Log, start: int | str) -> int:
     raise AssertionError(f"start was checked: {start!r}")
 
 
-def _available(group: Group, queue: Queue, command: Pop) -> int:
+def available(group: Group, queue: Queue, command: Pop) -> int:
     """Messages deliverable now, counted no further than ``min_count``."""
     if command.partition is not None:
         partition = queue.partitions.get(command.partition)

@@ -367,11 +367,15 @@ class TcpServer:
         for listener in self._listeners:
             listener.close()
 
-    async def close(self, grace_s: float) -> None:
-        """End every connection with its last answer; those that take longer are cut."""
-        self._check.cancel()
+    def end_all(self) -> None:
+        """Take no more requests; every connection closes with its last answer."""
         for connection in list(self._connections):
             connection.end()
+
+    async def close(self, grace_s: float) -> None:
+        """Wait until every connection has ended; those that take longer are cut."""
+        self._check.cancel()
+        self.end_all()
         if self._connections:
             self._empty = self.loop.create_future()
             cut = self.loop.call_later(grace_s, self._abort_all)

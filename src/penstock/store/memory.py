@@ -1,5 +1,6 @@
 """A store that keeps everything in memory and nothing after the process ends."""
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
 from penstock.core.records import Commit, Record
@@ -21,6 +22,8 @@ class MemoryStore:
         self._epochs: dict[int, int] = {}
         self._committed_at: dict[int, int] = {}
         self._shards = 0
+        self._sorted: list[bytes] | None = None
+        """The keys of the records in order, while they stay the same."""
 
     def shards(self, wanted: int) -> int:
         self._shards = self._shards or wanted
@@ -34,6 +37,7 @@ class MemoryStore:
         for commit in group:
             if self._epochs.get(commit.shard) != commit.epoch:
                 raise Fenced(f"shard {commit.shard} was claimed again")
+        self._sorted = None
         for commit in group:
             self._records.update(commit.puts)
             self._bodies.update(commit.bodies)
@@ -47,8 +51,10 @@ class MemoryStore:
         return [self._records.get(key) for key in keys]
 
     def scan(self, lower: bytes, upper: bytes) -> Iterable[Record]:
-        records = self._records
-        return [(key, records[key]) for key in sorted(records) if lower <= key < upper]
+        if self._sorted is None:
+            self._sorted = sorted(self._records)
+        keys = self._sorted[bisect_left(self._sorted, lower) : bisect_left(self._sorted, upper)]
+        return [(key, self._records[key]) for key in keys]
 
     def bodies(self, keys: Sequence[bytes]) -> list[bytes | None]:
         return [self._bodies.get(key) for key in keys]
