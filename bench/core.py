@@ -89,10 +89,14 @@ def singles(cycles: int, group: int) -> dict[str, float]:
     def cycle() -> None:
         for at in range(cycles):
             engine.apply(Push("default", "c", payload), NOW)
+            if group == 1:
+                engine.seal(NOW)
             reply = engine.apply(Pop("default", "c"), NOW)
             assert isinstance(reply, Popped)
+            if group == 1:
+                engine.seal(NOW)
             engine.apply(Ack("default", reply.lease), NOW)
-            if not at * 3 % group:
+            if group == 1 or not at % (group // 3):
                 engine.seal(NOW)
 
     for name, work in (("push", push), ("pop", pop), ("ack", ack), ("cycle", cycle)):

@@ -10,7 +10,7 @@ from tests.sim.world import World
 QUEUES = ["a", "b", "c.d", "E-1"]
 PARTITIONS = ["default", "x", "y"]
 GROUPS = ["default", "audit", "late"]
-MESSAGES_MAX = 150
+MESSAGES_MAX = 400
 """A queue that has more is given no new ones until some are gone: the model looks at each of them."""
 
 
@@ -133,9 +133,15 @@ class Driver:
         )
 
     def extend(self) -> None:
+        pick, model = self.random, self.world.model
         token = self.token()
-        if token:
-            self.world.extend(token, self.random.choice([1, 10, 5_000]))
+        if token in model.leases and pick.random() < 0.5:
+            lease = model.leases[token]
+            chosen = pick.sample(sorted(lease.cells), pick.randint(1, len(lease.cells)))
+            group = pick.choice([lease.group, lease.group, *GROUPS])
+            self.world.extend_ids(lease.queue, chosen, group, pick.choice([1, 10, 5_000]))
+        elif token:
+            self.world.extend(token, pick.choice([1, 10, 5_000]))
 
     def configure(self) -> None:
         pick = self.random

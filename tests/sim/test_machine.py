@@ -106,7 +106,7 @@ class Life(RuleBasedStateMachine):
 
 LifeTest = Life.TestCase
 LifeTest.settings = settings(
-    max_examples=100,
+    max_examples=150,
     stateful_step_count=50,
     deadline=None,
     derandomize=True,

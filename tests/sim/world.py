@@ -11,6 +11,7 @@ from penstock.core.errors import Conflict, NotFound
 from penstock.core.ids import parse_lease
 from penstock.core.limits import Limits
 from penstock.core.log import Piece
+from penstock.core.look import counts
 from penstock.core.model import Group, Partition, Queue
 from penstock.core.settle import leased_runs
 from penstock.core.shard import Shard
@@ -172,6 +173,27 @@ class World:
         assert (reply.expires_at, reply.count) == (lease.expires_at, len(lease.cells))
         self._check(lease.queue)
 
+    def extend_ids(self, queue: str, places: list[tuple[str, int]], group: str, lease_ms: int) -> None:
+        """Extend the leases of messages by id, leased or not."""
+        messages = self.model.queues[queue].messages
+        ids = [messages[partition][offset].id for partition, offset in places]
+        held = [self.model.find((queue, *place), None, group, 0) for place in places]
+        command = c.Extend(TENANT, None, ids, group, lease_ms=lease_ms)
+        tokens = {token for token in held if token is not None}
+        if not tokens:
+            self._refused(command)
+            return
+        for token in tokens:
+            lease = self.model.leases[token]
+            lease.expires_at = max(lease.expires_at, self.now + lease_ms)
+        reply = self._apply(command)
+        assert isinstance(reply, c.Extended)
+        assert reply.expires_at == min(self.model.leases[token].expires_at for token in tokens)
+        assert sorted(reply.refused) == sorted(
+            message for message, token in zip(ids, held, strict=True) if token is None
+        )
+        self._check(queue)
+
     def configure(self, queue: str, lease_ms: int, retention_ms: int, retention_bytes: int) -> None:
         self._apply(c.Configure(TENANT, queue, lease_ms, retention_ms, retention_bytes))
         self.model.queues.setdefault(queue, m.Queue()).lease_ms = lease_ms
@@ -258,6 +280,18 @@ class World:
             assert log.end == len(known.messages[partition.name])
             for group in queue.groups.values():
                 self._check_track(shard, group, partition, known.groups[group.name])
+        for group in queue.groups.values():
+            self._check_counts(queue, group, known)
+
+    def _check_counts(self, queue: Queue, group: Group, known: m.Queue) -> None:
+        kept = [
+            cell.kind
+            for partition, cells in known.groups[group.name].cells.items()
+            for cell in cells[known.first[partition] :]
+        ]
+        found = counts(queue, group)
+        assert found.waiting == kept.count(m.FRESH) + kept.count(m.SCHEDULED)
+        assert (found.active, found.completed) == (kept.count(m.LEASED), kept.count(m.DONE))
 
     def _trim(self, name: str) -> None:
         """The model learns what was swept, and objects if it should not have been."""
@@ -304,10 +338,17 @@ class World:
         reply = self._apply(command)
         assert isinstance(reply, c.StateFound)
         reader = self.model.queues[queue].groups.get(group)
-        kind = reader.cells[partition][offset].kind if reader else m.FRESH
+        cell = reader.cells[partition][offset] if reader else m.Cell(m.FRESH)
+        kind = cell.kind
         shown = {m.FRESH: "waiting", m.SCHEDULED: "waiting", m.LEASED: "active", m.DONE: "completed"}
         assert reply.state == shown[kind]
         assert reply.created_at == message.created_at
+        if kind != m.DONE:
+            assert (reply.deliveries, reply.failures, reply.error) == (
+                cell.deliveries,
+                cell.failures,
+                cell.error,
+            )
 
 
 def snapshot(engine: Engine) -> object:

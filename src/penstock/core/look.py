@@ -23,7 +23,7 @@ from penstock.core.errors import Invalid, NotFound
 from penstock.core.ids import OFFSET_BITS, OFFSET_MASK, address
 from penstock.core.limits import Limits, check_name, check_range
 from penstock.core.model import DEFAULT, Group, LeaseRun, Partition, Queue, Scheduled, Track
-from penstock.core.pop import number_of
+from penstock.core.pop import PIECES_MAX, number_of
 from penstock.core.settle import leased_runs
 from penstock.core.shard import Shard
 
@@ -47,7 +47,7 @@ def read(limits: Limits, queue: Queue, command: Read) -> Log:
     count = min(most, log.end - offset)
     runs: list[ReadRun] = []
     for piece in logs.pieces(log, offset, count, logs.find(log, offset)):
-        if left <= 0:
+        if left <= 0 or len(runs) >= PIECES_MAX:
             break
         part = logs.fit(piece, left)
         number, base = number_of(partition, offset)

@@ -20,7 +20,7 @@ _STRINGS = re.compile(rb'"[^"]*"')
 
 
 def check_text(frame: bytes) -> None:
-    """Raise unless the frame is UTF-8. Measured: 500 million messages of 34 bytes a second."""
+    """Raise unless the frame is UTF-8."""
     try:
         frame.decode()
     except UnicodeDecodeError as error:
