@@ -14,7 +14,7 @@ from typing import cast
 from msgspec import UNSET, Struct
 
 from penstock.broker.node import Node
-from penstock.core.commands import Reply
+from penstock.core.commands import Log, Popped, QueuesFound, Reply
 from penstock.core.errors import Busy, Invalid, PenstockError, Unsupported
 from penstock.core.model import DEFAULT
 from penstock.server.dialects import flashq
@@ -41,6 +41,8 @@ class TcpLimits(Struct, frozen=True):
     """Connections at a time; one more is told ``busy`` and closed."""
     in_flight_max: int = 10_000
     """Requests of one connection that wait for their answers; reading stops until some have left."""
+    rows_max: int = 20_000
+    """Rows of answers that one connection has not read; its further requests wait."""
     turn_max: int = 256
     """Requests of one connection carried out before others get their turn."""
     turn_ms: int = 5
@@ -77,6 +79,8 @@ class Connection(asyncio.Protocol):
         """Answers that are there before an earlier one is."""
         self._ready: deque[Answer] = deque()
         """Answers that may leave, as fast as the client reads."""
+        self._rows = 0
+        """Rows of the answers that have not left yet: what they take up before they are encoded."""
         self._write_paused = False
         self._read_paused = False
         self._pump_planned = False
@@ -143,7 +147,8 @@ class Connection(asyncio.Protocol):
     # Requests.
 
     def _blocked(self) -> bool:
-        return self._write_paused or self._in_flight >= self._limits.in_flight_max
+        limits = self._limits
+        return self._write_paused or self._in_flight >= limits.in_flight_max or self._rows >= limits.rows_max
 
     def _pump(self) -> None:
         """Carry out the frames that are complete: a turn's worth, and no more than can be answered."""
@@ -235,6 +240,7 @@ class Connection(asyncio.Protocol):
     def answered(self, ticket: object, reply: Reply | PenstockError) -> None:
         if not self._lost:
             request, number = cast(Ticket, ticket)
+            self._rows += _rows(reply)
             self._put(number, (request, reply))
 
     def _put(self, number: int, answer: Answer) -> None:
@@ -257,7 +263,9 @@ class Connection(asyncio.Protocol):
             out: list[bytes] = []
             size = 0
             while ready and size < WRITE_BYTES:
-                body = self._encoded(*ready.popleft())
+                request, reply = ready.popleft()
+                self._rows -= _rows(reply)
+                body = self._encoded(request, reply)
                 out += frame(body)
                 size += len(body)
                 self._in_flight -= 1
@@ -315,6 +323,19 @@ class Connection(asyncio.Protocol):
             peer = self._transport.get_extra_info("peername") or "unix socket"
             logger.warning("connection of %s closed: stalled for %d ms", peer, self._limits.stall_ms)
             self.abort()
+
+
+def _rows(reply: Reply | PenstockError | bytes) -> int:
+    """Parts of an answer that are objects of their own until it is encoded."""
+    match reply:
+        case Popped():
+            return len(reply.deliveries)
+        case Log():
+            return len(reply.runs)
+        case QueuesFound():
+            return len(reply.queues)
+        case _:
+            return 0
 
 
 def _not_json(body: bytes) -> PenstockError:
