@@ -48,7 +48,7 @@ def pop(shard: Shard, queue: Queue, group: Group, command: Pop, now: int) -> Pop
     if command.min_count > 1 and available(group, queue, command) < command.min_count:
         return Popped(queue, None, [])
     expires_at = now + (command.lease_ms or min(queue.options.lease_ms, shard.limits.lease_ms_max))
-    taking = _Taking(shard, queue, group, command.count, shard.limits.pop_bytes_max, expires_at, now, [], [])
+    taking = _Taking(shard, queue, group, command.count, shard.limits.pop_bytes_max, expires_at, now, {}, [])
     if command.partition is None:
         taking.take_in_turn()
     else:
@@ -59,8 +59,7 @@ def pop(shard: Shard, queue: Queue, group: Group, command: Pop, now: int) -> Pop
     if not runs:
         return Popped(queue, None, [])
     name = shard.next_name()
-    by_place = {(run.partition, run.first): run for run in runs}
-    lease = Lease(name, queue, group, by_place, expires_at, command.owner)
+    lease = Lease(name, queue, group, runs, expires_at, command.owner)
     hold(shard, lease)
     shard.touch_lease(lease)
     return Popped(queue, lease_token(shard.number, name), taking.deliveries)
@@ -119,7 +118,7 @@ class _Taking(Struct, eq=False):
     """Bytes it may still take; the piece that crosses the line is the last."""
     expires_at: int
     now: int
-    runs: list[LeaseRun]
+    runs: dict[tuple[int, int], LeaseRun]
     deliveries: list[Delivery]
 
     def take_in_turn(self) -> None:
@@ -220,7 +219,7 @@ class _Taking(Struct, eq=False):
         run.count = first - run.first
         full = self.bytes_left <= 0 or len(self.deliveries) >= PIECES_MAX
         self.left = 0 if full else self.left - run.count
-        self.runs.append(run)
+        self.runs[run.partition, run.first] = run
         return position
 
     def _add_by_run(
