@@ -25,7 +25,7 @@ SHARDS = 4
 def load(store: Store, limits: Limits, now: int, down_ms: int = 0) -> Engine:
     """An engine from what a store has."""
     meta = store.claim(META_SHARD).epoch
-    claims = [engines.Claim(store.claim(number).epoch, down_ms) for number in range(SHARDS)]
+    claims = [engines.Taken(store.claim(number).epoch, down_ms) for number in range(SHARDS)]
     return engines.load(limits, claims, meta, store.scan, now)
 
 

@@ -329,7 +329,7 @@ class Node:
         self._ahead_ms = max(self._ahead_ms, latest - self._wall())
         now = self._clock()
         claims = [
-            engines.Claim(claim.epoch, _down(claim, now) if down_ms is None else down_ms) for claim in found
+            engines.Taken(claim.epoch, _down(claim, now) if down_ms is None else down_ms) for claim in found
         ]
         return engines.load(self.limits, claims, meta.epoch, self._store.scan, now)
 

@@ -9,6 +9,7 @@ Nothing here reads a clock, rolls dice or touches storage. ``now`` never goes ba
 
 from collections.abc import Callable, Iterable
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.core import directory as directories
@@ -347,17 +348,16 @@ Scan = Callable[[bytes, bytes], Iterable[Record]]
 """Records from a lower bound up to, but not including, an upper one, in key order."""
 
 
-class Claim:
-    """What is known of a shard when it is taken: its new epoch, and how long it was down."""
+class Taken(Struct, frozen=True):
+    """What is known of a shard when it is loaded."""
 
-    __slots__ = ("down_ms", "epoch")
+    epoch: int
+    """Above every epoch it had before."""
+    down_ms: int = 0
+    """How long nobody could settle its leases."""
 
-    def __init__(self, epoch: int, down_ms: int = 0) -> None:
-        self.epoch = epoch
-        self.down_ms = down_ms
 
-
-def load(limits: Limits, claims: list[Claim], meta_epoch: int, scan: Scan, now: int) -> Engine:
+def load(limits: Limits, claims: list[Taken], meta_epoch: int, scan: Scan, now: int) -> Engine:
     """The engine that left these records, but for a raised epoch. ``claims`` has one entry a shard."""
     shards = len(claims)
     directory, made = directories.load(shards, meta_epoch, limits, scan(*records.meta_bounds()))
