@@ -46,8 +46,8 @@ MUTANTS: dict[str, Planted] = {
     ),
     "names are given out again after a restart": (
         shard.Shard.next_name,
-        "self.epoch << COUNTER_BITS",
-        "1 << COUNTER_BITS",
+        "lease_name(self.epoch, self.counter)",
+        "lease_name(1, self.counter)",
     ),
     "a nacked message keeps its place in the old lease": (
         settle._cut_out,

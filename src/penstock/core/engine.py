@@ -49,8 +49,9 @@ from penstock.core.errors import Conflict, Invalid, NotFound
 from penstock.core.ids import OFFSET_BITS, parse_lease
 from penstock.core.limits import Limits, check_queue_name, check_range
 from penstock.core.model import Lease, Queue, QueueOptions
+from penstock.core.numbers import numbers_needed
 from penstock.core.pop import available, check_group, check_pop, new_group, pop
-from penstock.core.push import check_partitions, check_payloads, numbers_needed, push
+from penstock.core.push import check_partitions, check_payloads, push
 from penstock.core.records import Commit, Record
 from penstock.core.settle import Range, check_settle, expire
 from penstock.core.shard import Shard, load_queue, next_sweep_at
@@ -217,15 +218,11 @@ class Engine:
         return reply
 
     def _ack(self, command: Ack, now: int) -> Settled:
-        if command.ids is None and command.group is None and command.lease is not None:
-            shard, lease = self._leased(command)
-            settled = settle.ack_lease(shard, lease, now)
-            self._expect_sweep(lease.queue.sweep_at)
-            return settled
         check_settle(self.limits, command)
         self._expect_sweep(next_sweep_at(now))
         if command.ids is None:
-            return settle.ack_lease(*self._leased(command), now)
+            shard, lease = self._leased(command)
+            return settle.ack_lease(shard, lease, now)
         parts = [settle.ack_ids(*where, command, now) for where in self._by_shard(command)]
         return _together(parts, command)
 

@@ -20,7 +20,6 @@ OFFSET_MASK = (1 << OFFSET_BITS) - 1
 JSON_SAFE = 1 << 53
 """From here on a number goes out as a decimal string: JavaScript's numbers end at 2**53."""
 COUNTER_BITS = 64
-COUNTER_MASK = (1 << COUNTER_BITS) - 1
 
 _SHARD_BITS = 32
 _SHARD_MASK = (1 << _SHARD_BITS) - 1

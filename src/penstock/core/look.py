@@ -23,7 +23,8 @@ from penstock.core.errors import Invalid, NotFound
 from penstock.core.ids import OFFSET_BITS, OFFSET_MASK, address
 from penstock.core.limits import Limits, check_name, check_range
 from penstock.core.model import DEFAULT, Group, LeaseRun, Partition, Queue, Scheduled, Track
-from penstock.core.pop import PIECES_MAX, number_of
+from penstock.core.numbers import number_of
+from penstock.core.pop import PIECES_MAX
 from penstock.core.settle import leased_runs
 from penstock.core.shard import Shard
 

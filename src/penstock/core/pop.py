@@ -11,6 +11,7 @@ from penstock.core.errors import Busy, Invalid
 from penstock.core.ids import OFFSET_BITS, lease_token
 from penstock.core.limits import Limits, check_name, check_range
 from penstock.core.model import Group, Lease, LeaseRun, Log, Partition, Queue, Segment, Track
+from penstock.core.numbers import number_of
 from penstock.core.shard import Shard, hold, list_ready, new_track
 
 RUNS_MAX = 1_000
@@ -240,23 +241,3 @@ class _Taking(Struct, eq=False):
             )
             self.deliveries.append(delivery)
             self.bytes_left -= logs.piece_bytes(delivery)
-
-
-def number_of(partition: Partition, offset: int) -> tuple[int, int]:
-    """The number that covers ``offset``, and the first offset under it."""
-    numbers = partition.numbers
-    if len(numbers) == 1:
-        return numbers[0]
-    for number, base in reversed(numbers):
-        if base <= offset:
-            return number, base
-    raise AssertionError(f"offset {offset} is below the partition's first number")
-
-
-def end_of(partition: Partition, number: int) -> int:
-    """The offset behind the last message under a number."""
-    numbers = partition.numbers
-    for at, (each, _) in enumerate(numbers):
-        if each == number and at + 1 < len(numbers):
-            return numbers[at + 1][1]
-    return partition.log.end

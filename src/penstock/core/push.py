@@ -4,8 +4,9 @@ from penstock.core import log as logs
 from penstock.core.commands import Pushed
 from penstock.core.errors import Busy, Invalid
 from penstock.core.ids import OFFSET_BITS
-from penstock.core.limits import OFFSETS_PER_NUMBER, Limits, check_name
+from penstock.core.limits import Limits, check_name
 from penstock.core.model import Partition, Queue
+from penstock.core.numbers import fits
 from penstock.core.shard import Shard, list_ready
 
 
@@ -29,17 +30,6 @@ def check_partitions(limits: Limits, queue: Queue | None, names: set[str]) -> No
         raise Busy(f"a queue has at most {limits.partitions_max} partitions")
 
 
-def numbers_needed(queue: Queue | None, pushes: list[tuple[str, list[bytes]]]) -> int:
-    """Partition numbers that pushes may need: for new partitions, and where they do not fit the old one."""
-    known = queue.partitions if queue else {}
-    return sum(name not in known or not _fits(known[name], len(payloads)) for name, payloads in pushes)
-
-
-def _fits(partition: Partition, count: int) -> bool:
-    """Whether so many messages fit under the partition's number."""
-    return partition.log.end - partition.numbers[-1][1] + count <= OFFSETS_PER_NUMBER
-
-
 def push(
     shard: Shard, queue: Queue, partition: Partition, payloads: list[bytes], lengths: list[int], now: int
 ) -> Pushed:
@@ -47,7 +37,7 @@ def push(
     log = partition.log
     count = len(payloads)
     number, base = partition.numbers[-1]
-    if log.end - base + count > OFFSETS_PER_NUMBER:
+    if not fits(partition, count):
         shard.renumber(queue, partition)
         number, base = partition.numbers[-1]
     if log.forming is None:

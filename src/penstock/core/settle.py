@@ -17,7 +17,7 @@ from penstock.core.errors import Conflict, Invalid
 from penstock.core.ids import OFFSET_BITS, OFFSET_MASK
 from penstock.core.limits import ERROR_CHARS_MAX, Limits, check_name
 from penstock.core.model import DEFAULT, Group, Lease, LeaseRun, Scheduled, Track
-from penstock.core.pop import end_of
+from penstock.core.numbers import end_of
 from penstock.core.shard import Place, Shard, hold_run
 
 NOT_LIVE = "the lease is not live: it was settled, it ran out, or it never was"

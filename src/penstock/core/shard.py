@@ -14,7 +14,7 @@ from penstock.core import records
 from penstock.core.agenda import Agenda
 from penstock.core.commands import Wake
 from penstock.core.errors import Busy
-from penstock.core.ids import COUNTER_BITS
+from penstock.core.ids import lease_name
 from penstock.core.limits import NUMBERS_MAX, Limits
 from penstock.core.model import (
     Group,
@@ -146,8 +146,8 @@ class Shard:
 
     def next_name(self) -> int:
         """A name for a lease or a body that nothing else ever has."""
-        self.counter = counter = self.counter + 1
-        return self.epoch << COUNTER_BITS | counter
+        self.counter += 1
+        return lease_name(self.epoch, self.counter)
 
     def check_numbers(self, count: int) -> None:
         """Raise unless so many partition numbers are left."""
@@ -375,12 +375,7 @@ def hold(shard: Shard, lease: Lease) -> None:
     shard.agenda.add(lease.due_at, name)
     tracks = lease.group.tracks
     for run in lease.runs.values():
-        track = tracks[run.partition]
-        if run.count == 1:  # as hold_run does, without the call: most leases are one message
-            track.singles[run.first] = name
-            track.leased += 1
-        else:
-            hold_run(track, run, name)
+        hold_run(tracks[run.partition], run, name)
 
 
 def hold_run(track: Track, run: LeaseRun, name: int) -> None:
