@@ -3,9 +3,10 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 STEPS  ?= 1000000
 SEED   ?= 1
+CYCLES ?= 200
 BIN    := .venv/bin
 
-.PHONY: help setup serve test check format sim bench lock clean
+.PHONY: help setup serve test check format sim crash bench lock clean
 
 help:           ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -49,9 +50,13 @@ format: setup   ## put the code in shape
 sim: setup      ## random lives against the model: make sim STEPS=1000000 SEED=7
 	@$(BIN)/python -m tests.sim.drive --steps $(STEPS) --seed $(SEED)
 
+crash: setup    ## kill -9 the real server under load, again and again: make crash CYCLES=200 SEED=1
+	@$(BIN)/python -m tests.crash.harness --cycles $(CYCLES) --seed $(SEED)
+
 bench: .venv/bench.txt   ## figures of this machine, side by side with a peer
 	@$(BIN)/python -m bench.core
 	@$(BIN)/python -m bench.wire
+	@$(BIN)/python -m bench.stores
 
 lock:           ## write requirements/*.txt anew (needs uv)
 	@command -v uv >/dev/null || { echo "uv is needed to lock: pip install uv"; exit 1; }

@@ -44,16 +44,17 @@ def running(command: list[str], core: int) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @contextmanager
-def penstock(core: int) -> Iterator[int]:
+def running_penstock(core: int, store: str = "memory:") -> Iterator[int]:
     """A server of ours; its port."""
-    with running([sys.executable, "-m", "penstock", "serve", "--tcp", "127.0.0.1:0"], core) as process:
+    command = [sys.executable, "-m", "penstock", "serve", "--tcp", "127.0.0.1:0", "--store", store]
+    with running(command, core) as process:
         assert process.stdout is not None
         yield int(json.loads(process.stdout.readline())["tcp"].rpartition(":")[2])
 
 
 @contextmanager
-def redis(core: int) -> Iterator[int | None]:
-    """A Redis without persistence; its port, or None if there is no Redis here."""
+def redis(core: int, append_to: Path | None = None) -> Iterator[int | None]:
+    """A Redis; its port, or None if there is none here. Without a directory to append to it keeps nothing."""
     program = redis_program()
     if program is None:
         yield None
@@ -61,7 +62,9 @@ def redis(core: int) -> Iterator[int | None]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
-    options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+    options = ["--port", str(port), "--bind", "127.0.0.1", "--save", ""]
+    if append_to is not None:
+        options += ["--dir", str(append_to), "--appendonly", "yes", "--appendfsync", "always"]
     with running([program, *options], core):
         for _ in range(200):
             try:
@@ -183,7 +186,7 @@ def main() -> None:
     print(f"wire, in memory, {len(CORES)} cores")
     for name, core in (("two cores", server_core), ("one core", client_core)):
         os.sched_setaffinity(0, {client_core})
-        with penstock(core) as ours, redis(core) as theirs:
+        with running_penstock(core) as ours, redis(core) as theirs:
             us, them = compare_round_trips(ours, theirs)
         beside = (
             f", Redis LPUSH {them:.0f} µs, we take {us / them:.2f} times as long"
@@ -191,7 +194,7 @@ def main() -> None:
             else ", no Redis here"
         )
         print(f"  round trip of a push, client and server on {name}: {us:.0f} µs{beside}")
-    with penstock(server_core) as ours, redis(server_core) as theirs:
+    with running_penstock(server_core) as ours, redis(server_core) as theirs:
         throughput(ours, theirs)
 
 

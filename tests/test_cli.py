@@ -22,7 +22,7 @@ from penstock.config import names
 
 PATIENCE_S = 30.0
 """How long a process may take before a test that waits for it fails."""
-COMMANDS = ["serve", "push", "pop", "ack", "queues"]
+COMMANDS = ["serve", "push", "pop", "ack", "queues", "backup", "restore", "verify", "repair"]
 
 Done = subprocess.CompletedProcess[str]
 Run = Callable[..., Done]
@@ -58,6 +58,7 @@ class Server:
         self.process = process
         self.ready = ready
         self.tcp: str = ready["tcp"]
+        self.store: str = ready["store"]
         self.log = log
 
     def stop(self) -> None:
@@ -171,7 +172,7 @@ def test_push_of_one(cli: Run, wire: Wire, queue: str) -> None:
 def test_push_of_several_keeps_their_order(cli: Run, wire: Wire, queue: str) -> None:
     (pushed,) = objects(cli("push", queue, "1", '"two"', "[3]", "null", "--json", "--partition", "x"))
     jobs = pop(wire, queue)
-    assert pushed == {"first": jobs[0]["id"], "count": 4, "durability": "memory"}
+    assert pushed == {"first": jobs[0]["id"], "count": 4, "durability": "fsync"}
     assert data(jobs) == [1, "two", [3], None]
     assert {job["partition"] for job in jobs} == {"x"}
 
@@ -387,7 +388,7 @@ def test_help_lists_every_command_and_every_exit_code(tmp_path: Path) -> None:
     done = run(tmp_path, "--help")
     assert done.returncode == 0
     assert all(re.search(rf"^ +{name} ", done.stdout, re.MULTILINE) for name in COMMANDS)
-    assert all(f"{code} " in done.stdout for code in range(5))
+    assert all(f"{code} " in done.stdout for code in range(6))
 
 
 def test_help_of_serve_lists_every_setting(tmp_path: Path) -> None:
@@ -414,7 +415,9 @@ def test_wrong_usage_is_explained(given: list[str], tmp_path: Path) -> None:
 
 
 def test_serve_says_when_it_is_ready_and_where(server: Server) -> None:
-    assert server.ready == {"ready": True, "http": None, "tcp": server.tcp, "unix": None, "store": "memory:"}
+    where = {"http": None, "tcp": server.tcp, "unix": None, "store": server.store}
+    assert server.ready == {"ready": True, **where}
+    assert re.fullmatch("rocksdb:/.*/penstock-data", server.store)
     assert re.fullmatch(r"127\.0\.0\.1:\d+", server.tcp)
 
 
@@ -437,9 +440,33 @@ def test_serve_refuses_by_name_what_comes_later(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (1, "")
     assert [line.split(": ")[1] for line in done.stderr.splitlines()] == ["--grpc", "--capnp", "--dialects"]
     assert done.stderr.count("not part of this version yet") == 3
-    store = run(tmp_path, "serve", "--store", "rocksdb:x")
+    store = run(tmp_path, "serve", "--store", "postgresql:x")
     assert store.returncode == 1
-    assert store.stderr.startswith("penstock: --store: the store rocksdb is not part of this version yet")
+    assert store.stderr.startswith("penstock: --store: the store postgresql is not part of this version yet")
+
+
+def test_serve_leaves_the_directory_of_a_live_server_alone(server: Server, tmp_path: Path) -> None:
+    place = server.store.removeprefix("rocksdb:")
+    done = run(tmp_path, "serve", "--tcp", "127.0.0.1:0", "--data", place, "--log-level", "error")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"penstock: {place} is in use by another server; stop that one, or use another directory\n"
+    )
+
+
+def test_serve_finds_again_what_it_kept(tmp_path: Path) -> None:
+    for payload in "12":
+        with serving(tmp_path) as server:
+            assert run(tmp_path, "push", "q", payload, "--server", server.tcp).returncode == 0
+    with serving(tmp_path) as server, Wire(server.tcp) as wire:
+        jobs = wire.ask("PULLB", queue="q", count=5, timeout=0)["jobs"]
+        assert [job["data"] for job in jobs] == [1, 2]
+
+
+def test_serve_with_a_store_in_memory_says_so_and_leaves_no_files(tmp_path: Path) -> None:
+    with serving(tmp_path, "--store", "memory:") as server:
+        assert server.store == "memory:"
+    assert not (tmp_path / "penstock-data").exists()
 
 
 def test_serve_needs_the_file_it_is_given(tmp_path: Path) -> None:
@@ -482,7 +509,8 @@ def test_serve_reads_its_settings_file_and_serves_a_unix_socket(tmp_path: Path) 
 
 def test_serve_leaves_the_socket_of_a_live_server_alone_and_takes_that_of_a_dead_one(tmp_path: Path) -> None:
     with serving(tmp_path, "--unix", "./socket") as first:
-        refused = run(tmp_path, "serve", "--tcp", "off", "--unix", "./socket", "--log-level", "error")
+        given = ["--tcp", "off", "--unix", "./socket", "--log-level", "error", "--data", "./other"]
+        refused = run(tmp_path, "serve", *given)
         assert (refused.returncode, refused.stdout) == (2, "")
         assert refused.stderr == "penstock: a server is already listening on ./socket\n"
         assert run(tmp_path, "queues", "--server", "./socket").returncode == 0

@@ -17,8 +17,9 @@ SAMPLES = {
     "unix": "./socket",
     "log_format": "json",
     "log_level": "debug",
+    "memory_bytes_max": "1048577",
 }
-"""Settings that are no numbers, with values that are good."""
+"""Settings that are no numbers, or must be large ones, with values that are good."""
 NUMBERS = [name for name in names() if isinstance(getattr(Settings(), name), int)]
 
 
@@ -105,7 +106,7 @@ def test_a_bad_value_is_reported_by_the_name_of_its_source(name: str, problems: 
 
 
 def test_limits_are_those_of_the_settings(settings: Load) -> None:
-    found = settings({name: str(number) for number, name in enumerate(NUMBERS, 100)})
+    found = settings({name: SAMPLES.get(name, str(number)) for number, name in enumerate(NUMBERS, 100)})
     limits, tcp = found.limits(), found.tcp_limits()
     for name in NUMBERS:
         for part in (limits, tcp):
@@ -145,7 +146,7 @@ def test_what_comes_later_is_refused_by_name(problems: Problems) -> None:
         assert any(f"{name} is not part of this version yet" in line for line in found)
 
 
-@pytest.mark.parametrize("store", ["rocksdb:x", "rocksdb:", "postgresql://localhost/x"])
+@pytest.mark.parametrize("store", ["postgresql:", "postgresql://localhost/x"])
 def test_stores_that_come_later_are_refused_by_name(store: str, problems: Problems) -> None:
     (line,) = problems({"store": store})
     assert line.startswith(f"--store: the store {store.partition(':')[0]} is not part of this version yet")
@@ -153,7 +154,21 @@ def test_stores_that_come_later_are_refused_by_name(store: str, problems: Proble
 
 @pytest.mark.parametrize("store", ["memory", "", "sqlite:x", "memory:x"])
 def test_a_store_nobody_knows_is_refused(store: str, problems: Problems) -> None:
-    assert problems({"store": store}) == [f"--store: {store!r} is not memory:"]
+    assert problems({"store": store}) == [f"--store: {store!r} is not rocksdb:, rocksdb:DIR or memory:"]
+
+
+def test_a_store_is_in_the_directory_it_names_or_else_in_data(settings: Load) -> None:
+    assert settings().directory() == Path("penstock-data")
+    assert settings({"data": "/srv/q"}).directory() == Path("/srv/q")
+    assert settings({"data": "/srv/q", "store": "rocksdb:here"}).directory() == Path("here")
+    assert settings({"store": "memory:"}).directory() is None
+
+
+@pytest.mark.parametrize("given", [{"store": "rocksdb:a\0b"}, {"data": "a\0b"}, {"data": ""}])
+def test_a_directory_that_can_not_be_is_refused(given: dict[str, str], problems: Problems) -> None:
+    (name,) = given
+    (line,) = problems(given)
+    assert line == f"--{name}: {given[name]!r} is not the path of a directory"
 
 
 def test_all_unacceptable_numbers_and_names_are_reported_together(problems: Problems) -> None:
@@ -177,7 +192,7 @@ def test_all_unacceptable_numbers_and_names_are_reported_together(problems: Prob
 
 def test_all_unacceptable_words_are_reported_together(problems: Problems) -> None:
     found = problems(
-        {"tcp": "nowhere", "store": "rocksdb:x"},
+        {"tcp": "nowhere", "store": "sqlite:x"},
         {"PENSTOCK_HTTP": "localhost", "PENSTOCK_LOG_FORMAT": "xml"},
         "log_level = 'loud'",
     )
@@ -193,6 +208,7 @@ def test_all_unacceptable_words_are_reported_together(problems: Problems) -> Non
 
 BOUNDS = {
     "shards": (1, 4096),
+    "memory_bytes_max": (1 << 20, None),
     "payload_bytes_max": (1, 1 << 28),
     "batch_max": (1, 10_000_000),
     "lease_ms_max": (1, None),

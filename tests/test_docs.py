@@ -44,7 +44,9 @@ def test_every_error_code_is_in_the_protocol(code: str) -> None:
 
 @pytest.mark.parametrize("option", QueueOptions.__struct_fields__)
 def test_every_queue_option_is_in_the_protocol_with_its_default(option: str) -> None:
-    assert f"| `{option}` | {getattr(QueueOptions(), option):,} |" in PROTOCOL
+    default = getattr(QueueOptions(), option)
+    shown = f"{default:,}" if isinstance(default, int) else f"`{default}`"
+    assert f"| `{option}` | {shown} |" in PROTOCOL
 
 
 @pytest.mark.parametrize("name", config.names())

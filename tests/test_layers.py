@@ -29,6 +29,7 @@ CORE_STANDS_ON = {
     "heapq",
     "itertools",
     "msgspec",
+    "operator",
     "re",
     "struct",
     "typing",

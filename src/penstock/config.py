@@ -38,14 +38,19 @@ def _about(text: str, ge: int | None = None, le: int | None = None) -> Meta:
 class Settings(Struct, frozen=True, kw_only=True):
     """Everything an operator can set."""
 
-    data: Annotated[str, _about("Directory for data. The memory store leaves it alone.")] = "./penstock-data"
-    store: Annotated[str, _about("Where messages are kept: memory:")] = "memory:"
+    data: Annotated[str, _about("Directory for data, unless store names another.")] = "./penstock-data"
+    store: Annotated[
+        str, _about("Where messages are kept: rocksdb: (in data), rocksdb:DIR, or memory: (lost at the end).")
+    ] = "rocksdb:"
     http: Annotated[str, _about("HTTP address, HOST:PORT or off. HTTP is not served yet.")] = "127.0.0.1:8080"
     tcp: Annotated[str, _about("TCP address, HOST:PORT or off. Port 0 picks a free one.")] = "127.0.0.1:6789"
     unix: Annotated[str, _about("Path of a Unix socket, or off.")] = OFF
     log_format: Annotated[str, _about("Logs on standard error as text or json.")] = "text"
     log_level: Annotated[str, _about("Least level logged: debug, info, warning or error.")] = "info"
     shards: Annotated[int, _about("Shards of a new store, for good.", ge=1, le=4096)] = 64
+    memory_bytes_max: Annotated[
+        int, _about("Bytes of payloads kept in memory; the rest is read back when needed.", ge=1 << 20)
+    ] = 1 << 28
     payload_bytes_max: Annotated[int, _about("Bytes of one payload.", ge=1, le=1 << 28)] = (
         _LIMITS.payload_bytes_max
     )
@@ -64,6 +69,11 @@ class Settings(Struct, frozen=True, kw_only=True):
     stall_ms: Annotated[
         int, _about("How long a client may take to finish a frame or to read an answer.", ge=1)
     ] = _TCP.stall_ms
+
+    def directory(self) -> Path | None:
+        """Where the store is; None if it is in memory."""
+        kind, _, place = self.store.partition(":")
+        return None if kind == "memory" else Path(place or self.data)
 
     def limits(self) -> Limits:
         return Limits(
@@ -215,8 +225,9 @@ def _check(settings: Settings, shown: dict[str, str], problems: list[str]) -> No
         bad("log_format", "text or json")
     if settings.log_level not in ("debug", "info", "warning", "error"):
         bad("log_level", "debug, info, warning or error")
-    if settings.store.startswith(("rocksdb:", "postgresql:")):
-        kind = settings.store.partition(":")[0]
-        problems.append(f"{shown['store']}: the store {kind} is not part of this version yet; use memory:")
-    elif settings.store != "memory:":
-        bad("store", "memory:")
+    if settings.store.startswith("postgresql:"):
+        problems.append(f"{shown['store']}: the store postgresql is not part of this version yet")
+    elif settings.store != "memory:" and not settings.store.startswith("rocksdb:"):
+        bad("store", "rocksdb:, rocksdb:DIR or memory:")
+    elif "\0" in settings.store or not settings.data or "\0" in settings.data:
+        bad("data" if "\0" not in settings.store else "store", "the path of a directory")

@@ -24,7 +24,7 @@ from penstock.core.commands import (
     State,
     StateFound,
 )
-from penstock.core.errors import PenstockError
+from penstock.core.errors import Damaged, PenstockError
 from penstock.core.limits import Limits
 from penstock.core.model import DEFAULT
 from penstock.core.records import Commit
@@ -38,6 +38,8 @@ BEGIN = 1_700_000_000_000
 SHARDS = 4
 PATIENCE_S = 30.0
 """How long a thread may take before a test that waits for it fails."""
+COMMITS_MAX = 1_000
+"""More commits than any test makes."""
 TURNS_MAX = 10_000
 """Turns without rest after which a loop is said to spin."""
 
@@ -192,6 +194,8 @@ class ObedientStore(MemoryStore):
         super().__init__()
         self.groups: list[Sequence[Commit]] = []
         """Every group that was kept."""
+        self.synced: list[bool] = []
+        """Whether each of them was to be synced; True once more for a sync alone."""
         self.commit_error: Exception | None = None
         """Raised by the next commit, which then keeps nothing."""
         self.claim_error: Exception | None = None
@@ -204,17 +208,27 @@ class ObedientStore(MemoryStore):
             raise self.claim_error
         return super().claim(shard)
 
-    def commit(self, group: Sequence[Commit]) -> None:
+    def commit(self, group: Sequence[Commit], *, sync: bool = True) -> None:
         error, self.commit_error = self.commit_error, None
         if error is not None:
             raise error
         super().commit(group)
         self.groups.append(group)
+        self.synced.append(sync)
 
-    def bodies(self, keys: Sequence[bytes]) -> list[bytes | None]:
+    def sync(self) -> None:
+        self.synced.append(True)
+
+    def bodies(self, keys: Sequence[bytes]) -> list[bytes | Damaged | None]:
         if self.bodies_error is not None:
             raise self.bodies_error
         return [None] * len(keys) if self.bodies_lost else super().bodies(keys)
+
+    def open_gate(self) -> None:
+        """Let every commit go from now on."""
+
+    def close(self) -> None:
+        """The next node finds again what this one left."""
 
 
 class BlockingStore(ObedientStore):
@@ -230,12 +244,15 @@ class SlowStore(BlockingStore):
         super().__init__()
         self._gate = threading.Semaphore(0)
 
-    def commit(self, group: Sequence[Commit]) -> None:
+    def commit(self, group: Sequence[Commit], *, sync: bool = True) -> None:
         assert self._gate.acquire(timeout=PATIENCE_S), "nobody let the commit go"
-        super().commit(group)
+        super().commit(group, sync=sync)
 
     def let_go(self, commits: int = 1) -> None:
         self._gate.release(commits)
+
+    def open_gate(self) -> None:
+        self.let_go(COMMITS_MAX)
 
 
 def push(*payloads: str, queue: str = "q", partition: str = DEFAULT) -> Push:
@@ -270,6 +287,11 @@ class Rig:
         self.node = Node(store, self.loop.as_loop, self.loop.now, Limits(), shards=SHARDS)
         self.loop.run_ready()
         self._asked = 0
+
+    def close(self) -> None:
+        """Stop the node as it should."""
+        self.store.open_gate()
+        self.node.close()
 
     def ask(self, command: Command, asker: Recorder | None = None) -> int:
         """Ask, and let the loop be; the ticket."""

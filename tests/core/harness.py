@@ -39,7 +39,9 @@ class Core:
         for each in reply.deliveries:
             if not each.segment.present:
                 key = records.body_key(reply.queue.prefix, each.segment.body_name)
-                (each.segment.body,) = self.store.bodies([key])
+                (body,) = self.store.bodies([key])
+                assert isinstance(body, bytes)
+                each.segment.body = body
         return reply
 
     def popped(self, count: int = 1, queue: str = "q", **fields: Any) -> list[bytes]:

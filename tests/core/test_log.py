@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 from penstock.core import commands as c
 from penstock.core import log as logs
 from penstock.core.limits import SEGMENT_BYTES_MAX
+from penstock.core.look import absent
 from penstock.core.model import Log, Run, Segment
-from penstock.core.records import body_slices, pack_body
+from penstock.core.records import body_slices, pack_body, pack_runs
 from tests.core.harness import Core
 
 payload_lists = st.lists(st.binary(max_size=40), min_size=1, max_size=60)
@@ -103,10 +104,12 @@ def test_any_stretch_can_be_sliced_across_segments(
 
 def test_a_merged_segment_is_read_run_by_run() -> None:
     payloads = [b"a", b"b", b"c", b"d", b"e"]
-    log = logs.load(10, [Segment(10, 5, 5, (Run(2, 100), Run(1, 100), Run(2, 300)), 1)])
+    spread = pack_runs([Run(2, 100), Run(1, 100), Run(2, 300)], 100)
+    log = logs.load(10, [Segment(10, 5, 5, 100, 1, spread)])
+    assert log.segments[0].runs == (Run(3, 100), Run(2, 300))
     log.segments[0].body = pack_body(payloads, [1] * 5)
     found = [(piece.offset, piece.count, piece.created_at) for piece in logs.pieces(log, 11, 4, 0)]
-    assert found == [(11, 1, 100), (12, 1, 100), (13, 2, 300)]
+    assert found == [(11, 2, 100), (13, 2, 300)]
     assert logs.offset_at(log, 100) == 10
     assert logs.offset_at(log, 101) == 13
     assert logs.offset_at(log, 301) == log.end == 15
@@ -117,7 +120,7 @@ def test_a_pop_from_merged_runs_keeps_each_message_with_its_time() -> None:
     core.push(b"1", b"2", b"3")
     core.commit()
     segment = segments(core)[0]
-    segment.runs = (Run(1, core.now), Run(2, core.now + 7))
+    segment.spread = pack_runs([Run(1, core.now), Run(2, core.now + 7)], core.now)
     reply = core.pop(3)
     assert [(each.count, each.created_at) for each in reply.deliveries] == [(1, core.now), (2, core.now + 7)]
     assert [each.first - reply.deliveries[0].first for each in reply.deliveries] == [0, 1]
@@ -136,13 +139,14 @@ def test_trim_drops_whole_sealed_segments_only() -> None:
     assert (log.first, log.bases) == (8, [8])
 
 
-def test_a_header_only_segment_is_read_whole_because_its_offsets_are_in_its_body() -> None:
+def test_the_messages_of_a_header_only_segment_count_for_their_average() -> None:
     core = Core()
-    core.push(*[b"x" * 100] * 10)
+    core.push(*[b"x" * 150] * 5, *[b"x" * 50] * 5)
     core.restart()
     assert not segments(core)[0].present
     reply = core.ask(c.Read("default", "q", 0, max_bytes=250), c.Log)
-    assert reply.absent() == [segments(core)[0]]
-    assert reply.next == 10
+    assert [each.segment for each in absent(reply)] == segments(core)
+    assert reply.next == 2
     core.pop()  # reads the body
-    assert core.ask(c.Read("default", "q", 0, max_bytes=250), c.Log).next == 2
+    assert core.ask(c.Read("default", "q", 0, max_bytes=250), c.Log).next == 1
+    assert core.ask(c.Read("default", "q", 0, max_bytes=1), c.Log).next == 1

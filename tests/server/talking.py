@@ -12,7 +12,7 @@ from penstock.core.errors import PenstockError
 from penstock.core.limits import Limits
 from penstock.server.dialects import flashq
 
-CONTEXT = flashq.Context("acme", 7, "memory")
+CONTEXT = flashq.Context("acme", 7)
 SHARDS = 4
 NOW = 1_700_000_000_000
 UUID = "018bcfe5-67ff-7000-8001-040000000400"

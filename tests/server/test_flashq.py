@@ -101,6 +101,12 @@ SETTLE_ALL = {"ids": [1, 2], "lease": "3", "group": "g"}
         ("GETSTATE", {"id": 5}, core.State("acme", 5, "default")),
         ("GETSTATE", {"id": 5, "group": "g"}, core.State("acme", 5, "g")),
         ("STATS", {}, core.Stats("acme")),
+        ("BACKUP", {"directory": "/b"}, core.Backup("acme", "/b")),
+        (
+            "QUEUE",
+            {"queue": "q", "options": {"durability": "os"}},
+            core.Configure("acme", "q", durability="os"),
+        ),
     ],
 )
 def test_a_request_is_the_core_command_it_stands_for(cmd: str, fields: Fields, command: core.Command) -> None:
@@ -124,6 +130,7 @@ def test_every_command_is_known_by_its_name() -> None:
         "LISTQUEUES",
         "GETSTATE",
         "STATS",
+        "BACKUP",
     }
     assert not COMMANDS_LATER & set(flashq.COMMANDS)
 
@@ -172,14 +179,16 @@ def encoded(cmd: str, fields: Fields, reply: object) -> str:
 
 @pytest.mark.parametrize("first", [0, (1 << 53) - 1])
 def test_an_id_below_2_53_goes_out_as_a_number(first: int) -> None:
-    pushed = core.Pushed(first, 1, NOW)
-    assert encoded("PUSH", {"queue": "q", "data": 1}, pushed) == f'{{"ok":true,"id":{first}}}'
+    pushed = core.Pushed(first, 1, NOW, "os")
+    wanted = f'{{"ok":true,"id":{first},"durability":"os"}}'
+    assert encoded("PUSH", {"queue": "q", "data": 1}, pushed) == wanted
 
 
 @pytest.mark.parametrize("first", [1 << 53, (1 << 64) - 1])
 def test_an_id_from_2_53_on_goes_out_as_a_string(first: int) -> None:
-    pushed = core.Pushed(first, 1, NOW)
-    assert encoded("PUSH", {"queue": "q", "data": 1}, pushed) == f'{{"ok":true,"id":"{first}"}}'
+    pushed = core.Pushed(first, 1, NOW, "fsync")
+    wanted = f'{{"ok":true,"id":"{first}","durability":"fsync"}}'
+    assert encoded("PUSH", {"queue": "q", "data": 1}, pushed) == wanted
 
 
 def test_ids_from_2_53_on_go_out_as_strings_in_every_reply() -> None:

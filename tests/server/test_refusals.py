@@ -191,8 +191,8 @@ def test_an_unknown_command_is_invalid_and_the_known_ones_are_listed(body: bytes
 @pytest.mark.parametrize(
     ("cmd", "fields", "known"),
     [
-        ("PUSH", {"queue": "q", "data": 1}, "reqId, queue, data, partition"),
-        ("PUSHB", {"queue": "q", "messages": [1]}, "reqId, queue, messages, jobs, partition"),
+        ("PUSH", {"queue": "q", "data": 1}, "reqId, queue, data, partition, durability"),
+        ("PUSHB", {"queue": "q", "messages": [1]}, "reqId, queue, messages, jobs, partition, durability"),
         ("PULL", {"queue": "q"}, "reqId, queue, timeout, group, partition, lease_ms, from"),
         (
             "PULLB",
@@ -209,6 +209,7 @@ def test_an_unknown_command_is_invalid_and_the_known_ones_are_listed(body: bytes
         ("LISTQUEUES", {}, "reqId"),
         ("GETSTATE", {"id": 1}, "reqId, id, group"),
         ("STATS", {}, "reqId"),
+        ("BACKUP", {"directory": "/b"}, "reqId, directory"),
     ],
 )
 def test_an_unknown_field_is_refused_and_the_known_ones_are_listed(
@@ -220,7 +221,9 @@ def test_an_unknown_field_is_refused_and_the_known_ones_are_listed(
 def test_an_unknown_option_is_refused_and_the_known_ones_are_listed() -> None:
     field, accepted = invalid("QUEUE", queue="q", options={"colour": 1})
     assert field == "colour"
-    assert accepted.endswith("known here are lease_ms, completed_retention_ms, completed_retention_bytes")
+    assert accepted.endswith(
+        "known here are lease_ms, completed_retention_ms, completed_retention_bytes, durability"
+    )
 
 
 def test_an_unknown_field_of_a_job_is_refused() -> None:

@@ -120,7 +120,10 @@ def test_a_client_that_left_with_10000_waiting_pulls_takes_no_message(queue: str
 
 def test_an_unknown_field_of_a_job_is_refused_and_the_known_ones_are_listed() -> None:
     jobs = [{"data": 1}, {"data": 1, "colour": 1}]
-    assert invalid("PUSHB", queue="q", jobs=jobs) == ("colour", "left out; known here are data, partition")
+    assert invalid("PUSHB", queue="q", jobs=jobs) == (
+        "colour",
+        "left out; known here are data, partition, durability",
+    )
 
 
 def test_a_stream_that_breaks_while_a_pull_waits_is_closed(client: Raw, queue: str) -> None:

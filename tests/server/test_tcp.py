@@ -15,7 +15,7 @@ HOUR_MS = 3_600_000
 
 def test_a_message_is_pushed_pulled_and_acked(client: Raw, queue: str) -> None:
     pushed = client.ask({"cmd": "PUSH", "queue": queue, "data": {"to": "ada"}})
-    assert pushed == {"ok": True, "id": pushed["id"]}
+    assert pushed == {"ok": True, "id": pushed["id"], "durability": "fsync"}
     job = pull(client, queue)
     assert job["expires_at"] > job["created_at"] > 0
     assert isinstance(job.pop("lease"), str)
@@ -69,7 +69,7 @@ def test_a_message_leased_by_one_connection_can_be_acked_by_another(
 
 def test_a_batch_of_messages_gets_consecutive_ids(client: Raw, queue: str) -> None:
     reply = client.ask({"cmd": "PUSHB", "queue": queue, "messages": ["a", "b", "c"], "partition": "p"})
-    assert reply == {"ok": True, "first": reply["first"], "count": 3, "durability": "memory"}
+    assert reply == {"ok": True, "first": reply["first"], "count": 3, "durability": "fsync"}
     jobs = client.ask({"cmd": "PULLB", "queue": queue, "count": 9, "timeout": 0})["jobs"]
     assert [job["id"] for job in jobs] == [reply["first"] + at for at in range(3)]
     assert [job["data"] for job in jobs] == ["a", "b", "c"]
@@ -81,7 +81,7 @@ def test_a_batch_of_jobs_gets_ids_in_the_order_of_the_jobs(client: Raw, queue: s
     places = ["x", "default", "y", "x", "x", "default", "y", "x"]
     jobs = [{"data": at, "partition": place} for at, place in enumerate(places)]
     reply = client.ask({"cmd": "PUSHB", "queue": queue, "jobs": jobs})
-    assert set(reply) == {"ok", "ids"}
+    assert set(reply) == {"ok", "ids", "durability"}
     pulled = client.ask({"cmd": "PULLB", "queue": queue, "count": 100, "timeout": 0})["jobs"]
     by_id = {job["id"]: job for job in pulled}
     assert len(by_id) == len(places)
@@ -313,7 +313,11 @@ def test_offsets_say_where_each_log_begins_and_ends_and_was_at_a_time(client: Ra
 def test_a_queue_is_configured_and_described(client: Raw, queue: str) -> None:
     assert refused(client.ask({"cmd": "QUEUE", "queue": queue}), "not_found")
     made = client.ask({"cmd": "QUEUE", "queue": queue, "options": {"lease_ms": 5_000}})
-    defaults = {"completed_retention_ms": HOUR_MS, "completed_retention_bytes": 256 << 20}
+    defaults = {
+        "completed_retention_ms": HOUR_MS,
+        "completed_retention_bytes": 256 << 20,
+        "durability": "fsync",
+    }
     assert made == {
         "ok": True,
         "queue": queue,
@@ -323,7 +327,7 @@ def test_a_queue_is_configured_and_described(client: Raw, queue: str) -> None:
     }
     changed = {"completed_retention_ms": 7, "completed_retention_bytes": 8}
     described = client.ask({"cmd": "QUEUE", "queue": queue, "options": changed})
-    assert described["options"] == {"lease_ms": 5_000, **changed}
+    assert described["options"] == {"lease_ms": 5_000, **changed, "durability": "fsync"}
     assert client.ask({"cmd": "QUEUE", "queue": queue}) == described
 
 

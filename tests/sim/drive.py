@@ -3,6 +3,7 @@
 import argparse
 import random
 import time
+from collections.abc import Callable
 
 from penstock.store.memory import MemoryStore
 from tests.sim.world import World
@@ -17,9 +18,13 @@ MESSAGES_MAX = 400
 class Driver:
     """Draws steps and has the world do them."""
 
-    def __init__(self, seed: int, world: World | None = None) -> None:
+    def __init__(self, seed: int, begin: Callable[[], World] = lambda: World(MemoryStore())) -> None:
+        """``begin`` makes a world in which nothing has happened."""
         self.random = random.Random(seed)
-        self.world = world or World(MemoryStore())
+        self._begin = begin
+        self.world = begin()
+        self.merges = 0
+        """Merges in all worlds but the last."""
 
     def run(self, steps: int) -> None:
         for step in range(steps):
@@ -33,9 +38,9 @@ class Driver:
     def step(self) -> None:
         chosen = self.random.random()
         for weight, action in (
-            (0.22, self.push),
-            (0.03, self.push_many),
-            (0.25, self.pop),
+            (0.20, self.push),
+            (0.02, self.push_many),
+            (0.19, self.pop),
             (0.14, self.settle_lease),
             (0.10, self.settle_ids),
             (0.04, self.extend),
@@ -43,13 +48,15 @@ class Driver:
             (0.03, self.read),
             (0.03, self.check_state),
             (0.09, self.wait),
-            (0.05, self.world.commit),
+            (0.10, self.world.commit),
+            (0.03, self.merge),
+            (0.01, self.let_go),
         ):
             if chosen < weight:
                 action()
                 return
             chosen -= weight
-        self.world.restart()
+        self.world.restart(clean=self.random.random() < 0.5)
 
     def queue(self) -> str:
         return self.random.choice(QUEUES)
@@ -61,12 +68,14 @@ class Driver:
             self.world.check_all()
             self.start_over()
             return
-        self.world.push(queue, self.random.choice(PARTITIONS), self.random.choice([1, 1, 1, 2, 5, 20]))
+        partition, count = self.random.choice(PARTITIONS), self.random.choice([1, 1, 1, 2, 5, 20])
+        self.world.push(queue, partition, count, self.random.choice([None, None, None, "fsync", "os"]))
 
     def start_over(self) -> None:
         """Go on with an empty world: all of the old one was checked."""
         steps = self.world.steps
-        self.world = World(type(self.world.store)())
+        self.merges += self.world.merges
+        self.world = self._begin()
         self.world.steps = steps
 
     def push_many(self) -> None:
@@ -169,6 +178,19 @@ class Driver:
             partition = pick.choice([name for name, found in model.queues[queue].messages.items() if found])
             offset = pick.randrange(len(model.queues[queue].messages[partition]))
             self.world.check_state(queue, partition, offset, pick.choice(GROUPS))
+
+    def merge(self) -> None:
+        if self.world.merging is None:
+            self.world.plan_merge(self.random.randint(2, 4))
+        if self.random.random() < 0.7:
+            self.world.apply_merge(keep_body=self.random.random() < 0.5)
+
+    def let_go(self) -> None:
+        pick, model = self.random, self.world.model
+        queue = self.queue()
+        if queue in model.queues and model.queues[queue].messages:
+            partition = pick.choice(list(model.queues[queue].messages))
+            self.world.let_go(queue, partition, pick.randrange(100))
 
     def wait(self) -> None:
         self.world.wait(self.random.choice([0, 1, 1, 2, 7, 40, 999, 11_000]))

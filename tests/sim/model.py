@@ -75,6 +75,8 @@ class Model:
         self.leases: dict[str, Lease] = {}
         self.ended: list[str] = []
         """Tokens that are live no more."""
+        self.ids: set[int] = set()
+        """Every id that was ever given out."""
 
     def advance(self, now: int) -> None:
         """Leases whose time is up end, each at its own instant."""
@@ -89,6 +91,9 @@ class Model:
         messages = known.messages.setdefault(partition, [])
         known.first.setdefault(partition, 0)
         assert not messages or created_at >= messages[-1].created_at
+        ids = range(first_id, first_id + len(payloads))
+        assert self.ids.isdisjoint(ids), "an id was given out twice"
+        self.ids.update(ids)
         for at, payload in enumerate(payloads):
             messages.append(Message(payload, created_at, first_id + at))
         for group in known.groups.values():

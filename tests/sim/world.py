@@ -1,21 +1,27 @@
 """The real core and the model side by side: every step is done by both and compared."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Container, Iterator
 
 from penstock.core import commands as c
 from penstock.core import engine as engines
+from penstock.core import log as logs
+from penstock.core import merge as merges
 from penstock.core import records
 from penstock.core.directory import META_SHARD
 from penstock.core.engine import Engine
 from penstock.core.errors import Conflict, NotFound
-from penstock.core.ids import parse_lease
+from penstock.core.ids import OFFSET_BITS, parse_lease
 from penstock.core.limits import Limits
 from penstock.core.log import Piece
 from penstock.core.look import counts
-from penstock.core.model import Group, Partition, Queue
+from penstock.core.merge import Joined, Merge
+from penstock.core.model import Group, Partition, Queue, Segment
+from penstock.core.numbers import number_of
 from penstock.core.settle import leased_runs
 from penstock.core.shard import Shard
 from penstock.store.base import Store
+from penstock.store.memory import MemoryStore
+from penstock.store.rocks import RocksStore
 from tests.sim import model as m
 
 TENANT = "default"
@@ -32,23 +38,34 @@ def load(store: Store, limits: Limits, now: int, down_ms: int = 0) -> Engine:
 class World:
     """One life of a few queues."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, reopen: Callable[[Store], Store] = lambda store: store) -> None:
+        """``reopen`` closes a store and opens what it left, if it leaves anything."""
         self.store = store
+        self._reopen = reopen
         self.limits = Limits()
         self.now = 1_700_000_000_000
         self.engine = load(store, self.limits, self.now)
         self.model = m.Model()
         self.steps = 0
         self.payloads = 0
+        self.merging: tuple[Merge, Joined] | None = None
+        """A merge that was planned and joined, and not applied yet."""
+        self.merges = 0
+        """Merges that were applied."""
+        self._must_sync = False
+        """Whether something was confirmed since the last commit that has to survive power loss."""
 
     # Steps. Each is done by the core and by the model.
 
-    def push(self, queue: str, partition: str, count: int) -> None:
+    def push(self, queue: str, partition: str, count: int, durability: str | None = None) -> None:
         payloads = [b'{"n":%d}' % (self.payloads + at) for at in range(count)]
         self.payloads += count
-        reply = self._apply(c.Push(TENANT, queue, payloads, partition))
+        marked = self._is_marked(queue, partition)
+        reply = self._apply(c.Push(TENANT, queue, payloads, partition, durability))
         assert isinstance(reply, c.Pushed)
-        assert reply.count == count
+        assert (reply.count, reply.durability) == (count, durability or "fsync")
+        assert reply.first >> OFFSET_BITS == self._partition(queue, partition).numbers[-1][0]
+        self._must_sync |= durability != "os" or not marked
         self.model.push(queue, partition, payloads, reply.first, reply.created_at)
         self._check(queue)
 
@@ -103,9 +120,23 @@ class World:
     def _fetch(self, queue: Queue, piece: Piece) -> None:
         """Read the body of a header-only segment, as the node does."""
         if not piece.segment.present:
-            (piece.segment.body,) = self.store.bodies(
-                [records.body_key(queue.prefix, piece.segment.body_name)]
-            )
+            piece.segment.body = self._body(queue, piece.segment)
+
+    def _body(self, queue: Queue, segment: Segment) -> bytes:
+        """The body of a sealed segment, from memory or from the store."""
+        if segment.body is not None:
+            return segment.body
+        (body,) = self.store.bodies([records.body_key(queue.prefix, segment.body_name)])
+        assert isinstance(body, bytes), body
+        assert records.is_whole(body, segment.count, segment.size)
+        return body
+
+    def _partition(self, queue: str, partition: str) -> Partition:
+        return self.engine.queues[TENANT, queue].partitions[partition]
+
+    def _is_marked(self, queue: str, partition: str) -> bool:
+        known = self.engine.queues.get((TENANT, queue))
+        return known is not None and partition in known.partitions and known.partitions[partition].os_marked
 
     def settle_lease(self, verb: str, token: str) -> None:
         """Ack or nack a whole lease; a token that is not live is refused and changes nothing."""
@@ -228,18 +259,108 @@ class World:
     def commit(self) -> None:
         """Keep what changed, as the node does."""
         commits = self.engine.seal(self.now)
+        assert self.engine.must_sync or not self._must_sync
+        self._must_sync = False
         if commits:
-            self.store.commit(commits)
+            self.store.commit(commits, sync=self.engine.must_sync)
 
-    def restart(self) -> None:
-        """The process ends after a commit and starts again: nothing about it can be seen from outside."""
+    def restart(self, *, clean: bool = True) -> None:
+        """The process ends after a commit and starts again: nothing about it can be seen from outside.
+
+        Unless it does not end ``clean``: partitions with ids that were confirmed as ``os`` go on under a
+        fresh number.
+        """
         self.engine.tick(self.now)
+        if clean:
+            self.engine.clear_marks()
         self.commit()
+        self.merging = None
+        marked = {
+            partition.key: list(partition.numbers)
+            for queue in self.engine.queues.values()
+            for partition in queue.partitions.values()
+            if partition.os_marked
+        }
+        assert not (clean and marked)
         before = snapshot(self.engine)
+        used = [set(shard.places) for shard in self.engine.shards]
+        self._check_stored()
+        self.store = self._reopen(self.store)
         self.engine = load(self.store, self.limits, self.now)
-        assert snapshot(self.engine) == before
+        assert not self.engine.damaged, self.engine.damaged
+        self._check_fresh(marked, used)
+        assert snapshot(self.engine, marked) == before
         for lease in self.model.leases.values():
             lease.owner = 0
+
+    def _check_fresh(self, marked: dict[int, list[tuple[int, int]]], used: list[set[int]]) -> None:
+        """Those that were marked, and no others, have a number that nothing ever had, from their end on."""
+        for queue in self.engine.queues.values():
+            for partition in queue.partitions.values():
+                assert not partition.os_marked
+                if partition.key in marked:
+                    *old, (number, base) = partition.numbers
+                    assert old == marked[partition.key]
+                    assert base == partition.log.end
+                    assert number % SHARDS == queue.shard
+                    assert number > max(used[queue.shard])
+                    used[queue.shard].add(number)
+
+    def _check_stored(self) -> None:
+        """The store has the body of every segment and no other."""
+        wanted = {
+            records.body_key(queue.prefix, segment.body_name)
+            for queue in self.engine.queues.values()
+            for partition in queue.partitions.values()
+            for segment in partition.log.segments
+        }
+        if isinstance(self.store, MemoryStore):
+            assert self.store._bodies.keys() == wanted
+        elif isinstance(self.store, RocksStore):
+            assert set(self.store.body_keys()) == wanted
+
+    # What nobody outside should notice.
+
+    def plan_merge(self, at_least: int) -> None:
+        """Choose small segments and join them, however few there are."""
+        for queue in self.engine.queues.values():
+            shard = self.engine.shards[queue.shard]
+            for partition in queue.partitions.values():
+                shard.to_merge[partition.key] = (queue, partition)
+        before = snapshot(self.engine)
+        merge = self.engine.plan_merge(at_least)
+        assert snapshot(self.engine) == before
+        if merge is not None:
+            bodies = [self._body(merge.queue, each) for each in merge.parts]
+            self.merging = merge, merges.join(merge, bodies)
+
+    def apply_merge(self, *, keep_body: bool) -> None:
+        """Put the joined segments in place, if nothing happened to them meanwhile."""
+        if self.merging is None:
+            return
+        merge, joined = self.merging
+        self.merging = None
+        log = merge.partition.log
+        segments = len(log.segments)
+        self.engine.apply_merge(merge, joined, keep_body=keep_body)
+        assert len(log.segments) in (segments, segments - len(merge.parts) + 1)
+        self.merges += len(log.segments) < segments
+        if not keep_body:
+            self.commit()  # until then the body is nowhere
+        self.engine.tick(self.now)
+        self._check(merge.queue.name)
+
+    def let_go(self, queue: str, partition: str, at: int) -> None:
+        """A body leaves memory; the store has it."""
+        log = self._partition(queue, partition).log
+        sealed = [segment for segment in log.segments if segment.body is not None]
+        if sealed and not self.engine.changed:
+            segment = sealed[at % len(sealed)]
+            logs.let_go(log, segment)
+            assert segment.body is not None, "who holds the segment still has it"
+            assert not log.segments[logs.find(log, segment.base)].present
+            self.engine.tick(self.now)
+            self._check(queue)
 
     # Checks.
 
@@ -276,12 +397,25 @@ class World:
         assert list(queue.partitions) == list(known.messages)
         assert list(queue.groups) == list(known.groups)
         for partition in queue.partitions.values():
-            log = partition.log
-            assert log.end == len(known.messages[partition.name])
+            assert partition.log.end == len(known.messages[partition.name])
+            self._check_log(partition)
             for group in queue.groups.values():
                 self._check_track(shard, group, partition, known.groups[group.name])
         for group in queue.groups.values():
             self._check_counts(queue, group, known)
+
+    def _check_log(self, partition: Partition) -> None:
+        """Segments follow each other, none crosses a number, and what is settled is counted in whole ones."""
+        log = partition.log
+        assert log.bases == [segment.base for segment in log.segments]
+        assert [log.first, *(segment.end for segment in log.segments)] == [*log.bases, log.end]
+        assert log.size == sum(segment.size for segment in log.segments)
+        for segment in log.segments:
+            assert number_of(partition, segment.base) == number_of(partition, segment.end - 1)
+            assert sum(run.count for run in segment.runs) == segment.count
+        settled = [segment for segment in log.segments if segment.end <= partition.settled_to]
+        assert partition.settled_to == (settled[-1].end if settled else log.first)
+        assert partition.settled_bytes == sum(segment.weight for segment in settled)
 
     def _check_counts(self, queue: Queue, group: Group, known: m.Queue) -> None:
         kept = [
@@ -351,15 +485,18 @@ class World:
             )
 
 
-def snapshot(engine: Engine) -> object:
-    """Everything of an engine that is stored, in a form that can be compared."""
+def snapshot(engine: Engine, renumbered: Container[int] = ()) -> object:
+    """Everything of an engine that is stored, in a form that can be compared.
+
+    But for the last number of partitions that were ``renumbered``.
+    """
     return {
         name: (
             queue.prefix,
             queue.shard,
             queue.options,
             queue.groups_made,
-            [_partition(partition) for partition in queue.partitions.values()],
+            [_partition(partition, renumbered) for partition in queue.partitions.values()],
             [_group(group) for group in queue.groups.values()],
             sorted(
                 (lease.name, lease.group.name, lease.due_at, sorted(map(_lease_run, lease.runs.values())))
@@ -371,13 +508,14 @@ def snapshot(engine: Engine) -> object:
     }
 
 
-def _partition(partition: Partition) -> object:
-    segments = [
-        (segment.base, segment.count, segment.size, segment.runs) for segment in partition.log.segments
-    ]
+def _partition(partition: Partition, renumbered: Container[int]) -> object:
     log = partition.log
-    assert log.size == sum(segment.size for segment in log.segments)
-    return (partition.name, partition.numbers, partition.marks, log.first, log.end, segments)
+    segments = [
+        (each.base, each.count, each.size, each.created_at, each.spread, each.body_name)
+        for each in log.segments
+    ]
+    numbers = partition.numbers[:-1] if partition.key in renumbered else partition.numbers
+    return (partition.key, partition.name, list(numbers), list(partition.marks), log.first, log.end, segments)
 
 
 def _group(group: Group) -> object:

@@ -6,6 +6,10 @@ A store's own test file says how to make one and how to open again what it left:
         def make(self) -> Store: ...
         def reopen(self, store: Store) -> Store: ...
 
+A store that can be copied also says how a copy is opened:
+
+        def open_copy(self, directory: Path) -> Store: ...
+
     class MineMachine(StoreMachine):
         def make(self) -> Store: ...
         def reopen(self, store: Store) -> Store: ...
@@ -14,6 +18,7 @@ A store's own test file says how to make one and how to open again what it left:
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import strategies as st
@@ -21,8 +26,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from penstock.core import records
 from penstock.core.directory import META_SHARD
+from penstock.core.limits import SEGMENT_BYTES_MAX
 from penstock.core.records import Commit, Record
-from penstock.store.base import Claim, Fenced, Store
+from penstock.store.base import Claim, Fenced, Store, StoreError
 
 PREFIX = records.prefix(1, 1)
 LOWEST, HIGHEST = PREFIX, PREFIX + b"\xff" * 32
@@ -52,6 +58,10 @@ class StoreConformance:
         """Close ``store`` and open what it left; a store that leaves nothing is returned as it is."""
         raise NotImplementedError
 
+    def open_copy(self, directory: Path) -> Store:
+        """Open a copy that ``backup`` made. A store that can't be copied leaves this out."""
+        raise NotImplementedError
+
     @pytest.fixture(autouse=True)
     def _opened(self) -> Iterator[None]:
         self.store = self.make()
@@ -66,11 +76,14 @@ class StoreConformance:
         puts: list[Record] | None = None,
         deletes: list[bytes] | None = None,
         bodies: list[Record] | None = None,
+        ranges: list[tuple[bytes, bytes]] | None = None,
         *,
         shard: int = 0,
         at: int = 1,
+        sync: bool = True,
     ) -> None:
-        self.store.commit([Commit(shard, claim.epoch, at, puts or [], deletes or [], bodies or [])])
+        commit = Commit(shard, claim.epoch, at, puts or [], deletes or [], bodies or [], ranges or [])
+        self.store.commit([commit], sync=sync)
 
     def records(self) -> list[Record]:
         return list(self.store.scan(LOWEST, HIGHEST))
@@ -275,6 +288,209 @@ class StoreConformance:
         assert self.store.get([key("a")]) == [b"2"]
         assert self.store.bodies([body_key(1)]) == [b"2"]
 
+    def test_what_a_commit_both_puts_and_deletes_is_gone(self) -> None:
+        claim = self.store.claim(0)
+        for _ in range(2):
+            self.commit(
+                claim,
+                [(key("a"), b"1"), (key("b"), b"2")],
+                [key("a"), body_key(1)],
+                [(body_key(1), b"one"), (body_key(2), b"two")],
+            )
+            assert self.records() == [(key("b"), b"2")]
+            assert self.store.bodies([body_key(1), body_key(2)]) == [None, b"two"]
+        self.again()
+        assert self.records() == [(key("b"), b"2")]
+        assert self.store.bodies([body_key(1), body_key(2)]) == [None, b"two"]
+
+    # Ranges.
+
+    def test_a_range_is_deleted_with_its_lower_and_without_its_upper_bound(self) -> None:
+        claim = self.store.claim(0)
+        self.commit(claim, [(key(name), name.encode()) for name in "abcde"])
+        self.commit(claim, ranges=[(key("b"), key("d"))])
+        assert [value for _, value in self.records()] == [b"a", b"d", b"e"]
+        self.commit(claim, ranges=[(key("a") + b"\0", key("d") + b"\0")])
+        self.again()
+        assert [value for _, value in self.records()] == [b"a", b"e"]
+
+    def test_a_range_deletes_no_bodies(self) -> None:
+        claim = self.store.claim(0)
+        self.commit(claim, [(key("a"), b"1")], bodies=[(body_key(1), b"one")])
+        self.commit(claim, ranges=[(LOWEST, HIGHEST)])
+        self.again()
+        assert self.records() == []
+        assert self.store.bodies([body_key(1)]) == [b"one"]
+
+    def test_an_empty_range_deletes_nothing(self) -> None:
+        claim = self.store.claim(0)
+        self.commit(claim, [(key(name), b"") for name in "abc"])
+        self.commit(claim, ranges=[(key("b"), key("b")), (key("x"), key("z"))])
+        assert [name for name, _ in self.records()] == [key("a"), key("b"), key("c")]
+
+    def test_several_ranges_in_one_commit_may_overlap(self) -> None:
+        claim = self.store.claim(0)
+        self.commit(claim, [(key(name), b"") for name in "abcdefg"])
+        self.commit(claim, ranges=[(key("a"), key("c")), (key("b"), key("d")), (key("f"), key("g"))])
+        self.again()
+        assert [name for name, _ in self.records()] == [key("d"), key("e"), key("g")]
+
+    def test_a_range_deletes_what_its_own_commit_put_and_nothing_put_later(self) -> None:
+        claim = self.store.claim(0)
+        self.commit(claim, [(key("a"), b"old"), (key("c"), b"old")])
+        self.commit(
+            claim, [(key("a"), b"1"), (key("b"), b"2"), (key("d"), b"3")], ranges=[(key("a"), key("d"))]
+        )
+        assert self.records() == [(key("d"), b"3")]
+        self.commit(claim, [(key("b"), b"later")])
+        self.again()
+        assert self.records() == [(key("b"), b"later"), (key("d"), b"3")]
+
+    def test_a_commit_of_nothing_but_a_range_is_fenced_like_any_other(self) -> None:
+        old = self.store.claim(0)
+        self.commit(old, [(key("a"), b"1")])
+        self.store.claim(0)
+        with pytest.raises(Fenced):
+            self.commit(old, ranges=[(LOWEST, HIGHEST)])
+        assert self.records() == [(key("a"), b"1")]
+
+    def test_many_records_are_deleted_by_one_range(self) -> None:
+        claim = self.store.claim(0)
+        puts = [(key(b"%06d" % number), b"%d" % number) for number in range(5_000)]
+        self.commit(claim, puts)
+        self.commit(claim, ranges=[(puts[10][0], puts[-10][0])])
+        self.again()
+        assert self.records() == puts[:10] + puts[-10:]
+
+    # Syncing.
+
+    def test_what_was_committed_without_a_sync_is_there_for_every_reader(self) -> None:
+        claim = self.store.claim(0)
+        self.commit(claim, [(key("a"), b"1")], bodies=[(body_key(1), b"one")], at=3, sync=False)
+        assert self.records() == [(key("a"), b"1")]
+        assert self.store.bodies([body_key(1)]) == [b"one"]
+        self.commit(claim, [(key("b"), b"2")], [key("a")], at=4, sync=False)
+        self.store.sync()
+        self.store.sync()
+        assert self.records() == [(key("b"), b"2")]
+        self.again()
+        assert self.records() == [(key("b"), b"2")]
+        assert self.store.bodies([body_key(1)]) == [b"one"]
+        assert self.store.claim(0).committed_at == 4
+
+    def test_commits_with_and_without_a_sync_apply_in_call_order(self) -> None:
+        claim = self.store.claim(0)
+        for number in range(10):
+            self.commit(claim, [(key("a"), b"%d" % number)], sync=number % 3 == 0)
+        self.again()
+        assert self.store.get([key("a")]) == [b"9"]
+
+    def test_a_commit_without_a_sync_is_fenced_too(self) -> None:
+        old = self.store.claim(0)
+        self.store.claim(0)
+        with pytest.raises(Fenced):
+            self.commit(old, [(key("a"), b"1")], sync=False)
+        assert self.records() == []
+
+    # Large commits.
+
+    def test_many_large_bodies_in_one_group_are_there_whole(self) -> None:
+        claims = [self.store.claim(shard) for shard in range(3)]
+        large = [
+            (body_key(number), bytes([number]) * (SEGMENT_BYTES_MAX - number)) for number in range(1, 10)
+        ]
+        self.store.commit(
+            [
+                Commit(shard, claim.epoch, 7, [(key(f"{shard}"), b"x")], [], large[shard::3])
+                for shard, claim in enumerate(claims)
+            ]
+        )
+        self.again()
+        assert self.records() == [(key(f"{shard}"), b"x") for shard in range(3)]
+        assert self.store.bodies([name for name, _ in large]) == [value for _, value in large]
+        assert [self.store.claim(shard).committed_at for shard in range(3)] == [7, 7, 7]
+
+    def test_a_large_commit_deletes_and_replaces_as_a_small_one_does(self) -> None:
+        claim = self.store.claim(0)
+        large = bytes(SEGMENT_BYTES_MAX)
+        self.commit(
+            claim, [(key("a"), b"1"), (key("b"), b"1")], bodies=[(body_key(1), b"1"), (body_key(2), b"1")]
+        )
+        self.commit(
+            claim,
+            [(key("b"), b"2"), (key("c"), b"2"), (key("d"), b"2")],
+            [key("a"), body_key(1), body_key(4)],
+            [(body_key(2), large), (body_key(3), large), (body_key(4), large)],
+            [(key("c"), key("d"))],
+        )
+        self.again()
+        assert self.records() == [(key("b"), b"2"), (key("d"), b"2")]
+        found = self.store.bodies([body_key(number) for number in range(1, 5)])
+        assert found == [None, large, large, None]
+
+    def test_a_large_commit_under_an_old_epoch_leaves_nothing(self) -> None:
+        old = self.store.claim(0)
+        self.store.claim(0)
+        names = [body_key(number) for number in range(1, 4)]
+        with pytest.raises(Fenced):
+            self.commit(old, [(key("a"), b"")], bodies=[(name, bytes(SEGMENT_BYTES_MAX)) for name in names])
+        self.again()
+        assert self.records() == []
+        assert self.store.bodies(names) == [None] * 3
+
+    # Backups.
+
+    def test_a_copy_has_what_there_was_and_nothing_that_came_later(self, tmp_path: Path) -> None:
+        self.store.shards(8)
+        claim, other = self.store.claim(0), self.store.claim(1)
+        large = bytes(range(256)) * 1024
+        self.commit(claim, [(key("a"), b"1"), (key("b"), b"1")], bodies=[(body_key(1), large)], at=5)
+        self.commit(other, [(key("c"), b"1")], shard=1, at=6, sync=False)
+        copy = self.copied(tmp_path / "copy")
+        try:
+            self.commit(
+                claim, [(key("a"), b"2"), (key("d"), b"2")], [key("b"), body_key(1)], [(body_key(2), b"2")]
+            )
+            assert list(copy.scan(LOWEST, HIGHEST)) == [(key(name), b"1") for name in "abc"]
+            assert copy.bodies([body_key(1), body_key(2)]) == [large, None]
+            assert copy.shards(3) == 8
+            assert [copy.claim(shard).committed_at for shard in (0, 1)] == [5, 6]
+        finally:
+            copy.close()
+        self.again()
+        assert self.records() == [(key("a"), b"2"), (key("c"), b"1"), (key("d"), b"2")]
+
+    def test_a_copy_lives_on_without_touching_its_original(self, tmp_path: Path) -> None:
+        self.store.shards(8)
+        self.commit(self.store.claim(0), [(key("a"), b"1")], bodies=[(body_key(1), b"1")])
+        copy = self.copied(tmp_path / "copy")
+        try:
+            epoch = copy.claim(0).epoch
+            copy.commit([Commit(0, epoch, 9, [(key("z"), b"9")], [key("a"), body_key(1)], [])])
+            assert list(copy.scan(LOWEST, HIGHEST)) == [(key("z"), b"9")]
+        finally:
+            copy.close()
+        self.again()
+        assert self.records() == [(key("a"), b"1")]
+        assert self.store.bodies([body_key(1)]) == [b"1"]
+
+    def test_a_copy_is_not_made_where_something_is(self, tmp_path: Path) -> None:
+        self.store.shards(8)
+        (tmp_path / "mine").write_text("kept")
+        with pytest.raises(StoreError):
+            self.store.backup(str(tmp_path))
+        assert [each.name for each in tmp_path.iterdir()] == ["mine"]
+
+    def copied(self, directory: Path) -> Store:
+        """A copy of the store, opened; a store that can't be copied says so, and the test ends there."""
+        if type(self).open_copy is StoreConformance.open_copy:
+            with pytest.raises(StoreError):
+                self.store.backup(str(directory))
+            assert not directory.exists()
+            pytest.skip("this store can't be copied, and says so")
+        self.store.backup(str(directory))
+        return self.open_copy(directory)
+
     # Reading.
 
     def test_get_answers_in_the_order_asked_and_none_for_what_is_missing(self) -> None:
@@ -372,20 +588,24 @@ def body_keys_of(shard: int) -> list[bytes]:
 
 
 VALUES = st.binary(max_size=12)
+LARGE = st.sampled_from([bytes(SEGMENT_BYTES_MAX), b"x" * (SEGMENT_BYTES_MAX - 1)])
+"""Two of these are more than a store writes at once."""
 KEYS = st.sampled_from([name for shard in SHARDS for name in keys_of(shard) + body_keys_of(shard)])
 
 
+Changes = tuple[list[Record], list[bytes], list[Record], list[tuple[bytes, bytes]]]
+
+
 @st.composite
-def changes(draw: st.DrawFn, shard: int) -> tuple[list[Record], list[bytes], list[Record]]:
-    """Puts, deletes and bodies of one commit; no key is both put and deleted."""
-    puts = draw(st.dictionaries(st.sampled_from(keys_of(shard)), VALUES, max_size=4))
-    bodies = draw(st.dictionaries(st.sampled_from(body_keys_of(shard)), VALUES))
-    free = [name for name in keys_of(shard) + body_keys_of(shard) if name not in puts and name not in bodies]
-    return (
-        list(puts.items()),
-        draw(st.lists(st.sampled_from(free), max_size=4, unique=True)),
-        list(bodies.items()),
-    )
+def changes(draw: st.DrawFn, shard: int) -> Changes:
+    """Puts, deletes, bodies and ranges of one commit."""
+    mine = st.sampled_from(keys_of(shard))
+    puts = draw(st.dictionaries(mine, VALUES, max_size=4))
+    bodies = draw(st.dictionaries(st.sampled_from(body_keys_of(shard)), VALUES | LARGE))
+    deletes = draw(st.lists(mine | st.sampled_from(body_keys_of(shard)), max_size=4, unique=True))
+    bounds = draw(st.lists(st.tuples(mine, mine), max_size=2))
+    ranges = [(min(pair), max(pair)) for pair in bounds]
+    return list(puts.items()), deletes, list(bodies.items()), ranges
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -416,24 +636,31 @@ class StoreMachine(RuleBasedStateMachine):
         self.epochs[shard] = claim.epoch
 
     @precondition(lambda self: self.epochs)
-    @rule(data=st.data(), fenced=st.integers(0, 5))
-    def commit(self, data: st.DataObject, fenced: int) -> None:
+    @rule(data=st.data(), fenced=st.integers(0, 5), sync=st.booleans())
+    def commit(self, data: st.DataObject, fenced: int, sync: bool) -> None:
         shards = data.draw(st.lists(st.sampled_from(sorted(self.epochs)), unique=True))
         self.now += 1
         group = [Commit(shard, self.epochs[shard], self.now, *data.draw(changes(shard))) for shard in shards]
         if fenced < len(group):
             group[fenced].epoch -= 1
             with pytest.raises(Fenced):
-                self.store.commit(group)
+                self.store.commit(group, sync=sync)
             return
-        self.store.commit(group)
+        self.store.commit(group, sync=sync)
         for commit in group:
             self.kept.update(commit.puts)
             self.kept_bodies.update(commit.bodies)
             for name in commit.deletes:
                 self.kept.pop(name, None)
                 self.kept_bodies.pop(name, None)
+            for lower, upper in commit.ranges:
+                for name in [name for name in self.kept if lower <= name < upper]:
+                    del self.kept[name]
             self.times[commit.shard] = self.now
+
+    @rule()
+    def sync(self) -> None:
+        self.store.sync()
 
     @rule()
     def restart(self) -> None:

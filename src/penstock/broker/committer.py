@@ -1,19 +1,24 @@
 """One commit after another: while one is being kept, the next group forms.
 
-A store that blocks commits in a thread of its own; one that does not commits on the spot.
+A store that blocks commits in a thread of its own, and reads what nobody waits for in another; one that does
+not block does both on the spot.
 """
 
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
 
+from penstock.core.errors import Damaged
 from penstock.core.records import Commit
 from penstock.store.base import Store
 
-Done = Callable[[BaseException | None], None]
-"""Told on the event loop that the group is kept, or why it is not."""
+T = TypeVar("T")
 
-Bodies = list[bytes | None] | Exception
+Bodies = list[bytes | Damaged | None]
+Read = Callable[[], Bodies]
+Done = Callable[[Bodies | Exception], None]
+"""Told on the event loop that the group is kept, with the bodies asked for along; or why it is not."""
 
 
 class Committer:
@@ -23,42 +28,51 @@ class Committer:
         self._store = store
         self._loop = loop
         self._thread = ThreadPoolExecutor(1, "penstock-commit") if store.blocking else None
+        self._aside = ThreadPoolExecutor(1, "penstock-read") if store.blocking else None
         self.busy = False
         """Whether a group is being kept right now; the next has to wait."""
 
-    def commit(self, group: Sequence[Commit], done: Done) -> None:
-        """Keep ``group``, then call ``done``. Not while ``busy``."""
+    def commit(self, group: Sequence[Commit], sync: bool, read: Read, done: Done) -> None:
+        """Read bodies, keep ``group``, then call ``done``. Not while ``busy``.
+
+        The bodies are read first, because the group may delete them.
+        """
         assert not self.busy, "one commit at a time"
         if self._thread is None:
-            error: BaseException | None = None
-            try:
-                self._store.commit(group)
-            except Exception as failure:
-                error = failure
-            done(error)
+            done(_outcome(self._commit, group, sync, read))
             return
         self.busy = True
-        kept = self._thread.submit(self._store.commit, group)
+        kept = self._thread.submit(_outcome, self._commit, group, sync, read)
         kept.add_done_callback(lambda future: self._loop.call_soon_threadsafe(self._finish, future, done))
 
-    def _finish(self, kept: "Future[None]", done: Done) -> None:
+    def _finish(self, kept: "Future[Bodies | Exception]", done: Done) -> None:
         self.busy = False
-        done(kept.exception())
+        done(kept.result())
 
-    def read(self, keys: Sequence[bytes], done: Callable[[Bodies], None]) -> None:
-        """Read bodies, then call ``done`` with them, or with why they could not be read."""
-        if self._thread is None:
-            done(self._read(keys))
+    def _commit(self, group: Sequence[Commit], sync: bool, read: Read) -> Bodies:
+        bodies = read()
+        if group:
+            self._store.commit(group, sync=sync)
+        elif sync:
+            self._store.sync()
+        return bodies
+
+    def aside(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
+        """Do work that nobody waits for beside the commits, then call ``done`` with what came of it."""
+        if self._aside is None:
+            done(_outcome(work))
             return
-        found = self._thread.submit(self._read, keys)
-        found.add_done_callback(lambda future: self._loop.call_soon_threadsafe(done, future.result()))
-
-    def _read(self, keys: Sequence[bytes]) -> Bodies:
-        try:
-            return self._store.bodies(keys)
-        except Exception as error:
-            return error
+        future = self._aside.submit(_outcome, work)
+        future.add_done_callback(lambda ended: self._loop.call_soon_threadsafe(done, ended.result()))
 
     def close(self) -> None:
-        if self._thread is not None:
-            self._thread.shutdown()
+        for thread in (self._thread, self._aside):
+            if thread is not None:
+                thread.shutdown()
+
+
+def _outcome(work: Callable[..., T], *arguments: object) -> T | Exception:
+    try:
+        return work(*arguments)
+    except Exception as error:
+        return error

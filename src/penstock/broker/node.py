@@ -11,29 +11,44 @@ being kept and the group that forms; no answer leaves before the commit that was
 
 import logging
 from asyncio import AbstractEventLoop, Future, TimerHandle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import PurePath
+from typing import NamedTuple
 
 from penstock.broker.committer import Bodies, Committer
+from penstock.broker.merger import Merger
+from penstock.broker.shelf import Shelf, readable
 from penstock.broker.waiters import Asker, Ticket, Waiter, Waiters
 from penstock.core import engine as engines
-from penstock.core import records
 from penstock.core.agenda import NEVER
-from penstock.core.commands import Command, Log, Pop, Popped, Reply
+from penstock.core.commands import BackedUp, Backup, Command, Log, Pop, Popped, Reply
 from penstock.core.directory import META_SHARD
 from penstock.core.engine import Engine
-from penstock.core.errors import Busy, NotFound, PenstockError
+from penstock.core.errors import Busy, Conflict, Invalid, NotFound, PenstockError
 from penstock.core.limits import Limits
-from penstock.core.model import Segment
-from penstock.core.records import Commit
-from penstock.store.base import Claim, Store
+from penstock.core.look import Absent
+from penstock.core.records import Commit, Record
+from penstock.store.base import Claim, Lost, Store, StoreError
 
 logger = logging.getLogger("penstock.node")
 
 Answer = tuple[Asker, Ticket, Reply | PenstockError]
 
+
+class Kept(NamedTuple):
+    """How a group was kept."""
+
+    wrote: bool
+    synced: bool
+
+
 TIMER_MS_MAX = 3_600_000
 """The longest a timer is set for; it is set again when it rings early."""
+SYNC_S = 0.2
+"""How long what was confirmed as ``os`` may stay unsynced: what a power loss can take."""
+PROGRESS_RECORDS = 200_000
+"""Records loaded between two lines of progress: about a second's worth."""
 RELOAD_RETRY_S = 1.0
 """How long to wait before the store is asked again after a reload failed."""
 
@@ -49,16 +64,24 @@ class Node:
         limits: Limits,
         *,
         shards: int = 64,
+        memory_bytes_max: int = 1 << 28,
+        lost: Callable[[str], None] = lambda why: None,
     ) -> None:
+        """``lost`` is told when the store can't be written any more by this process."""
         self.limits = limits
         self.durability = store.durability
         self._store = store
+        self._lost = lost
+        self._unsynced = False
+        """Whether something is kept that a power loss would take."""
+        self._sync_timer: TimerHandle | None = None
         self._loop = loop
         self._wall = clock
         self._ahead_ms = 0
         """How far the store's last commit was ahead of the wall clock when it was loaded."""
         self._shards = store.shards(shards)
         self._committer = Committer(store, loop)
+        self._shelf = Shelf(store, self._committer, memory_bytes_max)
         self._waiters = Waiters()
         self._arrivals = 0
         self._forming: list[Answer] = []
@@ -79,6 +102,7 @@ class Node:
         self.failures = 0
         """Commits that failed."""
         self._engine = self._load()
+        self._merger = self._new_merger()
         self._plan_flush()
         self._set_timer()
 
@@ -92,6 +116,9 @@ class Node:
         """Carry out a command; ``asker.answered`` is called once the answer may leave."""
         if self._waiters.count and self._broken is None and self._engine.next_due_at() <= self._clock():
             self._tick()  # what is due belongs to those who wait, not to who asks now
+        if type(command) is Backup:
+            self._back_up(asker, ticket, command)
+            return
         reply = self._apply(command)
         if type(reply) is Popped and not reply.deliveries and self._may_wait(command):
             assert isinstance(command, Pop)
@@ -219,33 +246,59 @@ class Node:
             return
         if self._engine.next_due_at() < self._timer_at:
             self._set_timer()
-        if commits:
-            self._committer.commit(commits, partial(self._kept, group))
+        for log, segment in self._engine.take_sealed():
+            self._shelf.add(log, segment)
+        self._merger.sealed()
+        sync = self._engine.must_sync
+        absent = self._shelf.missing(reply for _, _, reply in group)
+        if commits or absent or (sync and self._unsynced):
+            kept = partial(self._kept, group, absent, Kept(bool(commits), sync))
+            self._committer.commit(commits, sync, partial(self._shelf.read, absent), kept)
         else:
             self._deliver(group)
+            self._merger.kept()
 
-    def _kept(self, group: list[Answer], error: BaseException | None) -> None:
-        if error is not None:
-            self.failures += 1
-            self._failed_in_a_row += 1
-            logger.error("commit failed: %s", error)
-            self._break("the store could not keep a commit; nothing of it was carried out")
+    def _kept(
+        self, group: list[Answer], absent: list[Absent], how: Kept, outcome: Bodies | Exception
+    ) -> None:
+        if isinstance(outcome, Exception):
+            self._not_kept(outcome)
             self._fail(group)
         else:
             self._failed_in_a_row = 0
+            self._unsynced = not how.synced and (how.wrote or self._unsynced)
+            if self._unsynced and self._sync_timer is None and self._store.blocking:
+                self._sync_timer = self._loop.call_later(SYNC_S, self._sync)
+            if absent:
+                self._shelf.put_back(absent, outcome)
+                group = [(asker, ticket, readable(reply)) for asker, ticket, reply in group]
             self._deliver(group)
+            self._merger.kept()
         if self._forming or self._broken or self._engine.changed:
             self._plan_flush()
 
+    def _not_kept(self, error: Exception) -> None:
+        self.failures += 1
+        self._failed_in_a_row += 1
+        logger.error("commit failed: %s", error)
+        if isinstance(error, Lost):
+            self._break("the store can't be written any more by this process; it has to be started again")
+            self._lost(str(error))
+        self._break("the store could not keep a commit; nothing of it was carried out")
+
+    def _sync(self) -> None:
+        """What was confirmed as ``os`` has waited long enough."""
+        self._sync_timer = None
+        if self._unsynced and self._broken is None:
+            self._engine.want_sync()
+            self._plan_flush()
+
     def _deliver(self, group: list[Answer]) -> None:
-        """Let answers go; those that lack bodies go when these have been read."""
+        """Let answers go."""
         askers: dict[Asker, None] = {}
         for asker, ticket, reply in group:
-            if type(reply) is Popped or type(reply) is Log:
-                absent = reply.absent()
-                if absent:
-                    self._fetch(asker, ticket, reply, absent)
-                    continue
+            if self._shelf.lacks and (type(reply) is Popped or type(reply) is Log):
+                self._shelf.read_ahead(reply)
             asker.answered(ticket, reply)
             askers[asker] = None
         for asker in askers:
@@ -253,26 +306,26 @@ class Node:
         if self._settled is not None and not self._settled.done():
             self._settled.set_result(None)
 
-    def _fetch(self, asker: Asker, ticket: Ticket, reply: Popped | Log, absent: list[Segment]) -> None:
-        prefix = reply.queue.prefix
-        keys = [records.body_key(prefix, segment.body_name) for segment in absent]
+    # Backups.
 
-        def fetched(bodies: Bodies) -> None:
-            outcome: Reply | PenstockError = reply
-            if isinstance(bodies, Exception):
-                logger.error("bodies could not be read: %s", bodies)
-                outcome = Busy(
-                    "the store could not read the messages; they stay leased until their time is up"
-                )
-            elif None in bodies:
-                outcome = NotFound("the messages are no longer kept")
-            else:
-                for segment, body in zip(absent, bodies, strict=True):
-                    segment.body = body
-            asker.answered(ticket, outcome)
+    def _back_up(self, asker: Asker, ticket: Ticket, command: Backup) -> None:
+        def done(outcome: Exception | None) -> None:
+            reply: Reply | PenstockError = BackedUp(command.directory)
+            if isinstance(outcome, StoreError):
+                reply = Conflict(str(outcome))
+            elif outcome is not None:
+                logger.error("backup failed: %s", outcome)
+                reply = Busy(f"the backup failed: {outcome}")
+            asker.answered(ticket, reply)
             asker.flush()
 
-        self._committer.read(keys, fetched)
+        if not self._store.blocking:
+            done(StoreError("a store in memory has nothing to back up"))
+        elif not PurePath(command.directory).is_absolute():
+            asker.answered(ticket, Invalid("directory", "an absolute path on the server's machine"))
+            asker.flush()
+        else:
+            self._committer.aside(partial(self._store.backup, command.directory), done)
 
     # When something broke.
 
@@ -310,6 +363,8 @@ class Node:
             self._plan_reload()
             return
         self._engine.take_owners(before)
+        self._merger.stopped = True
+        self._merger = self._new_merger()
         logger.warning("reloaded from the store")
         self._broken = None
         self._timer_at = NEVER
@@ -329,9 +384,21 @@ class Node:
         self._ahead_ms = max(self._ahead_ms, latest - self._wall())
         now = self._clock()
         claims = [
-            engines.Taken(claim.epoch, _down(claim, now) if down_ms is None else down_ms) for claim in found
+            engines.Taken(claim.epoch, _down(claim, now) if down_ms is None else down_ms, claim.restored)
+            for claim in found
         ]
-        return engines.load(self.limits, claims, meta.epoch, self._store.scan, now)
+        # No name of this epoch is given out before the epoch itself survives power loss.
+        self._store.sync()
+        engine = engines.load(self.limits, claims, meta.epoch, _counting(self._store.scan), now)
+        logger.info("loaded %d queues", len(engine.queues))
+        engine.reach = self.durability
+        self._shelf.lacks = True
+        for (tenant, name), why in engine.damaged.items():
+            logger.error("queue %s of tenant %s is damaged and left out: %s", name, tenant, why)
+        return engine
+
+    def _new_merger(self) -> Merger:
+        return Merger(self._engine, self._store, self._committer, self._plan_flush)
 
     # The end.
 
@@ -348,12 +415,33 @@ class Node:
         self._fail(left)
 
     def close(self) -> None:
-        """Let go of the store. Nothing may be asked after this."""
-        for timer in (self._timer, self._reload_timer):
+        """Keep what is left and let go of the store. Nothing may be asked after this."""
+        for timer in (self._timer, self._reload_timer, self._sync_timer):
             if timer is not None:
                 timer.cancel()
         self._committer.close()
+        if self._broken is None:
+            self._engine.clear_marks()
+            try:
+                self._store.commit(self._engine.seal(self._engine.now), sync=True)
+            except StoreError as error:  # nothing of it was confirmed to anyone
+                logger.error("the last commit failed: %s", error)
         self._store.close()
+
+
+def _counting(scan: engines.Scan) -> engines.Scan:
+    """Says now and then how much has been loaded."""
+    seen = 0
+
+    def counted(lower: bytes, upper: bytes) -> Iterator[Record]:
+        nonlocal seen
+        for record in scan(lower, upper):
+            yield record
+            seen += 1
+            if seen % PROGRESS_RECORDS == 0:
+                logger.info("loading: %d records so far", seen)
+
+    return counted
 
 
 def _down(claim: Claim, now: int) -> int:

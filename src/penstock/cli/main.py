@@ -1,6 +1,6 @@
 """``penstock``: the command line.
 
-Exit codes: 0 done, 1 wrong usage or input, 2 no server, 3 denied, 4 nothing to do.
+Exit codes: 0 done, 1 wrong usage or input, 2 no server, 3 denied, 4 nothing to do, 5 damage found.
 """
 
 import argparse
@@ -14,11 +14,15 @@ import msgspec
 
 from penstock import __version__, app, config
 from penstock.client.wire import Disconnected, Wire
-from penstock.core.errors import Denied, PenstockError
+from penstock.core.errors import Damaged, Denied, PenstockError
+from penstock.core.verify import Report, verify
+from penstock.store.base import CantOpen
+from penstock.store.files import looking_at, repair, restore
 
-DONE, USAGE, SERVER, DENIED, NOTHING = range(5)
+DONE, USAGE, SERVER, DENIED, NOTHING, DAMAGE = range(6)
 SERVER_VARIABLE = f"{config.PREFIX}SERVER"
 DEFAULT_SERVER = "127.0.0.1:6789"
+DATA = config.Settings().data
 BATCH = 10_000
 BATCH_BYTES = 8 * 1024 * 1024
 """Messages, and bytes of them, that ``push -`` sends at a time."""
@@ -36,8 +40,12 @@ def main(arguments: list[str] | None = None) -> int:
         code: int = given.run(given, sys.stdout)
     except config.BadSettings as error:
         return _fail(USAGE, *error.problems)
-    except (CliError, app.CantStart, Disconnected) as error:
-        return _fail(USAGE if isinstance(error, CliError) else SERVER, str(error))
+    except Damaged as error:
+        return _fail(DAMAGE, error.message)
+    except (CliError, CantOpen) as error:
+        return _fail(USAGE, str(error))
+    except (app.CantStart, app.CantGoOn, Disconnected) as error:
+        return _fail(SERVER, str(error))
     except PenstockError as error:
         codes = {"busy": SERVER, Denied.code: DENIED}
         return _fail(codes.get(error.code, USAGE), f"{error.code}: {error.message}")
@@ -70,7 +78,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="penstock",
         description="A multi-tenant message and job queue.",
-        epilog="Exit codes: 0 done, 1 wrong usage or input, 2 no server, 3 denied, 4 nothing to do.",
+        epilog="Exit codes: 0 done, 1 wrong usage or input, 2 no server, 3 denied, 4 nothing to do,"
+        " 5 damage found.",
     )
     parser.add_argument("--version", action="version", version=f"penstock {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
@@ -79,6 +88,10 @@ def build_parser() -> argparse.ArgumentParser:
     _add_pop(commands)
     _add_ack(commands)
     _add_queues(commands)
+    _add_backup(commands)
+    _add_restore(commands)
+    _add_verify(commands)
+    _add_repair(commands)
     return parser
 
 
@@ -319,6 +332,118 @@ def _queues(given: argparse.Namespace, out: TextIO) -> int:
     else:
         _print_table(out, [word.upper() for word in words], [list(map(str, row.values())) for row in rows])
     return DONE
+
+
+# backup, restore, verify, repair
+
+
+def _add_backup(commands: Any) -> None:
+    about = "Copy everything a running server keeps into a new directory on its machine."
+    parser = _command(commands, "backup", _backup, about, "penstock backup /backups/monday")
+    parser.add_argument("directory", metavar="DIRECTORY", help="must not exist yet")
+    _asks_server(parser)
+
+
+def _backup(given: argparse.Namespace, out: TextIO) -> int:
+    with Wire(given.server) as wire:
+        reply = wire.ask("BACKUP", directory=os.path.abspath(given.directory))
+    if given.json:
+        _print_json(out, {"directory": reply["directory"]})
+    else:
+        print(f"backed up to {reply['directory']}; check it: penstock verify {reply['directory']}", file=out)
+    return DONE
+
+
+def _add_restore(commands: Any) -> None:
+    about = "Put a backup where a server will find it. No server may run there."
+    parser = _command(commands, "restore", _restore, about, "penstock restore /backups/monday")
+    parser.add_argument("backup", metavar="BACKUP", type=Path, help="a directory that backup made")
+    parser.add_argument(
+        "--data", type=Path, default=Path(DATA), help=f"where to (default {DATA}); empty or new"
+    )
+
+
+def _restore(given: argparse.Namespace, out: TextIO) -> int:
+    def progress(done: int, of: int) -> None:
+        _print_progress(f"copied {done} of {of} files", over=done == of)
+
+    restore(given.backup, given.data, progress)
+    print(f"restored to {given.data}; what was pushed after the backup is not in it", file=out)
+    return DONE
+
+
+def _add_verify(commands: Any) -> None:
+    about = (
+        "Read everything in a data directory or a backup and say what is damaged. No server may run there."
+    )
+    parser = _command(commands, "verify", _verify, about, "penstock verify /backups/monday")
+    parser.add_argument(
+        "data", metavar="DIRECTORY", type=Path, nargs="?", default=Path(DATA), help=f"default {DATA}"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON, one object a queue")
+
+
+def _verify(given: argparse.Namespace, out: TextIO) -> int:
+    named: set[bytes] = set()
+    reports = []
+    with looking_at(given.data) as (reader, shards):
+        for report in verify(shards, reader.scan, reader.bodies, named):
+            reports.append(report)
+            if given.json:
+                _print_json(out, report)
+            else:
+                _print_progress(f"read {len(reports)} queues")
+        unnamed = sum(key not in named for key in reader.body_keys())
+    damaged = any(report.damage for report in reports)
+    if not given.json:
+        _print_progress(f"read {len(reports)} queues", over=True)
+        _print_reports(out, reports, unnamed)
+    return DAMAGE if damaged else DONE
+
+
+def _add_repair(commands: Any) -> None:
+    about = "Make a data directory whose log is damaged open again, without what came after the damage."
+    parser = _command(commands, "repair", _repair, about, "penstock repair ./penstock-data --accept-loss")
+    parser.add_argument("data", metavar="DIRECTORY", type=Path)
+    parser.add_argument(
+        "--accept-loss", action="store_true", help="say that confirmed messages may be lost; needed"
+    )
+
+
+def _repair(given: argparse.Namespace, out: TextIO) -> int:
+    if not given.accept_loss:
+        raise CliError(
+            "what came after the damage is lost for good, although it was confirmed;"
+            " copy the directory first, then say --accept-loss"
+        )
+    repair(given.data)
+    print(f"{given.data} opens again; see what is left: penstock verify {given.data}", file=out)
+    return DONE
+
+
+def _print_reports(out: TextIO, reports: list[Report], unnamed: int) -> None:
+    head = ["QUEUE", "TENANT", "PARTITIONS", "SEGMENTS", "MESSAGES", "BYTES", "DAMAGE"]
+    rows = [
+        [
+            each.queue,
+            each.tenant,
+            *map(str, (each.partitions, each.segments, each.messages, each.payload_bytes)),
+            str(len(each.damage) or "none"),
+        ]
+        for each in reports
+    ]
+    _print_table(out, head, rows)
+    for report in reports:
+        for line in report.damage:
+            print(f"damaged: tenant {report.tenant}, queue {report.queue}: {line}", file=out)
+    if unnamed:
+        print(f"{unnamed} bodies belong to no segment: left by a commit that did not finish", file=out)
+
+
+def _print_progress(line: str, *, over: bool = False) -> None:
+    """One line that changes, for people who watch."""
+    if sys.stderr.isatty():
+        print(f"\r{line}", end="\n" if over else "", file=sys.stderr, flush=True)
 
 
 def _print_json(out: TextIO, value: object) -> None:

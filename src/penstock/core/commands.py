@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from msgspec import UNSET, Struct, UnsetType
 
 from penstock.core.log import Piece
-from penstock.core.model import DEFAULT, Queue, QueueOptions, Segment
+from penstock.core.model import DEFAULT, Queue, QueueOptions
 
 Start = int | str
 """Where a new group begins: ``all``, ``new``, or a time in ms."""
@@ -22,6 +22,8 @@ class Push(Struct, gc=False):
     queue: str
     payloads: list[bytes]
     partition: str = DEFAULT
+    durability: str | None = None
+    """fsync or os; the queue's if None."""
 
 
 class Pushed(Struct, gc=False):
@@ -31,6 +33,8 @@ class Pushed(Struct, gc=False):
     """Id of the first one, as a number."""
     count: int
     created_at: int
+    durability: str
+    """What it survives from now on: fsync, os or memory."""
 
 
 class PushMany(Struct, gc=False):
@@ -40,6 +44,7 @@ class PushMany(Struct, gc=False):
     queue: str
     pushes: list[tuple[str, list[bytes]]]
     """(partition, payloads) of each."""
+    durability: str | None = None
 
 
 class Pop(Struct, gc=False):
@@ -82,10 +87,6 @@ class Popped(Struct, gc=False):
     queue: Queue
     lease: str | None
     deliveries: list[Delivery]
-
-    def absent(self) -> list[Segment]:
-        """The segments whose bodies have to be read before the payloads can be."""
-        return [each.segment for each in self.deliveries if not each.segment.present]
 
 
 class Settle(Struct, gc=False):
@@ -162,10 +163,6 @@ class Log(Struct, gc=False):
     end: int
     runs: list[ReadRun]
 
-    def absent(self) -> list[Segment]:
-        """The segments whose bodies have to be read before the payloads can be."""
-        return [run.segment for run in self.runs if not run.segment.present]
-
 
 class Offsets(Struct, gc=False):
     """Where the logs of a queue begin and end, and where they were at a time."""
@@ -195,6 +192,18 @@ class Configure(Struct, gc=False):
     lease_ms: int | UnsetType = UNSET
     completed_retention_ms: int | UnsetType = UNSET
     completed_retention_bytes: int | UnsetType = UNSET
+    durability: str | UnsetType = UNSET
+
+
+class Backup(Struct, gc=False):
+    """Copy everything that is kept into a new directory, while the node goes on."""
+
+    tenant: str
+    directory: str
+
+
+class BackedUp(Struct, gc=False):
+    directory: str
 
 
 class Describe(Struct, gc=False):
@@ -293,6 +302,7 @@ Command = (
     | ListQueues
     | Stats
     | State
+    | Backup
 )
 Reply = (
     Pushed
@@ -306,4 +316,5 @@ Reply = (
     | QueuesFound
     | StatsFound
     | StateFound
+    | BackedUp
 )

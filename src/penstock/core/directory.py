@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 
-from msgspec import Struct
+from msgspec import MsgspecError, Struct
 
 from penstock.core import records
-from penstock.core.errors import Busy
+from penstock.core.errors import Busy, Damaged
 from penstock.core.limits import Limits, check_name, check_queue_name
 from penstock.core.records import META, Commit, Record
 
@@ -78,7 +78,10 @@ def load(shards: int, epoch: int, limits: Limits, found: Iterable[Record]) -> tu
     queues: list[tuple[int, str, tuple[int, int]]] = []
     start = len(META) + 1
     for key, value in found:
-        numbers = records.unpack_numbers(value)
+        try:
+            numbers = records.unpack_numbers(value)
+        except MsgspecError as error:
+            raise Damaged(f"a record of the node can't be decoded: {error}") from None
         match key[len(META) : start]:
             case b"Q":
                 tenant_id = int.from_bytes(key[start : start + 4], "big")

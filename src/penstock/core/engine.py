@@ -13,7 +13,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.core import directory as directories
-from penstock.core import look, records, settle
+from penstock.core import look, model, records, settle
+from penstock.core import merge as merges
 from penstock.core.commands import (
     Ack,
     Command,
@@ -45,18 +46,24 @@ from penstock.core.commands import (
     Wake,
 )
 from penstock.core.directory import Directory
-from penstock.core.errors import Conflict, Invalid, NotFound
+from penstock.core.errors import Conflict, Damaged, Invalid, NotFound
 from penstock.core.ids import OFFSET_BITS, parse_lease
 from penstock.core.limits import Limits, check_queue_name, check_range
-from penstock.core.model import Lease, Queue, QueueOptions
+from penstock.core.load import load_queue
+from penstock.core.merge import Joined, Merge
+from penstock.core.model import FSYNC, MEMORY, OS, Lease, Queue, QueueOptions, Segment
 from penstock.core.numbers import numbers_needed
 from penstock.core.pop import available, check_group, check_pop, new_group, pop
-from penstock.core.push import check_partitions, check_payloads, push
+from penstock.core.push import check_partitions, check_payloads, push, reached
 from penstock.core.records import Commit, Record
 from penstock.core.settle import Range, check_settle, expire
-from penstock.core.shard import Shard, load_queue, next_sweep_at
+from penstock.core.shard import Shard, next_sweep_at
 from penstock.core.sweep import sweep_due
 
+MERGE_MIN = 64
+"""Tiny segments worth a merge."""
+RESTORE_SKIPS = 1 << 16
+"""Partition numbers passed over after a restore: more than a shard gives out between two backups."""
 DAY_MS = 86_400_000
 RETENTION_MS_MAX = 3_650 * DAY_MS
 RETENTION_BYTES_MAX = 1 << 60
@@ -72,6 +79,14 @@ class Engine:
         self.shards = [Shard(number, shards, 0, limits, self.changed) for number in range(shards)]
         self.queues: dict[tuple[str, str], Queue] = {}
         """By tenant and name."""
+        self.damaged: dict[tuple[str, str], str] = {}
+        """Queues whose records could not be read, and why: every command for one is refused."""
+        self.reach = FSYNC
+        """What a commit can survive at best: the store's durability."""
+        self.must_sync = False
+        """Whether the last seal's commits have to survive power loss before answers leave."""
+        self._reads_synced = False
+        self._sealed: list[tuple[model.Log, Segment]] = []
         self.now = 0
         self._due_at = 0
         self._handlers: dict[type, Callable[..., Reply]] = {
@@ -115,12 +130,54 @@ class Engine:
     def seal(self, now: int) -> list[Commit]:
         """What changed since the last seal, one commit a shard; nothing if nothing did."""
         commits = [self.directory.seal(now)] if self.directory.puts else []
+        self.must_sync = self._reads_synced or bool(commits)
+        self._reads_synced = False
         if self.changed:
             for shard in self.changed:
-                commits.append(shard.seal(now))
+                self.must_sync |= shard.must_sync
+                commit = shard.seal(now)
+                self._sealed += shard.sealed
+                shard.sealed = []
+                if not commit.is_empty:
+                    commits.append(commit)
                 shard.woken.clear()
             self.changed.clear()
         return commits
+
+    def want_sync(self) -> None:
+        """Have the next seal ask for a sync, whatever is in it."""
+        self._reads_synced = True
+
+    def take_sealed(self) -> list[tuple[model.Log, Segment]]:
+        """Segments whose bodies are in memory and, with the last seal's commits, in the store."""
+        sealed, self._sealed = self._sealed, []
+        return sealed
+
+    @property
+    def may_merge(self) -> bool:
+        """Whether there are partitions that merging has not finished looking at."""
+        return any(shard.to_merge for shard in self.shards)
+
+    def plan_merge(self, at_least: int = MERGE_MIN) -> Merge | None:
+        """Small segments worth putting together, if there are any."""
+        for shard in self.shards:
+            if shard.to_merge:
+                found = merges.plan(shard, at_least)
+                if found is not None:
+                    return found
+        return None
+
+    def apply_merge(self, merge: Merge, joined: Joined, *, keep_body: bool) -> None:
+        """Put merged segments in place, unless they changed meanwhile."""
+        shard = self.shards[merge.shard]
+        merged = merges.apply(shard, merge, joined, keep_body=keep_body)
+        if merged is not None and merged.body is not None and merge.queue.stored:
+            shard.sealed.append((merge.partition.log, merged))
+
+    def clear_marks(self) -> None:
+        """The process ends as it should: no id that was confirmed can be lost any more."""
+        for shard in self.shards:
+            shard.clear_marks()
 
     def take_woken(self) -> list[Wake]:
         """What became deliverable since this was last asked, or the last seal."""
@@ -149,8 +206,19 @@ class Engine:
         queue = self.queues.get((tenant, name))
         if queue is None:
             check_queue_name(name)
+            self._check_damage(tenant, name)
             raise NotFound(f"there is no queue {name}")
         return queue
+
+    def _check_new(self, tenant: str, name: str) -> None:
+        """Raise unless a queue of that name could be made now."""
+        self._check_damage(tenant, name)
+        self.directory.check_new(tenant, name)
+
+    def _check_damage(self, tenant: str, name: str) -> None:
+        why = self.damaged.get((tenant, name))
+        if why is not None:
+            raise Damaged(f"queue {name} can't be read: {why}; stop the server and run penstock verify")
 
     def _made(self, tenant: str, name: str) -> Queue:
         """The queue; made if it is missing. Its name was checked."""
@@ -167,7 +235,7 @@ class Engine:
     ) -> None:
         """Raise unless a push may make what it needs: the queue, partitions of it, numbers for them."""
         if queue is None:
-            self.directory.check_new(tenant, name)
+            self._check_new(tenant, name)
         check_partitions(self.limits, queue, partitions)
         shard = self.directory.next_shard(tenant) if queue is None else queue.shard
         if numbers:
@@ -179,17 +247,19 @@ class Engine:
         payloads = command.payloads
         lengths = check_payloads(self.limits, payloads)
         queue = self.queues.get((command.tenant, command.queue))
+        durability = reached(queue, command.durability, self.reach)
         partition = queue.partitions.get(command.partition) if queue is not None else None
         if queue is None or partition is None:
             self._check_room(command.tenant, command.queue, queue, {command.partition}, 1)
             queue = self._made(command.tenant, command.queue)
             partition = self.shards[queue.shard].add_partition(queue, command.partition)
-        return push(self.shards[queue.shard], queue, partition, payloads, lengths, now)
+        return push(self.shards[queue.shard], queue, partition, payloads, lengths, durability, now)
 
     def _push_many(self, command: PushMany, now: int) -> list[Pushed]:
         check_range("messages", sum(len(p) for _, p in command.pushes), 1, self.limits.batch_max)
         checked = [check_payloads(self.limits, payloads) for _, payloads in command.pushes]
         queue = self.queues.get((command.tenant, command.queue))
+        durability = reached(queue, command.durability, self.reach)
         names = {name for name, _ in command.pushes}
         numbers = numbers_needed(queue, command.pushes)
         self._check_room(command.tenant, command.queue, queue, names, numbers)
@@ -198,7 +268,7 @@ class Engine:
         pushed = []
         for (name, payloads), lengths in zip(command.pushes, checked, strict=True):
             partition = queue.partitions.get(name) or shard.add_partition(queue, name)
-            pushed.append(push(shard, queue, partition, payloads, lengths, now))
+            pushed.append(push(shard, queue, partition, payloads, lengths, durability, now))
         return pushed
 
     def _pop(self, command: Pop, now: int) -> Popped:
@@ -207,7 +277,7 @@ class Engine:
         group = queue.groups.get(command.group) if queue is not None else None
         if queue is None or group is None:
             if queue is None:
-                self.directory.check_new(command.tenant, command.queue)
+                self._check_new(command.tenant, command.queue)
             check_group(self.limits, queue, command.group)
             queue = self._made(command.tenant, command.queue)
             group = new_group(self.shards[queue.shard], queue, command, now)
@@ -272,9 +342,11 @@ class Engine:
         return [(self.shards[number], None, theirs) for number, theirs in by_shard.items()]
 
     def _read(self, command: Read, now: int) -> Log:
+        self._reads_synced = True
         return look.read(self.limits, self._known(command.tenant, command.queue), command)
 
     def _offsets(self, command: Offsets, now: int) -> OffsetsFound:
+        self._reads_synced = True
         return look.offsets(self._known(command.tenant, command.queue), command)
 
     def _configure(self, command: Configure, now: int) -> QueueFound:
@@ -283,15 +355,20 @@ class Engine:
             "completed_retention_ms": (command.completed_retention_ms, 0, RETENTION_MS_MAX),
             "completed_retention_bytes": (command.completed_retention_bytes, 0, RETENTION_BYTES_MAX),
         }
-        changes: dict[str, int] = {}
+        changes: dict[str, int | str] = {}
         for field, (value, low, high) in given.items():
             if isinstance(value, int):
                 check_range(field, value, low, high)
                 changes[field] = value
-        if (command.tenant, command.queue) not in self.queues:
-            self.directory.check_new(command.tenant, command.queue)
+        known = self.queues.get((command.tenant, command.queue))
+        if isinstance(command.durability, str):
+            check_level(known, command.durability)
+            changes["durability"] = command.durability
+        if known is None:
+            self._check_new(command.tenant, command.queue)
         queue = self._made(command.tenant, command.queue)
         queue.options = replace(queue.options, **changes)
+        queue.stored = queue.options.durability != MEMORY
         self.shards[queue.shard].touch_queue(queue)
         return look.describe(queue)
 
@@ -312,12 +389,25 @@ class Engine:
 
     def _of_tenant(self, tenant: str) -> list[Queue]:
         known = self.directory.tenants.get(tenant)
-        return [self.queues[tenant, name] for name in sorted(known.queues)] if known else []
+        queues = self.queues
+        return (
+            [queues[tenant, name] for name in sorted(known.queues) if (tenant, name) in queues]
+            if known
+            else []
+        )
 
     def _state(self, command: State, now: int) -> StateFound:
         if command.id < 0:
             raise Invalid("id", "a message id")
         return look.state(self.shards[(command.id >> OFFSET_BITS) % len(self.shards)], command)
+
+
+def check_level(queue: Queue | None, durability: str) -> None:
+    """Raise unless the queue may have this durability."""
+    if durability not in (FSYNC, OS, MEMORY):
+        raise Invalid("durability", f"{FSYNC}, {OS} or {MEMORY}")
+    if queue is not None and (durability == MEMORY) == queue.stored:
+        raise Conflict(f"a queue is {MEMORY} from its creation on, or never")
 
 
 def _together(parts: list[Settled], command: Settle) -> Settled:
@@ -352,22 +442,46 @@ class Taken(Struct, frozen=True):
     """Above every epoch it had before."""
     down_ms: int = 0
     """How long nobody could settle its leases."""
+    restored: bool = False
+    """Whether the records are a backup's: names may have been given out since that they know nothing of."""
 
 
-def load(limits: Limits, claims: list[Taken], meta_epoch: int, scan: Scan, now: int) -> Engine:
-    """The engine that left these records, but for a raised epoch. ``claims`` has one entry a shard."""
+def load(
+    limits: Limits,
+    claims: list[Taken],
+    meta_epoch: int,
+    scan: Scan,
+    now: int,
+) -> Engine:
+    """The engine that left these records, but for a raised epoch. ``claims`` has one entry a shard.
+
+    A queue whose records are damaged is left out and listed in ``damaged``.
+    """
     shards = len(claims)
     directory, made = directories.load(shards, meta_epoch, limits, scan(*records.meta_bounds()))
     engine = Engine(limits, directory, shards)
     engine.now = now
     for shard, claim, numbers in zip(engine.shards, claims, made, strict=True):
         shard.epoch, shard.numbers_made = claim.epoch, numbers
+        if claim.restored:
+            shard.skip_numbers(RESTORE_SKIPS)
     for tenant, known in directory.tenants.items():
         for name, (queue_id, number) in known.queues.items():
             queue = new_queue(tenant, name, records.prefix(known.id, queue_id), number)
-            engine.queues[tenant, name] = queue
             found = scan(*records.queue_bounds(queue.prefix))
-            down_ms = claims[number].down_ms
-            load_queue(engine.shards[number], queue, found, now=now, down_ms=down_ms)
+            claim = claims[number]
+            try:
+                load_queue(
+                    engine.shards[number],
+                    queue,
+                    found,
+                    now=now,
+                    down_ms=claim.down_ms,
+                    renumber=claim.restored,
+                )
+            except Damaged as error:
+                engine.damaged[tenant, name] = error.message
+            else:
+                engine.queues[tenant, name] = queue
     engine.tick(now)
     return engine

@@ -6,6 +6,7 @@
     ├── NotFound       no such queue, message, … (or another tenant's: it looks the same)
     ├── Conflict       what was asked for is not so: the lease is not live, the message is not leased
     ├── Busy           try again later: a commit failed, a limit is reached; carries retry_after_ms
+    ├── Damaged        the store holds it, but what it holds is broken
     └── Unsupported    a command or option whose part does not exist in this server
 
 ``code`` is stable and goes over every wire; ``status`` is the hint for HTTP.
@@ -73,6 +74,13 @@ class Busy(PenstockError):
     @property
     def details(self) -> dict[str, str | int]:
         return {"retry_after_ms": self.retry_after_ms}
+
+
+class Damaged(PenstockError):
+    """What was asked for is kept, but can't be read back as it was written."""
+
+    code = "damaged"
+    status = 500
 
 
 class Unsupported(PenstockError):

@@ -7,11 +7,14 @@ forming segment into a body and gives it a name. Messages never change after tha
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
+from operator import attrgetter
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from penstock.core.errors import Damaged
 from penstock.core.limits import SEGMENT_BYTES_MAX
-from penstock.core.model import Log, Run, Segment
+from penstock.core.model import Log, Segment
 from penstock.core.records import OFFSET_BYTES, body_ends, body_slices, body_span, pack_body
 
 
@@ -43,16 +46,15 @@ def append(log: Log, payloads: list[bytes], lengths: list[int], size: int, now: 
     forming = log.forming
     count = len(payloads)
     log.size += size
-    if forming is not None and _body_bytes(forming.count + count, forming.size + size) <= SEGMENT_BYTES_MAX:
+    if forming is not None and body_bytes(forming.count + count, forming.size + size) <= SEGMENT_BYTES_MAX:
         assert forming.payloads is not None
         assert forming.lengths is not None
         forming.payloads += payloads
         forming.lengths += lengths
         forming.count += count
         forming.size += size
-        forming.runs = (Run(forming.count, forming.runs[0].created_at),)
         log.end = first + count
-    elif count == 1 or _body_bytes(count, size) <= SEGMENT_BYTES_MAX:
+    elif count == 1 or body_bytes(count, size) <= SEGMENT_BYTES_MAX:
         # Lists of its own: later pushes are added to them.
         _start_segment(log, payloads[:], lengths[:], size, now)
     else:
@@ -61,7 +63,8 @@ def append(log: Log, payloads: list[bytes], lengths: list[int], size: int, now: 
     return first
 
 
-def _body_bytes(count: int, size: int) -> int:
+def body_bytes(count: int, size: int) -> int:
+    """Bytes of a body of so many payloads of so many bytes."""
     return OFFSET_BYTES * (count + 1) + size
 
 
@@ -69,11 +72,11 @@ def _start_segment(log: Log, payloads: list[bytes], lengths: list[int], size: in
     """Begin a new forming segment; the one before it stays as it is until it is sealed."""
     forming = log.forming
     if forming is not None:
-        now = forming.runs[0].created_at
+        now = forming.created_at
     elif now < log.time:
         now = log.time
     count = len(payloads)
-    segment = Segment(log.end, count, size, (Run(count, now),), 0, payloads, lengths)
+    segment = Segment(log.end, count, size, now, payloads=payloads, lengths=lengths)
     log.segments.append(segment)
     log.bases.append(log.end)
     log.forming = segment
@@ -90,7 +93,7 @@ def _split(lengths: list[int]) -> Iterator[tuple[int, int, int]]:
         fitting = bisect_right(
             range(start + 1, len(ends)),
             SEGMENT_BYTES_MAX,
-            key=lambda end: _body_bytes(end - start, ends[end] - ends[start]),
+            key=lambda end: body_bytes(end - start, ends[end] - ends[start]),
         )
         end = start + max(fitting, 1)
         yield start, end, ends[end] - ends[start]
@@ -118,8 +121,8 @@ def pieces(log: Log, first: int, count: int, position: int) -> Iterator[Piece]:
         segment = log.segments[position]
         start = first - segment.base
         taken = min(count, segment.count - start)
-        if len(segment.runs) == 1:
-            yield Piece(segment, start, taken, segment.runs[0].created_at)
+        if not segment.spread:
+            yield Piece(segment, start, taken, segment.created_at)
         else:
             yield from by_run(segment, start, taken)
         first += taken
@@ -138,7 +141,7 @@ def by_run(segment: Segment, start: int, count: int) -> Iterator[Piece]:
 
 
 def piece_bytes(piece: Piece) -> int:
-    """Payload bytes of a piece; those of the whole segment when only the header is here."""
+    """Payload bytes of a piece; its share of the segment's when only the header is here."""
     segment = piece.segment
     if piece.count == segment.count:
         return segment.size
@@ -146,13 +149,14 @@ def piece_bytes(piece: Piece) -> int:
         return body_span(segment.body, piece.start, piece.count)
     if segment.lengths is not None:
         return sum(segment.lengths[piece.start : piece.start + piece.count])
-    return segment.size
+    return segment.size * piece.count // segment.count
 
 
 def fit(piece: Piece, size: int) -> Piece:
     """The beginning of a piece that is at most ``size`` bytes, but at least one message.
 
-    A header-only segment can't be cut: its offsets are in its body.
+    The lengths within a header-only segment are in its body; here each message counts for the average, so
+    what comes may be off by less than a segment.
     """
     segment, start, count = piece.segment, piece.start, piece.count
     if segment.body is not None:
@@ -160,14 +164,15 @@ def fit(piece: Piece, size: int) -> Piece:
     elif segment.lengths is not None:
         ends = list(accumulate(segment.lengths[start : start + count], initial=0))
     else:
-        return piece
+        mean = max(segment.size // segment.count, 1)
+        ends = range(0, mean * (count + 1), mean)
     fitting = max(bisect_right(ends, ends[0] + size) - 1, 1)
     return piece if fitting >= count else Piece(segment, start, fitting, piece.created_at)
 
 
 def offset_at(log: Log, at: int) -> int:
     """Offset of the first message pushed at or after ``at``; the end of the log if there is none."""
-    position = bisect_left(log.segments, at, key=lambda segment: segment.runs[-1].created_at)
+    position = bisect_left(log.segments, at, key=lambda segment: segment.last_at)
     if position == len(log.segments):
         return log.end
     segment = log.segments[position]
@@ -195,14 +200,36 @@ def trim(log: Log, before: int) -> list[Segment]:
     return gone
 
 
+def let_go(log: Log, segment: Segment) -> None:
+    """Keep only the header of a sealed segment, if the log still has it."""
+    position = find(log, segment.base)
+    if position >= 0 and log.segments[position] is segment:
+        log.segments[position] = replace(segment, body=None)
+
+
+_name = attrgetter("body_name")
+
+
+def put_together(log: Log, merged: Segment, parts: list[Segment]) -> bool:
+    """Put ``merged`` in the place of ``parts``, if they are all still there."""
+    position = find(log, merged.base)
+    places = slice(position, position + len(parts))
+    if position < 0 or list(map(_name, log.segments[places])) != list(map(_name, parts)):
+        return False
+    log.segments[places] = [merged]
+    log.bases[places] = [merged.base]
+    return True
+
+
 def load(first: int, segments: list[Segment]) -> Log:
     """A log of header-only segments in offset order."""
     log = Log(first)
     for segment in segments:
-        assert segment.base == log.end, "segments follow each other without gaps"
+        if segment.base != log.end:
+            raise Damaged(f"offsets {log.end} to {segment.base} have no segment")
         log.segments.append(segment)
         log.bases.append(segment.base)
         log.end = segment.end
         log.size += segment.size
-        log.time = segment.runs[-1].created_at
+        log.time = segment.last_at
     return log

@@ -3,7 +3,13 @@
 None of these changes anything.
 """
 
+from itertools import islice, takewhile
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
 from penstock.core import log as logs
+from penstock.core import model
 from penstock.core.commands import (
     Counts,
     GroupFound,
@@ -12,6 +18,7 @@ from penstock.core.commands import (
     OffsetsFound,
     PartitionFound,
     PartitionOffsets,
+    Popped,
     QueueCounts,
     QueueFound,
     Read,
@@ -22,12 +29,14 @@ from penstock.core.commands import (
 from penstock.core.errors import Invalid, NotFound
 from penstock.core.ids import OFFSET_BITS, OFFSET_MASK, address
 from penstock.core.limits import Limits, check_name, check_range
-from penstock.core.model import DEFAULT, Group, LeaseRun, Partition, Queue, Scheduled, Track
+from penstock.core.model import DEFAULT, Group, LeaseRun, Partition, Queue, Scheduled, Segment, Track
 from penstock.core.numbers import number_of
 from penstock.core.pop import PIECES_MAX
 from penstock.core.settle import leased_runs
 from penstock.core.shard import Shard
 
+AHEAD_SEGMENTS = 64
+"""Segments looked at ahead of a cursor."""
 READ_COUNT = 1_000
 READ_BYTES = 1_048_576
 """What a read gets that does not say how much it wants."""
@@ -59,6 +68,57 @@ def read(limits: Limits, queue: Queue, command: Read) -> Log:
         if part.count < piece.count:
             break
     return Log(queue, partition.name, offset, log.end, runs)
+
+
+def cut(found: Log) -> Log:
+    """A read up to the first message whose payload is not there."""
+    good = list(takewhile(lambda run: run.segment.present, found.runs))
+    return replace(found, runs=good, next=good[-1].offset + good[-1].count if good else found.runs[0].offset)
+
+
+class Absent(NamedTuple):
+    """A segment whose body is not in memory."""
+
+    prefix: bytes
+    """Its queue's."""
+    log: model.Log
+    segment: Segment
+
+
+def absent(reply: Popped | Log) -> list[Absent]:
+    """The segments whose bodies have to be read before the payloads of an answer can be."""
+    queue = reply.queue
+    if isinstance(reply, Log):
+        log = queue.partitions[reply.partition].log
+        return [Absent(queue.prefix, log, run.segment) for run in reply.runs if not run.segment.present]
+    return [
+        Absent(queue.prefix, queue.partitions[each.partition].log, each.segment)
+        for each in reply.deliveries
+        if not each.segment.present
+    ]
+
+
+def ahead(reply: Popped | Log, size: int) -> list[Absent]:
+    """Segments behind what was popped or read whose bodies are not in memory.
+
+    None as long as the first half of ``size`` bytes is there; else up to all of them, so that what is read
+    ahead is read in large steps.
+    """
+    parts = reply.deliveries if isinstance(reply, Popped) else reply.runs
+    if not parts:
+        return []
+    name = reply.partition if isinstance(reply, Log) else reply.deliveries[-1].partition
+    log = reply.queue.partitions[name].log
+    position = logs.find(log, parts[-1].offset) + 1
+    found: list[Absent] = []
+    passed = 0
+    for segment in islice(log.segments, position, position + AHEAD_SEGMENTS):
+        if not segment.present:
+            found.append(Absent(reply.queue.prefix, log, segment))
+        passed += segment.size
+        if passed >= size or (not found and passed >= size // 2):
+            break
+    return found
 
 
 def offsets(queue: Queue, command: Offsets) -> OffsetsFound:

@@ -16,10 +16,15 @@ Fields marked *memory* are rebuilt at load; all others are stored. Instants end 
 ``_ms``, both in milliseconds.
 """
 
+import struct
+
 from msgspec import Struct
 
 DEFAULT = "default"
 """The tenant, the partition and the group a command means when it names none."""
+
+FSYNC, OS, MEMORY = "fsync", "os", "memory"
+"""What a confirmed change survives: power loss, a crash of the process, nothing."""
 
 
 class Run(Struct, frozen=True, gc=False, array_like=True):
@@ -32,7 +37,11 @@ class Run(Struct, frozen=True, gc=False, array_like=True):
 
 
 class Segment(Struct, gc=False, eq=False):
-    """A stretch of a log: one header (this) and one body (the payloads, apart)."""
+    """A stretch of a log: one header (this) and one body (the payloads, apart).
+
+    Once sealed it never changes, but for a body that is read back. A body is let go by putting a header-only
+    copy in its place, so whoever holds the old segment still has the body.
+    """
 
     base: int
     """Offset of its first message."""
@@ -40,10 +49,12 @@ class Segment(Struct, gc=False, eq=False):
     """Messages in it."""
     size: int
     """Payload bytes in it."""
-    runs: tuple[Run, ...]
-    """Its messages by time and attributes, in offset order; their counts add up to ``count``."""
+    created_at: int
+    """When its first message was pushed."""
     body_name: int = 0
     """(epoch, counter) of the body, given when the segment is sealed."""
+    spread: bytes = b""
+    """The runs of a merged segment, packed: ``records.pack_runs``. Empty if it is one run."""
     payloads: list[bytes] | None = None
     """*memory* The payloads of a segment that is still forming; None once it is sealed."""
     lengths: list[int] | None = None
@@ -56,8 +67,30 @@ class Segment(Struct, gc=False, eq=False):
         return self.base + self.count
 
     @property
+    def runs(self) -> tuple[Run, ...]:
+        """Its messages by time, in offset order; their counts add up to ``count``."""
+        if not self.spread:
+            return (Run(self.count, self.created_at),)
+        pairs = RUN.iter_unpack(self.spread)
+        return tuple(Run(count, self.created_at + later) for count, later in pairs)
+
+    @property
+    def last_at(self) -> int:
+        """When its last message was pushed."""
+        return self.created_at + RUN.unpack(self.spread[-RUN.size :])[1] if self.spread else self.created_at
+
+    @property
+    def weight(self) -> int:
+        """Bytes it counts for once it is settled; never 0, so that empty payloads are swept too."""
+        return self.size or 1
+
+    @property
     def present(self) -> bool:
         return self.body is not None or self.payloads is not None
+
+
+RUN = struct.Struct("<II")
+"""A run in ``Segment.spread``: messages, and ms after the segment's first."""
 
 
 class Log:
@@ -102,10 +135,16 @@ class Partition(Struct, eq=False, kw_only=True):
     """``log.first`` is stored here, the segments as records of their own."""
     marks: list[Mark]
     """How far it was settled when, for completed_retention_ms."""
+    os_marked: bool = False
+    """A power loss may take back ids that were confirmed: it gets a fresh number after an unclean stop."""
     settled_to: int = 0
     """*memory* Up to where ``settled_bytes`` has been counted."""
     settled_bytes: int = 0
     """*memory* Payload bytes of segments that every group has settled."""
+    unmerged: int = 0
+    """*memory* Small segments sealed since merging last found nothing to do."""
+    merged_to: list[int]
+    """*memory* Up to where each tier of merging has looked."""
     dirty: bool = False
     """*memory* Changed since the last seal."""
 
@@ -130,7 +169,7 @@ class Track(Struct, eq=False, kw_only=True):
 
     partition: Partition
     key: bytes
-    """*memory* The key of its record."""
+    """*memory* The key of its record; empty if its queue is not stored."""
     cursor: int
     """The next fresh offset."""
     turn: int = 0
@@ -176,6 +215,8 @@ class QueueOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """How long messages that every group has settled stay readable."""
     completed_retention_bytes: int = 256 * 1024 * 1024
     """How many bytes of them stay; whichever ends first."""
+    durability: str = FSYNC
+    """What a confirmed change survives: fsync, os, or memory (the queue's content is not stored at all)."""
 
 
 class Queue(Struct, eq=False, kw_only=True):
@@ -188,10 +229,13 @@ class Queue(Struct, eq=False, kw_only=True):
     shard: int
     """Given at creation, for good."""
     options: QueueOptions
+    """Its durability is memory from the beginning, or never."""
     partitions: dict[str, Partition]
     groups: dict[str, Group]
     groups_made: int = 0
     """Group numbers given out so far."""
+    stored: bool = True
+    """*memory* Whether its content is kept in the store: not if its durability is memory."""
     sweep_at: int = 0
     """*memory* When the next sweep is due; 0 when none is."""
     dirty: bool = False
@@ -242,14 +286,18 @@ class Lease(Struct, eq=False):
 
 __all__ = [
     "DEFAULT",
+    "FSYNC",
     "Group",
     "Lease",
     "LeaseRun",
     "Log",
+    "MEMORY",
     "Mark",
+    "OS",
     "Partition",
     "Queue",
     "QueueOptions",
+    "RUN",
     "Run",
     "Scheduled",
     "Segment",

@@ -196,13 +196,12 @@ class _Taking(Struct, eq=False):
             if first < base:
                 number, base = number_of(partition, first)
             identity = number << OFFSET_BITS | first - base
-            runs = segment.runs
-            if len(runs) == 1:
+            if not segment.spread:
                 delivery = Delivery(
                     segment,
                     start,
                     taken,
-                    runs[0].created_at,
+                    segment.created_at,
                     partition.name,
                     identity,
                     run.deliveries,

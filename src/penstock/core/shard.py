@@ -1,12 +1,10 @@
 """A shard: queues whose commands apply one after another, and the records they made dirty.
 
-Changes mark what they touched. ``seal`` encodes each touched thing once and hands out one commit;
-``load`` builds the same state again from the records.
+Changes mark what they touched. ``seal`` encodes each touched thing once and hands out one commit.
 """
 
 from bisect import insort
-from collections.abc import Iterable
-from heapq import heapify, heappush
+from heapq import heappush
 from typing import NamedTuple
 
 from penstock.core import log as logs
@@ -17,9 +15,11 @@ from penstock.core.errors import Busy
 from penstock.core.ids import lease_name
 from penstock.core.limits import NUMBERS_MAX, Limits
 from penstock.core.model import (
+    FSYNC,
     Group,
     Lease,
     LeaseRun,
+    Log,
     Mark,
     Partition,
     Queue,
@@ -29,6 +29,8 @@ from penstock.core.model import (
 )
 from penstock.core.records import Commit, Record
 
+MERGE_AT = 128
+"""Segments sealed in a partition before merging looks at it."""
 SWEEP_MS = 10_000
 """Sweeps run at multiples of this, so a restart changes nothing about when."""
 
@@ -51,6 +53,8 @@ class Shard:
     """The state of one shard and what changed in it since the last commit."""
 
     __slots__ = (
+        "_kept",
+        "_kept_bodies",
         "_partitions",
         "_schedule",
         "_tracks",
@@ -64,6 +68,8 @@ class Shard:
         "leases",
         "leases_dirty",
         "limits",
+        "marked",
+        "must_sync",
         "number",
         "numbers",
         "numbers_made",
@@ -71,8 +77,11 @@ class Shard:
         "places",
         "queues",
         "queues_dirty",
+        "ranges",
+        "sealed",
         "shards",
         "sweeps",
+        "to_merge",
         "woken",
     )
 
@@ -106,6 +115,17 @@ class Shard:
         self.leases_dirty: list[Lease] = []
         self.queues_dirty: list[Queue] = []
         self.deletes: list[bytes] = []
+        self.ranges: list[tuple[bytes, bytes]] = []
+        self._kept: list[Record] = []
+        self._kept_bodies: list[Record] = []
+        self.must_sync = False
+        """Whether what changed has to survive power loss before any answer leaves."""
+        self.sealed: list[tuple[Log, Segment]] = []
+        """Segments whose bodies are in memory and in the store since the last seal."""
+        self.to_merge: dict[int, tuple[Queue, Partition]] = {}
+        """Partitions with many small segments, by key."""
+        self.marked: dict[int, tuple[Queue, Partition]] = {}
+        """Partitions that are ``os_marked``, by key."""
         self._tracks: list[Track] = []
         self._partitions: list[tuple[Queue, Partition]] = []
         self._schedule: dict[bytes, bytes | None] = {}
@@ -127,6 +147,8 @@ class Shard:
     def touch_lease(self, lease: Lease) -> None:
         if not lease.dirty:
             lease.dirty = True
+            if lease.queue.options.durability == FSYNC:
+                self.must_sync = True
             self.touch()
             self.leases_dirty.append(lease)
 
@@ -138,9 +160,32 @@ class Shard:
 
     def touch_queue(self, queue: Queue) -> None:
         if not queue.dirty:
-            queue.dirty = True
+            queue.dirty = self.must_sync = True
             self.touch()
             self.queues_dirty.append(queue)
+
+    def keep(self, record: Record) -> None:
+        """Put a record with the next commit."""
+        self.touch()
+        self._kept.append(record)
+
+    def keep_body(self, body: Record) -> None:
+        self.touch()
+        self._kept_bodies.append(body)
+
+    def mark_os(self, queue: Queue, partition: Partition) -> None:
+        """Ids of the partition are about to be confirmed that a power loss may take back: say so first."""
+        if not partition.os_marked:
+            partition.os_marked = self.must_sync = True
+            self.marked[partition.key] = (queue, partition)
+            self.touch_partition(queue, partition)
+
+    def clear_marks(self) -> None:
+        """Everything is synced: no id that was confirmed can be lost any more."""
+        for queue, partition in self.marked.values():
+            partition.os_marked = False
+            self.touch_partition(queue, partition)
+        self.marked.clear()
 
     # Names and numbers.
 
@@ -159,9 +204,16 @@ class Shard:
         self.check_numbers(1)
         self.numbers_made += 1
         number = self.numbers_made * self.shards + self.number
-        self.numbers_made_dirty = True
+        self.numbers_made_dirty = self.must_sync = True
         self.touch()
         return number
+
+    def skip_numbers(self, count: int) -> None:
+        """Pass over partition numbers that may have been given out unknown to the records."""
+        self.check_numbers(count)
+        self.numbers_made += count
+        self.numbers_made_dirty = self.must_sync = True
+        self.touch()
 
     # Making things.
 
@@ -172,7 +224,7 @@ class Shard:
     def add_partition(self, queue: Queue, name: str) -> Partition:
         """A new, empty partition; every group reads it from its first message."""
         number = self.next_number()
-        partition = Partition(key=number, name=name, numbers=[(number, 0)], log=logs.load(0, []), marks=[])
+        partition = new_partition(number, name, [(number, 0)], logs.load(0, []), [])
         queue.partitions[name] = partition
         self.places[number] = Place(queue, partition, 0)
         for group in queue.groups.values():
@@ -193,16 +245,16 @@ class Shard:
     def schedule(self, queue: Queue, group: Group, track: Track, run: Scheduled) -> None:
         heappush(track.schedule, run)
         track.scheduled += run.count
-        key = records.scheduled_key(queue.prefix, group.number, track.partition.key, run.due_at, run.first)
-        self._schedule[key] = records.pack_scheduled(run)
+        if queue.stored:
+            self._schedule[_scheduled_key(queue, group, track, run)] = records.pack_scheduled(run)
         self.touch()
         list_ready(group, track)
 
     def unschedule(self, queue: Queue, group: Group, track: Track, run: Scheduled) -> None:
         """``run`` was taken off the heap."""
         track.scheduled -= run.count
-        key = records.scheduled_key(queue.prefix, group.number, track.partition.key, run.due_at, run.first)
-        self._schedule[key] = None
+        if queue.stored:
+            self._schedule[_scheduled_key(queue, group, track, run)] = None
         self.touch()
 
     # Sweeps.
@@ -217,16 +269,17 @@ class Shard:
 
     def seal(self, now: int) -> Commit:
         """Everything that changed since the last seal, encoded once."""
-        puts: list[Record] = []
-        bodies: list[Record] = []
-        deletes = self.deletes
+        puts, bodies, deletes, ranges = self._kept, self._kept_bodies, self.deletes, self.ranges
         for queue, partition in self.forming:
             self._seal_segments(queue, partition, puts, bodies)
         for track in self._tracks:
             track.dirty = False
-            puts.append((track.key, records.pack_cursor(track)))
+            if track.key:
+                puts.append((track.key, records.pack_cursor(track)))
         for lease in self.leases_dirty:
             lease.dirty = False
+            if not lease.queue.stored:
+                continue
             if not lease.ended:
                 lease.stored = True
                 puts.append((records.lease_key(lease.queue.prefix, lease.name), records.pack_lease(lease)))
@@ -241,9 +294,10 @@ class Shard:
             self._schedule = {}
         if self._partitions or self.queues_dirty or self.numbers_made_dirty:
             self._seal_rare(puts)
-        self.forming, self._tracks, self.leases_dirty, self.deletes = [], [], [], []
-        self.dirty = False
-        return Commit(self.number, self.epoch, now, puts, deletes, bodies)
+        self.forming, self._tracks, self.leases_dirty, self.deletes, self.ranges = [], [], [], [], []
+        self._kept, self._kept_bodies = [], []
+        self.dirty = self.must_sync = False
+        return Commit(self.number, self.epoch, now, puts, deletes, bodies, ranges)
 
     def _seal_segments(
         self, queue: Queue, partition: Partition, puts: list[Record], bodies: list[Record]
@@ -254,30 +308,51 @@ class Shard:
             if segment.payloads is None:
                 break
             name = self.next_name()
-            bodies.append((records.body_key(queue.prefix, name), logs.seal(segment, name)))
-            key = records.header_key(queue.prefix, partition.key, segment.base)
-            puts.append((key, records.pack_header(segment)))
+            body = logs.seal(segment, name)
+            if queue.stored:
+                bodies.append((records.body_key(queue.prefix, name), body))
+                key = records.header_key(queue.prefix, partition.key, segment.base)
+                puts.append((key, records.pack_header(segment)))
+                self.sealed.append((log, segment))
+            partition.unmerged += 1
+        if partition.unmerged >= MERGE_AT:
+            self.to_merge[partition.key] = (queue, partition)
 
     def _seal_rare(self, puts: list[Record]) -> None:
         for queue, partition in self._partitions:
             partition.dirty = False
+            if not queue.stored:
+                continue
             key = records.partition_key(queue.prefix, partition.key)
             puts.append((key, records.pack_partition(partition)))
         for queue in self.queues_dirty:
             queue.dirty = False
             puts.append((records.queue_key(queue.prefix), records.pack_queue(queue)))
-            puts += [
-                (records.group_key(queue.prefix, group.number), records.pack_group(group))
-                for group in queue.groups.values()
-            ]
+            if queue.stored:
+                puts += [
+                    (records.group_key(queue.prefix, group.number), records.pack_group(group))
+                    for group in queue.groups.values()
+                ]
         if self.numbers_made_dirty:
             puts.append((records.shard_key(self.number), records.pack_numbers((self.numbers_made,))))
         self._partitions, self.queues_dirty, self.numbers_made_dirty = [], [], False
 
 
+def new_partition(
+    key: int, name: str, numbers: list[tuple[int, int]], log: Log, marks: list[Mark]
+) -> Partition:
+    """A partition whose log was never looked at for merging."""
+    merged_to = [log.first, log.first]
+    return Partition(key=key, name=name, numbers=numbers, log=log, marks=marks, merged_to=merged_to)
+
+
+def _scheduled_key(queue: Queue, group: Group, track: Track, run: Scheduled) -> bytes:
+    return records.scheduled_key(queue.prefix, group.number, track.partition.key, run.due_at, run.first)
+
+
 def new_track(queue: Queue, group: Group, partition: Partition, cursor: int = 0) -> Track:
     """A track that begins at ``cursor``."""
-    key = records.cursor_key(queue.prefix, group.number, partition.key)
+    key = records.cursor_key(queue.prefix, group.number, partition.key) if queue.stored else b""
     track = Track(partition=partition, key=key, cursor=cursor, schedule=[], singles={}, spans=[])
     group.tracks[partition.key] = track
     return track
@@ -288,84 +363,6 @@ def list_ready(group: Group, track: Track) -> None:
     if not track.listed:
         track.listed = True
         heappush(group.ready, (track.turn, track.partition.key))
-
-
-def load_queue(shard: Shard, queue: Queue, found: Iterable[Record], *, now: int, down_ms: int) -> None:
-    """Fill ``queue``, which knows only its name, from its records, and put it into its shard."""
-    shard.queues[queue.prefix] = queue
-    cursors: dict[tuple[int, int], tuple[int, int]] = {}
-    groups: dict[int, Group] = {}
-    partitions: dict[int, tuple[str, list[tuple[int, int]], int, list[Mark]]] = {}
-    segments: dict[int, list[Segment]] = {}
-    scheduled: list[tuple[int, int, Scheduled]] = []
-    leases: list[tuple[int, bytes]] = []
-    for key, value in found:
-        match key[8:9]:
-            case b"c":
-                group_number, partition_key = records.key_fields(key)
-                cursors[group_number, partition_key] = records.unpack_cursor(value)
-            case b"g":
-                (number,) = records.key_fields(key)
-                (name,) = records.unpack_group(value)
-                groups[number] = Group(number=number, name=name, tracks={}, ready=[])
-            case b"h":
-                partition_key, base = records.key_fields(key)
-                segments.setdefault(partition_key, []).append(records.unpack_header(base, value))
-            case b"l":
-                leases.append((int.from_bytes(key[9:], "big"), value))
-            case b"p":
-                (partition_key,) = records.key_fields(key)
-                partitions[partition_key] = records.unpack_partition(value)
-            case b"q":
-                queue.groups_made, queue.options = records.unpack_queue(value)
-            case b"v":
-                scheduled.append(records.unpack_scheduled(key, value))
-            case kind:
-                raise AssertionError(f"no record of a queue has kind {kind!r}")
-
-    for partition_key, (name, numbers, first, marks) in partitions.items():
-        log = logs.load(first, segments.get(partition_key, []))
-        partition = Partition(key=partition_key, name=name, numbers=numbers, log=log, marks=marks)
-        partition.settled_to = first
-        queue.partitions[name] = partition
-        for number, base in numbers:
-            shard.places[number] = Place(queue, partition, base)
-    for group in groups.values():
-        queue.groups[group.name] = group
-        for partition in queue.partitions.values():
-            cursor, turn = cursors.get((group.number, partition.key), (partition.log.first, 0))
-            track = new_track(queue, group, partition, cursor)
-            track.turn = turn
-            group.turn = max(group.turn, turn)
-    for group_number, partition_key, run in scheduled:
-        track = groups[group_number].tracks[partition_key]
-        track.schedule.append(run)
-        track.scheduled += run.count
-    for name_, value in leases:
-        _load_lease(shard, queue, groups, name_, value, down_ms)
-    for group in groups.values():
-        for track in group.tracks.values():
-            heapify(track.schedule)
-            if track.schedule or track.cursor < track.partition.log.end:
-                list_ready(group, track)
-    shard.plan_sweep(queue, now)
-
-
-def _load_lease(
-    shard: Shard, queue: Queue, groups: dict[int, Group], name: int, value: bytes, down_ms: int
-) -> None:
-    """A lease as it was, but for the time the shard was down: an outage is not the consumer's failure."""
-    group_number, runs = records.unpack_lease(value)
-    group = groups[group_number]
-    gained = min(down_ms, queue.options.lease_ms)
-    for run in runs:
-        run.expires_at += gained
-    due_at = min(run.expires_at for run in runs)
-    by_place = {(run.partition, run.first): run for run in runs}
-    lease = Lease(name, queue, group, by_place, due_at, 0, stored=True)
-    hold(shard, lease)
-    if gained:
-        shard.touch_lease(lease)
 
 
 def hold(shard: Shard, lease: Lease) -> None:

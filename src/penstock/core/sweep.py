@@ -9,9 +9,11 @@ from heapq import heapify, heappop, heapreplace
 
 from penstock.core import log as logs
 from penstock.core import records
-from penstock.core.model import Mark, Partition, Queue
+from penstock.core.model import Mark, Partition, Queue, Segment
 from penstock.core.shard import Shard
 
+RANGE_MIN = 64
+"""Headers from which on they are deleted as one range: a range costs every later read a little."""
 MARKS_MAX = 60
 """Marks kept per partition: retention is exact to a sixtieth of itself."""
 
@@ -68,13 +70,8 @@ def _count_settled(partition: Partition, settled: int) -> None:
         if segment.end > settled or segment.payloads is not None:
             break
         if segment.base >= partition.settled_to:
-            partition.settled_bytes += _weight(segment.size)
+            partition.settled_bytes += segment.weight
             partition.settled_to = segment.end
-
-
-def _weight(size: int) -> int:
-    """Bytes a settled segment counts for; never 0, so that empty payloads are swept too."""
-    return size or 1
 
 
 def _mark(shard: Shard, queue: Queue, partition: Partition, settled: int, now: int) -> None:
@@ -105,14 +102,22 @@ def _forget_marks(shard: Shard, queue: Queue, partition: Partition, before: int)
 
 def _drop(shard: Shard, queue: Queue, partition: Partition, before: int) -> None:
     gone = logs.trim(partition.log, before)
-    for segment in gone:
-        shard.deletes.append(records.header_key(queue.prefix, partition.key, segment.base))
-        shard.deletes.append(records.body_key(queue.prefix, segment.body_name))
-        partition.settled_bytes -= _weight(segment.size)
+    partition.settled_bytes -= sum(segment.weight for segment in gone)
     if gone:
+        if queue.stored:
+            _delete(shard, queue, partition, gone)
         first = partition.log.first
         partition.marks = [mark for mark in partition.marks if mark.offset > first]
         shard.touch_partition(queue, partition)
+
+
+def _delete(shard: Shard, queue: Queue, partition: Partition, gone: list[Segment]) -> None:
+    headers = [records.header_key(queue.prefix, partition.key, segment.base) for segment in gone]
+    if len(headers) < RANGE_MIN:
+        shard.deletes += headers
+    else:
+        shard.ranges.append((headers[0], headers[-1] + b"\0"))
+    shard.deletes += [records.body_key(queue.prefix, segment.body_name) for segment in gone]
 
 
 def _drop_surplus(shard: Shard, queue: Queue, bytes_max: int) -> None:
@@ -121,18 +126,18 @@ def _drop_surplus(shard: Shard, queue: Queue, bytes_max: int) -> None:
     if surplus <= 0:
         return
     settled = (partition for partition in queue.partitions.values() if partition.settled_bytes)
-    oldest = [(_oldest_at(partition), partition.key, partition) for partition in settled]
+    oldest = [(partition.log.segments[0].created_at, partition.key, 0, partition) for partition in settled]
     heapify(oldest)
+    going: dict[int, tuple[Partition, int]] = {}
     while surplus > 0:
-        partition = oldest[0][2]
-        segment = partition.log.segments[0]
-        surplus -= _weight(segment.size)
-        _drop(shard, queue, partition, segment.end)
-        if partition.settled_bytes:
-            heapreplace(oldest, (_oldest_at(partition), partition.key, partition))
+        _, key, at, partition = oldest[0]
+        segments = partition.log.segments
+        surplus -= segments[at].weight
+        going[key] = (partition, segments[at].end)
+        following = segments[at + 1] if at + 1 < len(segments) else None
+        if following is not None and following.end <= partition.settled_to:
+            heapreplace(oldest, (following.created_at, key, at + 1, partition))
         else:
             heappop(oldest)
-
-
-def _oldest_at(partition: Partition) -> int:
-    return partition.log.segments[0].runs[0].created_at
+    for partition, before in going.values():
+        _drop(shard, queue, partition, before)

@@ -99,7 +99,7 @@ class Connection(asyncio.Protocol):
         self._unsent = 0
         """Bytes the client had not read when that was last looked at."""
         wait_ms = min(WAIT_MS, self._node.limits.wait_ms_max)
-        self.context = flashq.Context(DEFAULT, server.next_owner(), self._node.durability, wait_ms)
+        self.context = flashq.Context(DEFAULT, server.next_owner(), wait_ms)
 
     # Called by the event loop.
 

@@ -5,11 +5,24 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from penstock.core.errors import Damaged
 from penstock.core.records import Commit, Record
 
 
-class Fenced(Exception):
+class StoreError(Exception):
+    """The store can't do what was asked, and why. What was not confirmed may not be kept."""
+
+
+class Fenced(StoreError):
     """The shard was claimed by somebody else since; nothing was written."""
+
+
+class Lost(StoreError):
+    """The store failed in a way after which this process must never write it again: a sync failed."""
+
+
+class CantOpen(StoreError):
+    """The store can't be opened, why, and what to do about it."""
 
 
 class Claim(Struct, frozen=True):
@@ -19,6 +32,8 @@ class Claim(Struct, frozen=True):
     """Above every epoch before it."""
     committed_at: int
     """Time of the shard's last commit in ms; 0 if there was none."""
+    restored: bool = False
+    """Whether the shard has not committed since it came back from a backup."""
 
 
 class Store(Protocol):
@@ -27,15 +42,19 @@ class Store(Protocol):
     The contract, which tests/store/conformance.py checks for every store:
 
     *atomic*    a group of commits is there whole or not at all
-    *durable*   after ``commit`` returns it survives what ``durability`` says
-    *ordered*   groups apply in call order
+    *durable*   after ``commit(…, sync=True)`` or ``sync`` returns, it survives what ``durability`` says;
+                without it, a crash of the process (if the store survives one at all)
+    *ordered*   groups apply in call order, and what a power loss takes is the end of them
     *fenced*    a commit under an old epoch raises ``Fenced`` and changes nothing
+
+    Damage is never passed over in silence: a scan or a get that meets it raises ``Damaged``, and ``bodies``
+    has it in the place of the one body it concerns.
     """
 
     name: str
     """How the store is named on the command line, such as ``memory:``."""
     durability: str
-    """What a commit survives: ``memory`` nothing, ``os`` a crash of the process, ``fsync`` power loss."""
+    """What a synced commit survives: ``memory`` nothing, ``os`` a crash, ``fsync`` power loss."""
     blocking: bool
     """Whether ``commit`` waits for a disk or a network and belongs into a thread."""
 
@@ -43,10 +62,16 @@ class Store(Protocol):
         """How many shards the store has: ``wanted`` if it is new, for good."""
 
     def claim(self, shard: int) -> Claim:
-        """Take a shard: commits under epochs before the one returned are refused from now on."""
+        """Take a shard: commits under epochs before the one returned are refused from now on.
 
-    def commit(self, group: Sequence[Commit]) -> None:
-        """Keep a group of commits of different shards."""
+        Synced with the next commit or ``sync``, and before anything that follows it.
+        """
+
+    def commit(self, group: Sequence[Commit], *, sync: bool = True) -> None:
+        """Keep a group of commits of different shards. Within a commit, puts come before deletes."""
+
+    def sync(self) -> None:
+        """Make everything so far survive what ``durability`` says."""
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The values of some keys, bodies excepted."""
@@ -54,8 +79,11 @@ class Store(Protocol):
     def scan(self, lower: bytes, upper: bytes) -> Iterable[Record]:
         """The records with lower <= key < upper in key order, bodies excepted."""
 
-    def bodies(self, keys: Sequence[bytes]) -> list[bytes | None]:
+    def bodies(self, keys: Sequence[bytes]) -> list[bytes | Damaged | None]:
         """The bodies of some keys; None for one that was deleted."""
+
+    def backup(self, directory: str) -> None:
+        """Copy all of it, as it is at one instant, into a directory that does not exist yet."""
 
     def close(self) -> None:
         """Let go of everything. No call may follow."""

@@ -3,8 +3,9 @@
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
+from penstock.core.errors import Damaged
 from penstock.core.records import Commit, Record
-from penstock.store.base import Claim, Fenced
+from penstock.store.base import Claim, Fenced, StoreError
 
 
 class MemoryStore:
@@ -33,7 +34,7 @@ class MemoryStore:
         self._epochs[shard] = epoch = self._epochs.get(shard, self._first_epoch) + 1
         return Claim(epoch, self._committed_at.get(shard, 0))
 
-    def commit(self, group: Sequence[Commit]) -> None:
+    def commit(self, group: Sequence[Commit], *, sync: bool = True) -> None:
         for commit in group:
             if self._epochs.get(commit.shard) != commit.epoch:
                 raise Fenced(f"shard {commit.shard} was claimed again")
@@ -45,7 +46,13 @@ class MemoryStore:
                 # A key is either a record's or a body's; deleting what is not there is no error.
                 self._records.pop(key, None)
                 self._bodies.pop(key, None)
+            for lower, upper in commit.ranges:
+                for key in [key for key in self._records if lower <= key < upper]:
+                    del self._records[key]
             self._committed_at[commit.shard] = commit.at
+
+    def sync(self) -> None:
+        pass
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         return [self._records.get(key) for key in keys]
@@ -56,8 +63,11 @@ class MemoryStore:
         keys = self._sorted[bisect_left(self._sorted, lower) : bisect_left(self._sorted, upper)]
         return [(key, self._records[key]) for key in keys]
 
-    def bodies(self, keys: Sequence[bytes]) -> list[bytes | None]:
+    def bodies(self, keys: Sequence[bytes]) -> list[bytes | Damaged | None]:
         return [self._bodies.get(key) for key in keys]
+
+    def backup(self, directory: str) -> None:
+        raise StoreError("a store in memory has nothing to back up")
 
     def close(self) -> None:
         self._records.clear()

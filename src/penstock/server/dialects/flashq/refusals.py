@@ -19,7 +19,6 @@ COMMANDS_LATER = frozenset(
     {
         "ADOPT",
         "AUTH",
-        "BACKUP",
         "CANCEL",
         "CHANGEPRIORITY",
         "CLEAN",
@@ -89,7 +88,6 @@ OPTIONS_LATER = frozenset(
         "delay",
         "delayed_processing_ms",
         "depends_on",
-        "durability",
         "encrypted",
         "group_id",
         "group_idle_ms",

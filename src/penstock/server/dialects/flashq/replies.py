@@ -23,11 +23,18 @@ class Ok(Answer, gc=False, kw_only=True):
 class OkId(Answer, gc=False, kw_only=True):
     ok: bool
     id: Id
+    durability: str
 
 
 class OkIds(Answer, gc=False, kw_only=True):
     ok: bool
     ids: Sequence[Id]
+    durability: str
+
+
+class OkDirectory(Answer, gc=False, kw_only=True):
+    ok: bool
+    directory: str
 
 
 class OkFirst(Answer, gc=False, kw_only=True):

@@ -25,8 +25,6 @@ class Context(Struct, frozen=True, gc=False):
     tenant: str
     owner: int
     """Number of the connection."""
-    durability: str
-    """What a commit of this server survives."""
     wait_ms: int = WAIT_MS
     """How long PULL and PULLB wait when they do not say."""
 
@@ -54,24 +52,27 @@ class Push(Request, tag="PUSH", gc=False, kw_only=True):
     queue: str
     data: Raw
     partition: str = DEFAULT
+    durability: str | None = None
 
     def nested(self) -> tuple[int, int]:
         return 1, len(self.data)
 
     def command(self, context: Context) -> core.Command:
-        return core.Push(context.tenant, self.queue, [self.data], self.partition)
+        return core.Push(context.tenant, self.queue, [self.data], self.partition, self.durability)
 
     def reply(self, reply: core.Pushed, context: Context) -> Struct:
-        return replies.OkId(ok=True, id=shown(reply.first), reqId=self.reqId)
+        return replies.OkId(ok=True, id=shown(reply.first), durability=reply.durability, reqId=self.reqId)
 
 
 class JobIn(Struct, forbid_unknown_fields=True, gc=False):
     data: Raw
     partition: str = DEFAULT
+    durability: str | None = None
 
 
 _data = attrgetter("data")
 _partition = attrgetter("partition")
+_durability = attrgetter("durability")
 
 
 class PushBatch(Request, tag="PUSHB", gc=False, kw_only=True):
@@ -79,6 +80,7 @@ class PushBatch(Request, tag="PUSHB", gc=False, kw_only=True):
     messages: list[Raw] | UnsetType = UNSET
     jobs: list[JobIn] | UnsetType = UNSET
     partition: str = DEFAULT
+    durability: str | None = None
 
     def nested(self) -> tuple[int, int]:
         if self.jobs is not UNSET:
@@ -89,14 +91,17 @@ class PushBatch(Request, tag="PUSHB", gc=False, kw_only=True):
         if self.jobs is UNSET:
             if self.messages is UNSET:
                 raise Invalid("messages", "given, or else jobs")
-            return core.Push(context.tenant, self.queue, self.messages, self.partition)  # type: ignore[arg-type]
+            payloads: list[bytes] = self.messages  # type: ignore[assignment]
+            return core.Push(context.tenant, self.queue, payloads, self.partition, self.durability)
         if self.messages is not UNSET:
             raise Invalid("jobs", "given without messages")
         if not self.jobs:
             raise Invalid("jobs", "a list of one or more")
         if self.partition != DEFAULT:
             raise Invalid("partition", "given in each of the jobs")
-        return core.PushMany(context.tenant, self.queue, self._by_partition(self.jobs))
+        if any(map(_durability, self.jobs)):
+            raise Invalid("durability", "given beside jobs: they are kept together")
+        return core.PushMany(context.tenant, self.queue, self._by_partition(self.jobs), self.durability)
 
     def _by_partition(self, jobs: list[JobIn]) -> list[tuple[str, list[bytes]]]:
         names = set(map(_partition, jobs))
@@ -113,10 +118,11 @@ class PushBatch(Request, tag="PUSHB", gc=False, kw_only=True):
                 ok=True,
                 first=shown(reply.first),
                 count=reply.count,
-                durability=context.durability,
+                durability=reply.durability,
                 reqId=self.reqId,
             )
-        return replies.OkIds(ok=True, ids=shown_all(self._in_order(reply)), reqId=self.reqId)
+        ids = shown_all(self._in_order(reply))
+        return replies.OkIds(ok=True, ids=ids, durability=reply[0].durability, reqId=self.reqId)
 
     def _in_order(self, pushed: list[core.Pushed]) -> Sequence[int]:
         """The ids in the order of the jobs."""
@@ -353,6 +359,7 @@ class OptionsIn(Struct, forbid_unknown_fields=True, gc=False):
     lease_ms: int | UnsetType = UNSET
     completed_retention_ms: int | UnsetType = UNSET
     completed_retention_bytes: int | UnsetType = UNSET
+    durability: str | UnsetType = UNSET
 
 
 class Queue(Request, tag="QUEUE", gc=False, kw_only=True):
@@ -369,6 +376,7 @@ class Queue(Request, tag="QUEUE", gc=False, kw_only=True):
             given.lease_ms,
             given.completed_retention_ms,
             given.completed_retention_bytes,
+            given.durability,
         )
 
     def reply(self, reply: core.QueueFound, context: Context) -> Struct:
@@ -444,6 +452,16 @@ class Stats(Request, tag="STATS", gc=False, kw_only=True):
         )
 
 
+class Backup(Request, tag="BACKUP", gc=False, kw_only=True):
+    directory: str
+
+    def command(self, context: Context) -> core.Command:
+        return core.Backup(context.tenant, self.directory)
+
+    def reply(self, reply: core.BackedUp, context: Context) -> Struct:
+        return replies.OkDirectory(ok=True, directory=reply.directory, reqId=self.reqId)
+
+
 AnyRequest = (
     Push
     | PushBatch
@@ -459,4 +477,5 @@ AnyRequest = (
     | ListQueues
     | GetState
     | Stats
+    | Backup
 )

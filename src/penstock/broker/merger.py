@@ -1,0 +1,80 @@
+"""Merging beside the commits, one merge at a time.
+
+    idle ──plan──> joining (in a thread) ──apply──> applied ──seal──> sealed ──kept──> idle
+
+The next is planned only when the last is kept: what it made could not be read before.
+"""
+
+import logging
+from collections.abc import Callable
+
+from penstock.broker.committer import Committer
+from penstock.core import merge as merges
+from penstock.core import records
+from penstock.core.engine import Engine
+from penstock.core.merge import Joined, Merge
+from penstock.store.base import Store
+
+logger = logging.getLogger("penstock.merger")
+
+
+class Merger:
+    """Puts small segments of an engine together."""
+
+    def __init__(
+        self, engine: Engine, store: Store, committer: Committer, applied: Callable[[], None]
+    ) -> None:
+        """``applied`` is told when there is something to commit."""
+        self._engine = engine
+        self._store = store
+        self._committer = committer
+        self._applied = applied
+        self._state = "idle"
+        self.stopped = False
+        """The engine is no longer the one in use."""
+
+    def go_on(self) -> None:
+        """Begin the next merge, if none is under way and there is one."""
+        if self._state != "idle" or self.stopped:
+            return
+        merge = self._engine.plan_merge()
+        if merge is None:
+            if self._engine.may_merge:
+                self._applied()  # enough was looked at for one turn of the loop
+        else:
+            self._state = "joining"
+            in_memory = not merge.absent()
+            self._committer.aside(
+                lambda: self._join(merge), lambda joined: self._apply(merge, joined, in_memory)
+            )
+
+    def _join(self, merge: Merge) -> Joined | None:
+        """Runs in a thread: sealed segments never change."""
+        absent = merge.absent()
+        keys = [records.body_key(merge.queue.prefix, each.body_name) for each in absent]
+        read = dict(zip((each.body_name for each in absent), self._store.bodies(keys), strict=True))
+        bodies = [each.body or read.get(each.body_name) for each in merge.parts]
+        whole = [body for body in bodies if isinstance(body, bytes)]
+        return merges.join(merge, whole) if len(whole) == len(bodies) else None
+
+    def _apply(self, merge: Merge, joined: Joined | Exception | None, in_memory: bool) -> None:
+        self._state = "applied"
+        if isinstance(joined, Exception):
+            logger.error("segments could not be merged: %s", joined)
+        if self.stopped:
+            return
+        if isinstance(joined, Joined):
+            self._engine.apply_merge(merge, joined, keep_body=in_memory)
+        else:
+            merges.give_up(merge)
+        self._applied()
+
+    def sealed(self) -> None:
+        """What was applied is in the commit that is being kept."""
+        if self._state == "applied":
+            self._state = "sealed"
+
+    def kept(self) -> None:
+        if self._state == "sealed":
+            self._state = "idle"
+        self.go_on()

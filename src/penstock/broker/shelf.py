@@ -1,0 +1,124 @@
+"""Which bodies are in memory: those that came or were read last, up to a number of bytes.
+
+Most queues are read as fast as they are filled, so what came last is what is popped next. A reader that is
+far behind finds its bodies gone; what it asks for is read with the commit of its answer, and what it will ask
+for next is read ahead of it.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Iterable
+from functools import partial
+
+from msgspec.structs import replace
+
+from penstock.broker.committer import Bodies, Committer
+from penstock.core import log as logs
+from penstock.core import look, records
+from penstock.core.commands import Log, Popped, Reply
+from penstock.core.errors import Damaged, PenstockError
+from penstock.core.look import Absent
+from penstock.core.model import Log as PartitionLog
+from penstock.core.model import Segment
+from penstock.store.base import Store
+
+logger = logging.getLogger("penstock.bodies")
+
+AHEAD_BYTES = 4 * 1024 * 1024
+"""Payload bytes read back ahead of a cursor."""
+
+
+class Shelf:
+    """Bodies in memory, oldest first."""
+
+    def __init__(self, store: Store, committer: Committer, bytes_max: int) -> None:
+        self._store = store
+        self._committer = committer
+        self._bytes_max = bytes_max
+        self._bodies: deque[tuple[PartitionLog, Segment, int]] = deque()
+        self._reading: set[int] = set()
+        """Names of bodies that are being read ahead."""
+        self.bytes = 0
+        """Bytes of all of them."""
+        self.lacks = False
+        """Whether any body may not be here; as long as not, nothing is looked for ahead."""
+
+    def add(self, log: PartitionLog, segment: Segment) -> None:
+        """A segment that the store has, and whose body is here."""
+        assert segment.body is not None
+        if not self._store.blocking:
+            return  # a store in memory has them all there anyway
+        size = len(segment.body)
+        self._bodies.append((log, segment, size))
+        self.bytes += size
+        while self.bytes > self._bytes_max:
+            oldest_log, oldest, size = self._bodies.popleft()
+            self.bytes -= size
+            self.lacks = True
+            logs.let_go(oldest_log, oldest)
+
+    def missing(self, replies: Iterable[Reply | PenstockError]) -> list[Absent]:
+        """What has to be read before these answers can leave."""
+        found: dict[int, Absent] = {}
+        for reply in replies:
+            if type(reply) is Popped or type(reply) is Log:
+                for each in look.absent(reply):
+                    found[id(each.segment)] = each
+        return list(found.values())
+
+    def read(self, absent: list[Absent]) -> Bodies:
+        """The bodies of segments, checked; in a thread, because it takes time."""
+        if not absent:
+            return []
+        keys = [records.body_key(each.prefix, each.segment.body_name) for each in absent]
+        bodies = self._store.bodies(keys)
+        return [_checked(each.segment, body) for each, body in zip(absent, bodies, strict=True)]
+
+    def put_back(self, absent: list[Absent], bodies: Bodies) -> None:
+        """Give segments the bodies that were read for them."""
+        for (prefix, log, segment), body in zip(absent, bodies, strict=True):
+            if isinstance(body, Damaged):
+                place = (segment.body_name, prefix.hex(), segment.base, segment.end)
+                logger.error("damaged: body %024x of queue %s, offsets %d up to %d: %s", *place, body)
+            elif body is not None and segment.body is None:
+                segment.body = body
+                self.add(log, segment)
+
+    def read_ahead(self, reply: Popped | Log) -> None:
+        """Read what the next pop or read will want, if it is not in memory."""
+        ahead = look.ahead(reply, AHEAD_BYTES)
+        ahead = [each for each in ahead if each.segment.body_name not in self._reading]
+        if not ahead:
+            return
+        names = {each.segment.body_name for each in ahead}
+        self._reading |= names
+
+        def done(bodies: Bodies | Exception) -> None:
+            self._reading.difference_update(names)
+            if isinstance(bodies, Exception):
+                logger.error("bodies could not be read ahead: %s", bodies)
+            else:
+                self.put_back(ahead, bodies)
+
+        self._committer.aside(partial(self.read, ahead), done)
+
+
+def _checked(segment: Segment, body: bytes | Damaged | None) -> bytes | Damaged | None:
+    if isinstance(body, bytes) and not records.is_whole(body, segment.count, segment.size):
+        return Damaged("the body is not what was written")
+    return body
+
+
+def readable(reply: Reply | PenstockError) -> Reply | PenstockError:
+    """The answer without the messages that could not be read back; an error if that is nothing."""
+    if not isinstance(reply, Popped | Log) or not look.absent(reply):
+        return reply
+    parts = reply.deliveries if isinstance(reply, Popped) else reply.runs
+    if isinstance(reply, Popped):
+        good = [each for each in reply.deliveries if each.segment.present]
+        if good:
+            return replace(reply, deliveries=good)
+    elif parts[0].segment.present:
+        return look.cut(reply)
+    first, end = parts[0].offset, parts[0].segment.end
+    return Damaged(f"the messages from offset {first} up to {end} can't be read back: they are damaged")

@@ -1,0 +1,97 @@
+"""Verify: walk everything a store holds and say what is damaged, by tenant, queue, partition and segment.
+
+It changes nothing and goes on after what it finds: one damaged segment hides no other.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from msgspec import Struct
+
+from penstock.core import directory as directories
+from penstock.core import load, records
+from penstock.core.engine import Scan, new_queue
+from penstock.core.errors import Damaged
+from penstock.core.limits import Limits
+from penstock.core.model import Segment
+from penstock.core.records import Record
+
+BODIES_AT_ONCE = 64
+
+ReadBodies = Callable[[Sequence[bytes]], Sequence[bytes | Damaged | None]]
+
+
+class Report(Struct):
+    """What a queue holds, and what of it is damaged."""
+
+    tenant: str
+    queue: str
+    partitions: int = 0
+    segments: int = 0
+    messages: int = 0
+    payload_bytes: int = 0
+    damage: list[str] = []
+    """One line each: where, and what is wrong."""
+
+
+def verify(shards: int, scan: Scan, bodies: ReadBodies, found: set[bytes]) -> Iterator[Report]:
+    """A report for each queue. ``found`` gets the keys of all bodies that segments name.
+
+    ``Damaged`` is raised if not even the names of the queues can be read.
+    """
+    directory, _ = directories.load(shards, 0, Limits(), scan(*records.meta_bounds()))
+    for tenant, known in directory.tenants.items():
+        for name, (queue_id, shard) in known.queues.items():
+            report = Report(tenant, name)
+            prefix = records.prefix(known.id, queue_id)
+            _verify_queue(report, prefix, shard, scan(*records.queue_bounds(prefix)), bodies, found)
+            yield report
+
+
+def _verify_queue(
+    report: Report, prefix: bytes, shard: int, held: Iterable[Record], bodies: ReadBodies, found: set[bytes]
+) -> None:
+    try:
+        records_ = load.decode(new_queue(report.tenant, report.queue, prefix, shard), held)
+    except Damaged as error:
+        report.damage.append(error.message)
+        return
+    try:
+        load.check(records_)
+    except Damaged as error:
+        report.damage.append(error.message)
+    report.partitions = len(records_.partitions)
+    for key, segments in records_.segments.items():
+        name = records_.partitions[key][0] if key in records_.partitions else f"number {key}"
+        for at in range(0, len(segments), BODIES_AT_ONCE):
+            _verify_segments(report, prefix, name, segments[at : at + BODIES_AT_ONCE], bodies, found)
+
+
+def _verify_segments(
+    report: Report,
+    prefix: bytes,
+    partition: str,
+    segments: list[Segment],
+    bodies: ReadBodies,
+    found: set[bytes],
+) -> None:
+    keys = [records.body_key(prefix, segment.body_name) for segment in segments]
+    found.update(keys)
+    for segment, body in zip(segments, bodies(keys), strict=True):
+        report.segments += 1
+        report.messages += segment.count
+        report.payload_bytes += segment.size
+        why = _damage(segment, body)
+        if why is not None:
+            report.damage.append(
+                f"partition {partition}, segment of offsets {segment.base} up to {segment.end}: {why}"
+            )
+
+
+def _damage(segment: Segment, body: bytes | Damaged | None) -> str | None:
+    if body is None:
+        return "its body is missing"
+    if isinstance(body, Damaged):
+        return f"its body can't be read: {body.message}"
+    if not records.is_whole(body, segment.count, segment.size):
+        return "its body is not what was written"
+    return None

@@ -1,0 +1,72 @@
+"""What a data directory says of itself: the format it is in, its shards, how often it was restored.
+
+    DIR/FORMAT    one line of JSON, and a checksum; written when the store is made and when it is restored
+    DIR/db/       RocksDB's own files
+
+The file is written whole under another name, synced and then renamed, so it is never half there.
+"""
+
+import os
+import zlib
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from penstock.store.base import CantOpen
+
+FORMAT = 1
+"""The format this version writes, and the newest it reads."""
+NAME = "FORMAT"
+
+
+class Format(Struct, forbid_unknown_fields=True):
+    shards: int
+    restored: int = 0
+    """Times it was restored from a backup."""
+    format: int = FORMAT
+
+
+class _Any(Struct):
+    format: int
+
+
+def read(directory: Path) -> Format | None:
+    """What the directory says; None if it says nothing. ``CantOpen`` if this version can't take it."""
+    try:
+        text = (directory / NAME).read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise CantOpen(f"{directory / NAME} can't be read: {error.strerror}") from None
+    line, _, checksum = text.partition(b"\n")
+    if checksum.strip() != b"%08x" % zlib.crc32(line):
+        raise CantOpen(f"{directory / NAME} is damaged: its checksum is wrong; restore a backup")
+    found = msgspec.json.decode(line, type=_Any).format
+    if found != FORMAT:
+        raise CantOpen(
+            f"{directory} is in format {found}, and this version reads format {FORMAT}: "
+            f"run the version of Penstock that wrote it, or a newer one"
+        )
+    return msgspec.json.decode(line, type=Format)
+
+
+def write(directory: Path, format: Format) -> None:
+    """Say it from now on, even after power loss."""
+    line = msgspec.json.encode(format)
+    target, draft = directory / NAME, directory / f"{NAME}.new"
+    with draft.open("wb") as file:
+        file.write(line + b"\n%08x\n" % zlib.crc32(line))
+        file.flush()
+        os.fsync(file.fileno())
+    draft.rename(target)
+    sync_directory(directory)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names in a directory survive power loss."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

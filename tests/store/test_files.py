@@ -1,0 +1,227 @@
+"""Backups, and what is said of damage: with real servers, real directories and the real command line."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.serving import Server, pull_all, push, refused
+
+DONE, USAGE, SERVER, DAMAGE = 0, 1, 2, 5
+
+
+def penstock(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "penstock", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def reports(directory: Path) -> dict[str, dict[str, object]]:
+    """What verify says, by queue."""
+    done = penstock("verify", directory, "--json")
+    return {found["queue"]: found for found in map(json.loads, done.stdout.splitlines())}
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Path:
+    """A data directory with two queues, stopped cleanly."""
+    data = tmp_path / "data"
+    with Server("--data", str(data)) as server, server.connect() as client:
+        for number in range(5):
+            push(client, "first", *([number] * 20_000))
+        push(client, "second", "a", "b")
+    return data
+
+
+def blob_flipped(data: Path) -> None:
+    """Flip a bit in the middle of the largest file of payloads."""
+    blob = max((data / "db").glob("*.blob"), key=lambda path: path.stat().st_size)
+    damaged = bytearray(blob.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    blob.write_bytes(damaged)
+
+
+def test_a_backup_of_a_running_server_holds_what_was_confirmed_before_it_and_nothing_after(
+    tmp_path: Path,
+) -> None:
+    backup, data = tmp_path / "backup", tmp_path / "restored"
+    with Server() as server, server.connect() as client:
+        push(client, "q", *range(1_000))
+        done = penstock("backup", backup, "--server", server.tcp)
+        assert done.returncode == DONE, done.stderr
+        push(client, "q", "later")
+    assert penstock("verify", backup).returncode == DONE
+    assert penstock("restore", backup, "--data", data).returncode == DONE
+    with Server("--data", str(data)) as server, server.connect() as client:
+        assert pull_all(client, "q") == list(range(1_000))
+        assert pull_all(client, "q") == []
+
+
+def test_ids_given_out_after_a_backup_are_not_given_out_again_by_its_restored_copy(tmp_path: Path) -> None:
+    backup, data = tmp_path / "backup", tmp_path / "restored"
+    with Server() as server, server.connect() as client:
+        push(client, "q", "before")
+        assert client.ask({"cmd": "BACKUP", "directory": str(backup)}) == {
+            "ok": True,
+            "directory": str(backup),
+        }
+        lost = push(client, "q", "after")
+        lost_too = push(client, "q", "after", partition="new")
+        lease = client.ask({"cmd": "PULLB", "queue": "q", "count": 3, "compact": True})["lease"]
+    assert penstock("restore", backup, "--data", data).returncode == DONE
+    with Server("--data", str(data)) as server, server.connect() as client:
+        again = [push(client, "q", "x"), push(client, "q", "x", partition="other")]
+        assert not {lost, lost_too} & set(again)
+        taken = client.ask({"cmd": "PULLB", "queue": "q", "count": 9, "compact": True})
+        assert taken["lease"] != lease
+        assert refused(client.ask({"cmd": "ACK", "lease": lease}), "conflict")
+        assert refused(client.ask({"cmd": "ACK", "id": lost}), "conflict")
+
+
+def test_a_backup_into_a_directory_that_exists_is_refused_and_leaves_it_alone(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    with Server() as server, server.connect() as client:
+        reply = client.ask({"cmd": "BACKUP", "directory": str(tmp_path / "there")})
+        assert refused(reply, "conflict")
+        assert refused(client.ask({"cmd": "BACKUP", "directory": "relative"}), "invalid", "directory")
+        # Even the server's owner can't make a directory below a file.
+        (tmp_path / "file").touch()
+        assert refused(client.ask({"cmd": "BACKUP", "directory": str(tmp_path / "file" / "x")}), "conflict")
+    assert list((tmp_path / "there").iterdir()) == []
+
+
+def test_a_server_without_a_store_has_nothing_to_back_up(tmp_path: Path) -> None:
+    with Server("--store", "memory:") as server, server.connect() as client:
+        reply = client.ask({"cmd": "BACKUP", "directory": str(tmp_path / "x")})
+        assert refused(reply, "conflict")
+
+
+def test_restore_refuses_what_is_no_backup_and_a_directory_in_use(filled: Path, tmp_path: Path) -> None:
+    assert penstock("restore", tmp_path, "--data", tmp_path / "x").returncode == USAGE
+    done = penstock("restore", filled, "--data", filled)
+    assert done.returncode == USAGE
+    assert "not empty" in done.stderr
+
+
+def test_verify_counts_what_is_there(filled: Path) -> None:
+    found = reports(filled)
+    assert found["first"]["messages"] == 100_000
+    assert found["second"] == {
+        "tenant": "default",
+        "queue": "second",
+        "partitions": 1,
+        "segments": 1,
+        "messages": 2,
+        "payload_bytes": 6,
+        "damage": [],
+    }
+
+
+def test_verify_names_the_damaged_segment_and_no_other(filled: Path) -> None:
+    blob_flipped(filled)
+    found = reports(filled)
+    (line,) = found["first"]["damage"]  # type: ignore[misc]
+    assert "partition default, segment of offsets" in line
+    assert found["second"]["damage"] == []
+    shown = penstock("verify", filled)
+    assert shown.returncode == DAMAGE
+    assert line in shown.stdout
+
+
+def test_a_damaged_segment_stops_neither_the_rest_of_its_queue_nor_another(filled: Path) -> None:
+    blob_flipped(filled)
+    with Server("--data", str(filled)) as server, server.connect() as client:
+        assert pull_all(client, "second") == ["a", "b"]
+        read = 0
+        while True:
+            reply = client.ask(
+                {"cmd": "PULLB", "queue": "first", "count": 10_000, "compact": True, "timeout": 0}
+            )
+            if reply["ok"] and not reply["runs"]:
+                break
+            assert reply["ok"] or reply["code"] == "damaged"
+            read += sum(len(run["messages"]) for run in reply.get("runs", ()))
+        assert 50_000 < read < 100_000
+
+
+def test_verify_refuses_a_directory_that_a_server_has_open(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with Server("--data", str(data)) as server, server.connect() as client:
+        push(client, "q", 1)
+        done = penstock("verify", data)
+        assert done.returncode == USAGE
+        assert "in use" in done.stderr
+        second = penstock("serve", "--data", data, "--tcp", "127.0.0.1:0")
+        assert second.returncode == SERVER
+        assert "in use" in second.stderr
+
+
+def test_a_damaged_log_is_refused_until_it_is_repaired_and_what_came_before_stays(tmp_path: Path) -> None:
+    data, crashed = tmp_path / "data", tmp_path / "crashed"
+    with Server("--data", str(data)) as server, server.connect() as client:
+        for number in range(10):
+            first = push(client, "q", number)
+        shutil.copytree(data, crashed)  # as a crash would leave it
+    (log,) = (path for path in (crashed / "db").glob("*.log") if path.stat().st_size)
+    damaged = bytearray(log.read_bytes())
+    damaged[-20] ^= 1
+    log.write_bytes(damaged)
+    done = penstock("serve", "--data", crashed, "--tcp", "127.0.0.1:0")
+    assert done.returncode == SERVER
+    assert "is damaged" in done.stderr
+    assert "repair" in done.stderr
+    assert log.read_bytes() == damaged
+    assert penstock("repair", crashed).returncode == USAGE
+    assert penstock("repair", crashed, "--accept-loss").returncode == DONE
+    with Server("--data", str(crashed)) as server, server.connect() as client:
+        assert pull_all(client, "q") == list(range(9))
+        assert push(client, "q", "again") != first
+
+
+def test_a_directory_that_can_not_be_made_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = penstock("serve", "--data", tmp_path / "file" / "data", "--tcp", "127.0.0.1:0")
+    assert done.returncode == SERVER
+    assert "can't be made" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_queue_in_memory_keeps_its_options_over_a_restart_and_nothing_else(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with Server("--data", str(data)) as server, server.connect() as client:
+        assert client.ask({"cmd": "QUEUE", "queue": "m", "options": {"durability": "memory"}})["ok"]
+        reply = client.ask({"cmd": "PUSHB", "queue": "m", "messages": [1, 2]})
+        assert reply["durability"] == "memory"
+        assert pull_all(client, "m") == [1, 2]
+        push(client, "m", "kept nowhere")
+    files = b"".join(path.read_bytes() for path in (data / "db").iterdir())
+    assert b"kept nowhere" not in files
+    with Server("--data", str(data)) as server, server.connect() as client:
+        assert pull_all(client, "m") == []
+        assert client.ask({"cmd": "QUEUE", "queue": "m"})["options"]["durability"] == "memory"
+        assert push(client, "m", 4) != reply["first"]
+
+
+def test_a_server_keeps_its_number_of_shards(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with Server("--data", str(data), "--shards", "3") as server, server.connect() as client:
+        first = push(client, "q", 1)
+    with Server("--data", str(data), "--shards", "64") as server, server.connect() as client:
+        assert client.ask({"cmd": "GETSTATE", "id": first})["state"] == "waiting"
+    assert json.loads((data / "FORMAT").read_text().splitlines()[0])["shards"] == 3
+
+
+def test_relative_directories_are_taken_from_where_the_command_runs(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock", "verify"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == USAGE
+    assert "penstock-data is no data directory" in done.stderr
