@@ -1,13 +1,36 @@
-"""Long random lives: 100,000 steps in all, each seed a life of its own."""
+"""Long random lives: 100,000 steps in memory, 6,000 on a disk, each seed a life of its own."""
+
+from pathlib import Path
 
 import pytest
 
+from penstock.core import merge as merges
 from tests.sim.drive import Driver
+from tests.sim.rocks import RocksWorlds
+
+TIERS = (100, 400)
+"""So small that both tiers of merging have something to do."""
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_a_long_random_life_agrees_with_the_model(seed: int) -> None:
-    Driver(seed).run(10_000)
+def test_a_long_random_life_agrees_with_the_model(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    if seed % 2:
+        monkeypatch.setattr(merges, "TIERS", TIERS)
+    driver = Driver(seed)
+    driver.run(10_000)
+    assert driver.merges + driver.world.merges > 50
+
+
+@pytest.mark.parametrize("seed", range(100, 102))
+def test_a_long_random_life_on_a_disk_agrees_with_the_model(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merges, "TIERS", TIERS)
+    worlds = RocksWorlds(tmp_path)
+    driver = Driver(seed, worlds.begin)
+    driver.run(3_000)
+    assert driver.merges + driver.world.merges > 10
+    worlds.close()
 
 
 def test_a_seed_replays_the_same_life() -> None:

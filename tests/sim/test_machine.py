@@ -1,10 +1,14 @@
-"""Lives that Hypothesis invents, and shrinks when one goes wrong: 5,000 steps."""
+"""Lives that Hypothesis invents, and shrinks when one goes wrong: 7,500 steps, and 1,200 on a disk."""
+
+import tempfile
+from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from penstock.store.memory import MemoryStore
+from tests.sim.rocks import RocksWorlds
 from tests.sim.world import World
 
 queues = st.sampled_from(["a", "b"])
@@ -12,6 +16,7 @@ partitions = st.sampled_from(["default", "x"])
 groups = st.sampled_from(["default", "audit"])
 owners = st.integers(0, 2)
 verbs = st.sampled_from(["ack", "nack"])
+levels = st.sampled_from([None, "fsync", "os"])
 
 
 class Life(RuleBasedStateMachine):
@@ -21,9 +26,9 @@ class Life(RuleBasedStateMachine):
     def begin(self) -> None:
         self.world = World(MemoryStore())
 
-    @rule(queue=queues, partition=partitions, count=st.integers(1, 12))
-    def push(self, queue: str, partition: str, count: int) -> None:
-        self.world.push(queue, partition, count)
+    @rule(queue=queues, partition=partitions, count=st.integers(1, 12), level=levels)
+    def push(self, queue: str, partition: str, count: int, level: str | None) -> None:
+        self.world.push(queue, partition, count, level)
 
     @rule(queue=queues, names=st.lists(partitions, min_size=1, max_size=4))
     def push_many(self, queue: str, names: list[str]) -> None:
@@ -91,9 +96,24 @@ class Life(RuleBasedStateMachine):
     def commit(self) -> None:
         self.world.commit()
 
-    @rule()
-    def restart(self) -> None:
-        self.world.restart()
+    @rule(clean=st.booleans())
+    def restart(self, clean: bool) -> None:
+        self.world.restart(clean=clean)
+
+    @rule(at_least=st.integers(2, 4))
+    def plan_merge(self, at_least: int) -> None:
+        self.world.plan_merge(at_least)
+
+    @precondition(lambda self: self.world.merging)
+    @rule(keep_body=st.booleans())
+    def apply_merge(self, keep_body: bool) -> None:
+        self.world.apply_merge(keep_body=keep_body)
+
+    @rule(queue=queues, partition=partitions, at=st.integers(0, 20))
+    def let_go(self, queue: str, partition: str, at: int) -> None:
+        known = self.world.model.queues.get(queue)
+        if known is not None and partition in known.messages:
+            self.world.let_go(queue, partition, at)
 
     @invariant()
     def everything_is_in_exactly_one_place(self) -> None:
@@ -112,3 +132,21 @@ LifeTest.settings = settings(
     derandomize=True,
     suppress_health_check=list(HealthCheck),
 )
+
+
+class LifeOnDisk(Life):
+    """The same lives over a database that every restart opens again."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.home = tempfile.TemporaryDirectory(prefix="penstock-life-")
+        self.worlds = RocksWorlds(Path(self.home.name))
+        self.world = self.worlds.begin()
+
+    def teardown(self) -> None:
+        self.worlds.close()
+        self.home.cleanup()
+
+
+LifeOnDiskTest = LifeOnDisk.TestCase
+LifeOnDiskTest.settings = settings(LifeTest.settings, max_examples=30, stateful_step_count=40)

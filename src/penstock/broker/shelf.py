@@ -70,16 +70,16 @@ class Shelf:
         """The bodies of segments, checked; in a thread, because it takes time."""
         if not absent:
             return []
-        keys = [records.body_key(each.prefix, each.segment.body_name) for each in absent]
+        keys = [records.body_key(each.queue.prefix, each.segment.body_name) for each in absent]
         bodies = self._store.bodies(keys)
         return [_checked(each.segment, body) for each, body in zip(absent, bodies, strict=True)]
 
     def put_back(self, absent: list[Absent], bodies: Bodies) -> None:
         """Give segments the bodies that were read for them."""
-        for (prefix, log, segment), body in zip(absent, bodies, strict=True):
+        for (queue, log, segment), body in zip(absent, bodies, strict=True):
             if isinstance(body, Damaged):
-                place = (segment.body_name, prefix.hex(), segment.base, segment.end)
-                logger.error("damaged: body %024x of queue %s, offsets %d up to %d: %s", *place, body)
+                place = (queue.name, queue.tenant, segment.base, segment.end)
+                logger.error("damaged: queue %s of tenant %s, offsets %d up to %d: %s", *place, body)
             elif body is not None and segment.body is None:
                 segment.body = body
                 self.add(log, segment)

@@ -79,8 +79,7 @@ def cut(found: Log) -> Log:
 class Absent(NamedTuple):
     """A segment whose body is not in memory."""
 
-    prefix: bytes
-    """Its queue's."""
+    queue: Queue
     log: model.Log
     segment: Segment
 
@@ -90,9 +89,9 @@ def absent(reply: Popped | Log) -> list[Absent]:
     queue = reply.queue
     if isinstance(reply, Log):
         log = queue.partitions[reply.partition].log
-        return [Absent(queue.prefix, log, run.segment) for run in reply.runs if not run.segment.present]
+        return [Absent(queue, log, run.segment) for run in reply.runs if not run.segment.present]
     return [
-        Absent(queue.prefix, queue.partitions[each.partition].log, each.segment)
+        Absent(queue, queue.partitions[each.partition].log, each.segment)
         for each in reply.deliveries
         if not each.segment.present
     ]
@@ -114,7 +113,7 @@ def ahead(reply: Popped | Log, size: int) -> list[Absent]:
     passed = 0
     for segment in islice(log.segments, position, position + AHEAD_SEGMENTS):
         if not segment.present:
-            found.append(Absent(reply.queue.prefix, log, segment))
+            found.append(Absent(reply.queue, log, segment))
         passed += segment.size
         if passed >= size or (not found and passed >= size // 2):
             break
