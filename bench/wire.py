@@ -29,10 +29,11 @@ def framed(request: dict[str, object]) -> bytes:
 
 
 @contextmanager
-def running(command: list[str], core: int) -> Iterator[subprocess.Popen[bytes]]:
-    """A process on one core, ended when the block is left."""
+def running(command: list[str], core: int | None) -> Iterator[subprocess.Popen[bytes]]:
+    """A process on one core, or on all, ended when the block is left."""
+    cores = ",".join(map(str, CORES)) if core is None else str(core)
     process = subprocess.Popen(
-        ["taskset", "-c", str(core), *command] if shutil.which("taskset") else command,
+        ["taskset", "-c", cores, *command] if shutil.which("taskset") else command,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     )
@@ -44,7 +45,7 @@ def running(command: list[str], core: int) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @contextmanager
-def running_penstock(core: int, store: str = "memory:") -> Iterator[int]:
+def running_penstock(core: int | None, store: str = "memory:") -> Iterator[int]:
     """A server of ours; its port."""
     command = [sys.executable, "-m", "penstock", "serve", "--tcp", "127.0.0.1:0", "--store", store]
     with running(command, core) as process:
@@ -53,7 +54,7 @@ def running_penstock(core: int, store: str = "memory:") -> Iterator[int]:
 
 
 @contextmanager
-def redis(core: int, append_to: Path | None = None) -> Iterator[int | None]:
+def redis(core: int | None, append_to: Path | None = None) -> Iterator[int | None]:
     """A Redis; its port, or None if there is none here. Without a directory to append to it keeps nothing."""
     program = redis_program()
     if program is None:

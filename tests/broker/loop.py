@@ -19,6 +19,7 @@ from penstock.core.commands import (
     Pop,
     Popped,
     Push,
+    Pushed,
     QueuesFound,
     Reply,
     State,
@@ -26,7 +27,7 @@ from penstock.core.commands import (
 )
 from penstock.core.errors import Damaged, PenstockError
 from penstock.core.limits import Limits
-from penstock.core.model import DEFAULT
+from penstock.core.model import DEFAULT, Log
 from penstock.core.records import Commit
 from penstock.store.base import Claim
 from penstock.store.memory import MemoryStore
@@ -201,7 +202,11 @@ class ObedientStore(MemoryStore):
         self.claim_error: Exception | None = None
         self.bodies_error: Exception | None = None
         """Raised as long as they are set."""
+        self.sync_error: Exception | None = None
+        """Raised by the next sync."""
         self.bodies_lost = False
+        self.damage: dict[bytes, bytes | Damaged] = {}
+        """What is read in the place of some bodies, by key."""
 
     def claim(self, shard: int) -> Claim:
         if self.claim_error is not None:
@@ -217,12 +222,18 @@ class ObedientStore(MemoryStore):
         self.synced.append(sync)
 
     def sync(self) -> None:
+        error, self.sync_error = self.sync_error, None
+        if error is not None:
+            raise error
         self.synced.append(True)
 
     def bodies(self, keys: Sequence[bytes]) -> list[bytes | Damaged | None]:
         if self.bodies_error is not None:
             raise self.bodies_error
-        return [None] * len(keys) if self.bodies_lost else super().bodies(keys)
+        if self.bodies_lost:
+            return [None] * len(keys)
+        found = zip(keys, super().bodies(keys), strict=True)
+        return [self.damage.get(key, body) for key, body in found]
 
     def open_gate(self) -> None:
         """Let every commit go from now on."""
@@ -254,9 +265,40 @@ class SlowStore(BlockingStore):
     def open_gate(self) -> None:
         self.let_go(COMMITS_MAX)
 
+    def shut(self) -> None:
+        """Forget what was let go in advance."""
+        self._gate = threading.Semaphore(0)
 
-def push(*payloads: str, queue: str = "q", partition: str = DEFAULT) -> Push:
-    return Push(DEFAULT, queue, [payload.encode() for payload in payloads], partition)
+
+class DurableStore(BlockingStore):
+    """A store that survives power loss, and whose syncs wait while they are held."""
+
+    durability = "fsync"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._gate = threading.Event()
+        self.open_gate()
+
+    def hold(self) -> None:
+        """From now on a sync takes until the gate is open again."""
+        self._gate.clear()
+
+    def open_gate(self) -> None:
+        self._gate.set()
+
+    def commit(self, group: Sequence[Commit], *, sync: bool = True) -> None:
+        if sync:
+            assert self._gate.wait(PATIENCE_S), "nobody let the sync go"
+        super().commit(group, sync=sync)
+
+    def sync(self) -> None:
+        assert self._gate.wait(PATIENCE_S), "nobody let the sync go"
+        super().sync()
+
+
+def push(*payloads: str, queue: str = "q", partition: str = DEFAULT, durability: str | None = None) -> Push:
+    return Push(DEFAULT, queue, [payload.encode() for payload in payloads], partition, durability)
 
 
 def pop(
@@ -280,11 +322,21 @@ def payloads(reply: Reply | PenstockError | None) -> list[str]:
 class Rig:
     """A node on a loop and a store, and somebody who asks it."""
 
-    def __init__(self, store: ObedientStore, at_ms: int = 0) -> None:
+    def __init__(self, store: ObedientStore, at_ms: int = 0, memory_bytes_max: int = 1 << 28) -> None:
         self.store = store
         self.loop = FakeLoop(at_ms)
         self.asker = Recorder()
-        self.node = Node(store, self.loop.as_loop, self.loop.now, Limits(), shards=SHARDS)
+        self.lost: list[str] = []
+        """What the node said of a store that can't be written any more."""
+        self.node = Node(
+            store,
+            self.loop.as_loop,
+            self.loop.now,
+            Limits(),
+            shards=SHARDS,
+            memory_bytes_max=memory_bytes_max,
+            lost=self.lost.append,
+        )
         self.loop.run_ready()
         self._asked = 0
 
@@ -313,6 +365,15 @@ class Rig:
         while self.waits(ticket):
             self.loop.await_thread()
         return self.asker.answers[ticket]
+
+    def pushed(self, command: Push) -> Pushed:
+        reply = self.get(command)
+        assert isinstance(reply, Pushed), reply
+        return reply
+
+    def log(self, queue: str = "q", partition: str = DEFAULT) -> Log:
+        """The log of a partition, as the core has it."""
+        return self.node._engine.queues[DEFAULT, queue].partitions[partition].log
 
     def waits(self, ticket: int) -> bool:
         return ticket not in self.asker.answers

@@ -1,7 +1,6 @@
 """What a node promises to those who ask it, whatever its store does."""
 
 import asyncio
-from collections.abc import Callable, Iterator
 
 import pytest
 import uvloop
@@ -27,6 +26,7 @@ from penstock.core.engine import Engine
 from penstock.core.errors import Busy, Conflict, Damaged, PenstockError
 from penstock.core.limits import Limits
 from penstock.core.model import DEFAULT
+from tests.broker.conftest import Start
 from tests.broker.loop import (
     BEGIN,
     SHARDS,
@@ -42,22 +42,6 @@ from tests.broker.loop import (
 
 LEASE_MS = 30_000
 """The lease of a queue that was not configured."""
-
-Start = Callable[..., Rig]
-
-
-@pytest.fixture
-def start() -> Iterator[Start]:
-    """Starts nodes; a second one on the same store is a restart."""
-    rigs: list[Rig] = []
-
-    def started(store: ObedientStore | None = None, at_ms: int = 0) -> Rig:
-        rigs.append(Rig(store or ObedientStore(), at_ms))
-        return rigs[-1]
-
-    yield started
-    for rig in rigs:
-        rig.close()
 
 
 @pytest.fixture

@@ -183,14 +183,10 @@ class Driver:
         if self.world.merging is None:
             self.world.plan_merge(self.random.randint(2, 4))
         if self.random.random() < 0.7:
-            self.world.apply_merge(keep_body=self.random.random() < 0.5)
+            self.world.apply_merge()
 
     def let_go(self) -> None:
-        pick, model = self.random, self.world.model
-        queue = self.queue()
-        if queue in model.queues and model.queues[queue].messages:
-            partition = pick.choice(list(model.queues[queue].messages))
-            self.world.let_go(queue, partition, pick.randrange(100))
+        self.world.let_go(self.random.randrange(1_000))
 
     def wait(self) -> None:
         self.world.wait(self.random.choice([0, 1, 1, 2, 7, 40, 999, 11_000]))

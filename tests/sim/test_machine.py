@@ -105,15 +105,13 @@ class Life(RuleBasedStateMachine):
         self.world.plan_merge(at_least)
 
     @precondition(lambda self: self.world.merging)
-    @rule(keep_body=st.booleans())
-    def apply_merge(self, keep_body: bool) -> None:
-        self.world.apply_merge(keep_body=keep_body)
+    @rule()
+    def apply_merge(self) -> None:
+        self.world.apply_merge()
 
-    @rule(queue=queues, partition=partitions, at=st.integers(0, 20))
-    def let_go(self, queue: str, partition: str, at: int) -> None:
-        known = self.world.model.queues.get(queue)
-        if known is not None and partition in known.messages:
-            self.world.let_go(queue, partition, at)
+    @rule(at=st.integers(0, 20))
+    def let_go(self, at: int) -> None:
+        self.world.let_go(at)
 
     @invariant()
     def everything_is_in_exactly_one_place(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.core import pop, records, settle, shard, sweep
+from penstock.core import log, merge, pop, records, settle, shard, sweep
 from penstock.core.agenda import Agenda
 from tests.sim.drive import Driver
 
@@ -65,6 +65,37 @@ MUTANTS: dict[str, Planted] = {
         sweep._mark,
         "marks[-1].offset > settled",
         "False",
+    ),
+    "a merge leaves a header behind": (merge.apply, "for each in parts[1:]", "for each in parts[2:]"),
+    "a merge crosses a partition number": (
+        merge._go_together,
+        "number_of(partition, first.base) == number_of(partition, segment.base)",
+        "True",
+    ),
+    "merged messages all have the time of the first": (
+        merge.join,
+        "records.pack_runs(runs, parts[0].created_at)",
+        'b""',
+    ),
+    "merged segments are counted as settled twice": (
+        merge.apply,
+        "merged.weight - sum(each.weight for each in parts)",
+        "merged.weight",
+    ),
+    "a body that leaves memory takes another segment along": (
+        log.let_go,
+        "log.segments[position] is segment",
+        "True",
+    ),
+    "ids confirmed as os are not marked in the store": (
+        shard.Shard.mark_os,
+        "self.touch_partition(queue, partition)",
+        "pass",
+    ),
+    "marks are cleared in memory only": (
+        shard.Shard.clear_marks,
+        "self.touch_partition(queue, partition)",
+        "pass",
     ),
 }
 

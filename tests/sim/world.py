@@ -15,7 +15,7 @@ from penstock.core.limits import Limits
 from penstock.core.log import Piece
 from penstock.core.look import counts
 from penstock.core.merge import Joined, Merge
-from penstock.core.model import Group, Partition, Queue, Segment
+from penstock.core.model import Group, Log, Partition, Queue, Segment
 from penstock.core.numbers import number_of
 from penstock.core.settle import leased_runs
 from penstock.core.shard import Shard
@@ -52,14 +52,15 @@ class World:
         """A merge that was planned and joined, and not applied yet."""
         self.merges = 0
         """Merges that were applied."""
+        self.shelf: list[tuple[Log, Segment]] = []
+        """Segments whose bodies are, or were, in memory and in the store."""
         self._must_sync = False
         """Whether something was confirmed since the last commit that has to survive power loss."""
 
     # Steps. Each is done by the core and by the model.
 
     def push(self, queue: str, partition: str, count: int, durability: str | None = None) -> None:
-        payloads = [b'{"n":%d}' % (self.payloads + at) for at in range(count)]
-        self.payloads += count
+        payloads = [self._payload() for _ in range(count)]
         marked = self._is_marked(queue, partition)
         reply = self._apply(c.Push(TENANT, queue, payloads, partition, durability))
         assert isinstance(reply, c.Pushed)
@@ -68,6 +69,11 @@ class World:
         self._must_sync |= durability != "os" or not marked
         self.model.push(queue, partition, payloads, reply.first, reply.created_at)
         self._check(queue)
+
+    def _payload(self) -> bytes:
+        """Mostly one that no other message has; now and then nothing at all."""
+        self.payloads += 1
+        return b'{"n":%d}' % self.payloads if self.payloads % 4 else b""
 
     def push_many(self, queue: str, partitions: list[str]) -> None:
         pushes = [(name, [b'"%s"' % name.encode()]) for name in partitions]
@@ -263,6 +269,7 @@ class World:
         self._must_sync = False
         if commits:
             self.store.commit(commits, sync=self.engine.must_sync)
+        self.shelf += self.engine.take_sealed()
 
     def restart(self, *, clean: bool = True) -> None:
         """The process ends after a commit and starts again: nothing about it can be seen from outside.
@@ -275,6 +282,7 @@ class World:
             self.engine.clear_marks()
         self.commit()
         self.merging = None
+        self.shelf = []
         marked = {
             partition.key: list(partition.numbers)
             for queue in self.engine.queues.values()
@@ -334,7 +342,7 @@ class World:
             bodies = [self._body(merge.queue, each) for each in merge.parts]
             self.merging = merge, merges.join(merge, bodies)
 
-    def apply_merge(self, *, keep_body: bool) -> None:
+    def apply_merge(self) -> None:
         """Put the joined segments in place, if nothing happened to them meanwhile."""
         if self.merging is None:
             return
@@ -342,25 +350,23 @@ class World:
         self.merging = None
         log = merge.partition.log
         segments = len(log.segments)
-        self.engine.apply_merge(merge, joined, keep_body=keep_body)
+        self.engine.apply_merge(merge, joined)
         assert len(log.segments) in (segments, segments - len(merge.parts) + 1)
         self.merges += len(log.segments) < segments
-        if not keep_body:
-            self.commit()  # until then the body is nowhere
         self.engine.tick(self.now)
         self._check(merge.queue.name)
 
-    def let_go(self, queue: str, partition: str, at: int) -> None:
-        """A body leaves memory; the store has it."""
-        log = self._partition(queue, partition).log
-        sealed = [segment for segment in log.segments if segment.body is not None]
-        if sealed and not self.engine.changed:
-            segment = sealed[at % len(sealed)]
+    def let_go(self, at: int) -> None:
+        """A body leaves memory, even if the log has forgotten its segment; the store has it."""
+        if self.shelf:
+            log, segment = self.shelf.pop(at % len(self.shelf))
+            before = list(log.segments)
             logs.let_go(log, segment)
             assert segment.body is not None, "who holds the segment still has it"
-            assert not log.segments[logs.find(log, segment.base)].present
-            self.engine.tick(self.now)
-            self._check(queue)
+            assert [each for each in log.segments if each not in before] == [
+                each for each in log.segments if each.base == segment.base and segment in before
+            ]
+            self.check_all()
 
     # Checks.
 

@@ -123,7 +123,9 @@ def test_verify_counts_what_is_there(filled: Path) -> None:
 def test_verify_names_the_damaged_segment_and_no_other(filled: Path) -> None:
     blob_flipped(filled)
     found = reports(filled)
-    (line,) = found["first"]["damage"]  # type: ignore[misc]
+    damage = found["first"]["damage"]
+    assert isinstance(damage, list)
+    (line,) = damage
     assert "partition default, segment of offsets" in line
     assert found["second"]["damage"] == []
     shown = penstock("verify", filled)

@@ -43,30 +43,31 @@ class Merger:
                 self._applied()  # enough was looked at for one turn of the loop
         else:
             self._state = "joining"
-            in_memory = not merge.absent()
-            self._committer.aside(
-                lambda: self._join(merge), lambda joined: self._apply(merge, joined, in_memory)
-            )
+            self._committer.aside(lambda: self._join(merge), lambda joined: self._apply(merge, joined))
 
     def _join(self, merge: Merge) -> Joined | None:
         """Runs in a thread: sealed segments never change."""
         absent = merge.absent()
         keys = [records.body_key(merge.queue.prefix, each.body_name) for each in absent]
         read = dict(zip((each.body_name for each in absent), self._store.bodies(keys), strict=True))
-        bodies = [each.body or read.get(each.body_name) for each in merge.parts]
-        whole = [body for body in bodies if isinstance(body, bytes)]
-        return merges.join(merge, whole) if len(whole) == len(bodies) else None
+        bodies = []
+        for each in merge.parts:
+            body = each.body if each.body is not None else read.get(each.body_name)
+            if not isinstance(body, bytes) or not records.is_whole(body, each.count, each.size):
+                return None
+            bodies.append(body)
+        return merges.join(merge, bodies)
 
-    def _apply(self, merge: Merge, joined: Joined | Exception | None, in_memory: bool) -> None:
-        self._state = "applied"
+    def _apply(self, merge: Merge, joined: Joined | Exception | None) -> None:
         if isinstance(joined, Exception):
             logger.error("segments could not be merged: %s", joined)
         if self.stopped:
             return
-        if isinstance(joined, Joined):
-            self._engine.apply_merge(merge, joined, keep_body=in_memory)
-        else:
+        self._state = "idle"
+        if not isinstance(joined, Joined):
             merges.give_up(merge)
+        elif self._engine.apply_merge(merge, joined):
+            self._state = "applied"
         self._applied()
 
     def sealed(self) -> None:

@@ -21,6 +21,7 @@ from penstock.broker.merger import Merger
 from penstock.broker.shelf import Shelf, readable
 from penstock.broker.waiters import Asker, Ticket, Waiter, Waiters
 from penstock.core import engine as engines
+from penstock.core import look
 from penstock.core.agenda import NEVER
 from penstock.core.commands import BackedUp, Backup, Command, Log, Pop, Popped, Reply
 from penstock.core.directory import META_SHARD
@@ -271,20 +272,37 @@ class Node:
                 self._sync_timer = self._loop.call_later(SYNC_S, self._sync)
             if absent:
                 self._shelf.put_back(absent, outcome)
-                group = [(asker, ticket, readable(reply)) for asker, ticket, reply in group]
+                group = [(asker, ticket, self._readable(reply)) for asker, ticket, reply in group]
             self._deliver(group)
             self._merger.kept()
-        if self._forming or self._broken or self._engine.changed:
+        if self._forming or self._broken or self._engine.changed or self._engine.wants_sync:
             self._plan_flush()
+
+    def _readable(self, reply: Reply | PenstockError) -> Reply | PenstockError:
+        """The answer without what could not be read back, which is not left in a lease nobody knows of."""
+        left = readable(reply)
+        if left is not reply:
+            assert isinstance(reply, Popped | Log)
+            for each in look.absent(reply):
+                place = (each.queue.name, each.queue.tenant, each.segment.base, each.segment.end)
+                logger.error("damaged: queue %s of tenant %s, offsets %d up to %d", *place)
+            if isinstance(reply, Popped):
+                self._engine.put_off(reply)
+        return left
 
     def _not_kept(self, error: Exception) -> None:
         self.failures += 1
         self._failed_in_a_row += 1
         logger.error("commit failed: %s", error)
         if isinstance(error, Lost):
-            self._break("the store can't be written any more by this process; it has to be started again")
-            self._lost(str(error))
+            self._tell_lost(error)
         self._break("the store could not keep a commit; nothing of it was carried out")
+
+    def _tell_lost(self, error: Lost) -> None:
+        """The store can't be written any more: say so, once."""
+        self._break("the store can't be written any more by this process; it has to be started again")
+        self._lost(str(error))
+        self._lost = lambda why: None
 
     def _sync(self) -> None:
         """What was confirmed as ``os`` has waited long enough."""
@@ -359,6 +377,8 @@ class Node:
             self._engine = self._load(down_ms=self._clock() - self._broken_at)
         except Exception as error:
             logger.error("reload failed, next try in %g s: %s", RELOAD_RETRY_S, error)
+            if isinstance(error, Lost):
+                self._tell_lost(error)
             self._failed_in_a_row += 2
             self._plan_reload()
             return
@@ -392,7 +412,7 @@ class Node:
         engine = engines.load(self.limits, claims, meta.epoch, _counting(self._store.scan), now)
         logger.info("loaded %d queues", len(engine.queues))
         engine.reach = self.durability
-        self._shelf.lacks = True
+        self._shelf.clear()
         for (tenant, name), why in engine.damaged.items():
             logger.error("queue %s of tenant %s is damaged and left out: %s", name, tenant, why)
         return engine
@@ -419,13 +439,14 @@ class Node:
         for timer in (self._timer, self._reload_timer, self._sync_timer):
             if timer is not None:
                 timer.cancel()
+        self._merger.stopped = True
         self._committer.close()
         if self._broken is None:
             self._engine.clear_marks()
             try:
                 self._store.commit(self._engine.seal(self._engine.now), sync=True)
-            except StoreError as error:  # nothing of it was confirmed to anyone
-                logger.error("the last commit failed: %s", error)
+            except Exception as error:
+                logger.error("the last commit failed, and what was confirmed as os may be lost: %s", error)
         self._store.close()
 
 

@@ -24,6 +24,8 @@ from penstock.store.base import Store
 
 logger = logging.getLogger("penstock.bodies")
 
+ENTRY_BYTES = 400
+"""What a body takes besides its bytes: its segment and its place here."""
 AHEAD_BYTES = 4 * 1024 * 1024
 """Payload bytes read back ahead of a cursor."""
 
@@ -48,7 +50,7 @@ class Shelf:
         assert segment.body is not None
         if not self._store.blocking:
             return  # a store in memory has them all there anyway
-        size = len(segment.body)
+        size = len(segment.body) + ENTRY_BYTES
         self._bodies.append((log, segment, size))
         self.bytes += size
         while self.bytes > self._bytes_max:
@@ -56,6 +58,12 @@ class Shelf:
             self.bytes -= size
             self.lacks = True
             logs.let_go(oldest_log, oldest)
+
+    def clear(self) -> None:
+        """Everything was loaded again: what was here belongs to nobody, and what there is is not here."""
+        self._bodies.clear()
+        self.bytes = 0
+        self.lacks = True
 
     def missing(self, replies: Iterable[Reply | PenstockError]) -> list[Absent]:
         """What has to be read before these answers can leave."""
@@ -76,11 +84,8 @@ class Shelf:
 
     def put_back(self, absent: list[Absent], bodies: Bodies) -> None:
         """Give segments the bodies that were read for them."""
-        for (queue, log, segment), body in zip(absent, bodies, strict=True):
-            if isinstance(body, Damaged):
-                place = (queue.name, queue.tenant, segment.base, segment.end)
-                logger.error("damaged: queue %s of tenant %s, offsets %d up to %d: %s", *place, body)
-            elif body is not None and segment.body is None:
+        for (_, log, segment), body in zip(absent, bodies, strict=True):
+            if isinstance(body, bytes) and segment.body is None:
                 segment.body = body
                 self.add(log, segment)
 

@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 wrong usage or input, 2 no server, 3 denied, 4 nothing to 
 
 import argparse
 import os
+import random
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -16,7 +17,7 @@ from penstock import __version__, app, config
 from penstock.client.wire import Disconnected, Wire
 from penstock.core.errors import Damaged, Denied, PenstockError
 from penstock.core.verify import Report, verify
-from penstock.store.base import CantOpen
+from penstock.store.base import StoreError
 from penstock.store.files import looking_at, repair, restore
 
 DONE, USAGE, SERVER, DENIED, NOTHING, DAMAGE = range(6)
@@ -42,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
         return _fail(USAGE, *error.problems)
     except Damaged as error:
         return _fail(DAMAGE, error.message)
-    except (CliError, CantOpen) as error:
+    except (CliError, StoreError) as error:
         return _fail(USAGE, str(error))
     except (app.CantStart, app.CantGoOn, Disconnected) as error:
         return _fail(SERVER, str(error))
@@ -367,7 +368,7 @@ def _restore(given: argparse.Namespace, out: TextIO) -> int:
     def progress(done: int, of: int) -> None:
         _print_progress(f"copied {done} of {of} files", over=done == of)
 
-    restore(given.backup, given.data, progress)
+    restore(given.backup, given.data, random.random(), progress)
     print(f"restored to {given.data}; what was pushed after the backup is not in it", file=out)
     return DONE
 
@@ -416,7 +417,7 @@ def _repair(given: argparse.Namespace, out: TextIO) -> int:
             "what came after the damage is lost for good, although it was confirmed;"
             " copy the directory first, then say --accept-loss"
         )
-    repair(given.data)
+    repair(given.data, random.random())
     print(f"{given.data} opens again; see what is left: penstock verify {given.data}", file=out)
     return DONE
 

@@ -60,10 +60,10 @@ from penstock.core.settle import Range, check_settle, expire
 from penstock.core.shard import Shard, next_sweep_at
 from penstock.core.sweep import sweep_due
 
+SWEEPS_MAX = 500
+"""Queues swept in one tick; the others are due in the next, which comes at once."""
 MERGE_MIN = 64
 """Tiny segments worth a merge."""
-RESTORE_SKIPS = 1 << 16
-"""Partition numbers passed over after a restore: more than a shard gives out between two backups."""
 DAY_MS = 86_400_000
 RETENTION_MS_MAX = 3_650 * DAY_MS
 RETENTION_BYTES_MAX = 1 << 60
@@ -118,9 +118,11 @@ class Engine:
     def tick(self, now: int) -> None:
         """Do everything that is due by ``now``."""
         self.now = now = max(now, self.now)
+        sweeps = SWEEPS_MAX
         for shard in self.shards:
             expire(shard, now)
-            sweep_due(shard, now)
+            if sweeps:
+                sweeps = sweep_due(shard, now, sweeps)
         self._due_at = min(min(shard.agenda.next_at(), shard.sweeps.next_at()) for shard in self.shards)
 
     def next_due_at(self) -> int:
@@ -148,6 +150,10 @@ class Engine:
         """Have the next seal ask for a sync, whatever is in it."""
         self._reads_synced = True
 
+    @property
+    def wants_sync(self) -> bool:
+        return self._reads_synced
+
     def take_sealed(self) -> list[tuple[model.Log, Segment]]:
         """Segments whose bodies are in memory and, with the last seal's commits, in the store."""
         sealed, self._sealed = self._sealed, []
@@ -162,17 +168,21 @@ class Engine:
         """Small segments worth putting together, if there are any."""
         for shard in self.shards:
             if shard.to_merge:
-                found = merges.plan(shard, at_least)
-                if found is not None:
-                    return found
+                return merges.plan(shard, at_least)
         return None
 
-    def apply_merge(self, merge: Merge, joined: Joined, *, keep_body: bool) -> None:
-        """Put merged segments in place, unless they changed meanwhile."""
-        shard = self.shards[merge.shard]
-        merged = merges.apply(shard, merge, joined, keep_body=keep_body)
-        if merged is not None and merged.body is not None and merge.queue.stored:
-            shard.sealed.append((merge.partition.log, merged))
+    def apply_merge(self, merge: Merge, joined: Joined) -> bool:
+        """Put merged segments in place, unless they changed meanwhile; whether it was done."""
+        return merges.apply(self.shards[merge.shard], merge, joined) is not None
+
+    def put_off(self, popped: Popped) -> None:
+        """Take what could not be read out of its lease: it comes again when the lease would have ended."""
+        assert popped.lease is not None
+        number, name = parse_lease(popped.lease)
+        lease = self.shards[number].leases.get(name)
+        if lease is not None:
+            lacking = [each for each in popped.deliveries if not each.segment.present]
+            settle.put_off(self.shards[number], lease, lacking)
 
     def clear_marks(self) -> None:
         """The process ends as it should: no id that was confirmed can be lost any more."""
@@ -442,8 +452,8 @@ class Taken(Struct, frozen=True):
     """Above every epoch it had before."""
     down_ms: int = 0
     """How long nobody could settle its leases."""
-    restored: bool = False
-    """Whether the records are a backup's: names may have been given out since that they know nothing of."""
+    restored: int = 0
+    """Names to pass over if the records are a backup's: some were given out that they know nothing of."""
 
 
 def load(
@@ -464,7 +474,7 @@ def load(
     for shard, claim, numbers in zip(engine.shards, claims, made, strict=True):
         shard.epoch, shard.numbers_made = claim.epoch, numbers
         if claim.restored:
-            shard.skip_numbers(RESTORE_SKIPS)
+            shard.skip_numbers(claim.restored)
     for tenant, known in directory.tenants.items():
         for name, (queue_id, number) in known.queues.items():
             queue = new_queue(tenant, name, records.prefix(known.id, queue_id), number)
@@ -477,7 +487,7 @@ def load(
                     found,
                     now=now,
                     down_ms=claim.down_ms,
-                    renumber=claim.restored,
+                    renumber=claim.restored > 0,
                 )
             except Damaged as error:
                 engine.damaged[tenant, name] = error.message

@@ -89,5 +89,5 @@ class Unsupported(PenstockError):
 
 
 CODES: dict[str, type[PenstockError]] = {
-    kind.code: kind for kind in (Invalid, Denied, NotFound, Conflict, Busy, Unsupported)
+    kind.code: kind for kind in (Invalid, Denied, NotFound, Conflict, Busy, Damaged, Unsupported)
 }

@@ -4,6 +4,7 @@ Everything that can be wrong with the records is found before the shard is touch
 out, and the others never notice.
 """
 
+import struct
 from collections.abc import Iterable
 from heapq import heapify
 
@@ -38,7 +39,7 @@ def decode(queue: Queue, records_: Iterable[Record]) -> Found:
     try:
         for key, value in records_:
             _decode(queue, found, key, value)
-    except (MsgspecError, AssertionError, ValueError) as error:
+    except (MsgspecError, AssertionError, ValueError, struct.error) as error:
         raise Damaged(f"a record can't be decoded: {error}") from None
     return found
 
@@ -79,18 +80,46 @@ def check(found: Found) -> dict[int, Log]:
         raise Damaged(f"groups and partitions are missing: {sorted(spoken_of - known)}")
     if not found.segments.keys() <= found.partitions.keys():
         raise Damaged(f"partitions are missing: {sorted(found.segments.keys() - found.partitions.keys())}")
-    made = {}
-    for key, (name, _, first, *_) in found.partitions.items():
+    _check_names(found)
+    made: dict[int, Log] = {}
+    for key, (name, numbers, first, *_) in found.partitions.items():
         try:
-            made[key] = logs.load(first, found.segments.get(key, []))
+            if not numbers:
+                raise Damaged("it has no number")
+            made[key] = _load_log(first, found.segments.get(key, []))
         except Damaged as error:
             raise Damaged(f"partition {name}: {error.message}") from None
-    ends = {key: log.end for key, log in made.items()}
-    for (_, key), (cursor, _) in found.cursors.items():
-        if cursor > ends[key]:
-            name = found.partitions[key][0]
-            raise Damaged(f"partition {name}: a cursor is at {cursor}, the log ends at {ends[key]}")
+    _check_places(found, made)
     return made
+
+
+def _check_names(found: Found) -> None:
+    names = [name for name, *_ in found.partitions.values()]
+    if len(set(names)) < len(names) or len(set(found.groups.values())) < len(found.groups):
+        raise Damaged("two groups or partitions have one name")
+
+
+def _load_log(first: int, segments: list[Segment]) -> Log:
+    for segment in segments:
+        spread = segment.spread
+        if segment.count < 1 or len(spread) % 8 or (spread and segment.run_ends[-1] != segment.count):
+            raise Damaged(f"the header at offset {segment.base} is not what was written")
+    return logs.load(first, segments)
+
+
+def _check_places(found: Found, made: dict[int, Log]) -> None:
+    """Raise if something stands where the log is not."""
+    ends = {key: log.end for key, log in made.items()}
+    stands = [(key, "a cursor", cursor) for (_, key), (cursor, _) in found.cursors.items()]
+    stands += [(key, "a scheduled run", run.first + run.count) for _, key, run in found.scheduled]
+    for _, _, runs in found.leases:
+        if not runs:
+            raise Damaged("a lease holds nothing")
+        stands += [(run.partition, "a leased run", run.first + run.count) for run in runs]
+    for key, what, offset in stands:
+        if offset > ends[key]:
+            name = found.partitions[key][0]
+            raise Damaged(f"partition {name}: {what} is at {offset}, the log ends at {ends[key]}")
 
 
 def load_queue(

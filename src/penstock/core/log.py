@@ -132,12 +132,13 @@ def pieces(log: Log, first: int, count: int, position: int) -> Iterator[Piece]:
 
 def by_run(segment: Segment, start: int, count: int) -> Iterator[Piece]:
     """``count`` messages of a segment from its ``start``-th, cut where a run ends."""
-    begin = 0
-    for run in segment.runs:
-        low, high = max(begin, start), min(begin + run.count, start + count)
-        if low < high:
-            yield Piece(segment, low, high - low, run.created_at)
-        begin += run.count
+    ends, times = segment.run_ends, segment.run_times
+    at, end = bisect_right(ends, start), start + count
+    while start < end:
+        high = min(ends[at], end)
+        yield Piece(segment, start, high - start, segment.created_at + times[at])
+        start = high
+        at += 1
 
 
 def piece_bytes(piece: Piece) -> int:
@@ -176,12 +177,10 @@ def offset_at(log: Log, at: int) -> int:
     if position == len(log.segments):
         return log.end
     segment = log.segments[position]
-    offset = segment.base
-    for run in segment.runs:
-        if run.created_at >= at:
-            break
-        offset += run.count
-    return offset
+    if not segment.spread:
+        return segment.base
+    run = bisect_left(segment.run_times, at - segment.created_at)
+    return segment.base + (segment.run_ends[run - 1] if run else 0)
 
 
 def trim(log: Log, before: int) -> list[Segment]:

@@ -130,8 +130,11 @@ def join(merge: Merge, bodies: Sequence[bytes]) -> Joined:
     return Joined(body, records.pack_runs(runs, parts[0].created_at))
 
 
-def apply(shard: Shard, merge: Merge, joined: Joined, *, keep_body: bool) -> Segment | None:
-    """Put one segment in the place of the many; None if they are no longer all there."""
+def apply(shard: Shard, merge: Merge, joined: Joined) -> Segment | None:
+    """Put one segment in the place of the many; None if they are no longer all there.
+
+    Its body stays in memory: the store has it only after the commit.
+    """
     queue, partition, parts = merge.queue, merge.partition, merge.parts
     first = parts[0]
     merged = Segment(
@@ -141,7 +144,7 @@ def apply(shard: Shard, merge: Merge, joined: Joined, *, keep_body: bool) -> Seg
         first.created_at,
         shard.next_name(),
         joined.spread,
-        body=joined.body if keep_body or not queue.stored else None,
+        body=joined.body,
     )
     assert number_of(partition, first.base) == number_of(partition, merged.end - 1)
     if first.base < partition.settled_to < merged.end or not _replace(partition.log, merged, parts):
@@ -155,6 +158,7 @@ def apply(shard: Shard, merge: Merge, joined: Joined, *, keep_body: bool) -> Seg
         shard.keep((records.header_key(prefix, key, merged.base), records.pack_header(merged)))
         shard.deletes += [records.header_key(prefix, key, each.base) for each in parts[1:]]
         shard.deletes += [records.body_key(prefix, each.body_name) for each in parts]
+        shard.sealed.append((partition.log, merged))
     return merged
 
 

@@ -16,7 +16,7 @@ Fields marked *memory* are rebuilt at load; all others are stored. Instants end 
 ``_ms``, both in milliseconds.
 """
 
-import struct
+from itertools import chain
 
 from msgspec import Struct
 
@@ -54,7 +54,7 @@ class Segment(Struct, gc=False, eq=False):
     body_name: int = 0
     """(epoch, counter) of the body, given when the segment is sealed."""
     spread: bytes = b""
-    """The runs of a merged segment, packed: ``records.pack_runs``. Empty if it is one run."""
+    """The runs of a merged segment: two u32 each, its end and its time. Empty if it is one run."""
     payloads: list[bytes] | None = None
     """*memory* The payloads of a segment that is still forming; None once it is sealed."""
     lengths: list[int] | None = None
@@ -71,13 +71,24 @@ class Segment(Struct, gc=False, eq=False):
         """Its messages by time, in offset order; their counts add up to ``count``."""
         if not self.spread:
             return (Run(self.count, self.created_at),)
-        pairs = RUN.iter_unpack(self.spread)
-        return tuple(Run(count, self.created_at + later) for count, later in pairs)
+        begins = chain((0,), self.run_ends)
+        ends = zip(begins, self.run_ends, self.run_times, strict=False)
+        return tuple(Run(end - begin, self.created_at + later) for begin, end, later in ends)
+
+    @property
+    def run_ends(self) -> "memoryview[int]":
+        """Of a merged segment: where each of its runs ends, counted from its first message."""
+        return memoryview(self.spread).cast("I")[::2]
+
+    @property
+    def run_times(self) -> "memoryview[int]":
+        """Of a merged segment: how many ms after its first message each of its runs came."""
+        return memoryview(self.spread).cast("I")[1::2]
 
     @property
     def last_at(self) -> int:
         """When its last message was pushed."""
-        return self.created_at + RUN.unpack(self.spread[-RUN.size :])[1] if self.spread else self.created_at
+        return self.created_at + self.run_times[-1] if self.spread else self.created_at
 
     @property
     def weight(self) -> int:
@@ -87,10 +98,6 @@ class Segment(Struct, gc=False, eq=False):
     @property
     def present(self) -> bool:
         return self.body is not None or self.payloads is not None
-
-
-RUN = struct.Struct("<II")
-"""A run in ``Segment.spread``: messages, and ms after the segment's first."""
 
 
 class Log:
@@ -142,7 +149,7 @@ class Partition(Struct, eq=False, kw_only=True):
     settled_bytes: int = 0
     """*memory* Payload bytes of segments that every group has settled."""
     unmerged: int = 0
-    """*memory* Small segments sealed since merging last found nothing to do."""
+    """*memory* Segments sealed since merging last found nothing to do."""
     merged_to: list[int]
     """*memory* Up to where each tier of merging has looked."""
     dirty: bool = False
@@ -297,7 +304,6 @@ __all__ = [
     "Partition",
     "Queue",
     "QueueOptions",
-    "RUN",
     "Run",
     "Scheduled",
     "Segment",

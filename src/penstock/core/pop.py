@@ -211,7 +211,7 @@ class _Taking(Struct, eq=False):
                 self.deliveries.append(delivery)
                 self.bytes_left -= segment.size if taken == segment.count else logs.piece_bytes(delivery)
             else:
-                self._add_by_run(partition.name, run, segment, start, taken, identity)
+                taken = self._add_by_run(partition.name, run, segment, start, taken, identity)
             first += taken
             if first == end or self.bytes_left <= 0 or len(self.deliveries) >= PIECES_MAX:
                 break
@@ -224,8 +224,9 @@ class _Taking(Struct, eq=False):
 
     def _add_by_run(
         self, partition: str, run: LeaseRun, segment: Segment, start: int, count: int, identity: int
-    ) -> None:
-        """Deliver messages of a merged segment: each of its runs has a time of its own."""
+    ) -> int:
+        """Deliver messages of a merged segment, whose runs have times of their own; how many it was."""
+        taken = 0
         for part in logs.by_run(segment, start, count):
             delivery = Delivery(
                 segment,
@@ -240,3 +241,7 @@ class _Taking(Struct, eq=False):
             )
             self.deliveries.append(delivery)
             self.bytes_left -= logs.piece_bytes(delivery)
+            taken += part.count
+            if len(self.deliveries) >= PIECES_MAX:
+                break
+        return taken

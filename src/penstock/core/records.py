@@ -30,7 +30,6 @@ from operator import le
 from msgspec import Struct, msgpack
 
 from penstock.core.model import (
-    RUN,
     Group,
     Lease,
     LeaseRun,
@@ -214,18 +213,19 @@ def pack_runs(runs: Iterable[Run], created_at: int) -> bytes:
     """Runs of a segment whose first message came at ``created_at``; empty if they are all of that time.
 
     >>> pack_runs([Run(2, 70), Run(1, 70), Run(5, 71)], 70).hex(" ")
-    '03 00 00 00 00 00 00 00 05 00 00 00 01 00 00 00'
+    '03 00 00 00 00 00 00 00 08 00 00 00 01 00 00 00'
     """
-    packed: list[bytes] = []
-    count, time = 0, created_at
+    packed: list[int] = []
+    end, time = 0, created_at
     for run in runs:
         if run.created_at != time:
-            packed.append(RUN.pack(count, time - created_at))
-            count, time = 0, run.created_at
-        count += run.count
-    if time != created_at:
-        packed.append(RUN.pack(count, time - created_at))
-    return b"".join(packed)
+            packed += (end, time - created_at)
+            time = run.created_at
+        end += run.count
+    if not packed:
+        return b""
+    packed += (end, time - created_at)
+    return struct.pack(f"={len(packed)}I", *packed)
 
 
 def unpack_lease(value: bytes) -> tuple[int, list[LeaseRun]]:

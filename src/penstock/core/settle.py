@@ -12,7 +12,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from penstock.core.agenda import NEVER
-from penstock.core.commands import Ack, Extend, Extended, Nack, Settle, Settled
+from penstock.core.commands import Ack, Delivery, Extend, Extended, Nack, Settle, Settled
 from penstock.core.errors import Conflict, Invalid
 from penstock.core.ids import OFFSET_BITS, OFFSET_MASK
 from penstock.core.limits import ERROR_CHARS_MAX, Limits, check_name
@@ -22,6 +22,7 @@ from penstock.core.shard import Place, Shard, hold_run
 
 NOT_LIVE = "the lease is not live: it was settled, it ran out, or it never was"
 NOT_LEASED = "the message is not leased: it was settled, its lease ran out, or it was never delivered"
+DAMAGED = "the message is damaged"
 EXPIRED = "lease expired"
 _UNSET = re.compile("0+")
 _MANY = 1 << 64
@@ -101,6 +102,24 @@ def nack_ids(shard: Shard, token: Lease | None, ids: list[Range], command: Nack,
         for each in parts:
             _reschedule(shard, each.lease, each.run, each.run.first + each.at, each.length, error, now)
     return Settled(sum(each.length for each in found), refused)
+
+
+def put_off(shard: Shard, lease: Lease, lacking: list[Delivery]) -> None:
+    """Give messages back that could not be read, one failure more, due when the lease would have ended."""
+    by_run: dict[tuple[int, int], list[Found]] = {}
+    for each in lacking:
+        key = lease.queue.partitions[each.partition].key
+        track = lease.group.tracks[key]
+        held = leased_runs(shard, track, each.offset, each.offset + each.count)
+        mine = ((lease, run) for other, run in held if other is lease)
+        for _, run, low, high in _stretches(mine, each.offset, each.offset + each.count):
+            found = Found(lease, run, low - run.first, high - low, each.first)
+            by_run.setdefault((run.partition, run.first), []).append(found)
+    for parts in by_run.values():
+        _cut_out(shard, parts)
+        for part in parts:
+            run = part.run
+            _reschedule(shard, lease, run, run.first + part.at, part.length, DAMAGED, run.expires_at)
 
 
 def _short(error: str | None) -> str:

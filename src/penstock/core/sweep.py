@@ -18,15 +18,17 @@ MARKS_MAX = 60
 """Marks kept per partition: retention is exact to a sixtieth of itself."""
 
 
-def sweep_due(shard: Shard, now: int) -> None:
-    """Sweep every queue whose time has come."""
-    while prefixes := shard.sweeps.first_due(now):
-        for prefix in prefixes:
+def sweep_due(shard: Shard, now: int, most: int) -> int:
+    """Sweep the queues whose time has come, up to so many; how many more could have been."""
+    while most and (prefixes := shard.sweeps.first_due(now)):
+        for prefix in prefixes[:most]:
             queue = shard.queues[prefix]
             shard.sweeps.remove(queue.sweep_at, prefix)
             queue.sweep_at = 0
             if sweep(shard, queue, now):
                 shard.plan_sweep(queue, now)
+        most -= min(most, len(prefixes))
+    return most
 
 
 def sweep(shard: Shard, queue: Queue, now: int) -> bool:

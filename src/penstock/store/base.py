@@ -32,8 +32,8 @@ class Claim(Struct, frozen=True):
     """Above every epoch before it."""
     committed_at: int
     """Time of the shard's last commit in ms; 0 if there was none."""
-    restored: bool = False
-    """Whether the shard has not committed since it came back from a backup."""
+    restored: int = 0
+    """Names to pass over if the shard has not committed since it came back from a backup."""
 
 
 class Store(Protocol):

@@ -1,5 +1,6 @@
 """What can be done with a data directory while no server has it open: look at it, put a backup in place."""
 
+import errno
 import fcntl
 import os
 import shutil
@@ -7,26 +8,22 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from penstock.core.limits import NUMBERS_MAX
 from penstock.store import format as formats
+from penstock.store import wal
 from penstock.store.base import CantOpen
+from penstock.store.format import Format
 from penstock.store.rocks import DROP_AFTER_DAMAGE, IN_USE, RocksReader, open_db
+
+SKIPS = 256
+"""How often a directory can be restored, and more: each time passes over a part of the numbers there are."""
 
 
 @contextmanager
 def looking_at(directory: Path) -> Iterator[tuple[RocksReader, int]]:
     """A store opened only to read, and its number of shards; no server can open it meanwhile."""
-    format = formats.read(directory)
-    if format is None:
-        raise CantOpen(f"{directory} is no data directory: it has no file {formats.NAME}")
-    try:
-        lock = (directory / "db" / "LOCK").open("ab")
-    except OSError as error:
-        raise CantOpen(f"{directory} can't be opened: {error.strerror}") from None
-    with lock:
-        try:
-            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise CantOpen(f"{directory} {IN_USE}, or look at a backup of it") from None
+    format = _format_of(directory)
+    with _alone(directory):
         reader = RocksReader(*open_db(directory / "db", read_only=True))
         try:
             yield reader, format.shards
@@ -34,54 +31,71 @@ def looking_at(directory: Path) -> Iterator[tuple[RocksReader, int]]:
             reader.close()
 
 
-def restore(backup: Path, directory: Path, progress: Callable[[int, int], None]) -> None:
-    """Copy a backup to where a server will find it. ``progress`` is told files done, and of how many.
-
-    The copy knows that it was restored: what was given out after the backup was made is lost, so partitions
-    take fresh numbers and no id or lease is ever given out twice.
-    """
-    format = formats.read(backup)
-    if format is None:
-        raise CantOpen(f"{backup} is no backup: it has no file {formats.NAME}")
-    if directory.exists() and any(directory.iterdir()):
-        raise CantOpen(f"{directory} is not empty; move it away first")
-    draft = directory.with_name(directory.name + ".part")
-    if draft.exists():
-        raise CantOpen(f"{draft} is left from a restore that was interrupted; remove it first")
-    try:
-        (draft / "db").mkdir(parents=True)
-        files = sorted(path for path in (backup / "db").iterdir() if path.is_file() and path.name != "LOCK")
-        for done, file in enumerate(files):
-            progress(done, len(files))
-            _copy(file, draft / "db" / file.name)
-        progress(len(files), len(files))
-        formats.sync_directory(draft / "db")
-        format.restored += 1
-        formats.write(draft, format)
-        if directory.exists():
-            directory.rmdir()
-        draft.rename(directory)
-        formats.sync_directory(directory.absolute().parent)
-    except OSError as error:
-        raise CantOpen(f"{directory} can't be written: {error.strerror}") from None
-
-
-def repair(directory: Path) -> None:
-    """Make a directory whose log is damaged open again, with what was kept before the damage.
-
-    What came after is gone for good, although it was confirmed. As after a restore, no name of it is given
-    out again.
-    """
+def _format_of(directory: Path) -> Format:
     format = formats.read(directory)
     if format is None:
         raise CantOpen(f"{directory} is no data directory: it has no file {formats.NAME}")
-    format.restored += 1
-    formats.write(directory, format)
-    db, bodies = open_db(directory / "db", recovery=DROP_AFTER_DAMAGE)
-    reader = RocksReader(db, bodies)
-    bodies.flush(True)
-    db.flush(True)
-    reader.close()
+    return format
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """No server has the directory open, nor can it meanwhile."""
+    try:
+        lock = (directory / "db" / "LOCK").open("ab")
+    except OSError as error:
+        if error.errno == errno.EROFS:  # nobody can write here
+            yield
+            return
+        raise CantOpen(f"{directory} can't be opened: {error.strerror}") from None
+    with lock:
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise CantOpen(f"{directory} {IN_USE}, or take a backup of it") from None
+        yield
+
+
+def restore(backup: Path, directory: Path, chance: float, progress: Callable[[int, int], None]) -> None:
+    """Copy a backup to where a server will find it. ``progress`` is told files done, and of how many.
+
+    The copy knows that it was restored: what was given out after the backup was made is lost, so partitions
+    take fresh numbers and no id or lease is given out twice. ``chance``, from 0 to 1, keeps apart what two
+    copies of one backup give out.
+    """
+    format = _format_of(backup)
+    with looking_at(backup):  # it opens, and nobody writes to it
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            if any(directory.iterdir()):
+                raise CantOpen(f"{directory} is not empty; move what is there away first")
+            _copy_all(backup / "db", directory / "db", progress)
+            # Last: without it, nobody takes the directory for a whole one.
+            formats.write(directory, _passing_over(format, chance))
+        except OSError as error:
+            raise CantOpen(f"{directory} can't be written: {error.strerror}") from None
+
+
+def _passing_over(format: Format, chance: float) -> Format:
+    """The format of a directory that has forgotten names it gave out."""
+    part = max(NUMBERS_MAX // format.shards // SKIPS, 1)
+    return Format(format.shards, format.restored + 1, part // 2 + int(part // 2 * chance) + 1)
+
+
+def _copy_all(source: Path, target: Path, progress: Callable[[int, int], None]) -> None:
+    draft = target.with_name(f"{target.name}.part")
+    try:
+        draft.mkdir()
+        files = sorted(path for path in source.iterdir() if path.is_file() and path.name != "LOCK")
+        for done, file in enumerate(files):
+            progress(done, len(files))
+            _copy(file, draft / file.name)
+        progress(len(files), len(files))
+        formats.sync_directory(draft)
+        draft.rename(target)
+    except OSError:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
 
 
 def _copy(source: Path, target: Path) -> None:
@@ -89,3 +103,29 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copyfileobj(old, new, 1 << 20)
         new.flush()
         os.fsync(new.fileno())
+
+
+def repair(directory: Path, chance: float) -> None:
+    """Make a directory whose log is damaged open again, with what was kept before the damage.
+
+    What came after is gone for good, although it was confirmed. As after a restore, no name of it is given
+    out again.
+    """
+    format = _format_of(directory)
+    with _alone(directory):
+        formats.write(directory, _passing_over(format, chance))
+        _cut_logs(directory / "db")
+        db, bodies = open_db(directory / "db", recovery=DROP_AFTER_DAMAGE)
+        bodies.flush(True)
+        db.flush(True)
+        RocksReader(db, bodies).close()
+
+
+def _cut_logs(db: Path) -> None:
+    """End the logs where one of them stops being a log. RocksDB itself cuts where a checksum is wrong."""
+    cut = False
+    for log in sorted(db.glob("*.log")):
+        at = 0 if cut else wal.damaged_at(log)
+        if at is not None:
+            cut = True
+            os.truncate(log, at)

@@ -24,6 +24,8 @@ class Format(Struct, forbid_unknown_fields=True):
     shards: int
     restored: int = 0
     """Times it was restored from a backup."""
+    skip: int = 0
+    """Names each shard passes over, because some were given out after the backup. Differs by chance."""
     format: int = FORMAT
 
 
@@ -42,13 +44,16 @@ def read(directory: Path) -> Format | None:
     line, _, checksum = text.partition(b"\n")
     if checksum.strip() != b"%08x" % zlib.crc32(line):
         raise CantOpen(f"{directory / NAME} is damaged: its checksum is wrong; restore a backup")
-    found = msgspec.json.decode(line, type=_Any).format
-    if found != FORMAT:
-        raise CantOpen(
-            f"{directory} is in format {found}, and this version reads format {FORMAT}: "
-            f"run the version of Penstock that wrote it, or a newer one"
-        )
-    return msgspec.json.decode(line, type=Format)
+    try:
+        found = msgspec.json.decode(line, type=_Any).format
+        if found == FORMAT:
+            return msgspec.json.decode(line, type=Format)
+    except msgspec.DecodeError as error:
+        raise CantOpen(f"{directory / NAME} is damaged: {error}; restore a backup") from None
+    raise CantOpen(
+        f"{directory} is in format {found}, and this version reads format {FORMAT}: "
+        f"run the version of Penstock that wrote it, or a newer one"
+    )
 
 
 def write(directory: Path, format: Format) -> None:

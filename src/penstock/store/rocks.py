@@ -11,14 +11,18 @@ which releases it. A commit above ``BATCH_BYTES`` writes an intent, its bodies o
 that holds everything else and deletes the intent. All of it goes to one log in order: what a crash cuts off
 is the end, and an intent that is still there at the next open names bodies that nobody knows.
 
-Two traps of rocksdict 0.3.29, both found by running it: ``write`` uses a batch up even if it fails, so what
-is tried again needs a new one; and ``set_iterate_lower_bound`` sets the upper bound.
+Traps of rocksdict 0.3.29, found by running it: ``write`` uses a batch up even if it fails, so what is tried
+again needs a new one; ``items`` ends at a damaged block as if there was nothing more; ``close`` fails on a
+full disk; ``set_iterate_lower_bound`` sets the upper bound.
 """
 
+import gc
+import logging
+import shutil
 import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from msgspec import msgpack
@@ -41,19 +45,22 @@ from penstock.core.errors import Damaged
 from penstock.core.limits import SEGMENT_BYTES_MAX
 from penstock.core.records import Commit, Record, is_body
 from penstock.store import format as formats
+from penstock.store import wal
 from penstock.store.base import CantOpen, Claim, Fenced, Lost, StoreError
 from penstock.store.format import Format
+
+logger = logging.getLogger("penstock.store")
 
 BATCH_BYTES = SEGMENT_BYTES_MAX
 """Bytes of bodies that are written in one batch: 1 ms with the GIL held."""
 MEMTABLE_BYTES = 64 * 1024 * 1024
-WAL_BYTES = 512 * 1024 * 1024
+"""Bytes written before they go from memory to files, and a new log begins."""
+NEVER_BYTES = 4 * 1024 * 1024 * 1024
+"""Where RocksDB would do so by itself."""
 CACHE_BYTES = 32 * 1024 * 1024
 STALL_WAIT_S = 0.002
 STALL_WAITS = 30_000
 """How often a write that RocksDB turns away is tried again: for a minute."""
-RESTORED_EPOCHS = 1 << 16
-"""Epochs passed over after a restore: more than a shard has between two backups."""
 
 IN_USE = "is in use by another server; stop that one"
 OWN = b"\xff" * 8
@@ -84,21 +91,22 @@ class RocksReader:
         for key in keys:
             try:
                 found.append(_read(self._bodies, key))
-            except Damaged as error:
-                found.append(error)
+            except (Damaged, StoreError) as error:  # a file that is gone or can't be read is damage too
+                found.append(Damaged(str(error)))
         return found
 
     def body_keys(self) -> Iterator[bytes]:
-        """Every body there is, by key."""
-        try:
-            yield from self._bodies.keys()
-        except Exception as error:
-            raise _explained(error) from None
+        """Every body there is, by key. It ends at one that is damaged."""
+        yield from self._bodies.keys()
 
     def close(self) -> None:
-        with suppress(DbClosedError):
-            self._bodies.close()
-            self._db.close()
+        for each in (self._bodies, self._db):
+            try:
+                each.close()
+            except DbClosedError:
+                pass
+            except Exception as error:  # it flushes what it holds, which a full disk does not take
+                logger.warning("closing: %s", error)
 
 
 class RocksStore(RocksReader):
@@ -127,8 +135,15 @@ class RocksStore(RocksReader):
         except OSError as error:
             raise CantOpen(f"{directory} can't be made: {error.strerror}") from None
         self._format = formats.read(directory)
-        self._open()
-        self._undo_intents()
+        try:
+            self._open()
+            if self._format is None and self._epochs:
+                self._close()
+                raise CantOpen(f"{directory} has lost its file {formats.NAME}. Restore a backup")
+            self._undo_intents()
+        except Damaged as error:
+            self._close()
+            raise CantOpen(f"{directory} is damaged: {error.message}. Restore a backup") from None
 
     # Opening and closing.
 
@@ -136,22 +151,28 @@ class RocksStore(RocksReader):
         super().__init__(*open_db(self._directory / "db", new=self._format is None))
         self._body_family = self._db.get_column_family_handle(BODIES)
         self._failed = False
+        self._unflushed = 0
         found = scan(self._db, OWN + b"E", OWN + b"F")
         self._epochs = {_EPOCH.unpack(key)[2] - 1: _unpack_epoch(value)[0] for key, value in found}
 
     def _undo_intents(self) -> None:
         """Delete the bodies of large commits that were never finished."""
         for key, value in scan(self._db, OWN + b"I", OWN + b"J"):
-            for body in _unpack_intent(value):
-                self._write(_deleting(body, self._body_family))
-            self._write(_deleting(key))
+            self._write(partial(self._undo, key, _unpack_intent(value)))
             self._intents = _INTENT.unpack(key)[2]
+
+    def _undo(self, intent: bytes, bodies: list[bytes], batch: WriteBatch) -> None:
+        for body in bodies:
+            batch.delete(body, self._body_family)
+        batch.delete(intent)
 
     def close(self) -> None:
         """Let go of everything. Memory goes to files first, so that the next open has no log to read."""
         if self._lost is None and not self._failed:
-            self._bodies.flush(True)
-            self._db.flush(True)
+            try:
+                self._flush(wait=True)
+            except Exception as error:  # the log has it all; the next open takes longer
+                logger.error("memory could not be written to files: %s", error)
         self._close()
 
     def _close(self) -> None:
@@ -161,6 +182,7 @@ class RocksStore(RocksReader):
     def _reopen(self) -> None:
         """After a write failed RocksDB takes no more; what it holds is read again from the files."""
         self._close()
+        gc.collect()  # an exception's frames may hold a handle, which keeps the database open
         self._open()
         self._undo_intents()
 
@@ -179,9 +201,9 @@ class RocksStore(RocksReader):
         key = _epoch_key(shard)
         found = _read(self._db, key)
         epoch, committed_at, seen = _unpack_epoch(found) if found is not None else (0, 0, 0)
-        restored = seen < self._restored
-        epoch += RESTORED_EPOCHS if restored else 1
-        self._write(_putting(key, msgpack.encode((epoch, committed_at, seen))))
+        restored = self._format.skip if self._format is not None and seen < self._format.restored else 0
+        epoch += 1 + restored
+        self._write(partial(_put, key, msgpack.encode((epoch, committed_at, seen))))
         self._epochs[shard] = epoch
         return Claim(epoch, committed_at, restored)
 
@@ -207,15 +229,18 @@ class RocksStore(RocksReader):
     def _commit_large(self, group: Sequence[Commit], bodies: list[Record]) -> None:
         self._intents += 1
         intent = _INTENT.pack(OWN, b"I", self._intents)
-        self._write(_putting(intent, msgpack.encode([key for key, _ in bodies])))
+        self._write(partial(_put, intent, msgpack.encode([key for key, _ in bodies])))
         for key, value in bodies:
-            self._write(_putting(key, value, self._body_family))
+            self._write(partial(self._put_body, key, value))
 
         def rest(batch: WriteBatch) -> None:
             self._fill(batch, group, [])
             batch.delete(intent)
 
         self._write(rest)
+
+    def _put_body(self, key: bytes, value: bytes, batch: WriteBatch) -> None:
+        batch.put(key, value, self._body_family)
 
     def _fill(self, batch: WriteBatch, group: Sequence[Commit], bodies: list[Record]) -> None:
         family = self._body_family
@@ -250,11 +275,16 @@ class RocksStore(RocksReader):
         """Write a batch; while RocksDB is behind with its files, wait and try again."""
         if self._failed:
             raise StoreError("a write failed before; the store has to be opened again")
+        if self._unflushed > MEMTABLE_BYTES:
+            self.sync()
+            self._flush(wait=False)
         for _ in range(STALL_WAITS):
             batch = WriteBatch(raw_mode=True)
             fill(batch)
+            size = batch.size_in_bytes()
             try:
                 self._write_batch(batch)
+                self._unflushed += size
                 return
             except Exception as error:
                 if not str(error).startswith("Result incomplete"):
@@ -262,6 +292,16 @@ class RocksStore(RocksReader):
                     raise StoreError(str(error)) from None
             self._patience.wait(STALL_WAIT_S)
         raise StoreError("RocksDB is behind with its files for a minute: the disk is too slow")
+
+    def _flush(self, *, wait: bool) -> None:
+        """Have what is in memory written to files, and begin a new log.
+
+        RocksDB would do so by itself, and go on in the new log while the end of the old one is not synced: a
+        power loss could then take the middle. So it is done here, when everything is synced.
+        """
+        self._unflushed = 0
+        self._bodies.flush(wait)
+        self._db.flush(wait)
 
     # The two calls that reach the disk; tests put faults in their place.
 
@@ -277,22 +317,25 @@ class RocksStore(RocksReader):
         """A copy of the files as they are, mostly by linking them: it takes no time and at first no room."""
         self._check_not_lost()
         assert self._format is not None, "a store that is served has a format"
-        target = Path(directory)
-        draft = target.with_name(target.name + ".part")
-        if target.exists() or draft.exists():
-            raise StoreError(f"{target if target.exists() else draft} exists; name a directory that does not")
+        target = Path(directory).resolve()
+        draft = target.parent / f"{target.name}.part"
+        if target.is_relative_to(self._directory.resolve()):
+            raise StoreError(f"{target} is inside the data directory; name one outside of it")
         try:
+            if target.exists() or draft.exists():
+                raise StoreError(f"{target if target.exists() else draft} exists; name another")
             draft.mkdir(parents=True)
+        except OSError as error:
+            raise StoreError(f"{directory} can't be made: {error.strerror}") from None
+        try:
             # A checkpoint holds the GIL (72 ms when it had a memtable to flush); these two do not.
-            self._bodies.flush(True)
-            self._db.flush(True)
+            self._flush(wait=True)
             Checkpoint(self._db).create_checkpoint(str(draft / "db"))
             formats.write(draft, self._format)
             draft.rename(target)
             formats.sync_directory(target.parent)
-        except OSError as error:
-            raise StoreError(f"{directory} can't be written: {error.strerror}") from None
         except Exception as error:
+            shutil.rmtree(draft, ignore_errors=True)
             raise StoreError(f"{directory} can't be written: {error}") from None
 
 
@@ -311,6 +354,10 @@ def open_db(
 ) -> tuple[Rdict, Rdict]:
     """The database, and its bodies; ``CantOpen`` says why not."""
     access = AccessType.read_only(False) if read_only else AccessType.read_write()
+    for log in sorted([*path.glob("*.log"), *path.glob("MANIFEST-*")]):
+        at = wal.damaged_at(log)
+        if at is not None:
+            raise CantOpen(_why(path, f"Corruption: {log.name} is not a log at byte {at}"))
     try:
         options = _options(new)
         options.set_wal_recovery_mode(recovery)
@@ -335,10 +382,10 @@ def _why(path: Path, said: str) -> str:
 
 
 def _options(new: bool) -> Options:
-    options = _family_options(16 * 1024 * 1024)
+    options = _family_options()
     options.create_if_missing(new)
     options.create_missing_column_families(new)
-    options.set_max_total_wal_size(WAL_BYTES)
+    options.set_max_total_wal_size(NEVER_BYTES)
     options.set_max_background_jobs(4)
     options.set_bytes_per_sync(1024 * 1024)
     options.set_keep_log_file_num(4)
@@ -348,7 +395,7 @@ def _options(new: bool) -> Options:
 
 
 def _body_options() -> Options:
-    options = _family_options(MEMTABLE_BYTES)
+    options = _family_options()
     options.set_enable_blob_files(True)
     options.set_min_blob_size(0)
     options.set_blob_file_size(256 * 1024 * 1024)
@@ -356,9 +403,10 @@ def _body_options() -> Options:
     return options
 
 
-def _family_options(memtable_bytes: int) -> Options:
+def _family_options() -> Options:
     options = Options(raw_mode=True)
-    options.set_write_buffer_size(memtable_bytes)
+    options.set_write_buffer_size(NEVER_BYTES)
+    options.set_arena_block_size(1024 * 1024)
     options.set_max_write_buffer_number(3)
     # Only full stops, no slowing down: a slowed write is turned away all the same.
     options.set_level_zero_slowdown_writes_trigger(64)
@@ -376,9 +424,19 @@ def scan(db: Rdict, lower: bytes, upper: bytes) -> Iterator[Record]:
     """Records between two bounds: every scan has both."""
     options = ReadOptions()
     options.set_iterate_upper_bound(upper)
+    if lower >= upper:
+        return
+    last = None
     try:
-        if lower < upper:
-            yield from db.items(from_key=lower, read_opt=options)
+        for record in db.items(from_key=lower, read_opt=options):
+            last = record[0]
+            yield record  # type: ignore[misc]
+        # The iterator ends at a damaged block as it ends at the last record: only its status tells which.
+        rest = db.iter(options)
+        rest.seek(last or lower)
+        if last is not None and rest.valid():
+            rest.next()
+        rest.status()
     except Exception as error:
         raise _explained(error) from None
 
@@ -400,9 +458,5 @@ def _epoch_key(shard: int) -> bytes:
     return _EPOCH.pack(OWN, b"E", shard + 1)
 
 
-def _putting(key: bytes, value: bytes, family: ColumnFamily | None = None) -> Fill:
-    return lambda batch: batch.put(key, value, family)
-
-
-def _deleting(key: bytes, family: ColumnFamily | None = None) -> Fill:
-    return lambda batch: batch.delete(key, family)
+def _put(key: bytes, value: bytes, batch: WriteBatch) -> None:
+    batch.put(key, value)

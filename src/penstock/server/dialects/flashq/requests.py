@@ -99,7 +99,7 @@ class PushBatch(Request, tag="PUSHB", gc=False, kw_only=True):
             raise Invalid("jobs", "a list of one or more")
         if self.partition != DEFAULT:
             raise Invalid("partition", "given in each of the jobs")
-        if any(map(_durability, self.jobs)):
+        if set(map(_durability, self.jobs)) != {None}:
             raise Invalid("durability", "given beside jobs: they are kept together")
         return core.PushMany(context.tenant, self.queue, self._by_partition(self.jobs), self.durability)
 

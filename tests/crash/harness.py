@@ -1,0 +1,162 @@
+"""Kills the server at random instants and checks what it left.
+
+    python -m tests.crash.harness --cycles 200 --seed 1
+
+A cycle: start the server on what the last kill left, check it, let several clients work, kill it. What the
+clients do follows from the seed. When exactly the kill meets them does not, so a run that fails is understood
+from the history it prints and the directory it leaves.
+"""
+
+import argparse
+import random
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.crash.check import Check
+from tests.crash.ledger import Ledger, Violation
+from tests.crash.load import Client, now_ms
+from tests.crash.process import Process
+
+CLIENTS = 5
+LOAD_S = (0.1, 0.5)
+"""How long the clients work before the kill."""
+FLAGS = ("--memory-bytes-max", str(1 << 20), "--shards", "8")
+FRESH_AFTER = 40
+"""Cycles after which a new directory is taken, so that reading all of it stays quick."""
+CLIENT_S = 30.0
+"""How long a client may take to notice that the server is gone."""
+
+Say = Callable[[str], object]
+
+
+@dataclass
+class Figures:
+    """What a run came to."""
+
+    cycles: int = 0
+    messages: int = 0
+    """Confirmed, or found to be kept."""
+    unknown: int = 0
+    """Pushes that were never answered."""
+    unknown_kept: int = 0
+    acked: int = 0
+    answers: int = 0
+
+    def add(self, ledger: Ledger) -> None:
+        self.messages += len(ledger.payloads)
+        self.acked += len(ledger.acked)
+        unanswered = [sent for sent in ledger.sent if sent.firsts is None]
+        self.unknown += len(unanswered)
+        self.unknown_kept += sum(sent.fate == "kept" for sent in unanswered)
+
+
+class Life:
+    """A data directory, and what is known about it."""
+
+    def __init__(self, home: Path, rng: random.Random, planted: str = "") -> None:
+        self.home = home
+        self._planted = planted
+        self._rng = rng
+        self.ledger = Ledger()
+        self.killed_at = 0
+        self.answers = 0
+
+    def process(self) -> Process:
+        """A server on the directory; it may not be ready yet."""
+        return Process(self.home, *FLAGS, planted=self._planted)
+
+    def cycle(self, name: str) -> None:
+        """Start, check, load, kill."""
+        with self.process() as server:
+            self.check(server, name)
+            self._load(server, name)
+            self.killed_at = now_ms()
+        self._complain(server)
+
+    def end(self) -> None:
+        """Start once more and look at every single message."""
+        with self.process() as server:
+            self.check(server, "at the end", thorough=True)
+        self._complain(server)
+
+    def check(self, server: Process, name: str, *, thorough: bool = False) -> None:
+        """See that what the last kill left is good."""
+        with server.connect() as connection:
+            check = Check(connection, self.ledger, self._rng, name)
+            check.all(self.killed_at)
+            if thorough:
+                check.states()
+
+    def _load(self, server: Process, name: str) -> None:
+        leases = list(self.ledger.leases)
+        self._rng.shuffle(leases)
+        clients = [
+            Client(
+                server.connect(),
+                f"{name}.{number}",
+                random.Random(self._rng.randrange(1 << 62)),
+                leases[number::CLIENTS],
+            )
+            for number in range(CLIENTS)
+        ]
+        threads = [threading.Thread(target=client.run, daemon=True) for client in clients]
+        for thread in threads:
+            thread.start()
+        time.sleep(self._rng.uniform(*LOAD_S))
+        server.kill()
+        for thread in threads:
+            thread.join(CLIENT_S)
+            if thread.is_alive():
+                raise Violation("a client still waits for a server that is gone")
+        for client in clients:
+            self.ledger.add(client.record)
+            self.answers += client.answers
+            if client.record.violations:
+                raise Violation("\n".join(client.record.violations))
+
+    def _complain(self, server: Process) -> None:
+        complaints = server.complaints()
+        if complaints:
+            raise Violation("the server's log says\n" + "\n".join(complaints))
+
+
+def run(cycles: int, seed: int, say: Say = lambda line: None, planted: str = "") -> Figures:
+    """So many cycles from a seed; ``Violation`` tells what broke, and leaves the directory."""
+    figures = Figures()
+    rng = random.Random(seed)
+    while figures.cycles < cycles:
+        home = Path(tempfile.mkdtemp(prefix="penstock-crash-"))
+        life = Life(home, rng, planted)
+        try:
+            for _ in range(min(FRESH_AFTER, cycles - figures.cycles)):
+                began = time.monotonic()
+                life.cycle(f"c{figures.cycles}")
+                figures.cycles += 1
+                say(f"cycle {figures.cycles}: {life.ledger.summary()}, {time.monotonic() - began:.1f} s")
+            life.end()
+        except BaseException as error:
+            error.add_note(f"seed {seed}, cycle {figures.cycles}, data in {home}")
+            raise
+        figures.add(life.ledger)
+        figures.answers += life.answers
+        shutil.rmtree(home)
+    return figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.crash.harness", description=__doc__)
+    parser.add_argument("--cycles", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    figures = run(given.cycles, given.seed, lambda line: sys.stdout.write(line + "\n"))
+    sys.stdout.write(f"{figures}\n")
+
+
+if __name__ == "__main__":
+    main()

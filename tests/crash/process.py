@@ -1,0 +1,80 @@
+"""A real server over a directory that outlives it: it is killed, never stopped."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.serving import PATIENCE_S, Raw
+
+DATA = "penstock-data"
+BAD_WORDS = ("Traceback", "bug:", "damaged", "reload", "commit failed")
+"""What a server that is only ever killed has no reason to say."""
+
+RUN = """
+from penstock.cli.main import main
+main()
+"""
+
+
+class Process:
+    """One life of a server in ``home``; the data is in ``home/penstock-data``."""
+
+    def __init__(self, home: Path, *flags: str, planted: str = "") -> None:
+        """``planted`` is code that runs first: a bug the harness has to find."""
+        self._log = home / "log"
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+        program = ("-c", planted + RUN) if planted else ("-m", "penstock")
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, *program, "serve", "--tcp", "127.0.0.1:0", *flags],
+                cwd=home,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
+        self._tcp = ""
+
+    def said(self, within_s: float) -> bytes:
+        """The line it prints when it is ready, or nothing if that takes longer."""
+        assert self._process.stdout is not None
+        readable, _, _ = select.select([self._process.stdout], [], [], within_s)
+        return self._process.stdout.readline() if readable else b""
+
+    def wait_ready(self) -> None:
+        line = self.said(PATIENCE_S)
+        if not line:
+            self.kill()
+            raise AssertionError(f"the server did not start:\n{self.log()}")
+        ready: dict[str, Any] = json.loads(line)
+        self._tcp = ready["tcp"]
+
+    def connect(self) -> Raw:
+        host, _, port = self._tcp.rpartition(":")
+        return Raw((host, int(port)))
+
+    def kill(self) -> None:
+        """End it here and now, as ``kill -9`` does."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def complaints(self) -> list[str]:
+        """Lines of its log that should not be there."""
+        return [line for line in self.log().splitlines() if any(word in line for word in BAD_WORDS)]
+
+    def __enter__(self) -> "Process":
+        self.wait_ready()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()

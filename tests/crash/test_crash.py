@@ -1,0 +1,108 @@
+"""A server that is killed keeps what it confirmed. ``make crash`` plays longer lives."""
+
+import random
+import select
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.crash import harness
+from tests.crash.check import Check
+from tests.crash.harness import FLAGS, Life
+from tests.crash.ledger import Violation
+from tests.crash.load import now_ms
+from tests.crash.process import DATA, Process
+
+SEED = 1
+
+
+def test_thirty_kills_lose_nothing_and_deliver_nothing_twice() -> None:
+    figures = harness.run(30, SEED)
+    assert figures.cycles == 30
+    assert figures.messages > 1_000
+    assert figures.acked > 1_000
+
+
+def test_a_server_killed_while_it_starts_finds_everything_when_it_starts_again(tmp_path: Path) -> None:
+    rng = random.Random(SEED)
+    life = Life(tmp_path, rng)
+    life.cycle("c0")
+    life.cycle("c1")
+    for _ in range(10):
+        server = life.process()
+        try:
+            server.said(rng.uniform(0.05, 0.5))
+        finally:
+            server.kill()
+    life.end()
+
+
+def test_a_backup_that_is_killed_is_whole_or_not_there(tmp_path: Path) -> None:
+    rng = random.Random(SEED)
+    life = Life(tmp_path, rng)
+    life.cycle("c0")
+    life.cycle("c1")
+    for number in range(8):
+        target = tmp_path / f"backup-{number}"
+        with life.process() as server:
+            life.check(server, f"b{number}")
+            with server.connect() as connection:
+                connection.send({"cmd": "BACKUP", "directory": str(target)})
+                select.select([connection.socket], [], [], rng.uniform(0.0, 0.012))
+            server.kill()
+        life.killed_at = now_ms()
+        if target.exists():
+            _check_backup(life, target, tmp_path / f"home-{number}")
+    life.end()
+
+
+def _check_backup(life: Life, target: Path, home: Path) -> None:
+    home.mkdir()
+    shutil.copytree(target, home / DATA)
+    with Process(home, *FLAGS) as server, server.connect() as connection:
+        Check(connection, life.ledger, random.Random(SEED), "backup").logs()
+
+
+PLANTED = {
+    "the last writes are held back": """
+from penstock.store.rocks import RocksStore
+write, held = RocksStore._write_batch, []
+def late(self, batch):
+    held.append(batch)
+    if len(held) > 3:
+        write(self, held.pop(0))
+RocksStore._write_batch = late
+""",
+    "leases are not loaded": """
+from penstock.core import load
+load._add_lease = lambda *arguments: None
+""",
+    "acks are not kept": """
+from penstock.core import records
+from penstock.core.shard import Shard
+seal = Shard.seal
+def forgetful(self, now):
+    commit = seal(self, now)
+    commit.deletes[:] = [key for key in commit.deletes if key[8:9] != b"l"]
+    return commit
+Shard.seal = forgetful
+""",
+    "large pushes are not whole": """
+from penstock.core import engine
+push = engine.push
+def halved(shard, queue, partition, payloads, lengths, durability, now):
+    done = push(shard, queue, partition, payloads[:1], lengths[:1], durability, now)
+    done.count = len(payloads)
+    return done
+engine.push = halved
+""",
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_bug_is_found(name: str) -> None:
+    with pytest.raises((Violation, AssertionError)) as found:
+        harness.run(6, SEED, planted=PLANTED[name])
+    (note,) = found.value.__notes__
+    shutil.rmtree(note.rpartition(" ")[2])
