@@ -112,6 +112,7 @@ class Server:
         self._directory = tempfile.TemporaryDirectory(prefix="penstock-test-")
         home = Path(self._directory.name)
         self._log = home / "log"
+        self.data = home / "penstock-data"
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(

@@ -235,3 +235,15 @@ def test_closing_keeps_what_was_applied_and_not_committed(start: Start) -> None:
     rig.close()
     again = start(store)
     assert payloads(again.get(pop())) == []
+
+
+def test_what_is_unsynced_is_synced_even_if_its_time_comes_during_another_commit(
+    rig: Rig, store: DurableStore
+) -> None:
+    rig.pushed(push("a", durability="os"))
+    rig.ask(push("b", durability="os"))
+    rig.loop.run_ready()  # its commit is under way
+    rig.loop.advance(SYNC_MS)
+    rig.loop.await_thread()
+    rig.loop.await_thread()
+    assert store.synced[-1] is True

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from penstock.core import records
-from penstock.core.commands import Ack, Log, Popped, Read
+from penstock.core.commands import Ack, Log, Popped, Read, Settled
 from penstock.core.errors import Damaged, PenstockError
 from penstock.core.model import DEFAULT
 from tests.broker.conftest import Start
@@ -234,3 +234,20 @@ def test_a_queue_whose_records_are_damaged_is_refused_and_the_others_are_served(
     reply = again.get(pop(queue="good"))
     assert isinstance(reply, Popped)
     assert payloads(reply) == ["a"]
+
+
+def test_who_acks_a_lease_does_not_settle_what_it_never_got(after_restart: Rig) -> None:
+    rig = after_restart
+    rig.store.damage[body_key(rig, 1)] = Damaged("Corruption")
+    reply = rig.get(pop(10, lease_ms=100))
+    assert payloads(reply) == ["a", "c", "d", "e"]
+    assert isinstance(reply, Popped)
+    settled = rig.get(Ack(DEFAULT, reply.lease))
+    assert isinstance(settled, Settled)
+    assert settled.count == 4
+    rig.store.damage.clear()
+    rig.loop.advance(100)
+    again = rig.get(pop(10))
+    assert payloads(again) == ["b"]
+    assert isinstance(again, Popped)
+    assert again.deliveries[0].failures == 1

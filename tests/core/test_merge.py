@@ -1,8 +1,11 @@
 """Merging: many small segments become few, and nothing that anyone can see changes."""
 
+import pytest
+
 from penstock.core import commands as c
 from penstock.core import log as logs
 from penstock.core import merge as merges
+from penstock.core import pop as pops
 from penstock.core import records
 from penstock.core.engine import MERGE_MIN
 from penstock.core.limits import SEGMENT_BYTES_MAX
@@ -346,3 +349,29 @@ def test_a_queue_that_is_not_stored_is_merged_in_memory() -> None:
     assert sizes(core) == [6, 1, 1]
     assert payloads_of(core.ask(c.Pop("default", "q", count=8), c.Popped)) == [b"%d" % at for at in range(8)]
     assert core.store._bodies == {}
+
+
+def test_a_pop_takes_no_more_pieces_of_a_merged_segment_than_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    core = filled(30)
+    merged(core)
+    monkeypatch.setattr(pops, "PIECES_MAX", 7)
+    got = []
+    while (reply := core.pop(100)).deliveries:
+        assert len(reply.deliveries) <= 7
+        got += [bytes(payload) for each in reply.deliveries for payload in each.payloads()]
+    assert got == [b"%d" % number for number in range(30)]
+
+
+@pytest.mark.parametrize("start", range(0, 12, 3))
+def test_any_stretch_of_a_merged_segment_has_its_own_times(start: int) -> None:
+    core = filled(14)
+    times = {offset: at for offset, at, _ in read(core)}
+    merged(core)
+    (segment, *_) = partition_of(core).log.segments
+    assert segment.count == 12
+    for count in range(1, 12 - start + 1):
+        pieces = list(logs.by_run(segment, start, count))
+        found = {each.offset + at: each.created_at for each in pieces for at in range(each.count)}
+        assert found == {offset: times[offset] for offset in range(start, start + count)}

@@ -14,9 +14,9 @@ from tests.serving import Server, pull_all, push, refused
 DONE, USAGE, SERVER, DAMAGE = 0, 1, 2, 5
 
 
-def penstock(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def penstock(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "penstock", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=cwd)
 
 
 def reports(directory: Path) -> dict[str, dict[str, object]]:
@@ -81,6 +81,69 @@ def test_ids_given_out_after_a_backup_are_not_given_out_again_by_its_restored_co
         assert refused(client.ask({"cmd": "ACK", "id": lost}), "conflict")
 
 
+def test_two_copies_of_one_backup_give_out_different_ids_and_leases(tmp_path: Path) -> None:
+    backup = tmp_path / "backup"
+    with Server() as server, server.connect() as client:
+        push(client, "q", "before")
+        assert client.ask({"cmd": "BACKUP", "directory": str(backup)})["ok"]
+    ids, leases = set(), set()
+    for data in (tmp_path / "one", tmp_path / "two"):
+        assert penstock("restore", backup, "--data", data).returncode == DONE
+        with Server("--data", str(data)) as server, server.connect() as client:
+            ids.add(push(client, "q", "after"))
+            leases.add(client.ask({"cmd": "PULLB", "queue": "q", "count": 9, "compact": True})["lease"])
+    assert len(ids) == len(leases) == 2
+
+
+@pytest.mark.parametrize("name", ["data", "data/deeper", ".", "link"])
+def test_a_backup_is_restored_into_any_directory_that_is_new_or_empty(tmp_path: Path, name: str) -> None:
+    backup, here = tmp_path / "backup", tmp_path / "here"
+    with Server() as server, server.connect() as client:
+        push(client, "q", 1)
+        assert client.ask({"cmd": "BACKUP", "directory": str(backup)})["ok"]
+    here.mkdir()
+    if name == "link":
+        (tmp_path / "elsewhere").mkdir()
+        (here / "link").symlink_to(tmp_path / "elsewhere")
+    done = penstock("restore", backup, "--data", name, cwd=here)
+    assert done.returncode == DONE, done.stderr
+    with Server("--data", str(here / name)) as server, server.connect() as client:
+        assert pull_all(client, "q") == [1]
+
+
+def test_a_restore_that_fails_leaves_nothing_behind(tmp_path: Path, filled: Path) -> None:
+    (filled / "db" / "CURRENT").unlink()
+    data = tmp_path / "restored"
+    assert penstock("restore", filled, "--data", data).returncode == USAGE
+    assert not data.exists()
+
+
+def test_repair_leaves_the_directory_of_a_running_server_alone(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with Server("--data", str(data)) as server, server.connect() as client:
+        push(client, "q", 1)
+        before = (data / "FORMAT").read_bytes()
+        done = penstock("repair", data, "--accept-loss")
+        assert done.returncode == USAGE
+        assert "in use" in done.stderr
+        assert (data / "FORMAT").read_bytes() == before
+        push(client, "q", 2)
+    with Server("--data", str(data)) as server, server.connect() as client:
+        assert pull_all(client, "q") == [1, 2]
+
+
+def test_payloads_whose_file_is_gone_are_damaged_and_nothing_else_is(filled: Path) -> None:
+    with Server("--data", str(filled)) as server, server.connect() as client:
+        push(client, "third", "c")
+    blob = max((filled / "db").glob("*.blob"), key=lambda path: path.stat().st_size)
+    blob.unlink()
+    assert penstock("verify", filled).returncode == DAMAGE
+    with Server("--data", str(filled)) as server, server.connect() as client:
+        assert client.ask({"cmd": "PULL", "queue": "first", "timeout": 0})["code"] == "damaged"
+        assert pull_all(client, "third") == ["c"]
+        push(client, "first", "d")
+
+
 def test_a_backup_into_a_directory_that_exists_is_refused_and_leaves_it_alone(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     with Server() as server, server.connect() as client:
@@ -89,7 +152,8 @@ def test_a_backup_into_a_directory_that_exists_is_refused_and_leaves_it_alone(tm
         assert refused(client.ask({"cmd": "BACKUP", "directory": "relative"}), "invalid", "directory")
         # Even the server's owner can't make a directory below a file.
         (tmp_path / "file").touch()
-        assert refused(client.ask({"cmd": "BACKUP", "directory": str(tmp_path / "file" / "x")}), "conflict")
+        for place in (tmp_path / "file" / "x", Path("/"), tmp_path / ("x" * 300), server.data / "db" / "x"):
+            assert refused(client.ask({"cmd": "BACKUP", "directory": str(place)}), "conflict"), place
     assert list((tmp_path / "there").iterdir()) == []
 
 

@@ -73,6 +73,7 @@ class Node:
         self.durability = store.durability
         self._store = store
         self._lost = lost
+        self._is_lost = False
         self._unsynced = False
         """Whether something is kept that a power loss would take."""
         self._sync_timer: TimerHandle | None = None
@@ -301,8 +302,9 @@ class Node:
     def _tell_lost(self, error: Lost) -> None:
         """The store can't be written any more: say so, once."""
         self._break("the store can't be written any more by this process; it has to be started again")
-        self._lost(str(error))
-        self._lost = lambda why: None
+        if not self._is_lost:
+            self._is_lost = True
+            self._lost(str(error))
 
     def _sync(self) -> None:
         """What was confirmed as ``os`` has waited long enough."""
@@ -364,6 +366,8 @@ class Node:
 
     def _plan_reload(self) -> None:
         """Reload at once after a first failure; after several in a row, in a while."""
+        if self._is_lost:
+            return
         if self._failed_in_a_row <= 1:
             self._reload()
         elif self._reload_timer is None:
@@ -376,9 +380,11 @@ class Node:
         try:
             self._engine = self._load(down_ms=self._clock() - self._broken_at)
         except Exception as error:
-            logger.error("reload failed, next try in %g s: %s", RELOAD_RETRY_S, error)
             if isinstance(error, Lost):
+                logger.error("reload failed: %s", error)
                 self._tell_lost(error)
+                return
+            logger.error("reload failed, next try in %g s: %s", RELOAD_RETRY_S, error)
             self._failed_in_a_row += 2
             self._plan_reload()
             return
