@@ -4,9 +4,10 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 STEPS  ?= 1000000
 SEED   ?= 1
 CYCLES ?= 200
+RUNS   ?= 1000
 BIN    := .venv/bin
 
-.PHONY: help setup serve test check format sim crash bench lock clean
+.PHONY: help setup serve test check format sim crash faults bench lock clean
 
 help:           ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -52,6 +53,10 @@ sim: setup      ## random lives against the model: make sim STEPS=1000000 SEED=7
 
 crash: setup    ## kill -9 the real server under load, again and again: make crash CYCLES=200 SEED=1
 	@$(BIN)/python -m tests.crash.harness --cycles $(CYCLES) --seed $(SEED)
+
+faults: setup   ## power losses and bit flips under the store: make faults RUNS=1000 SEED=1
+	@$(BIN)/python -m tests.store.power --runs $$(($(RUNS) / 3 + 1)) --seed $(SEED)
+	@$(BIN)/python -m tests.store.flips --flips $(RUNS) --seed $(SEED)
 
 bench: .venv/bench.txt   ## figures of this machine, side by side with a peer
 	@$(BIN)/python -m bench.core

@@ -1,11 +1,18 @@
 """A flipped bit is told, or harmless: no silent loss, no other bytes, no hang and no crash."""
 
+from pathlib import Path
+
 import pytest
 
+from penstock.core import records
+from penstock.core.records import Commit
+from penstock.store.base import StoreError
+from penstock.store.rocks import RocksStore
 from tests.store import faults, flips
 from tests.store.flips import GOOD, Flip
 
 SEED = 1
+PREFIX = records.prefix(1, 1)
 
 
 def test_a_hundred_flipped_bits_are_told_or_harmless() -> None:
@@ -48,3 +55,41 @@ def _told(pattern: str, records: slice, byte: int, bit: int) -> None:
         chosen = [Flip(f"db/{file.name}", length + byte, bit) for length in lengths[records]]
         bad = [each for each in flips.try_all(home, chosen) if each[1].kind not in GOOD]
         assert not bad, bad
+
+
+@pytest.mark.parametrize("pattern", ["*.sst", "*.blob"])
+def test_a_damaged_file_that_rocksdb_would_rewrite_stops_nobody_for_long(
+    tmp_path: Path, pattern: str
+) -> None:
+    """RocksDB takes no more writes once a compaction has met damage; opened again, it compacts no more."""
+    store = RocksStore(tmp_path)
+    store.shards(1)
+    epoch = store.claim(0).epoch
+    for number in range(3):
+        _some(store, epoch, number)
+    store.close()
+    file = sorted((tmp_path / "db").glob(pattern))[0]
+    content = bytearray(file.read_bytes())
+    content[len(content) // 3] ^= 1
+    file.write_bytes(content)
+    store = RocksStore(tmp_path)
+    epoch, failures = store.claim(0).epoch, 0
+    for number in range(12):
+        try:
+            _some(store, epoch, number)
+        except StoreError:
+            failures += 1
+            epoch = store.claim(0).epoch
+    assert failures <= 1
+    last = records.body_key(PREFIX, 11_000)
+    assert store.bodies([last]) == [bytes(500)]
+    store.close()
+
+
+def _some(store: RocksStore, epoch: int, number: int) -> None:
+    """Commits of keys that are overwritten again and again, in a file of their own."""
+    for at in range(200):
+        puts = [(PREFIX + b"c%d%06d" % (number % 2, at), bytes(50))]
+        bodies = [(records.body_key(PREFIX, number * 1_000 + at), bytes(500))]
+        store.commit([Commit(0, epoch, 1, puts, [], bodies)], sync=False)
+    store._flush(wait=True)

@@ -24,6 +24,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 from msgspec import msgpack
 from rocksdict import (
@@ -57,6 +58,7 @@ MEMTABLE_BYTES = 64 * 1024 * 1024
 """Bytes written before they go from memory to files, and a new log begins."""
 NEVER_BYTES = 4 * 1024 * 1024 * 1024
 """Where RocksDB would do so by itself."""
+NEVER_FILES = 1 << 30
 CACHE_BYTES = 32 * 1024 * 1024
 STALL_WAIT_S = 0.002
 STALL_WAITS = 30_000
@@ -125,6 +127,8 @@ class RocksStore(RocksReader):
         """Why this process must not write any more."""
         self._failed = False
         """A write failed: RocksDB takes no more until it is opened again."""
+        self._compacts = True
+        """Whether RocksDB rewrites its files; not once it has met a damaged one, which stops all writes."""
         self._intents = 0
         self._patience = threading.Event()
         """Never set; waiting for it is how the committer's thread waits."""
@@ -148,7 +152,8 @@ class RocksStore(RocksReader):
     # Opening and closing.
 
     def _open(self) -> None:
-        super().__init__(*open_db(self._directory / "db", new=self._format is None))
+        path = self._directory / "db"
+        super().__init__(*open_db(path, new=self._format is None, compacts=self._compacts))
         self._body_family = self._db.get_column_family_handle(BODIES)
         self._failed = False
         self._unflushed = 0
@@ -171,7 +176,7 @@ class RocksStore(RocksReader):
         if self._lost is None and not self._failed:
             try:
                 self._flush(wait=True)
-            except Exception as error:  # the log has it all; the next open takes longer
+            except StoreError as error:  # the log has it all; the next open takes longer
                 logger.error("memory could not be written to files: %s", error)
         self._close()
 
@@ -288,10 +293,16 @@ class RocksStore(RocksReader):
                 return
             except Exception as error:
                 if not str(error).startswith("Result incomplete"):
-                    self._failed = True
-                    raise StoreError(str(error)) from None
+                    self._fail(str(error))
             self._patience.wait(STALL_WAIT_S)
         raise StoreError("RocksDB is behind with its files for a minute: the disk is too slow")
+
+    def _fail(self, why: str) -> NoReturn:
+        self._failed = True
+        if why.startswith("Corruption"):
+            self._compacts = False
+            logger.error("a file is damaged, so files are not compacted any more: %s", why)
+        raise StoreError(why) from None
 
     def _flush(self, *, wait: bool) -> None:
         """Have what is in memory written to files, and begin a new log.
@@ -300,8 +311,11 @@ class RocksStore(RocksReader):
         power loss could then take the middle. So it is done here, when everything is synced.
         """
         self._unflushed = 0
-        self._bodies.flush(wait)
-        self._db.flush(wait)
+        try:
+            self._bodies.flush(wait)
+            self._db.flush(wait)
+        except Exception as error:
+            self._fail(str(error))
 
     # The two calls that reach the disk; tests put faults in their place.
 
@@ -351,6 +365,7 @@ def open_db(
     new: bool = False,
     read_only: bool = False,
     recovery: DBRecoveryMode = REFUSE_DAMAGE,
+    compacts: bool = True,
 ) -> tuple[Rdict, Rdict]:
     """The database, and its bodies; ``CantOpen`` says why not."""
     access = AccessType.read_only(False) if read_only else AccessType.read_write()
@@ -359,9 +374,14 @@ def open_db(
         if at is not None:
             raise CantOpen(_why(path, f"Corruption: {log.name} is not a log at byte {at}"))
     try:
-        options = _options(new)
+        options, body_options = _options(new), _body_options()
         options.set_wal_recovery_mode(recovery)
-        db = Rdict(str(path), options, {BODIES: _body_options()}, access)
+        if not compacts:
+            for each in (options, body_options):
+                each.set_disable_auto_compactions(True)
+                each.set_level_zero_slowdown_writes_trigger(NEVER_FILES)
+                each.set_level_zero_stop_writes_trigger(NEVER_FILES)
+        db = Rdict(str(path), options, {BODIES: body_options}, access)
         return db, db.get_column_family(BODIES)
     except Exception as error:
         raise CantOpen(_why(path, str(error))) from None
