@@ -18,6 +18,7 @@ setup: .venv/installed.txt   ## make .venv with everything in it (once)
 .venv/installed.txt: requirements/dev.txt pyproject.toml
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11"; exit 1; }
+	@echo "setting up .venv, once: a minute or so" >&2
 	@if command -v uv >/dev/null; then \
 	  set -e; uv venv --quiet --allow-existing --python $(PYTHON) .venv; \
 	  uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements/dev.txt; \

@@ -225,7 +225,7 @@ async def pop_through(path: Path, messages: int) -> None:
                 await caller.ask(Ack("default", reply.lease))
             return count
 
-        total, took = await flow(4, lambda: empty, pop)
+        total, took = await flow(2, lambda: empty, pop)
         print(
             f"  popped and acked all {total / 1e6:.1f} M in batches of 10,000:"
             f" {total / took / 1e6:.2f} M msg/s; {watch.take()}; {resident()}"
@@ -293,7 +293,7 @@ def main() -> None:
     print("stores: RocksDB, fsync before every answer", flush=True)
     wanted = [given.only] if given.only else PARTS
     if "pushes" in wanted:
-        run(pushes(10_000, 4, given.seconds, given.gigabytes))
+        run(pushes(10_000, 2, given.seconds, given.gigabytes))
         run(pushes(100, 32, given.seconds, 0))
     if "singles" in wanted:
         run(group_commit(min(given.seconds, 5)))

@@ -71,6 +71,9 @@ async def _serve(settings: Settings, out: TextIO) -> None:
         stop.set()
 
     store = _open(settings)
+    shards = store.shards(settings.shards)
+    if shards != settings.shards:
+        logger.warning("the store was made with %d shards, and keeps them", shards)
     try:
         node = Node(
             store,

@@ -11,7 +11,7 @@ import pytest
 
 from tests.serving import Server, pull_all, push, refused
 
-DONE, USAGE, SERVER, DAMAGE = 0, 1, 2, 5
+DONE, USAGE, SERVER, NOTHING, DAMAGE = 0, 1, 2, 4, 5
 
 
 def penstock(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -118,6 +118,23 @@ def test_a_restore_that_fails_leaves_nothing_behind(tmp_path: Path, filled: Path
     assert not data.exists()
 
 
+def test_repair_has_nothing_to_do_where_nothing_is_damaged(filled: Path) -> None:
+    before = {path: path.read_bytes() for path in filled.glob("**/*") if path.name in ("FORMAT", "CURRENT")}
+    assert penstock("repair", filled, "--accept-loss").returncode == NOTHING
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_a_backup_can_be_looked_at_without_writing_to_it(tmp_path: Path) -> None:
+    backup = tmp_path / "backup"
+    with Server() as server, server.connect() as client:
+        push(client, "q", 1)
+        assert client.ask({"cmd": "BACKUP", "directory": str(backup)})["ok"]
+    before = sorted(path.name for path in backup.glob("**/*"))
+    assert penstock("verify", backup).returncode == DONE
+    assert sorted(path.name for path in backup.glob("**/*")) == before
+    assert penstock("restore", backup, "--data", backup / "sub").returncode == USAGE
+
+
 def test_repair_leaves_the_directory_of_a_running_server_alone(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with Server("--data", str(data)) as server, server.connect() as client:
@@ -165,9 +182,12 @@ def test_a_server_without_a_store_has_nothing_to_back_up(tmp_path: Path) -> None
 
 def test_restore_refuses_what_is_no_backup_and_a_directory_in_use(filled: Path, tmp_path: Path) -> None:
     assert penstock("restore", tmp_path, "--data", tmp_path / "x").returncode == USAGE
-    done = penstock("restore", filled, "--data", filled)
-    assert done.returncode == USAGE
-    assert "not empty" in done.stderr
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    for place, why in ((filled, "inside the backup"), (tmp_path / "full", "not empty")):
+        done = penstock("restore", filled, "--data", place)
+        assert done.returncode == USAGE
+        assert why in done.stderr
 
 
 def test_verify_counts_what_is_there(filled: Path) -> None:
@@ -201,16 +221,18 @@ def test_a_damaged_segment_stops_neither_the_rest_of_its_queue_nor_another(fille
     blob_flipped(filled)
     with Server("--data", str(filled)) as server, server.connect() as client:
         assert pull_all(client, "second") == ["a", "b"]
-        read = 0
+        read = errors = 0
         while True:
             reply = client.ask(
-                {"cmd": "PULLB", "queue": "first", "count": 10_000, "compact": True, "timeout": 0}
+                {"cmd": "PULLB", "queue": "first", "count": 1_000, "compact": True, "timeout": 0}
             )
             if reply["ok"] and not reply["runs"]:
                 break
             assert reply["ok"] or reply["code"] == "damaged"
+            errors += not reply["ok"]
             read += sum(len(run["messages"]) for run in reply.get("runs", ()))
         assert 50_000 < read < 100_000
+        assert errors <= 1, "a damaged segment is met once, not message by message"
 
 
 def test_verify_refuses_a_directory_that_a_server_has_open(tmp_path: Path) -> None:
@@ -240,6 +262,7 @@ def test_a_damaged_log_is_refused_until_it_is_repaired_and_what_came_before_stay
     assert "is damaged" in done.stderr
     assert "repair" in done.stderr
     assert log.read_bytes() == damaged
+    assert penstock("verify", crashed).returncode == DAMAGE
     assert penstock("repair", crashed).returncode == USAGE
     assert penstock("repair", crashed, "--accept-loss").returncode == DONE
     with Server("--data", str(crashed)) as server, server.connect() as client:

@@ -73,6 +73,8 @@ class Node:
         self.durability = store.durability
         self._store = store
         self._lost = lost
+        self._told: set[int] = set()
+        """Names of damaged bodies that were spoken of: once each is enough."""
         self._is_lost = False
         self._unsynced = False
         """Whether something is kept that a power loss would take."""
@@ -285,8 +287,10 @@ class Node:
         if left is not reply:
             assert isinstance(reply, Popped | Log)
             for each in look.absent(reply):
-                place = (each.queue.name, each.queue.tenant, each.segment.base, each.segment.end)
-                logger.error("damaged: queue %s of tenant %s, offsets %d up to %d", *place)
+                if each.segment.body_name not in self._told:
+                    self._told.add(each.segment.body_name)
+                    place = (each.queue.name, each.queue.tenant, each.segment.base, each.segment.end)
+                    logger.error("damaged: queue %s of tenant %s, offsets %d up to %d", *place)
             if isinstance(reply, Popped):
                 self._engine.put_off(reply)
         return left
@@ -297,7 +301,7 @@ class Node:
         logger.error("commit failed: %s", error)
         if isinstance(error, Lost):
             self._tell_lost(error)
-        self._break("the store could not keep a commit; nothing of it was carried out")
+        self._break(f"{_cause(error)}; nothing of this was carried out")
 
     def _tell_lost(self, error: Lost) -> None:
         """The store can't be written any more: say so, once."""
@@ -331,6 +335,8 @@ class Node:
     def _back_up(self, asker: Asker, ticket: Ticket, command: Backup) -> None:
         def done(outcome: Exception | None) -> None:
             reply: Reply | PenstockError = BackedUp(command.directory)
+            if outcome is None:
+                logger.info("backed up to %s", command.directory)
             if isinstance(outcome, StoreError):
                 reply = Conflict(str(outcome))
             elif outcome is not None:
@@ -385,6 +391,7 @@ class Node:
                 self._tell_lost(error)
                 return
             logger.error("reload failed, next try in %g s: %s", RELOAD_RETRY_S, error)
+            self._broken = f"{_cause(error)}; nothing of this was carried out"
             self._failed_in_a_row += 2
             self._plan_reload()
             return
@@ -469,6 +476,13 @@ def _counting(scan: engines.Scan) -> engines.Scan:
                 logger.info("loading: %d records so far", seen)
 
     return counted
+
+
+def _cause(error: Exception) -> str:
+    """What a client is told of a store that failed: not its paths."""
+    if "No space left" in str(error):
+        return "the server's disk is full"
+    return "the server's store could not keep a commit"
 
 
 def _down(claim: Claim, now: int) -> int:

@@ -17,7 +17,7 @@ from penstock import __version__, app, config
 from penstock.client.wire import Disconnected, Wire
 from penstock.core.errors import Damaged, Denied, PenstockError
 from penstock.core.verify import Report, verify
-from penstock.store.base import StoreError
+from penstock.store.base import Broken, StoreError
 from penstock.store.files import looking_at, repair, restore
 
 DONE, USAGE, SERVER, DENIED, NOTHING, DAMAGE = range(6)
@@ -41,8 +41,8 @@ def main(arguments: list[str] | None = None) -> int:
         code: int = given.run(given, sys.stdout)
     except config.BadSettings as error:
         return _fail(USAGE, *error.problems)
-    except Damaged as error:
-        return _fail(DAMAGE, error.message)
+    except (Damaged, Broken) as error:
+        return _fail(DAMAGE, str(error))
     except (CliError, StoreError) as error:
         return _fail(USAGE, str(error))
     except (app.CantStart, app.CantGoOn, Disconnected) as error:
@@ -160,6 +160,7 @@ def _add_push(commands: Any) -> None:
     parser.add_argument("queue", metavar="QUEUE")
     parser.add_argument("payloads", metavar="PAYLOAD", nargs="+")
     parser.add_argument("--partition", default="default", help="the lane they go to (default: default)")
+    parser.add_argument("--durability", help="what they must survive: fsync or os (default: the queue's)")
     _asks_server(parser)
 
 
@@ -170,7 +171,13 @@ def _push(given: argparse.Namespace, out: TextIO) -> int:
     count = 0
     with Wire(given.server) as wire:
         for batch in _batches(_checked(payloads)):
-            reply = wire.ask("PUSHB", queue=given.queue, messages=batch, partition=given.partition)
+            reply = wire.ask(
+                "PUSHB",
+                queue=given.queue,
+                messages=batch,
+                partition=given.partition,
+                durability=given.durability,
+            )
             count += reply["count"]
             if given.json:
                 _print_json(out, {key: reply[key] for key in ("first", "count", "durability")})
@@ -417,7 +424,9 @@ def _repair(given: argparse.Namespace, out: TextIO) -> int:
             "what came after the damage is lost for good, although it was confirmed;"
             " copy the directory first, then say --accept-loss"
         )
-    repair(given.data, random.random())
+    if not repair(given.data, random.random()):
+        print(f"{given.data} opens as it is; nothing was done", file=out)
+        return NOTHING
     print(f"{given.data} opens again; see what is left: penstock verify {given.data}", file=out)
     return DONE
 

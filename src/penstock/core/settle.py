@@ -7,6 +7,7 @@ one failure more. An ack only takes messages out of their lease; nothing else sa
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
+from heapq import heapify
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -120,6 +121,30 @@ def put_off(shard: Shard, lease: Lease, lacking: list[Delivery]) -> None:
         for part in parts:
             run = part.run
             _reschedule(shard, lease, run, run.first + part.at, part.length, DAMAGED, run.expires_at)
+    for each in lacking:
+        _step_over(shard, lease, each)
+
+
+def _step_over(shard: Shard, lease: Lease, lacking: Delivery) -> None:
+    """Put off the rest of a damaged segment too, so that nobody meets it message by message."""
+    segment, due_at = lacking.segment, lacking.expires_at
+    track = lease.group.tracks[lease.queue.partitions[lacking.partition].key]
+    put_off = [
+        run
+        for run in track.schedule
+        if run.due_at < due_at and run.first >= segment.base and run.first + run.count <= segment.end
+    ]
+    for run in put_off:
+        track.schedule.remove(run)
+        shard.unschedule(lease.queue, lease.group, track, run)
+    heapify(track.schedule)
+    for run in put_off:
+        shard.schedule(lease.queue, lease.group, track, replace(run, due_at=due_at))
+    if segment.base < track.cursor < segment.end:
+        rest = Scheduled(due_at, track.cursor, segment.end - track.cursor, 0, 0, DAMAGED)
+        track.cursor = segment.end
+        shard.touch_track(track)
+        shard.schedule(lease.queue, lease.group, track, rest)
 
 
 def _short(error: str | None) -> str:

@@ -25,6 +25,10 @@ class CantOpen(StoreError):
     """The store can't be opened, why, and what to do about it."""
 
 
+class Broken(CantOpen):
+    """The store can't be opened because it is damaged."""
+
+
 class Claim(Struct, frozen=True):
     """A shard is ours, until the next claim."""
 

@@ -1,6 +1,5 @@
 """What can be done with a data directory while no server has it open: look at it, put a backup in place."""
 
-import errno
 import fcntl
 import os
 import shutil
@@ -11,12 +10,13 @@ from pathlib import Path
 from penstock.core.limits import NUMBERS_MAX
 from penstock.store import format as formats
 from penstock.store import wal
-from penstock.store.base import CantOpen
+from penstock.store.base import Broken, CantOpen
 from penstock.store.format import Format
 from penstock.store.rocks import DROP_AFTER_DAMAGE, IN_USE, RocksReader, open_db
 
-SKIPS = 256
-"""How often a directory can be restored, and more: each time passes over a part of the numbers there are."""
+SKIP = 4096
+"""Names passed over after a restore, and up to as many more by chance: more than a shard gives out between
+two backups, and few enough that ids stay below 2**53 for a while."""
 
 
 @contextmanager
@@ -41,16 +41,18 @@ def _format_of(directory: Path) -> Format:
 @contextmanager
 def _alone(directory: Path) -> Iterator[None]:
     """No server has the directory open, nor can it meanwhile."""
+    file = directory / "db" / "LOCK"
+    if not file.exists():  # a backup that was never served
+        yield
+        return
     try:
-        lock = (directory / "db" / "LOCK").open("ab")
+        writable = os.access(file, os.W_OK)
+        lock = file.open("r+b" if writable else "rb")
     except OSError as error:
-        if error.errno == errno.EROFS:  # nobody can write here
-            yield
-            return
-        raise CantOpen(f"{directory} can't be opened: {error.strerror}") from None
+        raise CantOpen(f"{file} can't be opened: {error.strerror}") from None
     with lock:
         try:
-            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(lock, (fcntl.LOCK_EX if writable else fcntl.LOCK_SH) | fcntl.LOCK_NB)
         except OSError:
             raise CantOpen(f"{directory} {IN_USE}, or take a backup of it") from None
         yield
@@ -65,6 +67,8 @@ def restore(backup: Path, directory: Path, chance: float, progress: Callable[[in
     """
     format = _format_of(backup)
     with looking_at(backup):  # it opens, and nobody writes to it
+        if directory.resolve().is_relative_to(backup.resolve()):
+            raise CantOpen(f"{directory} is inside the backup; name another")
         try:
             directory.mkdir(parents=True, exist_ok=True)
             if any(directory.iterdir()):
@@ -78,8 +82,8 @@ def restore(backup: Path, directory: Path, chance: float, progress: Callable[[in
 
 def _passing_over(format: Format, chance: float) -> Format:
     """The format of a directory that has forgotten names it gave out."""
-    part = max(NUMBERS_MAX // format.shards // SKIPS, 1)
-    return Format(format.shards, format.restored + 1, part // 2 + int(part // 2 * chance) + 1)
+    skip = min(SKIP, max(NUMBERS_MAX // format.shards // 256, 1))
+    return Format(format.shards, format.restored + 1, skip + int(skip * chance))
 
 
 def _copy_all(source: Path, target: Path, progress: Callable[[int, int], None]) -> None:
@@ -105,13 +109,18 @@ def _copy(source: Path, target: Path) -> None:
         os.fsync(new.fileno())
 
 
-def repair(directory: Path, chance: float) -> None:
+def repair(directory: Path, chance: float) -> bool:
     """Make a directory whose log is damaged open again, with what was kept before the damage.
 
-    What came after is gone for good, although it was confirmed. As after a restore, no name of it is given
-    out again.
+    False if it opens as it is, and nothing was done. What came after the damage is gone for good, although it
+    was confirmed. As after a restore, no name of it is given out again.
     """
     format = _format_of(directory)
+    try:
+        with looking_at(directory):
+            return False
+    except Broken:
+        pass
     with _alone(directory):
         formats.write(directory, _passing_over(format, chance))
         _cut_logs(directory / "db")
@@ -119,6 +128,7 @@ def repair(directory: Path, chance: float) -> None:
         bodies.flush(True)
         db.flush(True)
         RocksReader(db, bodies).close()
+    return True
 
 
 def _cut_logs(db: Path) -> None:

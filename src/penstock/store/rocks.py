@@ -47,7 +47,7 @@ from penstock.core.limits import SEGMENT_BYTES_MAX
 from penstock.core.records import Commit, Record, is_body
 from penstock.store import format as formats
 from penstock.store import wal
-from penstock.store.base import CantOpen, Claim, Fenced, Lost, StoreError
+from penstock.store.base import Broken, CantOpen, Claim, Fenced, Lost, StoreError
 from penstock.store.format import Format
 
 logger = logging.getLogger("penstock.store")
@@ -147,12 +147,15 @@ class RocksStore(RocksReader):
             self._undo_intents()
         except Damaged as error:
             self._close()
-            raise CantOpen(f"{directory} is damaged: {error.message}. Restore a backup") from None
+            raise Broken(f"{directory} is damaged: {error.message}. Restore a backup") from None
 
     # Opening and closing.
 
     def _open(self) -> None:
         path = self._directory / "db"
+        unread = sum(log.stat().st_size for log in path.glob("*.log"))
+        if unread:
+            logger.info("not closed cleanly: %d bytes of log are read again", unread)
         super().__init__(*open_db(path, new=self._format is None, compacts=self._compacts))
         self._body_family = self._db.get_column_family_handle(BODIES)
         self._failed = False
@@ -372,7 +375,7 @@ def open_db(
     for log in sorted([*path.glob("*.log"), *path.glob("MANIFEST-*")]):
         at = wal.damaged_at(log)
         if at is not None:
-            raise CantOpen(_why(path, f"Corruption: {log.name} is not a log at byte {at}"))
+            raise Broken(_why(path, f"Corruption: {log.name} is not a log at byte {at}"))
     try:
         options, body_options = _options(new), _body_options()
         options.set_wal_recovery_mode(recovery)
@@ -384,7 +387,8 @@ def open_db(
         db = Rdict(str(path), options, {BODIES: body_options}, access)
         return db, db.get_column_family(BODIES)
     except Exception as error:
-        raise CantOpen(_why(path, str(error))) from None
+        kind = Broken if str(error).startswith("Corruption") else CantOpen
+        raise kind(_why(path, str(error))) from None
 
 
 def _why(path: Path, said: str) -> str:
@@ -394,7 +398,8 @@ def _why(path: Path, said: str) -> str:
     if said.startswith("Corruption"):
         return (
             f"{where} is damaged and was left as it is: {said}. Nothing was dropped. "
-            f"Restore a backup; or, to go on without what came after the damage, penstock repair"
+            f"Restore a backup; or, to go on without what came after the damage, copy {where}, then:"
+            f" penstock repair {where} --accept-loss"
         )
     if "does not exist" in said:
         return f"{where} has lost its database: {said}. Restore a backup"
