@@ -156,9 +156,10 @@ def main() -> None:
     given = parser.parse_args()
     figures = run(given.cycles, given.seed, lambda line: sys.stdout.write(line + "\n"))
     sys.stdout.write(
-        f"{figures.cycles} kills of a server that had answered {figures.answers:,} requests: nothing confirmed"
-        f" was lost, nothing settled came back.\n{figures.messages:,} messages kept, {figures.acked:,} acks."
-        f" {figures.unknown:,} pushes were never answered; {figures.unknown_kept:,} of them were kept, whole.\n"
+        f"{figures.cycles} kills, {figures.answers:,} requests answered before:"
+        f" nothing confirmed was lost, nothing settled came back.\n"
+        f"{figures.messages:,} messages kept, {figures.acked:,} acks; of {figures.unknown:,} pushes that were"
+        f" never answered {figures.unknown_kept:,} were kept, whole.\n"
     )
 
 
