@@ -76,6 +76,7 @@ class Node:
         self._told: set[int] = set()
         """Names of damaged bodies that were spoken of: once each is enough."""
         self._is_lost = False
+        self._closed = False
         self._unsynced = False
         """Whether something is kept that a power loss would take."""
         self._sync_timer: TimerHandle | None = None
@@ -234,7 +235,7 @@ class Node:
     def _flush(self) -> None:
         """Keep what has formed; while a group is being kept, the next goes on forming."""
         self._flush_planned = False
-        if self._committer.busy:
+        if self._committer.busy or self._closed:
             return
         self._serve_woken()
         group, self._forming = self._forming, []
@@ -449,6 +450,9 @@ class Node:
 
     def close(self) -> None:
         """Keep what is left and let go of the store. Nothing may be asked after this."""
+        if self._closed:
+            return
+        self._closed = True
         for timer in (self._timer, self._reload_timer, self._sync_timer):
             if timer is not None:
                 timer.cancel()
