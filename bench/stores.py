@@ -22,6 +22,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import uvloop
+from tests.store.faults import Faulty
 
 from bench.wire import best as best_over_tcp
 from bench.wire import framed, redis, running_penstock
@@ -36,12 +37,12 @@ PAYLOAD = b'{"to":"user@example.com","subject":"hi","n":%06d}'
 LONG = b'{"to":"user@example.com","subject":"' + b"x" * 50 + b'","n":%07d}'
 
 
-class SlowDisk(RocksStore):
+class SlowDisk(Faulty):
     """Every sync takes 2 ms more, as on a disk that is not cached."""
 
-    def _sync_log(self) -> None:
-        super()._sync_log()
-        time.sleep(0.002)
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.sync_wait_s = 0.002
 
 
 class Caller:

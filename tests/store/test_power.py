@@ -1,5 +1,6 @@
-"""What was synced survives power loss, and the rest is lost from its end. ``make crash`` plays more lives."""
+"""What was synced survives power loss, the rest is lost from its end. ``make faults`` plays more lives."""
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from penstock.core.shard import Shard
 from penstock.store import rocks
 from penstock.store.rocks import RocksStore
 from tests.store import power
+from tests.store.faults import PowerCut
 
 LIVES = 40
 """Of three power losses each."""
@@ -57,3 +59,37 @@ def test_a_log_is_synced_before_the_next_one_is_written(
             body = (records.body_key(power.PREFIX, number), bytes(100_000))
             store.commit([Commit(0, epoch, number, [], [], [body])], sync=False)
             assert not store.torn(), "a closed log is not synced, and the next one is written"
+
+
+class Strict(PowerCut):
+    """A store that may begin a new log only when everything in the old one is synced."""
+
+    def _flush(self, *, wait: bool) -> None:
+        assert all(self._synced.get(name, 0) == size for name, size in self._sizes().items())
+        super()._flush(wait=wait)
+
+
+def test_a_backup_begins_a_new_log_only_when_everything_is_synced(tmp_path: Path) -> None:
+    store = Strict(tmp_path / "data")
+    store.shards(1)
+    epoch = store.claim(0).epoch
+    store.sync()
+    over = threading.Event()
+
+    def write() -> None:
+        number = 0
+        while not over.is_set():
+            number += 1
+            body = (records.body_key(power.PREFIX, number), bytes(1_000))
+            store.commit([Commit(0, epoch, number, [], [], [body])], sync=False)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for number in range(5):
+            store.backup(str(tmp_path / f"backup {number}"))
+    finally:
+        over.set()
+        writer.join()
+    store.sync()
+    store.close()

@@ -9,8 +9,8 @@ import logging
 from collections.abc import Callable
 
 from penstock.broker.committer import Committer
+from penstock.broker.shelf import read_bodies
 from penstock.core import merge as merges
-from penstock.core import records
 from penstock.core.engine import Engine
 from penstock.core.merge import Joined, Merge
 from penstock.store.base import Store
@@ -48,15 +48,13 @@ class Merger:
     def _join(self, merge: Merge) -> Joined | None:
         """Runs in a thread: sealed segments never change."""
         absent = merge.absent()
-        keys = [records.body_key(merge.queue.prefix, each.body_name) for each in absent]
-        read = dict(zip((each.body_name for each in absent), self._store.bodies(keys), strict=True))
-        bodies = []
-        for each in merge.parts:
-            body = each.body if each.body is not None else read.get(each.body_name)
-            if not isinstance(body, bytes) or not records.is_whole(body, each.count, each.size):
+        bodies = {each.body_name: each.body for each in merge.parts}
+        read = read_bodies(self._store, [(merge.queue, each) for each in absent])
+        for segment, body in zip(absent, read, strict=True):
+            if not isinstance(body, bytes):
                 return None
-            bodies.append(body)
-        return merges.join(merge, bodies)
+            bodies[segment.body_name] = body
+        return merges.join(merge, [body for body in bodies.values() if body is not None])
 
     def _apply(self, merge: Merge, joined: Joined | Exception | None) -> None:
         if isinstance(joined, Exception):

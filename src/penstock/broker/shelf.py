@@ -19,7 +19,7 @@ from penstock.core.commands import Log, Popped, Reply
 from penstock.core.errors import Damaged, PenstockError
 from penstock.core.look import Absent
 from penstock.core.model import Log as PartitionLog
-from penstock.core.model import Segment
+from penstock.core.model import Queue, Segment
 from penstock.store.base import Store
 
 logger = logging.getLogger("penstock.bodies")
@@ -76,11 +76,7 @@ class Shelf:
 
     def read(self, absent: list[Absent]) -> Bodies:
         """The bodies of segments, checked; in a thread, because it takes time."""
-        if not absent:
-            return []
-        keys = [records.body_key(each.queue.prefix, each.segment.body_name) for each in absent]
-        bodies = self._store.bodies(keys)
-        return [_checked(each.segment, body) for each, body in zip(absent, bodies, strict=True)]
+        return read_bodies(self._store, [(each.queue, each.segment) for each in absent])
 
     def put_back(self, absent: list[Absent], bodies: Bodies) -> None:
         """Give segments the bodies that were read for them."""
@@ -106,6 +102,14 @@ class Shelf:
                 self.put_back(ahead, bodies)
 
         self._committer.aside(partial(self.read, ahead), done)
+
+
+def read_bodies(store: Store, absent: list[tuple[Queue, Segment]]) -> Bodies:
+    """The bodies of segments as the store has them; ``Damaged`` where one is not what was written."""
+    if not absent:
+        return []
+    bodies = store.bodies([records.body_key(queue.prefix, each.body_name) for queue, each in absent])
+    return [_checked(segment, body) for (_, segment), body in zip(absent, bodies, strict=True)]
 
 
 def _checked(segment: Segment, body: bytes | Damaged | None) -> bytes | Damaged | None:

@@ -85,7 +85,8 @@ class Engine:
         """What a commit can survive at best: the store's durability."""
         self.must_sync = False
         """Whether the last seal's commits have to survive power loss before answers leave."""
-        self._reads_synced = False
+        self._wants_sync = False
+        """Whether the next seal has to ask for a sync, whatever is in it."""
         self._sealed: list[tuple[model.Log, Segment]] = []
         self.now = 0
         self._due_at = 0
@@ -132,8 +133,8 @@ class Engine:
     def seal(self, now: int) -> list[Commit]:
         """What changed since the last seal, one commit a shard; nothing if nothing did."""
         commits = [self.directory.seal(now)] if self.directory.puts else []
-        self.must_sync = self._reads_synced or bool(commits)
-        self._reads_synced = False
+        self.must_sync = self._wants_sync or bool(commits)
+        self._wants_sync = False
         if self.changed:
             for shard in self.changed:
                 self.must_sync |= shard.must_sync
@@ -148,11 +149,11 @@ class Engine:
 
     def want_sync(self) -> None:
         """Have the next seal ask for a sync, whatever is in it."""
-        self._reads_synced = True
+        self._wants_sync = True
 
     @property
     def wants_sync(self) -> bool:
-        return self._reads_synced
+        return self._wants_sync
 
     def take_sealed(self) -> list[tuple[model.Log, Segment]]:
         """Segments whose bodies are in memory and, with the last seal's commits, in the store."""
@@ -352,11 +353,11 @@ class Engine:
         return [(self.shards[number], None, theirs) for number, theirs in by_shard.items()]
 
     def _read(self, command: Read, now: int) -> Log:
-        self._reads_synced = True
+        self._wants_sync = True
         return look.read(self.limits, self._known(command.tenant, command.queue), command)
 
     def _offsets(self, command: Offsets, now: int) -> OffsetsFound:
-        self._reads_synced = True
+        self._wants_sync = True
         return look.offsets(self._known(command.tenant, command.queue), command)
 
     def _configure(self, command: Configure, now: int) -> QueueFound:
@@ -399,12 +400,8 @@ class Engine:
 
     def _of_tenant(self, tenant: str) -> list[Queue]:
         known = self.directory.tenants.get(tenant)
-        queues = self.queues
-        return (
-            [queues[tenant, name] for name in sorted(known.queues) if (tenant, name) in queues]
-            if known
-            else []
-        )
+        found = (self.queues.get((tenant, name)) for name in sorted(known.queues if known else ()))
+        return [queue for queue in found if queue is not None]
 
     def _state(self, command: State, now: int) -> StateFound:
         if command.id < 0:

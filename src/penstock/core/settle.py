@@ -129,16 +129,16 @@ def _step_over(shard: Shard, lease: Lease, lacking: Delivery) -> None:
     """Put off the rest of a damaged segment too, so that nobody meets it message by message."""
     segment, due_at = lacking.segment, lacking.expires_at
     track = lease.group.tracks[lease.queue.partitions[lacking.partition].key]
-    put_off = [
+    due_before = [
         run
         for run in track.schedule
         if run.due_at < due_at and run.first >= segment.base and run.first + run.count <= segment.end
     ]
-    for run in put_off:
+    for run in due_before:
         track.schedule.remove(run)
         shard.unschedule(lease.queue, lease.group, track, run)
     heapify(track.schedule)
-    for run in put_off:
+    for run in due_before:
         shard.schedule(lease.queue, lease.group, track, replace(run, due_at=due_at))
     if segment.base < track.cursor < segment.end:
         rest = Scheduled(due_at, track.cursor, segment.end - track.cursor, 0, 0, DAMAGED)

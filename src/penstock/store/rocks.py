@@ -1,7 +1,7 @@
 """The embedded store: RocksDB in a directory, nothing else to install.
 
 Records and bodies live in two column families that share one write-ahead log. Bodies go to blob files, so
-compaction never moves them. What the store keeps for itself has keys no tenant has:
+compaction seldom moves them. What the store keeps for itself has keys no tenant has:
 
     0xff * 8, E, shard + 1 u32    epoch, time of the last commit, restores seen
     0xff * 8, I, number u64       intent: names the bodies of a large commit that is being written
@@ -130,6 +130,8 @@ class RocksStore(RocksReader):
         self._compacts = True
         """Whether RocksDB rewrites its files; not once it has met a damaged one, which stops all writes."""
         self._intents = 0
+        self._writing = threading.RLock()
+        """Held while a batch is written, and while a backup begins a new log: it runs in another thread."""
         self._patience = threading.Event()
         """Never set; waiting for it is how the committer's thread waits."""
         self._write_options = WriteOptions()
@@ -281,6 +283,10 @@ class RocksStore(RocksReader):
 
     def _write(self, fill: Fill) -> None:
         """Write a batch; while RocksDB is behind with its files, wait and try again."""
+        with self._writing:
+            self._write_alone(fill)
+
+    def _write_alone(self, fill: Fill) -> None:
         if self._failed:
             raise StoreError("a write failed before; the store has to be opened again")
         if self._unflushed > MEMTABLE_BYTES:
@@ -345,9 +351,11 @@ class RocksStore(RocksReader):
         except OSError as error:
             raise StoreError(f"{directory} can't be made: {error.strerror}") from None
         try:
-            # A checkpoint holds the GIL (72 ms when it had a memtable to flush); these two do not.
-            self._flush(wait=True)
-            Checkpoint(self._db).create_checkpoint(str(draft / "db"))
+            with self._writing:  # commits wait; a checkpoint begins a new log, as a flush does
+                self.sync()
+                # A checkpoint holds the GIL (72 ms when it had a memtable to flush); a flush does not.
+                self._flush(wait=True)
+                Checkpoint(self._db).create_checkpoint(str(draft / "db"))
             formats.write(draft, self._format)
             draft.rename(target)
             formats.sync_directory(target.parent)
