@@ -23,6 +23,7 @@ BESIDE = {"__init__", "__main__", "app", "cli", "config"}
 
 CORE_STANDS_ON = {
     "__future__",
+    "array",
     "bisect",
     "collections",
     "functools",
@@ -33,6 +34,7 @@ CORE_STANDS_ON = {
     "re",
     "struct",
     "typing",
+    "zlib",
 }
 """All that the core uses besides itself: no clock, no chance, no threads, no input or output."""
 

@@ -15,6 +15,7 @@ from penstock.broker.node import Node
 from penstock.broker.waiters import Ticket
 from penstock.core.commands import (
     Command,
+    Configure,
     ListQueues,
     Pop,
     Popped,
@@ -27,7 +28,7 @@ from penstock.core.commands import (
 )
 from penstock.core.errors import Damaged, PenstockError
 from penstock.core.limits import Limits
-from penstock.core.model import DEFAULT, Log
+from penstock.core.model import DEFAULT, Backoff, Log
 from penstock.core.records import Commit
 from penstock.store.base import Claim
 from penstock.store.memory import MemoryStore
@@ -365,6 +366,10 @@ class Rig:
         while self.waits(ticket):
             self.loop.await_thread()
         return self.asker.answers[ticket]
+
+    def forgive(self) -> None:
+        """Have the queue try what failed again at once, for ever: for tests of something else."""
+        self.get(Configure(DEFAULT, "q", backoff=Backoff(kind="none"), max_attempts=0))
 
     def pushed(self, command: Push) -> Pushed:
         reply = self.get(command)

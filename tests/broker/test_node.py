@@ -14,18 +14,25 @@ from penstock.core.commands import (
     Describe,
     ListQueues,
     Log,
+    Move,
     Nack,
+    Pause,
+    Popped,
+    Push,
     Pushed,
     QueueFound,
     QueuesFound,
     Read,
     Reply,
+    Requeue,
+    Resume,
 )
 from penstock.core.directory import META_SHARD
 from penstock.core.engine import Engine
 from penstock.core.errors import Busy, Conflict, Damaged, PenstockError
 from penstock.core.limits import Limits
-from penstock.core.model import DEFAULT
+from penstock.core.model import DEFAULT, Attributes
+from penstock.core.pop import PLANS_MAX
 from tests.broker.conftest import Start
 from tests.broker.loop import (
     BEGIN,
@@ -256,6 +263,7 @@ def break_once(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 
 
 def test_a_bug_in_what_is_due_is_not_kept(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.forgive()
     pushed = rig.get(push("a"))
     assert isinstance(pushed, Pushed)
     rig.lease(pop(lease_ms=100))
@@ -296,6 +304,7 @@ def test_a_push_and_those_it_wakes_are_one_commit(rig: Rig) -> None:
 
 
 def test_a_nack_wakes_who_waits(rig: Rig) -> None:
+    rig.forgive()
     rig.get(push("a"))
     lease = rig.lease(pop()).lease
     ticket = rig.wait(pop(wait_ms=1_000))
@@ -304,6 +313,7 @@ def test_a_nack_wakes_who_waits(rig: Rig) -> None:
 
 
 def test_a_lease_that_runs_out_wakes_who_waits_at_that_instant(rig: Rig) -> None:
+    rig.forgive()
     rig.get(push("a"))
     rig.lease(pop(lease_ms=700))
     ticket = rig.wait(pop(wait_ms=10_000))
@@ -311,6 +321,86 @@ def test_a_lease_that_runs_out_wakes_who_waits_at_that_instant(rig: Rig) -> None
     assert rig.waits(ticket)
     rig.loop.advance(1)
     assert rig.got(ticket) == ["a"]
+
+
+def test_who_waits_gets_a_delayed_message_at_its_instant(rig: Rig) -> None:
+    tickets = [rig.wait(pop(wait_ms=10_000)) for _ in range(2)]
+    rig.get(Push(DEFAULT, "q", [b"later"], attributes=Attributes(delay_ms=700)))
+    rig.get(Push(DEFAULT, "q", [b"sooner"], attributes=Attributes(delay_ms=300)))
+    rig.loop.advance(299)
+    assert rig.waits(tickets[0])
+    rig.loop.advance(1)
+    assert rig.got(tickets[0]) == ["sooner"]
+    rig.loop.advance(399)
+    assert rig.waits(tickets[1])
+    rig.loop.advance(1)
+    assert rig.got(tickets[1]) == ["later"]
+
+
+def test_who_waits_gets_a_retry_when_its_backoff_is_over(rig: Rig) -> None:
+    rig.get(push("a"))
+    lease = rig.lease(pop()).lease
+    ticket = rig.wait(pop(wait_ms=10_000))
+    rig.get(Nack(DEFAULT, lease))
+    rig.loop.advance(999)
+    assert rig.waits(ticket)
+    rig.loop.advance(1)
+    assert rig.got(ticket) == ["a"]
+
+
+def test_who_waits_gets_what_was_promoted_or_requeued(rig: Rig) -> None:
+    pushed = rig.pushed(Push(DEFAULT, "q", [b"a"], attributes=Attributes(delay_ms=60_000, max_attempts=1)))
+    first = rig.wait(pop(wait_ms=10_000))
+    rig.get(Move(DEFAULT, [pushed.first], delay_ms=0))
+    assert rig.got(first) == ["a"]
+    rig.get(Nack(DEFAULT, ids=[pushed.first]))
+    second = rig.wait(pop(wait_ms=10_000))
+    rig.get(Requeue(DEFAULT, "q"))
+    assert rig.got(second) == ["a"]
+
+
+@pytest.mark.parametrize("partition", [None, DEFAULT])
+def test_who_waits_for_a_paused_queue_is_served_when_it_is_resumed(rig: Rig, partition: str | None) -> None:
+    rig.get(push("a", "b", "c"))
+    rig.get(Pause(DEFAULT, "q"))
+    one = rig.wait(pop(wait_ms=10_000, partition=partition))
+    two = rig.wait(pop(2, min_count=2, wait_ms=10_000, partition=partition))
+    rig.loop.advance(5_000)
+    rig.get(Resume(DEFAULT, "q"))
+    assert (rig.got(one), rig.got(two)) == (["a"], ["b", "c"])
+
+
+def test_who_waits_for_a_paused_queue_is_served_when_its_pause_ends(rig: Rig) -> None:
+    rig.get(push("a"))
+    rig.get(Pause(DEFAULT, "q", rig.loop.now() + 500))
+    ticket = rig.wait(pop(wait_ms=10_000))
+    rig.loop.advance(499)
+    assert rig.waits(ticket)
+    rig.loop.advance(1)
+    assert rig.got(ticket) == ["a"]
+
+
+def test_who_waits_gets_what_could_not_be_sent_to_another(rig: Rig) -> None:
+    rig.get(push("a"))
+    unsent = rig.lease(pop())
+    ticket = rig.wait(pop(wait_ms=10_000))
+    rig.node.give_back(unsent)
+    rig.loop.run_ready()
+    assert rig.got(ticket) == ["a"]
+    reply = rig.reply(ticket)
+    assert isinstance(reply, Popped)
+    assert [(each.deliveries, each.failures) for each in reply.deliveries] == [(1, 0)]
+
+
+def test_a_pop_that_does_not_wait_is_answered_at_once(rig: Rig) -> None:
+    assert payloads(rig.get(pop(wait_ms=0))) == []
+
+
+def test_a_pop_of_a_new_group_goes_on_until_it_has_looked_at_everything(rig: Rig) -> None:
+    for number in range(PLANS_MAX + 10):
+        rig.get(Push(DEFAULT, "q", [b"1"], attributes=Attributes(delay_ms=9_000 + number % 2)))
+    rig.get(Push(DEFAULT, "q", [b"urgent"], attributes=Attributes(priority=1)))
+    assert payloads(rig.get(pop(group="late"))) == ["urgent"]
 
 
 def test_nobody_waits_longer_than_it_said(rig: Rig) -> None:
@@ -385,6 +475,7 @@ def test_one_push_serves_who_waits_in_every_group(rig: Rig) -> None:
 
 
 def test_a_nack_wakes_only_its_own_group(rig: Rig) -> None:
+    rig.forgive()
     rig.get(push("a"))
     leases = {name: rig.lease(pop(group=name)).lease for name in ("default", "audit")}
     waiting = {name: rig.wait(pop(group=name, wait_ms=1_000)) for name in ("default", "audit")}
@@ -517,6 +608,7 @@ def test_a_body_that_is_gone_is_damage(start: Start, kind: type[ObedientStore]) 
 
 
 def test_a_lease_ends_at_its_instant_without_anyone_asking(rig: Rig) -> None:
+    rig.forgive()
     pushed = rig.get(push("a"))
     assert isinstance(pushed, Pushed)
     rig.lease(pop(lease_ms=700))
@@ -531,6 +623,7 @@ def test_a_lease_ends_at_its_instant_without_anyone_asking(rig: Rig) -> None:
 
 
 def test_leases_end_in_the_order_of_their_instants(rig: Rig) -> None:
+    rig.forgive()
     rig.get(push("a", "b", "c"))
     for lease_ms in (300, 100, 200):
         rig.lease(pop(lease_ms=lease_ms))
@@ -540,6 +633,7 @@ def test_leases_end_in_the_order_of_their_instants(rig: Rig) -> None:
 
 
 def test_a_lease_of_many_hours_ends_at_its_instant(rig: Rig) -> None:
+    rig.forgive()
     rig.get(push("a"))
     hours = 5 * 3_600_000
     rig.lease(pop(lease_ms=hours))
@@ -550,6 +644,7 @@ def test_a_lease_of_many_hours_ends_at_its_instant(rig: Rig) -> None:
 
 
 def test_a_lease_ends_at_its_instant_after_a_restart(rig: Rig, start: Start) -> None:
+    rig.forgive()
     rig.get(push("a"))
     rig.lease(pop(lease_ms=700))
     again = start(rig.store, at_ms=200)

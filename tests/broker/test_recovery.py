@@ -86,6 +86,7 @@ def test_time_that_passes_while_the_woken_are_served_wakes_others() -> None:
 
 def test_what_falls_due_goes_to_who_waits_not_to_a_newcomer() -> None:
     rig = Rig(ObedientStore())
+    rig.forgive()
     rig.get(push("a"))
     rig.lease(pop(lease_ms=100))
     waiting = rig.wait(pop(wait_ms=10_000))
@@ -98,6 +99,7 @@ def test_what_falls_due_goes_to_who_waits_not_to_a_newcomer() -> None:
 
 def test_a_failed_commit_gives_no_lease_more_time_because_nothing_was_down() -> None:
     rig = Rig(ObedientStore())
+    rig.forgive()
     rig.get(push("a"))
     rig.lease(pop(lease_ms=1_000))
     rig.loop.advance(600)

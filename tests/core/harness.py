@@ -2,14 +2,19 @@
 
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from penstock.core import commands as c
 from penstock.core import records
 from penstock.core.engine import Engine
 from penstock.core.limits import Limits
+from penstock.core.model import PLAIN, Attributes, Backoff
 from penstock.store.memory import MemoryStore
 from tests.sim.world import load
 
 NOW = 1_700_000_000_000
+AT_ONCE = Backoff(kind="none")
+"""The backoff of a queue that tries again at once."""
 T = TypeVar("T")
 
 
@@ -28,10 +33,18 @@ class Core:
         return reply
 
     def push(
-        self, *payloads: bytes, queue: str = "q", partition: str = "default", tenant: str = "default"
+        self,
+        *payloads: bytes,
+        queue: str = "q",
+        partition: str = "default",
+        tenant: str = "default",
+        attributes: Attributes = PLAIN,
+        **also: Any,
     ) -> int:
-        """The id of the first."""
-        return self.ask(c.Push(tenant, queue, list(payloads) or [b"1"], partition), c.Pushed).first
+        """The id of the first. Attributes may be given one by one, too."""
+        having = replace(attributes, **also) if also else attributes
+        command = c.Push(tenant, queue, list(payloads) or [b"1"], partition, None, having)
+        return self.ask(command, c.Pushed).first
 
     def pop(self, count: int = 1, queue: str = "q", **fields: Any) -> c.Popped:
         tenant = fields.pop("tenant", "default")
@@ -51,11 +64,32 @@ class Core:
     def ack(self, lease: str | None = None, ids: list[int] | None = None, **fields: Any) -> c.Settled:
         return self.ask(c.Ack("default", lease, ids, **fields), c.Settled)
 
+    def configure(self, queue: str = "q", **options: Any) -> None:
+        self.ask(c.Configure("default", queue, **options), c.QueueFound)
+
+    def forgive(self, queue: str = "q") -> None:
+        """Have a queue try what failed again at once, for ever: for tests of something else."""
+        self.configure(queue, backoff=AT_ONCE, max_attempts=0)
+
     def nack(self, lease: str | None = None, ids: list[int] | None = None, **fields: Any) -> c.Settled:
         return self.ask(c.Nack("default", lease, ids, **fields), c.Settled)
 
+    def cancel(self, *ids: int, group: str | None = None) -> c.Settled:
+        return self.ask(c.Cancel("default", list(ids), group), c.Settled)
+
+    def find(self, message: int, group: str = "default", tenant: str = "default") -> c.StateFound:
+        return self.ask(c.State(tenant, message, group), c.StateFound)
+
     def state(self, message: int, group: str = "default", tenant: str = "default") -> str:
-        return self.ask(c.State(tenant, message, group), c.StateFound).state
+        return self.find(message, group, tenant).state
+
+    def counts(self, queue: str = "q", group: str = "default") -> c.Counts:
+        return self.ask(c.GroupCounts("default", queue, group), c.Counts)
+
+    def wait(self, ms: int) -> None:
+        """Let time pass, and do what is due meanwhile."""
+        self.now += ms
+        self.engine.tick(self.now)
 
     def commit(self) -> None:
         commits = self.engine.seal(self.now)

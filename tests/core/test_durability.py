@@ -8,7 +8,7 @@ from penstock.core import records
 from penstock.core.directory import META_SHARD
 from penstock.core.errors import Conflict, Invalid, NotFound
 from penstock.core.ids import OFFSET_BITS
-from penstock.core.model import Partition
+from penstock.core.model import PLAIN, Partition
 from tests.core.harness import Core
 from tests.sim.world import SHARDS, load
 
@@ -74,7 +74,7 @@ def test_a_push_says_for_itself_what_the_queue_does_not() -> None:
 
 def test_jobs_pushed_together_have_one_durability() -> None:
     core = Core()
-    pushes = [("a", [b"1"]), ("b", [b"2"])]
+    pushes = [("a", [b"1"], PLAIN), ("b", [b"2"], PLAIN)]
     replies = core.engine.apply(c.PushMany("default", "q", pushes, "os"), core.now)
     assert isinstance(replies, list)
     assert [reply.durability for reply in replies] == ["os", "os"]
@@ -139,7 +139,7 @@ def test_a_push_can_ask_for_fsync_or_os_only(durability: str) -> None:
     core = Core()
     for push_ in (
         c.Push("default", "q", [b"1"], durability=durability),
-        c.PushMany("default", "q", [("default", [b"1"])], durability),
+        c.PushMany("default", "q", [("default", [b"1"], PLAIN)], durability),
     ):
         with pytest.raises(Invalid) as refused:
             core.engine.apply(push_, core.now)
@@ -301,6 +301,7 @@ def test_after_a_restart_a_memory_queue_is_empty_and_still_one() -> None:
 def test_a_memory_queue_delivers_settles_and_is_swept_like_any_other() -> None:
     core = memory_queue()
     core.ask(c.Configure("default", "q", completed_retention_ms=0), c.QueueFound)
+    core.forgive()
     push(core, b"1", b"2", b"3")
     core.commit()
     first = core.pop(2)

@@ -104,8 +104,8 @@ def test_any_stretch_can_be_sliced_across_segments(
 
 def test_a_merged_segment_is_read_run_by_run() -> None:
     payloads = [b"a", b"b", b"c", b"d", b"e"]
-    spread = pack_runs([Run(2, 100), Run(1, 100), Run(2, 300)], 100)
-    log = logs.load(10, [Segment(10, 5, 5, 100, 1, spread)])
+    packed = pack_runs([Run(2, 100), Run(1, 100), Run(2, 300)], 100)
+    log = logs.load(10, [Segment(10, 5, 5, 100, 1, packed.spread)])
     assert log.segments[0].runs == (Run(3, 100), Run(2, 300))
     log.segments[0].body = pack_body(payloads, [1] * 5)
     found = [(piece.offset, piece.count, piece.created_at) for piece in logs.pieces(log, 11, 4, 0)]
@@ -120,7 +120,7 @@ def test_a_pop_from_merged_runs_keeps_each_message_with_its_time() -> None:
     core.push(b"1", b"2", b"3")
     core.commit()
     segment = segments(core)[0]
-    segment.spread = pack_runs([Run(1, core.now), Run(2, core.now + 7)], core.now)
+    segment.spread = pack_runs([Run(1, core.now), Run(2, core.now + 7)], core.now).spread
     reply = core.pop(3)
     assert [(each.count, each.created_at) for each in reply.deliveries] == [(1, core.now), (2, core.now + 7)]
     assert [each.first - reply.deliveries[0].first for each in reply.deliveries] == [0, 1]

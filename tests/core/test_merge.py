@@ -299,6 +299,7 @@ def test_bodies_that_left_memory_meanwhile_are_no_hindrance() -> None:
 
 def test_leases_and_cursors_stay_where_they_were() -> None:
     core = filled(12)
+    core.forgive()
     held = core.pop(3)
     merged(core)
     assert core.popped(2) == [b"3", b"4"]

@@ -5,6 +5,7 @@ import pytest
 from penstock.core import commands as c
 from penstock.core.errors import Busy, Conflict, Invalid, NotFound, PenstockError
 from penstock.core.limits import NUMBERS_MAX, Limits
+from penstock.core.model import PLAIN
 from penstock.core.pop import PIECES_MAX, RUNS_MAX
 from penstock.core.shard import SWEEP_MS
 from penstock.core.sweep import MARKS_MAX
@@ -23,6 +24,7 @@ def test_messages_are_popped_in_the_order_they_were_pushed() -> None:
 
 def test_a_leased_message_is_nobody_elses_until_its_lease_ends() -> None:
     core = Core()
+    core.forgive()
     core.push(b"1")
     core.pop(lease_ms=100)
     core.now += 99
@@ -33,8 +35,9 @@ def test_a_leased_message_is_nobody_elses_until_its_lease_ends() -> None:
     assert (again.deliveries[0].deliveries, again.deliveries[0].failures) == (2, 1)
 
 
-def test_a_nacked_message_comes_back_at_once_before_fresh_ones_and_counts_a_failure() -> None:
+def test_a_nacked_message_comes_back_before_fresh_ones_and_counts_a_failure() -> None:
     core = Core()
+    core.forgive()
     core.push(b"1", b"2", b"3")
     core.nack(core.pop(2).lease, error="no")
     reply = core.pop(5)
@@ -42,8 +45,9 @@ def test_a_nacked_message_comes_back_at_once_before_fresh_ones_and_counts_a_fail
     assert [(each.failures, each.count) for each in reply.deliveries] == [(1, 2), (0, 1)]
 
 
-def test_a_message_never_dies_of_failures_in_this_version() -> None:
+def test_a_message_never_dies_of_failures_where_attempts_have_no_limit() -> None:
     core = Core()
+    core.forgive()
     core.push(b"1")
     for failures in range(50):
         reply = core.pop()
@@ -65,6 +69,7 @@ def test_a_partial_ack_leaves_the_rest_leased() -> None:
 
 def test_what_a_lease_still_holds_comes_back_when_it_runs_out() -> None:
     core = Core()
+    core.forgive()
     first = core.push(*[b"%d" % n for n in range(6)])
     lease = core.pop(6, lease_ms=50).lease
     core.ack(lease, [first, first + 3])
@@ -74,6 +79,7 @@ def test_what_a_lease_still_holds_comes_back_when_it_runs_out() -> None:
 
 def test_a_late_ack_with_its_token_is_refused_and_the_new_lease_stays() -> None:
     core = Core()
+    core.forgive()
     message = core.push()
     late = core.pop(lease_ms=10).lease
     core.now += 10
@@ -211,7 +217,9 @@ def test_one_pop_is_bounded_in_bytes_but_always_makes_progress() -> None:
 def test_a_push_to_several_partitions_is_whole_or_not_at_all() -> None:
     core = Core(Limits(payload_bytes_max=10))
     with pytest.raises(Invalid):
-        core.engine.apply(c.PushMany("default", "q", [("x", [b"1"]), ("y", [b"1" * 11])]), core.now)
+        core.engine.apply(
+            c.PushMany("default", "q", [("x", [b"1"], PLAIN), ("y", [b"1" * 11], PLAIN)]), core.now
+        )
     with pytest.raises(NotFound):
         core.engine.apply(c.Describe("default", "q"), core.now)
 
@@ -315,6 +323,7 @@ def test_marks_of_what_was_settled_do_not_pile_up() -> None:
 
 def test_scattered_retries_are_delivered_over_several_pops() -> None:
     core = Core()
+    core.forgive()
     first = core.push(*[b"1"] * (4 * RUNS_MAX))
     core.pop(4 * RUNS_MAX)
     core.nack(ids=[first + at for at in range(0, 4 * RUNS_MAX, 2)])
@@ -344,6 +353,7 @@ def test_acks_of_scattered_ids_leave_the_rest_leased() -> None:
 
 def test_counts_say_where_every_message_stands() -> None:
     core = Core()
+    core.forgive()
     core.push(*[b"1"] * 10)
     core.ack(core.pop(3).lease)
     core.nack(core.pop(2).lease)
@@ -354,6 +364,7 @@ def test_counts_say_where_every_message_stands() -> None:
 
 def test_the_core_says_when_it_wants_to_be_woken() -> None:
     core = Core()
+    core.forgive()
     core.push()
     core.pop(lease_ms=123)
     assert core.engine.next_due_at() == core.now + 123
@@ -383,8 +394,8 @@ AT_AND_PAST: dict[str, tuple[c.Command, c.Command]] = {
     "batch of a push": (c.Push("default", "q", [b"1"] * 5), c.Push("default", "q", [b"1"] * 6)),
     "empty push": (c.Push("default", "q", [b"1"]), c.Push("default", "q", [])),
     "batch of pushes": (
-        c.PushMany("default", "q", [("default", [b"1"] * 5)]),
-        c.PushMany("default", "q", [("default", [b"1"] * 3), ("x", [b"1"] * 3)]),
+        c.PushMany("default", "q", [("default", [b"1"] * 5, PLAIN)]),
+        c.PushMany("default", "q", [("default", [b"1"] * 3, PLAIN), ("x", [b"1"] * 3, PLAIN)]),
     ),
     "queue name": (c.Push("default", "q" * 256, [b"1"]), c.Push("default", "q" * 257, [b"1"])),
     "queue characters": (c.Push("default", "aZ09_.-", [b"1"]), c.Push("default", "a b", [b"1"])),
@@ -480,7 +491,7 @@ def test_queues_partitions_and_groups_are_limited(full: list[c.Command], one_mor
     [
         c.Push("default", "new", [b"1"]),
         c.Push("default", "q", [b"1"], "new"),
-        c.PushMany("default", "q", [("default", [b"1"]), ("new", [b"1"])]),
+        c.PushMany("default", "q", [("default", [b"1"], PLAIN), ("new", [b"1"], PLAIN)]),
     ],
 )
 def test_a_shard_without_partition_numbers_is_busy_and_nothing_changes(command: c.Command) -> None:

@@ -27,7 +27,7 @@ from penstock.core.directory import META_SHARD
 from penstock.core.engine import Engine
 from penstock.core.errors import Damaged
 from penstock.core.limits import Limits
-from penstock.core.model import LeaseRun, Partition, Queue, Track
+from penstock.core.model import PLAIN, Attributes, LeaseRun, Partition, Queue, Track
 from penstock.store import rocks
 from penstock.store.base import CantOpen
 from penstock.store.rocks import RocksStore
@@ -79,13 +79,21 @@ def build(home: Path) -> None:
         store.close()
 
 
+HAVING = (PLAIN, PLAIN, Attributes(priority=3), Attributes(delay_ms=9), Attributes(max_attempts=1))
+"""What messages may have."""
+
+
 def _fill(engine: Engine, rng: random.Random) -> None:
     """Messages for everybody, and somebody who takes and settles some."""
     for tenant in TENANTS:
         for queue in QUEUES:
             for partition in PARTITIONS:
                 payloads = [rng.randbytes(rng.randrange(20, 200)) for _ in range(rng.randrange(1, 4))]
-                engine.apply(c.Push(tenant, queue, payloads, partition), engine.now)
+                having = rng.choice(HAVING)
+                pushed = engine.apply(c.Push(tenant, queue, payloads, partition, None, having), engine.now)
+                assert isinstance(pushed, c.Pushed)
+                if rng.randrange(4) == 0:
+                    engine.apply(c.Cancel(tenant, [pushed.first + len(payloads) - 1]), engine.now)
             popped = engine.apply(c.Pop(tenant, queue, count=rng.randrange(1, 4)), engine.now)
             assert isinstance(popped, c.Popped)
             match rng.randrange(3):
@@ -126,7 +134,17 @@ def content(store: RocksStore, engine: Engine) -> tuple[Content, list[str]]:
 
 def _tracks(queue: Queue, tracks: dict[int, Track]) -> object:
     return sorted(
-        (track.partition.name, track.cursor, track.turn, [repr(run) for run in sorted(track.schedule)])
+        (
+            track.partition.name,
+            track.cursor,
+            track.turn,
+            track.planned,
+            [repr(run) for run in track.schedule],
+            [repr(track.letters[first]) for first, _ in track.dead],
+            list(track.skips),
+            list(track.outcomes),
+            list(track.partition.withdrawn),
+        )
         for track in tracks.values()
     )
 

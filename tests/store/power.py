@@ -23,7 +23,7 @@ from penstock.core.directory import META_SHARD
 from penstock.core.engine import Engine
 from penstock.core.ids import OFFSET_BITS
 from penstock.core.limits import Limits
-from penstock.core.model import FSYNC, OS, Partition, Queue
+from penstock.core.model import DEFAULT, FSYNC, OS, PLAIN, Attributes, Partition, Queue
 from penstock.core.records import Commit
 from penstock.store.rocks import BATCH_BYTES
 from tests.store.faults import PowerCut
@@ -176,6 +176,8 @@ def _random_commit(rng: random.Random, shard: int, epoch: int, now: int) -> Comm
 
 QUEUES = ("q", "r")
 PARTITIONS = ("default", "other")
+HAVING = (PLAIN, PLAIN, Attributes(priority=2), Attributes(delay_ms=3), Attributes(max_attempts=1))
+"""What messages may have."""
 
 
 class Told:
@@ -186,16 +188,16 @@ class Told:
         """Confirmed and synced, by id."""
         self.ids: set[int] = set()
         """Every id that was ever confirmed, lost ones included."""
-        self.acked: set[int] = set()
-        """Confirmed and synced acks of the one group."""
+        self.settled: dict[int, str] = {}
+        """Confirmed and synced acks and cancels of the one group, by id."""
         self.maybe: dict[int, bytes] = {}
-        self.maybe_acked: set[int] = set()
+        self.maybe_settled: dict[int, str] = {}
         """Confirmed, not synced."""
 
     def sync(self) -> None:
         self.messages.update(self.maybe)
-        self.acked |= self.maybe_acked
-        self.maybe, self.maybe_acked = {}, set()
+        self.settled |= self.maybe_settled
+        self.maybe, self.maybe_settled = {}, {}
 
 
 class Core:
@@ -245,7 +247,8 @@ class Core:
         if self._rng.random() < 0.05:
             payloads += [LARGE[self._rng.randrange(BATCH_BYTES // 2) :] for _ in range(2)]
         durability = self._rng.choice((FSYNC, OS, OS, OS))
-        reply = self.engine.apply(c.Push(TENANT, queue, payloads, partition, durability), self.now)
+        having = self._rng.choice(HAVING)
+        reply = self.engine.apply(c.Push(TENANT, queue, payloads, partition, durability, having), self.now)
         assert isinstance(reply, c.Pushed)
         ids = range(reply.first, reply.first + reply.count)
         assert self.told.ids.isdisjoint(ids), "an id was given out twice"
@@ -262,7 +265,7 @@ class Core:
         reply = self.engine.apply(command, self.now)
         assert isinstance(reply, c.Popped)
         ids = [each.first + at for each in reply.deliveries for at in range(each.count)]
-        assert self.told.acked.isdisjoint(ids), "an acked message was delivered again"
+        assert self.told.settled.keys().isdisjoint(ids), "a settled message was delivered again"
         if reply.lease is not None:
             self._leases.append((reply.lease, ids))
 
@@ -272,9 +275,11 @@ class Core:
         lease, ids = self._leases.pop(self._rng.randrange(len(self._leases)))
         if self._rng.random() < 0.3:
             self.engine.apply(c.Nack(TENANT, lease, error="no"), self.now)
-        else:
-            self.engine.apply(c.Ack(TENANT, lease), self.now)
-            self._answers.append(lambda: self.told.maybe_acked.update(ids))
+            return
+        cancel = self._rng.random() < 0.3
+        self.engine.apply(c.Cancel(TENANT, ids, DEFAULT) if cancel else c.Ack(TENANT, lease), self.now)
+        state = "cancelled" if cancel else "completed"
+        self._answers.append(lambda: self.told.maybe_settled.update(dict.fromkeys(ids, state)))
 
     def _merge(self) -> None:
         for queue in self.engine.queues.values():
@@ -304,12 +309,12 @@ class Core:
             assert found.get(id) == payload, f"message {id} is gone"
         for id, payload in found.items():
             assert payload == told.messages.get(id, told.maybe.get(id)), f"message {id} was never confirmed"
-        for id in told.acked:
+        for id, state in told.settled.items():
             reply = self.engine.apply(c.State(TENANT, id), self.now)
             assert isinstance(reply, c.StateFound)
-            assert reply.state == "completed", f"the ack of {id} is gone"
+            assert reply.state == state, f"{id} was {state}"
         told.messages, told.maybe = found, {}
-        told.maybe_acked = set()
+        told.maybe_settled = {}
         self._push_everywhere()
 
     def _read(self, queue: Queue, partition: Partition, found: dict[int, bytes], names: set[bytes]) -> None:

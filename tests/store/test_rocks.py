@@ -153,6 +153,17 @@ def written(home: Path, line: bytes) -> None:
     (home / formats.NAME).write_bytes(line + b"\n%08x\n" % zlib.crc32(line))
 
 
+def test_a_directory_in_an_older_format_is_read_and_from_then_on_in_the_newest(home: Path) -> None:
+    made(home)
+    written(home, b'{"format":%d,"shards":8}' % formats.OLDEST)
+    store = RocksStore(home)
+    assert store.shards(64) == 8
+    store.close()
+    found = formats.read(home)
+    assert found is not None
+    assert (found.format, found.shards) == (formats.FORMAT, 8)
+
+
 def test_a_directory_in_a_newer_format_is_refused_and_left_as_it_is(home: Path) -> None:
     made(home)
     newer = formats.FORMAT + 1
@@ -160,7 +171,7 @@ def test_a_directory_in_a_newer_format_is_refused_and_left_as_it_is(home: Path) 
     before = (home / formats.NAME).read_bytes()
     said = refusal(home)
     assert f"{home} is in format {newer}" in said
-    assert f"reads format {formats.FORMAT}" in said
+    assert f"reads formats {formats.OLDEST} to {formats.FORMAT}" in said
     assert "newer" in said
     assert (home / formats.NAME).read_bytes() == before
 

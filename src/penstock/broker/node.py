@@ -3,7 +3,7 @@
     ask ──> engine.apply ──> forming group ──> engine.seal ──> committer ──> answers leave
               │                                                    │
               └── nothing to deliver and the pop may wait: waiters └── failed: the group and all later ones
-                  woken by pushes, nacks and leases that run out       get ``busy``, the shards reload
+                  woken by pushes, by what comes back or falls due     get ``busy``, the shards reload
 
 Everything here runs on one event loop. The core's state is always ahead of the store by at most the group
 being kept and the group that forms; no answer leaves before the commit that was forming when it was made.
@@ -90,6 +90,10 @@ class Node:
         self._waiters = Waiters()
         self._arrivals = 0
         self._forming: list[Answer] = []
+        self._again: list[tuple[Asker, Ticket, Pop]] = []
+        """Pops that have not looked at everything yet: asked again after the commit."""
+        self._going_on: set[int] = set()
+        """Numbers of waiting pops that will look further."""
         self._flush_planned = False
         self._broken: str | None = None
         """Why the state can't be trusted; every question gets ``busy`` until it is loaded again."""
@@ -125,9 +129,12 @@ class Node:
             self._back_up(asker, ticket, command)
             return
         reply = self._apply(command)
-        if type(reply) is Popped and not reply.deliveries and self._may_wait(command):
+        if type(reply) is Popped and not reply.deliveries and (reply.again or self._may_wait(command)):
             assert isinstance(command, Pop)
-            self._wait(asker, ticket, command)
+            if reply.again:
+                self._again.append((asker, ticket, command))
+            else:
+                self._wait(asker, ticket, command)
         else:
             self._forming.append((asker, ticket, reply))
         if self._waiters.count:
@@ -139,9 +146,23 @@ class Node:
         """The asker is gone: nobody waits for it any more."""
         for waiter in self._waiters.of_asker(asker):
             self._waiters.remove(waiter)
+        self._again = [each for each in self._again if each[0] is not asker]
+
+    def give_back(self, reply: Reply | PenstockError) -> None:
+        """An answer could not be sent: what it leased is not held back until its time is over."""
+        if type(reply) is Popped and reply.lease is not None and self._broken is None and not self._closed:
+            try:
+                self._engine.give_back(reply)
+            except Exception:
+                self._met_bug("a lease could not be given back")
+            self._serve_woken()
+            self._plan_flush()
 
     def give_up(self, asker: Asker) -> None:
         """The asker sends nothing more: its waiting pops are answered with nothing."""
+        for other, _, command in self._again:
+            if other is asker:
+                command.wait_ms = 0
         for waiter in self._waiters.of_asker(asker):
             self._waiters.remove(waiter)
             queue = self._engine.queues.get((waiter.pop.tenant, waiter.pop.queue))
@@ -181,8 +202,12 @@ class Node:
 
     def _finish_wait(self, waiter: Waiter) -> None:
         self._waiters.remove(waiter)
-        waiter.pop.min_count = 1
-        self._forming.append((waiter.asker, waiter.ticket, self._apply(waiter.pop)))
+        waiter.pop.min_count, waiter.pop.wait_ms = 1, 0
+        reply = self._apply(waiter.pop)
+        if type(reply) is Popped and reply.again:
+            self._again.append((waiter.asker, waiter.ticket, waiter.pop))
+        else:
+            self._forming.append((waiter.asker, waiter.ticket, reply))
         self._plan_flush()
 
     def _serve_woken(self) -> None:
@@ -197,6 +222,23 @@ class Node:
         if type(reply) is not Popped or reply.deliveries:
             self._waiters.remove(waiter)
             self._forming.append((waiter.asker, waiter.ticket, reply))
+        elif reply.again and waiter.number not in self._going_on:
+            self._going_on.add(waiter.number)
+            self._loop.call_soon(self._go_on, waiter.number)
+
+    def _go_on(self, number: int) -> None:
+        """Let a waiting pop look further."""
+        self._going_on.discard(number)
+        waiter = self._waiters.get(number)
+        if waiter is not None and self._broken is None:
+            self._try_again(waiter)
+            self._plan_flush()
+
+    def _ask_again(self) -> None:
+        """Let pops that have not looked at everything yet look further."""
+        again, self._again = self._again, []
+        for asker, ticket, command in again:
+            self.ask(asker, ticket, command)
 
     # Time.
 
@@ -328,6 +370,8 @@ class Node:
             askers[asker] = None
         for asker in askers:
             asker.flush()
+        if self._again:
+            self._loop.call_soon(self._ask_again)
         if self._settled is not None and not self._settled.done():
             self._settled.set_result(None)
 
@@ -441,7 +485,9 @@ class Node:
         self.draining = True
         for waiter in self._waiters.all():
             self._finish_wait(waiter)
-        while self._broken is None and (self._forming or self._committer.busy or self._engine.changed):
+        while self._broken is None and (
+            self._forming or self._again or self._committer.busy or self._engine.changed
+        ):
             self._settled = self._loop.create_future()
             self._plan_flush()
             await self._settled

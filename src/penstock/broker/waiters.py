@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from penstock.core.commands import Pop, Reply, Wake
 from penstock.core.errors import PenstockError
+from penstock.core.model import Queue
 
 Ticket = object
 """Whatever an asker needs to know which question an answer is for."""
@@ -35,6 +36,8 @@ class Waiter(Struct, eq=False):
     """Stops the timer of its deadline."""
 
 
+Asked = tuple[str, str, str, str | None]
+"""Tenant, queue, group and the partition asked for (any if None)."""
 Lane = tuple[str, str, str, str | None, bool]
 """Tenant, queue, group, the partition asked for (any if None), and whether one message is not enough."""
 
@@ -99,7 +102,7 @@ class Waiters:
         queue, group, partition = wake
         waiting = self._groups.get((queue.tenant, queue.name), {})
         for name in [group] if group is not None else list(waiting):
-            asked = [(queue.tenant, queue.name, name, where) for where in (None, partition)]
+            asked = self._asked(queue, name, partition)
             patient = deque(self._patient(asked, deliverable))
             lanes: list[Lane] = [(*lane, False) for lane in asked]
             while True:
@@ -115,9 +118,13 @@ class Waiters:
                 elif first.number in self._by_number:
                     lanes.remove(_lane(first.pop))
 
-    def _patient(
-        self, asked: list[tuple[str, str, str, str | None]], deliverable: Callable[[Pop], int]
-    ) -> list[Waiter]:
+    def _asked(self, queue: Queue, group: str, partition: str | None) -> list[Asked]:
+        """What pops of a group may have asked for that a partition, or any, concerns."""
+        if partition is not None:
+            return [(queue.tenant, queue.name, group, where) for where in (None, partition)]
+        return list({lane[:4]: None for lane in self._lanes if lane[:3] == (queue.tenant, queue.name, group)})
+
+    def _patient(self, asked: list[Asked], deliverable: Callable[[Pop], int]) -> list[Waiter]:
         """Those who want several messages and could have them, in order of arrival."""
         found: list[Waiter] = []
         for lane in asked:

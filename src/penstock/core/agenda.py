@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T", bound=Hashable)
 
 NEVER = 1 << 62
-"""Later than any instant."""
+"""Later than any instant, and past any offset."""
 _SLACK = 64
 """Empty instants tolerated before the heap is made anew."""
 

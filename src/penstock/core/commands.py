@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from msgspec import UNSET, Struct, UnsetType
 
 from penstock.core.log import Piece
-from penstock.core.model import DEFAULT, Queue, QueueOptions
+from penstock.core.model import DEFAULT, PLAIN, Attributes, Backoff, Queue, QueueOptions
 
 Start = int | str
 """Where a new group begins: ``all``, ``new``, or a time in ms."""
@@ -24,6 +24,8 @@ class Push(Struct, gc=False):
     partition: str = DEFAULT
     durability: str | None = None
     """fsync or os; the queue's if None."""
+    attributes: Attributes = PLAIN
+    """What the messages share."""
 
 
 class Pushed(Struct, gc=False):
@@ -42,8 +44,8 @@ class PushMany(Struct, gc=False):
 
     tenant: str
     queue: str
-    pushes: list[tuple[str, list[bytes]]]
-    """(partition, payloads) of each."""
+    pushes: list[tuple[str, list[bytes], Attributes]]
+    """Partition, payloads and attributes of each."""
     durability: str | None = None
 
 
@@ -79,6 +81,7 @@ class Delivery(Piece, gc=False, frozen=True):
     failures: int
     """Before this one."""
     expires_at: int
+    priority: int = 0
 
 
 class Popped(Struct, gc=False):
@@ -87,6 +90,8 @@ class Popped(Struct, gc=False):
     queue: Queue
     lease: str | None
     deliveries: list[Delivery]
+    again: bool = False
+    """It found nothing so far and has not looked at everything: ask again after the commit."""
 
 
 class Settle(Struct, gc=False):
@@ -110,9 +115,11 @@ class Ack(Settle, gc=False):
 
 
 class Nack(Settle, gc=False):
-    """These failed: count it and deliver them again."""
+    """These failed: count it and deliver them again, unless that was once too often."""
 
     error: str | None = None
+    delay_ms: int | None = None
+    """How long to wait instead of the backoff."""
 
 
 class Extend(Settle, gc=False):
@@ -133,6 +140,108 @@ class Extended(Struct, gc=False):
     """The earliest end of the leases extended."""
     count: int
     refused: Sequence[int] = ()
+    cancelled: bool = False
+    """Some of what was asked for was cancelled meanwhile."""
+
+
+class Cancel(Struct, gc=False):
+    """These shall not be delivered: to one group, or to any, now or later."""
+
+    tenant: str
+    ids: list[int]
+    group: str | None = None
+
+
+class Move(Struct, gc=False):
+    """Deliver these at another time or priority. A group that does not exist yet is made."""
+
+    tenant: str
+    ids: list[int]
+    group: str = DEFAULT
+    delay_ms: int | None = None
+    """From now on; what is leased is taken from its consumer, uncounted."""
+    priority: int | None = None
+    only_delayed: bool = False
+    """Whether only those are meant that are not due yet."""
+
+
+class Requeue(Struct, gc=False):
+    """Deliver dead letters again, as if for the first time: these, or all of them."""
+
+    tenant: str
+    queue: str
+    group: str = DEFAULT
+    ids: list[int] | None = None
+
+
+class Purge(Struct, gc=False):
+    """Give dead letters up: these, or all of them. A dry run only counts."""
+
+    tenant: str
+    queue: str
+    group: str = DEFAULT
+    ids: list[int] | None = None
+    dry_run: bool = False
+
+
+class Buried(Struct, gc=False):
+    """How many dead letters it was, and how many are left for the next such command."""
+
+    count: int
+    left: int
+    refused: Sequence[int] = ()
+
+
+class ListDead(Struct, gc=False):
+    """Dead letters of a group, by partition and offset."""
+
+    tenant: str
+    queue: str
+    group: str = DEFAULT
+    count: int = 100
+    skip: int = 0
+    """How many to pass over first."""
+
+
+class DeadLetter(Piece, gc=False, frozen=True):
+    """One dead letter."""
+
+    partition: str
+    first: int
+    """Its id, as a number."""
+    deliveries: int
+    failures: int
+    dead_at: int
+    error: str
+    priority: int
+
+
+class DeadFound(Struct, gc=False):
+    queue: Queue
+    group: str
+    total: int
+    """Dead letters of the group."""
+    deliveries: list[DeadLetter]
+
+
+class Pause(Struct, gc=False):
+    """Deliver nothing of a queue, until it is resumed or a time has come."""
+
+    tenant: str
+    queue: str
+    until: int | None = None
+
+
+class Resume(Struct, gc=False):
+    tenant: str
+    queue: str
+
+
+class Paused(Struct, gc=False):
+    """Whether a queue is paused, and until when if that is known."""
+
+    paused: bool
+    until: int | None = None
 
 
 class Read(Struct, gc=False):
@@ -193,6 +302,15 @@ class Configure(Struct, gc=False):
     completed_retention_ms: int | UnsetType = UNSET
     completed_retention_bytes: int | UnsetType = UNSET
     durability: str | UnsetType = UNSET
+    max_attempts: int | UnsetType = UNSET
+    backoff: Backoff | UnsetType = UNSET
+    max_deliveries: int | UnsetType = UNSET
+    dead_letters: bool | UnsetType = UNSET
+    on_lease_expiry: str | UnsetType = UNSET
+    delayed_processing_ms: int | UnsetType = UNSET
+    window_buffer_ms: int | UnsetType = UNSET
+    max_wait_ms: int | UnsetType = UNSET
+    ordering: str | UnsetType = UNSET
 
 
 class Backup(Struct, gc=False):
@@ -211,6 +329,14 @@ class Describe(Struct, gc=False):
 
     tenant: str
     queue: str
+
+
+class GroupCounts(Struct, gc=False):
+    """Messages of a group by state."""
+
+    tenant: str
+    queue: str
+    group: str = DEFAULT
 
 
 class ListQueues(Struct, gc=False):
@@ -233,12 +359,39 @@ class State(Struct, gc=False):
     group: str = DEFAULT
 
 
+class Show(Struct, gc=False):
+    """Messages with their payloads, and where they stand in a group; those that are there."""
+
+    tenant: str
+    ids: list[int]
+    group: str = DEFAULT
+
+
+class Shown(Piece, gc=False, frozen=True):
+    """One message."""
+
+    queue: Queue
+    partition: str
+    state: "StateFound"
+
+
+class ShownAll(Struct, gc=False):
+    deliveries: list[Shown]
+
+
 class Counts(Struct, gc=False):
-    """Messages of one group by state. A group that does not exist has everything waiting."""
+    """Messages of one group by state. A group that does not exist has everything waiting or delayed."""
 
     waiting: int = 0
+    delayed: int = 0
     active: int = 0
     completed: int = 0
+    """Settled by an ack and still kept."""
+    dead: int = 0
+    expired: int = 0
+    cancelled: int = 0
+    discarded: int = 0
+    evicted: int = 0
 
 
 class GroupFound(Struct, gc=False):
@@ -258,12 +411,14 @@ class QueueFound(Struct, gc=False):
     options: QueueOptions
     partitions: list[PartitionFound]
     groups: list[GroupFound]
+    paused: Paused
 
 
 class QueueCounts(Struct, gc=False):
     name: str
     counts: Counts
     """Of the group ``default``."""
+    paused: bool
 
 
 class QueuesFound(Struct, gc=False):
@@ -282,11 +437,16 @@ class StateFound(Struct, gc=False):
     deliveries: int = 0
     failures: int = 0
     error: str = ""
-    """What the last failure said. A completed message keeps none of these three."""
+    """What the last failure said. A settled message keeps none of these three."""
+    priority: int = 0
+    due_at: int | None = None
+    """When it will be delivered, if it is delayed."""
+    ended_at: int | None = None
+    """When it became what it is, if it is dead, expired or cancelled."""
 
 
-Wake = tuple[Queue, str | None, str]
-"""Something became deliverable: in a queue, for a group (every group if None), in a partition."""
+Wake = tuple[Queue, str | None, str | None]
+"""Something became deliverable: in a queue, for a group, in a partition; None means every one."""
 
 Command = (
     Push
@@ -295,13 +455,22 @@ Command = (
     | Ack
     | Nack
     | Extend
+    | Cancel
+    | Move
+    | Requeue
+    | Purge
+    | ListDead
+    | Pause
+    | Resume
     | Read
     | Offsets
     | Configure
     | Describe
+    | GroupCounts
     | ListQueues
     | Stats
     | State
+    | Show
     | Backup
 )
 Reply = (
@@ -310,11 +479,16 @@ Reply = (
     | Popped
     | Settled
     | Extended
+    | Buried
+    | DeadFound
+    | Paused
     | Log
     | OffsetsFound
     | QueueFound
+    | Counts
     | QueuesFound
     | StatsFound
     | StateFound
+    | ShownAll
     | BackedUp
 )

@@ -1,7 +1,7 @@
 """The core as one value: every shard a node owns, and the directory that leads to them.
 
     engine.apply(command, now) -> reply          or raises, and has changed nothing
-    engine.next_due_at() -> when to call tick    leases run out, sweeps come up
+    engine.next_due_at() -> when to call tick    leases run out, messages fall due, sweeps come up
     engine.seal(now) -> commits                  what to keep, atomically, before replies leave
 
 Nothing here reads a clock, rolls dice or touches storage. ``now`` never goes backwards.
@@ -12,24 +12,34 @@ from collections.abc import Callable, Iterable
 from msgspec import Struct
 from msgspec.structs import replace
 
+from penstock.core import cancel, dead, look, model, records, settle
 from penstock.core import directory as directories
-from penstock.core import look, model, records, settle
 from penstock.core import merge as merges
+from penstock.core.agenda import NEVER
 from penstock.core.commands import (
     Ack,
+    Buried,
+    Cancel,
     Command,
     Configure,
     Counts,
+    DeadFound,
     Describe,
     Extend,
     Extended,
+    GroupCounts,
+    ListDead,
     ListQueues,
     Log,
+    Move,
     Nack,
     Offsets,
     OffsetsFound,
+    Pause,
+    Paused,
     Pop,
     Popped,
+    Purge,
     Push,
     Pushed,
     PushMany,
@@ -37,8 +47,12 @@ from penstock.core.commands import (
     QueuesFound,
     Read,
     Reply,
+    Requeue,
+    Resume,
     Settle,
     Settled,
+    Show,
+    ShownAll,
     State,
     StateFound,
     Stats,
@@ -48,25 +62,26 @@ from penstock.core.commands import (
 from penstock.core.directory import Directory
 from penstock.core.errors import Conflict, Damaged, Invalid, NotFound
 from penstock.core.ids import OFFSET_BITS, parse_lease
-from penstock.core.limits import Limits, check_queue_name, check_range
+from penstock.core.leased import Range, meant, ranges
+from penstock.core.limits import Limits, check_name, check_queue_name, check_range
 from penstock.core.load import load_queue
 from penstock.core.merge import Joined, Merge
-from penstock.core.model import FSYNC, MEMORY, OS, Lease, Queue, QueueOptions, Segment
+from penstock.core.model import FSYNC, MEMORY, Attributes, Lease, Queue, QueueOptions, Segment
 from penstock.core.numbers import numbers_needed
+from penstock.core.options import check_options
+from penstock.core.order import check_ordered
 from penstock.core.pop import available, check_group, check_pop, new_group, pop
 from penstock.core.push import check_partitions, check_payloads, push, reached
 from penstock.core.records import Commit, Record
-from penstock.core.settle import Range, check_settle, expire
-from penstock.core.shard import Shard, next_sweep_at
+from penstock.core.retry import check_attributes
+from penstock.core.settle import check_settle, expire
+from penstock.core.shard import Alarm, Shard
 from penstock.core.sweep import sweep_due
 
 SWEEPS_MAX = 500
 """Queues swept in one tick; the others are due in the next, which comes at once."""
 MERGE_MIN = 64
 """Tiny segments worth a merge."""
-DAY_MS = 86_400_000
-RETENTION_MS_MAX = 3_650 * DAY_MS
-RETENTION_BYTES_MAX = 1 << 60
 
 
 class Engine:
@@ -76,7 +91,10 @@ class Engine:
         self.limits = limits
         self.directory = directory
         self.changed: list[Shard] = []
-        self.shards = [Shard(number, shards, 0, limits, self.changed) for number in range(shards)]
+        self._alarm = Alarm()
+        self.shards = [
+            Shard(number, shards, 0, limits, self.changed, self._alarm) for number in range(shards)
+        ]
         self.queues: dict[tuple[str, str], Queue] = {}
         """By tenant and name."""
         self.damaged: dict[tuple[str, str], str] = {}
@@ -89,7 +107,6 @@ class Engine:
         """Whether the next seal has to ask for a sync, whatever is in it."""
         self._sealed: list[tuple[model.Log, Segment]] = []
         self.now = 0
-        self._due_at = 0
         self._handlers: dict[type, Callable[..., Reply]] = {
             Push: self._push,
             PushMany: self._push_many,
@@ -97,13 +114,22 @@ class Engine:
             Ack: self._ack,
             Nack: self._nack,
             Extend: self._extend,
+            Cancel: self._cancel,
+            Move: self._move,
+            Requeue: self._requeue,
+            Purge: self._purge,
+            ListDead: self._list_dead,
+            Pause: self._pause,
+            Resume: self._resume,
             Read: self._read,
             Offsets: self._offsets,
             Configure: self._configure,
             Describe: self._describe,
+            GroupCounts: self._group_counts,
             ListQueues: self._list_queues,
             Stats: self._stats,
             State: self._state,
+            Show: self._show,
         }
 
     # The whole interface.
@@ -112,7 +138,7 @@ class Engine:
         """Carry out a command at ``now``."""
         if now > self.now:
             self.now = now
-            if self._due_at <= now:
+            if self._alarm.at <= now:
                 self.tick(now)
         return self._handlers[type(command)](command, self.now)
 
@@ -122,13 +148,14 @@ class Engine:
         sweeps = SWEEPS_MAX
         for shard in self.shards:
             expire(shard, now)
+            shard.ring(now)
             if sweeps:
                 sweeps = sweep_due(shard, now, sweeps)
-        self._due_at = min(min(shard.agenda.next_at(), shard.sweeps.next_at()) for shard in self.shards)
+        self._alarm.at = min(shard.next_at() for shard in self.shards)
 
     def next_due_at(self) -> int:
         """When to call ``tick``: never later than something is due, ``NEVER`` if nothing is."""
-        return self._due_at
+        return self._alarm.at
 
     def seal(self, now: int) -> list[Commit]:
         """What changed since the last seal, one commit a shard; nothing if nothing did."""
@@ -183,7 +210,15 @@ class Engine:
         lease = self.shards[number].leases.get(name)
         if lease is not None:
             lacking = [each for each in popped.deliveries if not each.segment.present]
-            settle.put_off(self.shards[number], lease, lacking)
+            settle.put_off(self.shards[number], lease, lacking, self.now)
+
+    def give_back(self, popped: Popped) -> None:
+        """Take back what was leased to someone who never heard of it."""
+        assert popped.lease is not None
+        number, name = parse_lease(popped.lease)
+        lease = self.shards[number].leases.get(name)
+        if lease is not None:
+            settle.give_back(self.shards[number], lease, self.now)
 
     def clear_marks(self) -> None:
         """The process ends as it should: no id that was confirmed can be lost any more."""
@@ -202,7 +237,9 @@ class Engine:
         """How many messages a pop could have now, counted no further than it needs."""
         queue = self.queues.get((command.tenant, command.queue))
         group = queue.groups.get(command.group) if queue is not None else None
-        return available(group, queue, command) if queue is not None and group is not None else 0
+        if queue is None or group is None:
+            return 0
+        return available(group, queue, command, self.now)
 
     def take_owners(self, before: "Engine") -> None:
         """Leases that were there before belong to the connections they belonged to."""
@@ -257,29 +294,35 @@ class Engine:
     def _push(self, command: Push, now: int) -> Pushed:
         payloads = command.payloads
         lengths = check_payloads(self.limits, payloads)
+        attributes = check_attributes(self.limits, command.attributes)
         queue = self.queues.get((command.tenant, command.queue))
+        check_ordered(queue, attributes)
         durability = reached(queue, command.durability, self.reach)
         partition = queue.partitions.get(command.partition) if queue is not None else None
         if queue is None or partition is None:
             self._check_room(command.tenant, command.queue, queue, {command.partition}, 1)
             queue = self._made(command.tenant, command.queue)
             partition = self.shards[queue.shard].add_partition(queue, command.partition)
-        return push(self.shards[queue.shard], queue, partition, payloads, lengths, durability, now)
+        shard = self.shards[queue.shard]
+        return push(shard, queue, partition, payloads, lengths, durability, attributes, now)
 
     def _push_many(self, command: PushMany, now: int) -> list[Pushed]:
-        check_range("messages", sum(len(p) for _, p in command.pushes), 1, self.limits.batch_max)
-        checked = [check_payloads(self.limits, payloads) for _, payloads in command.pushes]
+        check_range("messages", sum(len(p) for _, p, _ in command.pushes), 1, self.limits.batch_max)
+        checked = [check_payloads(self.limits, payloads) for _, payloads, _ in command.pushes]
+        having = [check_attributes(self.limits, attributes) for _, _, attributes in command.pushes]
         queue = self.queues.get((command.tenant, command.queue))
+        for attributes in having:
+            check_ordered(queue, attributes)
         durability = reached(queue, command.durability, self.reach)
-        names = {name for name, _ in command.pushes}
+        names = {name for name, _, _ in command.pushes}
         numbers = numbers_needed(queue, command.pushes)
         self._check_room(command.tenant, command.queue, queue, names, numbers)
         queue = self._made(command.tenant, command.queue)
         shard = self.shards[queue.shard]
         pushed = []
-        for (name, payloads), lengths in zip(command.pushes, checked, strict=True):
+        for (name, payloads, _), lengths, attributes in zip(command.pushes, checked, having, strict=True):
             partition = queue.partitions.get(name) or shard.add_partition(queue, name)
-            pushed.append(push(shard, queue, partition, payloads, lengths, durability, now))
+            pushed.append(push(shard, queue, partition, payloads, lengths, durability, attributes, now))
         return pushed
 
     def _pop(self, command: Pop, now: int) -> Popped:
@@ -291,16 +334,11 @@ class Engine:
                 self._check_new(command.tenant, command.queue)
             check_group(self.limits, queue, command.group)
             queue = self._made(command.tenant, command.queue)
-            group = new_group(self.shards[queue.shard], queue, command, now)
-            self._expect_sweep(queue.sweep_at)
-        reply = pop(self.shards[queue.shard], queue, group, command, now)
-        if reply.deliveries and reply.deliveries[0].expires_at < self._due_at:
-            self._due_at = reply.deliveries[0].expires_at
-        return reply
+            group = new_group(self.shards[queue.shard], queue, command.group, command.start, now)
+        return pop(self.shards[queue.shard], queue, group, command, now)
 
     def _ack(self, command: Ack, now: int) -> Settled:
         check_settle(self.limits, command)
-        self._expect_sweep(next_sweep_at(now))
         if command.ids is None:
             shard, lease = self._leased(command)
             return settle.ack_lease(shard, lease, now)
@@ -311,7 +349,7 @@ class Engine:
         check_settle(self.limits, command)
         if command.ids is None:
             shard, lease = self._leased(command)
-            return settle.nack_lease(shard, lease, command.error, now)
+            return settle.nack_lease(shard, lease, command, now)
         parts = [settle.nack_ids(*where, command, now) for where in self._by_shard(command)]
         return _together(parts, command)
 
@@ -319,17 +357,103 @@ class Engine:
         check_settle(self.limits, command)
         if command.lease_ms is not None:
             check_range("lease_ms", command.lease_ms, 1, self.limits.lease_ms_max)
+        if command.lease is not None and self._was_cancelled(command):
+            return Extended(now, 0, command.ids or (), cancelled=True)
         if command.ids is None:
             shard, lease = self._leased(command)
             return settle.extend_lease(shard, lease, command.lease_ms, now)
         parts = [settle.extend_ids(*where, command, now) for where in self._by_shard(command)]
+        cancelled = any(part.cancelled for part in parts)
+        command.partial = command.partial or cancelled
         together = _together([Settled(part.count, part.refused) for part in parts], command)
-        return Extended(min(part.expires_at for part in parts), together.count, together.refused)
+        ends = min(part.expires_at for part in parts)
+        return Extended(ends if ends != NEVER else now, together.count, together.refused, cancelled)
 
-    def _expect_sweep(self, sweep_at: int) -> None:
-        """Something was settled: a sweep will want to look at it."""
-        if sweep_at < self._due_at:
-            self._due_at = sweep_at
+    def _was_cancelled(self, command: Settle) -> bool:
+        """Whether all of the lease that a command names was cancelled, not long ago."""
+        assert command.lease is not None
+        number, name = parse_lease(command.lease)
+        return number < len(self.shards) and self.shards[number].cancelled.get(name) == command.tenant
+
+    def _cancel(self, command: Cancel, now: int) -> Settled:
+        cancel.check_ids(self.limits, command.ids)
+        if command.group is not None:
+            check_name("group", command.group)
+        parts = [cancel.cancel(shard, command, theirs, now) for shard, theirs in self._shards_of(command.ids)]
+        return cancel.changed(
+            parts, "there is nothing to cancel: no such message or group, or it is settled, or dead"
+        )
+
+    def _move(self, command: Move, now: int) -> Settled:
+        cancel.check_move(self.limits, command)
+        parts: list[Settled] = []
+        by_shard = self._shards_of(command.ids)
+        made = [(shard, theirs, self._queues_of(shard, command, theirs)) for shard, theirs in by_shard]
+        for shard, theirs, queues in made:
+            groups = [
+                queue.groups.get(command.group) or new_group(shard, queue, command.group, "all", now)
+                for queue in queues
+            ]
+            tracks = {key: track for group in groups for key, track in group.tracks.items()}
+            parts.append(cancel.move(shard, command, theirs, tracks, now))
+        return cancel.changed(
+            parts, "there is nothing to move: no such message, or it is active, settled, or dead"
+        )
+
+    def _queues_of(self, shard: Shard, command: Move, ranges: list[Range]) -> list[Queue]:
+        """The queues in which a command has something to move, whose group may have to be made for it."""
+        found = [meant(shard, command.tenant, each) for each in ranges]
+        for each in found:
+            if each is not None and command.priority:
+                check_ordered(each.place.queue, Attributes(priority=command.priority))
+        queues = {each.place.queue.prefix: each.place.queue for each in found if each is not None}
+        missing = {prefix for prefix, queue in queues.items() if command.group not in queue.groups}
+        # For a group that is made now, everything can be moved but what was cancelled.
+        there = {
+            each.place.queue.prefix
+            for each in found
+            if each is not None and cancel.may_move(each, command.only_delayed, self.now)
+        }
+        for prefix in there:
+            cancel.check_made(queues[prefix], command.group)
+            if prefix in missing:
+                check_group(self.limits, queues[prefix], command.group)
+        return [queue for prefix, queue in queues.items() if prefix not in missing - there]
+
+    def _requeue(self, command: Requeue, now: int) -> Buried:
+        dead.check(self.limits, command)
+        queue = self._known(command.tenant, command.queue)
+        return dead.requeue(self.shards[queue.shard], queue, command, now)
+
+    def _purge(self, command: Purge, now: int) -> Buried:
+        dead.check(self.limits, command)
+        queue = self._known(command.tenant, command.queue)
+        return dead.purge(self.shards[queue.shard], queue, command, now)
+
+    def _list_dead(self, command: ListDead, now: int) -> DeadFound:
+        return look.list_dead(self.limits, self._known(command.tenant, command.queue), command)
+
+    def _pause(self, command: Pause, now: int) -> Paused:
+        if command.until is not None and not now < command.until < NEVER:
+            raise Invalid("until", "a time in ms that is in the future")
+        if (command.tenant, command.queue) not in self.queues:
+            self._check_new(command.tenant, command.queue)
+        queue = self._made(command.tenant, command.queue)
+        self.shards[queue.shard].pause(queue, command.until or NEVER)
+        return look.paused(queue, now)
+
+    def _resume(self, command: Resume, now: int) -> Paused:
+        queue = self._known(command.tenant, command.queue)
+        self.shards[queue.shard].end_pause(queue)
+        return look.paused(queue, now)
+
+    def _shards_of(self, ids: list[int]) -> list[tuple[Shard, list[Range]]]:
+        """Ids by the shard they lead to."""
+        count = len(self.shards)
+        by_shard: dict[int, list[Range]] = {}
+        for each in ranges(ids):
+            by_shard.setdefault((each.first >> OFFSET_BITS) % count, []).append(each)
+        return [(self.shards[number], theirs) for number, theirs in by_shard.items()]
 
     def _leased(self, command: Settle) -> tuple[Shard, Lease]:
         """The live lease a command names, and its shard."""
@@ -343,14 +467,9 @@ class Engine:
     def _by_shard(self, command: Settle) -> list[tuple[Shard, Lease | None, list[Range]]]:
         """The ids a command names, by shard, with the lease it names along."""
         assert command.ids is not None
-        ranges = settle.ranges(command.ids)
         if command.lease is not None:
-            return [(*self._leased(command), ranges)]
-        count = len(self.shards)
-        by_shard: dict[int, list[Range]] = {}
-        for each in ranges:
-            by_shard.setdefault((each.first >> OFFSET_BITS) % count, []).append(each)
-        return [(self.shards[number], None, theirs) for number, theirs in by_shard.items()]
+            return [(*self._leased(command), ranges(command.ids))]
+        return [(shard, None, theirs) for shard, theirs in self._shards_of(command.ids)]
 
     def _read(self, command: Read, now: int) -> Log:
         self._wants_sync = True
@@ -361,41 +480,31 @@ class Engine:
         return look.offsets(self._known(command.tenant, command.queue), command)
 
     def _configure(self, command: Configure, now: int) -> QueueFound:
-        given = {
-            "lease_ms": (command.lease_ms, 1, self.limits.lease_ms_max),
-            "completed_retention_ms": (command.completed_retention_ms, 0, RETENTION_MS_MAX),
-            "completed_retention_bytes": (command.completed_retention_bytes, 0, RETENTION_BYTES_MAX),
-        }
-        changes: dict[str, int | str] = {}
-        for field, (value, low, high) in given.items():
-            if isinstance(value, int):
-                check_range(field, value, low, high)
-                changes[field] = value
         known = self.queues.get((command.tenant, command.queue))
-        if isinstance(command.durability, str):
-            check_level(known, command.durability)
-            changes["durability"] = command.durability
+        changes = check_options(self.limits, known, command)
         if known is None:
             self._check_new(command.tenant, command.queue)
         queue = self._made(command.tenant, command.queue)
         queue.options = replace(queue.options, **changes)
         queue.stored = queue.options.durability != MEMORY
         self.shards[queue.shard].touch_queue(queue)
-        return look.describe(queue)
+        return look.describe(queue, now)
 
     def _describe(self, command: Describe, now: int) -> QueueFound:
-        return look.describe(self._known(command.tenant, command.queue))
+        return look.describe(self._known(command.tenant, command.queue), now)
+
+    def _group_counts(self, command: GroupCounts, now: int) -> Counts:
+        check_name("group", command.group)
+        queue = self._known(command.tenant, command.queue)
+        return look.counts(queue, queue.groups.get(command.group), now)
 
     def _list_queues(self, command: ListQueues, now: int) -> QueuesFound:
-        return QueuesFound([look.queue_counts(queue) for queue in self._of_tenant(command.tenant)])
+        return QueuesFound([look.queue_counts(queue, now) for queue in self._of_tenant(command.tenant)])
 
     def _stats(self, command: Stats, now: int) -> StatsFound:
-        total, queues = Counts(), self._of_tenant(command.tenant)
-        for queue in queues:
-            counts = look.queue_counts(queue).counts
-            total.waiting += counts.waiting
-            total.active += counts.active
-            total.completed += counts.completed
+        queues = self._of_tenant(command.tenant)
+        each = [look.queue_counts(queue, now).counts for queue in queues]
+        total = Counts(*(sum(getattr(one, field) for one in each) for field in Counts.__struct_fields__))
         return StatsFound(len(queues), total)
 
     def _of_tenant(self, tenant: str) -> list[Queue]:
@@ -406,15 +515,10 @@ class Engine:
     def _state(self, command: State, now: int) -> StateFound:
         if command.id < 0:
             raise Invalid("id", "a message id")
-        return look.state(self.shards[(command.id >> OFFSET_BITS) % len(self.shards)], command)
+        return look.state(self.shards[(command.id >> OFFSET_BITS) % len(self.shards)], command, now)
 
-
-def check_level(queue: Queue | None, durability: str) -> None:
-    """Raise unless the queue may have this durability."""
-    if durability not in (FSYNC, OS, MEMORY):
-        raise Invalid("durability", f"{FSYNC}, {OS} or {MEMORY}")
-    if queue is not None and (durability == MEMORY) == queue.stored:
-        raise Conflict(f"a queue is {MEMORY} from its creation on, or never")
+    def _show(self, command: Show, now: int) -> ShownAll:
+        return look.show(self.limits, self.shards, command, now)
 
 
 def _together(parts: list[Settled], command: Settle) -> Settled:

@@ -13,6 +13,12 @@ ERROR_CHARS_MAX = 2_000
 """Characters kept of the error that comes with a nack; the rest is cut off."""
 SEGMENT_BYTES_MAX = 256 * 1024
 """Bytes of one segment's body, its offsets included: what a store writes without stalling anyone."""
+PRIORITY_MAX = 1_000_000_000
+"""How far a priority may be from 0."""
+DELAY_MS_MAX = 10 * 365 * 86_400_000
+"""How long a delay, a time to live or a backoff may be: ten years."""
+BACKOFF_STEPS_MAX = 100
+"""Waits in a backoff that is a list."""
 OFFSETS_PER_NUMBER = 1 << 32
 """Offsets that one partition number covers: an id keeps 32 bits for the offset."""
 NUMBERS_MAX = 1 << 32

@@ -5,32 +5,71 @@ out, and the others never notice.
 """
 
 import struct
+from collections import defaultdict
 from collections.abc import Iterable
-from heapq import heapify
 
+import msgspec
 from msgspec import MsgspecError, Struct
 
 from penstock.core import log as logs
 from penstock.core import records
+from penstock.core.agenda import NEVER
+from penstock.core.endings import count_unplanned, fresh_count
 from penstock.core.errors import Damaged
-from penstock.core.model import MEMORY, Group, Lease, LeaseRun, Log, Partition, Queue, Scheduled, Segment
-from penstock.core.records import PackedPartition, Record
+from penstock.core.model import (
+    IN_LINE,
+    MEMORY,
+    OUTCOMES,
+    Dead,
+    Group,
+    Lease,
+    LeaseRun,
+    Log,
+    Partition,
+    Queue,
+    Segment,
+    Track,
+    count_sets,
+)
+from penstock.core.records import PackedCursor, PackedPartition, Record
+from penstock.core.schedule import Schedule
 from penstock.core.shard import MERGE_AT, Place, Shard, hold, list_ready, new_partition, new_track
+from penstock.core.table import Table
+
+
+class Rows(Struct, eq=False):
+    """What is kept as runs of a group in a partition."""
+
+    schedule: Schedule
+    skips: Table
+    dead: Table
+    letters: dict[int, Dead]
+    outcomes: Table
+    ended: list[int]
+    dead_messages: int = 0
+
+
+def _no_rows() -> Rows:
+    return Rows(Schedule(), Table("qq"), Table("qq"), {}, Table("qqqq"), [0] * len(OUTCOMES))
 
 
 class Found(Struct, eq=False):
     """The records of a queue, decoded, by kind."""
 
-    cursors: dict[tuple[int, int], tuple[int, int]] = {}
+    cursors: dict[tuple[int, int], PackedCursor] = {}
     """By group and partition."""
     groups: dict[int, str] = {}
     partitions: dict[int, PackedPartition] = {}
     segments: dict[int, list[Segment]] = {}
     """By partition."""
-    scheduled: list[tuple[int, int, Scheduled]] = []
-    """With group and partition."""
-    leases: list[tuple[int, int, list[LeaseRun]]] = []
-    """Name, group, runs."""
+    rows: defaultdict[tuple[int, int], Rows] = msgspec.field(default_factory=lambda: defaultdict(_no_rows))
+    """By group and partition."""
+    withdrawn: defaultdict[int, Table] = msgspec.field(
+        default_factory=lambda: defaultdict(lambda: Table("qqq"))
+    )
+    """By partition."""
+    leases: list[tuple[int, int, list[LeaseRun], bool]] = []
+    """Name, group, runs, and whether some of it was cancelled."""
 
 
 def decode(queue: Queue, records_: Iterable[Record]) -> Found:
@@ -39,7 +78,7 @@ def decode(queue: Queue, records_: Iterable[Record]) -> Found:
     try:
         for key, value in records_:
             _decode(queue, found, key, value)
-    except (MsgspecError, AssertionError, ValueError, struct.error) as error:
+    except (MsgspecError, AssertionError, ValueError, OverflowError, struct.error) as error:
         raise Damaged(f"a record can't be decoded: {error}") from None
     return found
 
@@ -49,6 +88,15 @@ def _decode(queue: Queue, found: Found, key: bytes, value: bytes) -> None:
         case b"c":
             group, partition = records.key_fields(key)
             found.cursors[group, partition] = records.unpack_cursor(value)
+        case b"d":
+            group, partition, first = records.key_fields(key)
+            letter, rows = records.unpack_dead(first, value), found.rows[group, partition]
+            rows.dead.add((first, _counted(letter.count)))
+            rows.letters[first] = letter
+            rows.dead_messages += letter.count
+        case b"e":
+            partition, first = records.key_fields(key)
+            found.withdrawn[partition].add((first, *_fields(value, 2)))
         case b"g":
             (number,) = records.key_fields(key)
             (found.groups[number],) = records.unpack_group(value)
@@ -56,30 +104,60 @@ def _decode(queue: Queue, found: Found, key: bytes, value: bytes) -> None:
             partition, base = records.key_fields(key)
             found.segments.setdefault(partition, []).append(records.unpack_header(base, value))
         case b"l":
-            group, runs = records.unpack_lease(value)
-            found.leases.append((int.from_bytes(key[9:], "big"), group, runs))
+            group, runs, cancelled = records.unpack_lease(value)
+            found.leases.append((int.from_bytes(key[9:], "big"), group, runs, cancelled))
+        case b"o":
+            group, partition, first = records.key_fields(key)
+            rows, row = found.rows[group, partition], (first, *_fields(value, 3))
+            rows.outcomes.add(row)
+            if row[2] not in range(len(OUTCOMES)):
+                raise Damaged(f"there is no outcome {row[2]}")
+            rows.ended[row[2]] += row[1]
+        case b"s":
+            group, partition, first = records.key_fields(key)
+            found.rows[group, partition].skips.add((first, *_fields(value, 1)))
         case b"p":
             (partition,) = records.key_fields(key)
             found.partitions[partition] = records.unpack_partition(value)
         case b"q":
-            queue.groups_made, queue.options = records.unpack_queue(value)
+            packed = records.unpack_queue(value)
+            queue.groups_made, queue.options = packed.groups_made, packed.options
+            queue.paused_until = packed.paused_until
             queue.stored = queue.options.durability != MEMORY
         case b"v":
-            found.scheduled.append(records.unpack_scheduled(key, value))
+            group, partition, run = records.unpack_scheduled(key, value)
+            _counted(run.count)
+            found.rows[group, partition].schedule.add(run, 0)
         case kind:
             raise Damaged(f"no record of a queue has kind {kind!r}")
+
+
+def _fields(value: bytes, count: int) -> tuple[int, ...]:
+    """The numbers of a row, of which there are so many."""
+    fields = records.unpack_numbers(value)
+    if len(fields) != count:
+        raise Damaged(f"a row has {len(fields)} numbers instead of {count}")
+    _counted(fields[0])
+    return fields
+
+
+def _counted(count: int) -> int:
+    """A count of messages, if it is one."""
+    if not 1 <= count < 1 << 32:
+        raise Damaged(f"a run has {count} messages")
+    return count
 
 
 def check(found: Found) -> dict[int, Log]:
     """The logs of the partitions; ``Damaged`` if records speak of what is not there."""
     known = {(group, partition) for group in found.groups for partition in found.partitions}
-    spoken_of = {(group, partition) for group, partition, _ in found.scheduled}
-    spoken_of |= {(group, run.partition) for _, group, runs in found.leases for run in runs}
-    spoken_of |= found.cursors.keys()
+    spoken_of = found.rows.keys() | found.cursors.keys()
+    spoken_of |= {(group, run.partition) for _, group, runs, _ in found.leases for run in runs}
     if not spoken_of <= known:
         raise Damaged(f"groups and partitions are missing: {sorted(spoken_of - known)}")
-    if not found.segments.keys() <= found.partitions.keys():
-        raise Damaged(f"partitions are missing: {sorted(found.segments.keys() - found.partitions.keys())}")
+    logged = found.segments.keys() | found.withdrawn.keys()
+    if not logged <= found.partitions.keys():
+        raise Damaged(f"partitions are missing: {sorted(logged - found.partitions.keys())}")
     _check_names(found)
     made: dict[int, Log] = {}
     for key, (name, numbers, first, *_) in found.partitions.items():
@@ -104,18 +182,45 @@ def _load_log(first: int, segments: list[Segment]) -> Log:
         spread = segment.spread
         if segment.count < 1 or len(spread) % 8 or (spread and segment.run_ends[-1] != segment.count):
             raise Damaged(f"the header at offset {segment.base} is not what was written")
+        if segment.sets:
+            _check_sets(segment)
     return logs.load(first, segments)
+
+
+def _check_sets(segment: Segment) -> None:
+    """Raise if a header's attributes are not what was written."""
+    try:
+        sets = count_sets(segment.sets)
+        which = memoryview(segment.which).cast("I") if segment.which else [0]
+        good = max(which) < sets and len(which) in (1, len(segment.spread) // 8)
+        aside = sum(run.count for run in segment.runs if not run.attributes.in_line)
+    except (MsgspecError, TypeError, IndexError, struct.error):
+        good, aside = False, 0
+    if not good or segment.aside != aside:
+        raise Damaged(f"the attributes in the header at offset {segment.base} are not what was written")
 
 
 def _check_places(found: Found, made: dict[int, Log]) -> None:
     """Raise if something stands where the log is not."""
     ends = {key: log.end for key, log in made.items()}
-    stands = [(key, "a cursor", cursor) for (_, key), (cursor, _) in found.cursors.items()]
-    stands += [(key, "a scheduled run", run.first + run.count) for _, key, run in found.scheduled]
-    for _, _, runs in found.leases:
+    stands = [(key, "a cursor", track.cursor) for (_, key), track in found.cursors.items()]
+    for (group, key), rows in found.rows.items():
+        last = rows.schedule.last()
+        stands.append((key, "a scheduled run", last.first + last.count if last is not None else 0))
+        for what, table in (
+            ("a dead letter", rows.dead),
+            ("an outcome", rows.outcomes),
+            ("a skip", rows.skips),
+        ):
+            stands.append((key, what, sum(table.tail()[:2]) if table else 0))
+        cursor = found.cursors.get((group, key))
+        if rows.skips and cursor is not None and rows.skips.first() < cursor.cursor:
+            raise Damaged(f"partition {found.partitions[key][0]}: the cursor is past what it skips")
+    stands += [(key, "a withdrawn run", sum(table.tail()[:2])) for key, table in found.withdrawn.items()]
+    for _, _, runs, _ in found.leases:
         if not runs:
             raise Damaged("a lease holds nothing")
-        stands += [(run.partition, "a leased run", run.first + run.count) for run in runs]
+        stands += [(run.partition, "a leased run", run.first + _counted(run.count)) for run in runs]
     for key, what, offset in stands:
         if offset > ends[key]:
             name = found.partitions[key][0]
@@ -138,6 +243,8 @@ def load_queue(
     """
     found = decode(queue, records_)
     made = check(found)
+    if queue.groups_made < max(found.groups, default=0):
+        raise Damaged("a group has a number that was never given out")
     shard.queues[queue.prefix] = queue
     for key, (name, numbers, _, marks, os_marked) in found.partitions.items():
         partition = new_partition(key, name, numbers, made[key], marks)
@@ -150,19 +257,47 @@ def load_queue(
     }
     for group in groups.values():
         _add_group(queue, group, found.cursors)
-    for number, key, run in found.scheduled:
-        track = groups[number].tracks[key]
-        track.schedule.append(run)
-        track.scheduled += run.count
+    _add_rows(groups, queue, found)
     gained = min(down_ms, queue.options.lease_ms)
-    for name_, number, runs in found.leases:
-        _add_lease(shard, Lease(name_, queue, groups[number], {}, 0, 0, stored=True), runs, gained)
+    for name_, number, runs, cancelled in found.leases:
+        lease = Lease(name_, queue, groups[number], {}, 0, 0, stored=True, cancelled=cancelled)
+        _add_lease(shard, lease, runs, gained)
     for group in groups.values():
         for track in group.tracks.values():
-            heapify(track.schedule)
-            if track.schedule or track.cursor < track.partition.log.end:
-                list_ready(group, track)
+            _start(shard, track, now)
+    if queue.paused_until not in (0, NEVER):
+        shard.pauses.add(queue.paused_until, queue.prefix)
+        shard.alarm.sooner(queue.paused_until)
     shard.plan_sweep(queue, now)
+
+
+def _add_rows(groups: dict[int, Group], queue: Queue, found: Found) -> None:
+    """Everything that is kept as runs."""
+    for (number, key), rows in found.rows.items():
+        track = groups[number].tracks[key]
+        track.schedule, track.skips, track.outcomes = rows.schedule, rows.skips, rows.outcomes
+        track.dead, track.letters, track.ended = rows.dead, rows.letters, rows.ended
+        track.dead_messages = rows.dead_messages
+    for partition in queue.partitions.values():
+        if partition.key in found.withdrawn:
+            partition.withdrawn = found.withdrawn[partition.key]
+
+
+def _start(shard: Shard, track: Track, now: int) -> None:
+    """Count what a track has, and list it if it has something to deliver."""
+    log = track.partition.log
+    track.aside = logs.count_aside(log, track.cursor) + sum(count for _, count in track.skips)
+    if track.planned != NEVER:
+        track.unplanned = count_unplanned(track)
+        track.group.unplanned[track.partition.key] = track
+    level = track.schedule.ready_level(now)
+    if fresh_count(track):
+        list_ready(track, IN_LINE if level is None else min(level, IN_LINE))
+    elif level is not None:
+        list_ready(track, level)
+    due_at = track.schedule.next_due_at(now)
+    if due_at != NEVER:
+        shard.look_at(track, due_at)
 
 
 def _add_partition(shard: Shard, queue: Queue, partition: Partition) -> None:
@@ -174,13 +309,13 @@ def _add_partition(shard: Shard, queue: Queue, partition: Partition) -> None:
         shard.places[number] = Place(queue, partition, base)
 
 
-def _add_group(queue: Queue, group: Group, cursors: dict[tuple[int, int], tuple[int, int]]) -> None:
+def _add_group(queue: Queue, group: Group, cursors: dict[tuple[int, int], PackedCursor]) -> None:
     queue.groups[group.name] = group
     for partition in queue.partitions.values():
-        cursor, turn = cursors.get((group.number, partition.key), (partition.log.first, 0))
-        track = new_track(queue, group, partition, cursor)
-        track.turn = turn
-        group.turn = max(group.turn, turn)
+        packed = cursors.get((group.number, partition.key)) or PackedCursor(partition.log.first, 0)
+        track = new_track(queue, group, partition, packed.cursor)
+        track.turn, track.planned = packed.turn, packed.planned
+        group.turn = max(group.turn, track.turn)
 
 
 def _add_lease(shard: Shard, lease: Lease, runs: list[LeaseRun], gained: int) -> None:

@@ -6,7 +6,7 @@ forming segment into a body and gives it a name. Messages never change after tha
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from operator import attrgetter
 
 from msgspec import Struct
@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from penstock.core.errors import Damaged
 from penstock.core.limits import SEGMENT_BYTES_MAX
-from penstock.core.model import Log, Segment
-from penstock.core.records import OFFSET_BYTES, body_ends, body_slices, body_span, pack_body
+from penstock.core.model import PLAIN, Attributes, Log, Run, Segment
+from penstock.core.records import OFFSET_BYTES, body_ends, body_slices, body_span, pack_body, pack_runs
 
 
 class Piece(Struct, frozen=True, gc=False):
@@ -40,7 +40,14 @@ class Piece(Struct, frozen=True, gc=False):
         return body_slices(segment.body, segment.count, self.start, self.count)
 
 
-def append(log: Log, payloads: list[bytes], lengths: list[int], size: int, now: int) -> int:
+def append(
+    log: Log,
+    payloads: list[bytes],
+    lengths: list[int],
+    size: int,
+    now: int,
+    attributes: Attributes = PLAIN,
+) -> int:
     """Add ``payloads`` of these lengths (``size`` bytes in all) to the log; the offset of the first."""
     first = log.end
     forming = log.forming
@@ -51,16 +58,33 @@ def append(log: Log, payloads: list[bytes], lengths: list[int], size: int, now: 
         assert forming.lengths is not None
         forming.payloads += payloads
         forming.lengths += lengths
+        if forming.marks is not None or attributes is not PLAIN:
+            _mark(log, forming, count, attributes)
         forming.count += count
         forming.size += size
         log.end = first + count
     elif count == 1 or body_bytes(count, size) <= SEGMENT_BYTES_MAX:
         # Lists of its own: later pushes are added to them.
-        _start_segment(log, payloads[:], lengths[:], size, now)
+        _start_segment(log, payloads[:], lengths[:], size, now, attributes)
     else:
         for start, end, part_size in _split(lengths):
-            _start_segment(log, payloads[start:end], lengths[start:end], part_size, now)
+            _start_segment(log, payloads[start:end], lengths[start:end], part_size, now, attributes)
     return first
+
+
+def _mark(log: Log, forming: Segment, count: int, attributes: Attributes) -> None:
+    """Note the attributes of ``count`` messages that are about to join a forming segment."""
+    end = forming.count + count
+    marks = forming.marks
+    if marks is None:
+        forming.marks = marks = [(forming.count, PLAIN)] if forming.count else []
+        log.mixed += 1
+    if marks and marks[-1][1] == attributes:
+        marks[-1] = (end, attributes)
+    else:
+        marks.append((end, attributes))
+    if not attributes.in_line:
+        forming.aside += count
 
 
 def body_bytes(count: int, size: int) -> int:
@@ -68,7 +92,9 @@ def body_bytes(count: int, size: int) -> int:
     return OFFSET_BYTES * (count + 1) + size
 
 
-def _start_segment(log: Log, payloads: list[bytes], lengths: list[int], size: int, now: int) -> None:
+def _start_segment(
+    log: Log, payloads: list[bytes], lengths: list[int], size: int, now: int, attributes: Attributes
+) -> None:
     """Begin a new forming segment; the one before it stays as it is until it is sealed."""
     forming = log.forming
     if forming is not None:
@@ -76,7 +102,10 @@ def _start_segment(log: Log, payloads: list[bytes], lengths: list[int], size: in
     elif now < log.time:
         now = log.time
     count = len(payloads)
-    segment = Segment(log.end, count, size, now, payloads=payloads, lengths=lengths)
+    segment = Segment(log.end, 0, size, now, payloads=payloads, lengths=lengths)
+    if attributes is not PLAIN:
+        _mark(log, segment, count, attributes)
+    segment.count = count
     log.segments.append(segment)
     log.bases.append(log.end)
     log.forming = segment
@@ -107,6 +136,15 @@ def seal(segment: Segment, body_name: int) -> bytes:
     segment.body = pack_body(segment.payloads, segment.lengths)
     segment.payloads = segment.lengths = None
     segment.body_name = body_name
+    if segment.marks is not None:
+        begins = chain((0,), (end for end, _ in segment.marks))
+        runs = [
+            Run(end - begin, segment.created_at, attributes)
+            for begin, (end, attributes) in zip(begins, segment.marks, strict=False)
+        ]
+        packed = pack_runs(runs, segment.created_at)
+        segment.spread, segment.sets, segment.which = packed.spread, packed.sets, packed.which
+        segment.marks = None
     return segment.body
 
 
@@ -135,10 +173,62 @@ def by_run(segment: Segment, start: int, count: int) -> Iterator[Piece]:
     ends, times = segment.run_ends, segment.run_times
     at, end = bisect_right(ends, start), start + count
     while start < end:
+        time = times[at]
+        while ends[at] < end and times[at + 1] == time:
+            at += 1
         high = min(ends[at], end)
-        yield Piece(segment, start, high - start, segment.created_at + times[at])
+        yield Piece(segment, start, high - start, segment.created_at + time)
         start = high
         at += 1
+
+
+def attributes_at(log: Log, offset: int) -> Attributes:
+    """The attributes of a message."""
+    if not log.mixed:
+        return PLAIN
+    segment = log.segments[find(log, offset)]
+    return segment.run_at(offset - segment.base)[2] if segment.mixed else PLAIN
+
+
+class Stretch(Struct, frozen=True, gc=False):
+    """Consecutive messages with the same attributes."""
+
+    first: int
+    end: int
+    attributes: Attributes
+
+
+def stretches(log: Log, first: int, end: int) -> Iterator[Stretch]:
+    """The messages of [first, end), cut where attributes change, and possibly elsewhere."""
+    if first >= end:
+        return
+    if not log.mixed:
+        yield Stretch(first, end, PLAIN)
+        return
+    position = find(log, first)
+    while first < end:
+        segment = log.segments[position]
+        if not segment.mixed:
+            high = min(segment.end, end)
+            yield Stretch(first, high, PLAIN)
+        else:
+            run_end, _, attributes = segment.run_at(first - segment.base)
+            high = min(segment.base + run_end, end)
+            yield Stretch(first, high, attributes)
+        first = high
+        if first == segment.end:
+            position += 1
+
+
+def count_aside(log: Log, first: int) -> int:
+    """Messages from ``first`` on that are not in line."""
+    if not log.mixed or first >= log.end:
+        return 0
+    position = find(log, first)
+    segment = log.segments[position]
+    parts = stretches(log, first, segment.end) if segment.aside else ()
+    here = sum(part.end - part.first for part in parts if not part.attributes.in_line)
+    return here + sum(each.aside for each in log.segments[position + 1 :])
 
 
 def piece_bytes(piece: Piece) -> int:
@@ -195,6 +285,7 @@ def trim(log: Log, before: int) -> list[Segment]:
         del log.segments[:kept], log.bases[:kept]
         log.dropped += kept
         log.size -= sum(segment.size for segment in gone)
+        log.mixed -= sum(segment.mixed for segment in gone)
         log.first = gone[-1].end
     return gone
 
@@ -217,6 +308,7 @@ def put_together(log: Log, merged: Segment, parts: list[Segment]) -> bool:
         return False
     log.segments[places] = [merged]
     log.bases[places] = [merged.base]
+    log.mixed += merged.mixed - sum(part.mixed for part in parts)
     return True
 
 
@@ -230,5 +322,6 @@ def load(first: int, segments: list[Segment]) -> Log:
         log.bases.append(segment.base)
         log.end = segment.end
         log.size += segment.size
+        log.mixed += segment.mixed
         log.time = segment.last_at
     return log

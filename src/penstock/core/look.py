@@ -3,6 +3,7 @@
 None of these changes anything.
 """
 
+from collections.abc import Iterator
 from itertools import islice, takewhile
 from typing import NamedTuple
 
@@ -10,29 +11,54 @@ from msgspec.structs import replace
 
 from penstock.core import log as logs
 from penstock.core import model
+from penstock.core.agenda import NEVER
 from penstock.core.commands import (
     Counts,
+    DeadFound,
+    DeadLetter,
     GroupFound,
+    ListDead,
     Log,
     Offsets,
     OffsetsFound,
     PartitionFound,
     PartitionOffsets,
+    Paused,
     Popped,
     QueueCounts,
     QueueFound,
     Read,
     ReadRun,
+    Show,
+    Shown,
+    ShownAll,
     State,
     StateFound,
 )
+from penstock.core.endings import dead_over, fresh, fresh_count, outcome_at, outside
 from penstock.core.errors import Invalid, NotFound
 from penstock.core.ids import OFFSET_BITS, OFFSET_MASK, address
+from penstock.core.leased import Range, leased_runs, meant
 from penstock.core.limits import Limits, check_name, check_range
-from penstock.core.model import DEFAULT, Group, LeaseRun, Partition, Queue, Scheduled, Segment, Track
+from penstock.core.model import (
+    CANCELLED,
+    DEFAULT,
+    DISCARDED,
+    EVICTED,
+    EXPIRED,
+    OUTCOMES,
+    Dead,
+    Group,
+    LeaseRun,
+    Partition,
+    Queue,
+    Segment,
+    Track,
+    priority_of,
+)
 from penstock.core.numbers import number_of
 from penstock.core.pop import PIECES_MAX
-from penstock.core.settle import leased_runs
+from penstock.core.schedule import Scheduled
 from penstock.core.shard import Shard
 
 AHEAD_SEGMENTS = 64
@@ -84,8 +110,14 @@ class Absent(NamedTuple):
     segment: Segment
 
 
-def absent(reply: Popped | Log) -> list[Absent]:
+def absent(reply: Popped | Log | DeadFound | ShownAll) -> list[Absent]:
     """The segments whose bodies have to be read before the payloads of an answer can be."""
+    if isinstance(reply, ShownAll):
+        return [
+            Absent(each.queue, each.queue.partitions[each.partition].log, each.segment)
+            for each in reply.deliveries
+            if not each.segment.present
+        ]
     queue = reply.queue
     if isinstance(reply, Log):
         log = queue.partitions[reply.partition].log
@@ -138,7 +170,7 @@ def offsets(queue: Queue, command: Offsets) -> OffsetsFound:
     )
 
 
-def describe(queue: Queue) -> QueueFound:
+def describe(queue: Queue, now: int) -> QueueFound:
     """A queue with its partitions and groups."""
     partitions = [
         PartitionFound(
@@ -149,66 +181,226 @@ def describe(queue: Queue) -> QueueFound:
         )
         for partition in queue.partitions.values()
     ]
-    groups = [GroupFound(group.name, counts(queue, group)) for group in queue.groups.values()]
-    return QueueFound(queue.name, queue.options, partitions, groups)
+    groups = [GroupFound(group.name, counts(queue, group, now)) for group in queue.groups.values()]
+    return QueueFound(queue.name, queue.options, partitions, groups, paused(queue, now))
 
 
-def queue_counts(queue: Queue) -> QueueCounts:
+def paused(queue: Queue, now: int) -> Paused:
+    until = queue.paused_until
+    return Paused(until > now, until if now < until < NEVER else None)
+
+
+def queue_counts(queue: Queue, now: int) -> QueueCounts:
     """A queue as its work queue, the group ``default``, sees it."""
-    return QueueCounts(queue.name, counts(queue, queue.groups.get(DEFAULT)))
+    found = counts(queue, queue.groups.get(DEFAULT), now)
+    return QueueCounts(queue.name, found, queue.paused_until > now)
 
 
-def counts(queue: Queue, group: Group | None) -> Counts:
+def counts(queue: Queue, group: Group | None, now: int) -> Counts:
     """Messages still kept, by where they stand in a group."""
     found = Counts()
     for partition in queue.partitions.values():
         kept = partition.log.end - partition.log.first
         if group is None:
-            found.waiting += kept
+            delayed, withdrawn = _undelivered(partition, now)
+            found.waiting += kept - delayed - withdrawn
+            found.delayed += delayed
+            found.cancelled += withdrawn
             continue
         track = group.tracks[partition.key]
-        waiting = partition.log.end - track.cursor + track.scheduled
+        due = track.schedule.due_messages(now)
+        waiting = fresh_count(track) + due + track.unplanned
+        delayed = track.schedule.messages - due
         found.waiting += waiting
+        found.delayed += delayed
         found.active += track.leased
-        found.completed += kept - waiting - track.leased
+        found.dead += track.dead_messages
+        ended = track.ended
+        found.expired += ended[EXPIRED]
+        found.cancelled += ended[CANCELLED]
+        found.discarded += ended[DISCARDED]
+        found.evicted += ended[EVICTED]
+        unsettled = waiting + delayed + track.leased + track.dead_messages
+        found.completed += kept - unsettled - sum(ended)
     return found
 
 
-def state(shard: Shard, command: State) -> StateFound:
+def _undelivered(partition: Partition, now: int) -> tuple[int, int]:
+    """Of messages that no group has read: how many are delayed, and how many were cancelled."""
+    log = partition.log
+    delayed = 0
+    for segment in log.segments if log.mixed else ():
+        start = 0
+        while segment.aside and start < segment.count:
+            end, created_at, attributes = segment.run_at(start)
+            if created_at + attributes.delay_ms > now:
+                parts = outside(partition.withdrawn, segment.base + start, segment.base + end)
+                delayed += sum(high - low for low, high in parts)
+            start = end
+    return delayed, sum(count for _, count, _ in partition.withdrawn)
+
+
+DEAD_MAX = 1_000
+"""Dead letters shown at a time."""
+
+
+def list_dead(limits: Limits, queue: Queue, command: ListDead) -> DeadFound:
+    """Dead letters of a group, with what they died of; fewer if they are large."""
+    check_range("count", command.count, 1, DEAD_MAX)
+    check_range("offset", command.skip, 0, 1 << 62)
+    check_name("group", command.group)
+    group = queue.groups.get(command.group)
+    tracks = group.tracks.values() if group is not None else ()
+    found = DeadFound(queue, command.group, sum(track.dead_messages for track in tracks), [])
+    skip, left, bytes_left = command.skip, command.count, limits.read_bytes_max
+    for track in tracks:
+        if skip >= track.dead_messages:
+            skip -= track.dead_messages
+            continue
+        for first, count in track.dead:
+            passed = min(skip, count)
+            skip -= passed
+            taken = min(count - passed, left)
+            for letter in _letters(track, track.letters[first], first + passed, taken):
+                if bytes_left <= 0:
+                    return found
+                found.deliveries.append(letter)
+                left -= letter.count
+                bytes_left -= logs.piece_bytes(letter)
+            if not left:
+                return found
+    return found
+
+
+def _letters(track: Track, run: Dead, first: int, count: int) -> Iterator[DeadLetter]:
+    log = track.partition.log
+    for offset in range(first, first + count):
+        (piece,) = logs.pieces(log, offset, 1, logs.find(log, offset))
+        number, base = number_of(track.partition, piece.offset)
+        yield DeadLetter(
+            piece.segment,
+            piece.start,
+            piece.count,
+            piece.created_at,
+            track.partition.name,
+            address(number, piece.offset - base),
+            run.deliveries,
+            run.failures,
+            run.dead_at,
+            run.error,
+            priority_of(run.level),
+        )
+
+
+def state(shard: Shard, command: State, now: int) -> StateFound:
     """Where a message stands in a group; a group that does not exist has everything waiting."""
     check_name("group", command.group)
-    place = shard.places.get(command.id >> OFFSET_BITS)
-    if place is None or place.queue.tenant != command.tenant:
-        raise NotFound("there is no such message")
-    partition = place.partition
-    offset = place.first + (command.id & OFFSET_MASK)
-    log = partition.log
-    if not log.first <= offset < log.end or number_of(partition, offset)[0] != command.id >> OFFSET_BITS:
+    where = meant(shard, command.tenant, Range(command.id, 1))
+    if where is None:
         raise NotFound("there is no such message, or it is no longer kept")
-    (piece,) = logs.pieces(log, offset, 1, logs.find(log, offset))
-    found = StateFound(command.id, piece.created_at, "waiting")
+    place, offset = where.place, where.first
+    partition = place.partition
+    log = partition.log
+    segment = log.segments[logs.find(log, offset)]
+    _, created_at, attributes = segment.run_at(offset - segment.base)
+    found = StateFound(command.id, created_at, "waiting", priority=attributes.priority)
     group = place.queue.groups.get(command.group)
-    if group is None:
-        return found
-    track = group.tracks[partition.key]
-    run = _out_of_line(shard, track, offset)
-    if run is not None:
-        found.deliveries, found.failures, found.error = run.deliveries, run.failures, run.error
-        found.state = "active" if isinstance(run, LeaseRun) else "waiting"
-    elif offset < track.cursor:
-        found.state = "completed"
+    track = group.tracks[partition.key] if group is not None else None
+    withdrawn_at = _withdrawn_at(partition, offset)
+    if track is None and withdrawn_at is None:
+        _show_due(found, created_at + attributes.delay_ms, now)
+    elif track is None:
+        found.state, found.ended_at = "cancelled", withdrawn_at
+    else:
+        _show(shard, track, offset, found, created_at + attributes.delay_ms, now)
+    expired_at = created_at + attributes.ttl_ms
+    if attributes.ttl_ms and expired_at <= now and found.state in ("waiting", "delayed"):
+        found.state, found.due_at = "expired", None
+    if found.state == "expired":
+        found.ended_at = expired_at
     return found
 
 
-def _out_of_line(shard: Shard, track: Track, offset: int) -> Scheduled | LeaseRun | None:
-    """The scheduled or leased run that a message is in, if it is in one."""
-    for run in track.schedule:
-        if run.first <= offset < run.first + run.count:
-            return run
+SHOWN_MAX = 1_000
+"""Messages shown at a time."""
+
+
+def show(limits: Limits, shards: list[Shard], command: Show, now: int) -> ShownAll:
+    """Messages with their payloads; those that are there."""
+    if not 1 <= len(command.ids) <= SHOWN_MAX:
+        raise Invalid("ids", f"a list of 1 to {SHOWN_MAX} ids")
+    found: list[Shown] = []
+    for message in command.ids:
+        shard = shards[(message >> OFFSET_BITS) % len(shards)]
+        try:
+            stands = state(shard, State(command.tenant, message, command.group), now)
+        except NotFound:
+            continue
+        place = shard.places[message >> OFFSET_BITS]
+        log, offset = place.partition.log, place.first + (message & OFFSET_MASK)
+        segment = log.segments[logs.find(log, offset)]
+        at = (segment, offset - segment.base, 1, stands.created_at)
+        found.append(Shown(*at, place.queue, place.partition.name, stands))
+    if len(found) > 1 and sum(map(logs.piece_bytes, found)) > limits.read_bytes_max:
+        raise Invalid("ids", f"fewer: their payloads are more than {limits.read_bytes_max} bytes")
+    return ShownAll(found)
+
+
+def _withdrawn_at(partition: Partition, offset: int) -> int | None:
+    row = partition.withdrawn.upto(offset)
+    return row[2] if row is not None and offset < row[0] + row[1] else None
+
+
+def _show_due(found: StateFound, due_at: int, now: int) -> None:
+    if due_at > now:
+        found.state, found.due_at = "delayed", due_at
+
+
+def _show(shard: Shard, track: Track, offset: int, found: StateFound, due_at: int, now: int) -> None:
+    """Where a message stands in a track; ``due_at`` is when it may be delivered as it was pushed."""
+    run = _out_of_line(shard, track, offset)
+    ended = outcome_at(track, offset)
+    if run is not None:
+        found.deliveries, found.failures, found.error = run.deliveries, run.failures, run.error
+        found.priority = priority_of(run.level)
+        if isinstance(run, Scheduled):
+            _show_waiting(track, found, run.due_at, now)
+        elif isinstance(run, LeaseRun):
+            found.state = "active"
+        else:
+            found.state, found.ended_at = "dead", run.dead_at
+    elif ended is not None:
+        found.state = "dead" if ended[0] == DISCARDED else OUTCOMES[ended[0]]
+        found.ended_at = ended[1]
+    elif offset >= track.planned and not _in_line(track, offset):
+        _show_due(found, due_at, now)
+    elif any(fresh(track, offset, offset + 1)):
+        _show_waiting(track, found, due_at + track.queue.options.delayed_processing_ms, now)
+    else:
+        found.state = "completed"
+
+
+def _show_waiting(track: Track, found: StateFound, due_at: int, now: int) -> None:
+    """A message that waits since it was due, unless that is too long."""
+    _show_due(found, due_at, now)
+    max_wait_ms = track.queue.options.max_wait_ms
+    if max_wait_ms and due_at + max_wait_ms < now:
+        found.state, found.ended_at = "evicted", due_at + max_wait_ms
+
+
+def _in_line(track: Track, offset: int) -> bool:
+    return logs.attributes_at(track.partition.log, offset).in_line
+
+
+def _out_of_line(shard: Shard, track: Track, offset: int) -> Scheduled | LeaseRun | Dead | None:
+    """The scheduled, leased or dead run that a message is in, if it is in one."""
+    scheduled = track.schedule.find(offset)
+    if scheduled is not None:
+        return scheduled
     for _, leased in leased_runs(shard, track, offset, offset + 1):
         if not leased.settled >> offset - leased.first & 1:
             return leased
-    return None
+    return next(iter(dead_over(track, offset, offset + 1)), None)
 
 
 def _partition(queue: Queue, name: str) -> Partition:

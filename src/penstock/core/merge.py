@@ -21,6 +21,7 @@ from penstock.core import records
 from penstock.core.limits import SEGMENT_BYTES_MAX
 from penstock.core.model import Log, Partition, Queue, Segment
 from penstock.core.numbers import number_of
+from penstock.core.records import Packed
 from penstock.core.shard import Shard
 
 TIERS = (4 * 1024, SEGMENT_BYTES_MAX // 2)
@@ -51,7 +52,7 @@ class Joined(Struct, frozen=True, gc=False):
     """The body and the runs of a merge."""
 
     body: bytes
-    spread: bytes
+    runs: Packed
 
 
 def plan(shard: Shard, at_least: int) -> Merge | None:
@@ -78,7 +79,8 @@ def _parts(partition: Partition, tier: int, at_least: int) -> list[Segment]:
     chosen: list[Segment] = []
     total = 0
     for segment in _unmerged(partition, tier, at_least):
-        weight = logs.body_bytes(segment.count, segment.size)
+        header = len(segment.spread) + len(segment.sets) + len(segment.which)
+        weight = logs.body_bytes(segment.count, segment.size) + header
         fits = weight < TIERS[tier]
         if fits and chosen and _go_together(partition, chosen, segment, total + weight):
             chosen.append(segment)
@@ -143,7 +145,10 @@ def apply(shard: Shard, merge: Merge, joined: Joined) -> Segment | None:
         sum(each.size for each in parts),
         first.created_at,
         shard.next_name(),
-        joined.spread,
+        joined.runs.spread,
+        joined.runs.sets,
+        joined.runs.which,
+        joined.runs.aside,
         body=joined.body,
     )
     assert number_of(partition, first.base) == number_of(partition, merged.end - 1)

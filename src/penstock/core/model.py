@@ -1,30 +1,131 @@
 """The data, first: everything Penstock knows about a queue, field by field.
 
     tenant ── queue ──┬── partition ── log ── segments ── runs (and one body each, kept apart)
-                      └── group ──┬── track per partition: cursor, schedule, what is leased there
+                      └── group ──┬── track per partition: cursor, skips, schedule, dead, outcomes, leased
                                   └── leases ── runs
 
 A message has no object of its own. It is an offset in a partition; what became of it follows from where
 that offset stands. For every group, at every instant, a message is in exactly one of:
 
-    fresh       at or past the track's cursor
+    fresh       at or past the track's cursor, in line, and not in its skips
     leased      in an unsettled place of a live lease
-    scheduled   in a run of the track's schedule
-    settled     in none of these: completed
+    scheduled   in a run of the track's schedule (or about to be put there: out of line, past ``planned``)
+    dead        in a run of the track's dead letters
+    settled     in none of these: completed, unless an outcome of the track says otherwise
 
 Fields marked *memory* are rebuilt at load; all others are stored. Instants end in ``_at`` and durations in
 ``_ms``, both in milliseconds.
 """
 
-from itertools import chain
+import struct
+from bisect import bisect_right
+from functools import lru_cache
+from itertools import chain, repeat
 
-from msgspec import Struct
+from msgspec import Struct, msgpack
+
+from penstock.core.agenda import NEVER
+from penstock.core.schedule import Schedule
+from penstock.core.table import Table
 
 DEFAULT = "default"
 """The tenant, the partition and the group a command means when it names none."""
 
 FSYNC, OS, MEMORY = "fsync", "os", "memory"
 """What a confirmed change survives: power loss, a crash of the process, nothing."""
+
+
+NONE, FIXED, EXPONENTIAL, LIST = "none", "fixed", "exponential", "list"
+"""How the wait before a retry grows."""
+
+BY_MESSAGE, BY_PARTITION = "message", "partition"
+"""What is delivered in strict order: nothing, or each partition."""
+
+FAIL, REQUEUE = "fail", "requeue"
+"""What an expired lease is: a failure, or nothing that counts."""
+
+
+class Backoff(Struct, frozen=True, gc=False, array_like=True):
+    """How long to wait before the n-th retry."""
+
+    kind: str = EXPONENTIAL
+    base_ms: int = 1_000
+    """Of fixed, the wait; of exponential, the first one, which then doubles."""
+    cap_ms: int = 1_024_000
+    """Of exponential: the longest wait."""
+    jitter: float = 0.0
+    """How much of the wait may be left out, so that what failed together does not return together."""
+    steps: tuple[int, ...] = ()
+    """Of list: the waits, one a retry; the last one repeats."""
+
+
+class Attributes(Struct, frozen=True, gc=False, array_like=True):
+    """What the messages of a run share besides their time."""
+
+    priority: int = 0
+    """Higher goes first."""
+    delay_ms: int = 0
+    """Not delivered before this has passed."""
+    lifo: bool = False
+    """Newest first, before the others of the same priority."""
+    ttl_ms: int = 0
+    """Not delivered once this has passed since it was pushed; 0 is no limit."""
+    timeout_ms: int = 0
+    """How long a delivery is leased when the pop does not say; 0 is the queue's lease_ms."""
+    max_attempts: int | None = None
+    """Failures that make it dead, 0 is no limit; the queue's if None."""
+    backoff: Backoff | None = None
+    """The queue's if None."""
+
+    @property
+    def in_line(self) -> bool:
+        """Whether its messages are delivered in the order they came, unless something happens to them."""
+        return not (self.priority or self.delay_ms or self.lifo)
+
+    @property
+    def level(self) -> int:
+        return level_of(self.priority, self.lifo)
+
+
+PLAIN = Attributes()
+_unpack_set = lru_cache(maxsize=4_096)(msgpack.Decoder(Attributes).decode)
+_place = struct.Struct("=I").unpack_from
+_bounds = struct.Struct("=II").unpack_from
+PLACE_BYTES = 4
+"""Bytes of one place in packed sets."""
+
+
+def count_sets(sets: bytes) -> int:
+    """How many sets of attributes a header has. They begin with where each of them begins, and their end."""
+    first: int = _place(sets)[0]
+    return first // PLACE_BYTES - 1
+
+
+def set_at(sets: bytes, at: int) -> Attributes:
+    """One of the sets of attributes that a header has."""
+    low, high = _bounds(sets, PLACE_BYTES * at)
+    return _unpack_set(sets[low:high])
+
+
+IN_LINE = 1
+"""The level of messages that are delivered as they came."""
+
+
+def level_of(priority: int, lifo: bool) -> int:
+    """Where in the order of service a priority is: the lowest level first, and ``IN_LINE`` is that of most.
+
+    >>> level_of(5, False), level_of(5, True), level_of(0, False), level_of(-1, True)
+    (-9, -10, 1, 2)
+    """
+    return -2 * priority + (not lifo)
+
+
+def priority_of(level: int) -> int:
+    """
+    >>> [priority_of(level) for level in (-9, -10, 1, 2)]
+    [5, 5, 0, -1]
+    """
+    return -(level // 2)
 
 
 class Run(Struct, frozen=True, gc=False, array_like=True):
@@ -34,6 +135,7 @@ class Run(Struct, frozen=True, gc=False, array_like=True):
     """Messages in the run."""
     created_at: int
     """When they were pushed; never less than the run before."""
+    attributes: Attributes = PLAIN
 
 
 class Segment(Struct, gc=False, eq=False):
@@ -54,11 +156,19 @@ class Segment(Struct, gc=False, eq=False):
     body_name: int = 0
     """(epoch, counter) of the body, given when the segment is sealed."""
     spread: bytes = b""
-    """The runs of a merged segment: two u32 each, its end and its time. Empty if it is one run."""
+    """Its runs, if there are several: two u32 each, where it ends and its time."""
+    sets: bytes = b""
+    """The sets of attributes that its runs have, packed one by one; empty if none of them has any."""
+    which: bytes = b""
+    """The attributes of each run, a u32 each, as places in ``sets``; empty if all have the first."""
+    aside: int = 0
+    """Messages in it that are not in line."""
     payloads: list[bytes] | None = None
     """*memory* The payloads of a segment that is still forming; None once it is sealed."""
     lengths: list[int] | None = None
     """*memory* Their lengths."""
+    marks: list[tuple[int, Attributes]] | None = None
+    """*memory* Of a forming segment, where each run ends and its attributes; None if none has any."""
     body: bytes | None = None
     """*memory* The body, if it is present; a header-only segment has neither this nor ``payloads``."""
 
@@ -69,11 +179,34 @@ class Segment(Struct, gc=False, eq=False):
     @property
     def runs(self) -> tuple[Run, ...]:
         """Its messages by time, in offset order; their counts add up to ``count``."""
+        count = count_sets(self.sets) if self.sets else 0
+        sets = [set_at(self.sets, at) for at in range(count)] or [PLAIN]
         if not self.spread:
-            return (Run(self.count, self.created_at),)
+            return (Run(self.count, self.created_at, sets[0]),)
+        which = memoryview(self.which).cast("I") if self.which else repeat(0)
         begins = chain((0,), self.run_ends)
-        ends = zip(begins, self.run_ends, self.run_times, strict=False)
-        return tuple(Run(end - begin, self.created_at + later) for begin, end, later in ends)
+        ends = zip(begins, self.run_ends, self.run_times, which, strict=False)
+        return tuple(Run(end - begin, self.created_at + later, sets[at]) for begin, end, later, at in ends)
+
+    def run_at(self, start: int) -> tuple[int, int, Attributes]:
+        """Of the run of its ``start``-th message: where it ends, its time and its attributes."""
+        if self.marks is not None:
+            at = bisect_right(self.marks, start, key=_end)
+            end, attributes = self.marks[at]
+            return end, self.created_at, attributes
+        sets = self.sets
+        if not self.spread:
+            return self.count, self.created_at, set_at(sets, 0) if sets else PLAIN
+        pairs = memoryview(self.spread).cast("I")
+        at = bisect_right(pairs[::2], start)
+        which = memoryview(self.which).cast("I")[at] if self.which else 0
+        attributes = set_at(sets, which) if sets else PLAIN
+        return pairs[2 * at], self.created_at + pairs[2 * at + 1], attributes
+
+    @property
+    def mixed(self) -> bool:
+        """Whether any of its messages has attributes."""
+        return bool(self.sets) or self.marks is not None
 
     @property
     def run_ends(self) -> "memoryview[int]":
@@ -100,10 +233,14 @@ class Segment(Struct, gc=False, eq=False):
         return self.body is not None or self.payloads is not None
 
 
+def _end(mark: tuple[int, Attributes]) -> int:
+    return mark[0]
+
+
 class Log:
     """The segments of a partition, oldest first, without gaps. *memory*: found again from the headers."""
 
-    __slots__ = ("bases", "dropped", "end", "first", "forming", "segments", "size", "time")
+    __slots__ = ("bases", "dropped", "end", "first", "forming", "mixed", "segments", "size", "time")
 
     def __init__(self, first: int) -> None:
         self.first = first
@@ -119,6 +256,8 @@ class Log:
         """``base`` of each segment, for bisection in C."""
         self.dropped = 0
         """Segments dropped so far: position + dropped names a segment while it lives."""
+        self.mixed = 0
+        """Segments that have messages with attributes."""
         self.forming: Segment | None = None
         """The segment that pushes may still join; sealed with the commit."""
 
@@ -142,6 +281,8 @@ class Partition(Struct, eq=False, kw_only=True):
     """``log.first`` is stored here, the segments as records of their own."""
     marks: list[Mark]
     """How far it was settled when, for completed_retention_ms."""
+    withdrawn: Table
+    """(first, count, at): cancelled for every group there is or will be. Each is a record of its own."""
     os_marked: bool = False
     """A power loss may take back ids that were confirmed: it gets a fresh number after an unclean stop."""
     settled_to: int = 0
@@ -156,35 +297,58 @@ class Partition(Struct, eq=False, kw_only=True):
     """*memory* Changed since the last seal."""
 
 
-class Scheduled(Struct, frozen=True, gc=False, order=True):
-    """A run that left the straight line and is due again."""
+class Dead(Struct, frozen=True, gc=False):
+    """A run of dead letters: messages that failed too often."""
 
-    due_at: int
     first: int
-    """Offset of its first message; unique within a track's schedule."""
     count: int
     deliveries: int
-    """How often its messages were handed out so far."""
     failures: int
-    """How often that ended in a nack or an expired lease."""
+    dead_at: int
     error: str
-    """What the last failure said."""
+    level: int
+
+
+EXPIRED, CANCELLED, DISCARDED, EVICTED = range(4)
+"""How a message can be settled other than by an ack."""
+OUTCOMES = ("expired", "cancelled", "discarded", "evicted")
 
 
 class Track(Struct, eq=False, kw_only=True):
     """Where a group stands in a partition."""
 
+    queue: "Queue"
+    group: "Group"
     partition: Partition
     key: bytes
     """*memory* The key of its record; empty if its queue is not stored."""
     cursor: int
-    """The next fresh offset."""
+    """Every message in line below it left the line: it was handed out, moved, or has an outcome."""
     turn: int = 0
     """When the group last served this partition, in its own count: the least recently served goes first."""
-    schedule: list[Scheduled]
-    """A heap: earliest due first, then lowest offset. Each entry is a record of its own."""
-    scheduled: int = 0
-    """*memory* Messages in the schedule."""
+    planned: int = NEVER
+    """Messages that are not in line are in the schedule if they are below it: all of them, but for a group
+    that was made behind many."""
+    skips: Table
+    """(first, count): in line, at or past the cursor, and no longer fresh. Each is a record of its own."""
+    schedule: Schedule
+    """What is due at some time or priority. Each run is a record of its own."""
+    dead: Table
+    """(first, count) of dead letters. Each run is a record of its own."""
+    letters: dict[int, Dead]
+    """By first offset."""
+    outcomes: Table
+    """(first, count, which, at) of what was settled otherwise than by an ack. Each is a record of its own."""
+    ended: list[int]
+    """*memory* Messages in ``outcomes``, by which."""
+    dead_messages: int = 0
+    """*memory* Messages in ``dead``."""
+    aside: int = 0
+    """*memory* Messages at or past the cursor that are not fresh."""
+    unplanned: int = 0
+    """*memory* Messages that are not in line, at or past ``planned``."""
+    due_at: int = NEVER
+    """*memory* When the shard looks at its schedule again."""
     position: int = 0
     """*memory* Segment of the cursor (``Log.dropped`` included); a hint, checked when used."""
     leased: int = 0
@@ -193,8 +357,8 @@ class Track(Struct, eq=False, kw_only=True):
     """*memory* Offset to lease name, for leased runs of one message."""
     spans: list[tuple[int, int, int]]
     """*memory* (first, count, lease name) of longer leased runs, sorted."""
-    listed: bool = False
-    """*memory* Whether the group's ready heap holds it."""
+    listed: tuple[int, int] | None = None
+    """*memory* Level and turn under which the group's ready heap holds it."""
     dirty: bool = False
     """*memory* Changed since the last seal."""
 
@@ -209,8 +373,13 @@ class Group(Struct, eq=False, kw_only=True):
     """*memory* The highest turn of its tracks."""
     tracks: dict[int, Track]
     """By partition key."""
-    ready: list[tuple[int, int]]
-    """*memory* Heap of (turn, partition key): tracks that may have something to deliver."""
+    ready: list[tuple[int, int, int]]
+    """*memory* Heap of (level, turn, partition key): tracks that may have something to deliver. Of several of
+    one track, that counts which is ``listed``."""
+    unplanned: dict[int, Track] = {}
+    """*memory* Tracks, by partition key, whose schedule is still being made from the headers."""
+    planned_in: int = -1
+    """*memory* The commit of the shard in which that was last gone on with."""
 
 
 class QueueOptions(Struct, frozen=True, forbid_unknown_fields=True):
@@ -224,6 +393,24 @@ class QueueOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """How many bytes of them stay; whichever ends first."""
     durability: str = FSYNC
     """What a confirmed change survives: fsync, os, or memory (the queue's content is not stored at all)."""
+    max_attempts: int = 3
+    """Failures that make a message dead; 0 is no limit."""
+    backoff: Backoff = Backoff()
+    """How long to wait before a retry."""
+    max_deliveries: int = 0
+    """Deliveries that make a message dead when the last of them ends without an ack; 0 is no limit."""
+    dead_letters: bool = True
+    """Whether a message that failed too often is kept as a dead letter, or discarded."""
+    on_lease_expiry: str = FAIL
+    """fail: a lease that runs out is a failure. requeue: it does not count."""
+    ordering: str = BY_MESSAGE
+    """message: consumers share a partition. partition: one lease at a time, in strict order."""
+    delayed_processing_ms: int = 0
+    """Messages in line are delivered no earlier than this after they were pushed."""
+    window_buffer_ms: int = 0
+    """A partition is withheld until none of its waiting messages is newer than this."""
+    max_wait_ms: int = 0
+    """A message that could have been delivered for longer than this, and was not, is evicted; 0 is never."""
 
 
 class Queue(Struct, eq=False, kw_only=True):
@@ -241,6 +428,8 @@ class Queue(Struct, eq=False, kw_only=True):
     groups: dict[str, Group]
     groups_made: int = 0
     """Group numbers given out so far."""
+    paused_until: int = 0
+    """Nothing is delivered before; ``NEVER`` until it is resumed."""
     stored: bool = True
     """*memory* Whether its content is kept in the store: not if its durability is memory."""
     sweep_at: int = 0
@@ -263,6 +452,8 @@ class LeaseRun(Struct, gc=False, eq=False):
     expires_at: int
     error: str = ""
     """What the last failure before this delivery said."""
+    level: int = IN_LINE
+    """Where it goes in the order of service if it comes back."""
     settled: int = 0
     """Bit i is set when message ``first + i`` was acked. (Where one is nacked, the run is cut.)"""
 
@@ -289,23 +480,5 @@ class Lease(Struct, eq=False):
     """*memory* Changed since the last seal."""
     ended: bool = False
     """*memory* Nothing is left in it."""
-
-
-__all__ = [
-    "DEFAULT",
-    "FSYNC",
-    "Group",
-    "Lease",
-    "LeaseRun",
-    "Log",
-    "MEMORY",
-    "Mark",
-    "OS",
-    "Partition",
-    "Queue",
-    "QueueOptions",
-    "Run",
-    "Scheduled",
-    "Segment",
-    "Track",
-]
+    cancelled: bool = False
+    """Some of its messages were cancelled."""

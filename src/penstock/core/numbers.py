@@ -1,7 +1,7 @@
 """Partition numbers: which one covers an offset, where it ends, and when a fresh one is needed."""
 
 from penstock.core.limits import OFFSETS_PER_NUMBER
-from penstock.core.model import Partition, Queue
+from penstock.core.model import Attributes, Partition, Queue
 
 
 def number_of(partition: Partition, offset: int) -> tuple[int, int]:
@@ -24,10 +24,10 @@ def end_of(partition: Partition, number: int) -> int:
     return partition.log.end
 
 
-def numbers_needed(queue: Queue | None, pushes: list[tuple[str, list[bytes]]]) -> int:
+def numbers_needed(queue: Queue | None, pushes: list[tuple[str, list[bytes], Attributes]]) -> int:
     """Partition numbers that pushes may need: for new partitions, and where they do not fit the old one."""
     known = queue.partitions if queue else {}
-    return sum(name not in known or not fits(known[name], len(payloads)) for name, payloads in pushes)
+    return sum(name not in known or not fits(known[name], len(payloads)) for name, payloads, _ in pushes)
 
 
 def fits(partition: Partition, count: int) -> bool:

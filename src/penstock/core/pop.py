@@ -1,23 +1,57 @@
 """Pop: slice what is due, move the cursor, write one lease."""
 
-from heapq import heappop, heappush, heapreplace
+from heapq import heappop, heapreplace
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from penstock.core import gates, order
 from penstock.core import log as logs
+from penstock.core.agenda import NEVER
 from penstock.core.commands import Delivery, Pop, Popped
+from penstock.core.endings import (
+    count_unplanned,
+    fresh,
+    fresh_count,
+    pass_over,
+    pass_skips,
+    plan,
+    settle_as,
+    skip,
+)
 from penstock.core.errors import Busy, Invalid
+from penstock.core.gates import is_gated
 from penstock.core.ids import OFFSET_BITS, lease_token
 from penstock.core.limits import Limits, check_name, check_range
-from penstock.core.model import Group, Lease, LeaseRun, Log, Partition, Queue, Segment, Track
+from penstock.core.model import (
+    CANCELLED,
+    EVICTED,
+    EXPIRED,
+    IN_LINE,
+    PLAIN,
+    Attributes,
+    Group,
+    Lease,
+    LeaseRun,
+    Log,
+    Partition,
+    Queue,
+    Segment,
+    Track,
+    priority_of,
+)
 from penstock.core.numbers import number_of
+from penstock.core.schedule import Scheduled
 from penstock.core.shard import Shard, hold, list_ready, new_track
 
 RUNS_MAX = 1_000
 """Runs of one lease: retries that lie scattered are delivered over several pops."""
 PIECES_MAX = 10_000
 """Pieces of one delivery: messages pushed one by one are delivered over several pops."""
+PASSES_MAX = 1_000
+"""Expired and evicted runs that one pop passes: some 30 ms."""
+PLANS_MAX = 500
+"""Runs that a pop puts into the schedule of a group that is still being made, once a commit."""
 
 
 def check_pop(limits: Limits, command: Pop, now: int) -> None:
@@ -46,39 +80,83 @@ def check_group(limits: Limits, queue: Queue | None, name: str) -> None:
 
 def pop(shard: Shard, queue: Queue, group: Group, command: Pop, now: int) -> Popped:
     """Deliver what a checked command may have."""
-    if command.min_count > 1 and available(group, queue, command) < command.min_count:
+    if queue.paused_until > now:
         return Popped(queue, None, [])
-    expires_at = now + (command.lease_ms or min(queue.options.lease_ms, shard.limits.lease_ms_max))
-    taking = _Taking(shard, queue, group, command.count, shard.limits.pop_bytes_max, expires_at, now, {}, [])
+    if group.unplanned and group.planned_in != shard.seals:
+        group.planned_in = shard.seals
+        plan_group(shard, group, PLANS_MAX, now)
+    if command.min_count > 1 and available(group, queue, command, now) < command.min_count:
+        return Popped(queue, None, [], again=bool(group.unplanned))
+    taking = _Taking(
+        shard,
+        queue,
+        group,
+        command.count,
+        shard.limits.pop_bytes_max,
+        command.lease_ms,
+        min(queue.options.lease_ms, shard.limits.lease_ms_max),
+        now,
+        {},
+        [],
+        is_gated(queue),
+        order.is_ordered(queue),
+    )
     if command.partition is None:
         taking.take_in_turn()
     else:
         partition = queue.partitions.get(command.partition)
         if partition is not None:
-            taking.take(group.tracks[partition.key])
+            taking.take_from(group.tracks[partition.key])
     runs = taking.runs
     if not runs:
-        return Popped(queue, None, [])
+        return Popped(queue, None, [], again=bool(group.unplanned) or taking.passes <= 0)
     name = shard.next_name()
-    lease = Lease(name, queue, group, runs, expires_at, command.owner)
+    due_at = min(run.expires_at for run in runs.values()) if len(runs) > 1 else taking.first_expires_at()
+    lease = Lease(name, queue, group, runs, due_at, command.owner)
     hold(shard, lease)
     shard.touch_lease(lease)
     return Popped(queue, lease_token(shard.number, name), taking.deliveries)
 
 
-def new_group(shard: Shard, queue: Queue, command: Pop, now: int) -> Group:
-    """A group that begins where the command says. Partitions made later are read from their beginning."""
+def plan_group(shard: Shard, group: Group, most: int, now: int) -> None:
+    """Go on making the schedule of a group, by so many runs."""
+    for key, track in list(group.unplanned.items()):
+        most -= plan(shard, track, most, now)
+        if track.planned == NEVER:
+            del group.unplanned[key]
+        if most <= 0:
+            return
+
+
+def new_group(shard: Shard, queue: Queue, name: str, start: int | str, now: int) -> Group:
+    """A group that begins where it is told. Partitions made later are read from their beginning."""
     queue.groups_made += 1
-    group = Group(number=queue.groups_made, name=command.group, tracks={}, ready=[])
-    queue.groups[command.group] = group
+    group = Group(number=queue.groups_made, name=name, tracks={}, ready=[])
+    queue.groups[name] = group
     for partition in queue.partitions.values():
-        track = new_track(queue, group, partition, _begin(partition.log, command.start))
+        begin = _begin(partition.log, start)
+        track = new_track(queue, group, partition, begin)
+        track.aside = logs.count_aside(partition.log, begin)
+        for first, count, at in partition.withdrawn:
+            if first + count > begin:
+                _withdraw(shard, track, max(first, begin), first + count, at)
+        if track.aside:
+            track.planned = begin
+            track.unplanned = count_unplanned(track)
+            group.unplanned[partition.key] = track
         if track.cursor < partition.log.end:
-            list_ready(group, track)
+            list_ready(track)
         shard.touch_track(track)
     shard.touch_queue(queue)
     shard.plan_sweep(queue, now)  # what it begins behind may be settled by every group now
     return group
+
+
+def _withdraw(shard: Shard, track: Track, first: int, end: int, at: int) -> None:
+    """Settle for a new group what was cancelled before it was made."""
+    for low, high in list(fresh(track, first, end)):
+        skip(shard, track, low, high)
+    settle_as(shard, track, first, end, CANCELLED, at)
 
 
 def _begin(log: Log, start: int | str) -> int:
@@ -92,17 +170,39 @@ def _begin(log: Log, start: int | str) -> int:
     raise AssertionError(f"start was checked: {start!r}")
 
 
-def available(group: Group, queue: Queue, command: Pop) -> int:
+def available(group: Group, queue: Queue, command: Pop, now: int) -> int:
     """Messages deliverable now, counted no further than ``min_count``."""
+    if queue.paused_until > now:
+        return 0
     if command.partition is not None:
         partition = queue.partitions.get(command.partition)
         tracks = [group.tracks[partition.key]] if partition else []
     else:
-        tracks = [group.tracks[key] for _, key in group.ready]
+        tracks = [group.tracks[key] for key in {key for _, _, key in group.ready}]
     found = 0
     for track in tracks:
-        found += track.scheduled + track.partition.log.end - track.cursor
+        if order.is_ordered(queue):
+            found += order.deliverable(track, command.min_count, now)
+            continue
+        if is_gated(queue):
+            found += _open_count(track, command.min_count, now)
+            continue
+        found += fresh_count(track)
+        if found < command.min_count and track.schedule:
+            found += track.schedule.due_up_to(command.min_count - found, now)
         if found >= command.min_count:
+            break
+    return found
+
+
+def _open_count(track: Track, most: int, now: int) -> int:
+    """Messages that a queue lets go which holds messages back, counted no further than about ``most``."""
+    if gates.is_withheld(track, now):
+        return 0
+    found = track.schedule.due_up_to(most, now)
+    for low, high in fresh(track, max(track.cursor, gates.too_old(track, now)), gates.old_enough(track, now)):
+        found += high - low
+        if found >= most:
             break
     return found
 
@@ -117,71 +217,248 @@ class _Taking(Struct, eq=False):
     """Messages it may still take."""
     bytes_left: int
     """Bytes it may still take; the piece that crosses the line is the last."""
-    expires_at: int
+    lease_ms: int | None
+    """What the pop asks for."""
+    queue_lease_ms: int
     now: int
     runs: dict[tuple[int, int], LeaseRun]
     deliveries: list[Delivery]
+    gated: bool
+    """Whether the queue holds messages back, or evicts them."""
+    ordered: bool
+    """Whether each partition is delivered in strict order."""
+    passes: int = PASSES_MAX
+    """Expired and evicted runs it may still pass."""
 
     def take_in_turn(self) -> None:
-        """Take from the tracks that have something, the least recently served first."""
+        """Take from the tracks that have something: lowest level first, then who was served longest ago."""
         group = self.group
         ready = group.ready
-        not_due: list[tuple[int, int]] = []
-        while ready and self.left:
-            turn, key = ready[0]
+        while ready and self.left and self.passes > 0:
+            level, turn, key = ready[0]
             track = group.tracks[key]
-            if turn == track.turn:
-                self.take(track)
-            if not track.schedule and track.cursor == track.partition.log.end:
+            if track.listed != (level, turn):  # it was listed anew meanwhile
                 heappop(ready)
-                track.listed = False
-            elif turn == track.turn:
-                not_due.append(heappop(ready))
-            else:  # its turn is over, or it was served by name meanwhile: it goes behind the others
-                heapreplace(ready, (track.turn, key))
-        for entry in not_due:
-            heappush(ready, entry)
+                continue
+            best = self._level(track)
+            if best is None:
+                heappop(ready)
+                track.listed = None
+            else:
+                if best != level or track.turn != turn:
+                    entry = (best, track.turn, key)
+                    track.listed = entry[:2]
+                    heapreplace(ready, entry)
+                    if ready[0] is not entry:
+                        continue
+                self._take_level(track, best)
 
-    def take(self, track: Track) -> None:
-        """Take from one track: what is due again, then what is fresh."""
-        before = len(self.runs)
-        while self.left and track.schedule and track.schedule[0].due_at <= self.now:
-            self._take_scheduled(track)
-            if len(self.runs) >= RUNS_MAX:
-                self.left = 0
-        if self.left and track.cursor < track.partition.log.end:
-            self._take_fresh(track)
-        if len(self.runs) != before:
+    def take_from(self, track: Track) -> None:
+        """Take from one track, the lowest level first."""
+        while self.left and self.passes > 0 and (level := self._level(track)) is not None:
+            self._take_level(track, level)
+
+    def _level(self, track: Track) -> int | None:
+        """The level at which a track has something to deliver, if it has anything."""
+        if self.ordered and (track.leased or not order.is_next(track, self.now)):
+            self._hold_back(track)
+            return None
+        if self.gated:
+            return self._open_level(track)
+        level = track.schedule.ready_level(self.now) if track.schedule.messages else None
+        if (level is None or level > IN_LINE) and fresh_count(track) > 0:
+            return IN_LINE
+        return level
+
+    def _open_level(self, track: Track) -> int | None:
+        """The same in a queue that holds messages back: it says when to look again."""
+        level = None
+        if not gates.is_withheld(track, self.now):
+            level = track.schedule.ready_level(self.now)
+            if (level is None or level > IN_LINE) and gates.has_open(track, self.now):
+                level = IN_LINE
+            if self.ordered and level is not None:
+                level = IN_LINE
+        if level is None:
+            self._hold_back(track)
+        return level
+
+    def _hold_back(self, track: Track) -> None:
+        """Look again when the gates of a queue open."""
+        opens_at = gates.opens_at(track, self.now) if self.gated else NEVER
+        if opens_at < track.due_at:
+            self.shard.look_at(track, opens_at)
+
+    def _take_level(self, track: Track, level: int) -> None:
+        """Take what a track has at a level: what is due, then what is fresh."""
+        before = len(self.deliveries)
+        schedule = track.schedule
+        if self.ordered:
+            self._take_ordered(track)
+        elif schedule.messages:
+            while self.left and self.passes > 0 and (run := schedule.due(level, self.now)) is not None:
+                self._take_scheduled(track, run)
+                if len(self.runs) >= RUNS_MAX:
+                    self.left = 0
+        if level == IN_LINE and self.left and not self.ordered:
+            self._take_fresh(track, track.partition.log.end)
+        if len(self.deliveries) != before:
             group = self.group
             group.turn += 1
             track.turn = group.turn
             self.shard.touch_track(track)
 
-    def _take_scheduled(self, track: Track) -> None:
-        run = heappop(track.schedule)
-        self.shard.unschedule(self.queue, self.group, track, run)
-        position = logs.find(track.partition.log, run.first)
-        lease_run = LeaseRun(
-            track.partition.key, run.first, 0, run.deliveries + 1, run.failures, self.expires_at, run.error
-        )
-        self._deliver(track.partition, lease_run, run.count, position)
-        taken = lease_run.count
-        if taken < run.count:
-            rest = replace(run, first=run.first + taken, count=run.count - taken)
-            self.shard.schedule(self.queue, self.group, track, rest)
+    def _take_ordered(self, track: Track) -> None:
+        """Take what a track has in strict order, up to what is not due."""
+        while self.left and self.passes > 0:
+            before = (track.cursor, track.schedule.messages, self.left)
+            run = order.next_scheduled(track)
+            if run is None:
+                self._take_fresh(track, min(track.schedule.lowest(), track.partition.log.end))
+            elif run.due_at <= self.now:
+                self._take_scheduled(track, run)
+            if (track.cursor, track.schedule.messages, self.left) == before:
+                return
+            if len(self.runs) >= RUNS_MAX:
+                self.left = 0
 
-    def _take_fresh(self, track: Track) -> None:
-        partition = track.partition
+    def _expires_at(self, attributes: Attributes) -> int:
+        return self.now + (self.lease_ms or attributes.timeout_ms or self.queue_lease_ms)
+
+    def first_expires_at(self) -> int:
+        """When the first run taken expires."""
+        return next(iter(self.runs.values())).expires_at
+
+    def _take_scheduled(self, track: Track, run: Scheduled) -> None:
+        partition, shard = track.partition, self.shard
+        position = logs.find(partition.log, run.first)
+        segment = partition.log.segments[position]
+        _, created_at, attributes = segment.run_at(run.first - segment.base)
+        shard.unschedule(track, run)
+        end = run.first + run.count
+        alive = self._alive(partition.log, attributes, run.first, end)
+        max_wait_ms = self.queue.options.max_wait_ms
+        if max_wait_ms and run.due_at + max_wait_ms < self.now:
+            self._end(track, run.first, end, EVICTED)
+            return
+        if alive > run.first:
+            self._end(track, run.first, alive, EXPIRED)
+            if alive < end:
+                shard.schedule(track, replace(run, first=alive, count=end - alive), self.now)
+            return
+        counts = run.deliveries + 1, run.failures, self._expires_at(attributes)
+        lease_run = LeaseRun(partition.key, run.first, 0, *counts, run.error, run.level)
+        if run.level % 2:
+            if run.count == 1:
+                self._deliver_one(partition, lease_run, segment, created_at)
+            else:
+                self._deliver(partition, lease_run, run.count, position)
+            rest = run.first + lease_run.count
+        else:
+            self._deliver_backwards(partition, lease_run, run.count)
+            rest = run.first
+        if lease_run.count < run.count:
+            left = run.count - lease_run.count
+            shard.schedule(track, replace(run, first=rest, count=left), self.now)
+
+    def _alive(self, log: Log, attributes: Attributes, first: int, end: int) -> int:
+        """The first offset of [first, end) whose time to live is not over; ``end`` if there is none."""
+        if not attributes.ttl_ms:
+            return first
+        return max(first, min(logs.offset_at(log, self.now - attributes.ttl_ms + 1), end))
+
+    def _end(self, track: Track, first: int, end: int, outcome: int) -> None:
+        settle_as(self.shard, track, first, end, outcome, self.now)
+        self.shard.plan_sweep(self.queue, self.now)
+        self.passes -= 1
+
+    def _take_fresh(self, track: Track, limit: int) -> None:
+        """Take fresh messages below ``limit``."""
+        partition, shard = track.partition, self.shard
         log = partition.log
-        cursor = track.cursor
-        position = track.position - log.dropped
-        segment = log.segments[position] if 0 <= position < len(log.segments) else None
-        if segment is None or not segment.base <= cursor < segment.base + segment.count:
-            position = logs.find(log, cursor)
-        run = LeaseRun(partition.key, cursor, 0, 1, 0, self.expires_at)
-        position = self._deliver(partition, run, log.end - cursor, position)
-        track.cursor = cursor + run.count
-        track.position = position + log.dropped
+        evicted = 0
+        if self.gated:
+            limit = min(limit, gates.old_enough(track, self.now))
+            evicted = gates.too_old(track, self.now)
+        while self.left and self.passes > 0 and track.cursor < limit:
+            if track.skips:
+                pass_skips(shard, track)
+                if track.cursor >= limit:
+                    return
+            cursor = track.cursor
+            position = track.position - log.dropped
+            segment = log.segments[position] if 0 <= position < len(log.segments) else None
+            if segment is None or not segment.base <= cursor < segment.base + segment.count:
+                position = logs.find(log, cursor)
+            end, attributes = limit, PLAIN
+            segment = log.segments[position]
+            if log.mixed and (segment.mixed or segment.end < cursor + self.left):
+                end, attributes = self._stretch(log, position, cursor)
+                if attributes is not PLAIN and not attributes.in_line:
+                    pass_over(shard, track, end)
+                    continue
+            if track.skips:
+                end = min(end, track.skips.head()[0])
+            end = min(end, limit)
+            alive = self._alive(log, attributes, cursor, end)
+            outcome = EXPIRED
+            if alive == cursor < evicted:
+                alive, outcome = min(evicted, end), EVICTED
+            if alive > cursor:
+                self._end(track, cursor, alive, outcome)
+                track.cursor = alive
+                shard.touch_track(track)
+                continue
+            run = LeaseRun(partition.key, cursor, 0, 1, 0, self._expires_at(attributes))
+            position = self._deliver(partition, run, end - cursor, position)
+            track.cursor = cursor + run.count
+            track.position = position + log.dropped
+            if len(self.runs) >= RUNS_MAX:
+                self.left = 0
+
+    def _stretch(self, log: Log, position: int, cursor: int) -> tuple[int, Attributes]:
+        """Up to where messages from ``cursor`` on share their attributes, as far as it matters."""
+        segment = log.segments[position]
+        if segment.aside == segment.count:
+            return segment.end, segment.run_at(0)[2]
+        run_end, _, attributes = segment.run_at(cursor - segment.base)
+        end, limit = segment.base + run_end, cursor + self.left
+        while end < limit and attributes.in_line:
+            if end == segment.end:
+                position += 1
+                if position == len(log.segments):
+                    break
+                segment = log.segments[position]
+            run_end, _, following = segment.run_at(end - segment.base)
+            if following != attributes:
+                break
+            end = segment.base + run_end
+        return end, attributes
+
+    def _deliver_one(self, partition: Partition, run: LeaseRun, segment: Segment, created_at: int) -> None:
+        """Fill ``run`` with the one message at its first offset."""
+        first = run.first
+        number, base = partition.numbers[-1]
+        if first < base:
+            number, base = number_of(partition, first)
+        delivery = Delivery(
+            segment,
+            first - segment.base,
+            1,
+            created_at,
+            partition.name,
+            number << OFFSET_BITS | first - base,
+            run.deliveries,
+            run.failures,
+            run.expires_at,
+            priority_of(run.level),
+        )
+        self.deliveries.append(delivery)
+        self.bytes_left -= logs.piece_bytes(delivery)
+        full = self.bytes_left <= 0 or len(self.deliveries) >= PIECES_MAX
+        self.left = 0 if full else self.left - 1
+        run.count = 1
+        self.runs[run.partition, first] = run
 
     def _deliver(self, partition: Partition, run: LeaseRun, count: int, position: int) -> int:
         """Fill ``run`` with up to ``count`` messages; the position of the segment it ends in."""
@@ -207,6 +484,7 @@ class _Taking(Struct, eq=False):
                     run.deliveries,
                     run.failures,
                     run.expires_at,
+                    priority_of(run.level),
                 )
                 self.deliveries.append(delivery)
                 self.bytes_left -= segment.size if taken == segment.count else logs.piece_bytes(delivery)
@@ -238,6 +516,7 @@ class _Taking(Struct, eq=False):
                 run.deliveries,
                 run.failures,
                 run.expires_at,
+                priority_of(run.level),
             )
             self.deliveries.append(delivery)
             self.bytes_left -= logs.piece_bytes(delivery)
@@ -245,3 +524,18 @@ class _Taking(Struct, eq=False):
             if len(self.deliveries) >= PIECES_MAX:
                 break
         return taken
+
+    def _deliver_backwards(self, partition: Partition, run: LeaseRun, count: int) -> None:
+        """Fill ``run`` with up to ``count`` messages from the end of those that begin at its first offset."""
+        log = partition.log
+        offset = end = run.first + count
+        while self.left and offset > run.first:
+            offset -= 1
+            segment = log.segments[logs.find(log, offset)]
+            created_at = segment.run_at(offset - segment.base)[1]
+            counts = run.deliveries, run.failures, run.expires_at
+            one = LeaseRun(run.partition, offset, 0, *counts, level=run.level)
+            self._deliver_one(partition, one, segment, created_at)
+            del self.runs[run.partition, offset]
+        run.first, run.count = offset, end - offset
+        self.runs[run.partition, run.first] = run

@@ -1,12 +1,16 @@
 """Push: check everything, then append."""
 
+from msgspec.structs import replace
+
 from penstock.core import log as logs
+from penstock.core.agenda import NEVER
 from penstock.core.commands import Pushed
 from penstock.core.errors import Busy, Conflict, Invalid
 from penstock.core.ids import OFFSET_BITS
 from penstock.core.limits import Limits, check_name
-from penstock.core.model import FSYNC, MEMORY, OS, Partition, Queue
+from penstock.core.model import FSYNC, IN_LINE, MEMORY, OS, PLAIN, Attributes, Log, Partition, Queue, Track
 from penstock.core.numbers import fits
+from penstock.core.schedule import Scheduled
 from penstock.core.shard import Shard, list_ready
 
 
@@ -58,9 +62,10 @@ def push(
     payloads: list[bytes],
     lengths: list[int],
     durability: str,
+    attributes: Attributes,
     now: int,
 ) -> Pushed:
-    """Append checked payloads of these lengths."""
+    """Append checked payloads of these lengths, with checked attributes."""
     log = partition.log
     count = len(payloads)
     number, base = partition.numbers[-1]
@@ -71,13 +76,66 @@ def push(
         shard.must_sync = True
     elif durability == OS and not partition.os_marked:
         shard.mark_os(queue, partition)
+    if queue.options.max_wait_ms:
+        shard.plan_sweep(queue, now)
     if log.forming is None:
         shard.touch()
         shard.forming.append((queue, partition))
-    offset = logs.append(log, payloads, lengths, sum(lengths), now)
+    if attributes is not PLAIN and log.forming is not None and now > log.time:
+        attributes = _from(attributes, now - log.time)
+    offset = logs.append(log, payloads, lengths, sum(lengths), now, attributes)
+    if attributes is PLAIN or attributes.in_line:
+        for group in queue.groups.values():
+            track = group.tracks[partition.key]
+            if track.listed is None or track.listed[0] > IN_LINE:
+                list_ready(track)
+        shard.woken[queue, None, partition.name] = None
+    else:
+        _schedule(shard, queue, partition, offset, attributes, now)
+    return Pushed(number << OFFSET_BITS | offset - base, count, log.time, durability)
+
+
+def _from(attributes: Attributes, later_ms: int) -> Attributes:
+    """The attributes as they count from the time of a segment that began a little earlier."""
+    if attributes.delay_ms:
+        attributes = replace(attributes, delay_ms=attributes.delay_ms + later_ms)
+    if attributes.ttl_ms:
+        attributes = replace(attributes, ttl_ms=attributes.ttl_ms + later_ms)
+    return attributes
+
+
+def _schedule(
+    shard: Shard, queue: Queue, partition: Partition, offset: int, attributes: Attributes, now: int
+) -> None:
+    """Put messages that were just appended, and are not in line, into the schedule of every group."""
+    log = partition.log
+    count = log.end - offset
+    due_at = log.time + attributes.delay_ms
+    run = Scheduled(due_at, offset, count, attributes.level)
+    joined = _begins(log) < offset
     for group in queue.groups.values():
         track = group.tracks[partition.key]
-        if not track.listed:
-            list_ready(group, track)
-    shard.woken[queue, None, partition.name] = None
-    return Pushed(number << OFFSET_BITS | offset - base, count, log.time, durability)
+        track.aside += count
+        if track.planned != NEVER:
+            track.unplanned += count
+            continue
+        shard.schedule(track, _with_last(shard, track, run) if joined else run, now)
+
+
+def _begins(log: Log) -> int:
+    """Where the newest run of the forming segment begins."""
+    assert log.forming is not None
+    assert log.forming.marks is not None
+    marks = log.forming.marks
+    return log.forming.base + (marks[-2][0] if len(marks) > 1 else 0)
+
+
+def _with_last(shard: Shard, track: Track, run: Scheduled) -> Scheduled:
+    """One run with the one before it, if that is the same but for its offsets: singles become a batch."""
+    last = track.schedule.last()
+    if last is None or last.deliveries or last.error:
+        return run
+    if (last.first + last.count, last.due_at, last.level) != (run.first, run.due_at, run.level):
+        return run
+    shard.unschedule(track, last)
+    return replace(run, first=last.first, count=last.count + run.count)

@@ -3,12 +3,16 @@
 Keys are fixed-width and big-endian, so they sort by what they mean. ``P`` is tenant id u32 + queue id u32,
 and every key of a queue starts with it:
 
-    P c  group u32, partition u32                        cursor and turn of a track
+    P c  group u32, partition u32                        cursor, turn and planned of a track
+    P d  group u32, partition u32, first u64             run of dead letters
+    P e  partition u32, first u64                        run withdrawn from every group
     P g  group u32                                       group
     P h  partition u32, base u64                         header of a segment
     P l  lease name (epoch u32, counter u64)             lease
+    P o  group u32, partition u32, first u64             outcome
     P p  partition u32                                   partition
     P q                                                  queue
+    P s  group u32, partition u32, first u64             run that the cursor skips
     P v  group u32, partition u32, due u64, first u64    scheduled run
     P b  body name (epoch u32, counter u64)              body of a segment: raw bytes, read by name
 
@@ -18,8 +22,8 @@ and every key of a queue starts with it:
     0 S  shard u32                                       numbers given out by a shard
     0 T  tenant name                                     tenant id and queue ids given out
 
-Values are MessagePack arrays: fields are only ever added at the end. A body is columnar: ``count + 1``
-little-endian int32 offsets, the first 0, then the payloads back to back.
+Values are MessagePack arrays: fields are only ever added at the end, and what is not there has its default.
+A body is columnar: ``count + 1`` little-endian int32 offsets, the first 0, then the payloads back to back.
 """
 
 import struct
@@ -29,7 +33,13 @@ from operator import le
 
 from msgspec import Struct, msgpack
 
+from penstock.core.agenda import NEVER
 from penstock.core.model import (
+    IN_LINE,
+    PLACE_BYTES,
+    PLAIN,
+    Attributes,
+    Dead,
     Group,
     Lease,
     LeaseRun,
@@ -38,13 +48,12 @@ from penstock.core.model import (
     Queue,
     QueueOptions,
     Run,
-    Scheduled,
     Segment,
     Track,
 )
+from penstock.core.schedule import Scheduled
 
 Record = tuple[bytes, bytes]
-PackedRun = tuple[int, int, int, int, int, int, str, bytes]
 PackedPartition = tuple[str, list[tuple[int, int]], int, list[Mark], bool]
 
 META = bytes(8)
@@ -57,6 +66,7 @@ OFFSET_BYTES = 4
 _CURSOR = struct.Struct(">8scII")
 _NUMBERED = struct.Struct(">8scI")
 _HEADER = struct.Struct(">8scIQ")
+_PLACE = struct.Struct(">8scIIQ")
 _SCHEDULED = struct.Struct(">8scIIQQ")
 _PREFIX = struct.Struct(">II")
 
@@ -104,6 +114,22 @@ def meta_bounds() -> tuple[bytes, bytes]:
 
 def cursor_key(prefix: bytes, group: int, partition: int) -> bytes:
     return _CURSOR.pack(prefix, b"c", group, partition)
+
+
+def dead_key(prefix: bytes, group: int, partition: int, first: int) -> bytes:
+    return _PLACE.pack(prefix, b"d", group, partition, first)
+
+
+def withdrawn_key(prefix: bytes, partition: int, first: int) -> bytes:
+    return _HEADER.pack(prefix, b"e", partition, first)
+
+
+def outcome_key(prefix: bytes, group: int, partition: int, first: int) -> bytes:
+    return _PLACE.pack(prefix, b"o", group, partition, first)
+
+
+def skip_key(prefix: bytes, group: int, partition: int, first: int) -> bytes:
+    return _PLACE.pack(prefix, b"s", group, partition, first)
 
 
 def group_key(prefix: bytes, group: int) -> bytes:
@@ -155,7 +181,7 @@ def tenant_key(name: str) -> bytes:
 
 
 def pack_cursor(track: Track) -> bytes:
-    return _encode((track.cursor, track.turn))
+    return _encode((track.cursor, track.turn, track.planned))
 
 
 def pack_group(group: Group) -> bytes:
@@ -164,16 +190,20 @@ def pack_group(group: Group) -> bytes:
 
 def pack_header(segment: Segment) -> bytes:
     name = segment.body_name.to_bytes(NAME_BYTES, "big")
-    return _encode((segment.count, segment.size, segment.created_at, name, segment.spread))
+    fields = (segment.count, segment.size, segment.created_at, name, segment.spread)
+    if not segment.sets:
+        return _encode(fields)
+    return _encode((*fields, segment.sets, segment.which, segment.aside))
 
 
 def pack_lease(lease: Lease) -> bytes:
-    return _encode((lease.group.number, [_pack_run(run) for run in lease.runs.values()]))
+    return _encode((lease.group.number, [_pack_run(run) for run in lease.runs.values()], lease.cancelled))
 
 
-def _pack_run(run: LeaseRun) -> PackedRun:
+def _pack_run(run: LeaseRun) -> tuple[int | str | bytes, ...]:
     bits = run.settled.to_bytes((run.settled.bit_length() + 7) // 8, "little")
-    return run.partition, run.first, run.count, run.deliveries, run.failures, run.expires_at, run.error, bits
+    counts = (run.partition, run.first, run.count, run.deliveries, run.failures, run.expires_at)
+    return (*counts, run.error, bits, run.level)
 
 
 def pack_partition(partition: Partition) -> bytes:
@@ -182,67 +212,190 @@ def pack_partition(partition: Partition) -> bytes:
 
 
 def pack_queue(queue: Queue) -> bytes:
-    return _encode((queue.groups_made, queue.options))
+    return _encode((queue.groups_made, queue.options, queue.paused_until))
 
 
 def pack_scheduled(run: Scheduled) -> bytes:
-    return _encode((run.count, run.deliveries, run.failures, run.error))
+    return _encode((run.count, run.deliveries, run.failures, run.error, run.level))
+
+
+def pack_dead(run: Dead) -> bytes:
+    return _encode((run.count, run.deliveries, run.failures, run.dead_at, run.error, run.level))
 
 
 def pack_numbers(values: tuple[int, ...]) -> bytes:
     return _encode(values)
 
 
-unpack_cursor = msgpack.Decoder(tuple[int, int]).decode
+class PackedCursor(Struct, array_like=True):
+    cursor: int
+    turn: int
+    planned: int = NEVER
+
+
+class PackedHeader(Struct, array_like=True):
+    count: int
+    size: int
+    created_at: int
+    name: bytes
+    spread: bytes
+    sets: bytes = b""
+    which: bytes = b""
+    aside: int = 0
+
+
+class PackedRun(Struct, array_like=True):
+    partition: int
+    first: int
+    count: int
+    deliveries: int
+    failures: int
+    expires_at: int
+    error: str
+    bits: bytes
+    level: int = IN_LINE
+
+
+class PackedLease(Struct, array_like=True):
+    group: int
+    runs: list[PackedRun]
+    cancelled: bool = False
+
+
+class PackedQueue(Struct, array_like=True):
+    groups_made: int
+    options: QueueOptions
+    paused_until: int = 0
+
+
+class PackedScheduled(Struct, array_like=True):
+    count: int
+    deliveries: int
+    failures: int
+    error: str
+    level: int = IN_LINE
+
+
+unpack_cursor = msgpack.Decoder(PackedCursor).decode
 unpack_group = msgpack.Decoder(tuple[str]).decode
-_unpack_header = msgpack.Decoder(tuple[int, int, int, bytes, bytes]).decode
-_unpack_lease = msgpack.Decoder(tuple[int, list[PackedRun]]).decode
+_unpack_dead = msgpack.Decoder(tuple[int, int, int, int, str, int]).decode
+_unpack_header = msgpack.Decoder(PackedHeader).decode
+_unpack_lease = msgpack.Decoder(PackedLease).decode
 unpack_partition = msgpack.Decoder(PackedPartition).decode
-unpack_queue = msgpack.Decoder(tuple[int, QueueOptions]).decode
-_unpack_scheduled = msgpack.Decoder(tuple[int, int, int, str]).decode
+unpack_queue = msgpack.Decoder(PackedQueue).decode
+_unpack_scheduled = msgpack.Decoder(PackedScheduled).decode
 unpack_numbers = msgpack.Decoder(tuple[int, ...]).decode
 
 
 def unpack_header(base: int, value: bytes) -> Segment:
     """A header-only segment."""
-    count, size, created_at, name, spread = _unpack_header(value)
-    return Segment(base, count, size, created_at, int.from_bytes(name, "big"), spread)
+    found = _unpack_header(value)
+    return Segment(
+        base,
+        found.count,
+        found.size,
+        found.created_at,
+        int.from_bytes(found.name, "big"),
+        found.spread,
+        found.sets,
+        found.which,
+        found.aside,
+    )
 
 
-def pack_runs(runs: Iterable[Run], created_at: int) -> bytes:
-    """Runs of a segment whose first message came at ``created_at``; empty if they are all of that time.
+class Packed(Struct, frozen=True, gc=False):
+    """The runs of a segment as its header keeps them."""
 
-    >>> pack_runs([Run(2, 70), Run(1, 70), Run(5, 71)], 70).hex(" ")
+    spread: bytes = b""
+    sets: bytes = b""
+    which: bytes = b""
+    aside: int = 0
+
+
+def pack_runs(runs: Iterable[Run], created_at: int) -> Packed:
+    """Runs of a segment whose first message came at ``created_at``.
+
+    >>> pack_runs([Run(2, 70), Run(1, 70), Run(5, 71)], 70).spread.hex(" ")
     '03 00 00 00 00 00 00 00 08 00 00 00 01 00 00 00'
+    >>> pack_runs([Run(2, 70)], 70) == Packed()
+    True
+    >>> urgent = Attributes(priority=9)
+    >>> packed = pack_runs([Run(2, 70, urgent), Run(1, 70), Run(1, 70, urgent)], 70)
+    >>> packed.which.hex(" "), packed.aside
+    ('00 00 00 00 01 00 00 00 00 00 00 00', 3)
     """
     packed: list[int] = []
-    end, time = 0, created_at
+    which: list[int] = []
+    sets: dict[Attributes, int] = {}
+    end = aside = 0
+    time, attributes = created_at, None
     for run in runs:
-        if run.created_at != time:
+        if attributes is not None and (run.created_at != time or run.attributes != attributes):
             packed += (end, time - created_at)
-            time = run.created_at
+            which.append(sets.setdefault(attributes, len(sets)))
+        time, attributes = run.created_at, run.attributes
         end += run.count
-    if not packed:
-        return b""
-    packed += (end, time - created_at)
-    return struct.pack(f"={len(packed)}I", *packed)
+        if not attributes.in_line:
+            aside += run.count
+    assert attributes is not None, "a segment has a run"
+    if packed:
+        packed += (end, time - created_at)
+    which.append(sets.setdefault(attributes, len(sets)))
+    spread = struct.pack(f"={len(packed)}I", *packed)
+    if sets.keys() == {PLAIN}:
+        return Packed(spread)
+    places = struct.pack(f"={len(which)}I", *which) if any(which) else b""
+    return Packed(spread, pack_sets(list(sets)), places, aside)
 
 
-def unpack_lease(value: bytes) -> tuple[int, list[LeaseRun]]:
-    """The group's number and the runs of a lease."""
-    group, packed = _unpack_lease(value)
-    return group, [LeaseRun(*fields[:-1], int.from_bytes(fields[-1], "little")) for fields in packed]
+def pack_sets(sets: Sequence[Attributes]) -> bytes:
+    """Sets of attributes, each of which can be read without the others: where each begins, their end, they.
+
+    >>> packed = pack_sets([PLAIN, Attributes(priority=3)])
+    >>> count_sets(packed), set_at(packed, 1).priority
+    (2, 3)
+    """
+    blobs = list(map(_encode, sets))
+    places = accumulate(map(len, blobs), initial=PLACE_BYTES * (len(blobs) + 1))
+    return struct.pack(f"={len(blobs) + 1}I", *places) + b"".join(blobs)
+
+
+def unpack_lease(value: bytes) -> tuple[int, list[LeaseRun], bool]:
+    """The group's number and the runs of a lease, and whether some of it was cancelled."""
+    packed = _unpack_lease(value)
+    runs = [
+        LeaseRun(
+            run.partition,
+            run.first,
+            run.count,
+            run.deliveries,
+            run.failures,
+            run.expires_at,
+            run.error,
+            run.level,
+            int.from_bytes(run.bits, "little"),
+        )
+        for run in packed.runs
+    ]
+    return packed.group, runs, packed.cancelled
 
 
 def unpack_scheduled(key: bytes, value: bytes) -> tuple[int, int, Scheduled]:
     """The group's number, the partition's key and the run."""
     _, _, group, partition, due_at, first = _SCHEDULED.unpack(key)
-    return group, partition, Scheduled(due_at, first, *_unpack_scheduled(value))
+    found = _unpack_scheduled(value)
+    past = (found.deliveries, found.failures, found.error)
+    return group, partition, Scheduled(due_at, first, found.count, found.level, *past)
+
+
+def unpack_dead(first: int, value: bytes) -> Dead:
+    count, deliveries, failures, dead_at, error, level = _unpack_dead(value)
+    return Dead(first, count, deliveries, failures, dead_at, error, level)
 
 
 def key_fields(key: bytes) -> tuple[int, ...]:
-    """The integers of a cursor's, group's, partition's, shard's or header's key."""
-    for layout in (_NUMBERED, _CURSOR, _HEADER):
+    """The integers of any key that has no due time and no name."""
+    for layout in (_NUMBERED, _CURSOR, _HEADER, _PLACE):
         if layout.size == len(key):
             fields: tuple[int, ...] = layout.unpack(key)[2:]
             return fields

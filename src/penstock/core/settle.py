@@ -1,52 +1,47 @@
 """What becomes of a delivery: acked, nacked, kept longer, or out of time.
 
-Running out of time is a nack nobody sent: both put what is left back into the schedule, due at once, with
-one failure more. An ack only takes messages out of their lease; nothing else says that they are done.
+Running out of time is a nack nobody sent: both put what is left back into the schedule with one failure
+more, or among the dead letters. An ack only takes messages out of their lease; nothing else says that they
+are done.
 """
 
-import re
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
-from heapq import heapify
+from bisect import bisect_left
+from collections.abc import Iterable
+from operator import attrgetter
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from penstock.core import log as logs
+from penstock.core import retry
 from penstock.core.agenda import NEVER
 from penstock.core.commands import Ack, Delivery, Extend, Extended, Nack, Settle, Settled
+from penstock.core.endings import bury, fresh, outcome_at, skip
 from penstock.core.errors import Conflict, Invalid
-from penstock.core.ids import OFFSET_BITS, OFFSET_MASK
-from penstock.core.limits import ERROR_CHARS_MAX, Limits, check_name
-from penstock.core.model import DEFAULT, Group, Lease, LeaseRun, Scheduled, Track
-from penstock.core.numbers import end_of
-from penstock.core.shard import Place, Shard, hold_run
+from penstock.core.leased import Found, Range, find, find_all, gaps, leased_runs, meant, stretches
+from penstock.core.limits import DELAY_MS_MAX, ERROR_CHARS_MAX, Limits, check_name, check_range
+from penstock.core.model import (
+    CANCELLED,
+    DEFAULT,
+    IN_LINE,
+    REQUEUE,
+    Dead,
+    Lease,
+    LeaseRun,
+    Track,
+)
+from penstock.core.order import is_ordered
+from penstock.core.schedule import Scheduled
+from penstock.core.shard import Shard, hold_run, list_ready
 
 NOT_LIVE = "the lease is not live: it was settled, it ran out, or it never was"
 NOT_LEASED = "the message is not leased: it was settled, its lease ran out, or it was never delivered"
 DAMAGED = "the message is damaged"
-EXPIRED = "lease expired"
-_UNSET = re.compile("0+")
-_MANY = 1 << 64
-"""More messages than any run has."""
-
-
-class Found(NamedTuple):
-    """Consecutive messages, asked for by id, in a live lease."""
-
-    lease: Lease
-    run: LeaseRun
-    at: int
-    """Index of the first one within the run."""
-    length: int
-    id: int
-    """Of the first one."""
-
-
-class Range(NamedTuple):
-    """Consecutive ids."""
-
-    first: int
-    length: int
+OUT_OF_TIME = "lease expired"
+TOO_OFTEN = "delivered too often"
+CANCELLED_LOOKED_AT = 1_000
+"""Ids of one extend, of those that are not leased, that are looked up among what was cancelled."""
+_offset = attrgetter("offset")
 
 
 def check_settle(limits: Limits, command: Settle) -> None:
@@ -58,6 +53,8 @@ def check_settle(limits: Limits, command: Settle) -> None:
         raise Invalid("ids", f"a list of 1 to {limits.batch_max} ids")
     if command.group is not None:
         check_name("group", command.group)
+    if isinstance(command, Nack) and command.delay_ms is not None:
+        check_range("delay", command.delay_ms, 0, DELAY_MS_MAX)
 
 
 def live_lease(shard: Shard, tenant: str, name: int, group: str | None) -> Lease:
@@ -79,33 +76,72 @@ def ack_lease(shard: Shard, lease: Lease, now: int) -> Settled:
 
 def ack_ids(shard: Shard, token: Lease | None, ids: list[Range], command: Ack, now: int) -> Settled:
     """Settle messages as done."""
-    found, refused = _find_all(shard, command, token, ids)
+    found, refused = find_all(shard, command, token, ids)
     for each in found:
         shard.plan_sweep(each.lease.queue, now)
         _take_out(shard, each)
     return Settled(sum(each.length for each in found), refused)
 
 
-def nack_lease(shard: Shard, lease: Lease, error: str | None, now: int) -> Settled:
+def nack_lease(shard: Shard, lease: Lease, command: Nack, now: int) -> Settled:
     """Give all of a lease back with one failure more."""
-    return Settled(_fail(shard, lease, list(lease.runs.values()), _short(error), now))
+    return Settled(
+        _give_back(
+            shard, lease, list(lease.runs.values()), _Failed(_short(command.error), now, command.delay_ms)
+        )
+    )
 
 
 def nack_ids(shard: Shard, token: Lease | None, ids: list[Range], command: Nack, now: int) -> Settled:
     """Give messages back with one failure more."""
-    found, refused = _find_all(shard, command, token, ids)
-    by_run: dict[tuple[int, int, int], list[Found]] = {}
-    for each in found:
-        by_run.setdefault((each.lease.name, each.run.partition, each.run.first), []).append(each)
-    error = _short(command.error)
+    found, refused = find_all(shard, command, token, ids)
+    how = _Failed(_short(command.error), now, command.delay_ms)
+    count = sum(each.length for each in found)
+    by_run = _with_followers(_by_run(found))
     for parts in by_run.values():
         _cut_out(shard, parts)
-        for each in parts:
-            _reschedule(shard, each.lease, each.run, each.run.first + each.at, each.length, error, now)
-    return Settled(sum(each.length for each in found), refused)
+    _all_back(shard, [part for parts in by_run.values() for part in parts], how)
+    return Settled(count, refused)
 
 
-def put_off(shard: Shard, lease: Lease, lacking: list[Delivery]) -> None:
+ByRun = dict[tuple[int, int, int], list[Found]]
+"""By lease, partition and first offset of the run."""
+
+
+def _by_run(found: list[Found]) -> ByRun:
+    by_run: ByRun = {}
+    for each in found:
+        by_run.setdefault((each.lease.name, each.run.partition, each.run.first), []).append(each)
+    return by_run
+
+
+def _with_followers(by_run: ByRun) -> ByRun:
+    """What goes back with messages of a lease: in a queue in strict order, also all that comes after them."""
+    lowest: dict[tuple[int, int], Found] = {}
+    for (name, partition, _), parts in by_run.items():
+        if is_ordered(parts[0].lease.queue):
+            first = lowest.get((name, partition))
+            if first is None or parts[0].offset < first.offset:
+                lowest[name, partition] = parts[0]
+    if not lowest:
+        return by_run
+    found = {key: parts for key, parts in by_run.items() if key[:2] not in lowest}
+    for (name, partition), first in lowest.items():
+        for run in first.lease.runs.values():
+            if run.partition == partition:
+                low = max(first.offset - run.first, 0)
+                parts = [Found(first.lease, run, at - run.first, length, 0) for at, length in gaps(run, low)]
+                if parts:
+                    found[name, partition, run.first] = parts
+    return found
+
+
+def give_back(shard: Shard, lease: Lease, now: int) -> None:
+    """Take a lease back that its consumer never heard of: as if it had not been delivered."""
+    _give_back(shard, lease, list(lease.runs.values()), _Undelivered(now))
+
+
+def put_off(shard: Shard, lease: Lease, lacking: list[Delivery], now: int) -> None:
     """Give messages back that could not be read, one failure more, due when the lease would have ended."""
     by_run: dict[tuple[int, int], list[Found]] = {}
     for each in lacking:
@@ -113,38 +149,31 @@ def put_off(shard: Shard, lease: Lease, lacking: list[Delivery]) -> None:
         track = lease.group.tracks[key]
         held = leased_runs(shard, track, each.offset, each.offset + each.count)
         mine = ((lease, run) for other, run in held if other is lease)
-        for _, run, low, high in _stretches(mine, each.offset, each.offset + each.count):
+        for _, run, low, high in stretches(mine, each.offset, each.offset + each.count):
             found = Found(lease, run, low - run.first, high - low, each.first)
             by_run.setdefault((run.partition, run.first), []).append(found)
     for parts in by_run.values():
         _cut_out(shard, parts)
         for part in parts:
             run = part.run
-            _reschedule(shard, lease, run, run.first + part.at, part.length, DAMAGED, run.expires_at)
+            how = _Failed(DAMAGED, now, run.expires_at - now)
+            _come_back(shard, lease, run, run.first + part.at, part.length, how)
     for each in lacking:
-        _step_over(shard, lease, each)
+        _step_over(shard, lease, each, now)
 
 
-def _step_over(shard: Shard, lease: Lease, lacking: Delivery) -> None:
+def _step_over(shard: Shard, lease: Lease, lacking: Delivery, now: int) -> None:
     """Put off the rest of a damaged segment too, so that nobody meets it message by message."""
     segment, due_at = lacking.segment, lacking.expires_at
     track = lease.group.tracks[lease.queue.partitions[lacking.partition].key]
-    due_before = [
-        run
-        for run in track.schedule
-        if run.due_at < due_at and run.first >= segment.base and run.first + run.count <= segment.end
-    ]
-    for run in due_before:
-        track.schedule.remove(run)
-        shard.unschedule(lease.queue, lease.group, track, run)
-    heapify(track.schedule)
-    for run in due_before:
-        shard.schedule(lease.queue, lease.group, track, replace(run, due_at=due_at))
+    for run in track.schedule.over(segment.base, segment.end):
+        if run.due_at < due_at and run.first >= segment.base and run.first + run.count <= segment.end:
+            shard.unschedule(track, run)
+            shard.schedule(track, replace(run, due_at=due_at), now)
     if segment.base < track.cursor < segment.end:
-        rest = Scheduled(due_at, track.cursor, segment.end - track.cursor, 0, 0, DAMAGED)
-        track.cursor = segment.end
-        shard.touch_track(track)
-        shard.schedule(lease.queue, lease.group, track, rest)
+        for low, high in list(fresh(track, track.cursor, segment.end)):
+            skip(shard, track, low, high)
+            shard.schedule(track, Scheduled(due_at, low, high - low, IN_LINE, error=DAMAGED), now)
 
 
 def _short(error: str | None) -> str:
@@ -154,24 +183,39 @@ def _short(error: str | None) -> str:
 def extend_lease(shard: Shard, lease: Lease, lease_ms: int | None, now: int) -> Extended:
     """Let a lease last longer, never less long than it did."""
     count = sum(run.unsettled for run in lease.runs.values())
-    return Extended(_prolong(shard, lease, lease_ms, now), count)
+    return Extended(_prolong(shard, lease, lease_ms, now), count, cancelled=lease.cancelled)
 
 
 def extend_ids(shard: Shard, token: Lease | None, ids: list[Range], command: Extend, now: int) -> Extended:
     """Let the leases of messages last longer, whole ones."""
-    found, refused = _find_all(shard, command, token, ids)
+    found, refused = find_all(shard, command, token, ids)
     leases = {each.lease.name: each.lease for each in found}
     ends = [_prolong(shard, each, command.lease_ms, now) for each in leases.values()]
-    return Extended(min(ends, default=NEVER), sum(each.length for each in found), refused)
+    group = (token.group.name if token is not None else command.group) or DEFAULT
+    asked = refused[:CANCELLED_LOOKED_AT]
+    cancelled = any(_is_cancelled(shard, command.tenant, group, each) for each in asked)
+    return Extended(min(ends, default=NEVER), sum(each.length for each in found), refused, cancelled)
+
+
+def _is_cancelled(shard: Shard, tenant: str, name: str, message: int) -> bool:
+    """Whether a message that is not leased was cancelled for a group."""
+    found = meant(shard, tenant, Range(message, 1))
+    group = found.place.queue.groups.get(name) if found is not None else None
+    if found is None or group is None:
+        return False
+    ended = outcome_at(group.tracks[found.place.partition.key], found.first)
+    return ended is not None and ended[0] == CANCELLED
 
 
 def expire(shard: Shard, now: int) -> None:
-    """End every run whose time is up. It is due again from that very instant, however late this is called."""
+    """End every run whose time is up. What follows counts from that very instant, however late it is now."""
     while names := shard.agenda.first_due(now):
         for name in names:
             lease = shard.leases[name]
-            over = [run for run in lease.runs.values() if run.expires_at == lease.due_at]
-            _fail(shard, lease, over, EXPIRED, lease.due_at)
+            due_at = lease.due_at
+            over = [run for run in lease.runs.values() if run.expires_at == due_at]
+            requeue = lease.queue.options.on_lease_expiry == REQUEUE
+            _give_back(shard, lease, over, _Requeued(due_at) if requeue else _Failed(OUT_OF_TIME, due_at))
 
 
 # Leases.
@@ -188,7 +232,17 @@ def _end(shard: Shard, lease: Lease) -> int:
         left += _let_go(tracks[run.partition], run, name)
     lease.ended = True
     shard.touch_lease(lease)
+    _free(shard, lease, lease.runs.values())
     return left
+
+
+def _free(shard: Shard, lease: Lease, runs: Iterable[LeaseRun]) -> None:
+    """In strict order, what comes after a lease may be delivered once it is over."""
+    if is_ordered(lease.queue):
+        for track in (lease.group.tracks[run.partition] for run in runs):
+            if not track.leased:
+                list_ready(track)
+                shard.woken[lease.queue, lease.group.name, track.partition.name] = None
 
 
 def _let_go(track: Track, run: LeaseRun, name: int) -> int:
@@ -218,6 +272,7 @@ def _drop_runs(shard: Shard, lease: Lease, gone: list[LeaseRun]) -> None:
     if next(iter(runs.values())).expires_at != lease.due_at:
         _set_due(shard, lease)
     shard.touch_lease(lease)
+    _free(shard, lease, gone)
 
 
 def _set_due(shard: Shard, lease: Lease) -> None:
@@ -258,41 +313,95 @@ def _cut_out(shard: Shard, found: list[Found]) -> None:
     shard.touch_lease(lease)
 
 
-def _fail(shard: Shard, lease: Lease, runs: list[LeaseRun], error: str, now: int) -> int:
-    """Put what is left of some runs of a lease back into the schedule."""
-    failed = list(runs)
-    left = [(run, list(_gaps(run))) for run in failed]
-    _drop_runs(shard, lease, failed)
-    count = 0
-    for run, gaps in left:
-        for first, length in gaps:
-            _reschedule(shard, lease, run, first, length, error, now)
-            count += length
-    return count
+class _Failed(NamedTuple):
+    """It was delivered, and that failed."""
+
+    error: str
+    now: int
+    delay_ms: int | None = None
+    """How long to wait instead of the backoff."""
 
 
-def _reschedule(
-    shard: Shard, lease: Lease, run: LeaseRun, first: int, count: int, error: str, now: int
-) -> None:
+class _Requeued(NamedTuple):
+    """It was delivered, and comes back without a failure."""
+
+    now: int
+
+
+class _Undelivered(NamedTuple):
+    """It was not delivered after all."""
+
+    now: int
+
+
+How = _Failed | _Requeued | _Undelivered
+
+
+def _give_back(shard: Shard, lease: Lease, runs: list[LeaseRun], how: How) -> int:
+    """Take what is left of some runs of a lease back; how many messages it was."""
+    left = [Found(lease, run, first - run.first, length, 0) for run in runs for first, length in gaps(run)]
+    _drop_runs(shard, lease, runs)
+    _all_back(shard, left, how)
+    return sum(each.length for each in left)
+
+
+def _all_back(shard: Shard, found: list[Found], how: How) -> None:
+    """Put messages that were taken out of their leases back. In strict order only the first of them fails."""
+    failed: set[tuple[int, int]] = set()
+    for each in sorted(found, key=_offset) if found and is_ordered(found[0].lease.queue) else found:
+        lease, run, offset, length = each.lease, each.run, each.offset, each.length
+        if isinstance(how, _Failed) and is_ordered(lease.queue):
+            if (lease.name, run.partition) not in failed:
+                failed.add((lease.name, run.partition))
+                _come_back(shard, lease, run, offset, 1, how)
+                offset, length = offset + 1, length - 1
+            if length:
+                _come_back(shard, lease, run, offset, length, _Requeued(how.now))
+        else:
+            _come_back(shard, lease, run, offset, length, how)
+
+
+def _come_back(shard: Shard, lease: Lease, run: LeaseRun, first: int, count: int, how: How) -> None:
+    """Put messages that were leased back into the schedule, or among the dead letters."""
     track = lease.group.tracks[run.partition]
-    again = Scheduled(now, first, count, run.deliveries, run.failures + 1, error)
-    shard.schedule(lease.queue, lease.group, track, again)
-    shard.woken[lease.queue, lease.group.name, track.partition.name] = None
+    options = lease.queue.options
+    deliveries, failures, error, due_at = run.deliveries, run.failures, run.error, how.now
+    died = False
+    if isinstance(how, _Undelivered):
+        deliveries -= 1
+    else:
+        died = 0 < options.max_deliveries <= deliveries
+    if isinstance(how, _Failed):
+        attributes = logs.attributes_at(track.partition.log, first)
+        failures, error = failures + 1, how.error
+        died = died or 0 < retry.attempts(attributes, options) <= failures
+        backoff = attributes.backoff or options.backoff
+        due_at += retry.wait_ms(backoff, failures, first) if how.delay_ms is None else how.delay_ms
+    if died:
+        shard.plan_sweep(lease.queue, how.now)
+        bury(shard, track, Dead(first, count, deliveries, failures, how.now, error or TOO_OFTEN, run.level))
+        return
+    run_again = Scheduled(due_at, first, count, run.level, deliveries, failures, error)
+    shard.schedule(track, run_again, how.now)
 
 
-def _gaps(run: LeaseRun, low: int = 0, high: int | None = None) -> Iterator[tuple[int, int]]:
-    """(first offset, count) of each stretch of a run that is still leased, within [low, high) of it."""
-    end = run.count if high is None else high
-    if low >= end:
-        return
-    settled = run.settled >> low & (1 << end - low) - 1
-    if not settled:
-        yield run.first + low, end - low
-        return
-    # The bits as text, lowest first: a regular expression finds the gaps in one pass, however many there are.
-    bits = f"{settled:0{end - low}b}"[::-1]
-    for gap in _UNSET.finditer(bits):
-        yield run.first + low + gap.start(), gap.end() - gap.start()
+def take_cancelled(shard: Shard, command: Settle, wanted: Range) -> list[Found]:
+    """Take the messages of a range that a group has leased out of their leases; what was found."""
+    found = list(find(shard, command, None, wanted))
+    for each in found:
+        each.lease.cancelled = True
+        _take_out(shard, each)
+        if each.lease.ended:
+            shard.remember_cancelled(each.lease.name, command.tenant)
+    return found
+
+
+def take_back(shard: Shard, command: Settle, wanted: Range) -> list[Found]:
+    """Take the messages of a range that a group has leased out of their leases, to be leased anew."""
+    found = list(find(shard, command, None, wanted))
+    for parts in _by_run(found).values():
+        _cut_out(shard, parts)
+    return found
 
 
 def _prolong(shard: Shard, lease: Lease, lease_ms: int | None, now: int) -> int:
@@ -305,51 +414,6 @@ def _prolong(shard: Shard, lease: Lease, lease_ms: int | None, now: int) -> int:
     return lease.due_at
 
 
-# Ids.
-
-
-def ranges(ids: list[int]) -> list[Range]:
-    """The ids as consecutive ranges within one partition number each, duplicates once.
-
-    >>> ranges([5, 6, 7]), ranges([9, 2, 3, 2]), ranges([(1 << 32) - 1, 1 << 32])
-    ([Range(first=5, length=3)], [Range(first=2, length=2), Range(first=9, length=1)], \
-[Range(first=4294967295, length=1), Range(first=4294967296, length=1)])
-    """
-    first, count = ids[0], len(ids)
-    if count == 1:
-        return [Range(first, 1)]
-    # The usual case, a batch acked as it came: one comparison in C, no step per id.
-    if (first & OFFSET_MASK) + count <= 1 << OFFSET_BITS and ids == list(range(first, first + count)):
-        return [Range(first, count)]
-    found: list[Range] = []
-    begin = end = -1
-    for each in sorted(set(ids)):
-        if each == end and each & OFFSET_MASK:
-            end += 1
-        else:
-            if end > begin:
-                found.append(Range(begin, end - begin))
-            begin, end = each, each + 1
-    found.append(Range(begin, end - begin))
-    return found
-
-
-def _find_all(
-    shard: Shard, command: Settle, token: Lease | None, ids: list[Range]
-) -> tuple[list[Found], list[int]]:
-    """The messages that are leased, and the ids of those that are not."""
-    found: list[Found] = []
-    refused: list[int] = []
-    for wanted in ids:
-        reached = wanted.first
-        for each in _find(shard, command, token, wanted):
-            refused += range(reached, each.id)
-            reached = each.id + each.length
-            found.append(each)
-        refused += range(reached, wanted.first + wanted.length)
-    return found, refused
-
-
 def _take_out(shard: Shard, found: Found) -> None:
     """Take messages out of their lease."""
     lease, run = found.lease, found.run
@@ -360,96 +424,3 @@ def _take_out(shard: Shard, found: Found) -> None:
     lease.group.tracks[run.partition].leased -= found.length
     run.settled = settled
     shard.touch_lease(lease)
-
-
-def _find(shard: Shard, command: Settle, token: Lease | None, wanted: Range) -> Iterator[Found]:
-    """The stretches of a range that are leased and that the command means, in order."""
-    place = shard.places.get(wanted.first >> OFFSET_BITS)
-    if place is None or place.queue.tenant != command.tenant:
-        return
-    first = place.first + (wanted.first & OFFSET_MASK)
-    # A number that was left before it was full has ids that were never given out: they mean nothing.
-    end = min(first + wanted.length, end_of(place.partition, wanted.first >> OFFSET_BITS))
-    for lease, run, low, high in _meant(shard, command, token, place, first, end):
-        yield Found(lease, run, low - run.first, high - low, wanted.first + low - first)
-
-
-Stretch = tuple[Lease, LeaseRun, int, int]
-"""Offsets [low, high) that are unsettled in a run of a live lease."""
-
-
-def _meant(
-    shard: Shard, command: Settle, token: Lease | None, place: Place, first: int, end: int
-) -> Iterator[Stretch]:
-    """The stretches of [first, end) that a command means, in order."""
-    key = place.partition.key
-    groups = place.queue.groups
-    if token is not None:
-        track = token.group.tracks.get(key)
-        if track is not None and token.queue is place.queue:
-            held = leased_runs(shard, track, first, end)
-            yield from _stretches(((token, run) for lease, run in held if lease is token), first, end)
-        return
-    if command.group is None and command.owner and groups.keys() != {DEFAULT}:
-        yield from _own_first(shard, command.owner, place, first, end)
-    else:
-        yield from _in_group(shard, groups.get(command.group or DEFAULT), key, first, end)
-
-
-def _own_first(shard: Shard, owner: int, place: Place, first: int, end: int) -> list[Stretch]:
-    """What this connection holds of [first, end), in any group; of the rest, what the default group holds."""
-    key = place.partition.key
-    found: list[Stretch] = []
-    unclaimed = [(first, end)]
-    for group in place.queue.groups.values():
-        rest: list[tuple[int, int]] = []
-        for reached, high in unclaimed:
-            for stretch in _in_group(shard, group, key, reached, high):
-                if stretch[0].owner == owner:
-                    found.append(stretch)
-                    rest.append((reached, stretch[2]))
-                    reached = stretch[3]
-            rest.append((reached, high))
-        unclaimed = rest
-    default = place.queue.groups.get(DEFAULT)
-    for low, high in unclaimed:
-        found += _in_group(shard, default, key, low, high)
-    return sorted(found, key=lambda stretch: stretch[2])
-
-
-def _in_group(shard: Shard, group: Group | None, key: int, first: int, end: int) -> Iterator[Stretch]:
-    if group is not None and first < end:
-        yield from _stretches(leased_runs(shard, group.tracks[key], first, end), first, end)
-
-
-def _stretches(runs: Iterable[tuple[Lease, LeaseRun]], first: int, end: int) -> Iterator[Stretch]:
-    """What is unsettled in the runs, cut to [first, end)."""
-    for lease, run in runs:
-        low, high = max(first - run.first, 0), min(end - run.first, run.count)
-        for gap, length in _gaps(run, low, high):
-            yield lease, run, gap, gap + length
-
-
-def leased_runs(shard: Shard, track: Track, first: int, end: int) -> Iterator[tuple[Lease, LeaseRun]]:
-    """The leased runs of a track over [first, end), in order."""
-    spans = track.spans
-    low = max(bisect_right(spans, (first, _MANY, 0)) - 1, 0)
-    reached = first
-    for span_first, span_count, name in spans[low : bisect_left(spans, (end, 0, 0))]:
-        if span_first + span_count > first:
-            yield from _singles(shard, track, reached, span_first)
-            yield _run_at(shard, track, name, span_first)
-            reached = span_first + span_count
-    yield from _singles(shard, track, reached, end)
-
-
-def _singles(shard: Shard, track: Track, first: int, end: int) -> Iterator[tuple[Lease, LeaseRun]]:
-    for offset in range(first, end) if track.singles else ():
-        name = track.singles.get(offset)
-        if name is not None:
-            yield _run_at(shard, track, name, offset)
-
-
-def _run_at(shard: Shard, track: Track, name: int, first: int) -> tuple[Lease, LeaseRun]:
-    lease = shard.leases[name]
-    return lease, lease.runs[track.partition.key, first]

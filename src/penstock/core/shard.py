@@ -4,18 +4,20 @@ Changes mark what they touched. ``seal`` encodes each touched thing once and han
 """
 
 from bisect import insort
-from heapq import heappush
+from heapq import heapify, heappush
 from typing import NamedTuple
 
 from penstock.core import log as logs
 from penstock.core import records
-from penstock.core.agenda import Agenda
+from penstock.core.agenda import NEVER, Agenda
 from penstock.core.commands import Wake
 from penstock.core.errors import Busy
 from penstock.core.ids import lease_name
 from penstock.core.limits import NUMBERS_MAX, Limits
 from penstock.core.model import (
     FSYNC,
+    IN_LINE,
+    OUTCOMES,
     Group,
     Lease,
     LeaseRun,
@@ -23,14 +25,19 @@ from penstock.core.model import (
     Mark,
     Partition,
     Queue,
-    Scheduled,
     Segment,
     Track,
 )
 from penstock.core.records import Commit, Record
+from penstock.core.schedule import Schedule, Scheduled
+from penstock.core.table import Table
 
 MERGE_AT = 128
 """Segments sealed in a partition before merging looks at it."""
+READY_SLACK = 64
+"""Outdated entries tolerated before the heap of a group's ready tracks is made anew."""
+CANCELLED_MAX = 10_000
+"""Cancelled leases that a shard remembers."""
 SWEEP_MS = 10_000
 """Sweeps run at multiples of this, so a restart changes nothing about when."""
 
@@ -38,6 +45,19 @@ SWEEP_MS = 10_000
 def next_sweep_at(now: int) -> int:
     """The round time after ``now`` at which queues are swept."""
     return (now // SWEEP_MS + 1) * SWEEP_MS
+
+
+class Alarm:
+    """When the next thing is due in any shard."""
+
+    __slots__ = ("at",)
+
+    def __init__(self) -> None:
+        self.at = 0
+
+    def sooner(self, at: int) -> None:
+        if at < self.at:
+            self.at = at
 
 
 class Place(NamedTuple):
@@ -56,13 +76,16 @@ class Shard:
         "_kept",
         "_kept_bodies",
         "_partitions",
-        "_schedule",
+        "_rows",
         "_tracks",
         "agenda",
+        "alarm",
+        "cancelled",
         "changed",
         "counter",
         "deletes",
         "dirty",
+        "dues",
         "epoch",
         "forming",
         "leases",
@@ -74,22 +97,33 @@ class Shard:
         "numbers",
         "numbers_made",
         "numbers_made_dirty",
+        "pauses",
         "places",
         "queues",
         "queues_dirty",
         "ranges",
         "sealed",
+        "seals",
         "shards",
         "sweeps",
         "to_merge",
         "woken",
     )
 
-    def __init__(self, number: int, shards: int, epoch: int, limits: Limits, changed: list["Shard"]) -> None:
+    def __init__(
+        self,
+        number: int,
+        shards: int,
+        epoch: int,
+        limits: Limits,
+        changed: list["Shard"],
+        alarm: Alarm,
+    ) -> None:
         self.number = number
         self.shards = shards
         self.epoch = epoch
         self.limits = limits
+        self.alarm = alarm
         self.counter = 0
         """Names given out in this epoch."""
         self.numbers_made = 0
@@ -104,6 +138,12 @@ class Shard:
         """When leases run out."""
         self.sweeps = Agenda[bytes]()
         """When queues are swept, by prefix."""
+        self.cancelled: dict[int, str] = {}
+        """Leases, by name, that ended because all was cancelled, and their tenants: the last few thousand."""
+        self.dues = Agenda[Track]()
+        """When schedules have something that becomes due."""
+        self.pauses = Agenda[bytes]()
+        """When pauses of queues end, by prefix."""
         self.woken: dict[Wake, None] = {}
         """What became deliverable since the node last looked."""
         self.dirty = False
@@ -122,13 +162,16 @@ class Shard:
         """Whether what changed has to survive power loss before any answer leaves."""
         self.sealed: list[tuple[Log, Segment]] = []
         """Segments whose bodies are in memory and in the store since the last seal."""
+        self.seals = 0
+        """Commits sealed so far."""
         self.to_merge: dict[int, tuple[Queue, Partition]] = {}
         """Partitions with many small segments, by key."""
         self.marked: dict[int, tuple[Queue, Partition]] = {}
         """Partitions that are ``os_marked``, by key."""
         self._tracks: list[Track] = []
         self._partitions: list[tuple[Queue, Partition]] = []
-        self._schedule: dict[bytes, bytes | None] = {}
+        self._rows: dict[bytes, bytes | None] = {}
+        """Records of runs: scheduled, dead, outcomes, skips, withdrawn. None: to be deleted."""
         self.numbers_made_dirty = False
 
     # What changed. Each thing is listed once, however often it changes before the commit.
@@ -232,6 +275,17 @@ class Shard:
         self.touch_partition(queue, partition)
         return partition
 
+    def keep_row(self, queue: Queue, key: bytes, value: bytes | None) -> None:
+        """Put or delete the record of a run with the next commit."""
+        if queue.stored:
+            self._rows[key] = value
+        self.touch()
+
+    def sync_for(self, queue: Queue) -> None:
+        """What changed of a queue has to survive as much as its answers promise."""
+        if queue.options.durability == FSYNC:
+            self.must_sync = True
+
     def renumber(self, queue: Queue, partition: Partition) -> None:
         """Give the partition a fresh number from the end of its log on, where a new segment begins."""
         number = self.next_number()
@@ -240,22 +294,72 @@ class Shard:
         self.places[number] = Place(queue, partition, partition.log.end)
         self.touch_partition(queue, partition)
 
+    def remember_cancelled(self, name: int, tenant: str) -> None:
+        """A lease ended because it was cancelled: its consumer will ask."""
+        self.cancelled[name] = tenant
+        if len(self.cancelled) > CANCELLED_MAX:
+            del self.cancelled[next(iter(self.cancelled))]
+
     # The schedule.
 
-    def schedule(self, queue: Queue, group: Group, track: Track, run: Scheduled) -> None:
-        heappush(track.schedule, run)
-        track.scheduled += run.count
-        if queue.stored:
-            self._schedule[_scheduled_key(queue, group, track, run)] = records.pack_scheduled(run)
+    def schedule(self, track: Track, run: Scheduled, now: int) -> None:
+        """Have a run delivered at its time."""
+        track.schedule.add(run, now)
+        if track.key:
+            self._rows[_scheduled_key(track, run)] = records.pack_scheduled(run)
         self.touch()
-        list_ready(group, track)
+        if run.due_at > now:
+            if run.due_at < track.due_at:
+                self.look_at(track, run.due_at)
+        else:
+            list_ready(track, run.level)
+            self.woken[track.queue, track.group.name, track.partition.name] = None
 
-    def unschedule(self, queue: Queue, group: Group, track: Track, run: Scheduled) -> None:
-        """``run`` was taken off the heap."""
-        track.scheduled -= run.count
-        if queue.stored:
-            self._schedule[_scheduled_key(queue, group, track, run)] = None
+    def unschedule(self, track: Track, run: Scheduled) -> None:
+        track.schedule.remove(run)
+        if track.key:
+            self._rows[_scheduled_key(track, run)] = None
         self.touch()
+
+    def look_at(self, track: Track, due_at: int) -> None:
+        """Look at the schedule of a track again when it has something due."""
+        if track.due_at != NEVER:
+            self.dues.remove(track.due_at, track)
+        track.due_at = due_at
+        if due_at != NEVER:
+            self.dues.add(due_at, track)
+            self.alarm.sooner(due_at)
+
+    def ring(self, now: int) -> None:
+        """List what has become due, and tell those who wait."""
+        while tracks := self.dues.first_due(now):
+            for track in tracks:
+                level = track.schedule.ready_level(now)
+                self.look_at(track, track.schedule.next_due_at(now))
+                waiting = track.partition.log.end - track.cursor - track.aside
+                if level is not None or waiting:
+                    # What its queue held back may go now, too: a pop will find out.
+                    list_ready(track, IN_LINE if level is None else level)
+                    self.touch()
+                    self.woken[track.queue, track.group.name, track.partition.name] = None
+        while prefixes := self.pauses.first_due(now):
+            for prefix in prefixes:
+                self.end_pause(self.queues[prefix])
+
+    # Pauses.
+
+    def pause(self, queue: Queue, until: int) -> None:
+        if queue.paused_until not in (0, NEVER):
+            self.pauses.remove(queue.paused_until, queue.prefix)
+        queue.paused_until = until
+        if until not in (0, NEVER):
+            self.pauses.add(until, queue.prefix)
+            self.alarm.sooner(until)
+        self.touch_queue(queue)
+
+    def end_pause(self, queue: Queue) -> None:
+        self.pause(queue, 0)
+        self.woken[queue, None, None] = None
 
     # Sweeps.
 
@@ -264,6 +368,12 @@ class Shard:
         if not queue.sweep_at:
             queue.sweep_at = next_sweep_at(now)
             self.sweeps.add(queue.sweep_at, queue.prefix)
+            self.alarm.sooner(queue.sweep_at)
+
+    def next_at(self) -> int:
+        """When the next thing is due."""
+        agendas = (self.agenda, self.sweeps, self.dues, self.pauses)
+        return min(agenda.next_at() for agenda in agendas)
 
     # The commit.
 
@@ -285,18 +395,19 @@ class Shard:
                 puts.append((records.lease_key(lease.queue.prefix, lease.name), records.pack_lease(lease)))
             elif lease.stored:
                 deletes.append(records.lease_key(lease.queue.prefix, lease.name))
-        if self._schedule:
-            for key, value in self._schedule.items():
+        if self._rows:
+            for key, value in self._rows.items():
                 if value is None:
                     deletes.append(key)
                 else:
                     puts.append((key, value))
-            self._schedule = {}
+            self._rows = {}
         if self._partitions or self.queues_dirty or self.numbers_made_dirty:
             self._seal_rare(puts)
         self.forming, self._tracks, self.leases_dirty, self.deletes, self.ranges = [], [], [], [], []
         self._kept, self._kept_bodies = [], []
         self.dirty = self.must_sync = False
+        self.seals += 1
         return Commit(self.number, self.epoch, now, puts, deletes, bodies, ranges)
 
     def _seal_segments(
@@ -342,27 +453,54 @@ def new_partition(
     key: int, name: str, numbers: list[tuple[int, int]], log: Log, marks: list[Mark]
 ) -> Partition:
     """A partition whose log was never looked at for merging."""
-    merged_to = [log.first, log.first]
-    return Partition(key=key, name=name, numbers=numbers, log=log, marks=marks, merged_to=merged_to)
+    return Partition(
+        key=key,
+        name=name,
+        numbers=numbers,
+        log=log,
+        marks=marks,
+        withdrawn=Table("qqq"),
+        merged_to=[log.first, log.first],
+    )
 
 
-def _scheduled_key(queue: Queue, group: Group, track: Track, run: Scheduled) -> bytes:
-    return records.scheduled_key(queue.prefix, group.number, track.partition.key, run.due_at, run.first)
+def _scheduled_key(track: Track, run: Scheduled) -> bytes:
+    return records.scheduled_key(
+        track.queue.prefix, track.group.number, track.partition.key, run.due_at, run.first
+    )
 
 
 def new_track(queue: Queue, group: Group, partition: Partition, cursor: int = 0) -> Track:
     """A track that begins at ``cursor``."""
     key = records.cursor_key(queue.prefix, group.number, partition.key) if queue.stored else b""
-    track = Track(partition=partition, key=key, cursor=cursor, schedule=[], singles={}, spans=[])
+    track = Track(
+        queue=queue,
+        group=group,
+        partition=partition,
+        key=key,
+        cursor=cursor,
+        skips=Table("qq"),
+        schedule=Schedule(),
+        dead=Table("qq"),
+        letters={},
+        outcomes=Table("qqqq"),
+        ended=[0] * len(OUTCOMES),
+        singles={},
+        spans=[],
+    )
     group.tracks[partition.key] = track
     return track
 
 
-def list_ready(group: Group, track: Track) -> None:
-    """Put the track among those that may have something to deliver."""
-    if not track.listed:
-        track.listed = True
-        heappush(group.ready, (track.turn, track.partition.key))
+def list_ready(track: Track, level: int = IN_LINE) -> None:
+    """Put the track among those that may have something to deliver, at no higher a level than this."""
+    if track.listed is None or level < track.listed[0]:
+        track.listed = (level, track.turn)
+        group = track.group
+        heappush(group.ready, (level, track.turn, track.partition.key))
+        if len(group.ready) > 2 * len(group.tracks) + READY_SLACK:
+            group.ready = [(*each.listed, key) for key, each in group.tracks.items() if each.listed]
+            heapify(group.ready)
 
 
 def hold(shard: Shard, lease: Lease) -> None:
@@ -370,6 +508,7 @@ def hold(shard: Shard, lease: Lease) -> None:
     name = lease.name
     shard.leases[name] = lease
     shard.agenda.add(lease.due_at, name)
+    shard.alarm.sooner(lease.due_at)
     tracks = lease.group.tracks
     for run in lease.runs.values():
         hold_run(tracks[run.partition], run, name)

@@ -9,11 +9,15 @@ from heapq import heapify, heappop, heapreplace
 
 from penstock.core import log as logs
 from penstock.core import records
+from penstock.core.endings import fresh_count, trim_track
+from penstock.core.gates import evict
 from penstock.core.model import Mark, Partition, Queue, Segment
 from penstock.core.shard import Shard
 
 RANGE_MIN = 64
 """Headers from which on they are deleted as one range: a range costs every later read a little."""
+EVICTIONS_MAX = 10_000
+"""Runs evicted in one sweep."""
 MARKS_MAX = 60
 """Marks kept per partition: retention is exact to a sixtieth of itself."""
 
@@ -34,6 +38,7 @@ def sweep_due(shard: Shard, now: int, most: int) -> int:
 def sweep(shard: Shard, queue: Queue, now: int) -> bool:
     """Drop what may go; whether settled segments remain, so that a later sweep has work."""
     options = queue.options
+    waiting = _evict(shard, queue, now) if options.max_wait_ms else False
     for partition in queue.partitions.values():
         settled = settled_to(queue, partition)
         _count_settled(partition, settled)
@@ -44,7 +49,19 @@ def sweep(shard: Shard, queue: Queue, now: int) -> bool:
         if before > partition.log.first:
             _drop(shard, queue, partition, before)
     _drop_surplus(shard, queue, options.completed_retention_bytes)
-    return any(partition.settled_bytes for partition in queue.partitions.values())
+    return waiting or any(partition.settled_bytes for partition in queue.partitions.values())
+
+
+def _evict(shard: Shard, queue: Queue, now: int) -> bool:
+    """Evict what has waited too long; whether anything still waits."""
+    left = EVICTIONS_MAX
+    waiting = False
+    for group in queue.groups.values():
+        for track in group.tracks.values():
+            if left > 0:
+                left -= evict(shard, track, left, now)
+            waiting = waiting or fresh_count(track) > 0 or track.schedule.messages > 0
+    return waiting
 
 
 def settled_to(queue: Queue, partition: Partition) -> int:
@@ -52,13 +69,15 @@ def settled_to(queue: Queue, partition: Partition) -> int:
     lowest = partition.log.end if queue.groups else partition.log.first
     for group in queue.groups.values():
         track = group.tracks[partition.key]
-        lowest = min(lowest, track.cursor)
+        if fresh_count(track):
+            lowest = min(lowest, track.cursor)
+        lowest = min(lowest, track.planned, track.schedule.lowest())
+        if track.dead:
+            lowest = min(lowest, track.dead.head()[0])
         if track.spans:
             lowest = min(lowest, track.spans[0][0])
         if track.singles:
             lowest = min(lowest, min(track.singles))
-        if track.schedule:
-            lowest = min(lowest, min(run.first for run in track.schedule))
     return max(lowest, partition.log.first)
 
 
@@ -109,8 +128,25 @@ def _drop(shard: Shard, queue: Queue, partition: Partition, before: int) -> None
         if queue.stored:
             _delete(shard, queue, partition, gone)
         first = partition.log.first
+        for group in queue.groups.values():
+            trim_track(shard, group.tracks[partition.key])
+        _trim_withdrawn(shard, queue, partition)
         partition.marks = [mark for mark in partition.marks if mark.offset > first]
         shard.touch_partition(queue, partition)
+
+
+def _trim_withdrawn(shard: Shard, queue: Queue, partition: Partition) -> None:
+    """Forget that messages were withdrawn which are no longer kept."""
+    withdrawn, kept = partition.withdrawn, partition.log.first
+    while withdrawn and withdrawn.first() < kept:
+        first, count, at = withdrawn.head()
+        withdrawn.remove(first, count)
+        shard.keep_row(queue, records.withdrawn_key(queue.prefix, partition.key, first), None)
+        if first + count > kept:
+            rest = first + count - kept
+            withdrawn.add((kept, rest, at))
+            key = records.withdrawn_key(queue.prefix, partition.key, kept)
+            shard.keep_row(queue, key, records.pack_numbers((rest, at)))
 
 
 def _delete(shard: Shard, queue: Queue, partition: Partition, gone: list[Segment]) -> None:

@@ -14,11 +14,11 @@ from typing import cast
 from msgspec import UNSET, Struct
 
 from penstock.broker.node import Node
-from penstock.core.commands import Log, Popped, QueuesFound, Reply
+from penstock.core.commands import DeadFound, Log, Popped, QueuesFound, Reply
 from penstock.core.errors import Busy, Invalid, PenstockError, Unsupported
 from penstock.core.model import DEFAULT
 from penstock.server.dialects import flashq
-from penstock.server.dialects.flashq.requests import WAIT_MS
+from penstock.server.dialects.flashq.base import WAIT_MS
 from penstock.server.framing import Frames, Lost, TooLong, frame
 from penstock.server.payloads import check_text
 
@@ -132,9 +132,13 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._ending = self._lost = True
+        unsent = [*self._ready, *self._held.values()]
         self._ready.clear()
         self._held.clear()
         self._node.forget(self)
+        for _, reply in unsent:
+            if isinstance(reply, Popped):
+                self._node.give_back(reply)
         self._server.gone(self)
 
     def pause_writing(self) -> None:
@@ -238,10 +242,12 @@ class Connection(asyncio.Protocol):
     # Answers: called by the node.
 
     def answered(self, ticket: object, reply: Reply | PenstockError) -> None:
-        if not self._lost:
-            request, number = cast(Ticket, ticket)
-            self._rows += _rows(reply)
-            self._put(number, (request, reply))
+        if self._lost:
+            self._node.give_back(reply)
+            return
+        request, number = cast(Ticket, ticket)
+        self._rows += _rows(reply)
+        self._put(number, (request, reply))
 
     def _put(self, number: int, answer: Answer) -> None:
         """Put an answer where ``flush`` takes it, in order if it has a number."""
@@ -283,6 +289,7 @@ class Connection(asyncio.Protocol):
             return flashq.encode(request, reply, self.context)
         except Exception:
             logger.exception("bug: the answer to %s could not be encoded", type(request).__name__)
+            self._node.give_back(reply)
             return flashq.encode_error(Busy("the server met a bug of its own"), request.reqId)
 
     # The end.
@@ -328,7 +335,7 @@ class Connection(asyncio.Protocol):
 def _rows(reply: Reply | PenstockError | bytes) -> int:
     """Parts of an answer that are objects of their own until it is encoded."""
     match reply:
-        case Popped():
+        case Popped() | DeadFound():
             return len(reply.deliveries)
         case Log():
             return len(reply.runs)

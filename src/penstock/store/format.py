@@ -15,8 +15,10 @@ from msgspec import Struct
 
 from penstock.store.base import CantOpen
 
-FORMAT = 1
-"""The format this version writes, and the newest it reads."""
+FORMAT = 2
+"""The format this version writes, and the newest it reads. 2 added attributes, dead letters and outcomes."""
+OLDEST = 1
+"""The oldest it reads; a directory in it is in the newest from the first time a server opens it."""
 NAME = "FORMAT"
 
 
@@ -46,12 +48,12 @@ def read(directory: Path) -> Format | None:
         raise CantOpen(f"{directory / NAME} is damaged: its checksum is wrong; restore a backup")
     try:
         found = msgspec.json.decode(line, type=_Any).format
-        if found == FORMAT:
+        if OLDEST <= found <= FORMAT:
             return msgspec.json.decode(line, type=Format)
     except msgspec.DecodeError as error:
         raise CantOpen(f"{directory / NAME} is damaged: {error}; restore a backup") from None
     raise CantOpen(
-        f"{directory} is in format {found}, and this version reads format {FORMAT}: "
+        f"{directory} is in format {found}, and this version reads formats {OLDEST} to {FORMAT}: "
         f"run the version of Penstock that wrote it, or a newer one"
     )
 

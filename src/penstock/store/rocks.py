@@ -202,6 +202,9 @@ class RocksStore(RocksReader):
         if self._format is None:
             self._format = Format(wanted)
             formats.write(self._directory, self._format)
+        elif self._format.format < formats.FORMAT:
+            self._format.format = formats.FORMAT
+            formats.write(self._directory, self._format)
         return self._format.shards
 
     def claim(self, shard: int) -> Claim:

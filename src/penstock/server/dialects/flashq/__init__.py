@@ -7,9 +7,10 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from penstock.core.errors import Invalid, PenstockError
+from penstock.server.dialects.flashq.base import Context, Request
 from penstock.server.dialects.flashq.refusals import COMMANDS, explain, request_id
 from penstock.server.dialects.flashq.replies import Failed, RequestId
-from penstock.server.dialects.flashq.requests import AnyRequest, Context, Request
+from penstock.server.dialects.flashq.requests import AnyRequest
 from penstock.server.payloads import check_depth
 
 __all__ = ["COMMANDS", "Context", "Request", "decode", "encode", "encode_error", "request_id"]

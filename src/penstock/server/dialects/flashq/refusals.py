@@ -10,8 +10,11 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from penstock.core.errors import Invalid, PenstockError, Unsupported
+from penstock.server.dialects.flashq.base import Request
+from penstock.server.dialects.flashq.pushes import BackoffIn, JobIn
+from penstock.server.dialects.flashq.queues import OptionsIn
 from penstock.server.dialects.flashq.replies import RequestId
-from penstock.server.dialects.flashq.requests import AnyRequest, JobIn, OptionsIn, Request
+from penstock.server.dialects.flashq.requests import AnyRequest
 
 COMMANDS: dict[str, type[Request]] = {kind.__struct_config__.tag: kind for kind in get_args(AnyRequest)}
 
@@ -19,29 +22,23 @@ COMMANDS_LATER = frozenset(
     {
         "ADOPT",
         "AUTH",
-        "CANCEL",
-        "CHANGEPRIORITY",
         "CLEAN",
         "CLEARCONCURRENCY",
-        "COUNT",
         "CRON",
         "CRONDELETE",
         "CRONLIST",
         "DISCARD",
-        "DLQ",
         "DRAIN",
         "FLOW",
         "GETCHILDREN",
         "GETJOB",
         "GETJOBBYCUSTOMID",
-        "GETJOBCOUNTS",
         "GETJOBS",
         "GETJOBSBATCH",
         "GETLOGS",
         "GETPROGRESS",
         "GETRESULT",
         "HEARTBEAT",
-        "ISPAUSED",
         "KVDEL",
         "KVEXISTS",
         "KVEXPIRE",
@@ -54,17 +51,11 @@ COMMANDS_LATER = frozenset(
         "KVTTL",
         "LOG",
         "METRICS",
-        "MOVETODELAYED",
         "OBLITERATE",
         "PARTIAL",
-        "PAUSE",
         "PROGRESS",
-        "PROMOTE",
-        "PURGEDLQ",
         "RATELIMIT",
         "RATELIMITCLEAR",
-        "RESUME",
-        "RETRYDLQ",
         "SETCONCURRENCY",
         "STAGE",
         "SUBSCRIBE",
@@ -79,14 +70,10 @@ COMMANDS_LATER = frozenset(
 
 OPTIONS_LATER = frozenset(
     {
-        "backoff",
-        "dead_letters",
         "debounce_id",
         "debounce_ttl",
         "dedup",
         "dedup_window_ms",
-        "delay",
-        "delayed_processing_ms",
         "depends_on",
         "encrypted",
         "group_id",
@@ -97,13 +84,8 @@ OPTIONS_LATER = frozenset(
         "keep_completed_count",
         "key",
         "keys_if_undelivered",
-        "lifo",
-        "max_attempts",
         "max_size",
-        "max_wait_ms",
-        "on_lease_expiry",
         "ordering",
-        "priority",
         "remove_on_complete",
         "remove_on_fail",
         "require_lease",
@@ -111,11 +93,8 @@ OPTIONS_LATER = frozenset(
         "retention_ms",
         "stall_timeout",
         "tags",
-        "timeout",
         "transaction_id",
-        "ttl",
         "unique_key",
-        "window_buffer_ms",
     }
 )
 """Options of messages, acks and queues that do not exist yet: refused by name."""
@@ -145,7 +124,13 @@ _WORDS = {
 }
 
 
-_INNER: dict[str, type[Struct]] = {"options": OptionsIn, "jobs": JobIn}
+_INNER: dict[str, type[Struct]] = {
+    "options": OptionsIn,
+    "jobs": JobIn,
+    "backoff": BackoffIn,
+    "options.backoff": BackoffIn,
+    "jobs.backoff": BackoffIn,
+}
 _INDEX = re.compile(r"\[[^]]*\]")
 
 

@@ -91,6 +91,7 @@ class OkQueue(Answer, gc=False, kw_only=True):
     ok: bool
     queue: str
     options: dict[str, Any]
+    paused: bool
     partitions: list[dict[str, Any]]
     groups: list[dict[str, Any]]
 
@@ -117,7 +118,48 @@ class OkState(Answer, gc=False, kw_only=True):
     state: str
     created_at: int
     attempts: int
+    deliveries: int
+    priority: int
     error: str | UnsetType = UNSET
+    run_at: int | UnsetType = UNSET
+    ended_at: int | UnsetType = UNSET
+
+
+class OkDead(Answer, gc=False, kw_only=True):
+    ok: bool
+    jobs: "list[DeadJob]"
+    total: int
+
+
+class OkBuried(Answer, gc=False, kw_only=True):
+    ok: bool
+    count: int
+    left: int
+    refused: Sequence[Id]
+
+
+class OkPaused(Answer, gc=False, kw_only=True):
+    ok: bool
+    paused: bool
+    until: int | UnsetType = UNSET
+
+
+class OkCounts(Answer, gc=False, kw_only=True):
+    ok: bool
+    waiting: int
+    active: int
+    delayed: int
+    completed: int
+    failed: int
+    expired: int
+    cancelled: int
+    evicted: int
+    discarded: int
+
+
+class OkTotal(Answer, gc=False, kw_only=True):
+    ok: bool
+    count: int
 
 
 class Failed(Answer, gc=False, kw_only=True):
@@ -140,12 +182,30 @@ class Job(Struct, gc=False):
     expires_at: int
 
 
+class DeadJob(Struct, gc=False, kw_only=True, omit_defaults=True):
+    id: Id
+    uuid: str
+    queue: str
+    group: str
+    partition: str
+    offset: int
+    data: Raw
+    created_at: int
+    priority: int
+    attempts: int
+    deliveries: int
+    error: str
+    failed_at: int
+    damaged: bool | UnsetType = UNSET
+
+
 class DeliveredRun(Struct, gc=False):
     partition: str
     first: Id
     offset: int
     created_at: int
     attempts: int
+    priority: int
     expires_at: int
     messages: Raw
 

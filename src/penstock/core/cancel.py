@@ -1,0 +1,232 @@
+"""Cancel and move: what a group was to be given, and is not, or at another time or priority."""
+
+from msgspec.structs import replace
+
+from penstock.core import log as logs
+from penstock.core import records
+from penstock.core.commands import Cancel, Move, Settle, Settled
+from penstock.core.endings import fresh, outside, plan, settle_as, skip, unplanned
+from penstock.core.errors import Busy, Conflict, Invalid
+from penstock.core.leased import Meant, Range, meant, ranges
+from penstock.core.limits import DELAY_MS_MAX, PRIORITY_MAX, Limits, check_name, check_range
+from penstock.core.model import CANCELLED, IN_LINE, Queue, Track, level_of
+from penstock.core.schedule import Scheduled
+from penstock.core.settle import take_back, take_cancelled
+from penstock.core.shard import Place, Shard, list_ready
+
+ALL = 1 << 62
+"""More runs than there are."""
+PLANNED_AT_ONCE = 10_000
+"""Messages that a command puts into the schedule of a group which is still being made."""
+SCATTERED_MAX = 2_000
+"""Stretches of consecutive ids that one command takes: some 100 ms."""
+
+Span = tuple[int, int]
+
+
+def check_ids(limits: Limits, ids: list[int]) -> None:
+    if not 1 <= len(ids) <= limits.batch_max:
+        raise Invalid("ids", f"a list of 1 to {limits.batch_max} ids")
+    if len(ids) > SCATTERED_MAX and len(ranges(ids)) > SCATTERED_MAX:
+        raise Invalid("ids", f"at most {SCATTERED_MAX} stretches of consecutive ids; send several commands")
+
+
+def check_move(limits: Limits, command: Move) -> None:
+    """Raise unless the command's own fields are good."""
+    check_ids(limits, command.ids)
+    check_name("group", command.group)
+    if command.delay_ms is not None:
+        check_range("delay", command.delay_ms, 0, DELAY_MS_MAX)
+    if command.priority is not None:
+        check_range("priority", command.priority, -PRIORITY_MAX, PRIORITY_MAX)
+
+
+def may_move(found: Meant, only_delayed: bool, now: int) -> bool:
+    """Whether a group that does not exist yet would have something to move."""
+    partition = found.place.partition
+    for low, high in outside(partition.withdrawn, found.first, found.end):
+        if not only_delayed:
+            return True
+        position = logs.find(partition.log, low)
+        while low < high:
+            segment = partition.log.segments[position]
+            run_end, created_at, attributes = segment.run_at(low - segment.base)
+            if created_at + attributes.delay_ms > now:
+                return True
+            low = segment.base + run_end
+            position += low == segment.end
+    return False
+
+
+def cancel(shard: Shard, command: Cancel, wanted_ranges: list[Range], now: int) -> Settled:
+    """Cancel what is neither settled nor dead."""
+    done = 0
+    refused: list[int] = []
+    for wanted in wanted_ranges:
+        found = meant(shard, command.tenant, wanted)
+        changed = _cancel(shard, command, found, now) if found is not None else []
+        if found is not None and changed:
+            shard.sync_for(found.place.queue)
+            shard.plan_sweep(found.place.queue, now)
+        done += sum(high - low for low, high in changed)
+        refused += _without(wanted, found, changed)
+    return Settled(done, refused)
+
+
+def _without(wanted: Range, found: Meant | None, changed: list[Span]) -> list[int]:
+    """The ids of a range that were not changed."""
+    ids = range(wanted.first, wanted.first + wanted.length)
+    if found is None:
+        return list(ids)
+    hit = {offset + found.shift for low, high in changed for offset in range(low, high)}
+    return [each for each in ids if each not in hit]
+
+
+def _cancel(shard: Shard, command: Cancel, found: Meant, now: int) -> list[Span]:
+    """Cancel messages for one group, or for all there are and will be; what it changed."""
+    place, first, end, _ = found
+    groups = place.queue.groups
+    if command.group is not None:
+        group = groups.get(command.group)
+        return _cancel_in(shard, group.tracks[place.partition.key], found, now) if group else []
+    changed: list[Span] = []
+    for group in groups.values():
+        changed += _cancel_in(shard, group.tracks[place.partition.key], found, now)
+    if not groups:
+        changed = list(outside(place.partition.withdrawn, first, end))
+    for low, high in _union(changed):
+        for part in list(outside(place.partition.withdrawn, low, high)):
+            _withdraw(shard, place, *part, now)
+    return _union(changed)
+
+
+def _withdraw(shard: Shard, place: Place, first: int, end: int, now: int) -> None:
+    """Cancel messages for groups that do not exist yet."""
+    withdrawn = place.partition.withdrawn
+    before = withdrawn.below(first)
+    if before is not None and before[0] + before[1] == first and before[2] == now:
+        withdrawn.remove(before[0], before[1])
+        first = before[0]
+    withdrawn.add((first, end - first, now))
+    key = records.withdrawn_key(place.queue.prefix, place.partition.key, first)
+    shard.keep_row(place.queue, key, records.pack_numbers((end - first, now)))
+
+
+def _union(parts: list[Span]) -> list[Span]:
+    """Spans without overlap, in order.
+
+    >>> _union([(5, 7), (1, 3), (2, 4), (7, 8)])
+    [(1, 4), (5, 8)]
+    """
+    found: list[Span] = []
+    for low, high in sorted(parts):
+        if found and low <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], high))
+        else:
+            found.append((low, high))
+    return found
+
+
+def _cancel_in(shard: Shard, track: Track, meant: Meant, now: int) -> list[Span]:
+    """Cancel what a group has fresh, scheduled or leased; what that was."""
+    place, first, end, shift = meant
+    changed = list(fresh(track, first, end))
+    for low, high in changed:
+        skip(shard, track, low, high)
+    changed += [cut(shard, track, run, first, end, now) for run in track.schedule.over(first, end)]
+    settle = Settle(place.queue.tenant, group=track.group.name)
+    for found in take_cancelled(shard, settle, Range(first + shift, end - first)):
+        changed.append((found.id - shift, found.id - shift + found.length))
+    for low, high in list(unplanned(track, first, end)):
+        track.unplanned -= high - low
+        changed.append((low, high))
+    for low, high in changed:
+        settle_as(shard, track, low, high, CANCELLED, now)
+    if changed and track.queue.options.window_buffer_ms:
+        # It may be what its partition was withheld for.
+        list_ready(track)
+        shard.woken[track.queue, track.group.name, track.partition.name] = None
+    return changed
+
+
+def cut(shard: Shard, track: Track, run: Scheduled, first: int, end: int, now: int) -> Span:
+    """Take [first, end) out of a scheduled run; what of it that was."""
+    low, high = max(first, run.first), min(end, run.first + run.count)
+    shard.unschedule(track, run)
+    if low > run.first:
+        shard.schedule(track, replace(run, count=low - run.first), now)
+    if high < run.first + run.count:
+        rest = replace(run, first=high, count=run.first + run.count - high)
+        shard.schedule(track, rest, now)
+    return low, high
+
+
+def finish_plan(shard: Shard, track: Track, now: int) -> None:
+    """Make the schedule of a track complete."""
+    if track.partition.key in track.group.unplanned:
+        plan(shard, track, ALL, now)
+        del track.group.unplanned[track.partition.key]
+
+
+def check_made(queue: Queue, name: str) -> None:
+    """Raise unless the schedule of a group is complete, or can be made so in no time."""
+    group = queue.groups.get(name)
+    if group is not None:
+        missing = sum(track.unplanned for track in group.unplanned.values())
+    else:
+        missing = sum(logs.count_aside(each.log, each.log.first) for each in queue.partitions.values())
+    if missing > PLANNED_AT_ONCE:
+        raise Busy(f"group {name} of queue {queue.name} has {missing} messages to sort first: pop from it")
+
+
+def move(
+    shard: Shard, command: Move, wanted_ranges: list[Range], tracks: dict[int, Track], now: int
+) -> Settled:
+    """Give messages another time or priority, or both; ``tracks`` has the group's by partition key."""
+    done = 0
+    refused: list[int] = []
+    for wanted in wanted_ranges:
+        found = meant(shard, command.tenant, wanted)
+        changed: list[Span] = []
+        if found is not None and found.place.partition.key in tracks:
+            changed = _move(shard, command, tracks[found.place.partition.key], found, now)
+        if found is not None and changed:
+            shard.sync_for(found.place.queue)
+        done += sum(high - low for low, high in changed)
+        refused += _without(wanted, found, changed)
+    return Settled(done, refused)
+
+
+def _move(shard: Shard, command: Move, track: Track, meant: Meant, now: int) -> list[Span]:
+    place, first, end, shift = meant
+    if any(unplanned(track, first, end)):
+        finish_plan(shard, track, now)
+    moved: list[Scheduled] = []
+    for low, high in [] if command.only_delayed else list(fresh(track, first, end)):
+        skip(shard, track, low, high)
+        moved.append(Scheduled(now, low, high - low, IN_LINE))
+    for run in track.schedule.over(first, end):
+        if run.due_at > now or not command.only_delayed:
+            low, high = cut(shard, track, run, first, end, now)
+            moved.append(replace(run, first=low, count=high - low))
+    if command.delay_ms is not None and not command.only_delayed:
+        settle = Settle(place.queue.tenant, group=track.group.name)
+        for found in take_back(shard, settle, Range(first + shift, end - first)):
+            run_ = found.run
+            past = (run_.deliveries - 1, run_.failures, run_.error)
+            moved.append(Scheduled(now, found.id - shift, found.length, run_.level, *past))
+    for run in moved:
+        due_at = run.due_at if command.delay_ms is None else now + command.delay_ms
+        level = run.level
+        if command.priority is not None:
+            level = level_of(command.priority, lifo=run.level % 2 == 0)
+        shard.schedule(track, replace(run, due_at=due_at, level=level), now)
+    return [(run.first, run.first + run.count) for run in moved]
+
+
+def changed(parts: list[Settled], otherwise: str) -> Settled:
+    """What several shards changed; a conflict if that is nothing."""
+    count = sum(part.count for part in parts)
+    if not count:
+        raise Conflict(otherwise)
+    return Settled(count, [each for part in parts for each in part.refused])

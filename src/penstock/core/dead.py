@@ -1,0 +1,103 @@
+"""Dead letters: deliver them again, or give them up."""
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from penstock.core.cancel import check_ids
+from penstock.core.commands import Buried, Purge, Requeue
+from penstock.core.endings import dead_over, dig_up, keep_dead, settle_as
+from penstock.core.errors import NotFound
+from penstock.core.leased import meant, ranges
+from penstock.core.limits import Limits, check_name
+from penstock.core.model import DISCARDED, Dead, Group, Queue, Track
+from penstock.core.schedule import Scheduled
+from penstock.core.shard import Shard
+
+RUNS_MAX = 2_000
+"""Runs of dead letters that one command takes; the rest is left for the next."""
+
+Part = tuple[Track, Dead, int, int]
+"""Dead letters [low, high) of a run."""
+
+
+def check(limits: Limits, command: Requeue | Purge) -> None:
+    check_name("group", command.group)
+    if command.ids is not None:
+        check_ids(limits, command.ids)
+
+
+def requeue(shard: Shard, queue: Queue, command: Requeue, now: int) -> Buried:
+    """Put dead letters back into the schedule, due now, as if they had never been delivered."""
+    group = queue.groups.get(command.group)
+    parts, refused = _meant(shard, queue, group, command)
+    for track, run, low, high in parts:
+        _cut(shard, track, run, low, high)
+        shard.schedule(track, Scheduled(now, low, high - low, run.level), now)
+    return _reply(shard, queue, group, parts, refused)
+
+
+def purge(shard: Shard, queue: Queue, command: Purge, now: int) -> Buried:
+    """Settle dead letters as discarded."""
+    group = queue.groups.get(command.group)
+    parts, refused = _meant(shard, queue, group, command)
+    for track, run, low, high in () if command.dry_run else parts:
+        _cut(shard, track, run, low, high)
+        settle_as(shard, track, low, high, DISCARDED, now)
+        shard.plan_sweep(queue, now)
+    return _reply(shard, queue, group, parts, refused)
+
+
+def _reply(shard: Shard, queue: Queue, group: Group | None, parts: list[Part], refused: list[int]) -> Buried:
+    if shard.dirty:
+        shard.sync_for(queue)
+    left = sum(track.dead_messages for track in group.tracks.values()) if group is not None else 0
+    return Buried(sum(high - low for _, _, low, high in parts), left, refused)
+
+
+def _cut(shard: Shard, track: Track, run: Dead, low: int, high: int) -> None:
+    """Take [low, high) out of a run of dead letters."""
+    now_dead = track.letters.get(run.first)
+    if now_dead is None or low >= run.first + now_dead.count:
+        # An earlier part of the same command cut it: what is left begins further up.
+        (now_dead,) = dead_over(track, low, low + 1)
+    dig_up(shard, track, now_dead)
+    if low > now_dead.first:
+        keep_dead(shard, track, replace(now_dead, count=low - now_dead.first))
+    end = now_dead.first + now_dead.count
+    if high < end:
+        keep_dead(shard, track, replace(now_dead, first=high, count=end - high))
+
+
+def _meant(
+    shard: Shard, queue: Queue, group: Group | None, command: Requeue | Purge
+) -> tuple[list[Part], list[int]]:
+    """The dead letters that a command is about, and the ids that are none."""
+    if command.ids is None:
+        return list(_all(group)), []
+    parts: list[Part] = []
+    refused: list[int] = []
+    for wanted in ranges(command.ids):
+        found = meant(shard, command.tenant, wanted)
+        reached = wanted.first
+        if found is not None and found.place.queue is queue and group is not None:
+            track = group.tracks[found.place.partition.key]
+            for run in dead_over(track, found.first, found.end):
+                low, high = max(run.first, found.first), min(run.first + run.count, found.end)
+                parts.append((track, run, low, high))
+                refused += range(reached, low + found.shift)
+                reached = high + found.shift
+        refused += range(reached, wanted.first + wanted.length)
+    if not parts:
+        raise NotFound("none of these is a dead letter of the group")
+    return parts, refused
+
+
+def _all(group: Group | None) -> Iterator[Part]:
+    left = RUNS_MAX
+    for track in group.tracks.values() if group is not None else ():
+        for first, count in track.dead:
+            if not left:
+                return
+            left -= 1
+            yield track, track.letters[first], first, first + count

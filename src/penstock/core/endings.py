@@ -1,0 +1,213 @@
+"""How runs of a track end otherwise than by an ack: outcomes, dead letters, and what the cursor skips."""
+
+from collections.abc import Iterator
+
+from penstock.core import log as logs
+from penstock.core import records
+from penstock.core.agenda import NEVER
+from penstock.core.model import DISCARDED, Dead, Track
+from penstock.core.schedule import Scheduled
+from penstock.core.shard import Shard
+from penstock.core.table import Table
+
+Span = tuple[int, int]
+"""Offsets [first, end)."""
+
+
+def settle_as(shard: Shard, track: Track, first: int, end: int, outcome: int, now: int) -> None:
+    """Note that messages of a group were settled, and how."""
+    track.ended[outcome] += end - first
+    before = track.outcomes.below(first)
+    if before is not None and before[0] + before[1] == first and before[2:] == (outcome, now):
+        track.outcomes.remove(before[0], before[1])
+        first = before[0]
+    track.outcomes.add((first, end - first, outcome, now))
+    key = records.outcome_key(track.queue.prefix, track.group.number, track.partition.key, first)
+    shard.keep_row(track.queue, key, records.pack_numbers((end - first, outcome, now)))
+
+
+def outcome_at(track: Track, offset: int) -> tuple[int, int] | None:
+    """The outcome of a message and its time, if it has one."""
+    row = track.outcomes.upto(offset)
+    return (row[2], row[3]) if row is not None and offset < row[0] + row[1] else None
+
+
+def skip(shard: Shard, track: Track, first: int, end: int) -> None:
+    """Have the cursor pass fresh messages, which became something else."""
+    track.aside += end - first
+    if first == track.cursor:
+        pass_over(shard, track, end)
+        return
+    before = track.skips.below(first)
+    if before is not None and before[0] + before[1] == first:
+        track.skips.remove(*before)
+        first = before[0]
+    track.skips.add((first, end - first))
+    shard.keep_row(track.queue, _skip_key(track, first), records.pack_numbers((end - first,)))
+
+
+def pass_over(shard: Shard, track: Track, end: int) -> None:
+    """Move the cursor over messages that are not fresh."""
+    track.aside -= end - track.cursor
+    track.cursor = end
+    shard.touch_track(track)
+
+
+def pass_skips(shard: Shard, track: Track) -> None:
+    """Move the cursor over the skips it stands at."""
+    while track.skips:
+        first, count = track.skips.head()
+        if first > track.cursor:
+            return
+        assert first == track.cursor, "the cursor never stands within a skip"
+        track.skips.remove(first, count)
+        shard.keep_row(track.queue, _skip_key(track, first), None)
+        pass_over(shard, track, first + count)
+
+
+def _skip_key(track: Track, first: int) -> bytes:
+    return records.skip_key(track.queue.prefix, track.group.number, track.partition.key, first)
+
+
+def outside(table: Table, first: int, end: int) -> Iterator[Span]:
+    """The parts of [first, end) that no row (first, count, ...) of a table covers."""
+    before = table.below(first + 1)
+    if before is not None:
+        first = max(first, before[0] + before[1])
+    for row in table.since(first) if table else ():
+        if row[0] >= end or first >= end:
+            break
+        if row[0] > first:
+            yield first, row[0]
+        first = row[0] + row[1]
+    if first < end:
+        yield first, end
+
+
+def fresh_count(track: Track) -> int:
+    """Messages that are fresh."""
+    return track.partition.log.end - track.cursor - track.aside
+
+
+def fresh(track: Track, first: int, end: int) -> Iterator[Span]:
+    """The parts of [first, end) that are fresh."""
+    for stretch in logs.stretches(track.partition.log, max(first, track.cursor), end):
+        if stretch.attributes.in_line:
+            yield from outside(track.skips, stretch.first, stretch.end)
+
+
+# Dead letters.
+
+
+def bury(shard: Shard, track: Track, run: Dead) -> None:
+    """Keep a run as dead letters, or discard it if its queue keeps none."""
+    if not track.queue.options.dead_letters:
+        settle_as(shard, track, run.first, run.first + run.count, DISCARDED, run.dead_at)
+    else:
+        keep_dead(shard, track, run)
+
+
+def keep_dead(shard: Shard, track: Track, run: Dead) -> None:
+    """Put a run among the dead letters."""
+    track.dead.add((run.first, run.count))
+    track.letters[run.first] = run
+    track.dead_messages += run.count
+    shard.keep_row(track.queue, _dead_key(track, run.first), records.pack_dead(run))
+
+
+def dig_up(shard: Shard, track: Track, run: Dead) -> None:
+    """Take a run out of the dead letters."""
+    track.dead.remove(run.first, run.count)
+    del track.letters[run.first]
+    track.dead_messages -= run.count
+    shard.keep_row(track.queue, _dead_key(track, run.first), None)
+
+
+def dead_over(track: Track, first: int, end: int) -> list[Dead]:
+    """The runs of dead letters that have messages in [first, end), by offset."""
+    found: list[Dead] = []
+    before = track.dead.below(first)
+    if before is not None and before[0] + before[1] > first:
+        found.append(track.letters[before[0]])
+    for row in track.dead.since(first):
+        if row[0] >= end:
+            break
+        found.append(track.letters[row[0]])
+    return found
+
+
+def _dead_key(track: Track, first: int) -> bytes:
+    return records.dead_key(track.queue.prefix, track.group.number, track.partition.key, first)
+
+
+# Messages that are not in line go into the schedule of each group.
+
+
+def count_unplanned(track: Track) -> int:
+    """Messages that are not in line, past ``planned``, and shall be put into the schedule."""
+    log = track.partition.log
+    found = logs.count_aside(log, track.planned)
+    before = track.outcomes.below(track.planned)
+    rows = [*([before] if before is not None else []), *track.outcomes.since(track.planned)] if found else []
+    for row in rows:
+        stretches = logs.stretches(log, max(row[0], track.planned), row[0] + row[1])
+        found -= sum(part.end - part.first for part in stretches if not part.attributes.in_line)
+    return found
+
+
+def unplanned(track: Track, first: int, end: int) -> Iterator[Span]:
+    """The parts of [first, end) that shall be put into the schedule and are not there yet."""
+    if track.planned < end:
+        for stretch in logs.stretches(track.partition.log, max(first, track.planned), end):
+            if not stretch.attributes.in_line:
+                yield from outside(track.outcomes, stretch.first, stretch.end)
+
+
+def plan(shard: Shard, track: Track, most: int, now: int) -> int:
+    """Put messages that are not in line into the schedule, up to so many runs; how many it was."""
+    log = track.partition.log
+    first = max(track.planned, log.first)
+    position = max(logs.find(log, first), 0)
+    done = 0
+    while first < log.end and done < most:
+        segment = log.segments[position]
+        if not segment.aside:
+            first = segment.end
+            position += 1
+            continue
+        end, created_at, attributes = segment.run_at(first - segment.base)
+        end += segment.base
+        if not attributes.in_line:
+            done += 1
+            due_at = created_at + attributes.delay_ms
+            for low, high in outside(track.outcomes, first, end):
+                track.unplanned -= high - low
+                shard.schedule(track, Scheduled(due_at, low, high - low, attributes.level), now)
+        first = end
+        if first == segment.end:
+            position += 1
+    track.planned = first if first < log.end else NEVER
+    shard.touch_track(track)
+    return done
+
+
+def trim_track(shard: Shard, track: Track) -> None:
+    """Forget what became of messages that are no longer kept, all of which are settled."""
+    first = track.partition.log.first
+    while track.skips and track.skips.head()[0] < first:
+        low, count = track.skips.head()
+        track.skips.remove(low, count)
+        shard.keep_row(track.queue, _skip_key(track, low), None)
+        if low + count > first:
+            track.skips.add((first, low + count - first))
+            shard.keep_row(track.queue, _skip_key(track, first), records.pack_numbers((low + count - first,)))
+    if track.cursor < first:
+        pass_over(shard, track, first)
+    while track.outcomes and track.outcomes.first() < first:
+        low, count, outcome, at = track.outcomes.head()
+        track.outcomes.remove(low, count)
+        track.ended[outcome] -= count
+        key = records.outcome_key(track.queue.prefix, track.group.number, track.partition.key, low)
+        shard.keep_row(track.queue, key, None)
+        if low + count > first:
+            settle_as(shard, track, first, low + count, outcome, at)

@@ -1,0 +1,211 @@
+"""Which messages are leased, in which lease, and which of them a command means."""
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from penstock.core.commands import Settle
+from penstock.core.ids import OFFSET_BITS, OFFSET_MASK
+from penstock.core.model import DEFAULT, Group, Lease, LeaseRun, Track
+from penstock.core.numbers import end_of
+from penstock.core.shard import Place, Shard
+
+_UNSET = re.compile("0+")
+_MANY = 1 << 64
+"""More messages than any run has."""
+
+
+class Found(NamedTuple):
+    """Consecutive messages, asked for by id, in a live lease."""
+
+    lease: Lease
+    run: LeaseRun
+    at: int
+    """Index of the first one within the run."""
+    length: int
+    id: int
+    """Of the first one."""
+
+    @property
+    def offset(self) -> int:
+        """Of the first one."""
+        return self.run.first + self.at
+
+
+class Range(NamedTuple):
+    """Consecutive ids."""
+
+    first: int
+    length: int
+
+
+def gaps(run: LeaseRun, low: int = 0, high: int | None = None) -> Iterator[tuple[int, int]]:
+    """(first offset, count) of each stretch of a run that is still leased, within [low, high) of it."""
+    end = run.count if high is None else high
+    if low >= end:
+        return
+    settled = run.settled >> low & (1 << end - low) - 1
+    if not settled:
+        yield run.first + low, end - low
+        return
+    # The bits as text, lowest first: a regular expression finds the gaps in one pass, however many there are.
+    bits = f"{settled:0{end - low}b}"[::-1]
+    for gap in _UNSET.finditer(bits):
+        yield run.first + low + gap.start(), gap.end() - gap.start()
+
+
+def ranges(ids: list[int]) -> list[Range]:
+    """The ids as consecutive ranges within one partition number each, duplicates once.
+
+    >>> ranges([5, 6, 7]), ranges([9, 2, 3, 2]), ranges([(1 << 32) - 1, 1 << 32])
+    ([Range(first=5, length=3)], [Range(first=2, length=2), Range(first=9, length=1)], \
+[Range(first=4294967295, length=1), Range(first=4294967296, length=1)])
+    """
+    first, count = ids[0], len(ids)
+    if count == 1:
+        return [Range(first, 1)]
+    # The usual case, a batch acked as it came: one comparison in C, no step per id.
+    if (first & OFFSET_MASK) + count <= 1 << OFFSET_BITS and ids == list(range(first, first + count)):
+        return [Range(first, count)]
+    found: list[Range] = []
+    begin = end = -1
+    for each in sorted(set(ids)):
+        if each == end and each & OFFSET_MASK:
+            end += 1
+        else:
+            if end > begin:
+                found.append(Range(begin, end - begin))
+            begin, end = each, each + 1
+    found.append(Range(begin, end - begin))
+    return found
+
+
+class Meant(NamedTuple):
+    """Where ids lead: offsets [first, end) that are still kept."""
+
+    place: Place
+    first: int
+    end: int
+    shift: int
+    """Id of a message less its offset."""
+
+
+def meant(shard: Shard, tenant: str, wanted: Range) -> Meant | None:
+    """What a range of ids leads to, if anything."""
+    place = shard.places.get(wanted.first >> OFFSET_BITS)
+    if place is None or place.queue.tenant != tenant:
+        return None
+    offset = place.first + (wanted.first & OFFSET_MASK)
+    end = min(offset + wanted.length, end_of(place.partition, wanted.first >> OFFSET_BITS))
+    first = max(offset, place.partition.log.first)
+    return Meant(place, first, end, wanted.first - offset) if first < end else None
+
+
+def find_all(
+    shard: Shard, command: Settle, token: Lease | None, ids: list[Range]
+) -> tuple[list[Found], list[int]]:
+    """The messages that are leased, and the ids of those that are not."""
+    found: list[Found] = []
+    refused: list[int] = []
+    for wanted in ids:
+        reached = wanted.first
+        for each in find(shard, command, token, wanted):
+            refused += range(reached, each.id)
+            reached = each.id + each.length
+            found.append(each)
+        refused += range(reached, wanted.first + wanted.length)
+    return found, refused
+
+
+def find(shard: Shard, command: Settle, token: Lease | None, wanted: Range) -> Iterator[Found]:
+    """The stretches of a range that are leased and that the command means, in order."""
+    place = shard.places.get(wanted.first >> OFFSET_BITS)
+    if place is None or place.queue.tenant != command.tenant:
+        return
+    first = place.first + (wanted.first & OFFSET_MASK)
+    # A number that was left before it was full has ids that were never given out: they mean nothing.
+    end = min(first + wanted.length, end_of(place.partition, wanted.first >> OFFSET_BITS))
+    for lease, run, low, high in _meant(shard, command, token, place, first, end):
+        yield Found(lease, run, low - run.first, high - low, wanted.first + low - first)
+
+
+Stretch = tuple[Lease, LeaseRun, int, int]
+"""Offsets [low, high) that are unsettled in a run of a live lease."""
+
+
+def _meant(
+    shard: Shard, command: Settle, token: Lease | None, place: Place, first: int, end: int
+) -> Iterator[Stretch]:
+    """The stretches of [first, end) that a command means, in order."""
+    key = place.partition.key
+    groups = place.queue.groups
+    if token is not None:
+        track = token.group.tracks.get(key)
+        if track is not None and token.queue is place.queue:
+            held = leased_runs(shard, track, first, end)
+            yield from stretches(((token, run) for lease, run in held if lease is token), first, end)
+        return
+    if command.group is None and command.owner and groups.keys() != {DEFAULT}:
+        yield from _own_first(shard, command.owner, place, first, end)
+    else:
+        yield from _in_group(shard, groups.get(command.group or DEFAULT), key, first, end)
+
+
+def _own_first(shard: Shard, owner: int, place: Place, first: int, end: int) -> list[Stretch]:
+    """What this connection holds of [first, end), in any group; of the rest, what the default group holds."""
+    key = place.partition.key
+    found: list[Stretch] = []
+    unclaimed = [(first, end)]
+    for group in place.queue.groups.values():
+        rest: list[tuple[int, int]] = []
+        for reached, high in unclaimed:
+            for stretch in _in_group(shard, group, key, reached, high):
+                if stretch[0].owner == owner:
+                    found.append(stretch)
+                    rest.append((reached, stretch[2]))
+                    reached = stretch[3]
+            rest.append((reached, high))
+        unclaimed = rest
+    default = place.queue.groups.get(DEFAULT)
+    for low, high in unclaimed:
+        found += _in_group(shard, default, key, low, high)
+    return sorted(found, key=lambda stretch: stretch[2])
+
+
+def _in_group(shard: Shard, group: Group | None, key: int, first: int, end: int) -> Iterator[Stretch]:
+    if group is not None and first < end:
+        yield from stretches(leased_runs(shard, group.tracks[key], first, end), first, end)
+
+
+def stretches(runs: Iterable[tuple[Lease, LeaseRun]], first: int, end: int) -> Iterator[Stretch]:
+    """What is unsettled in the runs, cut to [first, end)."""
+    for lease, run in runs:
+        low, high = max(first - run.first, 0), min(end - run.first, run.count)
+        for gap, length in gaps(run, low, high):
+            yield lease, run, gap, gap + length
+
+
+def leased_runs(shard: Shard, track: Track, first: int, end: int) -> Iterator[tuple[Lease, LeaseRun]]:
+    """The leased runs of a track over [first, end), in order."""
+    spans = track.spans
+    low = max(bisect_right(spans, (first, _MANY, 0)) - 1, 0)
+    reached = first
+    for span_first, span_count, name in spans[low : bisect_left(spans, (end, 0, 0))]:
+        if span_first + span_count > first:
+            yield from _singles(shard, track, reached, span_first)
+            yield _run_at(shard, track, name, span_first)
+            reached = span_first + span_count
+    yield from _singles(shard, track, reached, end)
+
+
+def _singles(shard: Shard, track: Track, first: int, end: int) -> Iterator[tuple[Lease, LeaseRun]]:
+    for offset in range(first, end) if track.singles else ():
+        name = track.singles.get(offset)
+        if name is not None:
+            yield _run_at(shard, track, name, offset)
+
+
+def _run_at(shard: Shard, track: Track, name: int, first: int) -> tuple[Lease, LeaseRun]:
+    lease = shard.leases[name]
+    return lease, lease.runs[track.partition.key, first]

@@ -1,0 +1,57 @@
+"""What may be set per queue."""
+
+from penstock.core.commands import Configure
+from penstock.core.errors import Conflict, Invalid
+from penstock.core.limits import DELAY_MS_MAX, Limits, check_range
+from penstock.core.model import BY_MESSAGE, BY_PARTITION, FAIL, FSYNC, MEMORY, OS, REQUEUE, Backoff, Queue
+from penstock.core.order import check_change
+from penstock.core.retry import ATTEMPTS_MAX, check_backoff
+
+DAY_MS = 86_400_000
+RETENTION_MS_MAX = 3_650 * DAY_MS
+RETENTION_BYTES_MAX = 1 << 60
+
+
+def check_options(limits: Limits, queue: Queue | None, command: Configure) -> dict[str, object]:
+    """The options a command sets; raise unless the queue may have all of them."""
+    ranges = {
+        "lease_ms": (command.lease_ms, 1, limits.lease_ms_max),
+        "completed_retention_ms": (command.completed_retention_ms, 0, RETENTION_MS_MAX),
+        "completed_retention_bytes": (command.completed_retention_bytes, 0, RETENTION_BYTES_MAX),
+        "max_attempts": (command.max_attempts, 0, ATTEMPTS_MAX),
+        "max_deliveries": (command.max_deliveries, 0, ATTEMPTS_MAX),
+        "delayed_processing_ms": (command.delayed_processing_ms, 0, DELAY_MS_MAX),
+        "window_buffer_ms": (command.window_buffer_ms, 0, DELAY_MS_MAX),
+        "max_wait_ms": (command.max_wait_ms, 0, DELAY_MS_MAX),
+    }
+    changes: dict[str, object] = {}
+    for field, (value, low, high) in ranges.items():
+        if isinstance(value, int):
+            check_range(field, value, low, high)
+            changes[field] = value
+    if isinstance(command.backoff, Backoff):
+        check_backoff(command.backoff)
+        changes["backoff"] = command.backoff
+    if isinstance(command.dead_letters, bool):
+        changes["dead_letters"] = command.dead_letters
+    if isinstance(command.on_lease_expiry, str):
+        if command.on_lease_expiry not in (FAIL, REQUEUE):
+            raise Invalid("on_lease_expiry", f"{FAIL} or {REQUEUE}")
+        changes["on_lease_expiry"] = command.on_lease_expiry
+    if isinstance(command.ordering, str):
+        if command.ordering not in (BY_MESSAGE, BY_PARTITION):
+            raise Invalid("ordering", f"{BY_MESSAGE} or {BY_PARTITION}")
+        check_change(queue, command.ordering)
+        changes["ordering"] = command.ordering
+    if isinstance(command.durability, str):
+        check_level(queue, command.durability)
+        changes["durability"] = command.durability
+    return changes
+
+
+def check_level(queue: Queue | None, durability: str) -> None:
+    """Raise unless the queue may have this durability."""
+    if durability not in (FSYNC, OS, MEMORY):
+        raise Invalid("durability", f"{FSYNC}, {OS} or {MEMORY}")
+    if queue is not None and (durability == MEMORY) == queue.stored:
+        raise Conflict(f"a queue is {MEMORY} from its creation on, or never")

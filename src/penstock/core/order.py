@@ -1,0 +1,65 @@
+"""Strict order: in a queue ordered by partition, one lease at a time, and nothing before its predecessor.
+
+What comes next is the lowest offset that is not settled, be it fresh or scheduled. If it is not due, its
+partition waits for it.
+"""
+
+from penstock.core.endings import fresh
+from penstock.core.errors import Conflict, Invalid
+from penstock.core.gates import is_withheld, old_enough
+from penstock.core.model import BY_PARTITION, Attributes, Queue, Track
+from penstock.core.schedule import Scheduled
+
+
+def is_ordered(queue: Queue | None) -> bool:
+    return queue is not None and queue.options.ordering == BY_PARTITION
+
+
+def check_ordered(queue: Queue | None, attributes: Attributes) -> None:
+    """Raise unless a queue may have messages with these attributes."""
+    if is_ordered(queue) and (attributes.priority or attributes.lifo):
+        field = "priority" if attributes.priority else "lifo"
+        raise Invalid(field, "left out in a queue that is ordered by partition; push it to another queue")
+
+
+def check_change(queue: Queue | None, ordering: str) -> None:
+    """Raise unless the ordering of a queue may become this."""
+    if queue is None or queue.options.ordering == ordering:
+        return
+    if any(partition.log.end for partition in queue.partitions.values()):
+        raise Conflict(f"queue {queue.name} has had messages: its ordering can't change any more")
+
+
+def is_next(track: Track, now: int) -> bool:
+    """Whether the head of a track may be delivered."""
+    if track.leased:
+        return False
+    head = track.schedule.head()
+    first = next((low for low, _ in fresh(track, track.cursor, old_enough(track, now))), None)
+    if head is not None and head.first < _first_fresh(track):
+        return head.due_at <= now
+    return first is not None
+
+
+def _first_fresh(track: Track) -> int:
+    log = track.partition.log
+    return next((low for low, _ in fresh(track, track.cursor, log.end)), log.end)
+
+
+def next_scheduled(track: Track) -> Scheduled | None:
+    """The scheduled run that comes before everything fresh, if one does."""
+    head = track.schedule.head()
+    return head if head is not None and head.first < _first_fresh(track) else None
+
+
+def deliverable(track: Track, most: int, now: int) -> int:
+    """Messages that could be delivered now, counted no further than about ``most``."""
+    if is_withheld(track, now) or not is_next(track, now):
+        return 0
+    end = min((run.first for run in track.schedule if run.due_at > now), default=track.partition.log.end)
+    found = sum(run.count for run in track.schedule if run.first < end)
+    for low, high in fresh(track, track.cursor, min(end, old_enough(track, now))):
+        found += high - low
+        if found >= most:
+            break
+    return found

@@ -1,0 +1,45 @@
+"""What every command of the wire has in common."""
+
+from typing import Any
+
+from msgspec import UNSET, Struct, UnsetType
+
+from penstock.core import commands as core
+from penstock.core import ids
+from penstock.server.dialects.flashq.replies import Id, RequestId
+
+WAIT_MS = 60_000
+"""How long PULL and PULLB wait when they do not say, if the server lets anyone wait that long."""
+
+
+class Context(Struct, frozen=True, gc=False):
+    """Who asks."""
+
+    tenant: str
+    owner: int
+    """Number of the connection."""
+    wait_ms: int = WAIT_MS
+    """How long PULL and PULLB wait when they do not say."""
+
+
+class Request(Struct, tag_field="cmd", forbid_unknown_fields=True, gc=False, kw_only=True):
+    """What all commands share."""
+
+    reqId: RequestId | UnsetType = UNSET
+
+    def nested(self) -> tuple[int, int]:
+        """Levels of nesting around its payloads, and the length of the longest; 0 if it has none."""
+        return 0, 0
+
+    def command(self, context: Context) -> core.Command:
+        raise NotImplementedError
+
+    def reply(self, reply: Any, context: Context) -> Struct:
+        raise NotImplementedError
+
+
+def addresses(given: list[Id]) -> list[int]:
+    """The ids of a request as numbers; all at once if they came as numbers."""
+    if given and set(map(type, given)) == {int} and min(given) >= 0 and max(given) < 1 << 64:  # type: ignore[operator]
+        return given  # type: ignore[return-value]
+    return list(map(ids.parse, given))

@@ -1,0 +1,179 @@
+"""Commands about messages that need not be leased, dead letters among them."""
+
+from collections.abc import Iterator
+from itertools import repeat
+
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from penstock.core import commands as core
+from penstock.core import ids
+from penstock.core.errors import Invalid
+from penstock.core.model import DEFAULT
+from penstock.server.dialects.flashq import replies
+from penstock.server.dialects.flashq.base import Context, Request, addresses
+from penstock.server.dialects.flashq.replies import Id, array, shown, shown_all
+
+STATES = {"dead": "failed", "parked": "waiting-children"}
+"""flashQ's words for states, where it has another; ours for the rest."""
+
+
+class ByIds(Request, gc=False, kw_only=True):
+    """Commands about messages that need not be leased."""
+
+    id: Id | UnsetType = UNSET
+    ids: list[Id] | UnsetType = UNSET
+
+    def meant(self) -> list[int]:
+        if (self.id is UNSET) == (self.ids is UNSET):
+            raise Invalid("id", "given, or else ids, but not both")
+        return [ids.parse(self.id)] if self.id is not UNSET else addresses(self.ids)  # type: ignore[arg-type]
+
+    def reply(self, reply: core.Settled, context: Context) -> Struct:
+        return replies.OkCount(ok=True, count=reply.count, refused=shown_all(reply.refused), reqId=self.reqId)
+
+
+class Cancel(ByIds, tag="CANCEL", gc=False, kw_only=True):
+    group: str | None = None
+
+    def command(self, context: Context) -> core.Command:
+        return core.Cancel(context.tenant, self.meant(), self.group)
+
+
+class Promote(ByIds, tag="PROMOTE", gc=False, kw_only=True):
+    group: str = DEFAULT
+
+    def command(self, context: Context) -> core.Command:
+        return core.Move(context.tenant, self.meant(), self.group, delay_ms=0)
+
+
+class MoveToDelayed(ByIds, tag="MOVETODELAYED", gc=False, kw_only=True):
+    delay: int
+    group: str = DEFAULT
+
+    def command(self, context: Context) -> core.Command:
+        return core.Move(context.tenant, self.meant(), self.group, delay_ms=self.delay)
+
+
+class ChangePriority(ByIds, tag="CHANGEPRIORITY", gc=False, kw_only=True):
+    priority: int
+    group: str = DEFAULT
+
+    def command(self, context: Context) -> core.Command:
+        return core.Move(context.tenant, self.meant(), self.group, priority=self.priority)
+
+
+class DeadLetters(Request, tag="DLQ", gc=False, kw_only=True):
+    queue: str
+    count: int = 100
+    offset: int = 0
+    group: str = DEFAULT
+
+    def command(self, context: Context) -> core.Command:
+        return core.ListDead(context.tenant, self.queue, self.group, self.count, self.offset)
+
+    def reply(self, reply: core.DeadFound, context: Context) -> Struct:
+        jobs = [job for each in reply.deliveries for job in _dead(reply, each)]
+        return replies.OkDead(ok=True, jobs=jobs, total=reply.total, reqId=self.reqId)
+
+
+def _dead(found: core.DeadFound, each: core.DeadLetter) -> Iterator[replies.DeadJob]:
+    payloads = each.payloads() if each.segment.present else repeat(b"null", each.count)
+    for at, payload in enumerate(payloads):
+        yield replies.DeadJob(
+            id=shown(each.first + at),
+            uuid=ids.to_uuid(each.first + at, each.created_at),
+            queue=found.queue.name,
+            group=found.group,
+            partition=each.partition,
+            offset=each.offset + at,
+            data=Raw(payload),
+            damaged=True if not each.segment.present else UNSET,
+            created_at=each.created_at,
+            priority=each.priority,
+            attempts=each.failures,
+            deliveries=each.deliveries,
+            error=each.error,
+            failed_at=each.dead_at,
+        )
+
+
+class OfDead(Request, gc=False, kw_only=True):
+    """What RETRYDLQ and PURGEDLQ are about: some dead letters of a group, or all."""
+
+    queue: str
+    id: Id | UnsetType = UNSET
+    ids: list[Id] | UnsetType = UNSET
+    group: str = DEFAULT
+
+    def meant(self) -> list[int] | None:
+        if self.id is not UNSET and self.ids is not UNSET:
+            raise Invalid("id", "given without ids")
+        if self.id is not UNSET:
+            return [ids.parse(self.id)]
+        return addresses(self.ids) if self.ids is not UNSET else None
+
+    def reply(self, reply: core.Buried, context: Context) -> Struct:
+        return replies.OkBuried(
+            ok=True,
+            count=reply.count,
+            left=reply.left,
+            refused=shown_all(reply.refused),
+            reqId=self.reqId,
+        )
+
+
+class RetryDead(OfDead, tag="RETRYDLQ", gc=False, kw_only=True):
+    def command(self, context: Context) -> core.Command:
+        return core.Requeue(context.tenant, self.queue, self.group, self.meant())
+
+
+class PurgeDead(OfDead, tag="PURGEDLQ", gc=False, kw_only=True):
+    dry_run: bool = False
+
+    def command(self, context: Context) -> core.Command:
+        return core.Purge(context.tenant, self.queue, self.group, self.meant(), self.dry_run)
+
+
+class Read(Request, tag="READ", gc=False, kw_only=True):
+    queue: str
+    offset: int
+    partition: str = DEFAULT
+    max_bytes: int | None = None
+    max_count: int | None = None
+
+    def command(self, context: Context) -> core.Command:
+        return core.Read(
+            context.tenant, self.queue, self.offset, self.partition, self.max_count, self.max_bytes
+        )
+
+    def reply(self, reply: core.Log, context: Context) -> Struct:
+        runs = [
+            replies.LogRun(shown(run.first), run.offset, run.created_at, array(run)) for run in reply.runs
+        ]
+        return replies.OkLog(
+            ok=True, partition=reply.partition, next=reply.next, end=reply.end, runs=runs, reqId=self.reqId
+        )
+
+
+class GetState(Request, tag="GETSTATE", gc=False, kw_only=True):
+    id: Id
+    group: str = DEFAULT
+
+    def command(self, context: Context) -> core.Command:
+        return core.State(context.tenant, ids.parse(self.id), self.group)
+
+    def reply(self, reply: core.StateFound, context: Context) -> Struct:
+        return replies.OkState(
+            ok=True,
+            id=shown(reply.id),
+            uuid=ids.to_uuid(reply.id, reply.created_at),
+            state=STATES.get(reply.state, reply.state),
+            created_at=reply.created_at,
+            attempts=reply.failures,
+            deliveries=reply.deliveries,
+            priority=reply.priority,
+            error=reply.error or UNSET,
+            run_at=UNSET if reply.due_at is None else reply.due_at,
+            ended_at=UNSET if reply.ended_at is None else reply.ended_at,
+            reqId=self.reqId,
+        )

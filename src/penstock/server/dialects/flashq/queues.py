@@ -1,0 +1,221 @@
+"""Commands about whole queues, and the server."""
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from penstock.core import commands as core
+from penstock.core.model import DEFAULT
+from penstock.server.dialects.flashq import replies
+from penstock.server.dialects.flashq.base import Context, Request
+from penstock.server.dialects.flashq.pushes import AnyBackoff, backoff_of, shown_backoff
+from penstock.server.dialects.flashq.replies import RequestId
+
+
+class Pause(Request, tag="PAUSE", gc=False, kw_only=True):
+    queue: str
+    until: int | None = None
+
+    def command(self, context: Context) -> core.Command:
+        return core.Pause(context.tenant, self.queue, self.until)
+
+    def reply(self, reply: core.Paused, context: Context) -> Struct:
+        return _paused(reply, self.reqId)
+
+
+class Resume(Request, tag="RESUME", gc=False, kw_only=True):
+    queue: str
+
+    def command(self, context: Context) -> core.Command:
+        return core.Resume(context.tenant, self.queue)
+
+    def reply(self, reply: core.Paused, context: Context) -> Struct:
+        return _paused(reply, self.reqId)
+
+
+class IsPaused(Request, tag="ISPAUSED", gc=False, kw_only=True):
+    queue: str
+
+    def command(self, context: Context) -> core.Command:
+        return core.Describe(context.tenant, self.queue)
+
+    def reply(self, reply: core.QueueFound, context: Context) -> Struct:
+        return _paused(reply.paused, self.reqId)
+
+
+def _paused(found: core.Paused, request_id: RequestId | UnsetType) -> Struct:
+    until = UNSET if found.until is None else found.until
+    return replies.OkPaused(ok=True, paused=found.paused, until=until, reqId=request_id)
+
+
+class GetJobCounts(Request, tag="GETJOBCOUNTS", gc=False, kw_only=True):
+    queue: str
+    group: str = DEFAULT
+
+    def command(self, context: Context) -> core.Command:
+        return core.GroupCounts(context.tenant, self.queue, self.group)
+
+    def reply(self, reply: core.Counts, context: Context) -> Struct:
+        return replies.OkCounts(
+            ok=True,
+            waiting=reply.waiting,
+            active=reply.active,
+            delayed=reply.delayed,
+            completed=reply.completed,
+            failed=reply.dead,
+            expired=reply.expired,
+            cancelled=reply.cancelled,
+            evicted=reply.evicted,
+            discarded=reply.discarded,
+            reqId=self.reqId,
+        )
+
+
+class Count(Request, tag="COUNT", gc=False, kw_only=True):
+    queue: str
+    group: str = DEFAULT
+
+    def command(self, context: Context) -> core.Command:
+        return core.GroupCounts(context.tenant, self.queue, self.group)
+
+    def reply(self, reply: core.Counts, context: Context) -> Struct:
+        return replies.OkTotal(ok=True, count=reply.waiting + reply.delayed, reqId=self.reqId)
+
+
+class Offsets(Request, tag="OFFSETS", gc=False, kw_only=True):
+    queue: str
+    at: int | None = None
+
+    def command(self, context: Context) -> core.Command:
+        return core.Offsets(context.tenant, self.queue, self.at)
+
+    def reply(self, reply: core.OffsetsFound, context: Context) -> Struct:
+        partitions = [
+            {
+                "partition": each.partition,
+                "numbers": each.numbers,
+                "first": each.first,
+                "end": each.end,
+                # An answer leaves after its commit, so all of the log it speaks of is kept.
+                "synced": each.end,
+                "at": each.at,
+            }
+            for each in reply.partitions
+        ]
+        return replies.OkOffsets(ok=True, partitions=partitions, reqId=self.reqId)
+
+
+class OptionsIn(Struct, forbid_unknown_fields=True, gc=False):
+    lease_ms: int | UnsetType = UNSET
+    completed_retention_ms: int | UnsetType = UNSET
+    completed_retention_bytes: int | UnsetType = UNSET
+    durability: str | UnsetType = UNSET
+    max_attempts: int | UnsetType = UNSET
+    backoff: AnyBackoff | UnsetType = UNSET
+    max_deliveries: int | UnsetType = UNSET
+    dead_letters: bool | UnsetType = UNSET
+    on_lease_expiry: str | UnsetType = UNSET
+    delayed_processing_ms: int | UnsetType = UNSET
+    window_buffer_ms: int | UnsetType = UNSET
+    max_wait_ms: int | UnsetType = UNSET
+
+
+class Queue(Request, tag="QUEUE", gc=False, kw_only=True):
+    queue: str
+    options: OptionsIn | None = None
+
+    def command(self, context: Context) -> core.Command:
+        given = self.options
+        if given is None:
+            return core.Describe(context.tenant, self.queue)
+        return core.Configure(
+            context.tenant,
+            self.queue,
+            given.lease_ms,
+            given.completed_retention_ms,
+            given.completed_retention_bytes,
+            given.durability,
+            given.max_attempts,
+            UNSET if given.backoff is UNSET else backoff_of(given.backoff),
+            given.max_deliveries,
+            given.dead_letters,
+            given.on_lease_expiry,
+            given.delayed_processing_ms,
+            given.window_buffer_ms,
+            given.max_wait_ms,
+        )
+
+    def reply(self, reply: core.QueueFound, context: Context) -> Struct:
+        options = msgspec.structs.asdict(reply.options) | {"backoff": shown_backoff(reply.options.backoff)}
+        return replies.OkQueue(
+            ok=True,
+            queue=reply.queue,
+            options=options,
+            paused=reply.paused.paused,
+            partitions=[
+                {"partition": each.name, "first": each.first, "end": each.end, "bytes": each.payload_bytes}
+                for each in reply.partitions
+            ],
+            groups=[{"group": each.name, **_counts(each.counts)} for each in reply.groups],
+            reqId=self.reqId,
+        )
+
+
+def _counts(counts: core.Counts) -> dict[str, int]:
+    return {
+        "waiting": counts.waiting,
+        "delayed": counts.delayed,
+        "active": counts.active,
+        "completed": counts.completed,
+        "failed": counts.dead,
+        "expired": counts.expired,
+        "cancelled": counts.cancelled,
+        "evicted": counts.evicted,
+        "discarded": counts.discarded,
+    }
+
+
+class ListQueues(Request, tag="LISTQUEUES", gc=False, kw_only=True):
+    def command(self, context: Context) -> core.Command:
+        return core.ListQueues(context.tenant)
+
+    def reply(self, reply: core.QueuesFound, context: Context) -> Struct:
+        queues = [
+            {
+                "name": each.name,
+                "pending": each.counts.waiting,
+                "processing": each.counts.active,
+                "delayed": each.counts.delayed,
+                "dlq": each.counts.dead,
+                "completed": each.counts.completed,
+                "paused": each.paused,
+            }
+            for each in reply.queues
+        ]
+        return replies.OkQueues(ok=True, queues=queues, reqId=self.reqId)
+
+
+class Stats(Request, tag="STATS", gc=False, kw_only=True):
+    def command(self, context: Context) -> core.Command:
+        return core.Stats(context.tenant)
+
+    def reply(self, reply: core.StatsFound, context: Context) -> Struct:
+        return replies.OkStats(
+            ok=True,
+            queues=reply.queues,
+            queued=reply.counts.waiting,
+            processing=reply.counts.active,
+            delayed=reply.counts.delayed,
+            dlq=reply.counts.dead,
+            completed=reply.counts.completed,
+            reqId=self.reqId,
+        )
+
+
+class Backup(Request, tag="BACKUP", gc=False, kw_only=True):
+    directory: str
+
+    def command(self, context: Context) -> core.Command:
+        return core.Backup(context.tenant, self.directory)
+
+    def reply(self, reply: core.BackedUp, context: Context) -> Struct:
+        return replies.OkDirectory(ok=True, directory=reply.directory, reqId=self.reqId)
