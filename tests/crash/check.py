@@ -7,8 +7,8 @@ that tells the history of the message it is about.
 import random
 from itertools import pairwise
 
-from tests.crash.ledger import Lease, Ledger, Sent, UnknownAck, Violation
-from tests.crash.load import GROUPS, LONG_MS, QUEUES, SKEW_MS, now_ms
+from tests.crash.ledger import Lease, Ledger, Sent, Unknown, Violation
+from tests.crash.load import CALLS, GROUPS, LONG_MS, QUEUES, SKEW_MS, delivered, now_ms
 from tests.serving import Raw, Reply, Request
 
 GAIN_MS = 30_000
@@ -32,7 +32,7 @@ class Check:
     def all(self, killed_at: int) -> None:
         """Everything that can be known about what a kill at ``killed_at`` left."""
         self.logs()
-        self.acks()
+        self.unknown()
         self.deliveries()
         self.counts()
         self.ended(killed_at)
@@ -52,7 +52,7 @@ class Check:
         known = {queue["name"] for queue in self._ask({"cmd": "LISTQUEUES"})["queues"]}
         found: dict[str, tuple[str, str, int]] = {}
         """Queue, partition and offset by payload."""
-        for queue in QUEUES:
+        for queue in (*QUEUES, CALLS):
             if queue in known:
                 for partition in self._ask({"cmd": "OFFSETS", "queue": queue})["partitions"]:
                     self._read(queue, partition["partition"], partition["end"], found)
@@ -110,25 +110,26 @@ class Check:
                 if self._ledger.payloads.get(int(id)) != payload:
                     raise Violation(f"id {id} is not {payload[:40]!r}: {self._ledger.history(None, int(id))}")
 
-    # Acks and deliveries.
+    # Acks, cancels and deliveries.
 
-    def acks(self) -> None:
-        """An ack that was never answered was done whole or not at all."""
-        unknown, self._ledger.acks = self._ledger.acks, []
+    def unknown(self) -> None:
+        """An ack or a cancel that was never answered was done whole or not at all."""
+        unknown, self._ledger.unknown = self._ledger.unknown, []
         for each in unknown:
             self._settle_unknown(each)
 
-    def _settle_unknown(self, each: UnknownAck) -> None:
+    def _settle_unknown(self, each: Unknown) -> None:
         lease, ledger = each.lease, self._ledger
         states = self._states(lease.group, each.ids)
         latest = [id for id in each.ids if ledger.latest(lease.group, id) is lease.holds[id]]
-        done = [id for id in latest if states[each.ids.index(id)] == "completed"]
-        # If one was delivered again the lease had ended: then none was acked with it.
+        done = [id for id in latest if states[each.ids.index(id)] == each.state]
+        # If one was delivered again the lease had ended: then none was settled with it.
         if done and len(done) != len(each.ids):
-            raise Violation(f"an ack was done in part, {done}:\n{ledger.history(lease.group, done[0])}")
+            raise Violation(f"settled in part, {done}:\n{ledger.history(lease.group, done[0])}")
+        settled = ledger.acked if each.state == "completed" else ledger.cancelled
         for hold in lease.drop(done):
-            hold.ack(f"{self._where}: that ack was done")
-            ledger.acked.add((lease.group, hold.id))
+            hold.settle(f"{self._where}: that was done, {each.state}")
+            settled.add((lease.group, hold.id))
 
     def _states(self, group: str, ids: list[int]) -> list[str]:
         states: list[str] = []
@@ -155,7 +156,7 @@ class Check:
 
     def counts(self) -> None:
         """As many messages are completed as were acked, no more and no less."""
-        acked = {(queue, group): 0 for queue in QUEUES for group in GROUPS}
+        acked = {(queue, group): 0 for queue in (*QUEUES, CALLS) for group in GROUPS}
         for group, id in self._ledger.acked:
             acked[self._ledger.queue_of[id], group] += 1
         for queue in {queue for queue, _ in self._ledger.logs}:
@@ -173,16 +174,62 @@ class Check:
         for group in GROUPS:
             ids = [id for id, each in self._ledger.queue_of.items() if each == queue]
             for id, state in zip(ids, self._states(group, ids), strict=True):
-                if (state == "completed") != ((group, id) in self._ledger.acked):
+                if not self._is_good(group, id, state):
                     lines.append(f"{group}: {state}: {self._ledger.history(group, id)}")
         return "\n".join(lines[:5])
 
+    def _is_good(self, group: str, id: int, state: str) -> bool:
+        """Whether a message may be in this state, as far as its acks, cancels and purges are known."""
+        ledger, which = self._ledger, (group, id)
+        settled = {"completed": ledger.acked, "cancelled": ledger.cancelled, "failed": ledger.purged}
+        for name, those in settled.items():
+            if which in those:
+                return state == name
+        if state == "completed":
+            return False
+        return state != "cancelled" or which in ledger.maybe
+
     def states(self) -> None:
-        """Message by message: completed if and only if it was acked."""
-        for queue in QUEUES:
+        """Message by message: completed if and only if it was acked; what was cancelled stays so."""
+        for queue in (*QUEUES, CALLS):
             strays = self._strays(queue)
             if strays:
                 raise Violation(strays)
+
+    def rest(self) -> None:
+        """Whatever is neither acked, cancelled nor given up is still there: it can be had, once."""
+        for queue in {queue for queue, _ in self._ledger.logs}:
+            for group in GROUPS:
+                ids = [id for id, each in self._ledger.queue_of.items() if each == queue]
+                self._take_rest(queue, group, ids)
+
+    def _take_rest(self, queue: str, group: str, ids: list[int]) -> None:
+        while self._ask({"cmd": "RETRYDLQ", "queue": queue, "group": group})["left"]:
+            pass
+        states = dict(zip(ids, self._states(group, ids), strict=True))
+        gone = {id for id, state in states.items() if state in ("completed", "cancelled", "failed")}
+        strays = [id for id in gone if not self._may_be_gone(group, id, states[id])]
+        if strays:
+            raise Violation(f"{group}, {states[strays[0]]}: {self._ledger.history(group, strays[0])}")
+        later = [id for id, state in states.items() if state in ("active", "delayed")]
+        if later:
+            self._ask({"cmd": "MOVETODELAYED", "ids": later, "group": group, "delay": 0})
+        got: list[int] = []
+        while True:
+            request = {"cmd": "PULLB", "queue": queue, "group": group, "count": 1_000, "timeout": 0}
+            jobs = delivered(self._ask(request | {"lease_ms": LONG_MS}))
+            if not jobs:
+                break
+            got += [id for id, *_ in jobs]
+        if sorted(got) != sorted(states.keys() - gone):
+            odd = sorted(set(got) ^ (states.keys() - gone)) or got
+            raise Violation(f"{group}, {states.get(odd[0])}: {self._ledger.history(group, odd[0])}")
+
+    def _may_be_gone(self, group: str, id: int, state: str) -> bool:
+        ledger = self._ledger
+        return self._is_good(group, id, state) and (
+            state != "failed" or (group, id) in ledger.purged | ledger.maybe
+        )
 
     # Leases.
 
@@ -236,5 +283,5 @@ class Check:
             if request["cmd"] == "FAIL":
                 hold.happened(f"{self._where}: nacked after the restart")
             else:
-                hold.ack(f"{self._where}: acked after the restart")
+                hold.settle(f"{self._where}: acked after the restart")
                 self._ledger.acked.add((lease.group, hold.id))

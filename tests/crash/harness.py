@@ -46,11 +46,15 @@ class Figures:
     """Pushes that were never answered."""
     unknown_kept: int = 0
     acked: int = 0
+    cancelled: int = 0
+    purged: int = 0
     answers: int = 0
 
     def add(self, ledger: Ledger) -> None:
         self.messages += len(ledger.payloads)
         self.acked += len(ledger.acked)
+        self.cancelled += len(ledger.cancelled)
+        self.purged += len(ledger.purged)
         unanswered = [sent for sent in ledger.sent if sent.firsts is None]
         self.unknown += len(unanswered)
         self.unknown_kept += sum(sent.fate == "kept" for sent in unanswered)
@@ -92,6 +96,7 @@ class Life:
             check.all(self.killed_at)
             if thorough:
                 check.states()
+                check.rest()
 
     def _load(self, server: Process, name: str) -> None:
         leases = list(self.ledger.leases)
@@ -158,7 +163,8 @@ def main() -> None:
     sys.stdout.write(
         f"{figures.cycles} kills, {figures.answers:,} requests answered before:"
         f" nothing confirmed was lost, nothing settled came back.\n"
-        f"{figures.messages:,} messages kept, {figures.acked:,} acks; of {figures.unknown:,} pushes that were"
+        f"{figures.messages:,} messages kept, {figures.acked:,} acks, {figures.cancelled:,} cancelled,"
+        f" {figures.purged:,} dead letters given up; of {figures.unknown:,} pushes that were"
         f" never answered {figures.unknown_kept:,} were kept, whole.\n"
     )
 

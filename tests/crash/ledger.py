@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 FOREVER = 1 << 62
-"""When an acked message may be delivered again."""
+"""When a settled message may be delivered again."""
 
 
 @dataclass(eq=False)
@@ -48,7 +48,7 @@ class Hold:
     def happened(self, what: str) -> None:
         self.events.append(what)
 
-    def ack(self, what: str) -> None:
+    def settle(self, what: str) -> None:
         self.free_from = FOREVER
         self.happened(what)
 
@@ -78,11 +78,13 @@ class Lease:
 
 
 @dataclass(eq=False)
-class UnknownAck:
-    """An ack whose answer never came: all of it or nothing was done."""
+class Unknown:
+    """An ack or a cancel whose answer never came: all of it or nothing was done."""
 
     lease: Lease
     ids: list[int]
+    state: str
+    """What the messages are if it was done: completed or cancelled."""
 
 
 class Violation(AssertionError):
@@ -97,7 +99,13 @@ class Record:
         self.delivered: list[Hold] = []
         self.leases: list[Lease] = []
         self.acked: list[Hold] = []
-        self.acks: list[UnknownAck] = []
+        self.cancelled: list[tuple[str, int]] = []
+        """Group and id of what was cancelled, confirmed."""
+        self.purged: list[tuple[str, int]] = []
+        """Group and id of dead letters that were given up, confirmed."""
+        self.maybe: list[tuple[str, int]] = []
+        """Group and id of what was cancelled or given up, if those requests were carried out."""
+        self.unknown: list[Unknown] = []
         self.violations: list[str] = []
 
 
@@ -115,10 +123,15 @@ class Ledger:
         self.holds: dict[tuple[str, int], list[Hold]] = {}
         """By group and id."""
         self.acked: set[tuple[str, int]] = set()
+        """By group and id, like what follows."""
+        self.cancelled: set[tuple[str, int]] = set()
+        self.purged: set[tuple[str, int]] = set()
+        self.maybe: set[tuple[str, int]] = set()
+        """Cancelled or given up, if requests were carried out that were never answered."""
         self.leases: list[Lease] = []
         self.ended: list[Lease] = []
         """Leases that were settled or have run out for certain: their tokens are refused for good."""
-        self.acks: list[UnknownAck] = []
+        self.unknown: list[Unknown] = []
 
     def add(self, record: Record) -> None:
         """Enter what a client did."""
@@ -132,10 +145,14 @@ class Ledger:
         self.acked.update((hold.group, hold.id) for hold in record.acked)
         known = set(map(id, self.leases))
         self.leases += [lease for lease in record.leases if id(lease) not in known]
-        self.acks += record.acks
+        self.cancelled.update(record.cancelled)
+        self.purged.update(record.purged)
+        self.maybe.update(record.maybe)
+        self.unknown += record.unknown
 
     def summary(self) -> str:
-        return f"{len(self.payloads)} messages, {len(self.acked)} acked, {len(self.leases)} leases"
+        settled = f"{len(self.acked)} acked, {len(self.cancelled)} cancelled, {len(self.purged)} given up"
+        return f"{len(self.payloads)} messages, {settled}, {len(self.leases)} leases"
 
     def latest(self, group: str, message: int) -> Hold:
         """The last delivery of a message to a group that anybody knows of."""

@@ -5,10 +5,12 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tests.crash.ledger import Hold, Lease, Record, Sent, UnknownAck
+from tests.crash.ledger import Hold, Lease, Record, Sent, Unknown
 from tests.serving import Raw, Reply, Request
 
 QUEUES = ("jobs", "mails")
+CALLS = "calls"
+"""A queue that nobody pulls from: what is in it is cancelled and moved while it is waiting or delayed."""
 PARTITIONS = ("default", "a", "b")
 GROUPS = ("default", "other")
 LONG_MS = 60_000
@@ -41,6 +43,10 @@ class Client:
         self._rng = rng
         self._leases = leases
         """Leases it may settle; those of cycles before included."""
+        self._calls: list[int] = []
+        """Messages of its own that were confirmed in the queue nobody pulls from, and not cancelled yet."""
+        self._dead: list[tuple[str, str, int]] = []
+        """Queue, group and id of dead letters it has seen."""
         self._pushed = 0
         self._large = 0
         self._made = 0
@@ -70,8 +76,17 @@ class Client:
                 step.unanswered()
 
     def _step(self) -> Step:
-        kinds: list[tuple[int, Callable[[], Step]]] = [(25, self._pull)]
+        kinds: list[tuple[int, Callable[[], Step]]] = [
+            (25, self._pull),
+            (3, self._list_dead),
+            (2, self._look),
+        ]
+        if self._calls:
+            kinds += [(6, self._cancel_call), (4, self._move_call)]
+        if self._dead:
+            kinds += [(3, self._purge), (3, self._requeue)]
         if self._pushed < MESSAGES_MAX:
+            kinds.append((8, self._push_call))
             kinds += [(30, self._push), (12, self._push_batch), (6, self._push_jobs)]
             if self._large < 2:
                 kinds.append((3, self._push_large))
@@ -83,6 +98,8 @@ class Client:
                 (6, lambda: self._fail(lease)),
                 (5, lambda: self._extend(lease)),
             ]
+            if lease.expires_at > now_ms() + LONG_MS // 4:
+                kinds.append((5, lambda: self._cancel(lease)))
         chosen: Callable[[], Step] = self._rng.choices(
             [kind for _, kind in kinds], [weight for weight, _ in kinds]
         )[0]
@@ -131,10 +148,23 @@ class Client:
 
         return Step(request, answered, lambda: None)
 
+    def _options(self) -> Request:
+        """Options of a message: mostly none but for its retries, which shall not take long."""
+        found: Request = {"backoff": self._rng.choice((0, 10, [5, 20]))}
+        if self._rng.random() < 0.3:
+            found["priority"] = self._rng.randrange(-3, 4)
+        if self._rng.random() < 0.2:
+            found["delay"] = self._rng.randrange(0, 50)
+        if self._rng.random() < 0.1:
+            found["lifo"] = True
+        if self._rng.random() < 0.6:
+            found["max_attempts"] = self._rng.choice((0, 2))
+        return found
+
     def _push(self) -> Step:
         queue, partition = self._place()
         payload = self._payload()
-        request = {"cmd": "PUSH", "queue": queue, "partition": partition, "data": payload}
+        request = {"cmd": "PUSH", "queue": queue, "partition": partition, "data": payload, **self._options()}
         return self._sent(queue, {partition: [payload]}, request, lambda reply: {partition: [reply["id"]]})
 
     def _push_batch(self) -> Step:
@@ -148,6 +178,7 @@ class Client:
     def _batch(self, payloads: list[str]) -> Step:
         queue, partition = self._place()
         request = {"cmd": "PUSHB", "queue": queue, "partition": partition, "messages": payloads}
+        request |= self._options()
 
         def ids(reply: Reply) -> dict[str, list[int]]:
             return {partition: list(range(reply["first"], reply["first"] + reply["count"]))}
@@ -158,7 +189,10 @@ class Client:
         queue, _ = self._place()
         names = [self._rng.choice(PARTITIONS) for _ in range(self._rng.randrange(2, 7))]
         payloads = [self._payload() for _ in names]
-        jobs = [{"data": payload, "partition": name} for name, payload in zip(names, payloads, strict=True)]
+        jobs = [
+            {"data": payload, "partition": name, **self._options()}
+            for name, payload in zip(names, payloads, strict=True)
+        ]
 
         def by_partition(values: list[Any]) -> dict[str, list[Any]]:
             found: dict[str, list[Any]] = {}
@@ -168,6 +202,99 @@ class Client:
 
         request = {"cmd": "PUSHB", "queue": queue, "jobs": jobs}
         return self._sent(queue, by_partition(payloads), request, lambda reply: by_partition(reply["ids"]))
+
+    # The queue that nobody pulls from.
+
+    def _push_call(self) -> Step:
+        partition = self._rng.choice(PARTITIONS)
+        payloads = [self._payload() for _ in range(self._rng.randrange(1, 9))]
+        request: Request = {"cmd": "PUSHB", "queue": CALLS, "partition": partition, "messages": payloads}
+        request["delay"] = self._rng.choice((0, 0, 20, LONG_MS))
+
+        def ids(reply: Reply) -> dict[str, list[int]]:
+            found = list(range(reply["first"], reply["first"] + reply["count"]))
+            self._calls += found
+            return {partition: found}
+
+        return self._sent(CALLS, {partition: payloads}, request, ids)
+
+    def _look(self) -> Step:
+        """Make a group of the queue that nobody pulls from, or let it be."""
+        group = self._rng.choice(GROUPS)
+        request = {"cmd": "PULL", "queue": CALLS, "partition": "none", "group": group, "timeout": 0}
+        return Step(request, lambda reply: None, lambda: None)
+
+    def _some_calls(self) -> list[int]:
+        return self._rng.sample(self._calls, self._rng.randrange(1, min(6, len(self._calls)) + 1))
+
+    def _cancel_call(self) -> Step:
+        ids = self._some_calls()
+        self._calls = [each for each in self._calls if each not in ids]
+        request: Request = {"cmd": "CANCEL", "ids": ids}
+        groups = GROUPS
+
+        def answered(reply: Reply) -> None:
+            if not reply["ok"] or reply["refused"] or reply["count"] != len(ids):
+                self._bad(f"{request} was refused: {reply}")
+            self.record.cancelled += [(group, each) for group in groups for each in ids]
+
+        def unanswered() -> None:
+            self.record.maybe += [(group, each) for group in groups for each in ids]
+
+        return Step(request, answered, unanswered)
+
+    def _move_call(self) -> Step:
+        request: Request = {"ids": self._some_calls(), "group": self._rng.choice(GROUPS)}
+        how = self._rng.choice(({"cmd": "PROMOTE"}, {"cmd": "MOVETODELAYED", "delay": 30}))
+        if self._rng.random() < 0.4:
+            how = {"cmd": "CHANGEPRIORITY", "priority": self._rng.randrange(-3, 4)}
+        request |= how
+
+        def answered(reply: Reply) -> None:
+            # A cancel that was sent in the same burst may have come before it.
+            if not reply["ok"] and reply["code"] != "conflict":
+                self._bad(f"{request} was refused: {reply}")
+
+        return Step(request, answered, lambda: None)
+
+    # Dead letters.
+
+    def _list_dead(self) -> Step:
+        queue, group = self._rng.choice(QUEUES), self._rng.choice(GROUPS)
+
+        def answered(reply: Reply) -> None:
+            if reply["ok"]:
+                self._dead = [(queue, group, int(job["id"])) for job in reply["jobs"]]
+            elif reply["code"] != "not_found":
+                self._bad(f"DLQ was refused: {reply}")
+
+        return Step({"cmd": "DLQ", "queue": queue, "group": group, "count": 50}, answered, lambda: None)
+
+    def _of_dead(self, cmd: str, done: Callable[[str, list[int]], None], sent: Callable[..., None]) -> Step:
+        queue, group, _ = self._dead[0]
+        ids = [each for _, _, each in self._dead[: self._rng.randrange(1, 6)]]
+        del self._dead[: len(ids)]
+
+        def answered(reply: Reply) -> None:
+            if reply["ok"]:
+                done(group, [each for each in ids if each not in set(map(int, reply["refused"]))])
+            elif reply["code"] != "not_found":
+                self._bad(f"{cmd} was refused: {reply}")
+
+        request = {"cmd": cmd, "queue": queue, "group": group, "ids": ids}
+        return Step(request, answered, lambda: sent(group, ids))
+
+    def _purge(self) -> Step:
+        def done(group: str, ids: list[int]) -> None:
+            self.record.purged += [(group, each) for each in ids]
+
+        def sent(group: str, ids: list[int]) -> None:
+            self.record.maybe += [(group, each) for each in ids]
+
+        return self._of_dead("PURGEDLQ", done, sent)
+
+    def _requeue(self) -> Step:
+        return self._of_dead("RETRYDLQ", lambda group, ids: None, lambda group, ids: None)
 
     # Pulls.
 
@@ -238,13 +365,33 @@ class Client:
 
     def _acked(self, lease: Lease, ids: list[int], how: str) -> None:
         for hold in lease.drop(ids):
-            hold.ack(f"{self._where}: acked {how}")
+            hold.settle(f"{self._where}: acked {how}")
             self.record.acked.append(hold)
 
     def _unknown_ack(self, lease: Lease, ids: list[int]) -> None:
-        self.record.acks.append(UnknownAck(lease, ids))
+        self.record.unknown.append(Unknown(lease, ids, "completed"))
         for each in ids:
             lease.holds[each].happened(f"{self._where}: ack sent, never answered")
+
+    def _cancel(self, lease: Lease) -> Step:
+        """Cancel messages that it holds."""
+        ids = self._some(lease)
+        request: Request = {"cmd": "CANCEL", "ids": ids, "group": lease.group}
+
+        def done(reply: Reply) -> None:
+            if reply["refused"] or reply["count"] != len(ids):
+                self._bad(f"{request} was not taken whole: {reply}")
+                return
+            for hold in lease.drop(ids):
+                hold.settle(f"{self._where}: cancelled")
+                self.record.cancelled.append((lease.group, hold.id))
+
+        def unanswered() -> None:
+            self.record.unknown.append(Unknown(lease, ids, "cancelled"))
+            for each in ids:
+                lease.holds[each].happened(f"{self._where}: cancel sent, never answered")
+
+        return self._about(lease, request, done, unanswered)
 
     def _some(self, lease: Lease) -> list[int]:
         return self._rng.sample(list(lease.holds), self._rng.randrange(1, len(lease.holds) + 1))

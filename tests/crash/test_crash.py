@@ -22,6 +22,8 @@ def test_thirty_kills_lose_nothing_and_deliver_nothing_twice() -> None:
     assert figures.cycles == 30
     assert figures.messages > 1_000
     assert figures.acked > 1_000
+    assert figures.cancelled > 100
+    assert figures.purged > 10
 
 
 def test_a_server_killed_while_it_starts_finds_everything_when_it_starts_again(tmp_path: Path) -> None:
@@ -88,11 +90,27 @@ def forgetful(self, now):
     return commit
 Shard.seal = forgetful
 """,
+    "cancels are not kept": """
+from penstock.core.shard import Shard
+keep_row = Shard.keep_row
+def forgetful(self, queue, key, value):
+    if key[8:9] not in (b"e", b"o"):
+        keep_row(self, queue, key, value)
+Shard.keep_row = forgetful
+""",
+    "dead letters are not kept": """
+from penstock.core.shard import Shard
+keep_row = Shard.keep_row
+def forgetful(self, queue, key, value):
+    if key[8:9] != b"d":
+        keep_row(self, queue, key, value)
+Shard.keep_row = forgetful
+""",
     "large pushes are not whole": """
 from penstock.core import engine
 push = engine.push
-def halved(shard, queue, partition, payloads, lengths, durability, now):
-    done = push(shard, queue, partition, payloads[:1], lengths[:1], durability, now)
+def halved(shard, queue, partition, payloads, lengths, *others):
+    done = push(shard, queue, partition, payloads[:1], lengths[:1], *others)
     done.count = len(payloads)
     return done
 engine.push = halved

@@ -47,7 +47,7 @@ DEEP = b"[" * 5_000 + b"]" * 5_000
         (b'{"cmd":"NOPE"}', "invalid", "cmd"),
         (b'{"cmd":"PUSH"}', "invalid", "queue"),
         (b'{"cmd":"TX","ops":[]}', "unsupported", None),
-        (b'{"cmd":"PUSH","queue":"q","data":1,"delay":5}', "unsupported", None),
+        (b'{"cmd":"PUSH","queue":"q","data":1,"unique_key":"k"}', "unsupported", None),
     ],
     ids=lambda value: repr(value[:40]) if isinstance(value, bytes) else None,
 )

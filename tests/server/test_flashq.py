@@ -7,6 +7,7 @@ import pytest
 from penstock.core import commands as core
 from penstock.core import ids
 from penstock.core.errors import CODES, Busy, Invalid, NotFound, PenstockError, Unsupported
+from penstock.core.model import PLAIN, Attributes, Backoff
 from penstock.server.dialects import flashq
 from penstock.server.dialects.flashq.refusals import COMMANDS_LATER
 from tests.server.talking import CONTEXT, NOW, UUID, Fields, Talk, body_of, command_of
@@ -17,7 +18,10 @@ def plain(command: core.Command) -> core.Command:
     if isinstance(command, core.Push):
         command.payloads = [bytes(each) for each in command.payloads]
     if isinstance(command, core.PushMany):
-        command.pushes = [(name, [bytes(each) for each in payloads]) for name, payloads in command.pushes]
+        command.pushes = [
+            (name, [bytes(each) for each in payloads], attributes)
+            for name, payloads, attributes in command.pushes
+        ]
     return command
 
 
@@ -25,6 +29,15 @@ def plain(command: core.Command) -> core.Command:
 
 POP_ALL = {"timeout": 5, "group": "g", "partition": "p", "lease_ms": 9, "from": "new"}
 SETTLE_ALL = {"ids": [1, 2], "lease": "3", "group": "g"}
+OPTIONS = {
+    "priority": 3,
+    "delay": 4,
+    "lifo": True,
+    "ttl": 5,
+    "timeout": 6,
+    "max_attempts": 7,
+}
+ATTRIBUTES = (3, 4, True, 5, 6, 7)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +51,7 @@ SETTLE_ALL = {"ids": [1, 2], "lease": "3", "group": "g"}
         (
             "PUSHB",
             {"queue": "q", "jobs": [{"data": 1}, {"data": 2}]},
-            core.PushMany("acme", "q", [("default", [b"1", b"2"])]),
+            core.PushMany("acme", "q", [("default", [b"1", b"2"], PLAIN)]),
         ),
         (
             "PUSHB",
@@ -46,7 +59,7 @@ SETTLE_ALL = {"ids": [1, 2], "lease": "3", "group": "g"}
                 "queue": "q",
                 "jobs": [{"data": 1, "partition": "b"}, {"data": 2}, {"data": 3, "partition": "b"}],
             },
-            core.PushMany("acme", "q", [("b", [b"1", b"3"]), ("default", [b"2"])]),
+            core.PushMany("acme", "q", [("b", [b"1", b"3"], PLAIN), ("default", [b"2"], PLAIN)]),
         ),
         (
             "PULL",
@@ -97,6 +110,76 @@ SETTLE_ALL = {"ids": [1, 2], "lease": "3", "group": "g"}
             },
             core.Configure("acme", "q", 1, 2, 3),
         ),
+        (
+            "PUSH",
+            {"queue": "q", "data": 1, **OPTIONS, "backoff": [5, 6]},
+            core.Push(
+                "acme", "q", [b"1"], attributes=Attributes(*ATTRIBUTES, Backoff("list", 0, 0, steps=(5, 6)))
+            ),
+        ),
+        (
+            "PUSHB",
+            {"queue": "q", "messages": [1, 2], **OPTIONS},
+            core.Push("acme", "q", [b"1", b"2"], attributes=Attributes(*ATTRIBUTES)),
+        ),
+        (
+            "PUSHB",
+            {"queue": "q", "jobs": [{"data": 1, "priority": 3}, {"data": 2}, {"data": 3, "priority": 3}]},
+            core.PushMany(
+                "acme",
+                "q",
+                [
+                    ("default", [b"1"], Attributes(3)),
+                    ("default", [b"2"], PLAIN),
+                    ("default", [b"3"], Attributes(3)),
+                ],
+            ),
+        ),
+        ("FAIL", {"id": 5, "delay": 9}, core.Nack("acme", None, [5], None, 7, delay_ms=9)),
+        ("CANCEL", {"id": 5}, core.Cancel("acme", [5])),
+        ("CANCEL", {"ids": [5, 6], "group": "g"}, core.Cancel("acme", [5, 6], "g")),
+        ("PROMOTE", {"id": 5}, core.Move("acme", [5], delay_ms=0, only_delayed=True)),
+        ("MOVETODELAYED", {"id": 5, "delay": 9}, core.Move("acme", [5], delay_ms=9)),
+        (
+            "CHANGEPRIORITY",
+            {"ids": [5], "priority": -3, "group": "g"},
+            core.Move("acme", [5], "g", priority=-3),
+        ),
+        ("DLQ", {"queue": "q"}, core.ListDead("acme", "q")),
+        (
+            "DLQ",
+            {"queue": "q", "count": 5, "offset": 6, "group": "g"},
+            core.ListDead("acme", "q", "g", 5, 6),
+        ),
+        ("RETRYDLQ", {"queue": "q"}, core.Requeue("acme", "q")),
+        ("RETRYDLQ", {"queue": "q", "id": 5, "group": "g"}, core.Requeue("acme", "q", "g", [5])),
+        ("PURGEDLQ", {"queue": "q", "ids": [5]}, core.Purge("acme", "q", ids=[5])),
+        ("PURGEDLQ", {"queue": "q", "dry_run": True}, core.Purge("acme", "q", dry_run=True)),
+        ("PAUSE", {"queue": "q"}, core.Pause("acme", "q")),
+        ("PAUSE", {"queue": "q", "until": 12}, core.Pause("acme", "q", 12)),
+        ("RESUME", {"queue": "q"}, core.Resume("acme", "q")),
+        (
+            "QUEUE",
+            {
+                "queue": "q",
+                "options": {
+                    "max_attempts": 5,
+                    "backoff": {"kind": "fixed", "base_ms": 7, "jitter": 0.5},
+                    "max_deliveries": 6,
+                    "dead_letters": False,
+                    "on_lease_expiry": "requeue",
+                },
+            },
+            core.Configure(
+                "acme",
+                "q",
+                max_attempts=5,
+                backoff=Backoff("fixed", 7, 7 << 10, 0.5),
+                max_deliveries=6,
+                dead_letters=False,
+                on_lease_expiry="requeue",
+            ),
+        ),
         ("LISTQUEUES", {}, core.ListQueues("acme")),
         ("GETSTATE", {"id": 5}, core.State("acme", 5, "default")),
         ("GETSTATE", {"id": 5, "group": "g"}, core.State("acme", 5, "g")),
@@ -131,8 +214,58 @@ def test_every_command_is_known_by_its_name() -> None:
         "GETSTATE",
         "STATS",
         "BACKUP",
+        "CANCEL",
+        "PROMOTE",
+        "MOVETODELAYED",
+        "CHANGEPRIORITY",
+        "DLQ",
+        "RETRYDLQ",
+        "PURGEDLQ",
+        "PAUSE",
+        "RESUME",
+        "ISPAUSED",
+        "GETJOBCOUNTS",
+        "COUNT",
+        "GETJOB",
+        "GETJOBSBATCH",
     }
     assert not COMMANDS_LATER & set(flashq.COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (1_000, Backoff("exponential", 1_000, 1_024_000)),
+        (0, Backoff("none", 1_000, 1_024_000)),
+        ([1, 2], Backoff("list", 0, 0, steps=(1, 2))),
+        ({"kind": "fixed", "base_ms": 5}, Backoff("fixed", 5, 5 << 10)),
+        ({"base_ms": 5, "cap_ms": 6, "jitter": 1}, Backoff("exponential", 5, 6, 1.0)),
+    ],
+)
+def test_jobs_may_each_have_a_backoff_of_any_form(given: object, meant: Backoff) -> None:
+    job = {"data": 1, "backoff": given}
+    wanted = core.PushMany("acme", "q", [("default", [b"1", b"1"], Attributes(backoff=meant))])
+    assert plain(command_of("PUSHB", queue="q", jobs=[job, job])) == wanted
+
+
+def test_the_ids_of_jobs_come_in_their_order_whatever_their_options() -> None:
+    talk = Talk()
+    jobs = [
+        {"data": 0, "priority": 1},
+        {"data": 1, "partition": "p"},
+        {"data": 2},
+        {"data": 3, "partition": "p", "delay": 5},
+        {"data": 4, "priority": 1},
+    ]
+    ids = talk.ask("PUSHB", queue="q", jobs=jobs)["ids"]
+    log = {run["first"]: run["messages"] for name in ("default", "p") for run in _runs(talk, name)}
+    found = {first + at: data for first, messages in log.items() for at, data in enumerate(messages)}
+    assert [found[each] for each in ids] == [0, 1, 2, 3, 4]
+
+
+def _runs(talk: Talk, partition: str) -> list[Fields]:
+    runs: list[Fields] = talk.ask("READ", queue="q", partition=partition, offset=0)["runs"]
+    return runs
 
 
 def test_a_payload_is_kept_as_it_was_written() -> None:

@@ -7,6 +7,7 @@ from msgspec import UNSET
 
 from penstock.core import commands as core
 from penstock.server.dialects import flashq
+from penstock.server.dialects.flashq.queues import OptionsIn
 from penstock.server.dialects.flashq.refusals import COMMANDS_LATER, OPTIONS_LATER
 from tests.server.talking import NOW, SHARDS, UUID, Fields, Talk, body_of, command_of, invalid, refusal
 
@@ -170,6 +171,10 @@ def test_options_that_come_later_are_not_among_those_there_are() -> None:
 LISTED = f"one of {', '.join(flashq.COMMANDS)}"
 
 
+OPTIONS = "priority, delay, ttl, timeout, max_attempts, backoff, lifo"
+"""Of a message."""
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -191,8 +196,12 @@ def test_an_unknown_command_is_invalid_and_the_known_ones_are_listed(body: bytes
 @pytest.mark.parametrize(
     ("cmd", "fields", "known"),
     [
-        ("PUSH", {"queue": "q", "data": 1}, "reqId, queue, data, partition, durability"),
-        ("PUSHB", {"queue": "q", "messages": [1]}, "reqId, queue, messages, jobs, partition, durability"),
+        ("PUSH", {"queue": "q", "data": 1}, f"reqId, queue, partition, durability, {OPTIONS}, data"),
+        (
+            "PUSHB",
+            {"queue": "q", "messages": [1]},
+            f"reqId, queue, partition, durability, {OPTIONS}, messages, jobs",
+        ),
         ("PULL", {"queue": "q"}, "reqId, queue, timeout, group, partition, lease_ms, from"),
         (
             "PULLB",
@@ -201,7 +210,7 @@ def test_an_unknown_command_is_invalid_and_the_known_ones_are_listed(body: bytes
         ),
         ("ACK", {"id": 1}, "reqId, id, ids, lease, group"),
         ("ACKB", {"ids": [1]}, "reqId, id, ids, lease, group"),
-        ("FAIL", {"id": 1}, "reqId, id, ids, lease, group, error"),
+        ("FAIL", {"id": 1}, "reqId, id, ids, lease, group, error, delay"),
         ("EXTEND", {"id": 1}, "reqId, id, ids, lease, group, lease_ms"),
         ("READ", {"queue": "q", "offset": 0}, "reqId, queue, offset, partition, max_bytes, max_count"),
         ("OFFSETS", {"queue": "q"}, "reqId, queue, at"),
@@ -210,6 +219,18 @@ def test_an_unknown_command_is_invalid_and_the_known_ones_are_listed(body: bytes
         ("GETSTATE", {"id": 1}, "reqId, id, group"),
         ("STATS", {}, "reqId"),
         ("BACKUP", {"directory": "/b"}, "reqId, directory"),
+        ("CANCEL", {"id": 1}, "reqId, id, ids, group"),
+        ("PROMOTE", {"id": 1}, "reqId, id, ids, group"),
+        ("MOVETODELAYED", {"id": 1, "delay": 1}, "reqId, id, ids, delay, group"),
+        ("CHANGEPRIORITY", {"id": 1, "priority": 1}, "reqId, id, ids, priority, group"),
+        ("DLQ", {"queue": "q"}, "reqId, queue, count, offset, group"),
+        ("RETRYDLQ", {"queue": "q"}, "reqId, queue, id, ids, group"),
+        ("PURGEDLQ", {"queue": "q"}, "reqId, queue, id, ids, group, dry_run"),
+        ("PAUSE", {"queue": "q"}, "reqId, queue, until"),
+        ("RESUME", {"queue": "q"}, "reqId, queue"),
+        ("ISPAUSED", {"queue": "q"}, "reqId, queue"),
+        ("GETJOBCOUNTS", {"queue": "q"}, "reqId, queue, group"),
+        ("COUNT", {"queue": "q"}, "reqId, queue, group"),
     ],
 )
 def test_an_unknown_field_is_refused_and_the_known_ones_are_listed(
@@ -221,9 +242,7 @@ def test_an_unknown_field_is_refused_and_the_known_ones_are_listed(
 def test_an_unknown_option_is_refused_and_the_known_ones_are_listed() -> None:
     field, accepted = invalid("QUEUE", queue="q", options={"colour": 1})
     assert field == "colour"
-    assert accepted.endswith(
-        "known here are lease_ms, completed_retention_ms, completed_retention_bytes, durability"
-    )
+    assert accepted.endswith(f"known here are {', '.join(OptionsIn.__struct_fields__)}")
 
 
 def test_an_unknown_field_of_a_job_is_refused() -> None:
@@ -245,6 +264,16 @@ def test_an_unknown_field_of_a_job_is_refused() -> None:
         ("OFFSETS", {}, "queue"),
         ("QUEUE", {}, "queue"),
         ("GETSTATE", {}, "id"),
+        ("MOVETODELAYED", {"id": 1}, "delay"),
+        ("CHANGEPRIORITY", {"id": 1}, "priority"),
+        ("DLQ", {}, "queue"),
+        ("RETRYDLQ", {}, "queue"),
+        ("PURGEDLQ", {}, "queue"),
+        ("PAUSE", {}, "queue"),
+        ("RESUME", {}, "queue"),
+        ("ISPAUSED", {}, "queue"),
+        ("GETJOBCOUNTS", {}, "queue"),
+        ("COUNT", {}, "queue"),
     ],
 )
 def test_a_missing_field_is_named(cmd: str, fields: Fields, missing: str) -> None:
@@ -256,7 +285,7 @@ def test_a_batch_is_either_messages_or_jobs() -> None:
     both: Fields = {"messages": [1], "jobs": [{"data": 1}]}
     assert invalid("PUSHB", queue="q", **both) == ("jobs", "given without messages")
     assert invalid("PUSHB", queue="q", jobs=[{"data": 1}], partition="p") == (
-        "partition",
+        "partition and the options of a message",
         "given in each of the jobs",
     )
 

@@ -122,7 +122,8 @@ def test_an_unknown_field_of_a_job_is_refused_and_the_known_ones_are_listed() ->
     jobs = [{"data": 1}, {"data": 1, "colour": 1}]
     assert invalid("PUSHB", queue="q", jobs=jobs) == (
         "colour",
-        "left out; known here are data, partition, durability",
+        "left out; known here are data, partition, durability, priority, delay, ttl, timeout, max_attempts,"
+        " backoff, lifo",
     )
 
 

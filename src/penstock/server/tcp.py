@@ -14,7 +14,7 @@ from typing import cast
 from msgspec import UNSET, Struct
 
 from penstock.broker.node import Node
-from penstock.core.commands import DeadFound, Log, Popped, QueuesFound, Reply
+from penstock.core.commands import DeadFound, Log, Popped, QueuesFound, Reply, ShownAll
 from penstock.core.errors import Busy, Invalid, PenstockError, Unsupported
 from penstock.core.model import DEFAULT
 from penstock.server.dialects import flashq
@@ -223,6 +223,10 @@ class Connection(asyncio.Protocol):
         except PenstockError as error:
             self._answer_at_once(body, error)
             return
+        except Exception:
+            logger.exception("bug: a request could not be read")
+            self._answer_at_once(body, Busy("the server met a bug of its own; nothing was carried out"))
+            return
         self._in_flight += 1
         self._node.ask(self, (request, self._number() if request.reqId is UNSET else -1), command)
 
@@ -335,7 +339,7 @@ class Connection(asyncio.Protocol):
 def _rows(reply: Reply | PenstockError | bytes) -> int:
     """Parts of an answer that are objects of their own until it is encoded."""
     match reply:
-        case Popped() | DeadFound():
+        case Popped() | DeadFound() | ShownAll():
             return len(reply.deliveries)
         case Log():
             return len(reply.runs)

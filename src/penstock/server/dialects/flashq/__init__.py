@@ -37,7 +37,10 @@ def encode(request: Request, reply: object, context: Context) -> bytes:
     """The body of the frame that answers a request."""
     if isinstance(reply, PenstockError):
         return encode_error(reply, request.reqId)
-    return _encode(request.reply(reply, context))
+    try:
+        return _encode(request.reply(reply, context))
+    except PenstockError as error:  # what the core calls nothing is an error in this dialect
+        return encode_error(error, request.reqId)
 
 
 def encode_error(error: PenstockError, request_id: RequestId | UnsetType = UNSET) -> bytes:

@@ -7,7 +7,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from penstock.core import commands as core
 from penstock.core import ids
-from penstock.core.errors import Invalid
+from penstock.core.errors import Invalid, NotFound
 from penstock.core.model import DEFAULT
 from penstock.server.dialects.flashq import replies
 from penstock.server.dialects.flashq.base import Context, Request, addresses
@@ -43,7 +43,7 @@ class Promote(ByIds, tag="PROMOTE", gc=False, kw_only=True):
     group: str = DEFAULT
 
     def command(self, context: Context) -> core.Command:
-        return core.Move(context.tenant, self.meant(), self.group, delay_ms=0)
+        return core.Move(context.tenant, self.meant(), self.group, delay_ms=0, only_delayed=True)
 
 
 class MoveToDelayed(ByIds, tag="MOVETODELAYED", gc=False, kw_only=True):
@@ -177,3 +177,51 @@ class GetState(Request, tag="GETSTATE", gc=False, kw_only=True):
             ended_at=UNSET if reply.ended_at is None else reply.ended_at,
             reqId=self.reqId,
         )
+
+
+class GetJob(Request, tag="GETJOB", gc=False, kw_only=True):
+    id: Id
+    group: str = DEFAULT
+
+    def command(self, context: Context) -> core.Command:
+        return core.Show(context.tenant, [ids.parse(self.id)], self.group)
+
+    def reply(self, reply: core.ShownAll, context: Context) -> Struct:
+        if not reply.deliveries:
+            raise NotFound("there is no such message, or it is no longer kept")
+        (job,) = map(_shown, reply.deliveries)
+        return replies.OkShown(ok=True, job=job, state=job.state, reqId=self.reqId)
+
+
+class GetJobs(Request, tag="GETJOBSBATCH", gc=False, kw_only=True):
+    ids: list[Id]
+    group: str = DEFAULT
+
+    def command(self, context: Context) -> core.Command:
+        return core.Show(context.tenant, addresses(self.ids), self.group)
+
+    def reply(self, reply: core.ShownAll, context: Context) -> Struct:
+        jobs = list(map(_shown, reply.deliveries))
+        return replies.OkShownAll(ok=True, jobs=jobs, reqId=self.reqId)
+
+
+def _shown(found: core.Shown) -> replies.ShownJob:
+    state = found.state
+    (payload,) = found.payloads() if found.segment.present else (b"null",)
+    return replies.ShownJob(
+        id=shown(state.id),
+        uuid=ids.to_uuid(state.id, state.created_at),
+        queue=found.queue.name,
+        partition=found.partition,
+        offset=found.offset,
+        data=Raw(payload),
+        damaged=UNSET if found.segment.present else True,
+        state=STATES.get(state.state, state.state),
+        created_at=state.created_at,
+        attempts=state.failures,
+        deliveries=state.deliveries,
+        priority=state.priority,
+        error=state.error or UNSET,
+        run_at=UNSET if state.due_at is None else state.due_at,
+        ended_at=UNSET if state.ended_at is None else state.ended_at,
+    )

@@ -11,7 +11,7 @@ from penstock.core import commands as core
 from penstock.core.errors import Invalid
 from penstock.core.limits import DELAY_MS_MAX
 from penstock.core.model import DEFAULT, EXPONENTIAL, FIXED, LIST, NONE, PLAIN, Attributes, Backoff
-from penstock.core.retry import DOUBLINGS
+from penstock.core.retry import BASE_MS, DOUBLINGS
 from penstock.server.dialects.flashq import replies
 from penstock.server.dialects.flashq.base import Context, Request
 from penstock.server.dialects.flashq.replies import shown, shown_all
@@ -21,23 +21,37 @@ class BackoffIn(Struct, forbid_unknown_fields=True, gc=False):
     """How long to wait before a retry."""
 
     kind: str = EXPONENTIAL
-    base_ms: int = 1_000
+    base_ms: int | None = None
     cap_ms: int | None = None
     jitter: float = 0.0
-    steps: tuple[int, ...] = ()
+    steps: list[int] | None = None
 
 
 AnyBackoff = int | list[int] | BackoffIn
+_USED = {
+    NONE: (),
+    FIXED: ("base_ms", "jitter"),
+    EXPONENTIAL: ("base_ms", "cap_ms", "jitter"),
+    LIST: ("steps", "jitter"),
+}
+"""What a backoff of each kind may have."""
 
 
 def backoff_of(given: AnyBackoff) -> Backoff:
     """A number is the base of an exponential backoff, 0 none; a list has one wait a retry."""
     if isinstance(given, int):
-        given = BackoffIn(base_ms=given) if given else BackoffIn(kind=NONE)
-    if isinstance(given, list):
-        return Backoff(LIST, 0, 0, steps=tuple(given))
-    cap = min(given.base_ms << DOUBLINGS, DELAY_MS_MAX) if given.cap_ms is None else given.cap_ms
-    return Backoff(given.kind, given.base_ms, cap, given.jitter, given.steps)
+        given = BackoffIn(base_ms=given) if given else BackoffIn(NONE)
+    elif isinstance(given, list):
+        given = BackoffIn(LIST, steps=given)
+    used = _USED.get(given.kind, ("base_ms", "cap_ms", "jitter", "steps"))
+    for name in ("base_ms", "cap_ms", "jitter", "steps"):
+        if getattr(given, name) and name not in used:
+            raise Invalid(f"backoff.{name}", f"left out: a backoff of kind {given.kind} has none")
+    base = BASE_MS if given.base_ms is None else given.base_ms
+    cap = min(base << DOUBLINGS, DELAY_MS_MAX) if given.cap_ms is None else given.cap_ms
+    if given.kind in (NONE, LIST):
+        base = cap = 0
+    return Backoff(given.kind, base, cap, given.jitter, tuple(given.steps or ()))
 
 
 def shown_backoff(backoff: Backoff) -> object:
@@ -151,7 +165,8 @@ class PushBatch(Pushing, tag="PUSHB", gc=False, kw_only=True):
 
     def _pushes(self, jobs: list[JobIn]) -> list[tuple[str, list[bytes], Attributes]]:
         """The jobs of each partition in their order, cut where attributes change."""
-        alike = len(set(map(_lane, jobs))) == 1 and set(map(_given_backoff, jobs)) == {None}
+        without_backoff = list(map(_given_backoff, jobs)).count(None) == len(jobs)
+        alike = without_backoff and len(set(map(_lane, jobs))) == 1
         if alike:
             return [(jobs[0].partition, list(map(_data, jobs)), _attributes(jobs[0]))]
         found: list[tuple[str, list[bytes], Attributes]] = []

@@ -117,6 +117,7 @@ class OptionsIn(Struct, forbid_unknown_fields=True, gc=False):
     delayed_processing_ms: int | UnsetType = UNSET
     window_buffer_ms: int | UnsetType = UNSET
     max_wait_ms: int | UnsetType = UNSET
+    ordering: str | UnsetType = UNSET
 
 
 class Queue(Request, tag="QUEUE", gc=False, kw_only=True):
@@ -142,6 +143,7 @@ class Queue(Request, tag="QUEUE", gc=False, kw_only=True):
             given.delayed_processing_ms,
             given.window_buffer_ms,
             given.max_wait_ms,
+            given.ordering,
         )
 
     def reply(self, reply: core.QueueFound, context: Context) -> Struct:

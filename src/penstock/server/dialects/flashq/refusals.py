@@ -31,10 +31,8 @@ COMMANDS_LATER = frozenset(
         "DRAIN",
         "FLOW",
         "GETCHILDREN",
-        "GETJOB",
         "GETJOBBYCUSTOMID",
         "GETJOBS",
-        "GETJOBSBATCH",
         "GETLOGS",
         "GETPROGRESS",
         "GETRESULT",
@@ -85,7 +83,6 @@ OPTIONS_LATER = frozenset(
         "key",
         "keys_if_undelivered",
         "max_size",
-        "ordering",
         "remove_on_complete",
         "remove_on_fail",
         "require_lease",
@@ -117,6 +114,7 @@ _UNKNOWN = re.compile(r"Object contains unknown field `([^`]*)`")
 _MISSING = re.compile(r"Object missing required field `([^`]*)`")
 _WORDS = {
     "int": "an integer",
+    "float": "a number",
     "str": "a string",
     "bool": "true or false",
     "array": "a list",

@@ -131,6 +131,17 @@ class OkDead(Answer, gc=False, kw_only=True):
     total: int
 
 
+class OkShown(Answer, gc=False, kw_only=True):
+    ok: bool
+    job: "ShownJob"
+    state: str
+
+
+class OkShownAll(Answer, gc=False, kw_only=True):
+    ok: bool
+    jobs: "list[ShownJob]"
+
+
 class OkBuried(Answer, gc=False, kw_only=True):
     ok: bool
     count: int
@@ -197,6 +208,24 @@ class DeadJob(Struct, gc=False, kw_only=True, omit_defaults=True):
     error: str
     failed_at: int
     damaged: bool | UnsetType = UNSET
+
+
+class ShownJob(Struct, gc=False, kw_only=True, omit_defaults=True):
+    id: Id
+    uuid: str
+    queue: str
+    partition: str
+    offset: int
+    data: Raw
+    state: str
+    created_at: int
+    attempts: int
+    deliveries: int
+    priority: int
+    damaged: bool | UnsetType = UNSET
+    error: str | UnsetType = UNSET
+    run_at: int | UnsetType = UNSET
+    ended_at: int | UnsetType = UNSET
 
 
 class DeliveredRun(Struct, gc=False):

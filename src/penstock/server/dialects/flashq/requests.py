@@ -4,6 +4,8 @@ from penstock.server.dialects.flashq.messages import (
     Cancel,
     ChangePriority,
     DeadLetters,
+    GetJob,
+    GetJobs,
     GetState,
     MoveToDelayed,
     Promote,
@@ -62,6 +64,8 @@ AnyRequest = (
     | Queue
     | ListQueues
     | GetState
+    | GetJob
+    | GetJobs
     | Stats
     | Backup
 )
