@@ -15,7 +15,7 @@ import pytest
 from penstock import __version__, config
 from penstock.cli.main import build_parser
 from penstock.core.errors import CODES
-from penstock.core.model import QueueOptions
+from penstock.core.model import Backoff, QueueOptions
 from penstock.server.dialects.flashq import COMMANDS
 from tests.serving import Server
 
@@ -45,7 +45,12 @@ def test_every_error_code_is_in_the_protocol(code: str) -> None:
 @pytest.mark.parametrize("option", QueueOptions.__struct_fields__)
 def test_every_queue_option_is_in_the_protocol_with_its_default(option: str) -> None:
     default = getattr(QueueOptions(), option)
-    shown = f"{default:,}" if isinstance(default, int) else f"`{default}`"
+    shown = f"{default:,}" if type(default) is int else f"`{default}`"
+    if isinstance(default, bool):
+        shown = f"`{str(default).lower()}`"
+    elif isinstance(default, Backoff):
+        shown = f"`{default.base_ms}`"
+        assert default == Backoff("exponential", default.base_ms, default.base_ms << 10)
     assert f"| `{option}` | {shown} |" in PROTOCOL
 
 
