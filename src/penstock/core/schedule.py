@@ -41,7 +41,17 @@ NO_PAST: Past = (0, 0, "")
 class Schedule:
     """The scheduled runs of a track."""
 
-    __slots__ = ("_future", "_later", "_lines", "_past", "_places", "_ready", "_ready_levels", "messages")
+    __slots__ = (
+        "_future",
+        "_later",
+        "_lines",
+        "_more",
+        "_past",
+        "_places",
+        "_ready",
+        "_ready_levels",
+        "messages",
+    )
 
     def __init__(self) -> None:
         self.messages = 0
@@ -56,6 +66,8 @@ class Schedule:
         """Heap of (due_at, level): heads that were not due when last looked at, and outdated entries."""
         self._later: list[tuple[int, int]] = []
         """Heap of (due_at, level): when a line that is ready has more, and outdated entries."""
+        self._more: dict[int, int] = {}
+        """The lowest of them that is not outdated, by level."""
         self._ready: list[int] = []
         """Heap of levels whose heads were due when last looked at."""
         self._ready_levels: set[int] = set()
@@ -72,12 +84,12 @@ class Schedule:
         line = self._lines.get(level)
         if line is None:
             line = self._lines[level] = Table("qqI")
-            heappush(self._later if level in self._ready_levels else self._future, (due_at, level))
-        elif level in self._ready_levels:
-            if due_at > now:
-                heappush(self._later, (due_at, level))
-        elif due_at < line.first():
+            if level not in self._ready_levels:
+                heappush(self._future, (due_at, level))
+        elif level not in self._ready_levels and due_at < line.first():
             heappush(self._future, (due_at, level))
+        if due_at > now and level in self._ready_levels:
+            self._expect_more(level, due_at)
         line.add((due_at, first, run.count))
         self._places.add((first, due_at, level))
         if run.deliveries or run.error:
@@ -90,6 +102,7 @@ class Schedule:
         """Make the heaps anew, from what there is."""
         self._ready_levels.clear()
         self._later.clear()
+        self._more.clear()
         self._ready.clear()
         self._future = [(line.first(), level) for level, line in self._lines.items()]
         heapify(self._future)
@@ -114,7 +127,9 @@ class Schedule:
             if line is not None and level not in self._ready_levels:
                 self._ready_levels.add(level)
                 heappush(ready, level)
-                self._expect_more(level, line, now)
+                row = line.above(now)
+                if row is not None:
+                    self._expect_more(level, row[0])
         while ready:
             level = ready[0]
             line = self._lines.get(level)
@@ -154,15 +169,17 @@ class Schedule:
             if row is not None and row[0] == due_at:
                 return due_at
             heappop(later)
+            if self._more.get(level) == due_at:
+                del self._more[level]
             if row is not None:
-                heappush(later, (row[0], level))
+                self._expect_more(level, row[0])
         return NEVER
 
-    def _expect_more(self, level: int, line: Table, now: int) -> None:
+    def _expect_more(self, level: int, due_at: int) -> None:
         """Note when a line that is ready has more than it has now."""
-        row = line.above(now)
-        if row is not None:
-            heappush(self._later, (row[0], level))
+        if due_at < self._more.get(level, NEVER):
+            self._more[level] = due_at
+            heappush(self._later, (due_at, level))
 
     def _is_head(self, due_at: int, level: int) -> bool:
         line = self._lines.get(level)
