@@ -154,6 +154,21 @@ def test_a_retry_that_nobody_takes_is_evicted_too() -> None:
     assert core.state(message) == "evicted"
 
 
+@pytest.mark.parametrize("count", [1, 10])
+def test_eviction_leaves_what_is_not_in_line_alone(count: int) -> None:
+    core = gated(max_wait_ms=300)
+    core.push(b"1")
+    core.commit()
+    core.ask(c.Push("default", "q", [b"2"], attributes=Attributes(delay_ms=600)), c.Pushed)
+    core.commit()
+    core.now += 400
+    assert core.popped(count) == []
+    found = counts(core)
+    assert (found.waiting, found.delayed, found.evicted) == (0, 1, 1)
+    core.now += 200
+    assert core.popped(count) == [b"2"]
+
+
 def test_eviction_leaves_what_is_leased_alone() -> None:
     core = gated(max_wait_ms=50)
     core.push(b"1")

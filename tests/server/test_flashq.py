@@ -236,7 +236,7 @@ def test_every_command_is_known_by_its_name() -> None:
     ("given", "meant"),
     [
         (1_000, Backoff("exponential", 1_000, 1_024_000)),
-        (0, Backoff("none", 1_000, 1_024_000)),
+        (0, Backoff("none", 0, 0)),
         ([1, 2], Backoff("list", 0, 0, steps=(1, 2))),
         ({"kind": "fixed", "base_ms": 5}, Backoff("fixed", 5, 5 << 10)),
         ({"base_ms": 5, "cap_ms": 6, "jitter": 1}, Backoff("exponential", 5, 6, 1.0)),

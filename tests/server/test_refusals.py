@@ -241,12 +241,12 @@ def test_an_unknown_field_is_refused_and_the_known_ones_are_listed(
 
 def test_an_unknown_option_is_refused_and_the_known_ones_are_listed() -> None:
     field, accepted = invalid("QUEUE", queue="q", options={"colour": 1})
-    assert field == "colour"
+    assert field == "options.colour"
     assert accepted.endswith(f"known here are {', '.join(OptionsIn.__struct_fields__)}")
 
 
 def test_an_unknown_field_of_a_job_is_refused() -> None:
-    assert invalid("PUSHB", queue="q", jobs=[{"data": 1}, {"data": 1, "colour": 1}])[0] == "colour"
+    assert invalid("PUSHB", queue="q", jobs=[{"data": 1}, {"data": 1, "colour": 1}])[0] == "jobs[1].colour"
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ def test_a_client_that_left_with_10000_waiting_pulls_takes_no_message(queue: str
 def test_an_unknown_field_of_a_job_is_refused_and_the_known_ones_are_listed() -> None:
     jobs = [{"data": 1}, {"data": 1, "colour": 1}]
     assert invalid("PUSHB", queue="q", jobs=jobs) == (
-        "colour",
+        "jobs[1].colour",
         "left out; known here are data, partition, durability, priority, delay, ttl, timeout, max_attempts,"
         " backoff, lifo",
     )

@@ -6,7 +6,7 @@ from penstock.core import log as logs
 from penstock.core import records
 from penstock.core.commands import Cancel, Move, Settle, Settled
 from penstock.core.endings import fresh, outside, plan, settle_as, skip, unplanned
-from penstock.core.errors import Busy, Conflict, Invalid
+from penstock.core.errors import Busy, Conflict, Invalid, NotFound
 from penstock.core.leased import Meant, Range, meant, ranges
 from penstock.core.limits import DELAY_MS_MAX, PRIORITY_MAX, Limits, check_name, check_range
 from penstock.core.model import CANCELLED, IN_LINE, Queue, Track, level_of
@@ -224,9 +224,13 @@ def _move(shard: Shard, command: Move, track: Track, meant: Meant, now: int) -> 
     return [(run.first, run.first + run.count) for run in moved]
 
 
-def changed(parts: list[Settled], otherwise: str) -> Settled:
-    """What several shards changed; a conflict if that is nothing."""
+def changed(
+    parts: list[Settled], tenant: str, by_shard: list[tuple[Shard, list[Range]]], otherwise: str
+) -> Settled:
+    """What several shards changed; an error if that is nothing."""
     count = sum(part.count for part in parts)
     if not count:
+        if not any(meant(shard, tenant, each) for shard, theirs in by_shard for each in theirs):
+            raise NotFound("there is no such message, or it is no longer kept")
         raise Conflict(otherwise)
     return Settled(count, [each for part in parts for each in part.refused])

@@ -379,10 +379,10 @@ class Engine:
         cancel.check_ids(self.limits, command.ids)
         if command.group is not None:
             check_name("group", command.group)
-        parts = [cancel.cancel(shard, command, theirs, now) for shard, theirs in self._shards_of(command.ids)]
-        return cancel.changed(
-            parts, "there is nothing to cancel: no such message or group, or it is settled, or dead"
-        )
+        by_shard = self._shards_of(command.ids)
+        parts = [cancel.cancel(shard, command, theirs, now) for shard, theirs in by_shard]
+        otherwise = "nothing to cancel: it is settled or dead, or the group is not there; GETSTATE tells"
+        return cancel.changed(parts, command.tenant, by_shard, otherwise)
 
     def _move(self, command: Move, now: int) -> Settled:
         cancel.check_move(self.limits, command)
@@ -396,9 +396,8 @@ class Engine:
             ]
             tracks = {key: track for group in groups for key, track in group.tracks.items()}
             parts.append(cancel.move(shard, command, theirs, tracks, now))
-        return cancel.changed(
-            parts, "there is nothing to move: no such message, or it is active, settled, or dead"
-        )
+        otherwise = "nothing to move: in its state this can't be done to the message; GETSTATE tells which"
+        return cancel.changed(parts, command.tenant, by_shard, otherwise)
 
     def _queues_of(self, shard: Shard, command: Move, ranges: list[Range]) -> list[Queue]:
         """The queues in which a command has something to move, whose group may have to be made for it."""

@@ -19,7 +19,7 @@ def check_ordered(queue: Queue | None, attributes: Attributes) -> None:
     """Raise unless a queue may have messages with these attributes."""
     if is_ordered(queue) and (attributes.priority or attributes.lifo):
         field = "priority" if attributes.priority else "lifo"
-        raise Invalid(field, "left out in a queue that is ordered by partition; push it to another queue")
+        raise Invalid(field, "left out: the queue is ordered by partition; another queue can have it")
 
 
 def check_change(queue: Queue | None, ordering: str) -> None:

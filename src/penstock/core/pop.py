@@ -391,9 +391,11 @@ class _Taking(Struct, eq=False):
             if segment is None or not segment.base <= cursor < segment.base + segment.count:
                 position = logs.find(log, cursor)
             end, attributes = limit, PLAIN
-            segment = log.segments[position]
-            if log.mixed and (segment.mixed or segment.end < cursor + self.left):
-                end, attributes = self._stretch(log, position, cursor)
+            if log.mixed:
+                segment = log.segments[position]
+                end = min(limit, segment.end)
+                if segment.mixed or segment.end < cursor + self.left:
+                    end, attributes = self._stretch(log, position, cursor)
                 if attributes is not PLAIN and not attributes.in_line:
                     pass_over(shard, track, end)
                     continue

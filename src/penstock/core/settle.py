@@ -34,11 +34,12 @@ from penstock.core.order import is_ordered
 from penstock.core.schedule import Scheduled
 from penstock.core.shard import Shard, hold_run, list_ready
 
-NOT_LIVE = "the lease is not live: it was settled, it ran out, or it never was"
-NOT_LEASED = "the message is not leased: it was settled, its lease ran out, or it was never delivered"
+NOT_LIVE = "the lease is not live: it was settled, cancelled or moved, it ran out, or it never was"
+NOT_LEASED = "not leased: settled, cancelled, moved, its lease ran out, or it was never delivered"
 DAMAGED = "the message is damaged"
 OUT_OF_TIME = "lease expired"
-TOO_OFTEN = "delivered too often"
+FAILED_TOO_OFTEN = "failed too often"
+DELIVERED_TOO_OFTEN = "delivered too often"
 CANCELLED_LOOKED_AT = 1_000
 """Ids of one extend, of those that are not leased, that are looked up among what was cancelled."""
 _offset = attrgetter("offset")
@@ -379,7 +380,8 @@ def _come_back(shard: Shard, lease: Lease, run: LeaseRun, first: int, count: int
         due_at += retry.wait_ms(backoff, failures, first) if how.delay_ms is None else how.delay_ms
     if died:
         shard.plan_sweep(lease.queue, how.now)
-        bury(shard, track, Dead(first, count, deliveries, failures, how.now, error or TOO_OFTEN, run.level))
+        error = error or (FAILED_TOO_OFTEN if isinstance(how, _Failed) else DELIVERED_TOO_OFTEN)
+        bury(shard, track, Dead(first, count, deliveries, failures, how.now, error, run.level))
         return
     run_again = Scheduled(due_at, first, count, run.level, deliveries, failures, error)
     shard.schedule(track, run_again, how.now)

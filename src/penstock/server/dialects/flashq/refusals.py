@@ -158,7 +158,7 @@ def _explain_field(text: str, kind: type[Request]) -> PenstockError:
             return Unsupported(f"{field} is not supported yet by this server")
         inner: type[Struct] = _INNER.get(_INDEX.sub("", where), kind)
         known = ", ".join(each.encode_name for each in msgspec.structs.fields(inner))
-        return Invalid(field, f"left out; known here are {known}")
+        return Invalid(f"{where}.{field}" if where else field, f"left out; known here are {known}")
     if missing := _MISSING.search(text):
         field = f"{where}.{missing.group(1)}" if where else missing.group(1)
         return Invalid(field, "given")
