@@ -1,11 +1,27 @@
 """The queue as plain lists: what Penstock should do, written as simply as it can be said.
 
 Every message of every group has a cell. Nothing here is clever, indexed or fast.
+
+Two things are taken over from the core as they are, for they can be seen from outside: a message whose time
+to live is over becomes ``expired`` when a pop meets it, and counts as waiting or delayed before; and a group
+that was made behind many messages that are not in line sees them little by little (``planned`` in ``pop``).
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 
-FRESH, LEASED, SCHEDULED, DONE = "fresh", "leased", "scheduled", "done"
+from penstock.core.model import Attributes, Backoff, QueueOptions
+
+FRESH, LEASED, SCHEDULED, DEAD = "fresh", "leased", "scheduled", "dead"
+DONE, EXPIRED, CANCELLED, DISCARDED = "done", "expired", "cancelled", "discarded"
+ENDED = (DONE, EXPIRED, CANCELLED, DISCARDED)
+DUE = "due"
+"""What a scheduled message is called that may be delivered."""
+FOREVER = 1 << 62
+
+Place = tuple[str, int]
+"""Partition and offset."""
 
 
 @dataclass
@@ -13,6 +29,30 @@ class Message:
     payload: bytes
     created_at: int
     id: int
+    pushed_at: int
+    """A little after its time, which is that of the messages it is kept with; delays count from here."""
+    attributes: Attributes
+    withdrawn_at: int = 0
+    """When it was cancelled for groups that do not exist yet; 0 if it was not."""
+
+    @cached_property
+    def in_line(self) -> bool:
+        own = self.attributes
+        return own.priority == 0 and own.delay_ms == 0 and not own.lifo
+
+    @property
+    def level(self) -> int:
+        return -2 * self.attributes.priority + (0 if self.attributes.lifo else 1)
+
+    @property
+    def due_at(self) -> int:
+        delay_ms = self.attributes.delay_ms
+        return self.pushed_at + delay_ms if delay_ms else self.created_at
+
+    @property
+    def over_at(self) -> int:
+        """When its time to live ends."""
+        return self.pushed_at + self.attributes.ttl_ms if self.attributes.ttl_ms else FOREVER
 
 
 @dataclass
@@ -20,11 +60,19 @@ class Cell:
     """What became of one message in one group."""
 
     kind: str
+    level: int = 1
     due_at: int = 0
+    """When a scheduled message may be delivered, a leased one comes back, or an ended one ended."""
     deliveries: int = 0
     failures: int = 0
     error: str = ""
     lease: str = ""
+
+    def end(self, kind: str, now: int) -> None:
+        self.kind, self.due_at = kind, now
+
+    def schedule(self, due_at: int) -> None:
+        self.kind, self.due_at = SCHEDULED, due_at
 
 
 @dataclass
@@ -32,9 +80,10 @@ class Lease:
     queue: str
     group: str
     owner: int
-    expires_at: int
-    cells: set[tuple[str, int]]
-    """(partition, offset) of what is still in it."""
+    cells: set[Place]
+    """What is still in it."""
+    cancelled: bool = False
+    """Whether something in it was."""
 
 
 @dataclass
@@ -48,12 +97,13 @@ class Group:
 
 @dataclass
 class Queue:
-    lease_ms: int = 30_000
+    options: QueueOptions = field(default_factory=QueueOptions)
     messages: dict[str, list[Message]] = field(default_factory=dict)
     """By partition, in order of creation."""
     first: dict[str, int] = field(default_factory=dict)
     """Offset of the oldest message kept."""
     groups: dict[str, Group] = field(default_factory=dict)
+    paused_until: int = 0
 
 
 @dataclass
@@ -65,6 +115,8 @@ class Taken:
     created_at: int
     deliveries: int
     failures: int
+    expires_at: int
+    priority: int
 
 
 class Model:
@@ -75,42 +127,70 @@ class Model:
         self.leases: dict[str, Lease] = {}
         self.ended: list[str] = []
         """Tokens that are live no more."""
+        self.emptied: set[str] = set()
+        """Those of them whose last message was cancelled, as long as the process lives."""
         self.ids: set[int] = set()
         """Every id that was ever given out."""
 
-    def advance(self, now: int) -> None:
-        """Leases whose time is up end, each at its own instant."""
-        for token, lease in list(self.leases.items()):
-            if lease.expires_at <= now:
-                for place in sorted(lease.cells):
-                    self._give_back(token, place, "lease expired", lease.expires_at)
-                self._end(token)
+    def queue(self, name: str) -> Queue:
+        return self.queues.setdefault(name, Queue())
 
-    def push(self, queue: str, partition: str, payloads: list[bytes], first_id: int, created_at: int) -> None:
-        known = self.queues.setdefault(queue, Queue())
+    def advance(self, now: int) -> None:
+        """Leased messages whose time is up come back, each at its own instant, and pauses end."""
+        for token, lease in list(self.leases.items()):
+            cells = self.queues[lease.queue].groups[lease.group].cells
+            over = {place for place in lease.cells if cells[place[0]][place[1]].due_at <= now}
+            requeue = self.queues[lease.queue].options.on_lease_expiry == "requeue"
+            for partition, offset in over:
+                at = cells[partition][offset].due_at
+                if requeue:
+                    self._come_back(lease, (partition, offset), at)
+                else:
+                    self._fail(lease, (partition, offset), "lease expired", at, None)
+            if over:
+                self._leave(token, over)
+        for queue in self.queues.values():
+            if queue.paused_until <= now:
+                queue.paused_until = 0
+
+    # What comes in, and who reads it.
+
+    def push(
+        self,
+        queue: str,
+        partition: str,
+        payloads: list[bytes],
+        first_id: int,
+        created_at: int,
+        attributes: Attributes,
+        now: int,
+    ) -> None:
+        known = self.queue(queue)
         messages = known.messages.setdefault(partition, [])
         known.first.setdefault(partition, 0)
-        assert not messages or created_at >= messages[-1].created_at
+        assert (messages[-1].created_at if messages else 0) <= created_at <= now
         ids = range(first_id, first_id + len(payloads))
         assert self.ids.isdisjoint(ids), "an id was given out twice"
         self.ids.update(ids)
-        for at, payload in enumerate(payloads):
-            messages.append(Message(payload, created_at, first_id + at))
+        new = [Message(each, created_at, first_id + at, now, attributes) for at, each in enumerate(payloads)]
+        messages += new
         for group in known.groups.values():
             group.turns.setdefault(partition, 0)
-            group.cells.setdefault(partition, []).extend(Cell(FRESH) for _ in payloads)
+            group.cells.setdefault(partition, []).extend(map(begin, new))
 
     def group(self, queue: str, name: str, start: int | str) -> Group:
         """The group; a new one begins where ``start`` says."""
-        known = self.queues.setdefault(queue, Queue())
+        known = self.queue(queue)
         if name not in known.groups:
             group = known.groups[name] = Group(name)
             for partition, messages in known.messages.items():
                 group.turns[partition] = 0
-                group.cells[partition] = [
-                    Cell(FRESH if self._begins(known, partition, at, start) else DONE)
-                    for at in range(len(messages))
-                ]
+                group.cells[partition] = [begin(message) for message in messages]
+                for at, (message, cell) in enumerate(zip(messages, group.cells[partition], strict=True)):
+                    if not self._begins(known, partition, at, start):
+                        cell.kind = DONE
+                    elif message.withdrawn_at:
+                        cell.end(CANCELLED, message.withdrawn_at)
         return known.groups[name]
 
     def _begins(self, queue: Queue, partition: str, at: int, start: int | str) -> bool:
@@ -118,64 +198,107 @@ class Model:
             return False
         return start == "all" or queue.messages[partition][at].created_at >= int(start)
 
+    # Pop.
+
+    def deliverable(
+        self, queue: str, group: str, partition: str | None, now: int, planned: dict[str, int]
+    ) -> dict[str, list[int]]:
+        """By partition, what a pop may meet now; ``planned`` says how much of what is not in line it sees."""
+        known = self.queues[queue]
+        if known.paused_until > now:
+            return {}
+        return {
+            name: [
+                at
+                for at, cell in enumerate(known.groups[group].cells.get(name, ()))
+                if cell.kind == FRESH
+                or (
+                    cell.kind == SCHEDULED
+                    and cell.due_at <= now
+                    and (at < planned.get(name, FOREVER) or known.messages[name][at].in_line)
+                )
+            ]
+            for name in ([partition] if partition is not None else known.messages)
+        }
+
     def pop(
-        self, queue: str, group: str, count: int, min_count: int, partition: str | None, start: int | str
+        self,
+        queue: str,
+        group: str,
+        count: int,
+        min_count: int,
+        partition: str | None,
+        lease_ms: int | None,
+        now: int,
+        planned: dict[str, int],
     ) -> list[Taken]:
-        """What a pop takes, in order; nothing is marked as taken yet."""
-        reader = self.group(queue, group, start)
-        messages = self.queues[queue].messages
-        names = [partition] if partition is not None else list(messages)
-        available = {name: self._deliverable(reader.cells.get(name, [])) for name in names}
-        if sum(map(len, available.values())) < min_count:
-            return []
+        """What a pop takes, in order. What it takes is not marked yet, what it finds expired is."""
+        known = self.queues[queue]
+        reader = known.groups[group]
+        left = self.deliverable(queue, group, partition, now, planned)
         taken: list[Taken] = []
-        order = list(messages)
-        ready = sorted(
-            (name for name in names if available[name]),
-            key=lambda name: (reader.turns[name], order.index(name)),
-        )
-        for name in ready:
-            offsets = available[name][: count - len(taken)]
-            if not offsets:
-                break
-            reader.turn += 1
-            reader.turns[name] = reader.turn
-            for offset in offsets:
-                cell, message = reader.cells[name][offset], messages[name][offset]
-                counts = cell.deliveries + 1, cell.failures
-                taken.append(Taken(name, offset, message.payload, message.id, message.created_at, *counts))
+        if sum(map(len, left.values())) < min_count:
+            return taken
+        order = list(known.messages)
+        while len(taken) < count and any(left.values()):
+            level, _, _, name = min(
+                (
+                    min(reader.cells[name][at].level for at in found),
+                    reader.turns[name],
+                    order.index(name),
+                    name,
+                )
+                for name, found in left.items()
+                if found
+            )
+            before = len(taken)
+            for at in _line(reader.cells[name], level, left[name]):
+                if len(taken) == count:
+                    break
+                left[name].remove(at)
+                message, cell = known.messages[name][at], reader.cells[name][at]
+                if message.over_at <= now:
+                    cell.end(EXPIRED, now)
+                    continue
+                lasts = lease_ms or message.attributes.timeout_ms or known.options.lease_ms
+                taken.append(
+                    Taken(
+                        name,
+                        at,
+                        message.payload,
+                        message.id,
+                        message.created_at,
+                        cell.deliveries + 1,
+                        cell.failures,
+                        now + lasts,
+                        -(level // 2),
+                    )
+                )
+            if len(taken) > before:
+                reader.turn += 1
+                reader.turns[name] = reader.turn
         return taken
 
-    def _deliverable(self, cells: list[Cell]) -> list[int]:
-        again = sorted((cell.due_at, at) for at, cell in enumerate(cells) if cell.kind == SCHEDULED)
-        return [at for _, at in again] + [at for at, cell in enumerate(cells) if cell.kind == FRESH]
-
-    def lease(
-        self, token: str, queue: str, group: str, owner: int, expires_at: int, taken: list[Taken]
-    ) -> None:
+    def lease(self, token: str, queue: str, group: str, owner: int, taken: list[Taken]) -> None:
         assert token not in self.leases
         assert token not in self.ended
         reader = self.queues[queue].groups[group]
         for each in taken:
             cell = reader.cells[each.partition][each.offset]
             assert cell.kind in (FRESH, SCHEDULED)
-            cell.kind, cell.lease = LEASED, token
+            cell.kind, cell.lease, cell.due_at = LEASED, token, each.expires_at
             cell.deliveries += 1
-        places = {(each.partition, each.offset) for each in taken}
-        self.leases[token] = Lease(queue, group, owner, expires_at, places)
+        self.leases[token] = Lease(queue, group, owner, {(each.partition, each.offset) for each in taken})
 
-    def find(
-        self, message: tuple[str, str, int], token: str | None, group: str | None, owner: int
-    ) -> str | None:
+    # What becomes of a delivery.
+
+    def find(self, queue: str, place: Place, token: str | None, group: str | None, owner: int) -> str | None:
         """The token of the live lease that an id means, if there is one."""
-        queue, partition, offset = message
-        groups = self.queues[queue].groups
+        partition, offset = place
         holding = {
-            name: cells[partition][offset].lease
-            for name, cells in ((name, reader.cells) for name, reader in groups.items())
-            if partition in cells
-            and offset < len(cells[partition])
-            and cells[partition][offset].kind == LEASED
+            name: reader.cells[partition][offset].lease
+            for name, reader in self.queues[queue].groups.items()
+            if reader.cells[partition][offset].kind == LEASED
         }
         if token is not None:
             return token if token in holding.values() else None
@@ -185,32 +308,139 @@ class Model:
                     return held
         return holding.get(group or "default")
 
-    def ack(self, token: str, places: set[tuple[str, int]]) -> None:
-        lease = self.leases[token]
-        cells = self.queues[lease.queue].groups[lease.group].cells
-        for partition, offset in places:
-            cells[partition][offset].kind = DONE
-        self._leave(token, places)
+    def cell(self, lease: Lease, place: Place) -> Cell:
+        return self.queues[lease.queue].groups[lease.group].cells[place[0]][place[1]]
 
-    def nack(self, token: str, places: set[tuple[str, int]], error: str, now: int) -> None:
+    def ack(self, token: str, places: set[Place]) -> None:
         for place in places:
-            self._give_back(token, place, error, now)
+            self.cell(self.leases[token], place).kind = DONE
         self._leave(token, places)
 
-    def _give_back(self, token: str, place: tuple[str, int], error: str, now: int) -> None:
+    def nack(self, token: str, places: set[Place], error: str, delay_ms: int | None, now: int) -> None:
+        for place in places:
+            self._fail(self.leases[token], place, error, now, delay_ms)
+        self._leave(token, places)
+
+    def give_back(self, token: str, now: int) -> None:
+        """As if it had never been delivered."""
+        places = set(self.leases[token].cells)
+        for place in places:
+            cell = self.cell(self.leases[token], place)
+            cell.schedule(now)
+            cell.deliveries -= 1
+        self._leave(token, places)
+
+    def extend(self, token: str, lease_ms: int | None, now: int) -> int:
+        """The earliest end of the lease."""
         lease = self.leases[token]
-        cell = self.queues[lease.queue].groups[lease.group].cells[place[0]][place[1]]
-        cell.kind, cell.due_at, cell.error = SCHEDULED, now, error
+        cells = [self.cell(lease, place) for place in lease.cells]
+        for cell in cells:
+            cell.due_at = max(cell.due_at, now + (lease_ms or self.queues[lease.queue].options.lease_ms))
+        return min(cell.due_at for cell in cells)
+
+    def _fail(self, lease: Lease, place: Place, error: str, now: int, delay_ms: int | None) -> None:
+        """One failure more: dead, or to be delivered again after a while."""
+        cell, options = self.cell(lease, place), self.queues[lease.queue].options
+        own = self.queues[lease.queue].messages[place[0]][place[1]].attributes
         cell.failures += 1
+        cell.error = error
+        most = options.max_attempts
+        if own.max_attempts is not None:
+            most = own.max_attempts
+        elif own.backoff is not None and own.backoff.kind == "list":
+            most = len(own.backoff.steps) + 1
+        if 0 < most <= cell.failures:
+            self._die(cell, options, now, error or "failed too often")
+        else:
+            wait = _wait(own.backoff or options.backoff, cell.failures) if delay_ms is None else delay_ms
+            self._come_back(lease, place, now, wait, error or "failed too often")
 
-    def _leave(self, token: str, places: set[tuple[str, int]]) -> None:
-        self.leases[token].cells -= places
+    def _come_back(self, lease: Lease, place: Place, now: int, wait: int = 0, why: str = "") -> None:
+        cell, options = self.cell(lease, place), self.queues[lease.queue].options
+        if 0 < options.max_deliveries <= cell.deliveries:
+            self._die(cell, options, now, why or cell.error or "delivered too often")
+        else:
+            cell.schedule(now + wait)
+
+    def _die(self, cell: Cell, options: QueueOptions, now: int, why: str) -> None:
+        cell.error = why
+        cell.end(DEAD if options.dead_letters else DISCARDED, now)
+
+    def _leave(self, token: str, places: Iterable[Place]) -> None:
+        self.leases[token].cells -= set(places)
         if not self.leases[token].cells:
-            self._end(token)
+            del self.leases[token]
+            self.ended.append(token)
 
-    def _end(self, token: str) -> None:
-        del self.leases[token]
-        self.ended.append(token)
+    # Cancel, move, dead letters.
+
+    def cancel(self, queue: str, place: Place, group: str | None, now: int) -> bool:
+        """Cancel a message in a group, or in all and those to come; whether that changed anything."""
+        known = self.queues[queue]
+        partition, offset = place
+        if offset < known.first[partition]:
+            return False
+        message = known.messages[partition][offset]
+        if group is not None:
+            return group in known.groups and self._cancel(known.groups[group], place, now)
+        changed = [self._cancel(each, place, now) for each in known.groups.values()]
+        done = any(changed) if changed else not message.withdrawn_at
+        if done and not message.withdrawn_at:
+            message.withdrawn_at = now
+        return done
+
+    def _cancel(self, group: Group, place: Place, now: int) -> bool:
+        cell = group.cells[place[0]][place[1]]
+        if cell.kind not in (FRESH, SCHEDULED, LEASED):
+            return False
+        if cell.kind == LEASED:
+            self.leases[cell.lease].cancelled = True
+            self._leave(cell.lease, [place])
+            if cell.lease not in self.leases:
+                self.emptied.add(cell.lease)
+        cell.end(CANCELLED, now)
+        return True
+
+    def move(
+        self, queue: str, place: Place, group: str, delay_ms: int | None, priority: int | None, now: int
+    ) -> bool:
+        """Give a message another time or priority in a group that exists; whether it could be."""
+        cell = self.queues[queue].groups[group].cells[place[0]][place[1]]
+        if cell.kind not in (FRESH, SCHEDULED, LEASED) or place[1] < self.queues[queue].first[place[0]]:
+            return False
+        if cell.kind == LEASED:
+            if delay_ms is None:
+                return False
+            self._leave(cell.lease, [place])
+            cell.deliveries -= 1
+        if delay_ms is not None:
+            cell.schedule(now + delay_ms)
+        elif cell.kind == FRESH:
+            cell.schedule(now)
+        if priority is not None:
+            cell.level = -2 * priority + cell.level % 2
+        return True
+
+    def dead(self, queue: str, group: str) -> list[Place]:
+        """The dead letters of a group, by partition and offset."""
+        known = self.queues[queue]
+        return [
+            (partition, at)
+            for partition in (known.messages if group in known.groups else ())
+            for at, cell in enumerate(known.groups[group].cells[partition])
+            if cell.kind == DEAD
+        ]
+
+    def requeue(self, queue: str, place: Place, group: str, now: int) -> None:
+        """A dead letter is delivered again as if for the first time."""
+        cell = self.queues[queue].groups[group].cells[place[0]][place[1]]
+        cell.schedule(now)
+        cell.deliveries, cell.failures, cell.error = 0, 0, ""
+
+    def purge(self, queue: str, place: Place, group: str, now: int) -> None:
+        self.queues[queue].groups[group].cells[place[0]][place[1]].end(DISCARDED, now)
+
+    # What goes, and what is forgotten.
 
     def trimmed(self, queue: str, partition: str, first: int) -> None:
         """Messages below ``first`` are gone; only what every group settled may go."""
@@ -218,5 +448,39 @@ class Model:
         for offset in range(known.first[partition], first):
             assert known.groups, "nobody has read the queue, so nothing may go"
             for group in known.groups.values():
-                assert group.cells[partition][offset].kind == DONE, (queue, partition, offset, group.name)
+                kind = group.cells[partition][offset].kind
+                assert kind in ENDED, (queue, partition, offset, group.name, kind)
         known.first[partition] = first
+
+    def restart(self) -> None:
+        """The process forgets whose leases were whose, and which of those that ended were cancelled."""
+        self.emptied.clear()
+        for lease in self.leases.values():
+            lease.owner = 0
+
+
+def begin(message: Message) -> Cell:
+    """The cell of a message that nothing has happened to."""
+    if message.in_line:
+        return Cell(FRESH)
+    return Cell(SCHEDULED, message.level, message.due_at)
+
+
+def _line(cells: list[Cell], level: int, found: list[int]) -> list[int]:
+    """Those of a level in the order they are delivered: what was scheduled, then what is fresh."""
+    line = [at for at in found if cells[at].level == level]
+    if level % 2 == 0:
+        return sorted(line, key=lambda at: (cells[at].due_at, at), reverse=True)
+    return sorted(line, key=lambda at: (cells[at].kind == FRESH, cells[at].due_at, at))
+
+
+def _wait(backoff: Backoff, failures: int) -> int:
+    match backoff.kind:
+        case "none":
+            return 0
+        case "fixed":
+            return backoff.base_ms
+        case "list":
+            return backoff.steps[min(failures, len(backoff.steps)) - 1]
+        case _:
+            return int(min(backoff.base_ms * 2 ** (failures - 1), backoff.cap_ms))

@@ -7,7 +7,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from penstock.core.model import PLAIN, Attributes, Backoff
 from penstock.store.memory import MemoryStore
+from tests.sim.model import Place
 from tests.sim.rocks import RocksWorlds
 from tests.sim.world import World
 
@@ -17,6 +19,28 @@ groups = st.sampled_from(["default", "audit"])
 owners = st.integers(0, 2)
 verbs = st.sampled_from(["ack", "nack"])
 levels = st.sampled_from([None, "fsync", "os"])
+priorities = st.sampled_from([-1, 0, 1])
+delays = st.sampled_from([0, 3, 31])
+backoffs = st.sampled_from(
+    [Backoff("none"), Backoff("fixed", 3), Backoff("exponential", 2, 5), Backoff("list", steps=(0, 3))]
+)
+
+
+@st.composite
+def some_attributes(draw: st.DrawFn) -> Attributes:
+    delay_ms, ttl_ms = draw(delays), draw(st.sampled_from([0, 30, 60]))
+    return Attributes(
+        draw(priorities),
+        delay_ms,
+        draw(st.booleans()),
+        ttl_ms if ttl_ms > delay_ms else 0,
+        draw(st.sampled_from([0, 2])),
+        draw(st.sampled_from([None, 0, 1, 2])),
+        draw(st.none() | backoffs),
+    )
+
+
+attributes = st.just(PLAIN) | some_attributes()
 
 
 class Life(RuleBasedStateMachine):
@@ -26,13 +50,13 @@ class Life(RuleBasedStateMachine):
     def begin(self) -> None:
         self.world = World(MemoryStore())
 
-    @rule(queue=queues, partition=partitions, count=st.integers(1, 12), level=levels)
-    def push(self, queue: str, partition: str, count: int, level: str | None) -> None:
-        self.world.push(queue, partition, count, level)
+    @rule(queue=queues, partition=partitions, count=st.integers(1, 12), level=levels, how=attributes)
+    def push(self, queue: str, partition: str, count: int, level: str | None, how: Attributes) -> None:
+        self.world.push(queue, partition, count, level, how)
 
-    @rule(queue=queues, names=st.lists(partitions, min_size=1, max_size=4))
-    def push_many(self, queue: str, names: list[str]) -> None:
-        self.world.push_many(queue, names)
+    @rule(queue=queues, parts=st.lists(st.tuples(partitions, attributes), min_size=1, max_size=4))
+    def push_many(self, queue: str, parts: list[tuple[str, Attributes]]) -> None:
+        self.world.push_many(queue, parts)
 
     @rule(
         queue=queues,
@@ -43,6 +67,7 @@ class Life(RuleBasedStateMachine):
         lease_ms=st.none() | st.integers(1, 60),
         start=st.sampled_from(["all", "new"]) | st.integers(0, 100),
         owner=owners,
+        unheard=st.sampled_from([False, False, True]),
     )
     def pop(
         self,
@@ -54,39 +79,93 @@ class Life(RuleBasedStateMachine):
         lease_ms: int | None,
         start: str | int,
         owner: int,
+        unheard: bool,
     ) -> None:
         begin = self.world.now - start if isinstance(start, int) else start
-        self.world.pop(queue, group, count, count if enough else 1, partition, lease_ms, begin, owner)
+        least = count if enough else 1
+        self.world.pop(queue, group, count, least, partition, lease_ms, begin, owner, unheard=unheard)
 
     @precondition(lambda self: self.world.model.leases or self.world.model.ended)
-    @rule(verb=verbs, data=st.data())
-    def settle_lease(self, verb: str, data: st.DataObject) -> None:
-        self.world.settle_lease(verb, self.token(data))
+    @rule(verb=verbs, delay_ms=st.none() | delays, data=st.data())
+    def settle_lease(self, verb: str, delay_ms: int | None, data: st.DataObject) -> None:
+        self.world.settle_lease(verb, self.token(data), delay_ms)
 
     @precondition(lambda self: self.world.model.leases or self.world.model.ended)
-    @rule(lease_ms=st.integers(1, 200), data=st.data())
-    def extend(self, lease_ms: int, data: st.DataObject) -> None:
+    @rule(lease_ms=st.none() | st.integers(1, 200), data=st.data())
+    def extend(self, lease_ms: int | None, data: st.DataObject) -> None:
         self.world.extend(self.token(data), lease_ms)
 
-    @precondition(lambda self: any(queue.messages for queue in self.world.model.queues.values()))
-    @rule(verb=verbs, group=st.none() | groups, owner=owners, data=st.data())
-    def settle_ids(self, verb: str, group: str | None, owner: int, data: st.DataObject) -> None:
-        known = {name: queue for name, queue in self.world.model.queues.items() if queue.messages}
-        name = data.draw(st.sampled_from(sorted(known)))
-        places = [
-            (partition, offset)
-            for partition, messages in known[name].messages.items()
-            for offset in range(known[name].first[partition], len(messages))
-        ]
-        if places:
-            chosen = data.draw(st.lists(st.sampled_from(places), min_size=1, max_size=8, unique=True))
-            held = [token for token, lease in self.world.model.leases.items() if lease.queue == name]
-            token = data.draw(st.none() | st.sampled_from(held)) if held else None
-            self.world.settle_ids(verb, name, chosen, token, group, owner)
+    @precondition(lambda self: self.has_messages())
+    @rule(verb=verbs, group=st.none() | groups, owner=owners, delay_ms=st.none() | delays, data=st.data())
+    def settle_ids(
+        self, verb: str, group: str | None, owner: int, delay_ms: int | None, data: st.DataObject
+    ) -> None:
+        name, chosen = self.places(data)
+        self.world.settle_ids(verb, name, chosen, self.held(name, data), group, owner, delay_ms)
+
+    @precondition(lambda self: self.has_messages())
+    @rule(group=st.none() | groups, lease_ms=st.integers(1, 200), data=st.data())
+    def extend_ids(self, group: str | None, lease_ms: int, data: st.DataObject) -> None:
+        name, chosen = self.places(data)
+        self.world.extend_ids(name, chosen, self.held(name, data), group, lease_ms)
+
+    @precondition(lambda self: self.has_messages())
+    @rule(group=st.none() | groups, data=st.data())
+    def cancel(self, group: str | None, data: st.DataObject) -> None:
+        self.world.cancel(dict([self.places(data)]), group)
+
+    @precondition(lambda self: self.has_messages())
+    @rule(group=groups, delay_ms=st.none() | delays, priority=st.none() | priorities, data=st.data())
+    def move(self, group: str, delay_ms: int | None, priority: int | None, data: st.DataObject) -> None:
+        self.world.move(dict([self.places(data)]), group, delay_ms, priority)
+
+    @precondition(lambda self: self.has_messages())
+    @rule(
+        verb=st.sampled_from(["requeue", "purge", "count"]), group=groups, every=st.booleans(), data=st.data()
+    )
+    def bury(self, verb: str, group: str, every: bool, data: st.DataObject) -> None:
+        name, chosen = self.places(data)
+        self.world.bury(verb, name, group, None if every else chosen)
+
+    @precondition(lambda self: self.has_messages())
+    @rule(group=groups, count=st.integers(1, 5), skip=st.integers(0, 3), data=st.data())
+    def list_dead(self, group: str, count: int, skip: int, data: st.DataObject) -> None:
+        self.world.list_dead(self.places(data)[0], group, count, skip)
+
+    @precondition(lambda self: self.has_messages())
+    @rule(group=groups, data=st.data())
+    def check_state(self, group: str, data: st.DataObject) -> None:
+        name, chosen = self.places(data)
+        self.world.check_state(name, *chosen[0], group)
+
+    @rule(queue=queues, ms=st.none() | st.sampled_from([1, 30]))
+    def pause(self, queue: str, ms: int | None) -> None:
+        self.world.pause(queue, ms)
+
+    @precondition(lambda self: self.world.model.queues)
+    @rule(data=st.data())
+    def resume(self, data: st.DataObject) -> None:
+        self.world.resume(data.draw(st.sampled_from(sorted(self.world.model.queues))))
 
     @rule(queue=queues, lease_ms=st.integers(1, 100), kept=st.sampled_from([0, 20_000]))
     def configure(self, queue: str, lease_ms: int, kept: int) -> None:
-        self.world.configure(queue, lease_ms, kept, 50 if kept else 0)
+        self.world.configure(
+            queue,
+            lease_ms=lease_ms,
+            completed_retention_ms=kept,
+            completed_retention_bytes=50 if kept else 0,
+        )
+
+    @rule(
+        queue=queues,
+        max_attempts=st.integers(0, 3),
+        backoff=backoffs,
+        max_deliveries=st.sampled_from([0, 0, 2]),
+        dead_letters=st.booleans(),
+        on_lease_expiry=st.sampled_from(["fail", "requeue"]),
+    )
+    def configure_retries(self, queue: str, **options: object) -> None:
+        self.world.configure(queue, **options)
 
     @rule(ms=st.sampled_from([0, 1, 2, 3, 30, 31, 10_001, 60_000]))
     def wait(self, ms: int) -> None:
@@ -116,6 +195,25 @@ class Life(RuleBasedStateMachine):
     @invariant()
     def everything_is_in_exactly_one_place(self) -> None:
         self.world.check_all()
+
+    def has_messages(self) -> bool:
+        return any(queue.messages for queue in self.world.model.queues.values())
+
+    def places(self, data: st.DataObject) -> tuple[str, list[Place]]:
+        """Some messages of a queue."""
+        known = {name: queue for name, queue in self.world.model.queues.items() if queue.messages}
+        name = data.draw(st.sampled_from(sorted(known)))
+        found = [
+            (partition, offset)
+            for partition, messages in known[name].messages.items()
+            for offset in range(len(messages))
+        ]
+        return name, data.draw(st.lists(st.sampled_from(found), min_size=1, max_size=8, unique=True))
+
+    def held(self, queue: str, data: st.DataObject) -> str | None:
+        """A lease of a queue, or none."""
+        held = [token for token, lease in self.world.model.leases.items() if lease.queue == queue]
+        return data.draw(st.none() | st.sampled_from(held)) if held else None
 
     def token(self, data: st.DataObject) -> str:
         model = self.world.model
