@@ -5,6 +5,7 @@ import pytest
 from penstock.core import commands as c
 from penstock.core.errors import Conflict, Invalid
 from penstock.core.model import Attributes, Backoff
+from penstock.core.pop import PLANS_MAX
 from tests.core.harness import Core, payloads_of
 
 
@@ -102,6 +103,26 @@ def test_a_delayed_message_holds_back_those_behind_it() -> None:
     assert core.popped(10) == []
     core.now += 500
     assert core.popped(10) == [b"2", b"3"]
+
+
+def test_a_group_made_behind_many_delayed_messages_keeps_the_order() -> None:
+    core = ordered()
+    wanted = []
+    for number in range(2 * PLANS_MAX):
+        payload = b"%d" % number
+        delayed(core, payload, 1 + number % 3) if number % 2 else core.push(payload)
+        wanted.append(payload)
+    core.commit()
+    core.now += 1_000
+    found: list[bytes] = []
+    while len(found) < len(wanted):
+        reply = core.pop(300, group="late")
+        found += payloads_of(reply)
+        assert found == wanted[: len(found)]
+        assert reply.deliveries or reply.again
+        if reply.lease is not None:
+            core.ack(reply.lease)
+        core.commit()
 
 
 def test_a_message_that_dies_makes_room_for_the_next() -> None:

@@ -35,10 +35,14 @@ def is_next(track: Track, now: int) -> bool:
     if track.leased:
         return False
     head = track.schedule.head()
-    first = next((low for low, _ in fresh(track, track.cursor, old_enough(track, now))), None)
     if head is not None and head.first < _first_fresh(track):
         return head.due_at <= now
-    return first is not None
+    return any(fresh(track, track.cursor, fresh_end(track, now)))
+
+
+def fresh_end(track: Track, now: int) -> int:
+    """The offset below which fresh messages may be delivered, if nothing scheduled comes before them."""
+    return min(old_enough(track, now), track.planned)
 
 
 def _first_fresh(track: Track) -> int:
@@ -58,7 +62,7 @@ def deliverable(track: Track, most: int, now: int) -> int:
         return 0
     end = min((run.first for run in track.schedule if run.due_at > now), default=track.partition.log.end)
     found = sum(run.count for run in track.schedule if run.first < end)
-    for low, high in fresh(track, track.cursor, min(end, old_enough(track, now))):
+    for low, high in fresh(track, track.cursor, min(end, fresh_end(track, now))):
         found += high - low
         if found >= most:
             break

@@ -314,7 +314,7 @@ class _Taking(Struct, eq=False):
             before = (track.cursor, track.schedule.messages, self.left)
             run = order.next_scheduled(track)
             if run is None:
-                self._take_fresh(track, min(track.schedule.lowest(), track.partition.log.end))
+                self._take_fresh(track, min(track.schedule.lowest(), order.fresh_end(track, self.now)))
             elif run.due_at <= self.now:
                 self._take_scheduled(track, run)
             if (track.cursor, track.schedule.messages, self.left) == before:

@@ -499,7 +499,8 @@ def list_ready(track: Track, level: int = IN_LINE) -> None:
         group = track.group
         heappush(group.ready, (level, track.turn, track.partition.key))
         if len(group.ready) > 2 * len(group.tracks) + READY_SLACK:
-            group.ready = [(*each.listed, key) for key, each in group.tracks.items() if each.listed]
+            # In place: a pop may be looking at it.
+            group.ready[:] = [(*each.listed, key) for key, each in group.tracks.items() if each.listed]
             heapify(group.ready)
 
 
