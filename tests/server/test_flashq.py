@@ -88,7 +88,7 @@ ATTRIBUTES = (3, 4, True, 5, 6, 7)
         ("FAIL", {"id": 5}, core.Nack("acme", None, [5], None, 7)),
         ("FAIL", {"lease": "3", "error": "boom"}, core.Nack("acme", "3", None, None, 7, error="boom")),
         ("FAIL", {**SETTLE_ALL, "error": ""}, core.Nack("acme", "3", [1, 2], "g", 7, error="")),
-        ("EXTEND", {"id": 5}, core.Extend("acme", None, [5], None, 7)),
+        ("EXTEND", "HEARTBEAT", {"id": 5}, core.Extend("acme", None, [5], None, 7)),
         ("EXTEND", {"lease": "3", "lease_ms": 10}, core.Extend("acme", "3", None, None, 7, lease_ms=10)),
         ("EXTEND", SETTLE_ALL, core.Extend("acme", "3", [1, 2], "g", 7)),
         ("READ", {"queue": "q", "offset": 4}, core.Read("acme", "q", 4, "default", None, None)),

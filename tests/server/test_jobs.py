@@ -55,6 +55,17 @@ def test_jobs_too_large_to_be_shown_together_are_refused(client: Raw, queue: str
     assert len(client.ask({"cmd": "GETJOBSBATCH", "ids": ids[:3]})["jobs"]) == 3
 
 
+def test_a_heartbeat_keeps_a_job_and_tells_when_it_was_cancelled(client: Raw, other: Raw, queue: str) -> None:
+    push(client, queue, 1)
+    job = pull(client, queue, lease_ms=10_000)
+    reply = client.ask({"cmd": "HEARTBEAT", "id": job["id"], "lease_ms": 60_000})
+    assert (reply["ok"], reply["cancelled"]) == (True, False)
+    assert reply["expires_at"] > job["expires_at"]
+    other.ask({"cmd": "CANCEL", "id": job["id"]})
+    assert client.ask({"cmd": "HEARTBEAT", "id": job["id"]})["cancelled"] is True
+    assert refused(client.ask({"cmd": "ACK", "id": job["id"]}), "conflict")
+
+
 def test_a_pull_waits_until_its_queue_lets_go(client: Raw, queue: str) -> None:
     assert configure(client, queue, delayed_processing_ms=150)["options"]["delayed_processing_ms"] == 150
     began = time.monotonic()

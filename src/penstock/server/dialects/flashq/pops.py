@@ -190,3 +190,7 @@ class Extend(Settle, tag="EXTEND", gc=False, kw_only=True):
             refused=shown_all(reply.refused),
             reqId=self.reqId,
         )
+
+
+class Heartbeat(Extend, tag="HEARTBEAT", gc=False, kw_only=True):
+    """An extend that a worker sends to say that it is still there."""

@@ -36,7 +36,6 @@ COMMANDS_LATER = frozenset(
         "GETLOGS",
         "GETPROGRESS",
         "GETRESULT",
-        "HEARTBEAT",
         "KVDEL",
         "KVEXISTS",
         "KVEXPIRE",

@@ -18,6 +18,7 @@ from penstock.server.dialects.flashq.pops import (
     AckBatch,
     Extend,
     Fail,
+    Heartbeat,
     Pull,
     PullBatch,
 )
@@ -47,6 +48,7 @@ AnyRequest = (
     | AckBatch
     | Fail
     | Extend
+    | Heartbeat
     | Cancel
     | Promote
     | MoveToDelayed
