@@ -351,6 +351,7 @@ def pack_runs(runs: Iterable[Run], created_at: int) -> Packed:
 def pack_sets(sets: Sequence[Attributes]) -> bytes:
     """Sets of attributes, each of which can be read without the others: where each begins, their end, they.
 
+    >>> from penstock.core.model import count_sets, set_at
     >>> packed = pack_sets([PLAIN, Attributes(priority=3)])
     >>> count_sets(packed), set_at(packed, 1).priority
     (2, 3)
