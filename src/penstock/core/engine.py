@@ -66,9 +66,9 @@ from penstock.core.leased import Range, meant, ranges
 from penstock.core.limits import Limits, check_name, check_queue_name, check_range
 from penstock.core.load import load_queue
 from penstock.core.merge import Joined, Merge
-from penstock.core.model import FSYNC, MEMORY, Attributes, Lease, Queue, QueueOptions, Segment
+from penstock.core.model import FSYNC, Attributes, Lease, Queue, QueueOptions, Segment
 from penstock.core.numbers import numbers_needed
-from penstock.core.options import check_options
+from penstock.core.options import check_options, set_options
 from penstock.core.order import check_ordered
 from penstock.core.pop import available, check_group, check_pop, new_group, pop
 from penstock.core.push import check_partitions, check_payloads, push, reached
@@ -484,8 +484,7 @@ class Engine:
         if known is None:
             self._check_new(command.tenant, command.queue)
         queue = self._made(command.tenant, command.queue)
-        queue.options = replace(queue.options, **changes)
-        queue.stored = queue.options.durability != MEMORY
+        set_options(queue, replace(queue.options, **changes))
         self.shards[queue.shard].touch_queue(queue)
         return look.describe(queue, now)
 

@@ -9,14 +9,8 @@ from itertools import islice
 from penstock.core import log as logs
 from penstock.core.agenda import NEVER
 from penstock.core.endings import fresh, fresh_count, settle_as, skip
-from penstock.core.model import EVICTED, Queue, Track
+from penstock.core.model import EVICTED, Track
 from penstock.core.shard import Shard
-
-
-def is_gated(queue: Queue) -> bool:
-    """Whether waiting messages of a queue are not simply delivered."""
-    options = queue.options
-    return bool(options.delayed_processing_ms or options.window_buffer_ms or options.max_wait_ms)
 
 
 def is_withheld(track: Track, now: int) -> bool:

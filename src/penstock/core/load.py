@@ -18,7 +18,6 @@ from penstock.core.endings import count_unplanned, fresh_count
 from penstock.core.errors import Damaged
 from penstock.core.model import (
     IN_LINE,
-    MEMORY,
     OUTCOMES,
     Dead,
     Group,
@@ -31,6 +30,7 @@ from penstock.core.model import (
     Track,
     count_sets,
 )
+from penstock.core.options import set_options
 from penstock.core.records import PackedCursor, PackedPartition, Record
 from penstock.core.schedule import Schedule
 from penstock.core.shard import MERGE_AT, Place, Shard, hold, list_ready, new_partition, new_track
@@ -121,9 +121,8 @@ def _decode(queue: Queue, found: Found, key: bytes, value: bytes) -> None:
             found.partitions[partition] = records.unpack_partition(value)
         case b"q":
             packed = records.unpack_queue(value)
-            queue.groups_made, queue.options = packed.groups_made, packed.options
-            queue.paused_until = packed.paused_until
-            queue.stored = queue.options.durability != MEMORY
+            queue.groups_made, queue.paused_until = packed.groups_made, packed.paused_until
+            set_options(queue, packed.options)
         case b"v":
             group, partition, run = records.unpack_scheduled(key, value)
             _counted(run.count)

@@ -432,6 +432,10 @@ class Queue(Struct, eq=False, kw_only=True):
     """Nothing is delivered before; ``NEVER`` until it is resumed."""
     stored: bool = True
     """*memory* Whether its content is kept in the store: not if its durability is memory."""
+    gated: bool = False
+    """*memory* Whether its options hold messages back, or evict them."""
+    ordered: bool = False
+    """*memory* Whether its options ask for strict order."""
     sweep_at: int = 0
     """*memory* When the next sweep is due; 0 when none is."""
     dirty: bool = False

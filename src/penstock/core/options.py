@@ -3,7 +3,18 @@
 from penstock.core.commands import Configure
 from penstock.core.errors import Conflict, Invalid
 from penstock.core.limits import DELAY_MS_MAX, Limits, check_range
-from penstock.core.model import BY_MESSAGE, BY_PARTITION, FAIL, FSYNC, MEMORY, OS, REQUEUE, Backoff, Queue
+from penstock.core.model import (
+    BY_MESSAGE,
+    BY_PARTITION,
+    FAIL,
+    FSYNC,
+    MEMORY,
+    OS,
+    REQUEUE,
+    Backoff,
+    Queue,
+    QueueOptions,
+)
 from penstock.core.order import check_change
 from penstock.core.retry import ATTEMPTS_MAX, check_backoff
 
@@ -47,6 +58,14 @@ def check_options(limits: Limits, queue: Queue | None, command: Configure) -> di
         check_level(queue, command.durability)
         changes["durability"] = command.durability
     return changes
+
+
+def set_options(queue: Queue, options: QueueOptions) -> None:
+    """Give a queue its options, and what follows from them."""
+    queue.options = options
+    queue.stored = options.durability != MEMORY
+    queue.ordered = options.ordering == BY_PARTITION
+    queue.gated = bool(options.delayed_processing_ms or options.window_buffer_ms or options.max_wait_ms)
 
 
 def check_level(queue: Queue | None, durability: str) -> None:

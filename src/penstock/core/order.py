@@ -7,17 +7,13 @@ partition waits for it.
 from penstock.core.endings import fresh
 from penstock.core.errors import Conflict, Invalid
 from penstock.core.gates import is_withheld, old_enough
-from penstock.core.model import BY_PARTITION, Attributes, Queue, Track
+from penstock.core.model import Attributes, Queue, Track
 from penstock.core.schedule import Scheduled
-
-
-def is_ordered(queue: Queue | None) -> bool:
-    return queue is not None and queue.options.ordering == BY_PARTITION
 
 
 def check_ordered(queue: Queue | None, attributes: Attributes) -> None:
     """Raise unless a queue may have messages with these attributes."""
-    if is_ordered(queue) and (attributes.priority or attributes.lifo):
+    if queue is not None and queue.ordered and (attributes.priority or attributes.lifo):
         field = "priority" if attributes.priority else "lifo"
         raise Invalid(field, "left out: the queue is ordered by partition; another queue can have it")
 

@@ -20,7 +20,6 @@ from penstock.core.endings import (
     skip,
 )
 from penstock.core.errors import Busy, Invalid
-from penstock.core.gates import is_gated
 from penstock.core.ids import OFFSET_BITS, lease_token
 from penstock.core.limits import Limits, check_name, check_range
 from penstock.core.model import (
@@ -98,8 +97,8 @@ def pop(shard: Shard, queue: Queue, group: Group, command: Pop, now: int) -> Pop
         now,
         {},
         [],
-        is_gated(queue),
-        order.is_ordered(queue),
+        queue.gated,
+        queue.ordered,
     )
     if command.partition is None:
         taking.take_in_turn()
@@ -181,10 +180,10 @@ def available(group: Group, queue: Queue, command: Pop, now: int) -> int:
         tracks = [group.tracks[key] for key in {key for _, _, key in group.ready}]
     found = 0
     for track in tracks:
-        if order.is_ordered(queue):
+        if queue.ordered:
             found += order.deliverable(track, command.min_count, now)
             continue
-        if is_gated(queue):
+        if queue.gated:
             found += _open_count(track, command.min_count, now)
             continue
         found += fresh_count(track)
@@ -266,8 +265,9 @@ class _Taking(Struct, eq=False):
         if self.gated:
             return self._open_level(track)
         level = track.schedule.ready_level(self.now) if track.schedule.messages else None
-        if (level is None or level > IN_LINE) and fresh_count(track) > 0:
-            return IN_LINE
+        if level is None or level > IN_LINE:
+            # The fresh ones, counted here because every pop comes by.
+            return IN_LINE if track.partition.log.end - track.cursor > track.aside else level
         return level
 
     def _open_level(self, track: Track) -> int | None:
@@ -336,7 +336,9 @@ class _Taking(Struct, eq=False):
         _, created_at, attributes = segment.run_at(run.first - segment.base)
         shard.unschedule(track, run)
         end = run.first + run.count
-        alive = self._alive(partition.log, attributes, run.first, end)
+        alive = run.first
+        if attributes.ttl_ms:
+            alive = self._alive(partition.log, attributes, run.first, end)
         max_wait_ms = self.queue.options.max_wait_ms
         if max_wait_ms and run.due_at + max_wait_ms < self.now:
             self._end(track, run.first, end, EVICTED)
@@ -363,8 +365,6 @@ class _Taking(Struct, eq=False):
 
     def _alive(self, log: Log, attributes: Attributes, first: int, end: int) -> int:
         """The first offset of [first, end) whose time to live is not over; ``end`` if there is none."""
-        if not attributes.ttl_ms:
-            return first
         return max(first, min(logs.offset_at(log, self.now - attributes.ttl_ms + 1), end))
 
     def _end(self, track: Track, first: int, end: int, outcome: int) -> None:
@@ -401,9 +401,11 @@ class _Taking(Struct, eq=False):
                     continue
             if track.skips:
                 end = min(end, track.skips.head()[0])
-            end = min(end, limit)
-            alive = self._alive(log, attributes, cursor, end)
-            outcome = EXPIRED
+            if end > limit:
+                end = limit
+            alive, outcome = cursor, EXPIRED
+            if attributes.ttl_ms:
+                alive = self._alive(log, attributes, cursor, end)
             if alive == cursor < evicted:
                 alive, outcome = min(evicted, end), EVICTED
             if alive > cursor:

@@ -30,7 +30,6 @@ from penstock.core.model import (
     LeaseRun,
     Track,
 )
-from penstock.core.order import is_ordered
 from penstock.core.schedule import Scheduled
 from penstock.core.shard import Shard, hold_run, list_ready
 
@@ -120,7 +119,7 @@ def _with_followers(by_run: ByRun) -> ByRun:
     """What goes back with messages of a lease: in a queue in strict order, also all that comes after them."""
     lowest: dict[tuple[int, int], Found] = {}
     for (name, partition, _), parts in by_run.items():
-        if is_ordered(parts[0].lease.queue):
+        if parts[0].lease.queue.ordered:
             first = lowest.get((name, partition))
             if first is None or parts[0].offset < first.offset:
                 lowest[name, partition] = parts[0]
@@ -233,17 +232,17 @@ def _end(shard: Shard, lease: Lease) -> int:
         left += _let_go(tracks[run.partition], run, name)
     lease.ended = True
     shard.touch_lease(lease)
-    _free(shard, lease, lease.runs.values())
+    if lease.queue.ordered:
+        _free(shard, lease, lease.runs.values())
     return left
 
 
 def _free(shard: Shard, lease: Lease, runs: Iterable[LeaseRun]) -> None:
     """In strict order, what comes after a lease may be delivered once it is over."""
-    if is_ordered(lease.queue):
-        for track in (lease.group.tracks[run.partition] for run in runs):
-            if not track.leased:
-                list_ready(track)
-                shard.woken[lease.queue, lease.group.name, track.partition.name] = None
+    for track in (lease.group.tracks[run.partition] for run in runs):
+        if not track.leased:
+            list_ready(track)
+            shard.woken[lease.queue, lease.group.name, track.partition.name] = None
 
 
 def _let_go(track: Track, run: LeaseRun, name: int) -> int:
@@ -273,7 +272,8 @@ def _drop_runs(shard: Shard, lease: Lease, gone: list[LeaseRun]) -> None:
     if next(iter(runs.values())).expires_at != lease.due_at:
         _set_due(shard, lease)
     shard.touch_lease(lease)
-    _free(shard, lease, gone)
+    if lease.queue.ordered:
+        _free(shard, lease, gone)
 
 
 def _set_due(shard: Shard, lease: Lease) -> None:
@@ -349,9 +349,9 @@ def _give_back(shard: Shard, lease: Lease, runs: list[LeaseRun], how: How) -> in
 def _all_back(shard: Shard, found: list[Found], how: How) -> None:
     """Put messages that were taken out of their leases back. In strict order only the first of them fails."""
     failed: set[tuple[int, int]] = set()
-    for each in sorted(found, key=_offset) if found and is_ordered(found[0].lease.queue) else found:
+    for each in sorted(found, key=_offset) if found and found[0].lease.queue.ordered else found:
         lease, run, offset, length = each.lease, each.run, each.offset, each.length
-        if isinstance(how, _Failed) and is_ordered(lease.queue):
+        if isinstance(how, _Failed) and lease.queue.ordered:
             if (lease.name, run.partition) not in failed:
                 failed.add((lease.name, run.partition))
                 _come_back(shard, lease, run, offset, 1, how)

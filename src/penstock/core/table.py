@@ -34,7 +34,7 @@ class Table:
         self._types = types
         self._chunks: list[list[array[int]]] = []
         """Columns of each chunk; no chunk is empty."""
-        self._lasts: list[tuple[int, int]] = []
+        self._lasts: list[Row] = []
         """The first two columns of the last row of each."""
         self.size = 0
         """Rows in it."""
@@ -91,9 +91,10 @@ class Table:
         return whole + sum(self._chunks[at][column][:place])
 
     def add(self, row: Row) -> None:
-        key = row[0], row[1]
+        key = row[:2]
         self.size += 1
-        if not self._lasts or key > self._lasts[-1]:
+        lasts = self._lasts
+        if not lasts or key > lasts[-1]:
             self._append(row, key)
             return
         at, place = self._find(*key)
@@ -108,10 +109,17 @@ class Table:
                 del column[half:]
             self._lasts.insert(at, (columns[0][-1], columns[1][-1]))
 
-    def _append(self, row: Row, key: tuple[int, int]) -> None:
-        if self._chunks and len(self._chunks[-1][0]) < CHUNK:
-            for column, value in zip(self._chunks[-1], row, strict=True):
-                column.append(value)
+    def _append(self, row: Row, key: Row) -> None:
+        columns = self._chunks[-1] if self._chunks else None
+        if columns is not None and len(columns[0]) < CHUNK:
+            if len(columns) == 3:  # what schedules have: no loop
+                one, two, three = columns
+                one.append(row[0])
+                two.append(row[1])
+                three.append(row[2])
+            else:
+                for column, value in zip(columns, row, strict=True):
+                    column.append(value)
             self._lasts[-1] = key
         else:
             self._chunks.append([array(kind, (value,)) for kind, value in zip(self._types, row, strict=True)])
