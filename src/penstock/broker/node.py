@@ -92,8 +92,8 @@ class Node:
         self._forming: list[Answer] = []
         self._again: list[tuple[Asker, Ticket, Pop]] = []
         """Pops that have not looked at everything yet: asked again after the commit."""
-        self._going_on: set[int] = set()
-        """Numbers of waiting pops that will look further."""
+        self._going_on: dict[int, None] = {}
+        """Numbers of waiting pops of which the same is true."""
         self._flush_planned = False
         self._broken: str | None = None
         """Why the state can't be trusted; every question gets ``busy`` until it is loaded again."""
@@ -222,23 +222,22 @@ class Node:
         if type(reply) is not Popped or reply.deliveries:
             self._waiters.remove(waiter)
             self._forming.append((waiter.asker, waiter.ticket, reply))
-        elif reply.again and waiter.number not in self._going_on:
-            self._going_on.add(waiter.number)
-            self._loop.call_soon(self._go_on, waiter.number)
-
-    def _go_on(self, number: int) -> None:
-        """Let a waiting pop look further."""
-        self._going_on.discard(number)
-        waiter = self._waiters.get(number)
-        if waiter is not None and self._broken is None:
-            self._try_again(waiter)
+        elif reply.again:
+            self._going_on[waiter.number] = None
             self._plan_flush()
 
     def _ask_again(self) -> None:
         """Let pops that have not looked at everything yet look further."""
+        going_on, self._going_on = self._going_on, {}
+        for number in going_on:
+            waiter = self._waiters.get(number)
+            if waiter is not None and self._broken is None:
+                self._try_again(waiter)
         again, self._again = self._again, []
         for asker, ticket, command in again:
             self.ask(asker, ticket, command)
+        if going_on:
+            self._plan_flush()
 
     # Time.
 
@@ -370,7 +369,7 @@ class Node:
             askers[asker] = None
         for asker in askers:
             asker.flush()
-        if self._again:
+        if self._again or self._going_on:
             self._loop.call_soon(self._ask_again)
         if self._settled is not None and not self._settled.done():
             self._settled.set_result(None)
