@@ -226,6 +226,8 @@ class _Taking(Struct, eq=False):
     """Whether the queue holds messages back, or evicts them."""
     ordered: bool
     """Whether each partition is delivered in strict order."""
+    due_level: int | None = None
+    """The level at which the track that was last looked at has something due."""
     passes: int = PASSES_MAX
     """Expired and evicted runs it may still pass."""
 
@@ -265,6 +267,7 @@ class _Taking(Struct, eq=False):
         if self.gated:
             return self._open_level(track)
         level = track.schedule.ready_level(self.now) if track.schedule.messages else None
+        self.due_level = level
         if level is None or level > IN_LINE:
             # The fresh ones, counted here because every pop comes by.
             return IN_LINE if track.partition.log.end - track.cursor > track.aside else level
@@ -274,7 +277,7 @@ class _Taking(Struct, eq=False):
         """The same in a queue that holds messages back: it says when to look again."""
         level = None
         if not gates.is_withheld(track, self.now):
-            level = track.schedule.ready_level(self.now)
+            level = self.due_level = track.schedule.ready_level(self.now)
             if (level is None or level > IN_LINE) and gates.has_open(track, self.now):
                 level = IN_LINE
             if self.ordered and level is not None:
@@ -295,7 +298,7 @@ class _Taking(Struct, eq=False):
         schedule = track.schedule
         if self.ordered:
             self._take_ordered(track)
-        elif schedule.messages:
+        elif self.due_level == level:
             while self.left and self.passes > 0 and (run := schedule.due(level, self.now)) is not None:
                 self._take_scheduled(track, run)
                 if len(self.runs) >= RUNS_MAX:
