@@ -5,8 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from penstock.core import commands as c
-from penstock.core.errors import Conflict, Invalid, NotFound
-from penstock.core.limits import DELAY_MS_MAX, PRIORITY_MAX
+from penstock.core.cancel import SCATTERED_MAX
+from penstock.core.errors import Busy, Conflict, Invalid, NotFound
+from penstock.core.limits import DELAY_MS_MAX, PRIORITY_MAX, Limits
 from penstock.core.pop import PLANS_MAX
 from penstock.core.shard import SWEEP_MS
 from tests.core.harness import NOW, Core
@@ -472,3 +473,27 @@ def test_what_was_cancelled_among_many_is_not_counted_after_a_restart() -> None:
     core.pop()
     core.restart()
     assert core.counts() == c.Counts(cancelled=PLANS_MAX + 500)
+
+
+def test_a_move_over_several_shards_is_refused_before_it_changed_any() -> None:
+    core = Core(Limits(groups_max=2))
+    messages = {name: core.push(b"1", queue=name) for name in "abcdef"}
+    shards = {name: core.engine.queues["default", name].shard for name in messages}
+    full = next(name for name in messages if shards[name] != shards["a"])
+    for group in ("one", "two"):
+        core.pop(queue=full, group=group)
+    core.commit()
+    for ids in ([messages["a"], messages[full]], [messages[full], messages["a"]]):
+        with pytest.raises(Busy):
+            move(core, *ids, priority=5)
+        assert core.engine.seal(core.now) == []
+
+
+def test_ids_that_lie_too_scattered_are_refused() -> None:
+    core = Core()
+    first = core.push(*[b"1"] * (2 * SCATTERED_MAX + 2))
+    core.commit()
+    with pytest.raises(Invalid, match="several commands"):
+        core.cancel(*range(first, first + 2 * SCATTERED_MAX + 2, 2))
+    assert core.engine.seal(core.now) == []
+    assert core.cancel(*range(first, first + 2 * SCATTERED_MAX + 2)).count == 2 * SCATTERED_MAX + 2

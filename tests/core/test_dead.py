@@ -263,3 +263,21 @@ def test_a_page_that_can_not_be_is_refused(count: int, skip: int) -> None:
     core = Core()
     kill(core, b"1")
     refuse(core, c.ListDead("default", "q", count=count, skip=skip), Invalid)
+
+
+def test_an_id_past_the_end_of_a_number_that_was_left_is_no_dead_letter() -> None:
+    core = Core()
+    core.configure(max_attempts=1)
+    first = core.push(*numbers(10))
+    queue = core.engine.queues["default", "q"]
+    core.engine.shards[queue.shard].renumber(queue, queue.partitions["default"])
+    core.push(*numbers(10))
+    core.nack(core.pop(20).lease)
+    core.commit()
+    for command in (requeue, purge):
+        with pytest.raises(NotFound):
+            command(core, [first + 15])
+    with pytest.raises(NotFound):
+        purge(core, [first + 15], dry_run=True)
+    assert core.engine.seal(core.now) == []
+    assert requeue(core, [first + 9, first + 15]) == c.Buried(1, 19, [first + 15])

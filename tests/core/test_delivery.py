@@ -445,3 +445,24 @@ def test_attributes_at_their_limits_are_kept_over_a_restart(attributes: Attribut
     assert [run.attributes for run in segment.runs] == [attributes]
     core.wait(attributes.delay_ms)
     assert core.popped() == [b"1"]
+
+
+# What is over leaves nothing behind.
+
+
+@pytest.mark.parametrize("how", ["cancelled", "acked"])
+def test_a_thousand_priorities_that_came_and_went_leave_nothing_behind(how: str) -> None:
+    core = Core()
+    core.pop()
+    for number in range(1_000):
+        message = core.push(b"1", priority=number, delay_ms=5 if how == "cancelled" else 0)
+        if how == "cancelled":
+            core.cancel(message)
+        else:
+            core.ack(core.pop().lease)
+    group = core.engine.queues["default", "q"].groups["default"]
+    (track,) = group.tracks.values()
+    schedule = track.schedule
+    assert len(schedule) == schedule.messages == 0
+    heaps = len(schedule._future) + len(schedule._later) + len(schedule._ready) + len(group.ready)
+    assert heaps + len(schedule._ready_levels) < 300

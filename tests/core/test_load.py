@@ -258,3 +258,21 @@ def test_whatever_becomes_of_one_record_the_other_queues_are_loaded(seed: int) -
             assert set(core.engine.damaged) <= {("default", "bad")}
             found = core.ask(c.Describe("default", "good"), c.QueueFound)
             assert [each.counts.waiting for each in found.groups] == [11, 14, 13]
+
+
+@pytest.mark.parametrize("level", [1 << 40, -(1 << 40)])
+def test_a_number_that_fits_no_column_is_damage(level: int) -> None:
+    core = two_queues()
+    key = of_kind(core, b"v")[0]
+    change(core, key, msgspec.msgpack.encode((1, 0, 0, "", level)))
+    assert why(core)
+    check_good(core)
+
+
+def test_a_header_whose_counts_are_wrong_is_damage() -> None:
+    core = two_queues()
+    headers = [key for key in of_kind(core, b"h") if len(msgspec.msgpack.decode(stored(core)[key])) > 5]
+    fields = msgspec.msgpack.decode(stored(core)[headers[0]])
+    change(core, headers[0], msgspec.msgpack.encode([*fields[:-1], fields[-1] + 1]))
+    assert "attributes" in why(core)
+    check_good(core)

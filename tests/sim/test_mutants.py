@@ -134,8 +134,8 @@ MUTANTS: dict[str, Planted] = {
     ),
     "what is fresh goes before what has a priority": (
         pop._Taking._level,
-        "(level is None or level > IN_LINE) and fresh_count(track)",
-        "fresh_count(track)",
+        "if level is None or level > IN_LINE:",
+        "if True:",
     ),
     "a retry loses its priority": (
         settle._come_back,
