@@ -85,8 +85,11 @@ def test_a_partition_comes_when_no_more_comes(client: Raw, queue: str) -> None:
 
 def test_what_waits_too_long_is_evicted(client: Raw, queue: str) -> None:
     configure(client, queue, max_wait_ms=1)
+    assert client.ask({"cmd": "PULL", "queue": queue, "timeout": 0})["job"] is None
     message = push(client, queue, 1)
-    time.sleep(0.01)
+    deadline = time.monotonic() + 20
+    while state(client, message)["state"] == "waiting":
+        assert time.monotonic() < deadline
     assert client.ask({"cmd": "PULL", "queue": queue, "timeout": 0})["job"] is None
     assert state(client, message)["state"] == "evicted"
     assert client.ask({"cmd": "GETJOBCOUNTS", "queue": queue})["evicted"] == 1

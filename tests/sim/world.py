@@ -13,7 +13,6 @@ from penstock.core import merge as merges
 from penstock.core import records
 from penstock.core.agenda import NEVER
 from penstock.core.directory import META_SHARD
-from penstock.core.endings import fresh_count
 from penstock.core.engine import Engine
 from penstock.core.errors import Conflict, NotFound
 from penstock.core.ids import OFFSET_BITS, parse_lease
@@ -22,7 +21,17 @@ from penstock.core.limits import Limits
 from penstock.core.log import Piece
 from penstock.core.look import counts
 from penstock.core.merge import Joined, Merge
-from penstock.core.model import OUTCOMES, PLAIN, Attributes, Group, Log, Partition, Queue, Segment
+from penstock.core.model import (
+    OUTCOMES,
+    PLAIN,
+    Attributes,
+    Group,
+    Log,
+    Partition,
+    Queue,
+    Segment,
+    fresh_count,
+)
 from penstock.core.numbers import number_of
 from penstock.core.schedule import NO_PAST, Schedule, Scheduled
 from penstock.core.shard import Shard

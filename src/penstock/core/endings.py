@@ -84,11 +84,6 @@ def outside(table: Table, first: int, end: int) -> Iterator[Span]:
         yield first, end
 
 
-def fresh_count(track: Track) -> int:
-    """Messages that are fresh."""
-    return track.partition.log.end - track.cursor - track.aside
-
-
 def fresh(track: Track, first: int, end: int) -> Iterator[Span]:
     """The parts of [first, end) that are fresh."""
     for stretch in logs.stretches(track.partition.log, max(first, track.cursor), end):

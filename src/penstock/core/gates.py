@@ -8,8 +8,8 @@ from itertools import islice
 
 from penstock.core import log as logs
 from penstock.core.agenda import NEVER
-from penstock.core.endings import fresh, fresh_count, settle_as, skip
-from penstock.core.model import EVICTED, Track
+from penstock.core.endings import fresh, settle_as, skip
+from penstock.core.model import EVICTED, Track, fresh_count
 from penstock.core.shard import Shard
 
 

@@ -14,7 +14,7 @@ from msgspec import MsgspecError, Struct
 from penstock.core import log as logs
 from penstock.core import records
 from penstock.core.agenda import NEVER
-from penstock.core.endings import count_unplanned, fresh_count
+from penstock.core.endings import count_unplanned
 from penstock.core.errors import Damaged
 from penstock.core.model import (
     IN_LINE,
@@ -29,6 +29,7 @@ from penstock.core.model import (
     Segment,
     Track,
     count_sets,
+    fresh_count,
 )
 from penstock.core.options import set_options
 from penstock.core.records import PackedCursor, PackedPartition, Record

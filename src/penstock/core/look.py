@@ -35,7 +35,7 @@ from penstock.core.commands import (
     State,
     StateFound,
 )
-from penstock.core.endings import dead_over, fresh, fresh_count, outcome_at, outside
+from penstock.core.endings import dead_over, fresh, outcome_at, outside
 from penstock.core.errors import Invalid, NotFound
 from penstock.core.ids import OFFSET_BITS, OFFSET_MASK, address
 from penstock.core.leased import Range, leased_runs, meant
@@ -54,6 +54,7 @@ from penstock.core.model import (
     Queue,
     Segment,
     Track,
+    fresh_count,
     priority_of,
 )
 from penstock.core.numbers import number_of

@@ -363,6 +363,11 @@ class Track(Struct, eq=False, kw_only=True):
     """*memory* Changed since the last seal."""
 
 
+def fresh_count(track: Track) -> int:
+    """Messages that are fresh."""
+    return track.partition.log.end - track.cursor - track.aside
+
+
 class Group(Struct, eq=False, kw_only=True):
     """A reader of the whole queue, independent of every other group."""
 

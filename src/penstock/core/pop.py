@@ -12,7 +12,6 @@ from penstock.core.commands import Delivery, Pop, Popped
 from penstock.core.endings import (
     count_unplanned,
     fresh,
-    fresh_count,
     pass_over,
     pass_skips,
     plan,
@@ -37,6 +36,7 @@ from penstock.core.model import (
     Queue,
     Segment,
     Track,
+    fresh_count,
     priority_of,
 )
 from penstock.core.numbers import number_of

@@ -27,6 +27,7 @@ from penstock.core.model import (
     Queue,
     Segment,
     Track,
+    fresh_count,
 )
 from penstock.core.records import Commit, Record
 from penstock.core.schedule import Schedule, Scheduled
@@ -336,8 +337,7 @@ class Shard:
             for track in tracks:
                 level = track.schedule.ready_level(now)
                 self.look_at(track, track.schedule.next_due_at(now))
-                waiting = track.partition.log.end - track.cursor - track.aside
-                if level is not None or waiting:
+                if level is not None or fresh_count(track):
                     # What its queue held back may go now, too: a pop will find out.
                     list_ready(track, IN_LINE if level is None else level)
                     self.touch()

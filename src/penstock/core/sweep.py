@@ -9,9 +9,9 @@ from heapq import heapify, heappop, heapreplace
 
 from penstock.core import log as logs
 from penstock.core import records
-from penstock.core.endings import fresh_count, trim_track
+from penstock.core.endings import trim_track
 from penstock.core.gates import evict
-from penstock.core.model import Mark, Partition, Queue, Segment
+from penstock.core.model import Mark, Partition, Queue, Segment, fresh_count
 from penstock.core.shard import Shard
 
 RANGE_MIN = 64
