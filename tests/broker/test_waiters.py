@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from penstock.broker.waiters import Asker, Waiter, Waiters
 from penstock.core.commands import Pop
-from penstock.core.engine import new_queue
+from penstock.core.domain import new_queue
 from penstock.core.model import DEFAULT
 from tests.broker.loop import Recorder, pop
 

@@ -1,0 +1,115 @@
+"""Every shard a node owns, and the directory that leads to them: what commands find their way in."""
+
+from penstock.core import settle
+from penstock.core.commands import Settle
+from penstock.core.directory import Directory
+from penstock.core.errors import Conflict, Damaged, NotFound
+from penstock.core.ids import OFFSET_BITS, parse_lease
+from penstock.core.leased import Range, ranges
+from penstock.core.limits import Limits, check_queue_name
+from penstock.core.model import FSYNC, Lease, Queue, QueueOptions
+from penstock.core.push import check_partitions
+from penstock.core.shard import Alarm, Shard
+
+
+class Domain:
+    """The queues of a node."""
+
+    def __init__(self, limits: Limits, directory: Directory, shards: int) -> None:
+        self.limits = limits
+        self.directory = directory
+        self.changed: list[Shard] = []
+        self.alarm = Alarm()
+        self.shards = [Shard(number, shards, 0, limits, self.changed, self.alarm) for number in range(shards)]
+        self.queues: dict[tuple[str, str], Queue] = {}
+        """By tenant and name."""
+        self.damaged: dict[tuple[str, str], str] = {}
+        """Queues whose records could not be read, and why: every command for one is refused."""
+        self.reach = FSYNC
+        """What a commit can survive at best: the store's durability."""
+        self.wants_sync = False
+        """Whether the next seal has to ask for a sync, whatever is in it."""
+        self.now = 0
+
+    # Finding and making queues.
+
+    def known(self, tenant: str, name: str) -> Queue:
+        queue = self.queues.get((tenant, name))
+        if queue is None:
+            check_queue_name(name)
+            self._check_damage(tenant, name)
+            raise NotFound(f"there is no queue {name}")
+        return queue
+
+    def check_new(self, tenant: str, name: str) -> None:
+        """Raise unless a queue of that name could be made now."""
+        self._check_damage(tenant, name)
+        self.directory.check_new(tenant, name)
+
+    def _check_damage(self, tenant: str, name: str) -> None:
+        why = self.damaged.get((tenant, name))
+        if why is not None:
+            raise Damaged(f"queue {name} can't be read: {why}; stop the server and run penstock verify")
+
+    def made(self, tenant: str, name: str) -> Queue:
+        """The queue; made if it is missing. Its name was checked."""
+        queue = self.queues.get((tenant, name))
+        if queue is None:
+            prefix, shard = self.directory.create(tenant, name)
+            queue = new_queue(tenant, name, prefix, shard)
+            self.queues[tenant, name] = queue
+            self.shards[shard].add_queue(queue)
+        return queue
+
+    def check_room(
+        self, tenant: str, name: str, queue: Queue | None, partitions: set[str], numbers: int
+    ) -> None:
+        """Raise unless a push may make what it needs: the queue, partitions of it, numbers for them."""
+        if queue is None:
+            self.check_new(tenant, name)
+        check_partitions(self.limits, queue, partitions)
+        shard = self.directory.next_shard(tenant) if queue is None else queue.shard
+        if numbers:
+            self.shards[shard].check_numbers(numbers)
+
+    def shards_of(self, ids: list[int]) -> list[tuple[Shard, list[Range]]]:
+        """Ids by the shard they lead to."""
+        count = len(self.shards)
+        by_shard: dict[int, list[Range]] = {}
+        for each in ranges(ids):
+            by_shard.setdefault((each.first >> OFFSET_BITS) % count, []).append(each)
+        return [(self.shards[number], theirs) for number, theirs in by_shard.items()]
+
+    def leased(self, command: Settle) -> tuple[Shard, Lease]:
+        """The live lease a command names, and its shard."""
+        assert command.lease is not None
+        number, name = parse_lease(command.lease)
+        if number >= len(self.shards):
+            raise Conflict(settle.NOT_LIVE)
+        shard = self.shards[number]
+        return shard, settle.live_lease(shard, command.tenant, name, command.group)
+
+    def by_shard(self, command: Settle) -> list[tuple[Shard, Lease | None, list[Range]]]:
+        """The ids a command names, by shard, with the lease it names along."""
+        assert command.ids is not None
+        if command.lease is not None:
+            return [(*self.leased(command), ranges(command.ids))]
+        return [(shard, None, theirs) for shard, theirs in self.shards_of(command.ids)]
+
+    def of_tenant(self, tenant: str) -> list[Queue]:
+        known = self.directory.tenants.get(tenant)
+        found = (self.queues.get((tenant, name)) for name in sorted(known.queues if known else ()))
+        return [queue for queue in found if queue is not None]
+
+
+def new_queue(tenant: str, name: str, prefix: bytes, shard: int) -> Queue:
+    """A queue that knows only its name."""
+    return Queue(
+        tenant=tenant,
+        name=name,
+        prefix=prefix,
+        shard=shard,
+        options=QueueOptions(),
+        partitions={},
+        groups={},
+    )

@@ -1,0 +1,324 @@
+"""What each command does: check all, then change.
+
+A handler takes the domain, a command and the time, and gives the reply. It raises before its first change, or
+not at all.
+"""
+
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from penstock.core import cancel, dead, look, settle
+from penstock.core.agenda import NEVER
+from penstock.core.commands import (
+    Ack,
+    Buried,
+    Cancel,
+    Configure,
+    Counts,
+    DeadFound,
+    Describe,
+    Extend,
+    Extended,
+    GroupCounts,
+    ListDead,
+    ListQueues,
+    Log,
+    Move,
+    Nack,
+    Offsets,
+    OffsetsFound,
+    Pause,
+    Paused,
+    Pop,
+    Popped,
+    Purge,
+    Push,
+    Pushed,
+    PushMany,
+    QueueFound,
+    QueuesFound,
+    Read,
+    Reply,
+    Requeue,
+    Resume,
+    Settle,
+    Settled,
+    Show,
+    ShownAll,
+    State,
+    StateFound,
+    Stats,
+    StatsFound,
+)
+from penstock.core.domain import Domain
+from penstock.core.errors import Conflict, Invalid
+from penstock.core.ids import OFFSET_BITS, parse_lease
+from penstock.core.leased import Range, meant
+from penstock.core.limits import check_name, check_range
+from penstock.core.model import Attributes, Queue
+from penstock.core.numbers import numbers_needed
+from penstock.core.options import check_options, set_options
+from penstock.core.order import check_ordered
+from penstock.core.pop import check_group, check_pop, new_group, pop
+from penstock.core.push import check_payloads, push, reached
+from penstock.core.retry import check_attributes
+from penstock.core.settle import check_settle
+from penstock.core.shard import Shard
+
+
+def _push(domain: Domain, command: Push, now: int) -> Pushed:
+    payloads = command.payloads
+    lengths = check_payloads(domain.limits, payloads)
+    attributes = check_attributes(domain.limits, command.attributes)
+    queue = domain.queues.get((command.tenant, command.queue))
+    check_ordered(queue, attributes)
+    durability = reached(queue, command.durability, domain.reach)
+    partition = queue.partitions.get(command.partition) if queue is not None else None
+    if queue is None or partition is None:
+        domain.check_room(command.tenant, command.queue, queue, {command.partition}, 1)
+        queue = domain.made(command.tenant, command.queue)
+        partition = domain.shards[queue.shard].add_partition(queue, command.partition)
+    shard = domain.shards[queue.shard]
+    return push(shard, queue, partition, payloads, lengths, durability, attributes, now)
+
+
+def _push_many(domain: Domain, command: PushMany, now: int) -> list[Pushed]:
+    check_range("messages", sum(len(p) for _, p, _ in command.pushes), 1, domain.limits.batch_max)
+    checked = [check_payloads(domain.limits, payloads) for _, payloads, _ in command.pushes]
+    having = [check_attributes(domain.limits, attributes) for _, _, attributes in command.pushes]
+    queue = domain.queues.get((command.tenant, command.queue))
+    for attributes in having:
+        check_ordered(queue, attributes)
+    durability = reached(queue, command.durability, domain.reach)
+    names = {name for name, _, _ in command.pushes}
+    numbers = numbers_needed(queue, command.pushes)
+    domain.check_room(command.tenant, command.queue, queue, names, numbers)
+    queue = domain.made(command.tenant, command.queue)
+    shard = domain.shards[queue.shard]
+    pushed = []
+    for (name, payloads, _), lengths, attributes in zip(command.pushes, checked, having, strict=True):
+        partition = queue.partitions.get(name) or shard.add_partition(queue, name)
+        pushed.append(push(shard, queue, partition, payloads, lengths, durability, attributes, now))
+    return pushed
+
+
+def _pop(domain: Domain, command: Pop, now: int) -> Popped:
+    check_pop(domain.limits, command, now)
+    queue = domain.queues.get((command.tenant, command.queue))
+    group = queue.groups.get(command.group) if queue is not None else None
+    if queue is None or group is None:
+        if queue is None:
+            domain.check_new(command.tenant, command.queue)
+        check_group(domain.limits, queue, command.group)
+        queue = domain.made(command.tenant, command.queue)
+        group = new_group(domain.shards[queue.shard], queue, command.group, command.start, now)
+    return pop(domain.shards[queue.shard], queue, group, command, now)
+
+
+def _ack(domain: Domain, command: Ack, now: int) -> Settled:
+    check_settle(domain.limits, command)
+    if command.ids is None:
+        shard, lease = domain.leased(command)
+        return settle.ack_lease(shard, lease, now)
+    parts = [settle.ack_ids(*where, command, now) for where in domain.by_shard(command)]
+    return _together(parts, command)
+
+
+def _nack(domain: Domain, command: Nack, now: int) -> Settled:
+    check_settle(domain.limits, command)
+    if command.ids is None:
+        shard, lease = domain.leased(command)
+        return settle.nack_lease(shard, lease, command, now)
+    parts = [settle.nack_ids(*where, command, now) for where in domain.by_shard(command)]
+    return _together(parts, command)
+
+
+def _extend(domain: Domain, command: Extend, now: int) -> Extended:
+    check_settle(domain.limits, command)
+    if command.lease_ms is not None:
+        check_range("lease_ms", command.lease_ms, 1, domain.limits.lease_ms_max)
+    if command.lease is not None and _was_cancelled(domain, command):
+        return Extended(now, 0, command.ids or (), cancelled=True)
+    if command.ids is None:
+        shard, lease = domain.leased(command)
+        return settle.extend_lease(shard, lease, command.lease_ms, now)
+    parts = [settle.extend_ids(*where, command, now) for where in domain.by_shard(command)]
+    cancelled = any(part.cancelled for part in parts)
+    command.partial = command.partial or cancelled
+    together = _together([Settled(part.count, part.refused) for part in parts], command)
+    ends = min(part.expires_at for part in parts)
+    return Extended(ends if ends != NEVER else now, together.count, together.refused, cancelled)
+
+
+def _was_cancelled(domain: Domain, command: Settle) -> bool:
+    """Whether all of the lease that a command names was cancelled, not long ago."""
+    assert command.lease is not None
+    number, name = parse_lease(command.lease)
+    return number < len(domain.shards) and domain.shards[number].cancelled.get(name) == command.tenant
+
+
+def _cancel(domain: Domain, command: Cancel, now: int) -> Settled:
+    cancel.check_ids(domain.limits, command.ids)
+    if command.group is not None:
+        check_name("group", command.group)
+    by_shard = domain.shards_of(command.ids)
+    parts = [cancel.cancel(shard, command, theirs, now) for shard, theirs in by_shard]
+    otherwise = "nothing to cancel: it is settled or dead, or the group is not there; GETSTATE tells"
+    return cancel.changed(parts, command.tenant, by_shard, otherwise)
+
+
+def _move(domain: Domain, command: Move, now: int) -> Settled:
+    cancel.check_move(domain.limits, command)
+    parts: list[Settled] = []
+    by_shard = domain.shards_of(command.ids)
+    made = [(shard, theirs, _queues_of(domain, shard, command, theirs)) for shard, theirs in by_shard]
+    for shard, theirs, queues in made:
+        groups = [
+            queue.groups.get(command.group) or new_group(shard, queue, command.group, "all", now)
+            for queue in queues
+        ]
+        tracks = {key: track for group in groups for key, track in group.tracks.items()}
+        parts.append(cancel.move(shard, command, theirs, tracks, now))
+    otherwise = "nothing to move: in its state this can't be done to the message; GETSTATE tells which"
+    return cancel.changed(parts, command.tenant, by_shard, otherwise)
+
+
+def _queues_of(domain: Domain, shard: Shard, command: Move, ranges: list[Range]) -> list[Queue]:
+    """The queues in which a command has something to move, whose group may have to be made for it."""
+    found = [meant(shard, command.tenant, each) for each in ranges]
+    for each in found:
+        if each is not None and command.priority:
+            check_ordered(each.place.queue, Attributes(priority=command.priority))
+    queues = {each.place.queue.prefix: each.place.queue for each in found if each is not None}
+    missing = {prefix for prefix, queue in queues.items() if command.group not in queue.groups}
+    # For a group that is made now, everything can be moved but what was cancelled.
+    there = {
+        each.place.queue.prefix
+        for each in found
+        if each is not None and cancel.may_move(each, command.only_delayed, domain.now)
+    }
+    for prefix in there:
+        cancel.check_made(queues[prefix], command.group)
+        if prefix in missing:
+            check_group(domain.limits, queues[prefix], command.group)
+    return [queue for prefix, queue in queues.items() if prefix not in missing - there]
+
+
+def _requeue(domain: Domain, command: Requeue, now: int) -> Buried:
+    dead.check(domain.limits, command)
+    queue = domain.known(command.tenant, command.queue)
+    return dead.requeue(domain.shards[queue.shard], queue, command, now)
+
+
+def _purge(domain: Domain, command: Purge, now: int) -> Buried:
+    dead.check(domain.limits, command)
+    queue = domain.known(command.tenant, command.queue)
+    return dead.purge(domain.shards[queue.shard], queue, command, now)
+
+
+def _list_dead(domain: Domain, command: ListDead, now: int) -> DeadFound:
+    return look.list_dead(domain.limits, domain.known(command.tenant, command.queue), command)
+
+
+def _pause(domain: Domain, command: Pause, now: int) -> Paused:
+    if command.until is not None and not now < command.until < NEVER:
+        raise Invalid("until", "a time in ms that is in the future")
+    if (command.tenant, command.queue) not in domain.queues:
+        domain.check_new(command.tenant, command.queue)
+    queue = domain.made(command.tenant, command.queue)
+    domain.shards[queue.shard].pause(queue, command.until or NEVER)
+    return look.paused(queue, now)
+
+
+def _resume(domain: Domain, command: Resume, now: int) -> Paused:
+    queue = domain.known(command.tenant, command.queue)
+    domain.shards[queue.shard].end_pause(queue)
+    return look.paused(queue, now)
+
+
+def _read(domain: Domain, command: Read, now: int) -> Log:
+    domain.wants_sync = True
+    return look.read(domain.limits, domain.known(command.tenant, command.queue), command)
+
+
+def _offsets(domain: Domain, command: Offsets, now: int) -> OffsetsFound:
+    domain.wants_sync = True
+    return look.offsets(domain.known(command.tenant, command.queue), command)
+
+
+def _configure(domain: Domain, command: Configure, now: int) -> QueueFound:
+    known = domain.queues.get((command.tenant, command.queue))
+    changes = check_options(domain.limits, known, command)
+    if known is None:
+        domain.check_new(command.tenant, command.queue)
+    queue = domain.made(command.tenant, command.queue)
+    set_options(queue, replace(queue.options, **changes))
+    domain.shards[queue.shard].touch_queue(queue)
+    return look.describe(queue, now)
+
+
+def _describe(domain: Domain, command: Describe, now: int) -> QueueFound:
+    return look.describe(domain.known(command.tenant, command.queue), now)
+
+
+def _group_counts(domain: Domain, command: GroupCounts, now: int) -> Counts:
+    check_name("group", command.group)
+    queue = domain.known(command.tenant, command.queue)
+    return look.counts(queue, queue.groups.get(command.group), now)
+
+
+def _list_queues(domain: Domain, command: ListQueues, now: int) -> QueuesFound:
+    return QueuesFound([look.queue_counts(queue, now) for queue in domain.of_tenant(command.tenant)])
+
+
+def _stats(domain: Domain, command: Stats, now: int) -> StatsFound:
+    queues = domain.of_tenant(command.tenant)
+    each = [look.queue_counts(queue, now).counts for queue in queues]
+    total = Counts(*(sum(getattr(one, field) for one in each) for field in Counts.__struct_fields__))
+    return StatsFound(len(queues), total)
+
+
+def _state(domain: Domain, command: State, now: int) -> StateFound:
+    if command.id < 0:
+        raise Invalid("id", "a message id")
+    return look.state(domain.shards[(command.id >> OFFSET_BITS) % len(domain.shards)], command, now)
+
+
+def _show(domain: Domain, command: Show, now: int) -> ShownAll:
+    return look.show(domain.limits, domain.shards, command, now)
+
+
+def _together(parts: list[Settled], command: Settle) -> Settled:
+    """What several shards settled; a conflict if that is nothing and the command wants something."""
+    count = sum(part.count for part in parts)
+    if not count and not command.partial:
+        raise Conflict(settle.NOT_LEASED)
+    return Settled(count, [each for part in parts for each in part.refused])
+
+
+HANDLERS: dict[type, Callable[..., Reply]] = {
+    Push: _push,
+    PushMany: _push_many,
+    Pop: _pop,
+    Ack: _ack,
+    Nack: _nack,
+    Extend: _extend,
+    Cancel: _cancel,
+    Move: _move,
+    Requeue: _requeue,
+    Purge: _purge,
+    ListDead: _list_dead,
+    Pause: _pause,
+    Resume: _resume,
+    Read: _read,
+    Offsets: _offsets,
+    Configure: _configure,
+    Describe: _describe,
+    GroupCounts: _group_counts,
+    ListQueues: _list_queues,
+    Stats: _stats,
+    State: _state,
+    Show: _show,
+}
+"""What each command does: functions of domain, command and now."""
