@@ -20,10 +20,11 @@ from penstock.broker.committer import Bodies, Committer
 from penstock.broker.merger import Merger
 from penstock.broker.shelf import Shelf, readable
 from penstock.broker.waiters import Asker, Ticket, Waiter, Waiters
+from penstock.broker.watchers import Watchers
 from penstock.core import engine as engines
 from penstock.core import look
 from penstock.core.agenda import NEVER
-from penstock.core.commands import BackedUp, Backup, Command, Log, Pop, Popped, Reply
+from penstock.core.commands import Await, BackedUp, Backup, Command, Log, NotesFound, Pop, Popped, Reply
 from penstock.core.directory import META_SHARD
 from penstock.core.engine import Engine
 from penstock.core.errors import Busy, Conflict, Invalid, NotFound, PenstockError
@@ -88,6 +89,7 @@ class Node:
         self._committer = Committer(store, loop)
         self._shelf = Shelf(store, self._committer, memory_bytes_max)
         self._waiters = Waiters()
+        self._watchers = Watchers(loop, self._clock, self._apply, self._answer)
         self._arrivals = 0
         self._forming: list[Answer] = []
         self._again: list[tuple[Asker, Ticket, Pop]] = []
@@ -135,6 +137,9 @@ class Node:
                 self._again.append((asker, ticket, command))
             else:
                 self._wait(asker, ticket, command)
+        elif type(reply) is NotesFound and not reply.is_over and self._may_watch(command):
+            assert isinstance(command, Await)
+            self._watchers.add(self._engine, asker, ticket, command, reply)
         else:
             self._forming.append((asker, ticket, reply))
         if self._waiters.count:
@@ -142,10 +147,17 @@ class Node:
         if not self._flush_planned:
             self._plan_flush()
 
+    def _answer(self, asker: Asker, ticket: Ticket, reply: Reply | PenstockError) -> None:
+        """Let an answer go with the forming commit."""
+        self._forming.append((asker, ticket, reply))
+        self._plan_flush()
+
     def forget(self, asker: Asker) -> None:
         """The asker is gone: nobody waits for it any more."""
         for waiter in self._waiters.of_asker(asker):
             self._waiters.remove(waiter)
+        if self._watchers.count:
+            self._watchers.forget(self._engine, asker)
         self._again = [each for each in self._again if each[0] is not asker]
 
     def give_back(self, reply: Reply | PenstockError) -> None:
@@ -167,8 +179,8 @@ class Node:
             self._waiters.remove(waiter)
             queue = self._engine.queues.get((waiter.pop.tenant, waiter.pop.queue))
             nothing = Popped(queue, None, []) if queue else NotFound("the queue is gone")
-            self._forming.append((asker, waiter.ticket, nothing))
-            self._plan_flush()
+            self._answer(asker, waiter.ticket, nothing)
+        self._watchers.give_up(self._engine, asker)
 
     def _apply(self, command: Command) -> Reply | PenstockError:
         if self._broken is not None:
@@ -185,6 +197,9 @@ class Node:
 
     def _may_wait(self, command: Command) -> bool:
         return isinstance(command, Pop) and command.wait_ms > 0 and not self.draining
+
+    def _may_watch(self, command: Command) -> bool:
+        return isinstance(command, Await) and command.wait_ms > 0 and not self.draining
 
     def _wait(self, asker: Asker, ticket: Ticket, command: Pop) -> None:
         self._arrivals += 1
@@ -279,6 +294,8 @@ class Node:
         if self._committer.busy or self._closed:
             return
         self._serve_woken()
+        if self._watchers.count and self._broken is None:
+            self._watchers.serve(self._engine)
         group, self._forming = self._forming, []
         commits: list[Commit] = []
         if self._broken is None:
@@ -449,6 +466,7 @@ class Node:
         self._plan_flush()
         for waiter in self._waiters.all():
             self._try_again(waiter)
+        self._watchers.reload(self._engine)
 
     def _load(self, down_ms: int | None = None) -> Engine:
         """An engine from what the store has. Leases gain the time they could not be settled in.
@@ -484,6 +502,7 @@ class Node:
         self.draining = True
         for waiter in self._waiters.all():
             self._finish_wait(waiter)
+        self._watchers.give_up(self._engine)
         while self._broken is None and (
             self._forming or self._again or self._committer.busy or self._engine.changed
         ):

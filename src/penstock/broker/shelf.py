@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from penstock.broker.committer import Bodies, Committer
 from penstock.core import log as logs
 from penstock.core import look, records
-from penstock.core.commands import DeadFound, Log, Popped, Reply, ShownAll
+from penstock.core.commands import DeadFound, Log, NotesFound, Popped, Reply, ShownAll
 from penstock.core.errors import Damaged, PenstockError
 from penstock.core.look import Absent
 from penstock.core.model import Log as PartitionLog
@@ -69,7 +69,7 @@ class Shelf:
         """What has to be read before these answers can leave."""
         found: dict[int, Absent] = {}
         for reply in replies:
-            if isinstance(reply, Popped | Log | DeadFound | ShownAll):
+            if isinstance(reply, Popped | Log | DeadFound | ShownAll | NotesFound):
                 for each in look.absent(reply):
                     found[id(each.segment)] = each
         return list(found.values())

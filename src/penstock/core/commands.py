@@ -8,8 +8,10 @@ from collections.abc import Sequence
 
 from msgspec import UNSET, Struct, UnsetType
 
+from penstock.core import model
+from penstock.core.agenda import NEVER
 from penstock.core.log import Piece
-from penstock.core.model import DEFAULT, PLAIN, Attributes, Backoff, Queue, QueueOptions
+from penstock.core.model import DEFAULT, PLAIN, Attributes, Backoff, Progress, Queue, QueueOptions
 
 Start = int | str
 """Where a new group begins: ``all``, ``new``, or a time in ms."""
@@ -112,6 +114,9 @@ class Settle(Struct, gc=False):
 
 class Ack(Settle, gc=False):
     """These are done."""
+
+    results: list[bytes] | None = None
+    """What came of each of the ids, as JSON; only the work queue has results."""
 
 
 class Nack(Settle, gc=False):
@@ -367,6 +372,69 @@ class Show(Struct, gc=False):
     group: str = DEFAULT
 
 
+class AddNote(Struct, gc=False):
+    """Keep something beside a message: a line of its log, or a part of its result."""
+
+    tenant: str
+    id: int
+    kind: int
+    payload: bytes
+    lease: str | None = None
+    owner: int = 0
+
+
+class TellProgress(Struct, gc=False):
+    """How far the work on a message is. It must be delivered right now."""
+
+    tenant: str
+    id: int
+    percent: int
+    message: str = ""
+    lease: str | None = None
+    owner: int = 0
+
+
+class Noted(Struct, gc=False):
+    id: int
+
+
+class GetNotes(Struct, gc=False):
+    """What is kept beside a message: some kinds of notes, the newest of them, and its progress."""
+
+    tenant: str
+    id: int
+    kinds: tuple[int, ...] = ()
+
+
+class Await(Struct, gc=False):
+    """Wait until a message is settled or dead, and show what came of it."""
+
+    tenant: str
+    id: int
+    wait_ms: int
+    group: str = DEFAULT
+
+
+class Note(Piece, gc=False, frozen=True):
+    """Something that was noted of a message."""
+
+    log: model.Log
+
+
+class NotesFound(Struct, gc=False):
+    queue: Queue
+    state: "StateFound"
+    notes: list[list[Note]]
+    """By kind, as asked for; each oldest first."""
+    progress: Progress | None = None
+    over_at: int = NEVER
+    """When its time to live ends, if it waits and has one."""
+
+    @property
+    def is_over(self) -> bool:
+        return self.state.state not in ("waiting", "delayed", "active", "parked")
+
+
 class Shown(Piece, gc=False, frozen=True):
     """One message."""
 
@@ -471,6 +539,10 @@ Command = (
     | Stats
     | State
     | Show
+    | AddNote
+    | TellProgress
+    | GetNotes
+    | Await
     | Backup
 )
 Reply = (
@@ -490,5 +562,7 @@ Reply = (
     | StatsFound
     | StateFound
     | ShownAll
+    | Noted
+    | NotesFound
     | BackedUp
 )

@@ -3,7 +3,7 @@
 from penstock.core import settle
 from penstock.core.commands import Settle
 from penstock.core.directory import Directory
-from penstock.core.errors import Conflict, Damaged, NotFound
+from penstock.core.errors import Conflict, Damaged, Invalid, NotFound
 from penstock.core.ids import OFFSET_BITS, parse_lease
 from penstock.core.leased import Range, ranges
 from penstock.core.limits import Limits, check_queue_name
@@ -79,6 +79,12 @@ class Domain:
         for each in ranges(ids):
             by_shard.setdefault((each.first >> OFFSET_BITS) % count, []).append(each)
         return [(self.shards[number], theirs) for number, theirs in by_shard.items()]
+
+    def shard_of(self, message: int) -> Shard:
+        """The shard a message id leads to."""
+        if message < 0:
+            raise Invalid("id", "a message id")
+        return self.shards[(message >> OFFSET_BITS) % len(self.shards)]
 
     def leased(self, command: Settle) -> tuple[Shard, Lease]:
         """The live lease a command names, and its shard."""

@@ -16,6 +16,8 @@ Span = tuple[int, int]
 
 def settle_as(shard: Shard, track: Track, first: int, end: int, outcome: int, now: int) -> None:
     """Note that messages of a group were settled, and how."""
+    if shard.watched:
+        shard.tell(track.partition.key, first, end)
     track.ended[outcome] += end - first
     before = track.outcomes.below(first)
     if before is not None and before[0] + before[1] == first and before[2:] == (outcome, now):
@@ -104,6 +106,8 @@ def bury(shard: Shard, track: Track, run: Dead) -> None:
 
 def keep_dead(shard: Shard, track: Track, run: Dead) -> None:
     """Put a run among the dead letters."""
+    if shard.watched:
+        shard.tell(track.partition.key, run.first, run.first + run.count)
     track.dead.add((run.first, run.count))
     track.letters[run.first] = run
     track.dead_messages += run.count

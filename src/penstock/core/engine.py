@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 from msgspec import Struct
 
 from penstock.core import directory as directories
+from penstock.core import look, model, records, settle
 from penstock.core import merge as merges
-from penstock.core import model, records, settle
 from penstock.core.commands import (
     Command,
     Pop,
@@ -39,6 +39,10 @@ SWEEPS_MAX = 500
 """Queues swept in one tick; the others are due in the next, which comes at once."""
 MERGE_MIN = 64
 """Tiny segments worth a merge."""
+
+
+Watched = tuple[int, int, int]
+"""Shard, partition key and offset of a message whose end somebody waits for."""
 
 
 class Engine(Domain):
@@ -155,6 +159,30 @@ class Engine(Domain):
         if queue is None or group is None:
             return 0
         return available(group, queue, command, self.now)
+
+    def watch(self, tenant: str, message: int) -> Watched:
+        """Have ``take_over`` name a message when something happens that may be its end."""
+        shard = self.shard_of(message)
+        where = look.there(shard, tenant, message)
+        key = where.place.partition.key
+        shard.watched.setdefault(key, set()).add(where.first)
+        return shard.number, key, where.first
+
+    def unwatch(self, watched: Watched) -> None:
+        number, key, offset = watched
+        offsets = self.shards[number].watched.get(key)
+        if offsets is not None:
+            offsets.discard(offset)
+            if not offsets:
+                del self.shards[number].watched[key]
+
+    def take_over(self) -> list[Watched]:
+        """What of that which is watched something happened to; it is watched no more."""
+        found: list[Watched] = []
+        for shard in self.changed:
+            found += [(shard.number, key, offset) for key, offset in shard.over]
+            shard.over.clear()
+        return found
 
     def take_owners(self, before: "Engine") -> None:
         """Leases that were there before belong to the connections they belonged to."""

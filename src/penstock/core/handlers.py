@@ -8,10 +8,12 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from penstock.core import cancel, dead, look, settle
+from penstock.core import cancel, dead, look, notes, settle
 from penstock.core.agenda import NEVER
 from penstock.core.commands import (
     Ack,
+    AddNote,
+    Await,
     Buried,
     Cancel,
     Configure,
@@ -20,12 +22,15 @@ from penstock.core.commands import (
     Describe,
     Extend,
     Extended,
+    GetNotes,
     GroupCounts,
     ListDead,
     ListQueues,
     Log,
     Move,
     Nack,
+    Noted,
+    NotesFound,
     Offsets,
     OffsetsFound,
     Pause,
@@ -50,13 +55,14 @@ from penstock.core.commands import (
     StateFound,
     Stats,
     StatsFound,
+    TellProgress,
 )
 from penstock.core.domain import Domain
 from penstock.core.errors import Conflict, Invalid
-from penstock.core.ids import OFFSET_BITS, parse_lease
-from penstock.core.leased import Range, meant
+from penstock.core.ids import parse_lease
+from penstock.core.leased import Range, find_all, meant
 from penstock.core.limits import check_name, check_range
-from penstock.core.model import Attributes, Queue
+from penstock.core.model import DEFAULT, PART, RESULT, Attributes, Lease, Queue
 from penstock.core.numbers import numbers_needed
 from penstock.core.options import check_options, set_options
 from penstock.core.order import check_ordered
@@ -116,13 +122,37 @@ def _pop(domain: Domain, command: Pop, now: int) -> Popped:
     return pop(domain.shards[queue.shard], queue, group, command, now)
 
 
+ByShard = tuple[Shard, Lease | None, list[Range]]
+"""Ids by the shard they lead to, with the lease that is named along."""
+
+
 def _ack(domain: Domain, command: Ack, now: int) -> Settled:
     check_settle(domain.limits, command)
     if command.ids is None:
         shard, lease = domain.leased(command)
         return settle.ack_lease(shard, lease, now)
-    parts = [settle.ack_ids(*where, command, now) for where in domain.by_shard(command)]
+    by_shard = domain.by_shard(command)
+    if command.results is not None:
+        return _together(_ack_with_results(command, by_shard, now), command)
+    parts = [settle.ack_ids(*where, command, now) for where in by_shard]
     return _together(parts, command)
+
+
+def _ack_with_results(command: Ack, by_shard: list[ByShard], now: int) -> list[Settled]:
+    """Settle messages as done and keep what came of each."""
+    assert command.ids is not None
+    assert command.results is not None
+    found = [(shard, find_all(shard, command, token, ids)[0]) for shard, token, ids in by_shard]
+    if any(each.lease.group.name != DEFAULT for _, theirs in found for each in theirs):
+        raise Invalid("result", f"left out: only the group {DEFAULT} has results")
+    came_of = dict(zip(command.ids, command.results, strict=True))
+    parts = [settle.ack_ids(*where, command, now) for where in by_shard]
+    for shard, theirs in found:
+        for each in theirs:
+            ids = range(each.id, each.id + each.length)
+            about = [(each.run.partition, each.offset + at) for at in range(each.length)]
+            notes.add(shard, each.lease.queue, RESULT, about, [came_of[id_] for id_ in ids], now)
+    return parts
 
 
 def _nack(domain: Domain, command: Nack, now: int) -> Settled:
@@ -280,9 +310,46 @@ def _stats(domain: Domain, command: Stats, now: int) -> StatsFound:
 
 
 def _state(domain: Domain, command: State, now: int) -> StateFound:
-    if command.id < 0:
-        raise Invalid("id", "a message id")
-    return look.state(domain.shards[(command.id >> OFFSET_BITS) % len(domain.shards)], command, now)
+    return look.state(domain.shard_of(command.id), command, now)
+
+
+def _add_note(domain: Domain, command: AddNote, now: int) -> Noted:
+    notes.check_note(domain.limits, "data", command.payload)
+    shard, token = _noting(domain, command)
+    if command.kind == PART:
+        where = notes.leased_now(shard, command.tenant, command.id, token, command.owner)
+    else:
+        where = look.there(shard, command.tenant, command.id)
+    about = [(where.place.partition.key, where.first)]
+    notes.add(shard, where.place.queue, command.kind, about, [command.payload], now)
+    return Noted(command.id)
+
+
+def _tell_progress(domain: Domain, command: TellProgress, now: int) -> Noted:
+    check_range("progress", command.percent, 0, 100)
+    shard, token = _noting(domain, command)
+    where = notes.leased_now(shard, command.tenant, command.id, token, command.owner)
+    notes.tell_progress(shard, where, command.percent, command.message, now)
+    return Noted(command.id)
+
+
+def _noting(domain: Domain, command: AddNote | TellProgress) -> tuple[Shard, Lease | None]:
+    """The shard of the message that something is noted of, and the lease that is named along."""
+    shard = domain.shard_of(command.id)
+    if command.lease is None:
+        return shard, None
+    return shard, domain.leased(Settle(command.tenant, command.lease))[1]
+
+
+def _get_notes(domain: Domain, command: GetNotes, now: int) -> NotesFound:
+    shard = domain.shard_of(command.id)
+    return look.notes(shard, command.tenant, command.id, command.kinds, DEFAULT, now)
+
+
+def _await(domain: Domain, command: Await, now: int) -> NotesFound:
+    check_range("timeout", command.wait_ms, 0, domain.limits.wait_ms_max)
+    shard = domain.shard_of(command.id)
+    return look.notes(shard, command.tenant, command.id, (RESULT,), command.group, now)
 
 
 def _show(domain: Domain, command: Show, now: int) -> ShownAll:
@@ -320,5 +387,9 @@ HANDLERS: dict[type, Callable[..., Reply]] = {
     Stats: _stats,
     State: _state,
     Show: _show,
+    AddNote: _add_note,
+    TellProgress: _tell_progress,
+    GetNotes: _get_notes,
+    Await: _await,
 }
 """What each command does: functions of domain, command and now."""

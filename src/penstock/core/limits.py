@@ -11,6 +11,14 @@ NAME_BYTES_MAX = 255
 """UTF-8 bytes of a tenant's, a partition's or a group's name."""
 ERROR_CHARS_MAX = 2_000
 """Characters kept of the error that comes with a nack; the rest is cut off."""
+NOTES_MAX = 20_000
+"""Results, log lines or partial results that a queue keeps, of each kind: the newest."""
+NOTES_BYTES_MAX = 64 * 1024 * 1024
+"""Bytes of them, of each kind."""
+NOTES_MS_MAX = 7 * 86_400_000
+"""How long they are kept at most."""
+PROGRESS_MAX = 10_000
+"""Messages of a partition whose progress is kept: those that told it last."""
 SEGMENT_BYTES_MAX = 256 * 1024
 """Bytes of one segment's body, its offsets included: what a store writes without stalling anyone."""
 PRIORITY_MAX = 1_000_000_000

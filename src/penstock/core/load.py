@@ -25,12 +25,14 @@ from penstock.core.model import (
     LeaseRun,
     Log,
     Partition,
+    Progress,
     Queue,
     Segment,
     Track,
     count_sets,
     fresh_count,
 )
+from penstock.core.notes import enter, new_notes
 from penstock.core.options import set_options
 from penstock.core.records import PackedCursor, PackedPartition, Record
 from penstock.core.schedule import Schedule
@@ -69,6 +71,10 @@ class Found(Struct, eq=False):
         default_factory=lambda: defaultdict(lambda: Table("qqq"))
     )
     """By partition."""
+    notes: dict[int, list[tuple[Segment, list[tuple[int, int]]]]] = {}
+    """Segments of notes and what they are about, by kind."""
+    progress: dict[int, dict[int, Progress]] = {}
+    """By partition and offset."""
     leases: list[tuple[int, int, list[LeaseRun], bool]] = []
     """Name, group, runs, and whether some of it was cancelled."""
 
@@ -104,6 +110,12 @@ def _decode(queue: Queue, found: Found, key: bytes, value: bytes) -> None:
         case b"h":
             partition, base = records.key_fields(key)
             found.segments.setdefault(partition, []).append(records.unpack_header(base, value))
+        case b"i":
+            kind, base = records.key_fields(key)
+            found.notes.setdefault(kind, []).append(records.unpack_notes(base, value))
+        case b"j":
+            partition, offset = records.key_fields(key)
+            found.progress.setdefault(partition, {})[offset] = records.unpack_progress(value)
         case b"l":
             group, runs, cancelled = records.unpack_lease(value)
             found.leases.append((int.from_bytes(key[9:], "big"), group, runs, cancelled))
@@ -155,10 +167,11 @@ def check(found: Found) -> dict[int, Log]:
     spoken_of |= {(group, run.partition) for _, group, runs, _ in found.leases for run in runs}
     if not spoken_of <= known:
         raise Damaged(f"groups and partitions are missing: {sorted(spoken_of - known)}")
-    logged = found.segments.keys() | found.withdrawn.keys()
+    logged = found.segments.keys() | found.withdrawn.keys() | found.progress.keys()
     if not logged <= found.partitions.keys():
         raise Damaged(f"partitions are missing: {sorted(logged - found.partitions.keys())}")
     _check_names(found)
+    _check_notes(found)
     made: dict[int, Log] = {}
     for key, (name, numbers, first, *_) in found.partitions.items():
         try:
@@ -169,6 +182,13 @@ def check(found: Found) -> dict[int, Log]:
             raise Damaged(f"partition {name}: {error.message}") from None
     _check_places(found, made)
     return made
+
+
+def _check_notes(found: Found) -> None:
+    for kind, segments in found.notes.items():
+        if any(segment.count < 1 or segment.count != len(about) for segment, about in segments):
+            raise Damaged(f"a header of notes of kind {kind} is not what was written")
+        logs.load(segments[0][0].base, [segment for segment, _ in segments])
 
 
 def _check_names(found: Found) -> None:
@@ -258,6 +278,7 @@ def load_queue(
     for group in groups.values():
         _add_group(queue, group, found.cursors)
     _add_rows(groups, queue, found)
+    _add_notes(queue, found)
     gained = min(down_ms, queue.options.lease_ms)
     for name_, number, runs, cancelled in found.leases:
         lease = Lease(name_, queue, groups[number], {}, 0, 0, stored=True, cancelled=cancelled)
@@ -281,6 +302,16 @@ def _add_rows(groups: dict[int, Group], queue: Queue, found: Found) -> None:
     for partition in queue.partitions.values():
         if partition.key in found.withdrawn:
             partition.withdrawn = found.withdrawn[partition.key]
+
+
+def _add_notes(queue: Queue, found: Found) -> None:
+    for kind, segments in found.notes.items():
+        notes = queue.notes[kind] = new_notes(kind)
+        notes.log = logs.load(segments[0][0].base, [segment for segment, _ in segments])
+        for segment, about in segments:
+            enter(notes, segment.base, about)
+    for partition in queue.partitions.values():
+        partition.progress = found.progress.get(partition.key, {})
 
 
 def _start(shard: Shard, track: Track, now: int) -> None:

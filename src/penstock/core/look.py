@@ -19,6 +19,7 @@ from penstock.core.commands import (
     GroupFound,
     ListDead,
     Log,
+    NotesFound,
     Offsets,
     OffsetsFound,
     PartitionFound,
@@ -38,7 +39,7 @@ from penstock.core.commands import (
 from penstock.core.endings import dead_over, fresh, outcome_at, outside
 from penstock.core.errors import Invalid, NotFound
 from penstock.core.ids import OFFSET_BITS, OFFSET_MASK, address
-from penstock.core.leased import Range, leased_runs, meant
+from penstock.core.leased import Meant, Range, leased_runs, meant
 from penstock.core.limits import Limits, check_name, check_range
 from penstock.core.model import (
     CANCELLED,
@@ -57,6 +58,7 @@ from penstock.core.model import (
     fresh_count,
     priority_of,
 )
+from penstock.core.notes import of_message
 from penstock.core.numbers import number_of
 from penstock.core.pop import PIECES_MAX
 from penstock.core.schedule import Scheduled
@@ -111,8 +113,11 @@ class Absent(NamedTuple):
     segment: Segment
 
 
-def absent(reply: Popped | Log | DeadFound | ShownAll) -> list[Absent]:
+def absent(reply: Popped | Log | DeadFound | ShownAll | NotesFound) -> list[Absent]:
     """The segments whose bodies have to be read before the payloads of an answer can be."""
+    if isinstance(reply, NotesFound):
+        notes = [each for kind in reply.notes for each in kind]
+        return [Absent(reply.queue, each.log, each.segment) for each in notes if not each.segment.present]
     if isinstance(reply, ShownAll):
         return [
             Absent(each.queue, each.queue.partitions[each.partition].log, each.segment)
@@ -293,12 +298,18 @@ def _letters(track: Track, run: Dead, first: int, count: int) -> Iterator[DeadLe
         )
 
 
+def there(shard: Shard, tenant: str, message: int) -> Meant:
+    """Where a message is, if it is kept."""
+    where = meant(shard, tenant, Range(message, 1))
+    if where is None:
+        raise NotFound("there is no such message, or it is no longer kept")
+    return where
+
+
 def state(shard: Shard, command: State, now: int) -> StateFound:
     """Where a message stands in a group; a group that does not exist has everything waiting."""
     check_name("group", command.group)
-    where = meant(shard, command.tenant, Range(command.id, 1))
-    if where is None:
-        raise NotFound("there is no such message, or it is no longer kept")
+    where = there(shard, command.tenant, command.id)
     place, offset = where.place, where.first
     partition = place.partition
     log = partition.log
@@ -320,6 +331,19 @@ def state(shard: Shard, command: State, now: int) -> StateFound:
     if found.state == "expired":
         found.ended_at = expired_at
     return found
+
+
+def notes(
+    shard: Shard, tenant: str, message: int, kinds: tuple[int, ...], group: str, now: int
+) -> NotesFound:
+    """What is kept beside a message, and where it stands."""
+    stands = state(shard, State(tenant, message, group), now)
+    where = there(shard, tenant, message)
+    queue, partition, offset = where.place.queue, where.place.partition, where.first
+    found = [of_message(queue, kind, partition, offset) for kind in kinds]
+    attributes = logs.attributes_at(partition.log, offset)
+    over_at = stands.created_at + attributes.ttl_ms if attributes.ttl_ms else NEVER
+    return NotesFound(queue, stands, found, partition.progress.get(offset), over_at)
 
 
 SHOWN_MAX = 1_000

@@ -269,6 +269,32 @@ class Mark(Struct, frozen=True, gc=False, array_like=True):
     at: int
 
 
+class Progress(Struct, frozen=True, gc=False, array_like=True):
+    """How far the work on a message is, as its consumer says."""
+
+    percent: int
+    message: str
+    at: int
+
+
+RESULT, LINE, PART = range(3)
+"""What can be noted of a message: what came of it, a line of its log, a part of its result."""
+
+
+class Notes(Struct, eq=False, kw_only=True):
+    """Everything of one kind that was noted of the messages of a queue, oldest first, up to a limit.
+
+    What was noted lies in a log of its own, as messages do in a partition's: segments with bodies apart.
+    """
+
+    kind: int
+    log: "Log"
+    about: Table
+    """(offset in the log, partition key, offset of the message)."""
+    by_message: dict[int, Table]
+    """*memory* (offset of the message, offset in the log), by partition key."""
+
+
 class Partition(Struct, eq=False, kw_only=True):
     """One lane of a queue: an append-only log under numbers that are never reused."""
 
@@ -283,6 +309,8 @@ class Partition(Struct, eq=False, kw_only=True):
     """How far it was settled when, for completed_retention_ms."""
     withdrawn: Table
     """(first, count, at): cancelled for every group there is or will be. Each is a record of its own."""
+    progress: dict[int, Progress]
+    """By offset, those last told last. Each is a record of its own."""
     os_marked: bool = False
     """A power loss may take back ids that were confirmed: it gets a fresh number after an unclean stop."""
     settled_to: int = 0
@@ -433,6 +461,8 @@ class Queue(Struct, eq=False, kw_only=True):
     groups: dict[str, Group]
     groups_made: int = 0
     """Group numbers given out so far."""
+    notes: dict[int, Notes] = {}
+    """What was noted of its messages, by kind."""
     paused_until: int = 0
     """Nothing is delivered before; ``NEVER`` until it is resumed."""
     stored: bool = True

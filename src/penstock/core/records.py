@@ -8,6 +8,8 @@ and every key of a queue starts with it:
     P e  partition u32, first u64                        run withdrawn from every group
     P g  group u32                                       group
     P h  partition u32, base u64                         header of a segment
+    P i  kind u32, base u64                              header of a segment of notes, and what they are about
+    P j  partition u32, offset u64                       progress of a message
     P l  lease name (epoch u32, counter u64)             lease
     P o  group u32, partition u32, first u64             outcome
     P p  partition u32                                   partition
@@ -28,7 +30,7 @@ A body is columnar: ``count + 1`` little-endian int32 offsets, the first 0, then
 
 import struct
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from itertools import accumulate, starmap
 from operator import le
 
 from msgspec import Struct, msgpack
@@ -45,6 +47,7 @@ from penstock.core.model import (
     LeaseRun,
     Mark,
     Partition,
+    Progress,
     Queue,
     QueueOptions,
     Run,
@@ -69,6 +72,7 @@ _HEADER = struct.Struct(">8scIQ")
 _PLACE = struct.Struct(">8scIIQ")
 _SCHEDULED = struct.Struct(">8scIIQQ")
 _PREFIX = struct.Struct(">II")
+_ABOUT = struct.Struct(">IQ")
 
 _encode = msgpack.Encoder().encode
 
@@ -140,6 +144,14 @@ def header_key(prefix: bytes, partition: int, base: int) -> bytes:
     return _HEADER.pack(prefix, b"h", partition, base)
 
 
+def notes_key(prefix: bytes, kind: int, base: int) -> bytes:
+    return _HEADER.pack(prefix, b"i", kind, base)
+
+
+def progress_key(prefix: bytes, partition: int, offset: int) -> bytes:
+    return _HEADER.pack(prefix, b"j", partition, offset)
+
+
 def lease_key(prefix: bytes, name: int) -> bytes:
     return prefix + b"l" + name.to_bytes(NAME_BYTES, "big")
 
@@ -196,6 +208,17 @@ def pack_header(segment: Segment) -> bytes:
     return _encode((*fields, segment.sets, segment.which, segment.aside))
 
 
+def pack_notes(segment: Segment, about: Iterable[tuple[int, int]]) -> bytes:
+    """The header of a segment of notes; ``about`` has partition key and offset of each."""
+    name = segment.body_name.to_bytes(NAME_BYTES, "big")
+    places = b"".join(starmap(_ABOUT.pack, about))
+    return _encode((segment.count, segment.size, segment.created_at, name, places))
+
+
+def pack_progress(progress: Progress) -> bytes:
+    return _encode(progress)
+
+
 def pack_lease(lease: Lease) -> bytes:
     return _encode((lease.group.number, [_pack_run(run) for run in lease.runs.values()], lease.cancelled))
 
@@ -244,6 +267,14 @@ class PackedHeader(Struct, array_like=True):
     aside: int = 0
 
 
+class PackedNotes(Struct, array_like=True):
+    count: int
+    size: int
+    created_at: int
+    name: bytes
+    about: bytes
+
+
 class PackedRun(Struct, array_like=True):
     partition: int
     first: int
@@ -282,6 +313,8 @@ _unpack_dead = msgpack.Decoder(tuple[int, int, int, int, str, int]).decode
 _unpack_header = msgpack.Decoder(PackedHeader).decode
 _unpack_lease = msgpack.Decoder(PackedLease).decode
 unpack_partition = msgpack.Decoder(PackedPartition).decode
+_unpack_notes = msgpack.Decoder(PackedNotes).decode
+unpack_progress = msgpack.Decoder(Progress).decode
 unpack_queue = msgpack.Decoder(PackedQueue).decode
 _unpack_scheduled = msgpack.Decoder(PackedScheduled).decode
 unpack_numbers = msgpack.Decoder(tuple[int, ...]).decode
@@ -301,6 +334,14 @@ def unpack_header(base: int, value: bytes) -> Segment:
         found.which,
         found.aside,
     )
+
+
+def unpack_notes(base: int, value: bytes) -> tuple[Segment, list[tuple[int, int]]]:
+    """A header-only segment of notes, and partition key and offset of what each is about."""
+    found = _unpack_notes(value)
+    name = int.from_bytes(found.name, "big")
+    segment = Segment(base, found.count, found.size, found.created_at, name)
+    return segment, list(_ABOUT.iter_unpack(found.about))
 
 
 class Packed(Struct, frozen=True, gc=False):

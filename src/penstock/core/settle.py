@@ -53,6 +53,12 @@ def check_settle(limits: Limits, command: Settle) -> None:
         raise Invalid("ids", f"a list of 1 to {limits.batch_max} ids")
     if command.group is not None:
         check_name("group", command.group)
+    if isinstance(command, Ack) and command.results is not None:
+        if command.ids is None or len(command.results) != len(command.ids):
+            raise Invalid("results", "as many as there are ids; a lease alone takes none")
+        longest = max(map(len, command.results))
+        if longest > limits.payload_bytes_max:
+            raise Invalid("result", f"at most {limits.payload_bytes_max} bytes; one has {longest}")
     if isinstance(command, Nack) and command.delay_ms is not None:
         check_range("delay", command.delay_ms, 0, DELAY_MS_MAX)
 
@@ -229,7 +235,7 @@ def _end(shard: Shard, lease: Lease) -> int:
     left = 0
     tracks = lease.group.tracks
     for run in lease.runs.values():
-        left += _let_go(tracks[run.partition], run, name)
+        left += _let_go(shard, tracks[run.partition], run, name)
     lease.ended = True
     shard.touch_lease(lease)
     if lease.queue.ordered:
@@ -245,8 +251,10 @@ def _free(shard: Shard, lease: Lease, runs: Iterable[LeaseRun]) -> None:
             shard.woken[lease.queue, lease.group.name, track.partition.name] = None
 
 
-def _let_go(track: Track, run: LeaseRun, name: int) -> int:
+def _let_go(shard: Shard, track: Track, run: LeaseRun, name: int) -> int:
     """Take a leased run off its track; how many messages were still in it."""
+    if shard.watched:
+        shard.tell(run.partition, run.first, run.first + run.count)
     if run.count == 1:
         del track.singles[run.first]
         track.leased -= 1
@@ -267,7 +275,7 @@ def _drop_runs(shard: Shard, lease: Lease, gone: list[LeaseRun]) -> None:
         _end(shard, lease)
         return
     for run in gone:
-        _let_go(lease.group.tracks[run.partition], run, lease.name)
+        _let_go(shard, lease.group.tracks[run.partition], run, lease.name)
         del runs[run.partition, run.first]
     if next(iter(runs.values())).expires_at != lease.due_at:
         _set_due(shard, lease)
@@ -306,7 +314,7 @@ def _cut_out(shard: Shard, found: list[Found]) -> None:
     if not rest:
         _drop_runs(shard, lease, [run])
         return
-    _let_go(track, run, lease.name)
+    _let_go(shard, track, run, lease.name)
     del lease.runs[run.partition, run.first]
     for part in rest:
         lease.runs[part.partition, part.first] = part
@@ -423,6 +431,8 @@ def _take_out(shard: Shard, found: Found) -> None:
     if settled.bit_count() == run.count:
         _drop_runs(shard, lease, [run])
         return
+    if shard.watched:
+        shard.tell(run.partition, found.offset, found.offset + found.length)
     lease.group.tracks[run.partition].leased -= found.length
     run.settled = settled
     shard.touch_lease(lease)

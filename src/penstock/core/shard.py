@@ -5,6 +5,7 @@ Changes mark what they touched. ``seal`` encodes each touched thing once and han
 
 from bisect import insort
 from heapq import heapify, heappush
+from itertools import islice
 from typing import NamedTuple
 
 from penstock.core import log as logs
@@ -23,6 +24,7 @@ from penstock.core.model import (
     LeaseRun,
     Log,
     Mark,
+    Notes,
     Partition,
     Queue,
     Segment,
@@ -94,10 +96,12 @@ class Shard:
         "limits",
         "marked",
         "must_sync",
+        "notes",
         "number",
         "numbers",
         "numbers_made",
         "numbers_made_dirty",
+        "over",
         "pauses",
         "places",
         "queues",
@@ -108,6 +112,7 @@ class Shard:
         "shards",
         "sweeps",
         "to_merge",
+        "watched",
         "woken",
     )
 
@@ -153,6 +158,12 @@ class Shard:
         """Where a shard enters itself when its first change comes."""
         self.forming: list[tuple[Queue, Partition]] = []
         """Logs with segments to seal."""
+        self.notes: list[tuple[Queue, Notes]] = []
+        """Notes with segments to seal."""
+        self.watched: dict[int, set[int]] = {}
+        """Offsets of messages whose end somebody waits for, by partition key."""
+        self.over: list[tuple[int, int]] = []
+        """Partition key and offset of those of them that something happened to."""
         self.leases_dirty: list[Lease] = []
         self.queues_dirty: list[Queue] = []
         self.deletes: list[bytes] = []
@@ -301,6 +312,15 @@ class Shard:
         if len(self.cancelled) > CANCELLED_MAX:
             del self.cancelled[next(iter(self.cancelled))]
 
+    def tell(self, partition: int, first: int, end: int) -> None:
+        """Something happened to messages of a partition that may be their end."""
+        watched = self.watched.get(partition)
+        if watched:
+            few = watched if len(watched) < end - first else range(first, end)
+            hit = [each for each in few if first <= each < end and each in watched]
+            self.over += [(partition, each) for each in hit]
+            watched.difference_update(hit)
+
     # The schedule.
 
     def schedule(self, track: Track, run: Scheduled, now: int) -> None:
@@ -382,6 +402,8 @@ class Shard:
         puts, bodies, deletes, ranges = self._kept, self._kept_bodies, self.deletes, self.ranges
         for queue, partition in self.forming:
             self._seal_segments(queue, partition, puts, bodies)
+        for queue, notes in self.notes:
+            self._seal_notes(queue, notes, puts, bodies)
         for track in self._tracks:
             track.dirty = False
             if track.key:
@@ -405,7 +427,7 @@ class Shard:
         if self._partitions or self.queues_dirty or self.numbers_made_dirty:
             self._seal_rare(puts)
         self.forming, self._tracks, self.leases_dirty, self.deletes, self.ranges = [], [], [], [], []
-        self._kept, self._kept_bodies = [], []
+        self._kept, self._kept_bodies, self.notes = [], [], []
         self.dirty = self.must_sync = False
         self.seals += 1
         return Commit(self.number, self.epoch, now, puts, deletes, bodies, ranges)
@@ -428,6 +450,21 @@ class Shard:
             partition.unmerged += 1
         if partition.unmerged >= MERGE_AT:
             self.to_merge[partition.key] = (queue, partition)
+
+    def _seal_notes(self, queue: Queue, notes: Notes, puts: list[Record], bodies: list[Record]) -> None:
+        log = notes.log
+        log.forming = None
+        for segment in reversed(log.segments):
+            if segment.payloads is None:
+                break
+            body = logs.seal(segment, name := self.next_name())
+            if queue.stored:
+                bodies.append((records.body_key(queue.prefix, name), body))
+                rows = islice(notes.about.since(segment.base), segment.count)
+                about = [(partition, offset) for _, partition, offset in rows]
+                key = records.notes_key(queue.prefix, notes.kind, segment.base)
+                puts.append((key, records.pack_notes(segment, about)))
+                self.sealed.append((log, segment))
 
     def _seal_rare(self, puts: list[Record]) -> None:
         for queue, partition in self._partitions:
@@ -460,6 +497,7 @@ def new_partition(
         log=log,
         marks=marks,
         withdrawn=Table("qqq"),
+        progress={},
         merged_to=[log.first, log.first],
     )
 

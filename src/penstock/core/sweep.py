@@ -12,6 +12,7 @@ from penstock.core import records
 from penstock.core.endings import trim_track
 from penstock.core.gates import evict
 from penstock.core.model import Mark, Partition, Queue, Segment, fresh_count
+from penstock.core.notes import sweep_notes
 from penstock.core.shard import Shard
 
 RANGE_MIN = 64
@@ -49,7 +50,12 @@ def sweep(shard: Shard, queue: Queue, now: int) -> bool:
         if before > partition.log.first:
             _drop(shard, queue, partition, before)
     _drop_surplus(shard, queue, options.completed_retention_bytes)
-    return waiting or any(partition.settled_bytes for partition in queue.partitions.values())
+    sweep_notes(shard, queue, now)
+    return (
+        waiting
+        or any(notes.about for notes in queue.notes.values())
+        or any(partition.settled_bytes for partition in queue.partitions.values())
+    )
 
 
 def _evict(shard: Shard, queue: Queue, now: int) -> bool:

@@ -9,7 +9,8 @@ from msgspec import Struct
 
 from penstock.core import directory as directories
 from penstock.core import load, records
-from penstock.core.engine import Scan, new_queue
+from penstock.core.domain import new_queue
+from penstock.core.engine import Scan
 from penstock.core.errors import Damaged
 from penstock.core.limits import Limits
 from penstock.core.model import Segment

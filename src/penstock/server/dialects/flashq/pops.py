@@ -139,16 +139,32 @@ class Settle(Request, gc=False, kw_only=True):
 
 
 class Ack(Settle, tag="ACK", gc=False, kw_only=True):
+    result: Raw | UnsetType = UNSET
+
+    def nested(self) -> tuple[int, int]:
+        return (0, 0) if self.result is UNSET else (1, len(self.result))
+
     def command(self, context: Context) -> core.Command:
-        return core.Ack(context.tenant, self.lease, self.meant(), self.group, context.owner)
+        meant = self.meant()
+        results = None if self.result is UNSET else [bytes(self.result)]
+        if results is not None and (meant is None or len(meant) != 1):
+            raise Invalid("result", "given with one id; ACKB takes results for many")
+        return core.Ack(context.tenant, self.lease, meant, self.group, context.owner, results=results)
 
     def reply(self, reply: core.Settled, context: Context) -> Struct:
         return replies.Ok(ok=True, reqId=self.reqId)
 
 
 class AckBatch(Settle, tag="ACKB", gc=False, kw_only=True):
+    results: list[Raw] | UnsetType = UNSET
+
+    def nested(self) -> tuple[int, int]:
+        return (0, 0) if self.results is UNSET else (2, max(map(len, self.results), default=0))
+
     def command(self, context: Context) -> core.Command:
-        return core.Ack(context.tenant, self.lease, self.meant(), self.group, context.owner, partial=True)
+        results = None if self.results is UNSET else list(map(bytes, self.results))
+        common = (context.tenant, self.lease, self.meant(), self.group, context.owner)
+        return core.Ack(*common, partial=True, results=results)
 
     def reply(self, reply: core.Settled, context: Context) -> Struct:
         return replies.OkCount(ok=True, count=reply.count, refused=shown_all(reply.refused), reqId=self.reqId)

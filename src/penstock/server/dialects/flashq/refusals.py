@@ -33,9 +33,6 @@ COMMANDS_LATER = frozenset(
         "GETCHILDREN",
         "GETJOBBYCUSTOMID",
         "GETJOBS",
-        "GETLOGS",
-        "GETPROGRESS",
-        "GETRESULT",
         "KVDEL",
         "KVEXISTS",
         "KVEXPIRE",
@@ -46,11 +43,8 @@ COMMANDS_LATER = frozenset(
         "KVMSET",
         "KVSET",
         "KVTTL",
-        "LOG",
         "METRICS",
         "OBLITERATE",
-        "PARTIAL",
-        "PROGRESS",
         "RATELIMIT",
         "RATELIMITCLEAR",
         "SETCONCURRENCY",
@@ -60,7 +54,6 @@ COMMANDS_LATER = frozenset(
         "UNSUBSCRIBE",
         "UPDATE",
         "UPDATEJOB",
-        "WAITJOB",
     }
 )
 """Commands this wire will have and does not have yet: refused by name."""
@@ -85,7 +78,6 @@ OPTIONS_LATER = frozenset(
         "remove_on_complete",
         "remove_on_fail",
         "require_lease",
-        "result",
         "retention_ms",
         "stall_timeout",
         "tags",

@@ -32,6 +32,46 @@ class OkIds(Answer, gc=False, kw_only=True):
     durability: str
 
 
+class OkResult(Answer, gc=False, kw_only=True):
+    ok: bool
+    id: Id
+    result: Raw | None
+    partials: list[Raw] | UnsetType = UNSET
+
+
+class OkAwaited(Answer, gc=False, kw_only=True):
+    ok: bool
+    id: Id
+    done: bool
+    state: str
+    result: Raw | None
+    error: str | UnsetType = UNSET
+
+
+class ProgressTold(Struct, gc=False):
+    id: Id
+    progress: int
+    message: str | None
+    updated_at: int | None
+
+
+class OkProgress(Answer, gc=False, kw_only=True):
+    ok: bool
+    progress: ProgressTold
+
+
+class LogLine(Struct, gc=False):
+    timestamp: int
+    level: str
+    message: str
+
+
+class OkLogs(Answer, gc=False, kw_only=True):
+    ok: bool
+    id: Id
+    logs: list[LogLine]
+
+
 class OkDirectory(Answer, gc=False, kw_only=True):
     ok: bool
     directory: str

@@ -13,6 +13,15 @@ from penstock.server.dialects.flashq.messages import (
     Read,
     RetryDead,
 )
+from penstock.server.dialects.flashq.notes import (
+    GetLogs,
+    GetProgress,
+    GetResult,
+    Log,
+    Partial,
+    Progress,
+    WaitJob,
+)
 from penstock.server.dialects.flashq.pops import (
     Ack,
     AckBatch,
@@ -68,6 +77,13 @@ AnyRequest = (
     | GetState
     | GetJob
     | GetJobs
+    | GetResult
+    | WaitJob
+    | Progress
+    | GetProgress
+    | Log
+    | GetLogs
+    | Partial
     | Stats
     | Backup
 )
