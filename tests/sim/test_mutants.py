@@ -262,7 +262,7 @@ MUTANTS: dict[str, Planted] = {
     ),
     "a dry run purges": (dead.purge, "() if command.dry_run else parts", "parts"),
     "a part of a run of dead letters takes the rest along": (
-        dead._cut,
+        dead.cut_out,
         "if high < end:",
         "if high < end - 1:",
     ),

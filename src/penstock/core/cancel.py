@@ -4,12 +4,12 @@ from msgspec.structs import replace
 
 from penstock.core import log as logs
 from penstock.core import records
-from penstock.core.commands import Cancel, Move, Settle, Settled
-from penstock.core.endings import fresh, outside, plan, settle_as, skip, unplanned
+from penstock.core.commands import Cancel, Discard, Move, Settle, Settled
+from penstock.core.endings import bury, fresh, outside, plan, settle_as, skip, unplanned
 from penstock.core.errors import Busy, Conflict, Invalid, NotFound
 from penstock.core.leased import Meant, Range, meant, ranges
 from penstock.core.limits import DELAY_MS_MAX, PRIORITY_MAX, Limits, check_name, check_range
-from penstock.core.model import CANCELLED, IN_LINE, Queue, Track, level_of
+from penstock.core.model import CANCELLED, IN_LINE, Dead, Queue, Track, level_of
 from penstock.core.schedule import Scheduled
 from penstock.core.settle import take_back, take_cancelled
 from penstock.core.shard import Place, Shard, list_ready
@@ -18,6 +18,7 @@ ALL = 1 << 62
 """More runs than there are."""
 PLANNED_AT_ONCE = 10_000
 """Messages that a command puts into the schedule of a group which is still being made."""
+GIVEN_UP = "discarded"
 SCATTERED_MAX = 2_000
 """Stretches of consecutive ids that one command takes: some 100 ms."""
 
@@ -142,10 +143,8 @@ def _cancel_in(shard: Shard, track: Track, meant: Meant, now: int) -> list[Span]
         changed.append((low, high))
     for low, high in changed:
         settle_as(shard, track, low, high, CANCELLED, now)
-    if changed and track.queue.options.window_buffer_ms:
-        # It may be what its partition was withheld for.
-        list_ready(track)
-        shard.woken[track.queue, track.group.name, track.partition.name] = None
+    if changed:
+        look_anew(shard, track)
     return changed
 
 
@@ -189,7 +188,8 @@ def move(
         found = meant(shard, command.tenant, wanted)
         changed: list[Span] = []
         if found is not None and found.place.partition.key in tracks:
-            changed = _move(shard, command, tracks[found.place.partition.key], found, now)
+            change = _discard if isinstance(command, Discard) else _move
+            changed = change(shard, command, tracks[found.place.partition.key], found, now)
         if found is not None and changed:
             shard.sync_for(found.place.queue)
         done += sum(high - low for low, high in changed)
@@ -222,6 +222,40 @@ def _move(shard: Shard, command: Move, track: Track, meant: Meant, now: int) -> 
             level = level_of(command.priority, lifo=run.level % 2 == 0)
         shard.schedule(track, replace(run, due_at=due_at, level=level), now)
     return [(run.first, run.first + run.count) for run in moved]
+
+
+def _discard(shard: Shard, command: Move, track: Track, meant: Meant, now: int) -> list[Span]:
+    """Have what a group has fresh, scheduled or leased end as dead letters."""
+    place, first, end, shift = meant
+    if any(unplanned(track, first, end)):
+        finish_plan(shard, track, now)
+    died: list[Dead] = []
+    for low, high in list(fresh(track, first, end)):
+        skip(shard, track, low, high)
+        died.append(Dead(low, high - low, 0, 0, now, GIVEN_UP, IN_LINE))
+    for run in track.schedule.over(first, end):
+        low, high = cut(shard, track, run, first, end, now)
+        died.append(
+            Dead(low, high - low, run.deliveries, run.failures, now, run.error or GIVEN_UP, run.level)
+        )
+    settle = Settle(place.queue.tenant, group=track.group.name)
+    for found in take_cancelled(shard, settle, Range(first + shift, end - first)):
+        run_, low = found.run, found.id - shift
+        counts = (run_.deliveries, run_.failures)
+        died.append(Dead(low, found.length, *counts, now, run_.error or GIVEN_UP, run_.level))
+    for dead in died:
+        bury(shard, track, dead)
+    if died:
+        shard.plan_sweep(place.queue, now)
+        look_anew(shard, track)
+    return [(dead.first, dead.first + dead.count) for dead in died]
+
+
+def look_anew(shard: Shard, track: Track) -> None:
+    """What a partition was withheld for may be gone: have a pop look."""
+    if track.queue.options.window_buffer_ms or track.queue.ordered:
+        list_ready(track)
+        shard.woken[track.queue, track.group.name, track.partition.name] = None
 
 
 def changed(

@@ -170,6 +170,10 @@ class Move(Struct, gc=False):
     """Whether only those are meant that are not due yet."""
 
 
+class Discard(Move, gc=False):
+    """Give these up: they become dead letters at once, whoever has them."""
+
+
 class Requeue(Struct, gc=False):
     """Deliver dead letters again, as if for the first time: these, or all of them."""
 
@@ -227,6 +231,51 @@ class DeadFound(Struct, gc=False):
     total: int
     """Dead letters of the group."""
     deliveries: list[DeadLetter]
+
+
+class Clean(Struct, gc=False):
+    """Clear out messages of a group that are in some state and old enough.
+
+    What waits or is delayed is cancelled, dead letters are discarded. What is completed is dropped from the
+    log, in whole segments, if every group has settled it.
+    """
+
+    tenant: str
+    queue: str
+    states: tuple[str, ...]
+    """Of waiting, delayed, dead and completed."""
+    group: str = DEFAULT
+    grace_ms: int = 0
+    """How long they are spared: since they were pushed, died, or were settled."""
+    count: int | None = None
+    """At most this many; of what is completed, about."""
+
+
+class Cleaned(Struct, gc=False):
+    """How many messages it was, and whether there are more for the next such command."""
+
+    count: int
+    more: bool = False
+
+
+class Obliterate(Struct, gc=False):
+    """Remove a queue with everything in it."""
+
+    tenant: str
+    queue: str
+
+
+class Browse(Struct, gc=False):
+    """Messages of a queue by where they stand in a group, by partition and offset."""
+
+    tenant: str
+    queue: str
+    state: str | None = None
+    """Any if None."""
+    group: str = DEFAULT
+    count: int = 100
+    skip: int = 0
+    """How many to pass over first."""
 
 
 class Pause(Struct, gc=False):
@@ -445,6 +494,8 @@ class Shown(Piece, gc=False, frozen=True):
 
 class ShownAll(Struct, gc=False):
     deliveries: list[Shown]
+    total: int = 0
+    """Of a browse: how many messages are in that state."""
 
 
 class Counts(Struct, gc=False):
@@ -527,6 +578,9 @@ Command = (
     | Move
     | Requeue
     | Purge
+    | Clean
+    | Obliterate
+    | Browse
     | ListDead
     | Pause
     | Resume
@@ -552,6 +606,7 @@ Reply = (
     | Settled
     | Extended
     | Buried
+    | Cleaned
     | DeadFound
     | Paused
     | Log

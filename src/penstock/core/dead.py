@@ -32,7 +32,7 @@ def requeue(shard: Shard, queue: Queue, command: Requeue, now: int) -> Buried:
     group = queue.groups.get(command.group)
     parts, refused = _meant(shard, queue, group, command)
     for track, run, low, high in parts:
-        _cut(shard, track, run, low, high)
+        cut_out(shard, track, run, low, high)
         shard.schedule(track, Scheduled(now, low, high - low, run.level), now)
     return _reply(shard, queue, group, parts, refused)
 
@@ -42,7 +42,7 @@ def purge(shard: Shard, queue: Queue, command: Purge, now: int) -> Buried:
     group = queue.groups.get(command.group)
     parts, refused = _meant(shard, queue, group, command)
     for track, run, low, high in () if command.dry_run else parts:
-        _cut(shard, track, run, low, high)
+        cut_out(shard, track, run, low, high)
         settle_as(shard, track, low, high, DISCARDED, now)
         shard.plan_sweep(queue, now)
     return _reply(shard, queue, group, parts, refused)
@@ -55,7 +55,7 @@ def _reply(shard: Shard, queue: Queue, group: Group | None, parts: list[Part], r
     return Buried(sum(high - low for _, _, low, high in parts), left, refused)
 
 
-def _cut(shard: Shard, track: Track, run: Dead, low: int, high: int) -> None:
+def cut_out(shard: Shard, track: Track, run: Dead, low: int, high: int) -> None:
     """Take [low, high) out of a run of dead letters."""
     now_dead = track.letters.get(run.first)
     if now_dead is None or low >= run.first + now_dead.count:

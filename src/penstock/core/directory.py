@@ -29,14 +29,15 @@ class Tenant(Struct, eq=False):
 class Directory:
     """Every tenant and queue by name."""
 
-    __slots__ = ("epoch", "limits", "puts", "shards", "tenants")
+    __slots__ = ("changes", "epoch", "limits", "shards", "tenants")
 
     def __init__(self, shards: int, epoch: int, limits: Limits) -> None:
         self.shards = shards
         self.epoch = epoch
         self.limits = limits
         self.tenants: dict[str, Tenant] = {}
-        self.puts: list[Record] = []
+        self.changes: dict[bytes, bytes | None] = {}
+        """Records to put or, where there is no value, to delete."""
 
     def check_new(self, tenant: str, queue: str) -> None:
         """Raise unless a queue of that name could be made now."""
@@ -60,14 +61,22 @@ class Directory:
         known.queues_made += 1
         assert known.queues_made <= IDS_MAX
         known.queues[queue] = (known.queues_made, shard)
-        self.puts.append((records.tenant_key(tenant), records.pack_numbers((known.id, known.queues_made))))
+        self.changes[records.tenant_key(tenant)] = records.pack_numbers((known.id, known.queues_made))
         name_key = records.queue_name_key(known.id, queue)
-        self.puts.append((name_key, records.pack_numbers((known.queues_made, shard))))
+        self.changes[name_key] = records.pack_numbers((known.queues_made, shard))
         return records.prefix(known.id, known.queues_made), shard
 
+    def remove(self, tenant: str, queue: str) -> None:
+        """Forget the name of a queue; its id is not given out again."""
+        known = self.tenants[tenant]
+        del known.queues[queue]
+        self.changes[records.queue_name_key(known.id, queue)] = None
+
     def seal(self, now: int) -> Commit:
-        puts, self.puts = self.puts, []
-        return Commit(META_SHARD, self.epoch, now, puts, [], [])
+        changes, self.changes = self.changes, {}
+        puts = [(key, value) for key, value in changes.items() if value is not None]
+        deletes = [key for key, value in changes.items() if value is None]
+        return Commit(META_SHARD, self.epoch, now, puts, deletes, [])
 
 
 def load(shards: int, epoch: int, limits: Limits, found: Iterable[Record]) -> tuple[Directory, list[int]]:

@@ -82,7 +82,7 @@ class Engine(Domain):
 
     def seal(self, now: int) -> list[Commit]:
         """What changed since the last seal, one commit a shard; nothing if nothing did."""
-        commits = [self.directory.seal(now)] if self.directory.puts else []
+        commits = [self.directory.seal(now)] if self.directory.changes else []
         self.must_sync = self.wants_sync or bool(commits)
         self.wants_sync = False
         if self.changed:

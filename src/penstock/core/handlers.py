@@ -8,18 +8,22 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from penstock.core import cancel, dead, look, notes, settle
+from penstock.core import browse, cancel, clean, dead, look, notes, settle
 from penstock.core.agenda import NEVER
 from penstock.core.commands import (
     Ack,
     AddNote,
     Await,
+    Browse,
     Buried,
     Cancel,
+    Clean,
+    Cleaned,
     Configure,
     Counts,
     DeadFound,
     Describe,
+    Discard,
     Extend,
     Extended,
     GetNotes,
@@ -31,6 +35,7 @@ from penstock.core.commands import (
     Nack,
     Noted,
     NotesFound,
+    Obliterate,
     Offsets,
     OffsetsFound,
     Pause,
@@ -247,6 +252,33 @@ def _purge(domain: Domain, command: Purge, now: int) -> Buried:
     return dead.purge(domain.shards[queue.shard], queue, command, now)
 
 
+def _clean(domain: Domain, command: Clean, now: int) -> Cleaned:
+    clean.check(command)
+    queue = domain.known(command.tenant, command.queue)
+    shard = domain.shards[queue.shard]
+    group = queue.groups.get(command.group)
+    if group is None and {"waiting", "delayed"} & set(command.states):
+        check_group(domain.limits, queue, command.group)
+        clean.check_cancel(queue, command)
+        group = new_group(shard, queue, command.group, "all", now)
+    clean.check_cancel(queue, command)
+    return clean.clean(shard, queue, group, command, now)
+
+
+def _obliterate(domain: Domain, command: Obliterate, now: int) -> Cleaned:
+    queue = domain.known(command.tenant, command.queue)
+    count = sum(partition.log.end - partition.log.first for partition in queue.partitions.values())
+    domain.directory.remove(queue.tenant, queue.name)
+    del domain.queues[queue.tenant, queue.name]
+    domain.shards[queue.shard].remove_queue(queue)
+    return Cleaned(count)
+
+
+def _browse(domain: Domain, command: Browse, now: int) -> ShownAll:
+    queue = domain.known(command.tenant, command.queue)
+    return browse.browse(domain.limits, domain.shards[queue.shard], queue, command, now)
+
+
 def _list_dead(domain: Domain, command: ListDead, now: int) -> DeadFound:
     return look.list_dead(domain.limits, domain.known(command.tenant, command.queue), command)
 
@@ -373,6 +405,10 @@ HANDLERS: dict[type, Callable[..., Reply]] = {
     Extend: _extend,
     Cancel: _cancel,
     Move: _move,
+    Discard: _move,
+    Clean: _clean,
+    Obliterate: _obliterate,
+    Browse: _browse,
     Requeue: _requeue,
     Purge: _purge,
     ListDead: _list_dead,

@@ -1,7 +1,7 @@
 """Which messages are leased, in which lease, and which of them a command means."""
 
 import re
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -209,3 +209,24 @@ def _singles(shard: Shard, track: Track, first: int, end: int) -> Iterator[tuple
 def _run_at(shard: Shard, track: Track, name: int, first: int) -> tuple[Lease, LeaseRun]:
     lease = shard.leases[name]
     return lease, lease.runs[track.partition.key, first]
+
+
+def hold(shard: Shard, lease: Lease) -> None:
+    """Enter a lease everywhere it is looked for."""
+    name = lease.name
+    shard.leases[name] = lease
+    shard.agenda.add(lease.due_at, name)
+    shard.alarm.sooner(lease.due_at)
+    tracks = lease.group.tracks
+    for run in lease.runs.values():
+        hold_run(tracks[run.partition], run, name)
+
+
+def hold_run(track: Track, run: LeaseRun, name: int) -> None:
+    """Enter a leased run where its messages are looked for."""
+    if run.count == 1:
+        track.singles[run.first] = name
+        track.leased += 1
+    else:
+        insort(track.spans, (run.first, run.count, name))
+        track.leased += run.unsettled

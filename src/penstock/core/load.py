@@ -16,6 +16,7 @@ from penstock.core import records
 from penstock.core.agenda import NEVER
 from penstock.core.endings import count_unplanned
 from penstock.core.errors import Damaged
+from penstock.core.leased import hold
 from penstock.core.model import (
     IN_LINE,
     OUTCOMES,
@@ -36,7 +37,7 @@ from penstock.core.notes import enter, new_notes
 from penstock.core.options import set_options
 from penstock.core.records import PackedCursor, PackedPartition, Record
 from penstock.core.schedule import Schedule
-from penstock.core.shard import MERGE_AT, Place, Shard, hold, list_ready, new_partition, new_track
+from penstock.core.shard import MERGE_AT, Place, Shard, list_ready, new_partition, new_track
 from penstock.core.table import Table
 
 

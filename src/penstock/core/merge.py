@@ -152,6 +152,8 @@ def apply(shard: Shard, merge: Merge, joined: Joined) -> Segment | None:
         body=joined.body,
     )
     assert number_of(partition, first.base) == number_of(partition, merged.end - 1)
+    if shard.queues.get(queue.prefix) is not queue:
+        return None
     if first.base < partition.settled_to < merged.end or not _replace(partition.log, merged, parts):
         return None
     partition.merged_to[merge.tier] = merged.end

@@ -20,6 +20,7 @@ from penstock.core.endings import (
 )
 from penstock.core.errors import Busy, Invalid
 from penstock.core.ids import OFFSET_BITS, lease_token
+from penstock.core.leased import hold
 from penstock.core.limits import Limits, check_name, check_range
 from penstock.core.model import (
     CANCELLED,
@@ -41,7 +42,7 @@ from penstock.core.model import (
 )
 from penstock.core.numbers import number_of
 from penstock.core.schedule import Scheduled
-from penstock.core.shard import Shard, hold, list_ready, new_track
+from penstock.core.shard import Shard, list_ready, new_track
 
 RUNS_MAX = 1_000
 """Runs of one lease: retries that lie scattered are delivered over several pops."""

@@ -91,10 +91,12 @@ class Commit(Struct, gc=False):
     """Segment bodies, apart because they are large and only ever read by name."""
     ranges: list[tuple[bytes, bytes]] = []
     """Records deleted from a key up to, but not including, another; bodies are not among them."""
+    body_ranges: list[tuple[bytes, bytes]] = []
+    """Bodies deleted from a key up to, but not including, another."""
 
     @property
     def is_empty(self) -> bool:
-        return not (self.puts or self.deletes or self.bodies or self.ranges)
+        return not (self.puts or self.deletes or self.bodies or self.ranges or self.body_ranges)
 
 
 def prefix(tenant: int, queue: int) -> bytes:
@@ -109,6 +111,11 @@ def prefix(tenant: int, queue: int) -> bytes:
 def queue_bounds(prefix: bytes) -> tuple[bytes, bytes]:
     """Lower and upper bound of all records of a queue but its bodies."""
     return prefix + b"c", prefix + b"w"
+
+
+def body_bounds(prefix: bytes) -> tuple[bytes, bytes]:
+    """Lower and upper bound of all bodies of a queue."""
+    return prefix + b"b", prefix + b"c"
 
 
 def meta_bounds() -> tuple[bytes, bytes]:

@@ -218,6 +218,12 @@ class Schedule:
                 found.append(self._of_line(level, row))
         return found
 
+    def due_after(self, at: int) -> Iterator[Scheduled]:
+        """Runs that are due after an instant. Nothing may change meanwhile."""
+        for level, line in self._lines.items():
+            for row in line.since(at + 1):
+                yield self._of_line(level, row)
+
     def find(self, offset: int) -> Scheduled | None:
         """The run that a message is in, if it is in one."""
         place = self._places.upto(offset)

@@ -18,7 +18,7 @@ from penstock.core.agenda import NEVER
 from penstock.core.commands import Ack, Delivery, Extend, Extended, Nack, Settle, Settled
 from penstock.core.endings import bury, fresh, outcome_at, skip
 from penstock.core.errors import Conflict, Invalid
-from penstock.core.leased import Found, Range, find, find_all, gaps, leased_runs, meant, stretches
+from penstock.core.leased import Found, Range, find, find_all, gaps, hold_run, leased_runs, meant, stretches
 from penstock.core.limits import DELAY_MS_MAX, ERROR_CHARS_MAX, Limits, check_name, check_range
 from penstock.core.model import (
     CANCELLED,
@@ -31,7 +31,7 @@ from penstock.core.model import (
     Track,
 )
 from penstock.core.schedule import Scheduled
-from penstock.core.shard import Shard, hold_run, list_ready
+from penstock.core.shard import Shard, list_ready
 
 NOT_LIVE = "the lease is not live: it was settled, cancelled or moved, it ran out, or it never was"
 NOT_LEASED = "not leased: settled, cancelled, moved, its lease ran out, or it was never delivered"

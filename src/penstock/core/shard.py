@@ -3,7 +3,6 @@
 Changes mark what they touched. ``seal`` encodes each touched thing once and hands out one commit.
 """
 
-from bisect import insort
 from heapq import heapify, heappush
 from itertools import islice
 from typing import NamedTuple
@@ -21,7 +20,6 @@ from penstock.core.model import (
     OUTCOMES,
     Group,
     Lease,
-    LeaseRun,
     Log,
     Mark,
     Notes,
@@ -83,6 +81,7 @@ class Shard:
         "_tracks",
         "agenda",
         "alarm",
+        "body_ranges",
         "cancelled",
         "changed",
         "counter",
@@ -168,6 +167,7 @@ class Shard:
         self.queues_dirty: list[Queue] = []
         self.deletes: list[bytes] = []
         self.ranges: list[tuple[bytes, bytes]] = []
+        self.body_ranges: list[tuple[bytes, bytes]] = []
         self._kept: list[Record] = []
         self._kept_bodies: list[Record] = []
         self.must_sync = False
@@ -276,6 +276,43 @@ class Shard:
         self.queues[queue.prefix] = queue
         self.touch_queue(queue)
 
+    def remove_queue(self, queue: Queue) -> None:
+        """Forget a queue and everything in it."""
+        for partition in queue.partitions.values():
+            self.tell(partition.key, 0, NEVER)
+            self._forget_partition(queue, partition)
+        for name, lease in [each for each in self.leases.items() if each[1].queue is queue]:
+            del self.leases[name]
+            self.agenda.remove(lease.due_at, name)
+        if queue.sweep_at:
+            self.sweeps.remove(queue.sweep_at, queue.prefix)
+        if queue.paused_until not in (0, NEVER):
+            self.pauses.remove(queue.paused_until, queue.prefix)
+        self.notes = [each for each in self.notes if each[0] is not queue]
+        self.leases_dirty = [each for each in self.leases_dirty if each.queue is not queue]
+        self.queues_dirty = [each for each in self.queues_dirty if each is not queue]
+        for wake in [wake for wake in self.woken if wake[0] is queue]:
+            del self.woken[wake]
+        del self.queues[queue.prefix]
+        # Puts of the same commit come before these.
+        self.ranges.append(records.queue_bounds(queue.prefix))
+        self.body_ranges.append(records.body_bounds(queue.prefix))
+        self.must_sync = True
+        self.touch()
+
+    def _forget_partition(self, queue: Queue, partition: Partition) -> None:
+        """Take a partition out of everything that leads to it."""
+        key = partition.key
+        for number, _ in partition.numbers:
+            del self.places[number]
+        for group in queue.groups.values():
+            self.look_at(group.tracks[key], NEVER)
+        self.to_merge.pop(key, None)
+        self.marked.pop(key, None)
+        self.forming = [each for each in self.forming if each[1] is not partition]
+        self._partitions = [each for each in self._partitions if each[1] is not partition]
+        self._tracks = [each for each in self._tracks if each.partition is not partition]
+
     def add_partition(self, queue: Queue, name: str) -> Partition:
         """A new, empty partition; every group reads it from its first message."""
         number = self.next_number()
@@ -320,6 +357,8 @@ class Shard:
             hit = [each for each in few if first <= each < end and each in watched]
             self.over += [(partition, each) for each in hit]
             watched.difference_update(hit)
+            if not watched:
+                del self.watched[partition]
 
     # The schedule.
 
@@ -428,9 +467,10 @@ class Shard:
             self._seal_rare(puts)
         self.forming, self._tracks, self.leases_dirty, self.deletes, self.ranges = [], [], [], [], []
         self._kept, self._kept_bodies, self.notes = [], [], []
+        body_ranges, self.body_ranges = self.body_ranges, []
         self.dirty = self.must_sync = False
         self.seals += 1
-        return Commit(self.number, self.epoch, now, puts, deletes, bodies, ranges)
+        return Commit(self.number, self.epoch, now, puts, deletes, bodies, ranges, body_ranges)
 
     def _seal_segments(
         self, queue: Queue, partition: Partition, puts: list[Record], bodies: list[Record]
@@ -540,24 +580,3 @@ def list_ready(track: Track, level: int = IN_LINE) -> None:
             # In place: a pop may be looking at it.
             group.ready[:] = [(*each.listed, key) for key, each in group.tracks.items() if each.listed]
             heapify(group.ready)
-
-
-def hold(shard: Shard, lease: Lease) -> None:
-    """Enter a lease everywhere it is looked for."""
-    name = lease.name
-    shard.leases[name] = lease
-    shard.agenda.add(lease.due_at, name)
-    shard.alarm.sooner(lease.due_at)
-    tracks = lease.group.tracks
-    for run in lease.runs.values():
-        hold_run(tracks[run.partition], run, name)
-
-
-def hold_run(track: Track, run: LeaseRun, name: int) -> None:
-    """Enter a leased run where its messages are looked for."""
-    if run.count == 1:
-        track.singles[run.first] = name
-        track.leased += 1
-    else:
-        insort(track.spans, (run.first, run.count, name))
-        track.leased += run.unsettled

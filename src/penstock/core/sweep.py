@@ -127,6 +127,24 @@ def _forget_marks(shard: Shard, queue: Queue, partition: Partition, before: int)
         shard.touch_partition(queue, partition)
 
 
+def drop_completed(shard: Shard, queue: Queue, grace_ms: int, most: int, now: int) -> int:
+    """Drop segments that have been settled for a while, about ``most`` messages; how many it was."""
+    done = 0
+    for partition in queue.partitions.values():
+        log = partition.log
+        settled = settled_to(queue, partition)
+        _count_settled(partition, settled)
+        before = min(settled, _passed(partition, now - grace_ms)) if grace_ms else settled
+        position = logs.find(log, log.first + most - done) + 1
+        if position < len(log.segments):
+            before = min(before, log.segments[position].base)
+        first = log.first
+        if done < most and before > first:
+            _drop(shard, queue, partition, before)
+        done += log.first - first
+    return done
+
+
 def _drop(shard: Shard, queue: Queue, partition: Partition, before: int) -> None:
     gone = logs.trim(partition.log, before)
     partition.settled_bytes -= sum(segment.weight for segment in gone)

@@ -49,6 +49,9 @@ class MemoryStore:
             for lower, upper in commit.ranges:
                 for key in [key for key in self._records if lower <= key < upper]:
                     del self._records[key]
+            for lower, upper in commit.body_ranges:
+                for key in [key for key in self._bodies if lower <= key < upper]:
+                    del self._bodies[key]
             self._committed_at[commit.shard] = commit.at
 
     def sync(self) -> None:

@@ -271,6 +271,8 @@ class RocksStore(RocksReader):
                     batch.delete(key)
             for lower, upper in commit.ranges:
                 batch.delete_range(lower, upper)
+            for lower, upper in commit.body_ranges:
+                batch.delete_range(lower, upper, family)
 
     def sync(self) -> None:
         self._check_not_lost()

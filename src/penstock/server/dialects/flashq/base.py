@@ -12,6 +12,11 @@ WAIT_MS = 60_000
 """How long PULL and PULLB wait when they do not say, if the server lets anyone wait that long."""
 
 
+STATES = {"dead": "failed", "parked": "waiting-children"}
+"""flashQ's words for states, where it has another; ours for the rest."""
+OUR_STATES = {theirs: ours for ours, theirs in STATES.items()}
+
+
 class Context(Struct, frozen=True, gc=False):
     """Who asks."""
 

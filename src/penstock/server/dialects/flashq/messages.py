@@ -10,11 +10,8 @@ from penstock.core import ids
 from penstock.core.errors import Invalid, NotFound
 from penstock.core.model import DEFAULT
 from penstock.server.dialects.flashq import replies
-from penstock.server.dialects.flashq.base import Context, Request, addresses
+from penstock.server.dialects.flashq.base import OUR_STATES, STATES, Context, Request, addresses
 from penstock.server.dialects.flashq.replies import Id, array, shown, shown_all
-
-STATES = {"dead": "failed", "parked": "waiting-children"}
-"""flashQ's words for states, where it has another; ours for the rest."""
 
 
 class ByIds(Request, gc=False, kw_only=True):
@@ -60,6 +57,13 @@ class ChangePriority(ByIds, tag="CHANGEPRIORITY", gc=False, kw_only=True):
 
     def command(self, context: Context) -> core.Command:
         return core.Move(context.tenant, self.meant(), self.group, priority=self.priority)
+
+
+class Discard(ByIds, tag="DISCARD", gc=False, kw_only=True):
+    group: str = DEFAULT
+
+    def command(self, context: Context) -> core.Command:
+        return core.Discard(context.tenant, self.meant(), self.group)
 
 
 class DeadLetters(Request, tag="DLQ", gc=False, kw_only=True):
@@ -191,6 +195,22 @@ class GetJob(Request, tag="GETJOB", gc=False, kw_only=True):
             raise NotFound("there is no such message, or it is no longer kept")
         (job,) = map(_shown, reply.deliveries)
         return replies.OkShown(ok=True, job=job, state=job.state, reqId=self.reqId)
+
+
+class BrowseJobs(Request, tag="GETJOBS", gc=False, kw_only=True):
+    queue: str
+    state: str | None = None
+    limit: int = 100
+    offset: int = 0
+    group: str = DEFAULT
+
+    def command(self, context: Context) -> core.Command:
+        state = OUR_STATES.get(self.state, self.state) if self.state is not None else None
+        return core.Browse(context.tenant, self.queue, state, self.group, self.limit, self.offset)
+
+    def reply(self, reply: core.ShownAll, context: Context) -> Struct:
+        jobs = list(map(_shown, reply.deliveries))
+        return replies.OkBrowsed(ok=True, jobs=jobs, total=reply.total, reqId=self.reqId)
 
 
 class GetJobs(Request, tag="GETJOBSBATCH", gc=False, kw_only=True):

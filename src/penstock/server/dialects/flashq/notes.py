@@ -8,8 +8,7 @@ from penstock.core import ids
 from penstock.core.errors import Damaged, Invalid
 from penstock.core.model import DEFAULT, LINE, PART, RESULT
 from penstock.server.dialects.flashq import replies
-from penstock.server.dialects.flashq.base import Context, Request
-from penstock.server.dialects.flashq.messages import STATES
+from penstock.server.dialects.flashq.base import STATES, Context, Request
 from penstock.server.dialects.flashq.replies import Id, shown
 
 AWAITED_MS = 30_000

@@ -6,7 +6,7 @@ from msgspec import UNSET, Struct, UnsetType
 from penstock.core import commands as core
 from penstock.core.model import DEFAULT
 from penstock.server.dialects.flashq import replies
-from penstock.server.dialects.flashq.base import Context, Request
+from penstock.server.dialects.flashq.base import OUR_STATES, Context, Request
 from penstock.server.dialects.flashq.pushes import AnyBackoff, backoff_of, shown_backoff
 from penstock.server.dialects.flashq.replies import RequestId
 
@@ -79,6 +79,46 @@ class Count(Request, tag="COUNT", gc=False, kw_only=True):
 
     def reply(self, reply: core.Counts, context: Context) -> Struct:
         return replies.OkTotal(ok=True, count=reply.waiting + reply.delayed, reqId=self.reqId)
+
+
+class Drain(Request, tag="DRAIN", gc=False, kw_only=True):
+    queue: str
+    group: str = DEFAULT
+
+    def command(self, context: Context) -> core.Command:
+        return core.Clean(context.tenant, self.queue, ("waiting", "delayed"), self.group)
+
+    def reply(self, reply: core.Cleaned, context: Context) -> Struct:
+        return _cleaned(reply, self.reqId)
+
+
+class Clean(Request, tag="CLEAN", gc=False, kw_only=True):
+    queue: str
+    state: str
+    grace: int
+    limit: int | None = None
+    group: str = DEFAULT
+
+    def command(self, context: Context) -> core.Command:
+        states = (OUR_STATES.get(self.state, self.state),)
+        return core.Clean(context.tenant, self.queue, states, self.group, self.grace, self.limit)
+
+    def reply(self, reply: core.Cleaned, context: Context) -> Struct:
+        return _cleaned(reply, self.reqId)
+
+
+class Obliterate(Request, tag="OBLITERATE", gc=False, kw_only=True):
+    queue: str
+
+    def command(self, context: Context) -> core.Command:
+        return core.Obliterate(context.tenant, self.queue)
+
+    def reply(self, reply: core.Cleaned, context: Context) -> Struct:
+        return _cleaned(reply, self.reqId)
+
+
+def _cleaned(found: core.Cleaned, request_id: RequestId | UnsetType) -> Struct:
+    return replies.OkCleaned(ok=True, count=found.count, more=found.more, reqId=request_id)
 
 
 class Offsets(Request, tag="OFFSETS", gc=False, kw_only=True):

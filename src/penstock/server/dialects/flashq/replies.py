@@ -182,6 +182,18 @@ class OkShownAll(Answer, gc=False, kw_only=True):
     jobs: "list[ShownJob]"
 
 
+class OkBrowsed(Answer, gc=False, kw_only=True):
+    ok: bool
+    jobs: "list[ShownJob]"
+    total: int
+
+
+class OkCleaned(Answer, gc=False, kw_only=True):
+    ok: bool
+    count: int
+    more: bool
+
+
 class OkBuried(Answer, gc=False, kw_only=True):
     ok: bool
     count: int

@@ -1,9 +1,11 @@
 """Every command of the wire: the core command it stands for, and how the core's reply is put."""
 
 from penstock.server.dialects.flashq.messages import (
+    BrowseJobs,
     Cancel,
     ChangePriority,
     DeadLetters,
+    Discard,
     GetJob,
     GetJobs,
     GetState,
@@ -37,10 +39,13 @@ from penstock.server.dialects.flashq.pushes import (
 )
 from penstock.server.dialects.flashq.queues import (
     Backup,
+    Clean,
     Count,
+    Drain,
     GetJobCounts,
     IsPaused,
     ListQueues,
+    Obliterate,
     Offsets,
     Pause,
     Queue,
@@ -62,6 +67,7 @@ AnyRequest = (
     | Promote
     | MoveToDelayed
     | ChangePriority
+    | Discard
     | DeadLetters
     | RetryDead
     | PurgeDead
@@ -77,6 +83,10 @@ AnyRequest = (
     | GetState
     | GetJob
     | GetJobs
+    | BrowseJobs
+    | Drain
+    | Clean
+    | Obliterate
     | GetResult
     | WaitJob
     | Progress

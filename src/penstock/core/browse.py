@@ -1,0 +1,123 @@
+"""Browse: the messages of a queue by where they stand in a group."""
+
+from collections.abc import Iterable, Iterator
+from heapq import merge
+
+from penstock.core import log as logs
+from penstock.core import look
+from penstock.core.commands import Browse, Shown, ShownAll, State
+from penstock.core.endings import Span, fresh, outside, unplanned
+from penstock.core.errors import Invalid
+from penstock.core.ids import address
+from penstock.core.leased import gaps
+from penstock.core.limits import Limits, check_name, check_range
+from penstock.core.model import OUTCOMES, Group, Partition, Queue, Track
+from penstock.core.numbers import number_of
+from penstock.core.shard import Shard
+
+STATES = ("waiting", "delayed", "active", "completed", "dead", "expired", "cancelled", "evicted", "discarded")
+SKIP_MAX = 1 << 62
+
+
+def browse(limits: Limits, shard: Shard, queue: Queue, command: Browse, now: int) -> ShownAll:
+    """Messages in a state, with their payloads; fewer if they are large."""
+    check_range("limit", command.count, 1, look.SHOWN_MAX)
+    check_range("offset", command.skip, 0, SKIP_MAX)
+    check_name("group", command.group)
+    if command.state is not None and command.state not in STATES:
+        raise Invalid("state", f"one of {', '.join(STATES)}")
+    group = queue.groups.get(command.group)
+    counts = look.counts(queue, group, now)
+    kept = sum(partition.log.end - partition.log.first for partition in queue.partitions.values())
+    found = ShownAll([], kept if command.state is None else getattr(counts, command.state))
+    skip, bytes_left = command.skip, limits.read_bytes_max
+    for partition in queue.partitions.values():
+        for low, high in _spans(shard, group, partition, command.state, now):
+            passed = min(skip, high - low)
+            skip -= passed
+            for offset in range(low + passed, high):
+                if len(found.deliveries) == command.count or bytes_left <= 0:
+                    return found
+                shown = _shown(shard, queue, partition, offset, command, now)
+                found.deliveries.append(shown)
+                bytes_left -= logs.piece_bytes(shown)
+    return found
+
+
+def _shown(shard: Shard, queue: Queue, partition: Partition, offset: int, command: Browse, now: int) -> Shown:
+    number, base = number_of(partition, offset)
+    state = look.state(shard, State(command.tenant, address(number, offset - base), command.group), now)
+    log = partition.log
+    segment = log.segments[logs.find(log, offset)]
+    return Shown(segment, offset - segment.base, 1, state.created_at, queue, partition.name, state)
+
+
+def _spans(
+    shard: Shard, group: Group | None, partition: Partition, state: str | None, now: int
+) -> Iterable[Span]:
+    """Where messages are that stand so in a group, in order."""
+    log = partition.log
+    if state is None:
+        return [(log.first, log.end)]
+    if group is None:
+        return _unread(partition, state, now)
+    track = group.tracks[partition.key]
+    match state:
+        case "waiting":
+            due = ((run.first, run.first + run.count) for run in track.schedule if run.due_at <= now)
+            return merge(fresh(track, track.cursor, log.end), due, unplanned(track, log.first, log.end))
+        case "delayed":
+            return ((run.first, run.first + run.count) for run in track.schedule if run.due_at > now)
+        case "active":
+            return _leased(shard, track)
+        case "dead":
+            return ((first, first + count) for first, count in track.dead)
+        case "completed":
+            return _completed(shard, track)
+    outcome = OUTCOMES.index(state)
+    return ((first, first + count) for first, count, which, _ in track.outcomes if which == outcome)
+
+
+def _unread(partition: Partition, state: str, now: int) -> Iterator[Span]:
+    """The same for a group that does not exist: everything waits, is delayed, or was cancelled."""
+    log = partition.log
+    if state == "cancelled":
+        yield from ((first, first + count) for first, count, _ in partition.withdrawn)
+    if state not in ("waiting", "delayed"):
+        return
+    for segment in log.segments:
+        start = 0
+        while start < segment.count:
+            end, created_at, attributes = segment.run_at(start)
+            if (created_at + attributes.delay_ms > now) == (state == "delayed"):
+                yield from outside(partition.withdrawn, segment.base + start, segment.base + end)
+            start = end
+
+
+def _leased(shard: Shard, track: Track) -> list[Span]:
+    key = track.partition.key
+    found = [(offset, offset + 1) for offset in track.singles]
+    for first, _, name in track.spans:
+        run = shard.leases[name].runs[key, first]
+        found += [(low, low + count) for low, count in gaps(run)]
+    return sorted(found)
+
+
+def _completed(shard: Shard, track: Track) -> Iterator[Span]:
+    """What is neither of the others."""
+    log = track.partition.log
+    others: Iterator[Span] = merge(
+        fresh(track, track.cursor, log.end),
+        ((run.first, run.first + run.count) for run in track.schedule),
+        unplanned(track, log.first, log.end),
+        _leased(shard, track),
+        ((first, first + count) for first, count in track.dead),
+        ((first, first + count) for first, count, _, _ in track.outcomes),
+    )
+    reached = log.first
+    for low, high in others:
+        if low > reached:
+            yield reached, low
+        reached = max(reached, high)
+    if reached < log.end:
+        yield reached, log.end

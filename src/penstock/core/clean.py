@@ -1,0 +1,116 @@
+"""Clean: clear out what waits, is dead, or is completed, and is old enough."""
+
+from collections.abc import Iterator
+from itertools import chain, islice
+
+from penstock.core import log as logs
+from penstock.core.cancel import ALL, check_made, cut, finish_plan, look_anew
+from penstock.core.commands import Clean, Cleaned
+from penstock.core.dead import cut_out
+from penstock.core.endings import fresh, settle_as, skip
+from penstock.core.errors import Invalid
+from penstock.core.limits import DELAY_MS_MAX, check_name, check_range
+from penstock.core.model import CANCELLED, DISCARDED, Group, Queue, Track
+from penstock.core.schedule import Scheduled
+from penstock.core.shard import Shard
+from penstock.core.sweep import drop_completed
+
+STATES = ("waiting", "delayed", "dead", "completed")
+RUNS_MAX = 2_000
+"""Runs that one command clears out: some 100 ms; the next does the rest."""
+COUNT_MAX = 1 << 62
+
+
+def check(command: Clean) -> None:
+    check_name("group", command.group)
+    check_range("grace", command.grace_ms, 0, DELAY_MS_MAX)
+    if command.count is not None:
+        check_range("limit", command.count, 1, COUNT_MAX)
+    if not command.states or not set(command.states) <= set(STATES):
+        raise Invalid("state", f"one of {', '.join(STATES)}")
+
+
+def clean(shard: Shard, queue: Queue, group: Group | None, command: Clean, now: int) -> Cleaned:
+    """Clear out what a checked command is about. A group is there unless only what is completed goes."""
+    left = COUNT_MAX if command.count is None else command.count
+    before = now - command.grace_ms
+    cleaned = Cleaned(0)
+    if "completed" in command.states:
+        cleaned.count += drop_completed(shard, queue, command.grace_ms, left, now)
+    waits = {"waiting", "delayed"} & set(command.states)
+    runs = RUNS_MAX
+    for track in group.tracks.values() if group is not None else ():
+        done = (0, 0)
+        if waits:
+            done = _cancel(shard, track, waits, before, left - cleaned.count, runs, now)
+        if "dead" in command.states:
+            done = _bury_for_good(shard, track, before, left - cleaned.count, runs, now)
+        cleaned.count += done[0]
+        runs -= done[1]
+        if runs <= 0 and cleaned.count < left:
+            cleaned.more = True
+            break
+    if cleaned.count:
+        shard.sync_for(queue)
+        shard.plan_sweep(queue, now)
+    return cleaned
+
+
+def check_cancel(queue: Queue, command: Clean) -> None:
+    """Raise unless the schedule of the group is complete, or can be made so in no time."""
+    if {"waiting", "delayed"} & set(command.states):
+        check_made(queue, command.group)
+
+
+def _cancel(
+    shard: Shard, track: Track, states: set[str], before: int, left: int, runs: int, now: int
+) -> tuple[int, int]:
+    """Cancel what a track has waiting or delayed; how many messages and how many runs it was."""
+    finish_plan(shard, track, now)
+    end = logs.offset_at(track.partition.log, before + 1)
+    spans: list[tuple[int, int]] = []
+    if "waiting" in states:
+        for low, high in list(_up_to(islice(fresh(track, track.cursor, end), runs), left)):
+            skip(shard, track, low, high)
+            spans.append((low, high))
+            left -= high - low
+    found: Iterator[Scheduled] = iter(())
+    if "waiting" in states:
+        found = iter(track.schedule.due_before(now + 1, ALL))
+    if "delayed" in states:
+        found = chain(found, track.schedule.due_after(now))
+    old = (run for run in found if run.first < end)
+    for run in list(islice(old, runs - len(spans))):
+        if left > 0:
+            high = min(run.first + run.count, end, run.first + left)
+            cut(shard, track, run, run.first, high, now)
+            spans.append((run.first, high))
+            left -= high - run.first
+    for low, high in spans:
+        settle_as(shard, track, low, high, CANCELLED, now)
+    if spans:
+        look_anew(shard, track)
+    return sum(high - low for low, high in spans), len(spans)
+
+
+def _up_to(spans: Iterator[tuple[int, int]], left: int) -> Iterator[tuple[int, int]]:
+    """Spans of no more than so many messages."""
+    for low, high in spans:
+        if left <= 0:
+            return
+        high = min(high, low + left)
+        left -= high - low
+        yield low, high
+
+
+def _bury_for_good(
+    shard: Shard, track: Track, before: int, left: int, runs: int, now: int
+) -> tuple[int, int]:
+    """Discard dead letters of a track; how many messages and how many runs it was."""
+    letters = (track.letters[first] for first, _ in track.dead)
+    old = (letter for letter in letters if letter.dead_at <= before)
+    spans = list(_up_to(((each.first, each.first + each.count) for each in islice(old, runs)), left))
+    for low, high in spans:
+        cut_out(shard, track, track.letters[low], low, high)
+        settle_as(shard, track, low, high, DISCARDED, now)
+    return sum(high - low for low, high in spans), len(spans)
