@@ -24,8 +24,7 @@ from pathlib import Path
 import uvloop
 from tests.store.faults import Faulty
 
-from bench.wire import best as best_over_tcp
-from bench.wire import framed, redis, running_penstock
+from bench.wire import best as best_over_tcp, framed, redis, running_penstock
 from penstock.app import clock
 from penstock.broker.node import Node
 from penstock.core.commands import Ack, Command, Pop, Popped, Push, Pushed, Reply

@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from penstock.broker.waiters import Asker, Waiter, Waiters
 from penstock.core.commands import Pop

@@ -4,8 +4,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from penstock.core import commands as c
-from penstock.core import records
+from penstock.core import commands as c, records
 from penstock.core.engine import Engine
 from penstock.core.limits import Limits
 from penstock.core.model import PLAIN, Attributes, Backoff

@@ -1,7 +1,6 @@
 """What is due when, against a plain list."""
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from penstock.core.agenda import NEVER, Agenda
 

@@ -2,9 +2,7 @@
 
 import pytest
 
-from penstock.core import commands as c
-from penstock.core import engine as engines
-from penstock.core import records
+from penstock.core import commands as c, engine as engines, records
 from penstock.core.directory import META_SHARD
 from penstock.core.errors import Conflict, Invalid, NotFound
 from penstock.core.ids import OFFSET_BITS

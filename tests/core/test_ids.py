@@ -3,11 +3,9 @@
 import uuid
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from penstock.core import commands as c
-from penstock.core import ids, records
+from penstock.core import commands as c, ids, records
 from penstock.core.errors import Conflict, Invalid
 from penstock.core.limits import OFFSETS_PER_NUMBER
 from tests.core.harness import NOW, Core, payloads_of

@@ -6,8 +6,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from penstock.core import commands as c
-from penstock.core import records
+from penstock.core import commands as c, records
 from penstock.core.errors import CODES, Damaged, PenstockError
 from penstock.core.model import PLAIN, Queue
 from tests.core.harness import Core

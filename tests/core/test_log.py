@@ -1,10 +1,8 @@
 """The log: segments form with commits, are cut at 256 KiB, and are read whichever way they lie."""
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from penstock.core import commands as c
-from penstock.core import log as logs
+from penstock.core import commands as c, log as logs
 from penstock.core.limits import SEGMENT_BYTES_MAX
 from penstock.core.look import absent
 from penstock.core.model import Log, Run, Segment

@@ -2,11 +2,7 @@
 
 import pytest
 
-from penstock.core import commands as c
-from penstock.core import log as logs
-from penstock.core import merge as merges
-from penstock.core import pop as pops
-from penstock.core import records
+from penstock.core import commands as c, log as logs, merge as merges, pop as pops, records
 from penstock.core.engine import MERGE_MIN
 from penstock.core.limits import SEGMENT_BYTES_MAX
 from penstock.core.merge import Joined, Merge

@@ -1,7 +1,6 @@
 """A table and a schedule against the plain lists they stand for."""
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from penstock.core.agenda import NEVER

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from penstock.core import commands as core
-from penstock.core import ids
+from penstock.core import commands as core, ids
 from penstock.core.errors import CODES, Busy, Invalid, NotFound, PenstockError, Unsupported
 from penstock.core.model import PLAIN, Attributes, Backoff
 from penstock.server.dialects import flashq

@@ -1,8 +1,7 @@
 from itertools import islice, pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from penstock.server.framing import ABSURD, HEAD, Frames, Lost, TooLong, frame
 

@@ -1,8 +1,7 @@
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from penstock.core.errors import Invalid
 from penstock.server.payloads import DEPTH_MAX, check_depth, check_text

@@ -4,8 +4,7 @@ import threading
 from itertools import islice
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from penstock.core.errors import Invalid
 from penstock.server.framing import Frames

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core import merge as merges
-from penstock.core import pop
+from penstock.core import merge as merges, pop
 from tests.sim.drive import Driver
 from tests.sim.rocks import RocksWorlds
 

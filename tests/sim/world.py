@@ -6,11 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from penstock.core import commands as c
-from penstock.core import engine as engines
-from penstock.core import log as logs
-from penstock.core import merge as merges
-from penstock.core import records
+from penstock.core import commands as c, engine as engines, log as logs, merge as merges, records
 from penstock.core.agenda import NEVER
 from penstock.core.directory import META_SHARD
 from penstock.core.engine import Engine

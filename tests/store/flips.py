@@ -20,9 +20,7 @@ from typing import NamedTuple
 
 from rocksdict import Cache
 
-from penstock.core import commands as c
-from penstock.core import engine as engines
-from penstock.core import records
+from penstock.core import commands as c, engine as engines, records
 from penstock.core.directory import META_SHARD
 from penstock.core.engine import Engine
 from penstock.core.errors import Damaged

@@ -15,10 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from penstock.core import commands as c
-from penstock.core import engine as engines
-from penstock.core import merge as merges
-from penstock.core import records
+from penstock.core import commands as c, engine as engines, merge as merges, records
 from penstock.core.directory import META_SHARD
 from penstock.core.engine import Engine
 from penstock.core.ids import OFFSET_BITS

@@ -21,8 +21,7 @@ from penstock.broker.merger import Merger
 from penstock.broker.shelf import Shelf, readable
 from penstock.broker.waiters import Asker, Ticket, Waiter, Waiters
 from penstock.broker.watchers import Watchers
-from penstock.core import engine as engines
-from penstock.core import look
+from penstock.core import engine as engines, look
 from penstock.core.agenda import NEVER
 from penstock.core.commands import Await, BackedUp, Backup, Command, Log, NotesFound, Pop, Popped, Reply
 from penstock.core.directory import META_SHARD

@@ -13,13 +13,11 @@ from functools import partial
 from msgspec.structs import replace
 
 from penstock.broker.committer import Bodies, Committer
-from penstock.core import log as logs
-from penstock.core import look, records
+from penstock.core import log as logs, look, records
 from penstock.core.commands import DeadFound, Log, NotesFound, Popped, Reply, ShownAll
 from penstock.core.errors import Damaged, PenstockError
 from penstock.core.look import Absent
-from penstock.core.model import Log as PartitionLog
-from penstock.core.model import Queue, Segment
+from penstock.core.model import Log as PartitionLog, Queue, Segment
 from penstock.store.base import Store
 
 logger = logging.getLogger("penstock.bodies")

@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Iterator
 from heapq import merge
 
-from penstock.core import log as logs
-from penstock.core import look
+from penstock.core import log as logs, look
 from penstock.core.commands import Browse, Shown, ShownAll, State
 from penstock.core.endings import Span, fresh, outside, unplanned
 from penstock.core.errors import Invalid

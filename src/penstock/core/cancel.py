@@ -2,8 +2,7 @@
 
 from msgspec.structs import replace
 
-from penstock.core import log as logs
-from penstock.core import records
+from penstock.core import log as logs, records
 from penstock.core.commands import Cancel, Discard, Move, Settle, Settled
 from penstock.core.endings import bury, fresh, outside, plan, settle_as, skip, unplanned
 from penstock.core.errors import Busy, Conflict, Invalid, NotFound

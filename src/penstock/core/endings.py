@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator
 
-from penstock.core import log as logs
-from penstock.core import records
+from penstock.core import log as logs, records
 from penstock.core.agenda import NEVER
 from penstock.core.model import DISCARDED, Dead, Track
 from penstock.core.schedule import Scheduled

@@ -11,9 +11,7 @@ from collections.abc import Callable, Iterable
 
 from msgspec import Struct
 
-from penstock.core import directory as directories
-from penstock.core import look, model, records, settle
-from penstock.core import merge as merges
+from penstock.core import directory as directories, look, merge as merges, model, records, settle
 from penstock.core.commands import (
     Command,
     Pop,

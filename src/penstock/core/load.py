@@ -11,8 +11,7 @@ from collections.abc import Iterable
 import msgspec
 from msgspec import MsgspecError, Struct
 
-from penstock.core import log as logs
-from penstock.core import records
+from penstock.core import log as logs, records
 from penstock.core.agenda import NEVER
 from penstock.core.endings import count_unplanned
 from penstock.core.errors import Damaged

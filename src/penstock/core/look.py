@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from penstock.core import log as logs
-from penstock.core import model
+from penstock.core import log as logs, model
 from penstock.core.agenda import NEVER
 from penstock.core.commands import (
     Counts,

@@ -16,8 +16,7 @@ from itertools import chain
 
 from msgspec import Struct
 
-from penstock.core import log as logs
-from penstock.core import records
+from penstock.core import log as logs, records
 from penstock.core.limits import SEGMENT_BYTES_MAX
 from penstock.core.model import Log, Partition, Queue, Segment
 from penstock.core.numbers import number_of

@@ -6,8 +6,7 @@ size and an age, and none for much longer than the message itself.
 
 from collections.abc import Sequence
 
-from penstock.core import log as logs
-from penstock.core import records
+from penstock.core import log as logs, records
 from penstock.core.commands import Note, Settle
 from penstock.core.errors import Conflict, Invalid, NotFound
 from penstock.core.leased import Meant, Range, find, meant

@@ -5,8 +5,7 @@ from heapq import heappop, heapreplace
 from msgspec import Struct
 from msgspec.structs import replace
 
-from penstock.core import gates, order
-from penstock.core import log as logs
+from penstock.core import gates, log as logs, order
 from penstock.core.agenda import NEVER
 from penstock.core.commands import Delivery, Pop, Popped
 from penstock.core.endings import (

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from penstock.core import log as logs
-from penstock.core import retry
+from penstock.core import log as logs, retry
 from penstock.core.agenda import NEVER
 from penstock.core.commands import Ack, Delivery, Extend, Extended, Nack, Settle, Settled
 from penstock.core.endings import bury, fresh, outcome_at, skip

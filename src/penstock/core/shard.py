@@ -7,8 +7,7 @@ from heapq import heapify, heappush
 from itertools import islice
 from typing import NamedTuple
 
-from penstock.core import log as logs
-from penstock.core import records
+from penstock.core import log as logs, records
 from penstock.core.agenda import NEVER, Agenda
 from penstock.core.commands import Wake
 from penstock.core.errors import Busy

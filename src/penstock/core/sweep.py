@@ -7,8 +7,7 @@ A queue without groups keeps everything: nobody has read it yet.
 
 from heapq import heapify, heappop, heapreplace
 
-from penstock.core import log as logs
-from penstock.core import records
+from penstock.core import log as logs, records
 from penstock.core.endings import trim_track
 from penstock.core.gates import evict
 from penstock.core.model import Mark, Partition, Queue, Segment, fresh_count

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
-from penstock.core import directory as directories
-from penstock.core import load, records
+from penstock.core import directory as directories, load, records
 from penstock.core.domain import new_queue
 from penstock.core.engine import Scan
 from penstock.core.errors import Damaged

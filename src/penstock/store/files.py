@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from penstock.core.limits import NUMBERS_MAX
-from penstock.store import format as formats
-from penstock.store import wal
+from penstock.store import format as formats, wal
 from penstock.store.base import Broken, CantOpen
 from penstock.store.format import Format
 from penstock.store.rocks import DROP_AFTER_DAMAGE, IN_USE, RocksReader, open_db

@@ -45,8 +45,7 @@ from rocksdict import (
 from penstock.core.errors import Damaged
 from penstock.core.limits import SEGMENT_BYTES_MAX
 from penstock.core.records import Commit, Record, is_body
-from penstock.store import format as formats
-from penstock.store import wal
+from penstock.store import format as formats, wal
 from penstock.store.base import Broken, CantOpen, Claim, Fenced, Lost, StoreError
 from penstock.store.format import Format
 

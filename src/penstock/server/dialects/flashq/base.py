@@ -4,8 +4,7 @@ from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
 
-from penstock.core import commands as core
-from penstock.core import ids
+from penstock.core import commands as core, ids
 from penstock.server.dialects.flashq.replies import Id, RequestId
 
 WAIT_MS = 60_000

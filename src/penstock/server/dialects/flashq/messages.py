@@ -5,8 +5,7 @@ from itertools import repeat
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from penstock.core import commands as core
-from penstock.core import ids
+from penstock.core import commands as core, ids
 from penstock.core.errors import Invalid, NotFound
 from penstock.core.model import DEFAULT
 from penstock.server.dialects.flashq import replies

@@ -3,8 +3,7 @@
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from penstock.core import commands as core
-from penstock.core import ids
+from penstock.core import commands as core, ids
 from penstock.core.errors import Damaged, Invalid
 from penstock.core.model import DEFAULT, LINE, PART, RESULT
 from penstock.server.dialects.flashq import replies

@@ -6,8 +6,7 @@ from itertools import chain, repeat
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from penstock.core import commands as core
-from penstock.core import ids
+from penstock.core import commands as core, ids
 from penstock.core.errors import Invalid
 from penstock.core.model import DEFAULT
 from penstock.server.dialects.flashq import replies

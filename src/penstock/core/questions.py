@@ -1,0 +1,269 @@
+"""What can be asked without changing anything, and what is answered. Each of these is a command, too."""
+
+from msgspec import Struct
+
+from penstock.core import model
+from penstock.core.agenda import NEVER
+from penstock.core.log import Piece
+from penstock.core.model import DEFAULT, Progress, Queue, QueueOptions
+
+
+class ListDead(Struct, gc=False):
+    """Dead letters of a group, by partition and offset."""
+
+    tenant: str
+    queue: str
+    group: str = DEFAULT
+    count: int = 100
+    skip: int = 0
+    """How many to pass over first."""
+
+
+class DeadLetter(Piece, gc=False, frozen=True):
+    """One dead letter."""
+
+    partition: str
+    first: int
+    """Its id, as a number."""
+    deliveries: int
+    failures: int
+    dead_at: int
+    error: str
+    priority: int
+
+
+class DeadFound(Struct, gc=False):
+    queue: Queue
+    group: str
+    total: int
+    """Dead letters of the group."""
+    deliveries: list[DeadLetter]
+
+
+class Browse(Struct, gc=False):
+    """Messages of a queue by where they stand in a group, by partition and offset."""
+
+    tenant: str
+    queue: str
+    state: str | None = None
+    """Any if None."""
+    group: str = DEFAULT
+    count: int = 100
+    skip: int = 0
+    """How many to pass over first."""
+
+
+class Paused(Struct, gc=False):
+    """Whether a queue is paused, and until when if that is known."""
+
+    paused: bool
+    until: int | None = None
+
+
+class Read(Struct, gc=False):
+    """Read the log by offset, without a lease."""
+
+    tenant: str
+    queue: str
+    offset: int
+    partition: str = DEFAULT
+    max_count: int | None = None
+    """At most this many; 1,000 if None, or what the server allows."""
+    max_bytes: int | None = None
+    """At most this many payload bytes, but one message always; 1 MiB if None, or what the server allows."""
+
+
+class ReadRun(Piece, gc=False, frozen=True):
+    first: int
+    """Id of the first one, as a number."""
+
+
+class Log(Struct, gc=False):
+    """A stretch of a log, from the first offset at or past the one asked for that is still kept."""
+
+    queue: Queue
+    partition: str
+    next: int
+    """Where to read on."""
+    end: int
+    runs: list[ReadRun]
+
+
+class Offsets(Struct, gc=False):
+    """Where the logs of a queue begin and end, and where they were at a time."""
+
+    tenant: str
+    queue: str
+    at: int | None = None
+
+
+class PartitionOffsets(Struct, gc=False):
+    partition: str
+    numbers: list[tuple[int, int]]
+    first: int
+    end: int
+    at: int | None
+
+
+class OffsetsFound(Struct, gc=False):
+    partitions: list[PartitionOffsets]
+
+
+class Describe(Struct, gc=False):
+    """One queue, with its partitions and groups."""
+
+    tenant: str
+    queue: str
+
+
+class GroupCounts(Struct, gc=False):
+    """Messages of a group by state."""
+
+    tenant: str
+    queue: str
+    group: str = DEFAULT
+
+
+class ListQueues(Struct, gc=False):
+    """Every queue of the tenant."""
+
+    tenant: str
+
+
+class Stats(Struct, gc=False):
+    """Counts over the tenant's queues."""
+
+    tenant: str
+
+
+class State(Struct, gc=False):
+    """Where a message stands in a group."""
+
+    tenant: str
+    id: int
+    group: str = DEFAULT
+
+
+class Show(Struct, gc=False):
+    """Messages with their payloads, and where they stand in a group; those that are there."""
+
+    tenant: str
+    ids: list[int]
+    group: str = DEFAULT
+
+
+class GetNotes(Struct, gc=False):
+    """What is kept beside a message: some kinds of notes, the newest of them, and its progress."""
+
+    tenant: str
+    id: int
+    kinds: tuple[int, ...] = ()
+
+
+class Await(Struct, gc=False):
+    """Wait until a message is settled or dead, and show what came of it."""
+
+    tenant: str
+    id: int
+    wait_ms: int
+    group: str = DEFAULT
+
+
+class Note(Piece, gc=False, frozen=True):
+    """Something that was noted of a message."""
+
+    log: model.Log
+
+
+class NotesFound(Struct, gc=False):
+    queue: Queue
+    state: "StateFound"
+    notes: list[list[Note]]
+    """By kind, as asked for; each oldest first."""
+    progress: Progress | None = None
+    over_at: int = NEVER
+    """When its time to live ends, if it waits and has one."""
+
+    @property
+    def is_over(self) -> bool:
+        return self.state.state not in ("waiting", "delayed", "active", "parked")
+
+
+class Shown(Piece, gc=False, frozen=True):
+    """One message."""
+
+    queue: Queue
+    partition: str
+    state: "StateFound"
+
+
+class ShownAll(Struct, gc=False):
+    deliveries: list[Shown]
+    total: int = 0
+    """Of a browse: how many messages are in that state."""
+
+
+class Counts(Struct, gc=False):
+    """Messages of one group by state. A group that does not exist has everything waiting or delayed."""
+
+    waiting: int = 0
+    delayed: int = 0
+    active: int = 0
+    completed: int = 0
+    """Settled by an ack and still kept."""
+    dead: int = 0
+    expired: int = 0
+    cancelled: int = 0
+    discarded: int = 0
+    evicted: int = 0
+
+
+class GroupFound(Struct, gc=False):
+    name: str
+    counts: Counts
+
+
+class PartitionFound(Struct, gc=False):
+    name: str
+    first: int
+    end: int
+    payload_bytes: int
+
+
+class QueueFound(Struct, gc=False):
+    queue: str
+    options: QueueOptions
+    partitions: list[PartitionFound]
+    groups: list[GroupFound]
+    paused: Paused
+
+
+class QueueCounts(Struct, gc=False):
+    name: str
+    counts: Counts
+    """Of the group ``default``."""
+    paused: bool
+
+
+class QueuesFound(Struct, gc=False):
+    queues: list[QueueCounts]
+
+
+class StatsFound(Struct, gc=False):
+    queues: int
+    counts: Counts
+
+
+class StateFound(Struct, gc=False):
+    id: int
+    created_at: int
+    state: str
+    deliveries: int = 0
+    failures: int = 0
+    error: str = ""
+    """What the last failure said. A settled message keeps none of these three."""
+    priority: int = 0
+    due_at: int | None = None
+    """When it will be delivered, if it is delayed."""
+    ended_at: int | None = None
+    """When it became what it is, if it is dead, expired or cancelled."""
