@@ -84,11 +84,18 @@ def _without(wanted: Range, found: Meant | None, changed: list[Span]) -> list[in
 
 def _cancel(shard: Shard, command: Cancel, found: Meant, now: int) -> list[Span]:
     """Cancel messages for one group, or for all there are and will be; what it changed."""
-    place, first, end, _ = found
+    place = found.place
     groups = place.queue.groups
     if command.group is not None:
         group = groups.get(command.group)
         return _cancel_in(shard, group.tracks[place.partition.key], found, now) if group else []
+    return cancel_everywhere(shard, found, now)
+
+
+def cancel_everywhere(shard: Shard, found: Meant, now: int) -> list[Span]:
+    """Cancel messages for all groups there are and will be; what it changed."""
+    place, first, end, _ = found
+    groups = place.queue.groups
     changed: list[Span] = []
     for group in groups.values():
         changed += _cancel_in(shard, group.tracks[place.partition.key], found, now)

@@ -201,6 +201,17 @@ class Move(Struct, gc=False):
     """Whether only those are meant that are not due yet."""
 
 
+class Update(Struct, gc=False):
+    """Give a message that nobody has had yet another payload.
+
+    It is cancelled, and one with the new payload is appended that is shown under its id.
+    """
+
+    tenant: str
+    id: int
+    payload: bytes
+
+
 class Discard(Move, gc=False):
     """Give these up: they become dead letters at once, whoever has them."""
 
@@ -346,6 +357,7 @@ Command = (
     | Extend
     | Cancel
     | Move
+    | Update
     | Requeue
     | Purge
     | Clean

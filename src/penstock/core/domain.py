@@ -4,10 +4,11 @@ from penstock.core import settle
 from penstock.core.commands import Settle
 from penstock.core.directory import Directory
 from penstock.core.errors import Conflict, Damaged, Invalid, NotFound
-from penstock.core.ids import OFFSET_BITS, parse_lease
+from penstock.core.ids import OFFSET_BITS, OFFSET_MASK, address, parse_lease
 from penstock.core.leased import Range, ranges
 from penstock.core.limits import Limits, check_queue_name
 from penstock.core.model import FSYNC, Lease, Queue, QueueOptions
+from penstock.core.numbers import number_of
 from penstock.core.push import check_partitions
 from penstock.core.shard import Alarm, Shard
 
@@ -20,7 +21,10 @@ class Domain:
         self.directory = directory
         self.changed: list[Shard] = []
         self.alarm = Alarm()
-        self.shards = [Shard(number, shards, 0, limits, self.changed, self.alarm) for number in range(shards)]
+        self.updated: set[int] = set()
+        """Keys of partitions that have successors of messages."""
+        common = (0, limits, self.changed, self.alarm, self.updated)
+        self.shards = [Shard(number, shards, *common) for number in range(shards)]
         self.queues: dict[tuple[str, str], Queue] = {}
         """By tenant and name."""
         self.damaged: dict[tuple[str, str], str] = {}
@@ -85,6 +89,24 @@ class Domain:
         if message < 0:
             raise Invalid("id", "a message id")
         return self.shards[(message >> OFFSET_BITS) % len(self.shards)]
+
+    def current(self, ids: list[int]) -> list[int]:
+        """The ids of what has taken the place of messages; the same list if nothing has."""
+        if not self.updated:
+            return ids
+        found = list(map(self._current, ids))
+        return ids if found == ids else found
+
+    def _current(self, message: int) -> int:
+        place = self.shards[(message >> OFFSET_BITS) % len(self.shards)].places.get(message >> OFFSET_BITS)
+        if place is None or place.partition.key not in self.updated:
+            return message
+        offset = place.first + (message & OFFSET_MASK)
+        row = place.partition.successors.upto(offset)
+        if row is None or row[0] != offset:
+            return message
+        number, base = number_of(place.partition, row[1])
+        return address(number, row[1] - base)
 
     def leased(self, command: Settle) -> tuple[Shard, Lease]:
         """The live lease a command names, and its shard."""

@@ -161,7 +161,8 @@ class Engine(Domain):
     def watch(self, tenant: str, message: int) -> Watched:
         """Have ``take_over`` name a message when something happens that may be its end."""
         shard = self.shard_of(message)
-        where = look.there(shard, tenant, message)
+        (current,) = self.current([message])
+        where = look.there(shard, tenant, current)
         key = where.place.partition.key
         shard.watched.setdefault(key, set()).add(where.first)
         return shard.number, key, where.first

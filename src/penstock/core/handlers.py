@@ -4,7 +4,7 @@ A handler takes the domain, a command and the time, and gives the reply. It rais
 not at all.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
@@ -61,6 +61,7 @@ from penstock.core.commands import (
     Stats,
     StatsFound,
     TellProgress,
+    Update,
 )
 from penstock.core.domain import Domain
 from penstock.core.errors import Conflict, Invalid
@@ -76,6 +77,7 @@ from penstock.core.push import check_payloads, push, reached
 from penstock.core.retry import check_attributes
 from penstock.core.settle import check_settle
 from penstock.core.shard import Shard
+from penstock.core.update import check_update, update
 
 
 def _push(domain: Domain, command: Push, now: int) -> Pushed:
@@ -136,11 +138,30 @@ def _ack(domain: Domain, command: Ack, now: int) -> Settled:
     if command.ids is None:
         shard, lease = domain.leased(command)
         return settle.ack_lease(shard, lease, now)
+    given = _follow(domain, command)
     by_shard = domain.by_shard(command)
     if command.results is not None:
-        return _together(_ack_with_results(command, by_shard, now), command)
-    parts = [settle.ack_ids(*where, command, now) for where in by_shard]
-    return _together(parts, command)
+        parts = _ack_with_results(command, by_shard, now)
+    else:
+        parts = [settle.ack_ids(*where, command, now) for where in by_shard]
+    return _together(parts, command, given)
+
+
+Given = dict[int, int]
+"""Ids as they were given, by those of what has taken the place of their messages."""
+
+
+def _follow(domain: Domain, command: Settle | Cancel | Move | Requeue | Purge) -> Given:
+    """Have a command mean what has taken the place of the messages it names."""
+    given = command.ids
+    if given is None or not domain.updated:
+        return {}
+    command.ids = domain.current(given)
+    return {now: then for now, then in zip(command.ids, given, strict=True) if now != then}
+
+
+def _as_given(refused: Sequence[int], given: Given) -> Sequence[int]:
+    return [given.get(each, each) for each in refused] if given else refused
 
 
 def _ack_with_results(command: Ack, by_shard: list[ByShard], now: int) -> list[Settled]:
@@ -165,8 +186,9 @@ def _nack(domain: Domain, command: Nack, now: int) -> Settled:
     if command.ids is None:
         shard, lease = domain.leased(command)
         return settle.nack_lease(shard, lease, command, now)
+    given = _follow(domain, command)
     parts = [settle.nack_ids(*where, command, now) for where in domain.by_shard(command)]
-    return _together(parts, command)
+    return _together(parts, command, given)
 
 
 def _extend(domain: Domain, command: Extend, now: int) -> Extended:
@@ -178,10 +200,11 @@ def _extend(domain: Domain, command: Extend, now: int) -> Extended:
     if command.ids is None:
         shard, lease = domain.leased(command)
         return settle.extend_lease(shard, lease, command.lease_ms, now)
+    given = _follow(domain, command)
     parts = [settle.extend_ids(*where, command, now) for where in domain.by_shard(command)]
     cancelled = any(part.cancelled for part in parts)
     command.partial = command.partial or cancelled
-    together = _together([Settled(part.count, part.refused) for part in parts], command)
+    together = _together([Settled(part.count, part.refused) for part in parts], command, given)
     ends = min(part.expires_at for part in parts)
     return Extended(ends if ends != NEVER else now, together.count, together.refused, cancelled)
 
@@ -197,15 +220,18 @@ def _cancel(domain: Domain, command: Cancel, now: int) -> Settled:
     cancel.check_ids(domain.limits, command.ids)
     if command.group is not None:
         check_name("group", command.group)
+    given = _follow(domain, command)
     by_shard = domain.shards_of(command.ids)
     parts = [cancel.cancel(shard, command, theirs, now) for shard, theirs in by_shard]
     otherwise = "nothing to cancel: it is settled or dead, or the group is not there; GETSTATE tells"
-    return cancel.changed(parts, command.tenant, by_shard, otherwise)
+    changed = cancel.changed(parts, command.tenant, by_shard, otherwise)
+    return Settled(changed.count, _as_given(changed.refused, given))
 
 
 def _move(domain: Domain, command: Move, now: int) -> Settled:
     cancel.check_move(domain.limits, command)
     parts: list[Settled] = []
+    given = _follow(domain, command)
     by_shard = domain.shards_of(command.ids)
     made = [(shard, theirs, _queues_of(domain, shard, command, theirs)) for shard, theirs in by_shard]
     for shard, theirs, queues in made:
@@ -216,7 +242,18 @@ def _move(domain: Domain, command: Move, now: int) -> Settled:
         tracks = {key: track for group in groups for key, track in group.tracks.items()}
         parts.append(cancel.move(shard, command, theirs, tracks, now))
     otherwise = "nothing to move: in its state this can't be done to the message; GETSTATE tells which"
-    return cancel.changed(parts, command.tenant, by_shard, otherwise)
+    changed = cancel.changed(parts, command.tenant, by_shard, otherwise)
+    return Settled(changed.count, _as_given(changed.refused, given))
+
+
+def _update(domain: Domain, command: Update, now: int) -> Pushed:
+    check_payloads(domain.limits, [command.payload])
+    shard = domain.shard_of(command.id)
+    (message,) = domain.current([command.id])
+    where = look.there(shard, command.tenant, message)
+    check_update(shard, where, now)
+    durability = reached(where.place.queue, None, domain.reach)
+    return update(shard, where, message, command.payload, durability, now)
 
 
 def _queues_of(domain: Domain, shard: Shard, command: Move, ranges: list[Range]) -> list[Queue]:
@@ -243,13 +280,17 @@ def _queues_of(domain: Domain, shard: Shard, command: Move, ranges: list[Range])
 def _requeue(domain: Domain, command: Requeue, now: int) -> Buried:
     dead.check(domain.limits, command)
     queue = domain.known(command.tenant, command.queue)
-    return dead.requeue(domain.shards[queue.shard], queue, command, now)
+    given = _follow(domain, command)
+    done = dead.requeue(domain.shards[queue.shard], queue, command, now)
+    return replace(done, refused=_as_given(done.refused, given))
 
 
 def _purge(domain: Domain, command: Purge, now: int) -> Buried:
     dead.check(domain.limits, command)
     queue = domain.known(command.tenant, command.queue)
-    return dead.purge(domain.shards[queue.shard], queue, command, now)
+    given = _follow(domain, command)
+    done = dead.purge(domain.shards[queue.shard], queue, command, now)
+    return replace(done, refused=_as_given(done.refused, given))
 
 
 def _clean(domain: Domain, command: Clean, now: int) -> Cleaned:
@@ -342,16 +383,19 @@ def _stats(domain: Domain, command: Stats, now: int) -> StatsFound:
 
 
 def _state(domain: Domain, command: State, now: int) -> StateFound:
-    return look.state(domain.shard_of(command.id), command, now)
+    shard = domain.shard_of(command.id)
+    (message,) = domain.current([command.id])
+    return look.state(shard, State(command.tenant, message, command.group), now)
 
 
 def _add_note(domain: Domain, command: AddNote, now: int) -> Noted:
     notes.check_note(domain.limits, "data", command.payload)
     shard, token = _noting(domain, command)
+    (message,) = domain.current([command.id])
     if command.kind == PART:
-        where = notes.leased_now(shard, command.tenant, command.id, token, command.owner)
+        where = notes.leased_now(shard, command.tenant, message, token, command.owner)
     else:
-        where = look.there(shard, command.tenant, command.id)
+        where = look.there(shard, command.tenant, message)
     about = [(where.place.partition.key, where.first)]
     notes.add(shard, where.place.queue, command.kind, about, [command.payload], now)
     return Noted(command.id)
@@ -360,7 +404,8 @@ def _add_note(domain: Domain, command: AddNote, now: int) -> Noted:
 def _tell_progress(domain: Domain, command: TellProgress, now: int) -> Noted:
     check_range("progress", command.percent, 0, 100)
     shard, token = _noting(domain, command)
-    where = notes.leased_now(shard, command.tenant, command.id, token, command.owner)
+    (message,) = domain.current([command.id])
+    where = notes.leased_now(shard, command.tenant, message, token, command.owner)
     notes.tell_progress(shard, where, command.percent, command.message, now)
     return Noted(command.id)
 
@@ -375,25 +420,29 @@ def _noting(domain: Domain, command: AddNote | TellProgress) -> tuple[Shard, Lea
 
 def _get_notes(domain: Domain, command: GetNotes, now: int) -> NotesFound:
     shard = domain.shard_of(command.id)
-    return look.notes(shard, command.tenant, command.id, command.kinds, DEFAULT, now)
+    (message,) = domain.current([command.id])
+    return look.notes(shard, command.tenant, message, command.kinds, DEFAULT, now)
 
 
 def _await(domain: Domain, command: Await, now: int) -> NotesFound:
     check_range("timeout", command.wait_ms, 0, domain.limits.wait_ms_max)
     shard = domain.shard_of(command.id)
-    return look.notes(shard, command.tenant, command.id, (RESULT,), command.group, now)
+    (message,) = domain.current([command.id])
+    return look.notes(shard, command.tenant, message, (RESULT,), command.group, now)
 
 
 def _show(domain: Domain, command: Show, now: int) -> ShownAll:
-    return look.show(domain.limits, domain.shards, command, now)
+    current = Show(command.tenant, domain.current(command.ids), command.group)
+    return look.show(domain.limits, domain.shards, current, now)
 
 
-def _together(parts: list[Settled], command: Settle) -> Settled:
+def _together(parts: list[Settled], command: Settle, given: Given) -> Settled:
     """What several shards settled; a conflict if that is nothing and the command wants something."""
     count = sum(part.count for part in parts)
     if not count and not command.partial:
         raise Conflict(settle.NOT_LEASED)
-    return Settled(count, [each for part in parts for each in part.refused])
+    refused = [each for part in parts for each in part.refused]
+    return Settled(count, _as_given(refused, given))
 
 
 HANDLERS: dict[type, Callable[..., Reply]] = {
@@ -405,6 +454,7 @@ HANDLERS: dict[type, Callable[..., Reply]] = {
     Extend: _extend,
     Cancel: _cancel,
     Move: _move,
+    Update: _update,
     Discard: _move,
     Clean: _clean,
     Obliterate: _obliterate,

@@ -71,6 +71,10 @@ class Found(Struct, eq=False):
         default_factory=lambda: defaultdict(lambda: Table("qqq"))
     )
     """By partition."""
+    successors: defaultdict[int, Table] = msgspec.field(
+        default_factory=lambda: defaultdict(lambda: Table("qq"))
+    )
+    """By partition."""
     notes: dict[int, list[tuple[Segment, list[tuple[int, int]]]]] = {}
     """Segments of notes and what they are about, by kind."""
     progress: dict[int, dict[int, Progress]] = {}
@@ -136,6 +140,10 @@ def _decode(queue: Queue, found: Found, key: bytes, value: bytes) -> None:
             packed = records.unpack_queue(value)
             queue.groups_made, queue.paused_until = packed.groups_made, packed.paused_until
             set_options(queue, packed.options)
+        case b"u":
+            partition, offset = records.key_fields(key)
+            (successor,) = records.unpack_numbers(value)
+            found.successors[partition].add((offset, successor))
         case b"v":
             group, partition, run = records.unpack_scheduled(key, value)
             _counted(run.count)
@@ -167,7 +175,7 @@ def check(found: Found) -> dict[int, Log]:
     spoken_of |= {(group, run.partition) for _, group, runs, _ in found.leases for run in runs}
     if not spoken_of <= known:
         raise Damaged(f"groups and partitions are missing: {sorted(spoken_of - known)}")
-    logged = found.segments.keys() | found.withdrawn.keys() | found.progress.keys()
+    logged = found.segments.keys() | found.withdrawn.keys() | found.progress.keys() | found.successors.keys()
     if not logged <= found.partitions.keys():
         raise Damaged(f"partitions are missing: {sorted(logged - found.partitions.keys())}")
     _check_names(found)
@@ -237,6 +245,8 @@ def _check_places(found: Found, made: dict[int, Log]) -> None:
         if rows.skips and cursor is not None and rows.skips.first() < cursor.cursor:
             raise Damaged(f"partition {found.partitions[key][0]}: the cursor is past what it skips")
     stands += [(key, "a withdrawn run", sum(table.tail()[:2])) for key, table in found.withdrawn.items()]
+    for key, table in found.successors.items():
+        stands += [(key, "a successor", successor + 1) for _, successor in table]
     for _, _, runs, _ in found.leases:
         if not runs:
             raise Damaged("a lease holds nothing")
@@ -277,7 +287,7 @@ def load_queue(
     }
     for group in groups.values():
         _add_group(queue, group, found.cursors)
-    _add_rows(groups, queue, found)
+    _add_rows(shard, groups, queue, found)
     _add_notes(queue, found)
     gained = min(down_ms, queue.options.lease_ms)
     for name_, number, runs, cancelled in found.leases:
@@ -292,7 +302,7 @@ def load_queue(
     shard.plan_sweep(queue, now)
 
 
-def _add_rows(groups: dict[int, Group], queue: Queue, found: Found) -> None:
+def _add_rows(shard: Shard, groups: dict[int, Group], queue: Queue, found: Found) -> None:
     """Everything that is kept as runs."""
     for (number, key), rows in found.rows.items():
         track = groups[number].tracks[key]
@@ -302,6 +312,9 @@ def _add_rows(groups: dict[int, Group], queue: Queue, found: Found) -> None:
     for partition in queue.partitions.values():
         if partition.key in found.withdrawn:
             partition.withdrawn = found.withdrawn[partition.key]
+        if partition.key in found.successors:
+            partition.successors = found.successors[partition.key]
+            shard.updated.add(partition.key)
 
 
 def _add_notes(queue: Queue, found: Found) -> None:

@@ -282,13 +282,15 @@ def _letters(track: Track, run: Dead, first: int, count: int) -> Iterator[DeadLe
     for offset in range(first, first + count):
         (piece,) = logs.pieces(log, offset, 1, logs.find(log, offset))
         number, base = number_of(track.partition, piece.offset)
+        origin = logs.attributes_at(log, offset).origin
+        message, created_at = origin or (address(number, piece.offset - base), piece.created_at)
         yield DeadLetter(
             piece.segment,
             piece.start,
             piece.count,
-            piece.created_at,
+            created_at,
             track.partition.name,
-            address(number, piece.offset - base),
+            message,
             run.deliveries,
             run.failures,
             run.dead_at,
@@ -315,6 +317,8 @@ def state(shard: Shard, command: State, now: int) -> StateFound:
     segment = log.segments[logs.find(log, offset)]
     _, created_at, attributes = segment.run_at(offset - segment.base)
     found = StateFound(command.id, created_at, "waiting", priority=attributes.priority)
+    if attributes.origin is not None:
+        found.id, found.created_at = attributes.origin
     group = place.queue.groups.get(command.group)
     track = group.tracks[partition.key] if group is not None else None
     withdrawn_at = _withdrawn_at(partition, offset)
@@ -340,8 +344,9 @@ def notes(
     where = there(shard, tenant, message)
     queue, partition, offset = where.place.queue, where.place.partition, where.first
     found = [of_message(queue, kind, partition, offset) for kind in kinds]
-    attributes = logs.attributes_at(partition.log, offset)
-    over_at = stands.created_at + attributes.ttl_ms if attributes.ttl_ms else NEVER
+    segment = partition.log.segments[logs.find(partition.log, offset)]
+    _, created_at, attributes = segment.run_at(offset - segment.base)
+    over_at = created_at + attributes.ttl_ms if attributes.ttl_ms else NEVER
     return NotesFound(queue, stands, found, partition.progress.get(offset), over_at)
 
 

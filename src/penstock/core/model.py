@@ -76,6 +76,8 @@ class Attributes(Struct, frozen=True, gc=False, array_like=True):
     """Failures that make it dead, 0 is no limit; the queue's if None."""
     backoff: Backoff | None = None
     """The queue's if None."""
+    origin: tuple[int, int] | None = None
+    """Of a message that took the place of another: id and time of the first, as which it is shown."""
 
     @property
     def in_line(self) -> bool:
@@ -311,6 +313,8 @@ class Partition(Struct, eq=False, kw_only=True):
     """(first, count, at): cancelled for every group there is or will be. Each is a record of its own."""
     progress: dict[int, Progress]
     """By offset, those last told last. Each is a record of its own."""
+    successors: Table
+    """(offset, offset of what took its place): of messages that were updated. Each is a record of its own."""
     os_marked: bool = False
     """A power loss may take back ids that were confirmed: it gets a fresh number after an unclean stop."""
     settled_to: int = 0

@@ -355,7 +355,7 @@ class _Taking(Struct, eq=False):
         lease_run = LeaseRun(partition.key, run.first, 0, *counts, run.error, run.level)
         if run.level % 2:
             if run.count == 1:
-                self._deliver_one(partition, lease_run, segment, created_at)
+                self._deliver_one(partition, lease_run, segment, created_at, attributes.origin)
             else:
                 self._deliver(partition, lease_run, run.count, position)
             rest = run.first + lease_run.count
@@ -417,7 +417,10 @@ class _Taking(Struct, eq=False):
                 shard.touch_track(track)
                 continue
             run = LeaseRun(partition.key, cursor, 0, 1, 0, self._expires_at(attributes))
-            position = self._deliver(partition, run, end - cursor, position)
+            if attributes is not PLAIN and attributes.origin is not None:
+                self._deliver_one(partition, run, log.segments[position], 0, attributes.origin)
+            else:
+                position = self._deliver(partition, run, end - cursor, position)
             track.cursor = cursor + run.count
             track.position = position + log.dropped
             if len(self.runs) >= RUNS_MAX:
@@ -442,19 +445,29 @@ class _Taking(Struct, eq=False):
             end = segment.base + run_end
         return end, attributes
 
-    def _deliver_one(self, partition: Partition, run: LeaseRun, segment: Segment, created_at: int) -> None:
-        """Fill ``run`` with the one message at its first offset."""
+    def _deliver_one(
+        self,
+        partition: Partition,
+        run: LeaseRun,
+        segment: Segment,
+        created_at: int,
+        origin: tuple[int, int] | None,
+    ) -> None:
+        """Fill ``run`` with the one message at its first offset, shown as that which it took the place of."""
         first = run.first
         number, base = partition.numbers[-1]
         if first < base:
             number, base = number_of(partition, first)
+        message = number << OFFSET_BITS | first - base
+        if origin is not None:
+            message, created_at = origin
         delivery = Delivery(
             segment,
             first - segment.base,
             1,
             created_at,
             partition.name,
-            number << OFFSET_BITS | first - base,
+            message,
             run.deliveries,
             run.failures,
             run.expires_at,
@@ -539,10 +552,10 @@ class _Taking(Struct, eq=False):
         while self.left and offset > run.first:
             offset -= 1
             segment = log.segments[logs.find(log, offset)]
-            created_at = segment.run_at(offset - segment.base)[1]
+            _, created_at, attributes = segment.run_at(offset - segment.base)
             counts = run.deliveries, run.failures, run.expires_at
             one = LeaseRun(run.partition, offset, 0, *counts, level=run.level)
-            self._deliver_one(partition, one, segment, created_at)
+            self._deliver_one(partition, one, segment, created_at, attributes.origin)
             del self.runs[run.partition, offset]
         run.first, run.count = offset, end - offset
         self.runs[run.partition, run.first] = run

@@ -15,6 +15,7 @@ and every key of a queue starts with it:
     P p  partition u32                                   partition
     P q                                                  queue
     P s  group u32, partition u32, first u64             run that the cursor skips
+    P u  partition u32, offset u64                       where what took the place of a message is
     P v  group u32, partition u32, due u64, first u64    scheduled run
     P b  body name (epoch u32, counter u64)              body of a segment: raw bytes, read by name
 
@@ -169,6 +170,10 @@ def partition_key(prefix: bytes, partition: int) -> bytes:
 
 def queue_key(prefix: bytes) -> bytes:
     return prefix + b"q"
+
+
+def successor_key(prefix: bytes, partition: int, offset: int) -> bytes:
+    return _HEADER.pack(prefix, b"u", partition, offset)
 
 
 def scheduled_key(prefix: bytes, group: int, partition: int, due_at: int, first: int) -> bytes:

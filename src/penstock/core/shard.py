@@ -110,6 +110,7 @@ class Shard:
         "shards",
         "sweeps",
         "to_merge",
+        "updated",
         "watched",
         "woken",
     )
@@ -122,12 +123,15 @@ class Shard:
         limits: Limits,
         changed: list["Shard"],
         alarm: Alarm,
+        updated: set[int],
     ) -> None:
         self.number = number
         self.shards = shards
         self.epoch = epoch
         self.limits = limits
         self.alarm = alarm
+        self.updated = updated
+        """Keys of partitions, of any shard, that have successors of messages."""
         self.counter = 0
         """Names given out in this epoch."""
         self.numbers_made = 0
@@ -306,6 +310,7 @@ class Shard:
             del self.places[number]
         for group in queue.groups.values():
             self.look_at(group.tracks[key], NEVER)
+        self.updated.discard(key)
         self.to_merge.pop(key, None)
         self.marked.pop(key, None)
         self.forming = [each for each in self.forming if each[1] is not partition]
@@ -537,6 +542,7 @@ def new_partition(
         marks=marks,
         withdrawn=Table("qqq"),
         progress={},
+        successors=Table("qq"),
         merged_to=[log.first, log.first],
     )
 

@@ -154,6 +154,7 @@ def _drop(shard: Shard, queue: Queue, partition: Partition, before: int) -> None
         for group in queue.groups.values():
             trim_track(shard, group.tracks[partition.key])
         _trim_withdrawn(shard, queue, partition)
+        _trim_successors(shard, queue, partition)
         partition.marks = [mark for mark in partition.marks if mark.offset > first]
         shard.touch_partition(queue, partition)
 
@@ -170,6 +171,16 @@ def _trim_withdrawn(shard: Shard, queue: Queue, partition: Partition) -> None:
             withdrawn.add((kept, rest, at))
             key = records.withdrawn_key(queue.prefix, partition.key, kept)
             shard.keep_row(queue, key, records.pack_numbers((rest, at)))
+
+
+def _trim_successors(shard: Shard, queue: Queue, partition: Partition) -> None:
+    """Forget what took the place of messages and is no longer kept."""
+    for first, successor in list(partition.successors):
+        if successor < partition.log.first:
+            partition.successors.remove(first, successor)
+            shard.keep_row(queue, records.successor_key(queue.prefix, partition.key, first), None)
+    if not partition.successors:
+        shard.updated.discard(partition.key)
 
 
 def _delete(shard: Shard, queue: Queue, partition: Partition, gone: list[Segment]) -> None:

@@ -15,8 +15,9 @@ from msgspec import Struct
 
 from penstock.store.base import CantOpen
 
-FORMAT = 2
-"""The format this version writes, and the newest it reads. 2 added attributes, dead letters and outcomes."""
+FORMAT = 3
+"""The format this version writes, and the newest it reads. 2 added attributes, dead letters and outcomes; 3
+added what is kept beside messages, successors and stragglers."""
 OLDEST = 1
 """The oldest it reads; a directory in it is in the newest from the first time a server opens it."""
 NAME = "FORMAT"

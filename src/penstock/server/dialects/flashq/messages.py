@@ -58,6 +58,24 @@ class ChangePriority(ByIds, tag="CHANGEPRIORITY", gc=False, kw_only=True):
         return core.Move(context.tenant, self.meant(), self.group, priority=self.priority)
 
 
+class UpdateJob(Request, tag="UPDATEJOB", gc=False, kw_only=True):
+    id: Id
+    data: Raw
+
+    def nested(self) -> tuple[int, int]:
+        return 1, len(self.data)
+
+    def command(self, context: Context) -> core.Command:
+        return core.Update(context.tenant, ids.parse(self.id), bytes(self.data))
+
+    def reply(self, reply: core.Pushed, context: Context) -> Struct:
+        return replies.OkId(ok=True, id=shown(reply.first), durability=reply.durability, reqId=self.reqId)
+
+
+class UpdateAlias(UpdateJob, tag="UPDATE", gc=False, kw_only=True):
+    """What flashQ's Python client says instead."""
+
+
 class Discard(ByIds, tag="DISCARD", gc=False, kw_only=True):
     group: str = DEFAULT
 

@@ -47,8 +47,6 @@ COMMANDS_LATER = frozenset(
         "SUBSCRIBE",
         "TX",
         "UNSUBSCRIBE",
-        "UPDATE",
-        "UPDATEJOB",
     }
 )
 """Commands this wire will have and does not have yet: refused by name."""

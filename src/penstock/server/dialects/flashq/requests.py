@@ -14,6 +14,8 @@ from penstock.server.dialects.flashq.messages import (
     PurgeDead,
     Read,
     RetryDead,
+    UpdateAlias,
+    UpdateJob,
 )
 from penstock.server.dialects.flashq.notes import (
     GetLogs,
@@ -67,6 +69,8 @@ AnyRequest = (
     | Promote
     | MoveToDelayed
     | ChangePriority
+    | UpdateJob
+    | UpdateAlias
     | Discard
     | DeadLetters
     | RetryDead
