@@ -56,7 +56,7 @@ MUTANTS: dict[str, Planted] = {
     "a partial ack settles the neighbour": (settle._take_out, "<< found.at", "<< max(found.at - 1, 0)"),
     "an acked lease stays in the store": (shard.Shard.seal, "elif lease.stored:", "elif not lease.stored:"),
     "a group that wants only what is new gets everything": (
-        pop._begin,
+        pop.begin_of,
         "return log.end",
         "return log.first",
     ),
@@ -262,7 +262,7 @@ MUTANTS: dict[str, Planted] = {
     ),
     "a dry run purges": (dead.purge, "() if command.dry_run else parts", "parts"),
     "a part of a run of dead letters takes the rest along": (
-        dead.cut_out,
+        endings.cut_dead,
         "if high < end:",
         "if high < end - 1:",
     ),
@@ -320,7 +320,7 @@ MUTANTS: dict[str, Planted] = {
         "if False:",
     ),
     "a cut takes a message too many out of a scheduled run": (
-        cancel.cut,
+        endings.cut,
         "count=low - run.first",
         "count=max(low - run.first - 1, 1)",
     ),

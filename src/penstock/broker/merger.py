@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 from penstock.broker.committer import Committer
 from penstock.broker.shelf import read_bodies
-from penstock.core import merge as merges
+from penstock.core import carve, merge as merges
+from penstock.core.carve import Carved, Carving
 from penstock.core.engine import Engine
 from penstock.core.merge import Joined, Merge
 from penstock.store.base import Store
@@ -37,7 +38,7 @@ class Merger:
         """Begin the next merge, if none is under way and there is one."""
         if self._state != "idle" or self.stopped:
             return
-        merge = self._engine.plan_merge()
+        merge = self._engine.plan_merge() or self._engine.plan_carving()
         if merge is None:
             if self._engine.may_merge:
                 self._applied()  # enough was looked at for one turn of the loop
@@ -45,7 +46,7 @@ class Merger:
             self._state = "joining"
             self._committer.aside(lambda: self._join(merge), lambda joined: self._apply(merge, joined))
 
-    def _join(self, merge: Merge) -> Joined | None:
+    def _join(self, merge: Merge | Carving) -> Joined | list[Carved] | None:
         """Runs in a thread: sealed segments never change."""
         absent = merge.absent()
         bodies = {each.body_name: each.body for each in merge.parts}
@@ -54,15 +55,19 @@ class Merger:
             if not isinstance(body, bytes):
                 return None
             bodies[segment.body_name] = body
-        return merges.join(merge, [body for body in bodies.values() if body is not None])
+        present = [body for body in bodies.values() if body is not None]
+        return carve.join(merge, present) if isinstance(merge, Carving) else merges.join(merge, present)
 
-    def _apply(self, merge: Merge, joined: Joined | Exception | None) -> None:
+    def _apply(self, merge: Merge | Carving, joined: Joined | list[Carved] | Exception | None) -> None:
         if isinstance(joined, Exception):
             logger.error("segments could not be merged: %s", joined)
         if self.stopped:
             return
         self._state = "idle"
-        if not isinstance(joined, Joined):
+        if isinstance(merge, Carving):
+            if isinstance(joined, list) and self._engine.apply_carving(merge, joined):
+                self._state = "applied"
+        elif not isinstance(joined, Joined):
             merges.give_up(merge)
         elif self._engine.apply_merge(merge, joined):
             self._state = "applied"

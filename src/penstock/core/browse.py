@@ -16,6 +16,8 @@ from penstock.core.shard import Shard
 
 STATES = ("waiting", "delayed", "active", "completed", "dead", "expired", "cancelled", "evicted", "discarded")
 SKIP_MAX = 1 << 62
+NOWHERE = (1 << 62, 1 << 62)
+"""Past the end of every log."""
 
 
 def browse(limits: Limits, shard: Shard, queue: Queue, command: Browse, now: int) -> ShownAll:
@@ -27,7 +29,7 @@ def browse(limits: Limits, shard: Shard, queue: Queue, command: Browse, now: int
         raise Invalid("state", f"one of {', '.join(STATES)}")
     group = queue.groups.get(command.group)
     counts = look.counts(queue, group, now)
-    kept = sum(partition.log.end - partition.log.first for partition in queue.partitions.values())
+    kept = sum(logs.count_kept(partition.log) for partition in queue.partitions.values())
     found = ShownAll([], kept if command.state is None else getattr(counts, command.state))
     skip, bytes_left = command.skip, limits.read_bytes_max
     for partition in queue.partitions.values():
@@ -57,7 +59,7 @@ def _spans(
     """Where messages are that stand so in a group, in order."""
     log = partition.log
     if state is None:
-        return [(log.first, log.end)]
+        return logs.kept_spans(log)
     if group is None:
         return _unread(partition, state, now)
     track = group.tracks[partition.key]
@@ -84,7 +86,7 @@ def _unread(partition: Partition, state: str, now: int) -> Iterator[Span]:
         yield from ((first, first + count) for first, count, _ in partition.withdrawn)
     if state not in ("waiting", "delayed"):
         return
-    for segment in log.segments:
+    for segment in log.segments[log.islands :]:
         start = 0
         while start < segment.count:
             end, created_at, attributes = segment.run_at(start)
@@ -113,10 +115,14 @@ def _completed(shard: Shard, track: Track) -> Iterator[Span]:
         ((first, first + count) for first, count in track.dead),
         ((first, first + count) for first, count, _, _ in track.outcomes),
     )
-    reached = log.first
-    for low, high in others:
-        if low > reached:
-            yield reached, low
-        reached = max(reached, high)
-    if reached < log.end:
-        yield reached, log.end
+    low, high = next(others, NOWHERE)
+    for reached, end in logs.kept_spans(log):
+        while low < end:
+            if low > reached:
+                yield reached, low
+            reached = max(reached, high)
+            if high > end:
+                break
+            low, high = next(others, NOWHERE)
+        if reached < end:
+            yield reached, end

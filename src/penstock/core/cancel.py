@@ -4,14 +4,15 @@ from msgspec.structs import replace
 
 from penstock.core import log as logs, records
 from penstock.core.commands import Cancel, Discard, Move, Settle, Settled
-from penstock.core.endings import bury, fresh, outside, plan, settle_as, skip, unplanned
+from penstock.core.endings import bury, cut, fresh, outside, plan, settle_as, skip, unplanned
 from penstock.core.errors import Busy, Conflict, Invalid, NotFound
 from penstock.core.leased import Meant, Range, meant, ranges
 from penstock.core.limits import DELAY_MS_MAX, PRIORITY_MAX, Limits, check_name, check_range
 from penstock.core.model import CANCELLED, IN_LINE, Dead, Queue, Track, level_of
 from penstock.core.schedule import Scheduled
 from penstock.core.settle import take_back, take_cancelled
-from penstock.core.shard import Place, Shard, list_ready
+from penstock.core.shard import Place, Shard
+from penstock.core.tracks import list_ready
 
 ALL = 1 << 62
 """More runs than there are."""
@@ -152,18 +153,6 @@ def _cancel_in(shard: Shard, track: Track, meant: Meant, now: int) -> list[Span]
     if changed:
         look_anew(shard, track)
     return changed
-
-
-def cut(shard: Shard, track: Track, run: Scheduled, first: int, end: int, now: int) -> Span:
-    """Take [first, end) out of a scheduled run; what of it that was."""
-    low, high = max(first, run.first), min(end, run.first + run.count)
-    shard.unschedule(track, run)
-    if low > run.first:
-        shard.schedule(track, replace(run, count=low - run.first), now)
-    if high < run.first + run.count:
-        rest = replace(run, first=high, count=run.first + run.count - high)
-        shard.schedule(track, rest, now)
-    return low, high
 
 
 def finish_plan(shard: Shard, track: Track, now: int) -> None:

@@ -4,10 +4,9 @@ from collections.abc import Iterator
 from itertools import chain, islice
 
 from penstock.core import log as logs
-from penstock.core.cancel import ALL, check_made, cut, finish_plan, look_anew
+from penstock.core.cancel import ALL, check_made, finish_plan, look_anew
 from penstock.core.commands import Clean, Cleaned
-from penstock.core.dead import cut_out
-from penstock.core.endings import fresh, settle_as, skip
+from penstock.core.endings import cut, cut_dead, fresh, settle_as, skip
 from penstock.core.errors import Invalid
 from penstock.core.limits import DELAY_MS_MAX, check_name, check_range
 from penstock.core.model import CANCELLED, DISCARDED, Group, Queue, Track
@@ -111,6 +110,6 @@ def _bury_for_good(
     old = (letter for letter in letters if letter.dead_at <= before)
     spans = list(_up_to(((each.first, each.first + each.count) for each in islice(old, runs)), left))
     for low, high in spans:
-        cut_out(shard, track, track.letters[low], low, high)
+        cut_dead(shard, track, track.letters[low], low, high)
         settle_as(shard, track, low, high, DISCARDED, now)
     return sum(high - low for low, high in spans), len(spans)

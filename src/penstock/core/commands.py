@@ -243,6 +243,25 @@ class Buried(Struct, gc=False):
     refused: Sequence[int] = ()
 
 
+class Seek(Struct, gc=False):
+    """Have a group read on from another place. What it holds or has scheduled there is given up."""
+
+    tenant: str
+    queue: str
+    group: str
+    start: Start
+    partition: str | None = None
+    """Only in this one; in all if None."""
+    offset: int | None = None
+    """In one partition, the offset to read on from; ``start`` is not looked at then."""
+
+
+class Sought(Struct, gc=False):
+    """Where the group reads on, by partition."""
+
+    cursors: dict[str, int]
+
+
 class Clean(Struct, gc=False):
     """Clear out messages of a group that are in some state and old enough.
 
@@ -306,6 +325,13 @@ class Configure(Struct, gc=False):
     window_buffer_ms: int | UnsetType = UNSET
     max_wait_ms: int | UnsetType = UNSET
     ordering: str | UnsetType = UNSET
+    retention_ms: int | UnsetType = UNSET
+    partition_retention_ms: int | UnsetType = UNSET
+    group_idle_ms: int | UnsetType = UNSET
+    max_size: int | UnsetType = UNSET
+    require_lease: bool | UnsetType = UNSET
+    partition: str | None = None
+    """Only for this one, which must be there; how long it keeps what can be set so."""
 
 
 class Backup(Struct, gc=False):
@@ -360,6 +386,7 @@ Command = (
     | Update
     | Requeue
     | Purge
+    | Seek
     | Clean
     | Obliterate
     | Browse
@@ -388,6 +415,7 @@ Reply = (
     | Settled
     | Extended
     | Buried
+    | Sought
     | Cleaned
     | DeadFound
     | Paused

@@ -2,13 +2,11 @@
 
 from collections.abc import Iterator
 
-from msgspec.structs import replace
-
 from penstock.core.cancel import check_ids
 from penstock.core.commands import Buried, Purge, Requeue
-from penstock.core.endings import dead_over, dig_up, keep_dead, settle_as
+from penstock.core.endings import cut_dead, dead_over, settle_as
 from penstock.core.errors import NotFound
-from penstock.core.leased import meant, ranges
+from penstock.core.leased import meant, ranges, split
 from penstock.core.limits import Limits, check_name
 from penstock.core.model import DISCARDED, Dead, Group, Queue, Track
 from penstock.core.schedule import Scheduled
@@ -32,8 +30,9 @@ def requeue(shard: Shard, queue: Queue, command: Requeue, now: int) -> Buried:
     group = queue.groups.get(command.group)
     parts, refused = _meant(shard, queue, group, command)
     for track, run, low, high in parts:
-        cut_out(shard, track, run, low, high)
+        cut_dead(shard, track, run, low, high)
         shard.schedule(track, Scheduled(now, low, high - low, run.level), now)
+    queue.room = 0
     return _reply(shard, queue, group, parts, refused)
 
 
@@ -42,7 +41,7 @@ def purge(shard: Shard, queue: Queue, command: Purge, now: int) -> Buried:
     group = queue.groups.get(command.group)
     parts, refused = _meant(shard, queue, group, command)
     for track, run, low, high in () if command.dry_run else parts:
-        cut_out(shard, track, run, low, high)
+        cut_dead(shard, track, run, low, high)
         settle_as(shard, track, low, high, DISCARDED, now)
         shard.plan_sweep(queue, now)
     return _reply(shard, queue, group, parts, refused)
@@ -55,20 +54,6 @@ def _reply(shard: Shard, queue: Queue, group: Group | None, parts: list[Part], r
     return Buried(sum(high - low for _, _, low, high in parts), left, refused)
 
 
-def cut_out(shard: Shard, track: Track, run: Dead, low: int, high: int) -> None:
-    """Take [low, high) out of a run of dead letters."""
-    now_dead = track.letters.get(run.first)
-    if now_dead is None or low >= run.first + now_dead.count:
-        # An earlier part of the same command cut it: what is left begins further up.
-        (now_dead,) = dead_over(track, low, low + 1)
-    dig_up(shard, track, now_dead)
-    if low > now_dead.first:
-        keep_dead(shard, track, replace(now_dead, count=low - now_dead.first))
-    end = now_dead.first + now_dead.count
-    if high < end:
-        keep_dead(shard, track, replace(now_dead, first=high, count=end - high))
-
-
 def _meant(
     shard: Shard, queue: Queue, group: Group | None, command: Requeue | Purge
 ) -> tuple[list[Part], list[int]]:
@@ -77,7 +62,7 @@ def _meant(
         return list(_all(group)), []
     parts: list[Part] = []
     refused: list[int] = []
-    for wanted in ranges(command.ids):
+    for wanted in split(shard, ranges(command.ids)):
         found = meant(shard, command.tenant, wanted)
         reached = wanted.first
         if found is not None and found.place.queue is queue and group is not None:

@@ -5,7 +5,7 @@ from penstock.core.commands import Settle
 from penstock.core.directory import Directory
 from penstock.core.errors import Conflict, Damaged, Invalid, NotFound
 from penstock.core.ids import OFFSET_BITS, OFFSET_MASK, address, parse_lease
-from penstock.core.leased import Range, ranges
+from penstock.core.leased import Range, ranges, split
 from penstock.core.limits import Limits, check_queue_name
 from penstock.core.model import FSYNC, Lease, Queue, QueueOptions
 from penstock.core.numbers import number_of
@@ -82,7 +82,8 @@ class Domain:
         by_shard: dict[int, list[Range]] = {}
         for each in ranges(ids):
             by_shard.setdefault((each.first >> OFFSET_BITS) % count, []).append(each)
-        return [(self.shards[number], theirs) for number, theirs in by_shard.items()]
+        found = [(self.shards[number], theirs) for number, theirs in by_shard.items()]
+        return [(shard, split(shard, theirs)) for shard, theirs in found]
 
     def shard_of(self, message: int) -> Shard:
         """The shard a message id leads to."""
@@ -122,7 +123,16 @@ class Domain:
         assert command.ids is not None
         if command.lease is not None:
             return [(*self.leased(command), ranges(command.ids))]
-        return [(shard, None, theirs) for shard, theirs in self.shards_of(command.ids)]
+        by_shard: list[tuple[Shard, Lease | None, list[Range]]] = [
+            (shard, None, theirs) for shard, theirs in self.shards_of(command.ids)
+        ]
+        for shard, _, theirs in by_shard:
+            for each in theirs:
+                place = shard.places.get(each.first >> OFFSET_BITS)
+                queue = place.queue if place is not None else None
+                if queue is not None and queue.options.require_lease and queue.tenant == command.tenant:
+                    raise Invalid("lease", f"given: queue {queue.name} requires it")
+        return by_shard
 
     def of_tenant(self, tenant: str) -> list[Queue]:
         known = self.directory.tenants.get(tenant)

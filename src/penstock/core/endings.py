@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from penstock.core import log as logs, records
 from penstock.core.agenda import NEVER
 from penstock.core.model import DISCARDED, Dead, Track
 from penstock.core.schedule import Scheduled
 from penstock.core.shard import Shard
-from penstock.core.table import Table
+from penstock.core.table import Row, Table
 
 Span = tuple[int, int]
 """Offsets [first, end)."""
@@ -92,6 +94,18 @@ def fresh(track: Track, first: int, end: int) -> Iterator[Span]:
             yield from outside(track.skips, stretch.first, stretch.end)
 
 
+def cut(shard: Shard, track: Track, run: Scheduled, first: int, end: int, now: int) -> Span:
+    """Take [first, end) out of a scheduled run; what of it that was."""
+    low, high = max(first, run.first), min(end, run.first + run.count)
+    shard.unschedule(track, run)
+    if low > run.first:
+        shard.schedule(track, replace(run, count=low - run.first), now)
+    if high < run.first + run.count:
+        rest = replace(run, first=high, count=run.first + run.count - high)
+        shard.schedule(track, rest, now)
+    return low, high
+
+
 # Dead letters.
 
 
@@ -121,6 +135,12 @@ def dig_up(shard: Shard, track: Track, run: Dead) -> None:
     shard.keep_row(track.queue, _dead_key(track, run.first), None)
 
 
+def has_dead(track: Track, first: int, end: int) -> bool:
+    """Whether a dead letter lies in [first, end)."""
+    row = track.dead.below(end)
+    return row is not None and row[0] + row[1] > first
+
+
 def dead_over(track: Track, first: int, end: int) -> list[Dead]:
     """The runs of dead letters that have messages in [first, end), by offset."""
     found: list[Dead] = []
@@ -136,6 +156,20 @@ def dead_over(track: Track, first: int, end: int) -> list[Dead]:
 
 def _dead_key(track: Track, first: int) -> bytes:
     return records.dead_key(track.queue.prefix, track.group.number, track.partition.key, first)
+
+
+def cut_dead(shard: Shard, track: Track, run: Dead, low: int, high: int) -> None:
+    """Take [low, high) out of a run of dead letters."""
+    now_dead = track.letters.get(run.first)
+    if now_dead is None or low >= run.first + now_dead.count:
+        # An earlier part of the same command cut it: what is left begins further up.
+        (now_dead,) = dead_over(track, low, low + 1)
+    dig_up(shard, track, now_dead)
+    if low > now_dead.first:
+        keep_dead(shard, track, replace(now_dead, count=low - now_dead.first))
+    end = now_dead.first + now_dead.count
+    if high < end:
+        keep_dead(shard, track, replace(now_dead, first=high, count=end - high))
 
 
 # Messages that are not in line go into the schedule of each group.
@@ -189,23 +223,83 @@ def plan(shard: Shard, track: Track, most: int, now: int) -> int:
     return done
 
 
-def trim_track(shard: Shard, track: Track) -> None:
-    """Forget what became of messages that are no longer kept, all of which are settled."""
+# What became of messages that are no longer kept.
+
+
+def give_up(shard: Shard, track: Track, before: int) -> None:
+    """Settle for a group, without a trace, what it has not read below an offset."""
+    for low, high in list(fresh(track, track.cursor, before)):
+        skip(shard, track, low, high)
+    track.unplanned -= sum(high - low for low, high in unplanned(track, track.planned, before))
+
+
+def forget(shard: Shard, track: Track, spans: list[Span], now: int) -> None:
+    """Forget what became of messages that are no longer kept."""
     first = track.partition.log.first
-    while track.skips and track.skips.head()[0] < first:
-        low, count = track.skips.head()
-        track.skips.remove(low, count)
-        shard.keep_row(track.queue, _skip_key(track, low), None)
-        if low + count > first:
-            track.skips.add((first, low + count - first))
-            shard.keep_row(track.queue, _skip_key(track, first), records.pack_numbers((low + count - first,)))
+    _cut_rows(shard, track, track.skips, 0, first)
     if track.cursor < first:
         pass_over(shard, track, first)
-    while track.outcomes and track.outcomes.first() < first:
-        low, count, outcome, at = track.outcomes.head()
-        track.outcomes.remove(low, count)
-        track.ended[outcome] -= count
-        key = records.outcome_key(track.queue.prefix, track.group.number, track.partition.key, low)
-        shard.keep_row(track.queue, key, None)
-        if low + count > first:
-            settle_as(shard, track, first, low + count, outcome, at)
+    if track.planned < first:
+        track.planned = first
+        shard.touch_track(track)
+    for low, high in spans:
+        for run in track.schedule.over(low, high):
+            cut(shard, track, run, low, high, now)
+        for dead in dead_over(track, low, high):
+            cut_dead(shard, track, dead, max(low, dead.first), min(high, dead.first + dead.count))
+        _cut_rows(shard, track, track.outcomes, low, high)
+
+
+def _cut_rows(shard: Shard, track: Track, table: Table, low: int, high: int) -> None:
+    """Take [low, high) out of the skips or the outcomes of a track."""
+    before = table.below(low)
+    rows = [before] if before is not None and before[0] + before[1] > low else []
+    for row in table.since(low):
+        if row[0] >= high:
+            break
+        rows.append(row)
+    for row in rows:
+        first, end = row[0], row[0] + row[1]
+        _remove_row(shard, track, table, row)
+        if first < low:
+            _add_row(shard, track, table, (first, low - first, *row[2:]))
+        if end > high:
+            _add_row(shard, track, table, (high, end - high, *row[2:]))
+
+
+def clear_from(shard: Shard, track: Track, begin: int, *, written: bool) -> None:
+    """Forget what became of messages from an offset on; ``written`` if there are records of it."""
+    log = track.partition.log
+    for dead in dead_over(track, begin, log.end):
+        cut_dead(shard, track, dead, max(begin, dead.first), dead.first + dead.count)
+    _cut_rows(shard, track, track.outcomes, begin, log.end)
+    if written:
+        _cut_rows(shard, track, track.skips, 0, log.end)
+
+
+def keep_anew(shard: Shard, track: Track) -> None:
+    """Keep the dead letters and outcomes of a track under the fresh number of its group."""
+    for first, _ in track.dead:
+        shard.keep_row(track.queue, _dead_key(track, first), records.pack_dead(track.letters[first]))
+    for row in track.outcomes:
+        key = _row_key(track, track.outcomes, row[0])
+        shard.keep_row(track.queue, key, records.pack_numbers(row[1:]))
+
+
+def _remove_row(shard: Shard, track: Track, table: Table, row: Row) -> None:
+    table.remove(row[0], row[1])
+    if table is track.outcomes:
+        track.ended[row[2]] -= row[1]
+    shard.keep_row(track.queue, _row_key(track, table, row[0]), None)
+
+
+def _add_row(shard: Shard, track: Track, table: Table, row: Row) -> None:
+    table.add(row)
+    if table is track.outcomes:
+        track.ended[row[2]] += row[1]
+    shard.keep_row(track.queue, _row_key(track, table, row[0]), records.pack_numbers(row[1:]))
+
+
+def _row_key(track: Track, table: Table, first: int) -> bytes:
+    key = records.outcome_key if table is track.outcomes else records.skip_key
+    return key(track.queue.prefix, track.group.number, track.partition.key, first)

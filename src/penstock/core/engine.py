@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable
 
 from msgspec import Struct
 
-from penstock.core import directory as directories, look, merge as merges, model, records, settle
+from penstock.core import carve, directory as directories, look, merge as merges, model, records, settle
+from penstock.core.carve import Carved, Carving
 from penstock.core.commands import (
     Command,
     Pop,
@@ -115,6 +116,17 @@ class Engine(Domain):
             if shard.to_merge:
                 return merges.plan(shard, at_least)
         return None
+
+    def plan_carving(self) -> Carving | None:
+        """An island worth carving, if there is one."""
+        for shard in self.shards:
+            if shard.to_carve and (carving := carve.plan(shard)) is not None:
+                return carving
+        return None
+
+    def apply_carving(self, carving: Carving, carved: list[Carved]) -> bool:
+        """Put the parts of an island in place, unless it changed meanwhile; whether it was done."""
+        return carve.apply(self.shards[carving.shard], carving, carved, self.now)
 
     def apply_merge(self, merge: Merge, joined: Joined) -> bool:
         """Put merged segments in place, unless they changed meanwhile; whether it was done."""

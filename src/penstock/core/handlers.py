@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from penstock.core import browse, cancel, clean, dead, look, notes, settle
+from penstock.core import browse, cancel, clean, dead, log as logs, look, notes, seek, settle
 from penstock.core.agenda import NEVER
 from penstock.core.commands import (
     Ack,
@@ -52,10 +52,12 @@ from penstock.core.commands import (
     Reply,
     Requeue,
     Resume,
+    Seek,
     Settle,
     Settled,
     Show,
     ShownAll,
+    Sought,
     State,
     StateFound,
     Stats,
@@ -68,12 +70,12 @@ from penstock.core.errors import Conflict, Invalid
 from penstock.core.ids import parse_lease
 from penstock.core.leased import Range, find_all, meant
 from penstock.core.limits import check_name, check_range
-from penstock.core.model import DEFAULT, PART, RESULT, Attributes, Lease, Queue
+from penstock.core.model import DEFAULT, PART, RESULT, Attributes, Lease, Queue, Retention
 from penstock.core.numbers import numbers_needed
 from penstock.core.options import check_options, set_options
 from penstock.core.order import check_ordered
 from penstock.core.pop import check_group, check_pop, new_group, pop
-from penstock.core.push import check_payloads, push, reached
+from penstock.core.push import check_payloads, make_room, push, reached
 from penstock.core.retry import check_attributes
 from penstock.core.settle import check_settle
 from penstock.core.shard import Shard
@@ -87,6 +89,7 @@ def _push(domain: Domain, command: Push, now: int) -> Pushed:
     queue = domain.queues.get((command.tenant, command.queue))
     check_ordered(queue, attributes)
     durability = reached(queue, command.durability, domain.reach)
+    make_room(queue, len(payloads))
     partition = queue.partitions.get(command.partition) if queue is not None else None
     if queue is None or partition is None:
         domain.check_room(command.tenant, command.queue, queue, {command.partition}, 1)
@@ -107,6 +110,7 @@ def _push_many(domain: Domain, command: PushMany, now: int) -> list[Pushed]:
     names = {name for name, _, _ in command.pushes}
     numbers = numbers_needed(queue, command.pushes)
     domain.check_room(command.tenant, command.queue, queue, names, numbers)
+    make_room(queue, sum(len(payloads) for _, payloads, _ in command.pushes))
     queue = domain.made(command.tenant, command.queue)
     shard = domain.shards[queue.shard]
     pushed = []
@@ -293,6 +297,12 @@ def _purge(domain: Domain, command: Purge, now: int) -> Buried:
     return replace(done, refused=_as_given(done.refused, given))
 
 
+def _seek(domain: Domain, command: Seek, now: int) -> Sought:
+    queue = domain.known(command.tenant, command.queue)
+    group = seek.check(queue, command, now)
+    return seek.seek(domain.shards[queue.shard], queue, group, command, now)
+
+
 def _clean(domain: Domain, command: Clean, now: int) -> Cleaned:
     clean.check(command)
     queue = domain.known(command.tenant, command.queue)
@@ -308,7 +318,7 @@ def _clean(domain: Domain, command: Clean, now: int) -> Cleaned:
 
 def _obliterate(domain: Domain, command: Obliterate, now: int) -> Cleaned:
     queue = domain.known(command.tenant, command.queue)
-    count = sum(partition.log.end - partition.log.first for partition in queue.partitions.values())
+    count = sum(logs.count_kept(partition.log) for partition in queue.partitions.values())
     domain.directory.remove(queue.tenant, queue.name)
     del domain.queues[queue.tenant, queue.name]
     domain.shards[queue.shard].remove_queue(queue)
@@ -353,11 +363,32 @@ def _offsets(domain: Domain, command: Offsets, now: int) -> OffsetsFound:
 def _configure(domain: Domain, command: Configure, now: int) -> QueueFound:
     known = domain.queues.get((command.tenant, command.queue))
     changes = check_options(domain.limits, known, command)
+    if command.partition is not None:
+        return _configure_partition(domain, command, command.partition, changes, now)
     if known is None:
         domain.check_new(command.tenant, command.queue)
     queue = domain.made(command.tenant, command.queue)
     set_options(queue, replace(queue.options, **changes))
+    queue.room = 0
     domain.shards[queue.shard].touch_queue(queue)
+    domain.shards[queue.shard].plan_sweep(queue, now)
+    return look.describe(queue, now)
+
+
+def _configure_partition(
+    domain: Domain, command: Configure, name: str, changes: dict[str, object], now: int
+) -> QueueFound:
+    """Set how long one partition keeps what."""
+    queue = domain.known(command.tenant, command.queue)
+    partition = seek.partition_of(queue, name)
+    others = changes.keys() - set(Retention.__struct_fields__)
+    if others:
+        accepted = ", ".join(Retention.__struct_fields__)
+        raise Invalid("options", f"of a partition {accepted}; not {', '.join(sorted(others))}")
+    partition.retention = replace(partition.retention, **changes)
+    domain.shards[queue.shard].touch_partition(queue, partition)
+    domain.shards[queue.shard].sync_for(queue)
+    domain.shards[queue.shard].plan_sweep(queue, now)
     return look.describe(queue, now)
 
 
@@ -456,6 +487,7 @@ HANDLERS: dict[type, Callable[..., Reply]] = {
     Move: _move,
     Update: _update,
     Discard: _move,
+    Seek: _seek,
     Clean: _clean,
     Obliterate: _obliterate,
     Browse: _browse,

@@ -5,6 +5,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from penstock.core import log as logs
 from penstock.core.commands import Settle
 from penstock.core.ids import OFFSET_BITS, OFFSET_MASK
 from penstock.core.model import DEFAULT, Group, Lease, LeaseRun, Track
@@ -98,8 +99,32 @@ def meant(shard: Shard, tenant: str, wanted: Range) -> Meant | None:
         return None
     offset = place.first + (wanted.first & OFFSET_MASK)
     end = min(offset + wanted.length, end_of(place.partition, wanted.first >> OFFSET_BITS))
-    first = max(offset, place.partition.log.first)
+    log = place.partition.log
+    first = max(offset, log.first)
+    if offset < log.first and logs.has(log, offset):
+        first, end = offset, min(end, log.segments[logs.find(log, offset)].end)
     return Meant(place, first, end, wanted.first - offset) if first < end else None
+
+
+def split(shard: Shard, wanted_ranges: list[Range]) -> list[Range]:
+    """The ranges, cut where an island of a log begins or ends: each is kept as a whole, or not at all."""
+    found: list[Range] = []
+    for wanted in wanted_ranges:
+        place = shard.places.get(wanted.first >> OFFSET_BITS)
+        offset = place.first + (wanted.first & OFFSET_MASK) if place is not None else 0
+        if place is None or not place.partition.log.islands or offset >= place.partition.log.first:
+            found.append(wanted)
+            continue
+        log, end = place.partition.log, offset + wanted.length
+        shift = wanted.first - offset
+        islands = log.segments[max(logs.find(log, offset), 0) : log.islands]
+        edges = {edge for island in islands for edge in (island.base, island.end)} | {log.first}
+        for edge in sorted(edges):
+            if offset < edge < end:
+                found.append(Range(offset + shift, edge - offset))
+                offset = edge
+        found.append(Range(offset + shift, end - offset))
+    return found
 
 
 def find_all(

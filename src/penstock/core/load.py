@@ -34,10 +34,11 @@ from penstock.core.model import (
 )
 from penstock.core.notes import enter, new_notes
 from penstock.core.options import set_options
-from penstock.core.records import PackedCursor, PackedPartition, Record
+from penstock.core.records import PackedCursor, PackedGroup, PackedPartition, Record
 from penstock.core.schedule import Schedule
-from penstock.core.shard import MERGE_AT, Place, Shard, list_ready, new_partition, new_track
+from penstock.core.shard import MERGE_AT, Place, Shard
 from penstock.core.table import Table
+from penstock.core.tracks import list_ready, new_partition, new_track
 
 
 class Rows(Struct, eq=False):
@@ -61,7 +62,7 @@ class Found(Struct, eq=False):
 
     cursors: dict[tuple[int, int], PackedCursor] = {}
     """By group and partition."""
-    groups: dict[int, str] = {}
+    groups: dict[int, PackedGroup] = {}
     partitions: dict[int, PackedPartition] = {}
     segments: dict[int, list[Segment]] = {}
     """By partition."""
@@ -110,7 +111,7 @@ def _decode(queue: Queue, found: Found, key: bytes, value: bytes) -> None:
             found.withdrawn[partition].add((first, *_fields(value, 2)))
         case b"g":
             (number,) = records.key_fields(key)
-            (found.groups[number],) = records.unpack_group(value)
+            found.groups[number] = records.unpack_group(value)
         case b"h":
             partition, base = records.key_fields(key)
             found.segments.setdefault(partition, []).append(records.unpack_header(base, value))
@@ -181,13 +182,13 @@ def check(found: Found) -> dict[int, Log]:
     _check_names(found)
     _check_notes(found)
     made: dict[int, Log] = {}
-    for key, (name, numbers, first, *_) in found.partitions.items():
+    for key, packed in found.partitions.items():
         try:
-            if not numbers:
+            if not packed.numbers:
                 raise Damaged("it has no number")
-            made[key] = _load_log(first, found.segments.get(key, []))
+            made[key] = _load_log(packed.first, found.segments.get(key, []))
         except Damaged as error:
-            raise Damaged(f"partition {name}: {error.message}") from None
+            raise Damaged(f"partition {packed.name}: {error.message}") from None
     _check_places(found, made)
     return made
 
@@ -200,8 +201,9 @@ def _check_notes(found: Found) -> None:
 
 
 def _check_names(found: Found) -> None:
-    names = [name for name, *_ in found.partitions.values()]
-    if len(set(names)) < len(names) or len(set(found.groups.values())) < len(found.groups):
+    names = [packed.name for packed in found.partitions.values()]
+    groups = [packed.name for packed in found.groups.values()]
+    if len(set(names)) < len(names) or len(set(groups)) < len(groups):
         raise Damaged("two groups or partitions have one name")
 
 
@@ -243,7 +245,7 @@ def _check_places(found: Found, made: dict[int, Log]) -> None:
             stands.append((key, what, sum(table.tail()[:2]) if table else 0))
         cursor = found.cursors.get((group, key))
         if rows.skips and cursor is not None and rows.skips.first() < cursor.cursor:
-            raise Damaged(f"partition {found.partitions[key][0]}: the cursor is past what it skips")
+            raise Damaged(f"partition {found.partitions[key].name}: the cursor is past what it skips")
     stands += [(key, "a withdrawn run", sum(table.tail()[:2])) for key, table in found.withdrawn.items()]
     for key, table in found.successors.items():
         stands += [(key, "a successor", successor + 1) for _, successor in table]
@@ -253,8 +255,31 @@ def _check_places(found: Found, made: dict[int, Log]) -> None:
         stands += [(run.partition, "a leased run", run.first + _counted(run.count)) for run in runs]
     for key, what, offset in stands:
         if offset > ends[key]:
-            name = found.partitions[key][0]
+            name = found.partitions[key].name
             raise Damaged(f"partition {name}: {what} is at {offset}, the log ends at {ends[key]}")
+    _check_strays(found, made)
+
+
+def _check_strays(found: Found, made: dict[int, Log]) -> None:
+    """Raise if something that somebody has still to deal with is no longer kept."""
+    for (_, key), rows in found.rows.items():
+        log = made[key]
+        spans = [(run.first, run.first + run.count) for run in rows.schedule.over(0, log.first)]
+        spans += [(first, first + count) for first, count in rows.dead if first < log.first]
+        _check_kept(found.partitions[key].name, log, spans)
+    for _, _, runs, _ in found.leases:
+        for run in runs:
+            name, log = found.partitions[run.partition].name, made[run.partition]
+            _check_kept(name, log, [(run.first, run.first + run.count)] if run.first < log.first else [])
+
+
+def _check_kept(name: str, log: Log, spans: list[tuple[int, int]]) -> None:
+    for low, high in spans:
+        offset = low
+        while offset < min(high, log.first) and logs.has(log, offset):
+            offset = log.segments[logs.find(log, offset)].end
+        if offset < min(high, log.first):
+            raise Damaged(f"partition {name}: offset {offset} is wanted and has no segment")
 
 
 def load_queue(
@@ -276,14 +301,16 @@ def load_queue(
     if queue.groups_made < max(found.groups, default=0):
         raise Damaged("a group has a number that was never given out")
     shard.queues[queue.prefix] = queue
-    for key, (name, numbers, _, marks, os_marked) in found.partitions.items():
-        partition = new_partition(key, name, numbers, made[key], marks)
+    for key, packed in found.partitions.items():
+        partition = new_partition(key, packed.name, packed.numbers, made[key], packed.marks)
         partition.settled_to = made[key].first
+        partition.emptied_at, partition.retention = packed.emptied_at, packed.retention
         _add_partition(shard, queue, partition)
-        if os_marked or renumber:
+        if packed.os_marked or renumber:
             shard.renumber(queue, partition)
     groups = {
-        number: Group(number=number, name=name, tracks={}, ready=[]) for number, name in found.groups.items()
+        number: Group(number=number, name=packed.name, active_at=packed.active_at or now, tracks={}, ready=[])
+        for number, packed in found.groups.items()
     }
     for group in groups.values():
         _add_group(queue, group, found.cursors)

@@ -5,8 +5,8 @@ forming segment into a body and gives it a name. Messages never change after tha
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, chain
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate, chain, islice
 from operator import attrgetter
 
 from msgspec import Struct
@@ -273,21 +273,88 @@ def offset_at(log: Log, at: int) -> int:
     return segment.base + (segment.run_ends[run - 1] if run else 0)
 
 
-def trim(log: Log, before: int) -> list[Segment]:
-    """Drop the sealed segments that end at or below ``before``; those dropped."""
-    kept = 0
-    for segment in log.segments:
+def has(log: Log, offset: int) -> bool:
+    """Whether a message is kept."""
+    if offset >= log.first:
+        return offset < log.end
+    position = find(log, offset) if log.islands else -1
+    return position >= 0 and offset < log.segments[position].end
+
+
+def count_kept(log: Log) -> int:
+    """Messages that are kept."""
+    return log.end - log.first + log.strays
+
+
+def kept_spans(log: Log) -> Iterator[tuple[int, int]]:
+    """Where messages are kept: offsets [first, end)."""
+    for segment in log.segments[: log.islands]:
+        yield segment.base, segment.end
+    yield log.first, log.end
+
+
+def _goes(segment: Segment) -> bool:
+    return False
+
+
+def trim(log: Log, before: int, stays: Callable[[Segment], bool] = _goes) -> list[Segment]:
+    """Begin the log behind the sealed segments that end at or below ``before``; those dropped.
+
+    Those that ``stays`` names are kept as islands.
+    """
+    begin = end = log.islands
+    gone: list[Segment] = []
+    staying: list[Segment] = []
+    for segment in islice(log.segments, begin, None):
         if segment.end > before or segment.payloads is not None:
             break
-        kept += 1
-    gone = log.segments[:kept]
-    if gone:
-        del log.segments[:kept], log.bases[:kept]
-        log.dropped += kept
-        log.size -= sum(segment.size for segment in gone)
-        log.mixed -= sum(segment.mixed for segment in gone)
-        log.first = gone[-1].end
+        (staying if stays(segment) else gone).append(segment)
+        end += 1
+    if end > begin:
+        log.first = log.segments[end - 1].end
+        log.segments[begin:end] = staying
+        log.bases[begin:end] = [segment.base for segment in staying]
+        log.islands += len(staying)
+        log.strays += sum(segment.count for segment in staying)
+        _forget(log, gone)
     return gone
+
+
+def sink(log: Log, gone: list[Segment]) -> None:
+    """Drop islands."""
+    bases = {segment.base for segment in gone}
+    kept = [segment for segment in log.segments[: log.islands] if segment.base not in bases]
+    log.segments[: log.islands] = kept
+    log.bases[: log.islands] = [segment.base for segment in kept]
+    log.islands = len(kept)
+    log.strays -= sum(segment.count for segment in gone)
+    _forget(log, gone)
+
+
+def _forget(log: Log, gone: list[Segment]) -> None:
+    log.dropped += len(gone)
+    log.size -= sum(segment.size for segment in gone)
+    log.mixed -= sum(segment.mixed for segment in gone)
+
+
+def is_island(log: Log, segment: Segment) -> bool:
+    """Whether a segment is still one of the islands."""
+    position = find(log, segment.base)
+    return 0 <= position < log.islands and log.segments[position].body_name == segment.body_name
+
+
+def carve(log: Log, island: Segment, parts: list[Segment]) -> bool:
+    """Put parts of an island in its place, if it is still there."""
+    if not is_island(log, island):
+        return False
+    position = find(log, island.base)
+    log.segments[position : position + 1] = parts
+    log.bases[position : position + 1] = [part.base for part in parts]
+    log.islands += len(parts) - 1
+    log.strays += sum(part.count for part in parts) - island.count
+    log.size += sum(part.size for part in parts) - island.size
+    log.mixed += sum(part.mixed for part in parts) - island.mixed
+    return True
 
 
 def let_go(log: Log, segment: Segment) -> None:
@@ -315,12 +382,20 @@ def put_together(log: Log, merged: Segment, parts: list[Segment]) -> bool:
 def load(first: int, segments: list[Segment]) -> Log:
     """A log of header-only segments in offset order."""
     log = Log(first)
+    reached = 0
     for segment in segments:
-        if segment.base != log.end:
-            raise Damaged(f"offsets {log.end} to {segment.base} have no segment")
+        if segment.base < first:
+            if segment.base < reached or segment.end > first:
+                raise Damaged(f"the segment at offset {segment.base} overlaps another")
+            log.islands += 1
+            log.strays += segment.count
+        else:
+            if segment.base != log.end:
+                raise Damaged(f"offsets {log.end} to {segment.base} have no segment")
+            log.end = segment.end
+        reached = segment.end
         log.segments.append(segment)
         log.bases.append(segment.base)
-        log.end = segment.end
         log.size += segment.size
         log.mixed += segment.mixed
         log.time = segment.last_at

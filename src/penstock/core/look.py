@@ -168,11 +168,16 @@ def offsets(queue: Queue, command: Offsets) -> OffsetsFound:
                 list(partition.numbers),
                 partition.log.first,
                 partition.log.end,
-                None if command.at is None else logs.offset_at(partition.log, command.at),
+                None if command.at is None else offset_from(partition.log, command.at),
             )
             for partition in queue.partitions.values()
         ]
     )
+
+
+def offset_from(log: model.Log, at: int) -> int:
+    """The first offset that can be read of messages pushed at or after a time."""
+    return max(logs.offset_at(log, at), log.first)
 
 
 def describe(queue: Queue, now: int) -> QueueFound:
@@ -205,8 +210,9 @@ def counts(queue: Queue, group: Group | None, now: int) -> Counts:
     """Messages still kept, by where they stand in a group."""
     found = Counts()
     for partition in queue.partitions.values():
-        kept = partition.log.end - partition.log.first
+        kept = logs.count_kept(partition.log)
         if group is None:
+            kept -= partition.log.strays
             delayed, withdrawn = _undelivered(partition, now)
             found.waiting += kept - delayed - withdrawn
             found.delayed += delayed
@@ -234,7 +240,7 @@ def _undelivered(partition: Partition, now: int) -> tuple[int, int]:
     """Of messages that no group has read: how many are delayed, and how many were cancelled."""
     log = partition.log
     delayed = 0
-    for segment in log.segments if log.mixed else ():
+    for segment in log.segments[log.islands :] if log.mixed else ():
         start = 0
         while segment.aside and start < segment.count:
             end, created_at, attributes = segment.run_at(start)

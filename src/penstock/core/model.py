@@ -240,13 +240,33 @@ def _end(mark: tuple[int, Attributes]) -> int:
 
 
 class Log:
-    """The segments of a partition, oldest first, without gaps. *memory*: found again from the headers."""
+    """The segments of a partition, oldest first. *memory*: found again from the headers.
 
-    __slots__ = ("bases", "dropped", "end", "first", "forming", "mixed", "segments", "size", "time")
+    From ``first`` on they have no gaps. Below it there are islands: segments kept for the sake of single
+    messages that somebody has still to deal with, long after the log went on without them.
+    """
+
+    __slots__ = (
+        "bases",
+        "dropped",
+        "end",
+        "first",
+        "forming",
+        "islands",
+        "mixed",
+        "segments",
+        "size",
+        "strays",
+        "time",
+    )
 
     def __init__(self, first: int) -> None:
         self.first = first
-        """Offset of the oldest message still kept."""
+        """Offset of the oldest message still kept, but for islands."""
+        self.islands = 0
+        """Segments below ``first``: the first so many of ``segments``."""
+        self.strays = 0
+        """Messages in them."""
         self.end = first
         """Offset the next message will get."""
         self.size = 0
@@ -297,6 +317,14 @@ class Notes(Struct, eq=False, kw_only=True):
     """*memory* (offset of the message, offset in the log), by partition key."""
 
 
+class Retention(Struct, frozen=True, gc=False, array_like=True):
+    """How long a partition keeps what, where that differs from its queue."""
+
+    retention_ms: int | None = None
+    completed_retention_ms: int | None = None
+    partition_retention_ms: int | None = None
+
+
 class Partition(Struct, eq=False, kw_only=True):
     """One lane of a queue: an append-only log under numbers that are never reused."""
 
@@ -315,8 +343,14 @@ class Partition(Struct, eq=False, kw_only=True):
     """By offset, those last told last. Each is a record of its own."""
     successors: Table
     """(offset, offset of what took its place): of messages that were updated. Each is a record of its own."""
+    retention: Retention = Retention()
+    """Where it differs from its queue's."""
+    emptied_at: int = 0
+    """Since when a sweep has found nothing in it; 0 if there is something."""
     os_marked: bool = False
     """A power loss may take back ids that were confirmed: it gets a fresh number after an unclean stop."""
+    island_at: int = 0
+    """*memory* Which island the next sweep looks at first."""
     settled_to: int = 0
     """*memory* Up to where ``settled_bytes`` has been counted."""
     settled_bytes: int = 0
@@ -408,6 +442,8 @@ class Group(Struct, eq=False, kw_only=True):
     name: str
     turn: int = 0
     """*memory* The highest turn of its tracks."""
+    active_at: int = 0
+    """When it was last seen popping, to a minute."""
     tracks: dict[int, Track]
     """By partition key."""
     ready: list[tuple[int, int, int]]
@@ -448,6 +484,16 @@ class QueueOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """A partition is withheld until none of its waiting messages is newer than this."""
     max_wait_ms: int = 0
     """A message that could have been delivered for longer than this, and was not, is evicted; 0 is never."""
+    retention_ms: int = 0
+    """How long messages are kept at most, whoever has still to read them; 0 is for ever."""
+    partition_retention_ms: int = 0
+    """How long a partition may be empty before it is removed; 0 is for ever. The default one stays."""
+    group_idle_ms: int = 604_800_000
+    """A group that has not popped for so long no longer keeps messages from going; 0 is never."""
+    max_size: int = 0
+    """Messages that may wait, be delayed or active; a push beyond is refused. 0 is no limit."""
+    require_lease: bool = False
+    """Whether acks, nacks and extends by id have to give the lease along."""
 
 
 class Queue(Struct, eq=False, kw_only=True):
@@ -475,6 +521,8 @@ class Queue(Struct, eq=False, kw_only=True):
     """*memory* Whether its options hold messages back, or evict them."""
     ordered: bool = False
     """*memory* Whether its options ask for strict order."""
+    room: int = 0
+    """*memory* Messages that may be pushed before those that wait are counted again, if it has a max_size."""
     sweep_at: int = 0
     """*memory* When the next sweep is due; 0 when none is."""
     dirty: bool = False

@@ -119,7 +119,7 @@ def sweep_notes(shard: Shard, queue: Queue, now: int) -> None:
         if before > log.first:
             forget(shard, queue, notes, before)
     for partition in queue.partitions.values():
-        gone = [offset for offset in partition.progress if offset < partition.log.first]
+        gone = [offset for offset in partition.progress if not logs.has(partition.log, offset)]
         for offset in gone:
             _forget_progress(shard, queue, partition, offset)
 
@@ -130,7 +130,7 @@ def _is_wanted(notes: Notes, first: int, end: int, kept: dict[int, Partition]) -
         if serial >= end:
             return False
         partition = kept.get(key)
-        if partition is not None and offset >= partition.log.first:
+        if partition is not None and logs.has(partition.log, offset):
             return True
     return False
 

@@ -21,6 +21,7 @@ from penstock.core.retry import ATTEMPTS_MAX, check_backoff
 DAY_MS = 86_400_000
 RETENTION_MS_MAX = 3_650 * DAY_MS
 RETENTION_BYTES_MAX = 1 << 60
+SIZE_MAX = 1 << 52
 
 
 def check_options(limits: Limits, queue: Queue | None, command: Configure) -> dict[str, object]:
@@ -34,6 +35,10 @@ def check_options(limits: Limits, queue: Queue | None, command: Configure) -> di
         "delayed_processing_ms": (command.delayed_processing_ms, 0, DELAY_MS_MAX),
         "window_buffer_ms": (command.window_buffer_ms, 0, DELAY_MS_MAX),
         "max_wait_ms": (command.max_wait_ms, 0, DELAY_MS_MAX),
+        "retention_ms": (command.retention_ms, 0, RETENTION_MS_MAX),
+        "partition_retention_ms": (command.partition_retention_ms, 0, RETENTION_MS_MAX),
+        "group_idle_ms": (command.group_idle_ms, 0, RETENTION_MS_MAX),
+        "max_size": (command.max_size, 0, SIZE_MAX),
     }
     changes: dict[str, object] = {}
     for field, (value, low, high) in ranges.items():
@@ -45,6 +50,8 @@ def check_options(limits: Limits, queue: Queue | None, command: Configure) -> di
         changes["backoff"] = command.backoff
     if isinstance(command.dead_letters, bool):
         changes["dead_letters"] = command.dead_letters
+    if isinstance(command.require_lease, bool):
+        changes["require_lease"] = command.require_lease
     if isinstance(command.on_lease_expiry, str):
         if command.on_lease_expiry not in (FAIL, REQUEUE):
             raise Invalid("on_lease_expiry", f"{FAIL} or {REQUEUE}")

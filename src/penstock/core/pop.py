@@ -5,7 +5,7 @@ from heapq import heappop, heapreplace
 from msgspec import Struct
 from msgspec.structs import replace
 
-from penstock.core import gates, log as logs, order
+from penstock.core import gates, log as logs, order, records
 from penstock.core.agenda import NEVER
 from penstock.core.commands import Delivery, Pop, Popped
 from penstock.core.endings import (
@@ -41,12 +41,15 @@ from penstock.core.model import (
 )
 from penstock.core.numbers import number_of
 from penstock.core.schedule import Scheduled
-from penstock.core.shard import Shard, list_ready, new_track
+from penstock.core.shard import Shard
+from penstock.core.tracks import list_ready, new_track
 
 RUNS_MAX = 1_000
 """Runs of one lease: retries that lie scattered are delivered over several pops."""
 PIECES_MAX = 10_000
 """Pieces of one delivery: messages pushed one by one are delivered over several pops."""
+ACTIVE_MS = 60_000
+"""How exactly it is known when a group last popped."""
 PASSES_MAX = 1_000
 """Expired and evicted runs that one pop passes: some 30 ms."""
 PLANS_MAX = 500
@@ -65,9 +68,13 @@ def check_pop(limits: Limits, command: Pop, now: int) -> None:
         check_name("partition", command.partition)
     if command.lease_ms is not None:
         check_range("lease_ms", command.lease_ms, 1, limits.lease_ms_max)
-    start = command.start
+    check_start("from", command.start, now)
+
+
+def check_start(field: str, start: int | str, now: int) -> None:
+    """Raise unless ``start`` says where a group may begin."""
     if not (start in ("all", "new") if isinstance(start, str) else 0 <= start <= now):
-        raise Invalid("from", "all, new, or a time in ms that is not in the future")
+        raise Invalid(field, "all, new, or a time in ms that is not in the future")
 
 
 def check_group(limits: Limits, queue: Queue | None, name: str) -> None:
@@ -79,6 +86,9 @@ def check_group(limits: Limits, queue: Queue | None, name: str) -> None:
 
 def pop(shard: Shard, queue: Queue, group: Group, command: Pop, now: int) -> Popped:
     """Deliver what a checked command may have."""
+    if now - group.active_at >= ACTIVE_MS:
+        group.active_at = now
+        shard.keep_row(queue, records.group_key(queue.prefix, group.number), records.pack_group(group))
     if queue.paused_until > now:
         return Popped(queue, None, [])
     if group.unplanned and group.planned_in != shard.seals:
@@ -130,25 +140,31 @@ def plan_group(shard: Shard, group: Group, most: int, now: int) -> None:
 def new_group(shard: Shard, queue: Queue, name: str, start: int | str, now: int) -> Group:
     """A group that begins where it is told. Partitions made later are read from their beginning."""
     queue.groups_made += 1
-    group = Group(number=queue.groups_made, name=name, tracks={}, ready=[])
+    group = Group(number=queue.groups_made, name=name, active_at=now, tracks={}, ready=[])
     queue.groups[name] = group
     for partition in queue.partitions.values():
-        begin = _begin(partition.log, start)
-        track = new_track(queue, group, partition, begin)
-        track.aside = logs.count_aside(partition.log, begin)
-        for first, count, at in partition.withdrawn:
-            if first + count > begin:
-                _withdraw(shard, track, max(first, begin), first + count, at)
-        if track.aside:
-            track.planned = begin
-            track.unplanned = count_unplanned(track)
-            group.unplanned[partition.key] = track
-        if track.cursor < partition.log.end:
-            list_ready(track)
-        shard.touch_track(track)
+        begin = begin_of(partition.log, start)
+        start_track(shard, new_track(queue, group, partition, begin))
+    queue.room = 0
     shard.touch_queue(queue)
     shard.plan_sweep(queue, now)  # what it begins behind may be settled by every group now
     return group
+
+
+def start_track(shard: Shard, track: Track) -> None:
+    """Have a track that knows nothing but its cursor begin there."""
+    partition, begin = track.partition, track.cursor
+    track.aside = logs.count_aside(partition.log, begin)
+    for first, count, at in partition.withdrawn:
+        if first + count > begin:
+            _withdraw(shard, track, max(first, begin), first + count, at)
+    if track.aside:
+        track.planned = begin
+        track.unplanned = count_unplanned(track)
+        track.group.unplanned[partition.key] = track
+    if track.cursor < partition.log.end:
+        list_ready(track)
+    shard.touch_track(track)
 
 
 def _withdraw(shard: Shard, track: Track, first: int, end: int, at: int) -> None:
@@ -158,14 +174,15 @@ def _withdraw(shard: Shard, track: Track, first: int, end: int, at: int) -> None
     settle_as(shard, track, first, end, CANCELLED, at)
 
 
-def _begin(log: Log, start: int | str) -> int:
+def begin_of(log: Log, start: int | str) -> int:
+    """The offset that ``all``, ``new`` or a time means."""
     match start:
         case "all":
             return log.first
         case "new":
             return log.end
         case int():
-            return logs.offset_at(log, start)
+            return max(logs.offset_at(log, start), log.first)
     raise AssertionError(f"start was checked: {start!r}")
 
 

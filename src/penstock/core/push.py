@@ -8,10 +8,23 @@ from penstock.core.commands import Pushed
 from penstock.core.errors import Busy, Conflict, Invalid
 from penstock.core.ids import OFFSET_BITS
 from penstock.core.limits import Limits, check_name
-from penstock.core.model import FSYNC, IN_LINE, MEMORY, OS, PLAIN, Attributes, Log, Partition, Queue, Track
+from penstock.core.model import (
+    FSYNC,
+    IN_LINE,
+    MEMORY,
+    OS,
+    PLAIN,
+    Attributes,
+    Log,
+    Partition,
+    Queue,
+    Track,
+    fresh_count,
+)
 from penstock.core.numbers import fits
 from penstock.core.schedule import Scheduled
-from penstock.core.shard import Shard, list_ready
+from penstock.core.shard import Shard
+from penstock.core.tracks import list_ready
 
 
 def check_payloads(limits: Limits, payloads: list[bytes]) -> list[int]:
@@ -32,6 +45,34 @@ def check_partitions(limits: Limits, queue: Queue | None, names: set[str]) -> No
         check_name("partition", name)
     if new and len(known) + len(new) > limits.partitions_max:
         raise Busy(f"a queue has at most {limits.partitions_max} partitions")
+
+
+def make_room(queue: Queue | None, count: int) -> None:
+    """Raise unless so many more messages may be in a queue; they are counted in."""
+    most = queue.options.max_size if queue is not None else 0
+    if queue is None or not most:
+        return
+    if count > queue.room:
+        queue.room = most - size(queue)
+        if count > queue.room:
+            held = most - queue.room
+            raise Busy(f"queue {queue.name} is full: it may hold {most} messages and has {held}; pop some")
+    queue.room -= count
+
+
+def size(queue: Queue) -> int:
+    """Messages that wait, are delayed or active, in the group that has most of them."""
+    if not queue.groups:
+        logs_ = [partition.log for partition in queue.partitions.values()]
+        withdrawn = sum(count for each in queue.partitions.values() for _, count, _ in each.withdrawn)
+        return sum(log.end - log.first for log in logs_) - withdrawn
+    return max(
+        sum(
+            fresh_count(track) + track.schedule.messages + track.unplanned + track.leased
+            for track in group.tracks.values()
+        )
+        for group in queue.groups.values()
+    )
 
 
 LEVELS = (MEMORY, OS, FSYNC)
@@ -76,8 +117,11 @@ def push(
         shard.must_sync = True
     elif durability == OS and not partition.os_marked:
         shard.mark_os(queue, partition)
-    if queue.options.max_wait_ms:
+    if queue.options.max_wait_ms or queue.options.retention_ms:
         shard.plan_sweep(queue, now)
+    if partition.emptied_at:
+        partition.emptied_at = 0
+        shard.touch_partition(queue, partition)
     if log.forming is None:
         shard.touch()
         shard.forming.append((queue, partition))

@@ -51,6 +51,7 @@ from penstock.core.model import (
     Progress,
     Queue,
     QueueOptions,
+    Retention,
     Run,
     Segment,
     Track,
@@ -58,7 +59,6 @@ from penstock.core.model import (
 from penstock.core.schedule import Scheduled
 
 Record = tuple[bytes, bytes]
-PackedPartition = tuple[str, list[tuple[int, int]], int, list[Mark], bool]
 
 META = bytes(8)
 """The prefix that belongs to no queue."""
@@ -176,6 +176,14 @@ def successor_key(prefix: bytes, partition: int, offset: int) -> bytes:
     return _HEADER.pack(prefix, b"u", partition, offset)
 
 
+def group_bounds(prefix: bytes, group: int) -> list[tuple[bytes, bytes]]:
+    """Lower and upper bounds of what is kept of a group in partitions."""
+    numbered = (group.to_bytes(4, "big"), (group + 1).to_bytes(4, "big"))
+    return [
+        (prefix + kind + numbered[0], prefix + kind + numbered[1]) for kind in (b"c", b"d", b"o", b"s", b"v")
+    ]
+
+
 def scheduled_key(prefix: bytes, group: int, partition: int, due_at: int, first: int) -> bytes:
     return _SCHEDULED.pack(prefix, b"v", group, partition, due_at, first)
 
@@ -209,7 +217,7 @@ def pack_cursor(track: Track) -> bytes:
 
 
 def pack_group(group: Group) -> bytes:
-    return _encode((group.name,))
+    return _encode((group.name, group.active_at))
 
 
 def pack_header(segment: Segment) -> bytes:
@@ -243,7 +251,7 @@ def _pack_run(run: LeaseRun) -> tuple[int | str | bytes, ...]:
 
 def pack_partition(partition: Partition) -> bytes:
     fields = (partition.name, partition.numbers, partition.log.first, partition.marks, partition.os_marked)
-    return _encode(fields)
+    return _encode((*fields, partition.emptied_at, partition.retention))
 
 
 def pack_queue(queue: Queue) -> bytes:
@@ -266,6 +274,21 @@ class PackedCursor(Struct, array_like=True):
     cursor: int
     turn: int
     planned: int = NEVER
+
+
+class PackedPartition(Struct, array_like=True):
+    name: str
+    numbers: list[tuple[int, int]]
+    first: int
+    marks: list[Mark]
+    os_marked: bool
+    emptied_at: int = 0
+    retention: Retention = Retention()
+
+
+class PackedGroup(Struct, array_like=True):
+    name: str
+    active_at: int = 0
 
 
 class PackedHeader(Struct, array_like=True):
@@ -320,7 +343,7 @@ class PackedScheduled(Struct, array_like=True):
 
 
 unpack_cursor = msgpack.Decoder(PackedCursor).decode
-unpack_group = msgpack.Decoder(tuple[str]).decode
+unpack_group = msgpack.Decoder(PackedGroup).decode
 _unpack_dead = msgpack.Decoder(tuple[int, int, int, int, str, int]).decode
 _unpack_header = msgpack.Decoder(PackedHeader).decode
 _unpack_lease = msgpack.Decoder(PackedLease).decode

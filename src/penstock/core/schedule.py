@@ -232,15 +232,26 @@ class Schedule:
         run = self._of_place(place)
         return run if offset < run.first + run.count else None
 
+    def has_any(self, first: int, end: int) -> bool:
+        """Whether a run has messages in [first, end)."""
+        if self.find(first) is not None:
+            return True
+        place = self._places.above(first)
+        return place is not None and place[0] < end
+
     def over(self, first: int, end: int) -> list[Scheduled]:
         """The runs that have messages in [first, end), by offset."""
+        return list(self.each_over(first, end))
+
+    def each_over(self, first: int, end: int) -> Iterator[Scheduled]:
+        """The same, one after another. Nothing may change meanwhile."""
         before = self.find(first)
-        found = [before] if before is not None and before.first < first else []
+        if before is not None and before.first < first:
+            yield before
         for place in self._places.since(first):
             if place[0] >= end:
                 break
-            found.append(self._of_place(place))
-        return found
+            yield self._of_place(place)
 
     def head(self) -> Scheduled | None:
         """The run with the lowest offset."""

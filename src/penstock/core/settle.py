@@ -30,7 +30,8 @@ from penstock.core.model import (
     Track,
 )
 from penstock.core.schedule import Scheduled
-from penstock.core.shard import Shard, list_ready
+from penstock.core.shard import Shard
+from penstock.core.tracks import list_ready
 
 NOT_LIVE = "the lease is not live: it was settled, cancelled or moved, it ran out, or it never was"
 NOT_LEASED = "not leased: settled, cancelled, moved, its lease ran out, or it was never delivered"
@@ -403,6 +404,14 @@ def take_cancelled(shard: Shard, command: Settle, wanted: Range) -> list[Found]:
         if each.lease.ended:
             shard.remember_cancelled(each.lease.name, command.tenant)
     return found
+
+
+def abandon(shard: Shard, track: Track) -> None:
+    """Take everything that a track has leased out of its leases."""
+    key = track.partition.key
+    names = {name for _, _, name in track.spans} | set(track.singles.values())
+    for lease in [shard.leases[name] for name in sorted(names)]:
+        _drop_runs(shard, lease, [run for run in lease.runs.values() if run.partition == key])
 
 
 def take_back(shard: Shard, command: Settle, wanted: Range) -> list[Found]:

@@ -3,7 +3,7 @@
 Changes mark what they touched. ``seal`` encodes each touched thing once and hands out one commit.
 """
 
-from heapq import heapify, heappush
+from heapq import heapify
 from itertools import islice
 from typing import NamedTuple
 
@@ -16,11 +16,8 @@ from penstock.core.limits import NUMBERS_MAX, Limits
 from penstock.core.model import (
     FSYNC,
     IN_LINE,
-    OUTCOMES,
-    Group,
     Lease,
     Log,
-    Mark,
     Notes,
     Partition,
     Queue,
@@ -29,13 +26,11 @@ from penstock.core.model import (
     fresh_count,
 )
 from penstock.core.records import Commit, Record
-from penstock.core.schedule import Schedule, Scheduled
-from penstock.core.table import Table
+from penstock.core.schedule import Scheduled
+from penstock.core.tracks import list_ready, new_partition, new_track, scheduled_key_of
 
 MERGE_AT = 128
 """Segments sealed in a partition before merging looks at it."""
-READY_SLACK = 64
-"""Outdated entries tolerated before the heap of a group's ready tracks is made anew."""
 CANCELLED_MAX = 10_000
 """Cancelled leases that a shard remembers."""
 SWEEP_MS = 10_000
@@ -109,6 +104,7 @@ class Shard:
         "seals",
         "shards",
         "sweeps",
+        "to_carve",
         "to_merge",
         "updated",
         "watched",
@@ -179,6 +175,8 @@ class Shard:
         """Segments whose bodies are in memory and in the store since the last seal."""
         self.seals = 0
         """Commits sealed so far."""
+        self.to_carve: list[tuple[Queue, Partition, Segment]] = []
+        """Islands that are mostly settled."""
         self.to_merge: dict[int, tuple[Queue, Partition]] = {}
         """Partitions with many small segments, by key."""
         self.marked: dict[int, tuple[Queue, Partition]] = {}
@@ -303,6 +301,22 @@ class Shard:
         self.must_sync = True
         self.touch()
 
+    def remove_partition(self, queue: Queue, partition: Partition) -> None:
+        """Forget a partition that has no messages."""
+        key = partition.key
+        self._forget_partition(queue, partition)
+        del queue.partitions[partition.name]
+        for group in queue.groups.values():
+            track = group.tracks.pop(key)
+            group.unplanned.pop(key, None)
+            group.ready[:] = [entry for entry in group.ready if entry[2] != key]
+            heapify(group.ready)
+            if track.key:
+                self.deletes.append(track.key)
+        if queue.stored:
+            self.deletes.append(records.partition_key(queue.prefix, key))
+        self.touch()
+
     def _forget_partition(self, queue: Queue, partition: Partition) -> None:
         """Take a partition out of everything that leads to it."""
         key = partition.key
@@ -370,7 +384,7 @@ class Shard:
         """Have a run delivered at its time."""
         track.schedule.add(run, now)
         if track.key:
-            self._rows[_scheduled_key(track, run)] = records.pack_scheduled(run)
+            self._rows[scheduled_key_of(track, run)] = records.pack_scheduled(run)
         self.touch()
         if run.due_at > now:
             if run.due_at < track.due_at:
@@ -382,7 +396,7 @@ class Shard:
     def unschedule(self, track: Track, run: Scheduled) -> None:
         track.schedule.remove(run)
         if track.key:
-            self._rows[_scheduled_key(track, run)] = None
+            self._rows[scheduled_key_of(track, run)] = None
         self.touch()
 
     def look_at(self, track: Track, due_at: int) -> None:
@@ -528,60 +542,3 @@ class Shard:
         if self.numbers_made_dirty:
             puts.append((records.shard_key(self.number), records.pack_numbers((self.numbers_made,))))
         self._partitions, self.queues_dirty, self.numbers_made_dirty = [], [], False
-
-
-def new_partition(
-    key: int, name: str, numbers: list[tuple[int, int]], log: Log, marks: list[Mark]
-) -> Partition:
-    """A partition whose log was never looked at for merging."""
-    return Partition(
-        key=key,
-        name=name,
-        numbers=numbers,
-        log=log,
-        marks=marks,
-        withdrawn=Table("qqq"),
-        progress={},
-        successors=Table("qq"),
-        merged_to=[log.first, log.first],
-    )
-
-
-def _scheduled_key(track: Track, run: Scheduled) -> bytes:
-    return records.scheduled_key(
-        track.queue.prefix, track.group.number, track.partition.key, run.due_at, run.first
-    )
-
-
-def new_track(queue: Queue, group: Group, partition: Partition, cursor: int = 0) -> Track:
-    """A track that begins at ``cursor``."""
-    key = records.cursor_key(queue.prefix, group.number, partition.key) if queue.stored else b""
-    track = Track(
-        queue=queue,
-        group=group,
-        partition=partition,
-        key=key,
-        cursor=cursor,
-        skips=Table("qq"),
-        schedule=Schedule(),
-        dead=Table("qq"),
-        letters={},
-        outcomes=Table("qqqq"),
-        ended=[0] * len(OUTCOMES),
-        singles={},
-        spans=[],
-    )
-    group.tracks[partition.key] = track
-    return track
-
-
-def list_ready(track: Track, level: int = IN_LINE) -> None:
-    """Put the track among those that may have something to deliver, at no higher a level than this."""
-    if track.listed is None or level < track.listed[0]:
-        track.listed = (level, track.turn)
-        group = track.group
-        heappush(group.ready, (level, track.turn, track.partition.key))
-        if len(group.ready) > 2 * len(group.tracks) + READY_SLACK:
-            # In place: a pop may be looking at it.
-            group.ready[:] = [(*each.listed, key) for key, each in group.tracks.items() if each.listed]
-            heapify(group.ready)

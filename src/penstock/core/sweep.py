@@ -1,17 +1,27 @@
-"""Sweep: drop whole segments that every group settled long enough ago, or that are too many.
+"""Sweep: drop whole segments that every group settled long enough ago, that are too many, or too old.
 
-A segment goes when all of it is settled by every group, and either ``completed_retention_ms`` has passed
-since a sweep first saw that, or the queue keeps more than ``completed_retention_bytes`` of such segments.
-A queue without groups keeps everything: nobody has read it yet.
+A segment goes when nobody has anything in it to read or to settle, and either ``completed_retention_ms`` has
+passed since a sweep first saw that, or the queue keeps more than ``completed_retention_bytes`` of such
+segments. A queue without groups keeps everything: nobody has read it yet. With ``retention_ms`` it goes when
+all of it is older than that, whoever has still to read it.
+
+Messages that wait for their time, and dead letters, do not keep the log from going on: the segments they lie
+in stay behind as islands, and are carved down to them in the background.
 """
 
+from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heapreplace
+from itertools import islice, takewhile
 
 from penstock.core import log as logs, records
-from penstock.core.endings import trim_track
+from penstock.core.agenda import NEVER
+from penstock.core.carve import is_worth, wanted
+from penstock.core.endings import forget, give_up, has_dead
 from penstock.core.gates import evict
-from penstock.core.model import Mark, Partition, Queue, Segment, fresh_count
+from penstock.core.leased import leased_runs
+from penstock.core.model import DEFAULT, Group, Mark, Partition, Queue, Segment, Track, fresh_count
 from penstock.core.notes import sweep_notes
+from penstock.core.pop import ACTIVE_MS
 from penstock.core.shard import Shard
 
 RANGE_MIN = 64
@@ -35,26 +45,60 @@ def sweep_due(shard: Shard, now: int, most: int) -> int:
     return most
 
 
+ISLANDS_MAX = 1_000
+"""Islands looked at in one sweep of a partition, unless they have many runs."""
+ISLAND_RUNS_MAX = 20_000
+"""Runs in them looked at."""
+
+
 def sweep(shard: Shard, queue: Queue, now: int) -> bool:
-    """Drop what may go; whether settled segments remain, so that a later sweep has work."""
+    """Drop what may go; whether a later sweep has work."""
     options = queue.options
     waiting = _evict(shard, queue, now) if options.max_wait_ms else False
-    for partition in queue.partitions.values():
-        settled = settled_to(queue, partition)
+    holding = _holding(queue, now)
+    for partition in list(queue.partitions.values()):
+        completed_ms = _either(partition.retention.completed_retention_ms, options.completed_retention_ms)
+        settled = settled_to(queue, partition, holding)
         _count_settled(partition, settled)
-        _mark(shard, queue, partition, settled, now)
-        before = _passed(partition, now - options.completed_retention_ms)
+        _mark(shard, queue, partition, settled, completed_ms, now)
+        before = _passed(partition, now - completed_ms)
         if before > partition.log.first:
             _forget_marks(shard, queue, partition, before)
         if before > partition.log.first:
-            _drop(shard, queue, partition, before)
-    _drop_surplus(shard, queue, options.completed_retention_bytes)
+            _drop(shard, queue, partition, before, holding, now)
+        _drop_old(shard, queue, partition, now)
+        _sweep_islands(shard, queue, partition, holding, now)
+        _clear_away(shard, queue, partition, now)
+    _drop_surplus(shard, queue, options.completed_retention_bytes, holding, now)
     sweep_notes(shard, queue, now)
-    return (
-        waiting
-        or any(notes.about for notes in queue.notes.values())
-        or any(partition.settled_bytes for partition in queue.partitions.values())
-    )
+    noted = any(notes.about for notes in queue.notes.values())
+    return waiting or noted or any(_has_more(queue, partition) for partition in queue.partitions.values())
+
+
+def _has_more(queue: Queue, partition: Partition) -> bool:
+    """Whether time alone will give a sweep something to do."""
+    retention, options, log = partition.retention, queue.options, partition.log
+    if partition.settled_bytes or log.islands:
+        return True
+    if logs.count_kept(log):
+        return _either(retention.retention_ms, options.retention_ms) > 0
+    return _either(retention.partition_retention_ms, options.partition_retention_ms) > 0
+
+
+def _either(own: int | None, general: int) -> int:
+    return general if own is None else own
+
+
+def _holding(queue: Queue, now: int) -> list[Group]:
+    """The groups that keep what they have not dealt with: not those that seem to be gone, unless all do."""
+    idle_ms = queue.options.group_idle_ms
+    groups = list(queue.groups.values())
+    holding = [
+        group
+        for group in groups
+        if not idle_ms or group.name == DEFAULT or now - group.active_at < idle_ms + ACTIVE_MS
+    ]
+    return holding or groups
 
 
 def _evict(shard: Shard, queue: Queue, now: int) -> bool:
@@ -69,21 +113,47 @@ def _evict(shard: Shard, queue: Queue, now: int) -> bool:
     return waiting
 
 
-def settled_to(queue: Queue, partition: Partition) -> int:
-    """The offset below which every group has settled everything."""
+def settled_to(queue: Queue, partition: Partition, holding: list[Group]) -> int:
+    """The offset below which nobody has anything to read or to settle, but for single messages set aside."""
     lowest = partition.log.end if queue.groups else partition.log.first
-    for group in queue.groups.values():
+    for group in holding:
         track = group.tracks[partition.key]
         if fresh_count(track):
             lowest = min(lowest, track.cursor)
-        lowest = min(lowest, track.planned, track.schedule.lowest())
-        if track.dead:
-            lowest = min(lowest, track.dead.head()[0])
+        lowest = min(lowest, track.planned)
+    return max(min(lowest, _lowest_leased(queue, partition)), partition.log.first)
+
+
+def _lowest_leased(queue: Queue, partition: Partition) -> int:
+    """The lowest offset that is not an island's and that anybody holds right now."""
+    lowest = NEVER
+    for group in queue.groups.values():
+        track = group.tracks[partition.key]
         if track.spans:
-            lowest = min(lowest, track.spans[0][0])
+            lowest = min(lowest, _first_from(partition.log.first, (first for first, _, _ in track.spans)))
         if track.singles:
-            lowest = min(lowest, min(track.singles))
-    return max(lowest, partition.log.first)
+            lowest = min(lowest, _first_from(partition.log.first, track.singles))
+    return lowest
+
+
+def _first_from(first: int, offsets: Iterable[int]) -> int:
+    return min((offset for offset in offsets if offset >= first), default=NEVER)
+
+
+def _is_wanted(
+    shard: Shard, partition: Partition, segment: Segment, holding: Iterable[Group], groups: Iterable[Group]
+) -> bool:
+    """Whether a group has something set aside in a segment, or anybody holds something of it."""
+    low, high = segment.base, segment.end
+    for group in holding:
+        track = group.tracks[partition.key]
+        if track.schedule.has_any(low, high) or has_dead(track, low, high):
+            return True
+    return any(_is_leased(shard, group.tracks[partition.key], segment) for group in groups)
+
+
+def _is_leased(shard: Shard, track: Track, segment: Segment) -> bool:
+    return track.leased > 0 and any(leased_runs(shard, track, segment.base, segment.end))
 
 
 def _count_settled(partition: Partition, settled: int) -> None:
@@ -100,14 +170,16 @@ def _count_settled(partition: Partition, settled: int) -> None:
             partition.settled_to = segment.end
 
 
-def _mark(shard: Shard, queue: Queue, partition: Partition, settled: int, now: int) -> None:
+def _mark(
+    shard: Shard, queue: Queue, partition: Partition, settled: int, completed_ms: int, now: int
+) -> None:
     """Note how far the partition is settled, at most ``MARKS_MAX`` times per retention."""
     marks = partition.marks
     while marks and marks[-1].offset > settled:  # a new group reads from the beginning: no longer true
         marks.pop()
         shard.touch_partition(queue, partition)
     last = marks[-1] if marks else Mark(partition.log.first, 0)
-    interval = queue.options.completed_retention_ms // MARKS_MAX
+    interval = completed_ms // MARKS_MAX
     if settled > last.offset and (not marks or now - last.at >= interval):
         marks.append(Mark(settled, now))
         shard.touch_partition(queue, partition)
@@ -129,34 +201,156 @@ def _forget_marks(shard: Shard, queue: Queue, partition: Partition, before: int)
 def drop_completed(shard: Shard, queue: Queue, grace_ms: int, most: int, now: int) -> int:
     """Drop segments that have been settled for a while, about ``most`` messages; how many it was."""
     done = 0
+    holding = _holding(queue, now)
     for partition in queue.partitions.values():
         log = partition.log
-        settled = settled_to(queue, partition)
+        settled = settled_to(queue, partition, holding)
         _count_settled(partition, settled)
         before = min(settled, _passed(partition, now - grace_ms)) if grace_ms else settled
         position = logs.find(log, log.first + most - done) + 1
-        if position < len(log.segments):
+        if log.islands < position < len(log.segments):
             before = min(before, log.segments[position].base)
-        first = log.first
-        if done < most and before > first:
-            _drop(shard, queue, partition, before)
-        done += log.first - first
+        if done < most and before > log.first:
+            kept = logs.count_kept(log)
+            _drop(shard, queue, partition, before, holding, now)
+            done += kept - logs.count_kept(log)
     return done
 
 
-def _drop(shard: Shard, queue: Queue, partition: Partition, before: int) -> None:
-    gone = logs.trim(partition.log, before)
-    partition.settled_bytes -= sum(segment.weight for segment in gone)
-    if gone:
-        if queue.stored:
-            _delete(shard, queue, partition, gone)
-        first = partition.log.first
+def _drop(
+    shard: Shard, queue: Queue, partition: Partition, before: int, holding: list[Group], now: int
+) -> None:
+    """Begin the log behind segments that are settled, but for what is set aside in them."""
+    groups = queue.groups.values()
+    for group in groups:
+        if group not in holding:
+            give_up(shard, group.tracks[partition.key], before)
+    _cut_off(
+        shard,
+        queue,
+        partition,
+        before,
+        lambda segment: _is_wanted(shard, partition, segment, holding, groups),
+        now,
+    )
+
+
+def _drop_old(shard: Shard, queue: Queue, partition: Partition, now: int) -> None:
+    """Drop segments of which every message is too old, and nobody holds any right now."""
+    retention_ms = _either(partition.retention.retention_ms, queue.options.retention_ms)
+    log = partition.log
+    if not retention_ms or not log.segments or log.segments[0].created_at >= now - retention_ms:
+        return
+    before = min(logs.offset_at(log, now - retention_ms), _lowest_leased(queue, partition))
+    if before > log.first:
         for group in queue.groups.values():
-            trim_track(shard, group.tracks[partition.key])
-        _trim_withdrawn(shard, queue, partition)
-        _trim_successors(shard, queue, partition)
-        partition.marks = [mark for mark in partition.marks if mark.offset > first]
+            give_up(shard, group.tracks[partition.key], before)
+        _cut_off(shard, queue, partition, before, lambda segment: False, now)
+    groups = queue.groups.values()
+    old = [
+        segment
+        for segment in log.segments[: log.islands]
+        if segment.last_at < now - retention_ms and not _is_wanted(shard, partition, segment, (), groups)
+    ]
+    _sink(shard, queue, partition, old, now)
+
+
+def _cut_off(
+    shard: Shard,
+    queue: Queue,
+    partition: Partition,
+    before: int,
+    stays: Callable[[Segment], bool],
+    now: int,
+) -> None:
+    """Begin the log further on; what ``stays`` names is kept as islands."""
+    log = partition.log
+    weight = _weight_below(partition, before)
+    islands = log.islands
+    gone = logs.trim(log, before, stays)
+    if not gone and log.islands == islands:
+        return
+    partition.settled_bytes -= weight
+    partition.settled_to = max(partition.settled_to, log.first)
+    partition.merged_to = [max(each, log.first) for each in partition.merged_to]
+    partition.marks = [mark for mark in partition.marks if mark.offset > log.first]
+    _let_go(shard, queue, partition, gone, now)
+    _trim_withdrawn(shard, queue, partition)
+
+
+def _weight_below(partition: Partition, before: int) -> int:
+    """What the segments that end at or below an offset count for among those that are settled."""
+    log = partition.log
+    end = min(before, partition.settled_to)
+    segments = takewhile(lambda each: each.end <= end, islice(log.segments, log.islands, None))
+    return sum(segment.weight for segment in segments)
+
+
+def _let_go(shard: Shard, queue: Queue, partition: Partition, gone: list[Segment], now: int) -> None:
+    """Forget segments that are no longer in the log, and what became of their messages."""
+    if queue.stored:
+        _delete(shard, queue, partition, gone)
+    spans = joined(gone)
+    for low, high in spans if shard.watched else ():
+        shard.tell(partition.key, low, high)
+    for group in queue.groups.values():
+        forget(shard, group.tracks[partition.key], spans, now)
+    _trim_successors(shard, queue, partition)
+    shard.touch_partition(queue, partition)
+
+
+def joined(segments: Iterable[Segment]) -> list[tuple[int, int]]:
+    """Where segments lie, neighbours together: offsets [first, end)."""
+    spans: list[tuple[int, int]] = []
+    for segment in segments:
+        if spans and spans[-1][1] == segment.base:
+            spans[-1] = (spans[-1][0], segment.end)
+        else:
+            spans.append((segment.base, segment.end))
+    return spans
+
+
+def _sweep_islands(shard: Shard, queue: Queue, partition: Partition, holding: list[Group], now: int) -> None:
+    """Drop islands that nobody wants any more, a number of them in turn."""
+    log = partition.log
+    if not log.islands:
+        return
+    at = partition.island_at if partition.island_at < log.islands else 0
+    groups = queue.groups.values()
+    keeping = [group.tracks[partition.key] for group in holding]
+    leasing = [group.tracks[partition.key] for group in groups]
+    gone: list[Segment] = []
+    left = ISLAND_RUNS_MAX
+    for segment in islice(log.segments, at, min(at + ISLANDS_MAX, log.islands)):
+        spans, looked = wanted(shard, segment, keeping, leasing)
+        if not spans:
+            gone.append(segment)
+        elif is_worth(segment, spans):
+            shard.to_carve.append((queue, partition, segment))
+        at += 1
+        left -= looked
+        if left <= 0:
+            break
+    partition.island_at = at - len(gone)
+    _sink(shard, queue, partition, gone, now)
+
+
+def _sink(shard: Shard, queue: Queue, partition: Partition, gone: list[Segment], now: int) -> None:
+    if gone:
+        logs.sink(partition.log, gone)
+        _let_go(shard, queue, partition, gone, now)
+
+
+def _clear_away(shard: Shard, queue: Queue, partition: Partition, now: int) -> None:
+    """Remove a partition that has been empty for long enough."""
+    if logs.count_kept(partition.log):
+        return
+    if not partition.emptied_at:
+        partition.emptied_at = now
         shard.touch_partition(queue, partition)
+    empty_ms = _either(partition.retention.partition_retention_ms, queue.options.partition_retention_ms)
+    if empty_ms and partition.name != DEFAULT and now - partition.emptied_at >= empty_ms:
+        shard.remove_partition(queue, partition)
 
 
 def _trim_withdrawn(shard: Shard, queue: Queue, partition: Partition) -> None:
@@ -176,7 +370,7 @@ def _trim_withdrawn(shard: Shard, queue: Queue, partition: Partition) -> None:
 def _trim_successors(shard: Shard, queue: Queue, partition: Partition) -> None:
     """Forget what took the place of messages and is no longer kept."""
     for first, successor in list(partition.successors):
-        if successor < partition.log.first:
+        if not logs.has(partition.log, successor):
             partition.successors.remove(first, successor)
             shard.keep_row(queue, records.successor_key(queue.prefix, partition.key, first), None)
     if not partition.successors:
@@ -184,21 +378,33 @@ def _trim_successors(shard: Shard, queue: Queue, partition: Partition) -> None:
 
 
 def _delete(shard: Shard, queue: Queue, partition: Partition, gone: list[Segment]) -> None:
-    headers = [records.header_key(queue.prefix, partition.key, segment.base) for segment in gone]
+    headers: list[bytes] = []
+    reached = -1
+    for segment in gone:
+        if segment.base != reached:
+            _delete_headers(shard, headers)
+            headers = []
+        headers.append(records.header_key(queue.prefix, partition.key, segment.base))
+        reached = segment.end
+    _delete_headers(shard, headers)
+    shard.deletes += [records.body_key(queue.prefix, segment.body_name) for segment in gone]
+
+
+def _delete_headers(shard: Shard, headers: list[bytes]) -> None:
+    """Delete headers that follow each other."""
     if len(headers) < RANGE_MIN:
         shard.deletes += headers
     else:
         shard.ranges.append((headers[0], headers[-1] + b"\0"))
-    shard.deletes += [records.body_key(queue.prefix, segment.body_name) for segment in gone]
 
 
-def _drop_surplus(shard: Shard, queue: Queue, bytes_max: int) -> None:
+def _drop_surplus(shard: Shard, queue: Queue, bytes_max: int, holding: list[Group], now: int) -> None:
     """Drop settled segments, the oldest of all partitions first, until no more than ``bytes_max`` remain."""
     surplus = sum(partition.settled_bytes for partition in queue.partitions.values()) - bytes_max
     if surplus <= 0:
         return
     settled = (partition for partition in queue.partitions.values() if partition.settled_bytes)
-    oldest = [(partition.log.segments[0].created_at, partition.key, 0, partition) for partition in settled]
+    oldest = [_oldest(partition) for partition in settled]
     heapify(oldest)
     going: dict[int, tuple[Partition, int]] = {}
     while surplus > 0:
@@ -212,4 +418,9 @@ def _drop_surplus(shard: Shard, queue: Queue, bytes_max: int) -> None:
         else:
             heappop(oldest)
     for partition, before in going.values():
-        _drop(shard, queue, partition, before)
+        _drop(shard, queue, partition, before, holding, now)
+
+
+def _oldest(partition: Partition) -> tuple[int, int, int, Partition]:
+    at = partition.log.islands
+    return partition.log.segments[at].created_at, partition.key, at, partition

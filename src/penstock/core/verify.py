@@ -61,9 +61,18 @@ def _verify_queue(
         report.damage.append(error.message)
     report.partitions = len(records_.partitions)
     for key, segments in records_.segments.items():
-        name = records_.partitions[key][0] if key in records_.partitions else f"number {key}"
+        name = records_.partitions[key].name if key in records_.partitions else f"number {key}"
         for at in range(0, len(segments), BODIES_AT_ONCE):
             _verify_segments(report, prefix, name, segments[at : at + BODIES_AT_ONCE], bodies, found)
+    for noted in records_.notes.values():
+        keys = [records.body_key(prefix, segment.body_name) for segment, _ in noted]
+        found.update(keys)
+        for at in range(0, len(keys), BODIES_AT_ONCE):
+            read = bodies(keys[at : at + BODIES_AT_ONCE])
+            for (segment, _), body in zip(noted[at : at + BODIES_AT_ONCE], read, strict=True):
+                why = _damage(segment, body)
+                if why is not None:
+                    report.damage.append(f"what is kept beside messages, from note {segment.base} on: {why}")
 
 
 def _verify_segments(

@@ -81,6 +81,22 @@ class Count(Request, tag="COUNT", gc=False, kw_only=True):
         return replies.OkTotal(ok=True, count=reply.waiting + reply.delayed, reqId=self.reqId)
 
 
+class Seek(Request, tag="SEEK", gc=False, kw_only=True):
+    queue: str
+    group: str = DEFAULT
+    to: int | str = "all"
+    partition: str | None = None
+    offset: int | None = None
+
+    def command(self, context: Context) -> core.Command:
+        where = (self.to, self.partition, self.offset)
+        return core.Seek(context.tenant, self.queue, self.group, *where)
+
+    def reply(self, reply: core.Sought, context: Context) -> Struct:
+        partitions = [{"partition": name, "cursor": cursor} for name, cursor in reply.cursors.items()]
+        return replies.OkOffsets(ok=True, partitions=partitions, reqId=self.reqId)
+
+
 class Drain(Request, tag="DRAIN", gc=False, kw_only=True):
     queue: str
     group: str = DEFAULT
@@ -158,11 +174,17 @@ class OptionsIn(Struct, forbid_unknown_fields=True, gc=False):
     window_buffer_ms: int | UnsetType = UNSET
     max_wait_ms: int | UnsetType = UNSET
     ordering: str | UnsetType = UNSET
+    retention_ms: int | UnsetType = UNSET
+    partition_retention_ms: int | UnsetType = UNSET
+    group_idle_ms: int | UnsetType = UNSET
+    max_size: int | UnsetType = UNSET
+    require_lease: bool | UnsetType = UNSET
 
 
 class Queue(Request, tag="QUEUE", gc=False, kw_only=True):
     queue: str
     options: OptionsIn | None = None
+    partition: str | None = None
 
     def command(self, context: Context) -> core.Command:
         given = self.options
@@ -184,6 +206,12 @@ class Queue(Request, tag="QUEUE", gc=False, kw_only=True):
             given.window_buffer_ms,
             given.max_wait_ms,
             given.ordering,
+            given.retention_ms,
+            given.partition_retention_ms,
+            given.group_idle_ms,
+            given.max_size,
+            given.require_lease,
+            self.partition,
         )
 
     def reply(self, reply: core.QueueFound, context: Context) -> Struct:

@@ -52,6 +52,7 @@ from penstock.server.dialects.flashq.queues import (
     Pause,
     Queue,
     Resume,
+    Seek,
     Stats,
 )
 
@@ -88,6 +89,7 @@ AnyRequest = (
     | GetJob
     | GetJobs
     | BrowseJobs
+    | Seek
     | Drain
     | Clean
     | Obliterate

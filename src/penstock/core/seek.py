@@ -1,0 +1,97 @@
+"""Seek: a group reads on from another place.
+
+What it held or had scheduled there is given up, and its schedule is made anew from the headers. Dead letters
+and outcomes of messages below the new place stay; those above it are read again.
+"""
+
+from penstock.core import records
+from penstock.core.agenda import NEVER
+from penstock.core.commands import Seek, Sought
+from penstock.core.endings import clear_from, keep_anew
+from penstock.core.errors import Invalid, NotFound
+from penstock.core.limits import check_name
+from penstock.core.model import Group, Partition, Queue, Track
+from penstock.core.pop import begin_of, check_start, start_track
+from penstock.core.schedule import Schedule
+from penstock.core.settle import abandon
+from penstock.core.shard import Shard
+from penstock.core.table import Table
+
+
+def check(queue: Queue, command: Seek, now: int) -> Group:
+    """The group that a command means; raise unless it may seek."""
+    check_name("group", command.group)
+    check_start("to", command.start, now)
+    group = queue.groups.get(command.group)
+    if group is None:
+        raise NotFound(f"queue {queue.name} has no group {command.group}; a pop makes it, from where it says")
+    if command.offset is not None:
+        if command.partition is None:
+            raise Invalid("partition", "given along with an offset")
+        log = partition_of(queue, command.partition).log
+        if not log.first <= command.offset <= log.end:
+            raise Invalid("offset", f"between {log.first} and {log.end}, where the log begins and ends")
+    elif command.partition is not None:
+        partition_of(queue, command.partition)
+    return group
+
+
+def partition_of(queue: Queue, name: str) -> Partition:
+    check_name("partition", name)
+    partition = queue.partitions.get(name)
+    if partition is None:
+        raise NotFound(f"queue {queue.name} has no partition {name}")
+    return partition
+
+
+def seek(shard: Shard, queue: Queue, group: Group, command: Seek, now: int) -> Sought:
+    """Have a group read on where a checked command says."""
+    if command.partition is not None:
+        tracks = [group.tracks[queue.partitions[command.partition].key]]
+    else:
+        tracks = list(group.tracks.values())
+    for track in tracks:
+        abandon(shard, track)
+        shard.look_at(track, NEVER)
+    if command.partition is None:
+        _renumber(shard, queue, group)
+    found: dict[str, int] = {}
+    for track in tracks:
+        log = track.partition.log
+        begin = command.offset if command.offset is not None else begin_of(log, command.start)
+        _begin_again(shard, track, begin, whole=command.partition is None)
+        found[track.partition.name] = track.cursor
+        shard.woken[queue, group.name, track.partition.name] = None
+    group.active_at = now
+    queue.room = 0
+    shard.touch_queue(queue)
+    shard.plan_sweep(queue, now)
+    return Sought(found)
+
+
+def _renumber(shard: Shard, queue: Queue, group: Group) -> None:
+    """Give a group a fresh number, so that all that is kept under the old one goes at once."""
+    if queue.stored:
+        shard.ranges += records.group_bounds(queue.prefix, group.number)
+        shard.deletes.append(records.group_key(queue.prefix, group.number))
+    queue.groups_made += 1
+    group.number = queue.groups_made
+    for track in group.tracks.values():
+        if track.key:
+            track.key = records.cursor_key(queue.prefix, group.number, track.partition.key)
+
+
+def _begin_again(shard: Shard, track: Track, begin: int, *, whole: bool) -> None:
+    """Have a track begin at an offset. If it was given a fresh number, nothing of it is kept yet."""
+    if not whole:
+        for run in list(track.schedule):
+            shard.unschedule(track, run)
+    clear_from(shard, track, begin, written=not whole)
+    track.schedule = Schedule()
+    track.skips = Table("qq")
+    track.group.unplanned.pop(track.partition.key, None)
+    track.cursor, track.planned, track.unplanned, track.aside = begin, NEVER, 0, 0
+    track.listed = None
+    if whole:
+        keep_anew(shard, track)
+    start_track(shard, track)
