@@ -122,7 +122,8 @@ def readable(reply: Reply | PenstockError) -> Reply | PenstockError:
         return reply
     parts = reply.deliveries if isinstance(reply, Popped) else reply.runs
     if isinstance(reply, Popped):
-        good = [each for each in reply.deliveries if each.segment.present]
+        lacking = set(map(id, look.lacking(reply)))
+        good = [each for each in reply.deliveries if id(each) not in lacking]
         if good:
             return replace(reply, deliveries=good)
     elif parts[0].segment.present:

@@ -88,7 +88,7 @@ def _cancel(
     for low, high in spans:
         settle_as(shard, track, low, high, CANCELLED, now)
     if spans:
-        look_anew(shard, track)
+        look_anew(shard, track, now)
     return sum(high - low for low, high in spans), len(spans)
 
 

@@ -10,6 +10,7 @@ from penstock.core.model import DISCARDED, Dead, Track
 from penstock.core.schedule import Scheduled
 from penstock.core.shard import Shard
 from penstock.core.table import Row, Table
+from penstock.core.tracks import list_ready
 
 Span = tuple[int, int]
 """Offsets [first, end)."""
@@ -219,6 +220,8 @@ def plan(shard: Shard, track: Track, most: int, now: int) -> int:
         if first == segment.end:
             position += 1
     track.planned = first if first < log.end else NEVER
+    if track.queue.ordered:
+        list_ready(track)  # what it stood before may be next
     shard.touch_track(track)
     return done
 

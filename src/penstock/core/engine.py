@@ -138,8 +138,7 @@ class Engine(Domain):
         number, name = parse_lease(popped.lease)
         lease = self.shards[number].leases.get(name)
         if lease is not None:
-            lacking = [each for each in popped.deliveries if not each.segment.present]
-            settle.put_off(self.shards[number], lease, lacking, self.now)
+            settle.put_off(self.shards[number], lease, look.lacking(popped), self.now)
 
     def give_back(self, popped: Popped) -> None:
         """Take back what was leased to someone who never heard of it."""

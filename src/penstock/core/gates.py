@@ -61,6 +61,12 @@ def too_old(track: Track, now: int) -> int:
     return logs.offset_at(track.partition.log, now - options.max_wait_ms - options.delayed_processing_ms)
 
 
+def due_since(track: Track, now: int) -> int:
+    """Since when what is due may have been so without having waited too long."""
+    max_wait_ms = track.queue.options.max_wait_ms
+    return now - max_wait_ms if max_wait_ms else 0
+
+
 def has_open(track: Track, now: int) -> bool:
     """Whether a track has fresh messages that may be delivered, or be evicted."""
     return any(fresh(track, track.cursor, old_enough(track, now)))

@@ -370,8 +370,10 @@ def _configure(domain: Domain, command: Configure, now: int) -> QueueFound:
     queue = domain.made(command.tenant, command.queue)
     set_options(queue, replace(queue.options, **changes))
     queue.room = 0
-    domain.shards[queue.shard].touch_queue(queue)
-    domain.shards[queue.shard].plan_sweep(queue, now)
+    shard = domain.shards[queue.shard]
+    shard.touch_queue(queue)
+    shard.look_anew(queue, now)
+    shard.plan_sweep(queue, now)
     return look.describe(queue, now)
 
 

@@ -15,6 +15,7 @@ from penstock.core.commands import (
     Counts,
     DeadFound,
     DeadLetter,
+    Delivery,
     GroupFound,
     ListDead,
     Log,
@@ -102,6 +103,18 @@ def cut(found: Log) -> Log:
     """A read up to the first message whose payload is not there."""
     good = list(takewhile(lambda run: run.segment.present, found.runs))
     return replace(found, runs=good, next=good[-1].offset + good[-1].count if good else found.runs[0].offset)
+
+
+def lacking(popped: Popped) -> list[Delivery]:
+    """What of an answer can't be handed out: what is not there and, in strict order, what comes after it."""
+    held_up: set[str] = set()
+    found: list[Delivery] = []
+    for each in popped.deliveries:
+        if not each.segment.present or each.partition in held_up:
+            found.append(each)
+            if popped.queue.ordered:
+                held_up.add(each.partition)
+    return found
 
 
 class Absent(NamedTuple):

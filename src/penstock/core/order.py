@@ -6,7 +6,7 @@ partition waits for it.
 
 from penstock.core.endings import fresh
 from penstock.core.errors import Conflict, Invalid
-from penstock.core.gates import is_withheld, old_enough
+from penstock.core.gates import due_since, is_withheld, old_enough, too_old
 from penstock.core.model import Attributes, Queue, Track
 from penstock.core.schedule import Scheduled
 
@@ -56,9 +56,14 @@ def deliverable(track: Track, most: int, now: int) -> int:
     """Messages that could be delivered now, counted no further than about ``most``."""
     if is_withheld(track, now) or not is_next(track, now):
         return 0
-    end = min((run.first for run in track.schedule if run.due_at > now), default=track.partition.log.end)
-    found = sum(run.count for run in track.schedule if run.first < end)
-    for low, high in fresh(track, track.cursor, min(end, fresh_end(track, now))):
+    log = track.partition.log
+    open_end = fresh_end(track, now)
+    held_back = next((low for low, _ in fresh(track, max(track.cursor, open_end), log.end)), log.end)
+    later = min((run.first for run in track.schedule if run.due_at > now), default=log.end)
+    end = min(later, held_back, track.planned)
+    since = due_since(track, now)
+    found = sum(run.count for run in track.schedule if run.first < end and run.due_at >= since)
+    for low, high in fresh(track, max(track.cursor, too_old(track, now)), min(end, open_end)):
         found += high - low
         if found >= most:
             break

@@ -95,6 +95,10 @@ def pop(shard: Shard, queue: Queue, group: Group, command: Pop, now: int) -> Pop
         group.planned_in = shard.seals
         plan_group(shard, group, PLANS_MAX, now)
     if command.min_count > 1 and available(group, queue, command, now) < command.min_count:
+        for track in _asked(group, queue, command) if queue.gated else ():
+            opens_at = gates.opens_at(track, now)
+            if opens_at < track.due_at:
+                shard.look_at(track, opens_at)
         return Popped(queue, None, [], again=bool(group.unplanned))
     taking = _Taking(
         shard,
@@ -190,13 +194,8 @@ def available(group: Group, queue: Queue, command: Pop, now: int) -> int:
     """Messages deliverable now, counted no further than ``min_count``."""
     if queue.paused_until > now:
         return 0
-    if command.partition is not None:
-        partition = queue.partitions.get(command.partition)
-        tracks = [group.tracks[partition.key]] if partition else []
-    else:
-        tracks = [group.tracks[key] for key in {key for _, _, key in group.ready}]
     found = 0
-    for track in tracks:
+    for track in _asked(group, queue, command):
         if queue.ordered:
             found += order.deliverable(track, command.min_count, now)
             continue
@@ -211,11 +210,19 @@ def available(group: Group, queue: Queue, command: Pop, now: int) -> int:
     return found
 
 
+def _asked(group: Group, queue: Queue, command: Pop) -> list[Track]:
+    """The tracks that a pop asks for and that may have something."""
+    if command.partition is not None:
+        partition = queue.partitions.get(command.partition)
+        return [group.tracks[partition.key]] if partition else []
+    return [group.tracks[key] for key in {key for _, _, key in group.ready}]
+
+
 def _open_count(track: Track, most: int, now: int) -> int:
     """Messages that a queue lets go which holds messages back, counted no further than about ``most``."""
     if gates.is_withheld(track, now):
         return 0
-    found = track.schedule.due_up_to(most, now)
+    found = track.schedule.due_up_to(most, now, gates.due_since(track, now))
     for low, high in fresh(track, max(track.cursor, gates.too_old(track, now)), gates.old_enough(track, now)):
         found += high - low
         if found >= most:
@@ -424,10 +431,10 @@ class _Taking(Struct, eq=False):
             if end > limit:
                 end = limit
             alive, outcome = cursor, EXPIRED
-            if attributes.ttl_ms:
-                alive = self._alive(log, attributes, cursor, end)
-            if alive == cursor < evicted:
+            if cursor < evicted:
                 alive, outcome = min(evicted, end), EVICTED
+            elif attributes.ttl_ms:
+                alive = self._alive(log, attributes, cursor, end)
             if alive > cursor:
                 self._end(track, cursor, alive, outcome)
                 track.cursor = alive

@@ -196,11 +196,11 @@ class Schedule:
         """Messages that are due."""
         return sum(line.total(now + 1, 2) for line in self._lines.values() if line.first() <= now)
 
-    def due_up_to(self, most: int, now: int) -> int:
-        """Messages that are due, counted no further than about ``most``."""
+    def due_up_to(self, most: int, now: int, since: int = 0) -> int:
+        """Messages that are due, and were not before ``since``, counted no further than about ``most``."""
         found = 0
         for line in self._lines.values():
-            for due_at, _, count in line:
+            for due_at, _, count in line.since(since):
                 if due_at > now:
                     break
                 found += count

@@ -156,14 +156,20 @@ def put_off(shard: Shard, lease: Lease, lacking: list[Delivery], now: int) -> No
         held = leased_runs(shard, track, each.offset, each.offset + each.count)
         mine = ((lease, run) for other, run in held if other is lease)
         for _, run, low, high in stretches(mine, each.offset, each.offset + each.count):
-            found = Found(lease, run, low - run.first, high - low, each.first)
-            by_run.setdefault((run.partition, run.first), []).append(found)
+            part = Found(lease, run, low - run.first, high - low, each.first)
+            by_run.setdefault((run.partition, run.first), []).append(part)
+    found: list[Found] = []
     for parts in by_run.values():
+        parts.sort(key=_offset)
         _cut_out(shard, parts)
-        for part in parts:
-            run = part.run
-            how = _Failed(DAMAGED, now, run.expires_at - now)
-            _come_back(shard, lease, run, run.first + part.at, part.length, how)
+        found += parts
+    for part in found:
+        if not lease.queue.ordered:
+            how = _Failed(DAMAGED, now, part.run.expires_at - now)
+            _come_back(shard, lease, part.run, part.offset, part.length, how)
+    if found and lease.queue.ordered:
+        _all_back(shard, found, _Failed(DAMAGED, now, max(found[0].run.expires_at - now, 0)))
+        return
     for each in lacking:
         _step_over(shard, lease, each, now)
 
@@ -199,13 +205,15 @@ def extend_ids(shard: Shard, token: Lease | None, ids: list[Range], command: Ext
     ends = [_prolong(shard, each, command.lease_ms, now) for each in leases.values()]
     group = (token.group.name if token is not None else command.group) or DEFAULT
     asked = refused[:CANCELLED_LOOKED_AT]
-    cancelled = any(_is_cancelled(shard, command.tenant, group, each) for each in asked)
+    cancelled = any(_is_cancelled(shard, command.tenant, token, group, each) for each in asked)
     return Extended(min(ends, default=NEVER), sum(each.length for each in found), refused, cancelled)
 
 
-def _is_cancelled(shard: Shard, tenant: str, name: str, message: int) -> bool:
-    """Whether a message that is not leased was cancelled for a group."""
+def _is_cancelled(shard: Shard, tenant: str, token: Lease | None, name: str, message: int) -> bool:
+    """Whether a message that is not leased was cancelled for a group, that of a lease if one is given."""
     found = meant(shard, tenant, Range(message, 1))
+    if found is not None and token is not None and token.queue is not found.place.queue:
+        return False
     group = found.place.queue.groups.get(name) if found is not None else None
     if found is None or group is None:
         return False
@@ -220,8 +228,18 @@ def expire(shard: Shard, now: int) -> None:
             lease = shard.leases[name]
             due_at = lease.due_at
             over = [run for run in lease.runs.values() if run.expires_at == due_at]
+            if lease.queue.ordered:
+                over = _and_behind(lease, over)
             requeue = lease.queue.options.on_lease_expiry == REQUEUE
             _give_back(shard, lease, over, _Requeued(due_at) if requeue else _Failed(OUT_OF_TIME, due_at))
+
+
+def _and_behind(lease: Lease, over: list[LeaseRun]) -> list[LeaseRun]:
+    """Runs of a lease and, in strict order, those that come after them."""
+    lowest: dict[int, int] = {}
+    for run in over:
+        lowest[run.partition] = min(run.first, lowest.get(run.partition, run.first))
+    return [run for run in lease.runs.values() if run.first >= lowest.get(run.partition, NEVER)]
 
 
 # Leases.
@@ -357,7 +375,8 @@ def _give_back(shard: Shard, lease: Lease, runs: list[LeaseRun], how: How) -> in
 def _all_back(shard: Shard, found: list[Found], how: How) -> None:
     """Put messages that were taken out of their leases back. In strict order only the first of them fails."""
     failed: set[tuple[int, int]] = set()
-    for each in sorted(found, key=_offset) if found and found[0].lease.queue.ordered else found:
+    ordered = any(each.lease.queue.ordered for each in found)
+    for each in sorted(found, key=_offset) if ordered else found:
         lease, run, offset, length = each.lease, each.run, each.offset, each.length
         if isinstance(how, _Failed) and lease.queue.ordered:
             if (lease.name, run.partition) not in failed:

@@ -15,7 +15,6 @@ from penstock.core.ids import lease_name
 from penstock.core.limits import NUMBERS_MAX, Limits
 from penstock.core.model import (
     FSYNC,
-    IN_LINE,
     Lease,
     Log,
     Notes,
@@ -27,7 +26,7 @@ from penstock.core.model import (
 )
 from penstock.core.records import Commit, Record
 from penstock.core.schedule import Scheduled
-from penstock.core.tracks import list_ready, new_partition, new_track, scheduled_key_of
+from penstock.core.tracks import list_anew, list_ready, new_partition, new_track, scheduled_key_of
 
 MERGE_AT = 128
 """Segments sealed in a partition before merging looks at it."""
@@ -386,6 +385,8 @@ class Shard:
         if track.key:
             self._rows[scheduled_key_of(track, run)] = records.pack_scheduled(run)
         self.touch()
+        if track.queue.gated:
+            self.plan_sweep(track.queue, now)
         if run.due_at > now:
             if run.due_at < track.due_at:
                 self.look_at(track, run.due_at)
@@ -416,12 +417,20 @@ class Shard:
                 self.look_at(track, track.schedule.next_due_at(now))
                 if level is not None or fresh_count(track):
                     # What its queue held back may go now, too: a pop will find out.
-                    list_ready(track, IN_LINE if level is None else level)
+                    list_anew(track, now)
                     self.touch()
                     self.woken[track.queue, track.group.name, track.partition.name] = None
         while prefixes := self.pauses.first_due(now):
             for prefix in prefixes:
                 self.end_pause(self.queues[prefix])
+
+    def look_anew(self, queue: Queue, now: int) -> None:
+        """What a queue held back may go now: have pops look."""
+        for group in queue.groups.values():
+            for track in group.tracks.values():
+                if fresh_count(track) or track.schedule.messages:
+                    list_anew(track, now)
+        self.woken[queue, None, None] = None
 
     # Pauses.
 

@@ -56,6 +56,12 @@ def new_track(queue: Queue, group: Group, partition: Partition, cursor: int = 0)
     return track
 
 
+def list_anew(track: Track, now: int) -> None:
+    """Put the track among those that may have something to deliver, where it belongs."""
+    level = track.schedule.ready_level(now)
+    list_ready(track, IN_LINE if level is None else min(level, IN_LINE))
+
+
 def list_ready(track: Track, level: int = IN_LINE) -> None:
     """Put the track among those that may have something to deliver, at no higher a level than this."""
     if track.listed is None or level < track.listed[0]:
