@@ -31,6 +31,7 @@ A body is columnar: ``count + 1`` little-endian int32 offsets, the first 0, then
 
 import struct
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import accumulate, starmap
 from operator import le
 
@@ -76,6 +77,9 @@ _PREFIX = struct.Struct(">II")
 _ABOUT = struct.Struct(">IQ")
 
 _encode = msgpack.Encoder().encode
+
+shared = lru_cache(maxsize=4_096)(str)
+"""The same text for equal texts, as long as they come often: errors repeat."""
 
 
 class Commit(Struct, gc=False):
@@ -448,7 +452,7 @@ def unpack_lease(value: bytes) -> tuple[int, list[LeaseRun], bool]:
             run.deliveries,
             run.failures,
             run.expires_at,
-            run.error,
+            shared(run.error),
             run.level,
             int.from_bytes(run.bits, "little"),
         )
@@ -461,13 +465,13 @@ def unpack_scheduled(key: bytes, value: bytes) -> tuple[int, int, Scheduled]:
     """The group's number, the partition's key and the run."""
     _, _, group, partition, due_at, first = _SCHEDULED.unpack(key)
     found = _unpack_scheduled(value)
-    past = (found.deliveries, found.failures, found.error)
+    past = (found.deliveries, found.failures, shared(found.error))
     return group, partition, Scheduled(due_at, first, found.count, found.level, *past)
 
 
 def unpack_dead(first: int, value: bytes) -> Dead:
     count, deliveries, failures, dead_at, error, level = _unpack_dead(value)
-    return Dead(first, count, deliveries, failures, dead_at, error, level)
+    return Dead(first, count, deliveries, failures, dead_at, shared(error), level)
 
 
 def key_fields(key: bytes) -> tuple[int, ...]:

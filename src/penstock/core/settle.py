@@ -29,6 +29,7 @@ from penstock.core.model import (
     LeaseRun,
     Track,
 )
+from penstock.core.records import shared
 from penstock.core.schedule import Scheduled
 from penstock.core.shard import Shard
 from penstock.core.tracks import list_ready
@@ -189,7 +190,8 @@ def _step_over(shard: Shard, lease: Lease, lacking: Delivery, now: int) -> None:
 
 
 def _short(error: str | None) -> str:
-    return (error or "")[:ERROR_CHARS_MAX]
+    """What is kept of an error: equal ones once."""
+    return shared((error or "")[:ERROR_CHARS_MAX])
 
 
 def extend_lease(shard: Shard, lease: Lease, lease_ms: int | None, now: int) -> Extended:
