@@ -45,6 +45,8 @@ def check_move(limits: Limits, command: Move) -> None:
 def may_move(found: Meant, only_delayed: bool, now: int) -> bool:
     """Whether a group that does not exist yet would have something to move."""
     partition = found.place.partition
+    if found.first < partition.log.first:
+        return False  # it would begin further on
     for low, high in outside(partition.withdrawn, found.first, found.end):
         if not only_delayed:
             return True
@@ -234,7 +236,8 @@ def _discard(shard: Shard, command: Move, track: Track, meant: Meant, now: int) 
             Dead(low, high - low, run.deliveries, run.failures, now, run.error or GIVEN_UP, run.level)
         )
     settle = Settle(place.queue.tenant, group=track.group.name)
-    for found in take_cancelled(shard, settle, Range(first + shift, end - first)):
+    # They may be requeued one day: they have to be out of their leases for good.
+    for found in take_back(shard, settle, Range(first + shift, end - first), cancelled=True):
         run_, low = found.run, found.id - shift
         counts = (run_.deliveries, run_.failures)
         died.append(Dead(low, found.length, *counts, now, run_.error or GIVEN_UP, run_.level))

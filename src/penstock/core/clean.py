@@ -39,13 +39,12 @@ def clean(shard: Shard, queue: Queue, group: Group | None, command: Clean, now: 
     waits = {"waiting", "delayed"} & set(command.states)
     runs = RUNS_MAX
     for track in group.tracks.values() if group is not None else ():
-        done = (0, 0)
         if waits:
-            done = _cancel(shard, track, waits, before, left - cleaned.count, runs, now)
+            count, cut_up = _cancel(shard, track, waits, before, left - cleaned.count, runs, now)
+            cleaned.count, runs = cleaned.count + count, runs - cut_up
         if "dead" in command.states:
-            done = _bury_for_good(shard, track, before, left - cleaned.count, runs, now)
-        cleaned.count += done[0]
-        runs -= done[1]
+            count, cut_up = _bury_for_good(shard, track, before, left - cleaned.count, runs, now)
+            cleaned.count, runs = cleaned.count + count, runs - cut_up
         if runs <= 0 and cleaned.count < left:
             cleaned.more = True
             break

@@ -233,7 +233,10 @@ def give_up(shard: Shard, track: Track, before: int) -> None:
     """Settle for a group, without a trace, what it has not read below an offset."""
     for low, high in list(fresh(track, track.cursor, before)):
         skip(shard, track, low, high)
-    track.unplanned -= sum(high - low for low, high in unplanned(track, track.planned, before))
+    if track.planned < before:
+        track.unplanned -= sum(high - low for low, high in unplanned(track, track.planned, before))
+        track.planned = before
+        shard.touch_track(track)
 
 
 def forget(shard: Shard, track: Track, spans: list[Span], now: int) -> None:

@@ -15,7 +15,7 @@ from penstock.core import log as logs, records
 from penstock.core.agenda import NEVER
 from penstock.core.endings import count_unplanned
 from penstock.core.errors import Damaged
-from penstock.core.leased import hold
+from penstock.core.leased import gaps, hold
 from penstock.core.model import (
     IN_LINE,
     OUTCOMES,
@@ -270,7 +270,8 @@ def _check_strays(found: Found, made: dict[int, Log]) -> None:
     for _, _, runs, _ in found.leases:
         for run in runs:
             name, log = found.partitions[run.partition].name, made[run.partition]
-            _check_kept(name, log, [(run.first, run.first + run.count)] if run.first < log.first else [])
+            spans = [(first, first + count) for first, count in gaps(run)] if run.first < log.first else []
+            _check_kept(name, log, spans)
 
 
 def _check_kept(name: str, log: Log, spans: list[tuple[int, int]]) -> None:

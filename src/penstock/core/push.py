@@ -117,7 +117,7 @@ def push(
         shard.must_sync = True
     elif durability == OS and not partition.os_marked:
         shard.mark_os(queue, partition)
-    if queue.options.max_wait_ms or queue.options.retention_ms:
+    if queue.options.max_wait_ms or queue.options.retention_ms or partition.retention.retention_ms:
         shard.plan_sweep(queue, now)
     if partition.emptied_at:
         partition.emptied_at = 0

@@ -4,15 +4,18 @@ What it held or had scheduled there is given up, and its schedule is made anew f
 and outcomes of messages below the new place stay; those above it are read again.
 """
 
+from msgspec.structs import replace
+
 from penstock.core import records
 from penstock.core.agenda import NEVER
 from penstock.core.commands import Seek, Sought
 from penstock.core.endings import clear_from, keep_anew
 from penstock.core.errors import Invalid, NotFound
+from penstock.core.leased import gaps, leased_runs
 from penstock.core.limits import check_name
 from penstock.core.model import Group, Partition, Queue, Track
 from penstock.core.pop import begin_of, check_start, start_track
-from penstock.core.schedule import Schedule
+from penstock.core.schedule import Schedule, Scheduled
 from penstock.core.settle import abandon
 from penstock.core.shard import Shard
 from penstock.core.table import Table
@@ -50,16 +53,18 @@ def seek(shard: Shard, queue: Queue, group: Group, command: Seek, now: int) -> S
         tracks = [group.tracks[queue.partitions[command.partition].key]]
     else:
         tracks = list(group.tracks.values())
+    begins = [_begin(track, command) for track in tracks]
+    strays = [_strays(shard, track, begin, now) for track, begin in zip(tracks, begins, strict=True)]
     for track in tracks:
         abandon(shard, track)
         shard.look_at(track, NEVER)
     if command.partition is None:
         _renumber(shard, queue, group)
     found: dict[str, int] = {}
-    for track in tracks:
-        log = track.partition.log
-        begin = command.offset if command.offset is not None else begin_of(log, command.start)
+    for track, begin, runs in zip(tracks, begins, strays, strict=True):
         _begin_again(shard, track, begin, whole=command.partition is None)
+        for run in runs:
+            shard.schedule(track, run, now)
         found[track.partition.name] = track.cursor
         shard.woken[queue, group.name, track.partition.name] = None
     group.active_at = now
@@ -67,6 +72,28 @@ def seek(shard: Shard, queue: Queue, group: Group, command: Seek, now: int) -> S
     shard.touch_queue(queue)
     shard.plan_sweep(queue, now)
     return Sought(found)
+
+
+def _begin(track: Track, command: Seek) -> int:
+    if command.offset is not None:
+        return command.offset
+    return begin_of(track.partition.log, command.start)
+
+
+def _strays(shard: Shard, track: Track, begin: int, now: int) -> list[Scheduled]:
+    """What a group that begins with the log has still to deal with below it."""
+    first = track.partition.log.first
+    if begin > first:
+        return []
+    found = [
+        replace(run, count=min(run.first + run.count, first) - run.first)
+        for run in track.schedule.over(0, first)
+    ]
+    for _, run in leased_runs(shard, track, 0, first) if track.leased and track.partition.log.islands else ():
+        for low, count in gaps(run, 0, min(run.count, first - run.first)):
+            past = (run.deliveries - 1, run.failures, run.error)
+            found.append(Scheduled(now, low, count, run.level, *past))
+    return found
 
 
 def _renumber(shard: Shard, queue: Queue, group: Group) -> None:

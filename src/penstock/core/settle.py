@@ -435,11 +435,18 @@ def abandon(shard: Shard, track: Track) -> None:
         _drop_runs(shard, lease, [run for run in lease.runs.values() if run.partition == key])
 
 
-def take_back(shard: Shard, command: Settle, wanted: Range) -> list[Found]:
-    """Take the messages of a range that a group has leased out of their leases, to be leased anew."""
+def take_back(shard: Shard, command: Settle, wanted: Range, *, cancelled: bool = False) -> list[Found]:
+    """Take the messages of a range that a group has leased out of their leases, to be leased anew.
+
+    If they are ``cancelled``, their consumers are told so when they ask.
+    """
     found = list(find(shard, command, None, wanted))
     for parts in _by_run(found).values():
+        lease = parts[0].lease
+        lease.cancelled = lease.cancelled or cancelled
         _cut_out(shard, parts)
+        if cancelled and lease.ended:
+            shard.remember_cancelled(lease.name, command.tenant)
     return found
 
 

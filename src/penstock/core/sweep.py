@@ -9,7 +9,9 @@ Messages that wait for their time, and dead letters, do not keep the log from go
 in stay behind as islands, and are carved down to them in the background.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
+from functools import partial
 from heapq import heapify, heappop, heapreplace
 from itertools import islice, takewhile
 
@@ -82,7 +84,8 @@ def _has_more(queue: Queue, partition: Partition) -> bool:
         return True
     if logs.count_kept(log):
         return _either(retention.retention_ms, options.retention_ms) > 0
-    return _either(retention.partition_retention_ms, options.partition_retention_ms) > 0
+    empty_ms = _either(retention.partition_retention_ms, options.partition_retention_ms)
+    return empty_ms > 0 and partition.name != DEFAULT
 
 
 def _either(own: int | None, general: int) -> int:
@@ -129,15 +132,13 @@ def _lowest_leased(queue: Queue, partition: Partition) -> int:
     lowest = NEVER
     for group in queue.groups.values():
         track = group.tracks[partition.key]
-        if track.spans:
-            lowest = min(lowest, _first_from(partition.log.first, (first for first, _, _ in track.spans)))
+        begin = partition.log.first
+        at = bisect_left(track.spans, (begin, 0, 0))
+        if at < len(track.spans):
+            lowest = min(lowest, track.spans[at][0])
         if track.singles:
-            lowest = min(lowest, _first_from(partition.log.first, track.singles))
+            lowest = min(lowest, min(filter(begin.__le__, track.singles), default=NEVER))
     return lowest
-
-
-def _first_from(first: int, offsets: Iterable[int]) -> int:
-    return min((offset for offset in offsets if offset >= first), default=NEVER)
 
 
 def _is_wanted(
@@ -241,12 +242,13 @@ def _drop_old(shard: Shard, queue: Queue, partition: Partition, now: int) -> Non
     log = partition.log
     if not retention_ms or not log.segments or log.segments[0].created_at >= now - retention_ms:
         return
+    groups = list(queue.groups.values())
     before = min(logs.offset_at(log, now - retention_ms), _lowest_leased(queue, partition))
     if before > log.first:
-        for group in queue.groups.values():
+        for group in groups:
             give_up(shard, group.tracks[partition.key], before)
-        _cut_off(shard, queue, partition, before, lambda segment: False, now)
-    groups = queue.groups.values()
+        held = partial(_is_wanted, shard, partition, holding=(), groups=groups)
+        _cut_off(shard, queue, partition, before, held, now)
     old = [
         segment
         for segment in log.segments[: log.islands]
