@@ -5,7 +5,6 @@ Within an island messages are only ever settled, so what was wanted when it was 
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
 
 from msgspec import Struct
 
@@ -59,29 +58,31 @@ def wanted(
     most = segment.count // 2
     low, high = segment.base, segment.end
     found: list[Span] = []
-    total = looked = 0
-    for first, end in chain(_set_aside(tracks, low, high), _leased(shard, leasing, low, high)):
-        looked += 1
-        found.append((max(first, low), min(end, high)))
-        total += found[-1][1] - found[-1][0]
-        if total > most:
-            return [(low, high)], looked
+    looked = 0
+    sources = [_set_aside(track, low, high) for track in tracks]
+    sources += [_leased(shard, track, low, high) for track in leasing if track.leased]
+    for source in sources:
+        total = 0
+        for first, end in source:
+            looked += 1
+            found.append((max(first, low), min(end, high)))
+            total += found[-1][1] - found[-1][0]
+            if total > most:
+                return [(low, high)], looked
     return _union(found), looked
 
 
-def _set_aside(tracks: Iterable[Track], low: int, high: int) -> Iterator[Span]:
-    for track in tracks:
-        for run in track.schedule.each_over(low, high):
-            yield run.first, run.first + run.count
-        for dead in dead_over(track, low, high):
-            yield dead.first, dead.first + dead.count
+def _set_aside(track: Track, low: int, high: int) -> Iterator[Span]:
+    for run in track.schedule.each_over(low, high):
+        yield run.first, run.first + run.count
+    for dead in dead_over(track, low, high):
+        yield dead.first, dead.first + dead.count
 
 
-def _leased(shard: Shard, tracks: Iterable[Track], low: int, high: int) -> Iterator[Span]:
-    for track in tracks:
-        if track.leased:
-            for _, run in leased_runs(shard, track, low, high):
-                yield from ((first, first + count) for first, count in gaps(run))
+def _leased(shard: Shard, track: Track, low: int, high: int) -> Iterator[Span]:
+    for _, run in leased_runs(shard, track, low, high):
+        for first, count in gaps(run, max(low - run.first, 0), min(high - run.first, run.count)):
+            yield first, first + count
 
 
 def _union(spans: list[Span]) -> list[Span]:

@@ -136,10 +136,13 @@ def dig_up(shard: Shard, track: Track, run: Dead) -> None:
     shard.keep_row(track.queue, _dead_key(track, run.first), None)
 
 
-def has_dead(track: Track, first: int, end: int) -> bool:
-    """Whether a dead letter lies in [first, end)."""
-    row = track.dead.below(end)
-    return row is not None and row[0] + row[1] > first
+def next_dead(track: Track, offset: int) -> int:
+    """The first dead letter from an offset on; ``NEVER`` if there is none."""
+    row = track.dead.upto(offset)
+    if row is not None and row[0] + row[1] > offset:
+        return offset
+    row = track.dead.above(offset)
+    return row[0] if row is not None else NEVER
 
 
 def dead_over(track: Track, first: int, end: int) -> list[Dead]:
@@ -273,18 +276,16 @@ def _cut_rows(shard: Shard, track: Track, table: Table, low: int, high: int) -> 
             _add_row(shard, track, table, (high, end - high, *row[2:]))
 
 
-def clear_from(shard: Shard, track: Track, begin: int, *, written: bool) -> None:
-    """Forget what became of messages from an offset on; ``written`` if there are records of it."""
+def clear_from(shard: Shard, track: Track, begin: int) -> None:
+    """Forget what became of messages from an offset on."""
     log = track.partition.log
     for dead in dead_over(track, begin, log.end):
         cut_dead(shard, track, dead, max(begin, dead.first), dead.first + dead.count)
     _cut_rows(shard, track, track.outcomes, begin, log.end)
-    if written:
-        _cut_rows(shard, track, track.skips, 0, log.end)
 
 
 def keep_anew(shard: Shard, track: Track) -> None:
-    """Keep the dead letters and outcomes of a track under the fresh number of its group."""
+    """Keep the dead letters and outcomes of a track after everything of it was cleared."""
     for first, _ in track.dead:
         shard.keep_row(track.queue, _dead_key(track, first), records.pack_dead(track.letters[first]))
     for row in track.outcomes:

@@ -3,6 +3,7 @@
 import re
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from penstock.core import log as logs
@@ -117,9 +118,12 @@ def split(shard: Shard, wanted_ranges: list[Range]) -> list[Range]:
             continue
         log, end = place.partition.log, offset + wanted.length
         shift = wanted.first - offset
-        islands = log.segments[max(logs.find(log, offset), 0) : log.islands]
-        edges = {edge for island in islands for edge in (island.base, island.end)} | {log.first}
-        for edge in sorted(edges):
+        edges: list[int] = []
+        for island in islice(log.segments, max(logs.find(log, offset), 0), log.islands):
+            if island.base >= end:
+                break
+            edges += (island.base, island.end)
+        for edge in (*edges, log.first):
             if offset < edge < end:
                 found.append(Range(offset + shift, edge - offset))
                 offset = edge

@@ -5,7 +5,7 @@ forming segment into a body and gives it a name. Messages never change after tha
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set as AbstractSet
 from itertools import accumulate, chain, islice
 from operator import attrgetter
 
@@ -293,14 +293,10 @@ def kept_spans(log: Log) -> Iterator[tuple[int, int]]:
     yield log.first, log.end
 
 
-def _goes(segment: Segment) -> bool:
-    return False
-
-
-def trim(log: Log, before: int, stays: Callable[[Segment], bool] = _goes) -> list[Segment]:
+def trim(log: Log, before: int, wanted_bases: AbstractSet[int] = frozenset()) -> list[Segment]:
     """Begin the log behind the sealed segments that end at or below ``before``; those dropped.
 
-    Those that ``stays`` names are kept as islands.
+    Those that are wanted, by their first offsets, are kept as islands.
     """
     begin = end = log.islands
     gone: list[Segment] = []
@@ -308,7 +304,7 @@ def trim(log: Log, before: int, stays: Callable[[Segment], bool] = _goes) -> lis
     for segment in islice(log.segments, begin, None):
         if segment.end > before or segment.payloads is not None:
             break
-        (staying if stays(segment) else gone).append(segment)
+        (staying if segment.base in wanted_bases else gone).append(segment)
         end += 1
     if end > begin:
         log.first = log.segments[end - 1].end

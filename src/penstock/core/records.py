@@ -75,6 +75,7 @@ _PLACE = struct.Struct(">8scIIQ")
 _SCHEDULED = struct.Struct(">8scIIQQ")
 _PREFIX = struct.Struct(">II")
 _ABOUT = struct.Struct(">IQ")
+_NUMBER = struct.Struct(">I")
 
 _encode = msgpack.Encoder().encode
 
@@ -98,10 +99,14 @@ class Commit(Struct, gc=False):
     """Records deleted from a key up to, but not including, another; bodies are not among them."""
     body_ranges: list[tuple[bytes, bytes]] = []
     """Bodies deleted from a key up to, but not including, another."""
+    clears: list[tuple[bytes, bytes]] = []
+    """Like ``ranges``, but before anything else of the commit."""
 
     @property
     def is_empty(self) -> bool:
-        return not (self.puts or self.deletes or self.bodies or self.ranges or self.body_ranges)
+        return not (
+            self.puts or self.deletes or self.bodies or self.ranges or self.body_ranges or self.clears
+        )
 
 
 def prefix(tenant: int, queue: int) -> bytes:
@@ -180,12 +185,12 @@ def successor_key(prefix: bytes, partition: int, offset: int) -> bytes:
     return _HEADER.pack(prefix, b"u", partition, offset)
 
 
-def group_bounds(prefix: bytes, group: int) -> list[tuple[bytes, bytes]]:
-    """Lower and upper bounds of what is kept of a group in partitions."""
-    numbered = (group.to_bytes(4, "big"), (group + 1).to_bytes(4, "big"))
-    return [
-        (prefix + kind + numbered[0], prefix + kind + numbered[1]) for kind in (b"c", b"d", b"o", b"s", b"v")
-    ]
+def row_bounds(prefix: bytes, group: int, partition: int | None = None) -> list[tuple[bytes, bytes]]:
+    """Lower and upper bounds of what is kept as runs of a group, in one partition or in all."""
+    low, high = _NUMBER.pack(group), _NUMBER.pack(group + 1)
+    if partition is not None:
+        low, high = low + _NUMBER.pack(partition), low + _NUMBER.pack(partition + 1)
+    return [(prefix + kind + low, prefix + kind + high) for kind in (b"d", b"o", b"s", b"v")]
 
 
 def scheduled_key(prefix: bytes, group: int, partition: int, due_at: int, first: int) -> bytes:

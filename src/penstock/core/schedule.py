@@ -232,12 +232,12 @@ class Schedule:
         run = self._of_place(place)
         return run if offset < run.first + run.count else None
 
-    def has_any(self, first: int, end: int) -> bool:
-        """Whether a run has messages in [first, end)."""
-        if self.find(first) is not None:
-            return True
-        place = self._places.above(first)
-        return place is not None and place[0] < end
+    def next_from(self, offset: int) -> int:
+        """The first message in it from an offset on; ``NEVER`` if there is none."""
+        if self.find(offset) is not None:
+            return offset
+        place = self._places.above(offset)
+        return place[0] if place is not None else NEVER
 
     def over(self, first: int, end: int) -> list[Scheduled]:
         """The runs that have messages in [first, end), by offset."""

@@ -58,11 +58,11 @@ def seek(shard: Shard, queue: Queue, group: Group, command: Seek, now: int) -> S
     for track in tracks:
         abandon(shard, track)
         shard.look_at(track, NEVER)
-    if command.partition is None:
-        _renumber(shard, queue, group)
+    key = queue.partitions[command.partition].key if command.partition is not None else None
+    shard.clear_rows(queue, records.row_bounds(queue.prefix, group.number, key))
     found: dict[str, int] = {}
     for track, begin, runs in zip(tracks, begins, strays, strict=True):
-        _begin_again(shard, track, begin, whole=command.partition is None)
+        _begin_again(shard, track, begin)
         for run in runs:
             shard.schedule(track, run, now)
         found[track.partition.name] = track.cursor
@@ -96,29 +96,13 @@ def _strays(shard: Shard, track: Track, begin: int, now: int) -> list[Scheduled]
     return found
 
 
-def _renumber(shard: Shard, queue: Queue, group: Group) -> None:
-    """Give a group a fresh number, so that all that is kept under the old one goes at once."""
-    if queue.stored:
-        shard.ranges += records.group_bounds(queue.prefix, group.number)
-        shard.deletes.append(records.group_key(queue.prefix, group.number))
-    queue.groups_made += 1
-    group.number = queue.groups_made
-    for track in group.tracks.values():
-        if track.key:
-            track.key = records.cursor_key(queue.prefix, group.number, track.partition.key)
-
-
-def _begin_again(shard: Shard, track: Track, begin: int, *, whole: bool) -> None:
-    """Have a track begin at an offset. If it was given a fresh number, nothing of it is kept yet."""
-    if not whole:
-        for run in list(track.schedule):
-            shard.unschedule(track, run)
-    clear_from(shard, track, begin, written=not whole)
+def _begin_again(shard: Shard, track: Track, begin: int) -> None:
+    """Have a track, of which nothing but its cursor is kept any more, begin at an offset."""
+    clear_from(shard, track, begin)
+    keep_anew(shard, track)
     track.schedule = Schedule()
     track.skips = Table("qq")
     track.group.unplanned.pop(track.partition.key, None)
     track.cursor, track.planned, track.unplanned, track.aside = begin, NEVER, 0, 0
     track.listed = None
-    if whole:
-        keep_anew(shard, track)
     start_track(shard, track)

@@ -77,6 +77,7 @@ class Shard:
         "body_ranges",
         "cancelled",
         "changed",
+        "clears",
         "counter",
         "deletes",
         "dirty",
@@ -166,6 +167,7 @@ class Shard:
         self.deletes: list[bytes] = []
         self.ranges: list[tuple[bytes, bytes]] = []
         self.body_ranges: list[tuple[bytes, bytes]] = []
+        self.clears: list[tuple[bytes, bytes]] = []
         self._kept: list[Record] = []
         self._kept_bodies: list[Record] = []
         self.must_sync = False
@@ -347,6 +349,15 @@ class Shard:
             self._rows[key] = value
         self.touch()
 
+    def clear_rows(self, queue: Queue, bounds: list[tuple[bytes, bytes]]) -> None:
+        """Forget all records of runs between some keys, those of this commit so far included."""
+        if queue.stored:
+            self.clears += bounds
+            gone = [key for key in self._rows if any(low <= key < high for low, high in bounds)]
+            for key in gone:
+                del self._rows[key]
+        self.touch()
+
     def sync_for(self, queue: Queue) -> None:
         """What changed of a queue has to survive as much as its answers promise."""
         if queue.options.durability == FSYNC:
@@ -495,9 +506,10 @@ class Shard:
         self.forming, self._tracks, self.leases_dirty, self.deletes, self.ranges = [], [], [], [], []
         self._kept, self._kept_bodies, self.notes = [], [], []
         body_ranges, self.body_ranges = self.body_ranges, []
+        clears, self.clears = self.clears, []
         self.dirty = self.must_sync = False
         self.seals += 1
-        return Commit(self.number, self.epoch, now, puts, deletes, bodies, ranges, body_ranges)
+        return Commit(self.number, self.epoch, now, puts, deletes, bodies, ranges, body_ranges, clears)
 
     def _seal_segments(
         self, queue: Queue, partition: Partition, puts: list[Record], bodies: list[Record]

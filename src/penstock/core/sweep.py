@@ -10,18 +10,17 @@ in stay behind as islands, and are carved down to them in the background.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heapreplace
-from itertools import islice, takewhile
+from itertools import chain, islice, takewhile
 
 from penstock.core import log as logs, records
 from penstock.core.agenda import NEVER
 from penstock.core.carve import is_worth, wanted
-from penstock.core.endings import forget, give_up, has_dead
+from penstock.core.endings import forget, give_up, next_dead
 from penstock.core.gates import evict
 from penstock.core.leased import leased_runs
-from penstock.core.model import DEFAULT, Group, Mark, Partition, Queue, Segment, Track, fresh_count
+from penstock.core.model import DEFAULT, Group, Log, Mark, Partition, Queue, Segment, Track, fresh_count
 from penstock.core.notes import sweep_notes
 from penstock.core.pop import ACTIVE_MS
 from penstock.core.shard import Shard
@@ -49,6 +48,10 @@ def sweep_due(shard: Shard, now: int, most: int) -> int:
 
 ISLANDS_MAX = 1_000
 """Islands looked at in one sweep of a partition, unless they have many runs."""
+ISLANDS_MADE_MAX = 5_000
+"""Islands made in one sweep of a partition; the log goes on further in the next."""
+OLD_ISLANDS_MAX = 10_000
+"""Islands looked at in one sweep of a partition because of their age."""
 ISLAND_RUNS_MAX = 20_000
 """Runs in them looked at."""
 
@@ -141,18 +144,6 @@ def _lowest_leased(queue: Queue, partition: Partition) -> int:
     return lowest
 
 
-def _is_wanted(
-    shard: Shard, partition: Partition, segment: Segment, holding: Iterable[Group], groups: Iterable[Group]
-) -> bool:
-    """Whether a group has something set aside in a segment, or anybody holds something of it."""
-    low, high = segment.base, segment.end
-    for group in holding:
-        track = group.tracks[partition.key]
-        if track.schedule.has_any(low, high) or has_dead(track, low, high):
-            return True
-    return any(_is_leased(shard, group.tracks[partition.key], segment) for group in groups)
-
-
 def _is_leased(shard: Shard, track: Track, segment: Segment) -> bool:
     return track.leased > 0 and any(leased_runs(shard, track, segment.base, segment.end))
 
@@ -222,18 +213,52 @@ def _drop(
     shard: Shard, queue: Queue, partition: Partition, before: int, holding: list[Group], now: int
 ) -> None:
     """Begin the log behind segments that are settled, but for what is set aside in them."""
-    groups = queue.groups.values()
-    for group in groups:
+    wanted_bases, before = _wanted_below(queue, partition, before, holding)
+    for group in queue.groups.values():
         if group not in holding:
             give_up(shard, group.tracks[partition.key], before)
-    _cut_off(
-        shard,
-        queue,
-        partition,
-        before,
-        lambda segment: _is_wanted(shard, partition, segment, holding, groups),
-        now,
+    _cut_off(shard, queue, partition, before, wanted_bases, now)
+
+
+def _wanted_below(
+    queue: Queue, partition: Partition, before: int, holding: Iterable[Group]
+) -> tuple[set[int], int]:
+    """Where segments begin that have to stay when the log goes on, and up to where it may go on at once."""
+    log = partition.log
+    spans = chain.from_iterable(
+        _across(group.tracks[partition.key], log.first) for group in queue.groups.values()
     )
+    bases = {segment.base for low, high in spans for segment in _between(log, low, high)}
+    for group in holding:
+        track = group.tracks[partition.key]
+        offset = log.first
+        while (at := _next_aside(track, offset)) < before:
+            segment = log.segments[logs.find(log, at)]
+            bases.add(segment.base)
+            offset = segment.end
+            if len(bases) >= ISLANDS_MADE_MAX:
+                before = min(before, offset)
+    return bases, before
+
+
+def _across(track: Track, offset: int) -> Iterator[tuple[int, int]]:
+    """What is leased in runs that begin below an offset, from there on."""
+    for first, count, _ in track.spans[: bisect_left(track.spans, (offset, 0, 0))]:
+        if first + count > offset:
+            yield offset, first + count
+
+
+def _between(log: Log, low: int, high: int) -> Iterator[Segment]:
+    """The segments that have messages in [low, high), from the beginning of the log on."""
+    for segment in islice(log.segments, logs.find(log, low), None):
+        if segment.base >= high:
+            return
+        yield segment
+
+
+def _next_aside(track: Track, offset: int) -> int:
+    """The first message from an offset on that is scheduled or dead; ``NEVER`` if there is none."""
+    return min(track.schedule.next_from(offset), next_dead(track, offset))
 
 
 def _drop_old(shard: Shard, queue: Queue, partition: Partition, now: int) -> None:
@@ -247,13 +272,14 @@ def _drop_old(shard: Shard, queue: Queue, partition: Partition, now: int) -> Non
     if before > log.first:
         for group in groups:
             give_up(shard, group.tracks[partition.key], before)
-        held = partial(_is_wanted, shard, partition, holding=(), groups=groups)
+        held, before = _wanted_below(queue, partition, before, ())
         _cut_off(shard, queue, partition, before, held, now)
-    old = [
-        segment
-        for segment in log.segments[: log.islands]
-        if segment.last_at < now - retention_ms and not _is_wanted(shard, partition, segment, (), groups)
-    ]
+    old: list[Segment] = []
+    for segment in islice(log.segments, min(log.islands, OLD_ISLANDS_MAX)):
+        if segment.last_at >= now - retention_ms:
+            break
+        if not any(_is_leased(shard, group.tracks[partition.key], segment) for group in groups):
+            old.append(segment)
     _sink(shard, queue, partition, old, now)
 
 
@@ -262,14 +288,14 @@ def _cut_off(
     queue: Queue,
     partition: Partition,
     before: int,
-    stays: Callable[[Segment], bool],
+    wanted_bases: set[int],
     now: int,
 ) -> None:
-    """Begin the log further on; what ``stays`` names is kept as islands."""
+    """Begin the log further on; segments that are wanted are kept as islands."""
     log = partition.log
     weight = _weight_below(partition, before)
     islands = log.islands
-    gone = logs.trim(log, before, stays)
+    gone = logs.trim(log, before, wanted_bases)
     if not gone and log.islands == islands:
         return
     partition.settled_bytes -= weight

@@ -72,7 +72,8 @@ class Store(Protocol):
         """
 
     def commit(self, group: Sequence[Commit], *, sync: bool = True) -> None:
-        """Keep a group of commits of different shards. Within a commit, puts come before deletes."""
+        """Keep a group of commits of different shards. Within a commit, clears come first, and puts
+        before deletes."""
 
     def sync(self) -> None:
         """Make everything so far survive what ``durability`` says."""

@@ -40,6 +40,9 @@ class MemoryStore:
                 raise Fenced(f"shard {commit.shard} was claimed again")
         self._sorted = None
         for commit in group:
+            for lower, upper in commit.clears:
+                for key in [key for key in self._records if lower <= key < upper]:
+                    del self._records[key]
             self._records.update(commit.puts)
             self._bodies.update(commit.bodies)
             for key in commit.deletes:

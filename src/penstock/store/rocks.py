@@ -257,6 +257,8 @@ class RocksStore(RocksReader):
     def _fill(self, batch: WriteBatch, group: Sequence[Commit], bodies: list[Record]) -> None:
         family = self._body_family
         for commit in group:
+            for lower, upper in commit.clears:
+                batch.delete_range(lower, upper)
             for key, value in commit.puts:
                 batch.put(key, value)
             batch.put(_epoch_key(commit.shard), msgpack.encode((commit.epoch, commit.at, self._restored)))
