@@ -295,6 +295,7 @@ class Node:
         self._serve_woken()
         if self._watchers.count and self._broken is None:
             self._watchers.serve(self._engine)
+            self._serve_woken()
         group, self._forming = self._forming, []
         commits: list[Commit] = []
         if self._broken is None:

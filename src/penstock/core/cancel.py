@@ -112,6 +112,8 @@ def cancel_everywhere(shard: Shard, found: Meant, now: int) -> list[Span]:
 
 def _withdraw(shard: Shard, place: Place, first: int, end: int, now: int) -> None:
     """Cancel messages for groups that do not exist yet."""
+    if shard.watched:
+        shard.tell(place.partition.key, first, end)
     withdrawn = place.partition.withdrawn
     before = withdrawn.below(first)
     if before is not None and before[0] + before[1] == first and before[2] == now:

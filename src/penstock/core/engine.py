@@ -189,7 +189,7 @@ class Engine(Domain):
     def take_over(self) -> list[Watched]:
         """What of that which is watched something happened to; it is watched no more."""
         found: list[Watched] = []
-        for shard in self.changed:
+        for shard in self.shards:
             found += [(shard.number, key, offset) for key, offset in shard.over]
             shard.over.clear()
         return found

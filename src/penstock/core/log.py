@@ -293,6 +293,16 @@ def kept_spans(log: Log) -> Iterator[tuple[int, int]]:
     yield log.first, log.end
 
 
+def trim_end(log: Log, before: int) -> int:
+    """Where the log would begin if it was trimmed up to ``before``: whole sealed segments go."""
+    end = log.first
+    for segment in islice(log.segments, log.islands, None):
+        if segment.end > before or segment.payloads is not None:
+            break
+        end = segment.end
+    return end
+
+
 def trim(log: Log, before: int, wanted_bases: AbstractSet[int] = frozenset()) -> list[Segment]:
     """Begin the log behind the sealed segments that end at or below ``before``; those dropped.
 

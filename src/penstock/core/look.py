@@ -365,7 +365,8 @@ def notes(
     found = [of_message(queue, kind, partition, offset) for kind in kinds]
     segment = partition.log.segments[logs.find(partition.log, offset)]
     _, created_at, attributes = segment.run_at(offset - segment.base)
-    over_at = created_at + attributes.ttl_ms if attributes.ttl_ms else NEVER
+    waits = stands.state in ("waiting", "delayed")
+    over_at = created_at + attributes.ttl_ms if attributes.ttl_ms and waits else NEVER
     return NotesFound(queue, stands, found, partition.progress.get(offset), over_at)
 
 

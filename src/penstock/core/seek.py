@@ -98,6 +98,8 @@ def _strays(shard: Shard, track: Track, begin: int, now: int) -> list[Scheduled]
 
 def _begin_again(shard: Shard, track: Track, begin: int) -> None:
     """Have a track, of which nothing but its cursor is kept any more, begin at an offset."""
+    if shard.watched:
+        shard.tell(track.partition.key, 0, NEVER)
     clear_from(shard, track, begin)
     keep_anew(shard, track)
     track.schedule = Schedule()

@@ -86,7 +86,8 @@ def _has_more(queue: Queue, partition: Partition) -> bool:
     if partition.settled_bytes or log.islands:
         return True
     if logs.count_kept(log):
-        return _either(retention.retention_ms, options.retention_ms) > 0
+        may_idle = options.group_idle_ms > 0 and len(queue.groups) > 1
+        return may_idle or _either(retention.retention_ms, options.retention_ms) > 0
     empty_ms = _either(retention.partition_retention_ms, options.partition_retention_ms)
     return empty_ms > 0 and partition.name != DEFAULT
 
@@ -214,6 +215,7 @@ def _drop(
 ) -> None:
     """Begin the log behind segments that are settled, but for what is set aside in them."""
     wanted_bases, before = _wanted_below(queue, partition, before, holding)
+    before = logs.trim_end(partition.log, before)
     for group in queue.groups.values():
         if group not in holding:
             give_up(shard, group.tracks[partition.key], before)
@@ -269,10 +271,11 @@ def _drop_old(shard: Shard, queue: Queue, partition: Partition, now: int) -> Non
         return
     groups = list(queue.groups.values())
     before = min(logs.offset_at(log, now - retention_ms), _lowest_leased(queue, partition))
+    before = logs.trim_end(log, before)
     if before > log.first:
         for group in groups:
             give_up(shard, group.tracks[partition.key], before)
-        held, before = _wanted_below(queue, partition, before, ())
+        held, _ = _wanted_below(queue, partition, before, ())
         _cut_off(shard, queue, partition, before, held, now)
     old: list[Segment] = []
     for segment in islice(log.segments, min(log.islands, OLD_ISLANDS_MAX)):
