@@ -105,6 +105,8 @@ def cancel_everywhere(shard: Shard, found: Meant, now: int) -> list[Span]:
     if not groups:
         changed = list(outside(place.partition.withdrawn, first, end))
     for low, high in _union(changed):
+        # What the log has left behind no group will read that does not exist yet.
+        low = max(low, place.partition.log.first)
         for part in list(outside(place.partition.withdrawn, low, high)):
             _withdraw(shard, place, *part, now)
     return _union(changed)

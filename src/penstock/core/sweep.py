@@ -50,8 +50,8 @@ ISLANDS_MAX = 1_000
 """Islands looked at in one sweep of a partition, unless they have many runs."""
 ISLANDS_MADE_MAX = 5_000
 """Islands made in one sweep of a partition; the log goes on further in the next."""
-OLD_ISLANDS_MAX = 10_000
-"""Islands looked at in one sweep of a partition because of their age."""
+OLD_MAX = 2_000
+"""Segments, and islands, that one sweep of a partition drops for their age, if messages are set aside."""
 ISLAND_RUNS_MAX = 20_000
 """Runs in them looked at."""
 
@@ -271,6 +271,11 @@ def _drop_old(shard: Shard, queue: Queue, partition: Partition, now: int) -> Non
         return
     groups = list(queue.groups.values())
     before = min(logs.offset_at(log, now - retention_ms), _lowest_leased(queue, partition))
+    tracks = [group.tracks[partition.key] for group in groups]
+    if any(track.schedule or track.dead for track in tracks):
+        # What is set aside is taken out one by one: a part of the log now, the rest with the next sweeps.
+        position = log.islands + OLD_MAX
+        before = min(before, log.bases[position]) if position < len(log.bases) else before
     before = logs.trim_end(log, before)
     if before > log.first:
         for group in groups:
@@ -278,7 +283,7 @@ def _drop_old(shard: Shard, queue: Queue, partition: Partition, now: int) -> Non
         held, _ = _wanted_below(queue, partition, before, ())
         _cut_off(shard, queue, partition, before, held, now)
     old: list[Segment] = []
-    for segment in islice(log.segments, min(log.islands, OLD_ISLANDS_MAX)):
+    for segment in islice(log.segments, min(log.islands, OLD_MAX)):
         if segment.last_at >= now - retention_ms:
             break
         if not any(_is_leased(shard, group.tracks[partition.key], segment) for group in groups):
