@@ -4,7 +4,7 @@ A handler takes the domain, a command and the time, and gives the reply. It rais
 not at all.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from msgspec.structs import replace
 
@@ -67,8 +67,8 @@ from penstock.core.commands import (
 )
 from penstock.core.domain import Domain
 from penstock.core.errors import Conflict, Invalid
-from penstock.core.ids import parse_lease
-from penstock.core.leased import Range, find_all, meant
+from penstock.core.ids import OFFSET_BITS, parse_lease
+from penstock.core.leased import Found, Meant, Range, find_all, first_offset, meant
 from penstock.core.limits import check_name, check_range
 from penstock.core.model import DEFAULT, PART, RESULT, Attributes, Lease, Queue, Retention
 from penstock.core.numbers import numbers_needed
@@ -180,9 +180,17 @@ def _ack_with_results(command: Ack, by_shard: list[ByShard], now: int) -> list[S
     for shard, theirs in found:
         for each in theirs:
             ids = range(each.id, each.id + each.length)
-            about = [(each.run.partition, each.offset + at) for at in range(each.length)]
+            about = [(each.run.partition, offset) for offset in _noted_at(shard, each)]
             notes.add(shard, each.lease.queue, RESULT, about, [came_of[id_] for id_ in ids], now)
     return parts
+
+
+def _noted_at(shard: Shard, found: Found) -> Iterable[int]:
+    """The offsets under which the results of leased messages are kept."""
+    place = shard.places[found.id >> OFFSET_BITS]
+    if found.length > 1:  # what took the place of another lies alone
+        return range(found.offset, found.offset + found.length)
+    return [first_offset(shard, Meant(place, found.offset, found.offset + 1, found.id - found.offset))]
 
 
 def _nack(domain: Domain, command: Nack, now: int) -> Settled:
@@ -429,7 +437,7 @@ def _add_note(domain: Domain, command: AddNote, now: int) -> Noted:
         where = notes.leased_now(shard, command.tenant, message, token, command.owner)
     else:
         where = look.there(shard, command.tenant, message)
-    about = [(where.place.partition.key, where.first)]
+    about = [(where.place.partition.key, first_offset(shard, where))]
     notes.add(shard, where.place.queue, command.kind, about, [command.payload], now)
     return Noted(command.id)
 

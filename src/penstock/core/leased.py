@@ -107,6 +107,17 @@ def meant(shard: Shard, tenant: str, wanted: Range) -> Meant | None:
     return Meant(place, first, end, wanted.first - offset) if first < end else None
 
 
+def offset_of(shard: Shard, message: int) -> int:
+    """The offset that an id once led to."""
+    return shard.places[message >> OFFSET_BITS].first + (message & OFFSET_MASK)
+
+
+def first_offset(shard: Shard, where: Meant) -> int:
+    """The offset of the message as which one is shown: of an updated one, the first's."""
+    origin = logs.attributes_at(where.place.partition.log, where.first).origin
+    return offset_of(shard, origin[0]) if origin is not None else where.first
+
+
 def split(shard: Shard, wanted_ranges: list[Range]) -> list[Range]:
     """The ranges, cut where an island of a log begins or ends: each is kept as a whole, or not at all."""
     found: list[Range] = []

@@ -39,7 +39,7 @@ from penstock.core.commands import (
 from penstock.core.endings import dead_over, fresh, outcome_at, outside
 from penstock.core.errors import Invalid, NotFound
 from penstock.core.ids import OFFSET_BITS, OFFSET_MASK, address
-from penstock.core.leased import Meant, Range, leased_runs, meant
+from penstock.core.leased import Meant, Range, first_offset, leased_runs, meant
 from penstock.core.limits import Limits, check_name, check_range
 from penstock.core.model import (
     CANCELLED,
@@ -362,12 +362,13 @@ def notes(
     stands = state(shard, State(tenant, message, group), now)
     where = there(shard, tenant, message)
     queue, partition, offset = where.place.queue, where.place.partition, where.first
-    found = [of_message(queue, kind, partition, offset) for kind in kinds]
+    first = first_offset(shard, where)
+    found = [of_message(queue, kind, partition, first) for kind in kinds]
     segment = partition.log.segments[logs.find(partition.log, offset)]
     _, created_at, attributes = segment.run_at(offset - segment.base)
     waits = stands.state in ("waiting", "delayed")
     over_at = created_at + attributes.ttl_ms if attributes.ttl_ms and waits else NEVER
-    return NotesFound(queue, stands, found, partition.progress.get(offset), over_at)
+    return NotesFound(queue, stands, found, partition.progress.get(first), over_at)
 
 
 SHOWN_MAX = 1_000

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from penstock.core import log as logs, records
 from penstock.core.commands import Note, Settle
 from penstock.core.errors import Conflict, Invalid, NotFound
-from penstock.core.leased import Meant, Range, find, meant
+from penstock.core.leased import Meant, Range, find, first_offset, meant
 from penstock.core.limits import (
     ERROR_CHARS_MAX,
     NOTES_BYTES_MAX,
@@ -119,7 +119,7 @@ def sweep_notes(shard: Shard, queue: Queue, now: int) -> None:
         if before > log.first:
             forget(shard, queue, notes, before)
     for partition in queue.partitions.values():
-        gone = [offset for offset in partition.progress if not logs.has(partition.log, offset)]
+        gone = [offset for offset in partition.progress if not _is_kept(partition, offset)]
         for offset in gone:
             _forget_progress(shard, queue, partition, offset)
 
@@ -130,9 +130,15 @@ def _is_wanted(notes: Notes, first: int, end: int, kept: dict[int, Partition]) -
         if serial >= end:
             return False
         partition = kept.get(key)
-        if partition is not None and logs.has(partition.log, offset):
+        if partition is not None and _is_kept(partition, offset):
             return True
     return False
+
+
+def _is_kept(partition: Partition, offset: int) -> bool:
+    """Whether a message, or what took its place, is still kept."""
+    row = partition.successors.upto(offset)
+    return logs.has(partition.log, offset) or (row is not None and row[0] == offset)
 
 
 def forget(shard: Shard, queue: Queue, notes: Notes, before: int) -> None:
@@ -168,7 +174,7 @@ def leased_now(shard: Shard, tenant: str, message: int, token: Lease | None, own
 
 def tell_progress(shard: Shard, where: Meant, percent: int, message: str, now: int) -> None:
     """Note how far the work on a message is."""
-    queue, partition, offset = where.place.queue, where.place.partition, where.first
+    queue, partition, offset = where.place.queue, where.place.partition, first_offset(shard, where)
     told = Progress(percent, message[:ERROR_CHARS_MAX], now)
     partition.progress.pop(offset, None)
     partition.progress[offset] = told

@@ -12,8 +12,7 @@ from penstock.core.cancel import cancel_everywhere, check_made, finish_plan
 from penstock.core.commands import Pushed
 from penstock.core.endings import fresh, outside, skip, unplanned
 from penstock.core.errors import Conflict
-from penstock.core.ids import OFFSET_BITS, OFFSET_MASK
-from penstock.core.leased import Meant
+from penstock.core.leased import Meant, offset_of
 from penstock.core.model import Attributes, Queue, Track
 from penstock.core.numbers import fits
 from penstock.core.push import push
@@ -65,11 +64,6 @@ def _created_at(where: Meant) -> int:
     log = where.place.partition.log
     segment = log.segments[logs.find(log, where.first)]
     return segment.run_at(where.first - segment.base)[1]
-
-
-def offset_of(shard: Shard, message: int) -> int:
-    """The offset that an id once led to."""
-    return shard.places[message >> OFFSET_BITS].first + (message & OFFSET_MASK)
 
 
 def _remaining(attributes: Attributes, created_at: int, origin: tuple[int, int], now: int) -> Attributes:
