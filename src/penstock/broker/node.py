@@ -298,8 +298,10 @@ class Node:
             self._serve_woken()
         group, self._forming = self._forming, []
         commits: list[Commit] = []
+        absent: list[Absent] = []
         if self._broken is None:
             try:
+                absent = self._shelf.missing(reply for _, _, reply in group)
                 commits = self._engine.seal(self._engine.now)
             except Exception:
                 self._met_bug("a commit could not be encoded")
@@ -313,7 +315,6 @@ class Node:
             self._shelf.add(log, segment)
         self._merger.sealed()
         sync = self._engine.must_sync
-        absent = self._shelf.missing(reply for _, _, reply in group)
         if commits or absent or (sync and self._unsynced):
             kept = partial(self._kept, group, absent, Kept(bool(commits), sync))
             self._committer.commit(commits, sync, partial(self._shelf.read, absent), kept)

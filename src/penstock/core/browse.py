@@ -65,10 +65,10 @@ def _spans(
     track = group.tracks[partition.key]
     match state:
         case "waiting":
-            due = ((run.first, run.first + run.count) for run in track.schedule if run.due_at <= now)
+            due = ((first, end) for first, end, due_at in track.schedule.spans() if due_at <= now)
             return merge(fresh(track, track.cursor, log.end), due, unplanned(track, log.first, log.end))
         case "delayed":
-            return ((run.first, run.first + run.count) for run in track.schedule if run.due_at > now)
+            return ((first, end) for first, end, due_at in track.schedule.spans() if due_at > now)
         case "active":
             return _leased(shard, track)
         case "dead":
@@ -109,7 +109,7 @@ def _completed(shard: Shard, track: Track) -> Iterator[Span]:
     log = track.partition.log
     others: Iterator[Span] = merge(
         fresh(track, track.cursor, log.end),
-        ((run.first, run.first + run.count) for run in track.schedule),
+        ((first, end) for first, end, _ in track.schedule.spans()),
         unplanned(track, log.first, log.end),
         _leased(shard, track),
         ((first, first + count) for first, count in track.dead),

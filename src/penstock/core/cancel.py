@@ -19,6 +19,8 @@ ALL = 1 << 62
 PLANNED_AT_ONCE = 10_000
 """Messages that a command puts into the schedule of a group which is still being made."""
 GIVEN_UP = "discarded"
+RUNS_MAX = 20_000
+"""Scheduled runs, over all groups, that one command takes apart."""
 SCATTERED_MAX = 2_000
 """Stretches of consecutive ids that one command takes: some 100 ms."""
 
@@ -30,6 +32,21 @@ def check_ids(limits: Limits, ids: list[int]) -> None:
         raise Invalid("ids", f"a list of 1 to {limits.batch_max} ids")
     if len(ids) > SCATTERED_MAX and len(ranges(ids)) > SCATTERED_MAX:
         raise Invalid("ids", f"at most {SCATTERED_MAX} stretches of consecutive ids; send several commands")
+
+
+def check_runs(tenant: str, by_shard: list[tuple[Shard, list[Range]]]) -> None:
+    """Raise if messages lie in so many scheduled runs that it would take too long."""
+    runs = 0
+    for shard, theirs in by_shard:
+        for wanted in theirs:
+            found = meant(shard, tenant, wanted)
+            for group in found.place.queue.groups.values() if found is not None else ():
+                assert found is not None
+                track = group.tracks[found.place.partition.key]
+                runs += track.schedule.count_runs(found.first, found.end)
+                runs += min(max(found.end - max(found.first, track.planned), 0), track.unplanned)
+    if runs > RUNS_MAX:
+        raise Invalid("ids", f"fewer: these are {runs} scheduled runs, and one command takes {RUNS_MAX}")
 
 
 def check_move(limits: Limits, command: Move) -> None:

@@ -15,8 +15,10 @@ from penstock.core.model import Partition, Queue, Run, Segment, Track
 from penstock.core.records import Packed
 from penstock.core.shard import Shard
 
-WORTH_BYTES = 1_024
-"""Payload bytes that carving an island has to save."""
+PART_BYTES = 1_024
+"""What a segment costs: payload bytes that carving has to save for each part that is left."""
+PARTS_MAX = 256
+"""Parts that an island is carved into."""
 
 
 class Carving(Struct, frozen=True, eq=False, gc=False):
@@ -69,7 +71,19 @@ def wanted(
             total += found[-1][1] - found[-1][0]
             if total > most:
                 return [(low, high)], looked
-    return _union(found), looked
+    return _joined(segment, _union(found)), looked
+
+
+def _joined(segment: Segment, spans: list[Span]) -> list[Span]:
+    """Spans of a segment, together where what lies between is not worth a segment of its own."""
+    mean = segment.size / segment.count
+    found: list[Span] = []
+    for low, high in spans:
+        if found and (low - found[-1][1]) * mean < PART_BYTES:
+            found[-1] = (found[-1][0], high)
+        else:
+            found.append((low, high))
+    return found
 
 
 def _set_aside(track: Track, low: int, high: int) -> Iterator[Span]:
@@ -98,7 +112,8 @@ def _union(spans: list[Span]) -> list[Span]:
 def is_worth(segment: Segment, spans: list[Span]) -> bool:
     """Whether enough of an island is settled to write the rest anew."""
     settled = segment.count - sum(high - low for low, high in spans)
-    return 2 * settled >= segment.count and segment.size * settled // segment.count >= WORTH_BYTES
+    saved = segment.size * settled // segment.count
+    return 2 * settled >= segment.count and saved >= PART_BYTES * len(spans) and len(spans) <= PARTS_MAX
 
 
 def plan(shard: Shard) -> Carving | None:

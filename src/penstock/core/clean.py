@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import chain, islice
 
 from penstock.core import log as logs
-from penstock.core.cancel import ALL, check_made, finish_plan, look_anew
+from penstock.core.cancel import check_made, finish_plan, look_anew
 from penstock.core.commands import Clean, Cleaned
 from penstock.core.endings import cut, cut_dead, fresh, settle_as, skip
 from penstock.core.errors import Invalid
@@ -74,7 +74,7 @@ def _cancel(
             left -= high - low
     found: Iterator[Scheduled] = iter(())
     if "waiting" in states:
-        found = iter(track.schedule.due_before(now + 1, ALL))
+        found = track.schedule.each_due_before(now + 1)
     if "delayed" in states:
         found = chain(found, track.schedule.due_after(now))
     old = (run for run in found if run.first < end)

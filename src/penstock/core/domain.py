@@ -93,10 +93,15 @@ class Domain:
 
     def current(self, ids: list[int]) -> list[int]:
         """The ids of what has taken the place of messages; the same list if nothing has."""
-        if not self.updated:
+        if not self.updated or not any(map(self._is_updated, set(map(OFFSET_BITS.__rrshift__, ids)))):
             return ids
         found = list(map(self._current, ids))
         return ids if found == ids else found
+
+    def _is_updated(self, number: int) -> bool:
+        """Whether messages under a partition number were updated."""
+        place = self.shards[number % len(self.shards)].places.get(number)
+        return place is not None and place.partition.key in self.updated
 
     def _current(self, message: int) -> int:
         place = self.shards[(message >> OFFSET_BITS) % len(self.shards)].places.get(message >> OFFSET_BITS)

@@ -178,10 +178,13 @@ def _ack_with_results(command: Ack, by_shard: list[ByShard], now: int) -> list[S
     came_of = dict(zip(command.ids, command.results, strict=True))
     parts = [settle.ack_ids(*where, command, now) for where in by_shard]
     for shard, theirs in found:
+        by_queue: dict[bytes, list[Found]] = {}
         for each in theirs:
-            ids = range(each.id, each.id + each.length)
-            about = [(each.run.partition, offset) for offset in _noted_at(shard, each)]
-            notes.add(shard, each.lease.queue, RESULT, about, [came_of[id_] for id_ in ids], now)
+            by_queue.setdefault(each.lease.queue.prefix, []).append(each)
+        for mine in by_queue.values():
+            about = [(each.run.partition, offset) for each in mine for offset in _noted_at(shard, each)]
+            results = [came_of[each.id + at] for each in mine for at in range(each.length)]
+            notes.add(shard, mine[0].lease.queue, RESULT, about, results, now)
     return parts
 
 
@@ -234,6 +237,7 @@ def _cancel(domain: Domain, command: Cancel, now: int) -> Settled:
         check_name("group", command.group)
     given = _follow(domain, command)
     by_shard = domain.shards_of(command.ids)
+    cancel.check_runs(command.tenant, by_shard)
     parts = [cancel.cancel(shard, command, theirs, now) for shard, theirs in by_shard]
     otherwise = "nothing to cancel: it is settled or dead, or the group is not there; GETSTATE tells"
     changed = cancel.changed(parts, command.tenant, by_shard, otherwise)
@@ -245,6 +249,7 @@ def _move(domain: Domain, command: Move, now: int) -> Settled:
     parts: list[Settled] = []
     given = _follow(domain, command)
     by_shard = domain.shards_of(command.ids)
+    cancel.check_runs(command.tenant, by_shard)
     made = [(shard, theirs, _queues_of(domain, shard, command, theirs)) for shard, theirs in by_shard]
     for shard, theirs, queues in made:
         groups = [
@@ -456,7 +461,7 @@ def _noting(domain: Domain, command: AddNote | TellProgress) -> tuple[Shard, Lea
     shard = domain.shard_of(command.id)
     if command.lease is None:
         return shard, None
-    return shard, domain.leased(Settle(command.tenant, command.lease))[1]
+    return shard, domain.leased(Settle(command.tenant, command.lease, group=DEFAULT))[1]
 
 
 def _get_notes(domain: Domain, command: GetNotes, now: int) -> NotesFound:

@@ -138,6 +138,8 @@ def absent(reply: Popped | Log | DeadFound | ShownAll | NotesFound) -> list[Abse
         ]
     queue = reply.queue
     if isinstance(reply, Log):
+        if not reply.runs:
+            return []  # nor need its partition be there any more
         log = queue.partitions[reply.partition].log
         return [Absent(queue, log, run.segment) for run in reply.runs if not run.segment.present]
     return [

@@ -56,6 +56,7 @@ def add(
     first = logs.append(log, payloads, lengths, sum(lengths), now)
     enter(notes, first, about)
     _forget_surplus(shard, queue, notes)
+    shard.sync_for(queue)
     shard.plan_sweep(queue, now)
 
 
@@ -180,6 +181,7 @@ def tell_progress(shard: Shard, where: Meant, percent: int, message: str, now: i
     partition.progress[offset] = told
     key = records.progress_key(queue.prefix, partition.key, offset)
     shard.keep_row(queue, key, records.pack_progress(told))
+    shard.sync_for(queue)
     if len(partition.progress) > PROGRESS_MAX:
         _forget_progress(shard, queue, partition, next(iter(partition.progress)))
 

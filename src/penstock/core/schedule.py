@@ -7,6 +7,7 @@ read from their newest due run (last in, first out).
 
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
+from itertools import islice
 
 from msgspec import Struct
 
@@ -56,8 +57,8 @@ class Schedule:
     def __init__(self) -> None:
         self.messages = 0
         """Messages in it."""
-        self._places = Table("qqi")
-        """(first, due_at, level) of each run."""
+        self._places = Table("qqiI")
+        """(first, due_at, level, count) of each run."""
         self._lines: dict[int, Table] = {}
         """(due_at, first, count) of each run, by level; no line is empty."""
         self._past: dict[int, Past] = {}
@@ -91,7 +92,7 @@ class Schedule:
         if due_at > now and level in self._ready_levels:
             self._expect_more(level, due_at)
         line.add((due_at, first, run.count))
-        self._places.add((first, due_at, level))
+        self._places.add((first, due_at, level, run.count))
         if run.deliveries or run.error:
             self._past[first] = (run.deliveries, run.failures, run.error)
         self.messages += run.count
@@ -210,13 +211,24 @@ class Schedule:
 
     def due_before(self, at: int, most: int) -> list[Scheduled]:
         """Runs that were due before an instant, up to so many."""
-        found: list[Scheduled] = []
+        return list(islice(self.each_due_before(at), most))
+
+    def each_due_before(self, at: int) -> Iterator[Scheduled]:
+        """Runs that were due before an instant. Nothing may change meanwhile."""
         for level, line in self._lines.items():
             for row in line:
-                if row[0] >= at or len(found) >= most:
+                if row[0] >= at:
                     break
-                found.append(self._of_line(level, row))
-        return found
+                yield self._of_line(level, row)
+
+    def spans(self) -> Iterator[tuple[int, int, int]]:
+        """(first offset, end, due time) of each run, by offset. Nothing may change meanwhile."""
+        for first, due_at, _, count in self._places:
+            yield first, first + count, due_at
+
+    def count_runs(self, first: int, end: int) -> int:
+        """Runs that begin in [first, end)."""
+        return self._places.count(first, end)
 
     def due_after(self, at: int) -> Iterator[Scheduled]:
         """Runs that are due after an instant. Nothing may change meanwhile."""
@@ -266,9 +278,8 @@ class Schedule:
         return self._places.head()[0] if self._places else NEVER
 
     def _of_place(self, place: Row) -> Scheduled:
-        first, due_at, level = place
-        row = next(self._lines[level].since(due_at, first))
-        return Scheduled(due_at, first, row[2], level, *self._past.get(first, NO_PAST))
+        first, due_at, level, count = place
+        return Scheduled(due_at, first, count, level, *self._past.get(first, NO_PAST))
 
     def _of_line(self, level: int, row: Row) -> Scheduled:
         due_at, first, count = row

@@ -18,7 +18,7 @@ from penstock.core.commands import Ack, Delivery, Extend, Extended, Nack, Settle
 from penstock.core.endings import bury, fresh, outcome_at, skip
 from penstock.core.errors import Conflict, Invalid
 from penstock.core.leased import Found, Range, find, find_all, gaps, hold_run, leased_runs, meant, stretches
-from penstock.core.limits import DELAY_MS_MAX, ERROR_CHARS_MAX, Limits, check_name, check_range
+from penstock.core.limits import DELAY_MS_MAX, ERROR_CHARS_MAX, NOTES_MAX, Limits, check_name, check_range
 from penstock.core.model import (
     CANCELLED,
     DEFAULT,
@@ -57,6 +57,8 @@ def check_settle(limits: Limits, command: Settle) -> None:
     if isinstance(command, Ack) and command.results is not None:
         if command.ids is None or len(command.results) != len(command.ids):
             raise Invalid("results", "as many as there are ids; a lease alone takes none")
+        if len(command.results) > NOTES_MAX:
+            raise Invalid("results", f"at most {NOTES_MAX} in one command: a queue keeps no more")
         longest = max(map(len, command.results))
         if longest > limits.payload_bytes_max:
             raise Invalid("result", f"at most {limits.payload_bytes_max} bytes; one has {longest}")

@@ -280,9 +280,7 @@ class Shard:
 
     def remove_queue(self, queue: Queue) -> None:
         """Forget a queue and everything in it."""
-        for partition in queue.partitions.values():
-            self.tell(partition.key, 0, NEVER)
-            self._forget_partition(queue, partition)
+        self._forget_partitions(queue, list(queue.partitions.values()))
         for name, lease in [each for each in self.leases.items() if each[1].queue is queue]:
             del self.leases[name]
             self.agenda.remove(lease.due_at, name)
@@ -302,35 +300,39 @@ class Shard:
         self.must_sync = True
         self.touch()
 
-    def remove_partition(self, queue: Queue, partition: Partition) -> None:
-        """Forget a partition that has no messages."""
-        key = partition.key
-        self._forget_partition(queue, partition)
-        del queue.partitions[partition.name]
+    def remove_partitions(self, queue: Queue, partitions: list[Partition]) -> None:
+        """Forget partitions that have no messages."""
+        self._forget_partitions(queue, partitions)
+        keys = {partition.key for partition in partitions}
         for group in queue.groups.values():
-            track = group.tracks.pop(key)
-            group.unplanned.pop(key, None)
-            group.ready[:] = [entry for entry in group.ready if entry[2] != key]
+            group.ready[:] = [entry for entry in group.ready if entry[2] not in keys]
             heapify(group.ready)
-            if track.key:
-                self.deletes.append(track.key)
-        if queue.stored:
-            self.deletes.append(records.partition_key(queue.prefix, key))
+        for partition in partitions:
+            del queue.partitions[partition.name]
+            for group in queue.groups.values():
+                track = group.tracks.pop(partition.key)
+                group.unplanned.pop(partition.key, None)
+                if track.key:
+                    self.deletes.append(track.key)
+            if queue.stored:
+                self.deletes.append(records.partition_key(queue.prefix, partition.key))
         self.touch()
 
-    def _forget_partition(self, queue: Queue, partition: Partition) -> None:
-        """Take a partition out of everything that leads to it."""
-        key = partition.key
-        for number, _ in partition.numbers:
-            del self.places[number]
-        for group in queue.groups.values():
-            self.look_at(group.tracks[key], NEVER)
-        self.updated.discard(key)
-        self.to_merge.pop(key, None)
-        self.marked.pop(key, None)
-        self.forming = [each for each in self.forming if each[1] is not partition]
-        self._partitions = [each for each in self._partitions if each[1] is not partition]
-        self._tracks = [each for each in self._tracks if each.partition is not partition]
+    def _forget_partitions(self, queue: Queue, partitions: list[Partition]) -> None:
+        """Take partitions out of everything that leads to them."""
+        keys = {partition.key for partition in partitions}
+        for partition in partitions:
+            self.tell(partition.key, 0, NEVER)
+            for number, _ in partition.numbers:
+                del self.places[number]
+            for group in queue.groups.values():
+                self.look_at(group.tracks[partition.key], NEVER)
+            self.to_merge.pop(partition.key, None)
+            self.marked.pop(partition.key, None)
+        self.updated -= keys
+        self.forming = [each for each in self.forming if each[1].key not in keys]
+        self._partitions = [each for each in self._partitions if each[1].key not in keys]
+        self._tracks = [each for each in self._tracks if each.partition.key not in keys]
 
     def add_partition(self, queue: Queue, name: str) -> Partition:
         """A new, empty partition; every group reads it from its first message."""

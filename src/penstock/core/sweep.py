@@ -61,7 +61,8 @@ def sweep(shard: Shard, queue: Queue, now: int) -> bool:
     options = queue.options
     waiting = _evict(shard, queue, now) if options.max_wait_ms else False
     holding = _holding(queue, now)
-    for partition in list(queue.partitions.values()):
+    empty: list[Partition] = []
+    for partition in queue.partitions.values():
         completed_ms = _either(partition.retention.completed_retention_ms, options.completed_retention_ms)
         settled = settled_to(queue, partition, holding)
         _count_settled(partition, settled)
@@ -73,7 +74,10 @@ def sweep(shard: Shard, queue: Queue, now: int) -> bool:
             _drop(shard, queue, partition, before, holding, now)
         _drop_old(shard, queue, partition, now)
         _sweep_islands(shard, queue, partition, holding, now)
-        _clear_away(shard, queue, partition, now)
+        if _is_long_empty(shard, queue, partition, now):
+            empty.append(partition)
+    if empty:
+        shard.remove_partitions(queue, empty)
     _drop_surplus(shard, queue, options.completed_retention_bytes, holding, now)
     sweep_notes(shard, queue, now)
     noted = any(notes.about for notes in queue.notes.values())
@@ -377,16 +381,15 @@ def _sink(shard: Shard, queue: Queue, partition: Partition, gone: list[Segment],
         _let_go(shard, queue, partition, gone, now)
 
 
-def _clear_away(shard: Shard, queue: Queue, partition: Partition, now: int) -> None:
-    """Remove a partition that has been empty for long enough."""
+def _is_long_empty(shard: Shard, queue: Queue, partition: Partition, now: int) -> bool:
+    """Whether a partition has been empty for so long that it may go."""
     if logs.count_kept(partition.log):
-        return
+        return False
     if not partition.emptied_at:
         partition.emptied_at = now
         shard.touch_partition(queue, partition)
     empty_ms = _either(partition.retention.partition_retention_ms, queue.options.partition_retention_ms)
-    if empty_ms and partition.name != DEFAULT and now - partition.emptied_at >= empty_ms:
-        shard.remove_partition(queue, partition)
+    return 0 < empty_ms <= now - partition.emptied_at and partition.name != DEFAULT
 
 
 def _trim_withdrawn(shard: Shard, queue: Queue, partition: Partition) -> None:
@@ -406,7 +409,7 @@ def _trim_withdrawn(shard: Shard, queue: Queue, partition: Partition) -> None:
 def _trim_successors(shard: Shard, queue: Queue, partition: Partition) -> None:
     """Forget what took the place of messages and is no longer kept."""
     for first, successor in list(partition.successors):
-        if not logs.has(partition.log, successor):
+        if not logs.has(partition.log, successor) and not logs.has(partition.log, first):
             partition.successors.remove(first, successor)
             shard.keep_row(queue, records.successor_key(queue.prefix, partition.key, first), None)
     if not partition.successors:

@@ -90,6 +90,14 @@ class Table:
         whole = sum(sum(columns[column]) for columns in self._chunks[:at])
         return whole + sum(self._chunks[at][column][:place])
 
+    def count(self, first: int, end: int) -> int:
+        """Rows whose first column is in [first, end)."""
+        if not self._chunks or first >= end:
+            return 0
+        low, high = self._find(first, LEAST), self._find(end, LEAST)
+        between = sum(len(columns[0]) for columns in self._chunks[low[0] : high[0]])
+        return between - low[1] + high[1]
+
     def add(self, row: Row) -> None:
         key = row[:2]
         self.size += 1
@@ -117,6 +125,12 @@ class Table:
                 one.append(row[0])
                 two.append(row[1])
                 three.append(row[2])
+            elif len(columns) == 4:
+                one, two, three, four = columns
+                one.append(row[0])
+                two.append(row[1])
+                three.append(row[2])
+                four.append(row[3])
             else:
                 for column, value in zip(columns, row, strict=True):
                     column.append(value)
