@@ -12,7 +12,6 @@ from penstock.core.model import CANCELLED, IN_LINE, Dead, Queue, Track, level_of
 from penstock.core.schedule import Scheduled
 from penstock.core.settle import take_back, take_cancelled
 from penstock.core.shard import Place, Shard
-from penstock.core.tracks import list_anew
 
 ALL = 1 << 62
 """More runs than there are."""
@@ -174,7 +173,7 @@ def _cancel_in(shard: Shard, track: Track, meant: Meant, now: int) -> list[Span]
     for low, high in changed:
         settle_as(shard, track, low, high, CANCELLED, now)
     if changed:
-        look_anew(shard, track, now)
+        shard.reconsider(track, now)
     return changed
 
 
@@ -266,15 +265,8 @@ def _discard(shard: Shard, command: Move, track: Track, meant: Meant, now: int) 
         bury(shard, track, dead)
     if died:
         shard.plan_sweep(place.queue, now)
-        look_anew(shard, track, now)
+        shard.reconsider(track, now)
     return [(dead.first, dead.first + dead.count) for dead in died]
-
-
-def look_anew(shard: Shard, track: Track, now: int) -> None:
-    """What a partition was withheld for may be gone: have a pop look."""
-    if track.queue.options.window_buffer_ms or track.queue.ordered:
-        list_anew(track, now)
-        shard.woken[track.queue, track.group.name, track.partition.name] = None
 
 
 def changed(

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import chain, islice
 
 from penstock.core import log as logs
-from penstock.core.cancel import check_made, finish_plan, look_anew
+from penstock.core.cancel import check_made, finish_plan
 from penstock.core.commands import Clean, Cleaned
 from penstock.core.endings import cut, cut_dead, fresh, settle_as, skip
 from penstock.core.errors import Invalid
@@ -87,7 +87,7 @@ def _cancel(
     for low, high in spans:
         settle_as(shard, track, low, high, CANCELLED, now)
     if spans:
-        look_anew(shard, track, now)
+        shard.reconsider(track, now)
     return sum(high - low for low, high in spans), len(spans)
 
 

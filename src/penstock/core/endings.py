@@ -257,6 +257,8 @@ def forget(shard: Shard, track: Track, spans: list[Span], now: int) -> None:
         for dead in dead_over(track, low, high):
             cut_dead(shard, track, dead, max(low, dead.first), min(high, dead.first + dead.count))
         _cut_rows(shard, track, track.outcomes, low, high)
+    if spans:
+        shard.reconsider(track, now)
 
 
 def _cut_rows(shard: Shard, track: Track, table: Table, low: int, high: int) -> None:

@@ -240,10 +240,13 @@ def leased_runs(shard: Shard, track: Track, first: int, end: int) -> Iterator[tu
 
 
 def _singles(shard: Shard, track: Track, first: int, end: int) -> Iterator[tuple[Lease, LeaseRun]]:
-    for offset in range(first, end) if track.singles else ():
-        name = track.singles.get(offset)
-        if name is not None:
-            yield _run_at(shard, track, name, offset)
+    singles = track.singles
+    if len(singles) < end - first:
+        offsets: Iterable[int] = sorted(offset for offset in singles if first <= offset < end)
+    else:
+        offsets = filter(singles.__contains__, range(first, end))
+    for offset in offsets:
+        yield _run_at(shard, track, singles[offset], offset)
 
 
 def _run_at(shard: Shard, track: Track, name: int, first: int) -> tuple[Lease, LeaseRun]:

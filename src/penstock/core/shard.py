@@ -437,6 +437,12 @@ class Shard:
             for prefix in prefixes:
                 self.end_pause(self.queues[prefix])
 
+    def reconsider(self, track: Track, now: int) -> None:
+        """What a track was held back for may be gone: have a pop look."""
+        if track.queue.options.window_buffer_ms or track.queue.ordered:
+            list_anew(track, now)
+            self.woken[track.queue, track.group.name, track.partition.name] = None
+
     def look_anew(self, queue: Queue, now: int) -> None:
         """What a queue held back may go now: have pops look."""
         for group in queue.groups.values():
