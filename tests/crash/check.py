@@ -15,6 +15,8 @@ GAIN_MS = 30_000
 """What a restart adds to a lease at most: the queue's own ``lease_ms``."""
 ENDED_MS = 500
 """How long before the kill a lease must have run out for its end to be kept for certain."""
+RESULTS_TRIED = 100
+"""Results that are looked at after a restart."""
 TRIED_MAX = 12
 """Leases of each kind that are tried after a restart."""
 PIPELINE = 500
@@ -33,6 +35,7 @@ class Check:
         """Everything that can be known about what a kill at ``killed_at`` left."""
         self.logs()
         self.unknown()
+        self.results()
         self.deliveries()
         self.counts()
         self.ended(killed_at)
@@ -130,6 +133,16 @@ class Check:
         for hold in lease.drop(done):
             hold.settle(f"{self._where}: that was done, {each.state}")
             settled.add((lease.group, hold.id))
+            if hold.id in each.results:
+                ledger.results[hold.id] = each.results[hold.id]
+
+    def results(self) -> None:
+        """What came of a message is there if its ack is."""
+        known = sorted(self._ledger.results)
+        for id in self._rng.sample(known, min(RESULTS_TRIED, len(known))):
+            found = self._ask({"cmd": "GETRESULT", "id": id})["result"]
+            if found != self._ledger.results[id]:
+                raise Violation(f"GETRESULT says {found!r}: {self._ledger.history('default', id)}")
 
     def _states(self, group: str, ids: list[int]) -> list[str]:
         states: list[str] = []

@@ -85,6 +85,8 @@ class Unknown:
     ids: list[int]
     state: str
     """What the messages are if it was done: completed or cancelled."""
+    results: dict[int, str] = field(default_factory=dict)
+    """What came of them, if that was said along."""
 
 
 class Violation(AssertionError):
@@ -105,6 +107,8 @@ class Record:
         """Group and id of dead letters that were given up, confirmed."""
         self.maybe: list[tuple[str, int]] = []
         """Group and id of what was cancelled or given up, if those requests were carried out."""
+        self.results: dict[int, str] = {}
+        """By id: what came of messages, confirmed."""
         self.unknown: list[Unknown] = []
         self.violations: list[str] = []
 
@@ -131,6 +135,8 @@ class Ledger:
         self.leases: list[Lease] = []
         self.ended: list[Lease] = []
         """Leases that were settled or have run out for certain: their tokens are refused for good."""
+        self.results: dict[int, str] = {}
+        """By id: what came of messages that were acked."""
         self.unknown: list[Unknown] = []
 
     def add(self, record: Record) -> None:
@@ -148,6 +154,7 @@ class Ledger:
         self.cancelled.update(record.cancelled)
         self.purged.update(record.purged)
         self.maybe.update(record.maybe)
+        self.results |= record.results
         self.unknown += record.unknown
 
     def summary(self) -> str:

@@ -368,8 +368,8 @@ class Client:
             hold.settle(f"{self._where}: acked {how}")
             self.record.acked.append(hold)
 
-    def _unknown_ack(self, lease: Lease, ids: list[int]) -> None:
-        self.record.unknown.append(Unknown(lease, ids, "completed"))
+    def _unknown_ack(self, lease: Lease, ids: list[int], results: dict[int, str] | None = None) -> None:
+        self.record.unknown.append(Unknown(lease, ids, "completed", results or {}))
         for each in ids:
             lease.holds[each].happened(f"{self._where}: ack sent, never answered")
 
@@ -403,14 +403,19 @@ class Client:
             request["group"] = lease.group
         else:
             request["lease"] = lease.token
+        results: dict[int, str] = {}
+        if lease.group == "default" and self._rng.random() < 0.5:
+            results = {each: f"{self._where} came of {each}" for each in ids}
+            request["results"] = list(results.values())
 
         def done(reply: Reply) -> None:
             if reply["refused"] or reply["count"] != len(ids):
                 self._bad(f"{request} was not taken whole: {reply}")
                 return
             self._acked(lease, ids, "by id")
+            self.record.results |= results
 
-        return self._about(lease, request, done, lambda: self._unknown_ack(lease, ids))
+        return self._about(lease, request, done, lambda: self._unknown_ack(lease, ids, results))
 
     def _fail(self, lease: Lease) -> Step:
         ids = list(lease.holds) if self._rng.random() < 0.5 else self._some(lease)
