@@ -119,7 +119,7 @@ def is_worth(segment: Segment, spans: list[Span]) -> bool:
 def plan(shard: Shard) -> Carving | None:
     """The next island of a shard to be carved, if there is one."""
     while shard.to_carve:
-        queue, partition, segment = shard.to_carve.pop()
+        _, (queue, partition, segment) = shard.to_carve.popitem()
         if (
             shard.queues.get(queue.prefix) is not queue
             or queue.partitions.get(partition.name) is not partition

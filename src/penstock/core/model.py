@@ -351,6 +351,8 @@ class Partition(Struct, eq=False, kw_only=True):
     """A power loss may take back ids that were confirmed: it gets a fresh number after an unclean stop."""
     island_at: int = 0
     """*memory* Which island the next sweep looks at first."""
+    islands_left: int = 0
+    """*memory* Islands to be looked at since something was last settled."""
     settled_to: int = 0
     """*memory* Up to where ``settled_bytes`` has been counted."""
     settled_bytes: int = 0
@@ -523,6 +525,8 @@ class Queue(Struct, eq=False, kw_only=True):
     """*memory* Whether its options ask for strict order."""
     room: int = 0
     """*memory* Messages that may be pushed before those that wait are counted again, if it has a max_size."""
+    unswept: bool = False
+    """*memory* Something was settled since the last sweep."""
     sweep_at: int = 0
     """*memory* When the next sweep is due; 0 when none is."""
     dirty: bool = False

@@ -176,8 +176,8 @@ class Shard:
         """Segments whose bodies are in memory and in the store since the last seal."""
         self.seals = 0
         """Commits sealed so far."""
-        self.to_carve: list[tuple[Queue, Partition, Segment]] = []
-        """Islands that are mostly settled."""
+        self.to_carve: dict[tuple[int, int], tuple[Queue, Partition, Segment]] = {}
+        """Islands that are mostly settled, by partition key and first offset."""
         self.to_merge: dict[int, tuple[Queue, Partition]] = {}
         """Partitions with many small segments, by key."""
         self.marked: dict[int, tuple[Queue, Partition]] = {}
@@ -470,10 +470,19 @@ class Shard:
 
     def plan_sweep(self, queue: Queue, now: int) -> None:
         """Something of ``queue`` was settled: look at the next round time what may go."""
-        if not queue.sweep_at:
-            queue.sweep_at = next_sweep_at(now)
-            self.sweeps.add(queue.sweep_at, queue.prefix)
-            self.alarm.sooner(queue.sweep_at)
+        queue.unswept = True
+        self.sweep_again(queue, now)
+
+    def sweep_again(self, queue: Queue, now: int) -> None:
+        """Look at the next round time after ``now`` what of a queue may go."""
+        at = next_sweep_at(now)
+        if queue.sweep_at:
+            if queue.sweep_at <= at:
+                return
+            self.sweeps.remove(queue.sweep_at, queue.prefix)
+        queue.sweep_at = at
+        self.sweeps.add(at, queue.prefix)
+        self.alarm.sooner(at)
 
     def next_at(self) -> int:
         """When the next thing is due."""

@@ -20,6 +20,7 @@ from penstock.core.carve import is_worth, wanted
 from penstock.core.endings import forget, give_up, next_dead
 from penstock.core.gates import evict
 from penstock.core.leased import leased_runs
+from penstock.core.limits import NOTES_MS_MAX
 from penstock.core.model import DEFAULT, Group, Log, Mark, Partition, Queue, Segment, Track, fresh_count
 from penstock.core.notes import sweep_notes
 from penstock.core.pop import ACTIVE_MS
@@ -40,8 +41,9 @@ def sweep_due(shard: Shard, now: int, most: int) -> int:
             queue = shard.queues[prefix]
             shard.sweeps.remove(queue.sweep_at, prefix)
             queue.sweep_at = 0
-            if sweep(shard, queue, now):
-                shard.plan_sweep(queue, now)
+            again_at = sweep(shard, queue, now)
+            if again_at != NEVER:
+                shard.sweep_again(queue, max(again_at - 1, now))
         most -= min(most, len(prefixes))
     return most
 
@@ -56,11 +58,12 @@ ISLAND_RUNS_MAX = 20_000
 """Runs in them looked at."""
 
 
-def sweep(shard: Shard, queue: Queue, now: int) -> bool:
-    """Drop what may go; whether a later sweep has work."""
+def sweep(shard: Shard, queue: Queue, now: int) -> int:
+    """Drop what may go; when the next sweep has work, unless something happens before. ``NEVER`` if never."""
     options = queue.options
     waiting = _evict(shard, queue, now) if options.max_wait_ms else False
     holding = _holding(queue, now)
+    anew, queue.unswept = queue.unswept, False
     empty: list[Partition] = []
     for partition in queue.partitions.values():
         completed_ms = _either(partition.retention.completed_retention_ms, options.completed_retention_ms)
@@ -73,27 +76,39 @@ def sweep(shard: Shard, queue: Queue, now: int) -> bool:
         if before > partition.log.first:
             _drop(shard, queue, partition, before, holding, now)
         _drop_old(shard, queue, partition, now)
-        _sweep_islands(shard, queue, partition, holding, now)
+        _sweep_islands(shard, queue, partition, holding, anew, now)
         if _is_long_empty(shard, queue, partition, now):
             empty.append(partition)
     if empty:
         shard.remove_partitions(queue, empty)
     _drop_surplus(shard, queue, options.completed_retention_bytes, holding, now)
     sweep_notes(shard, queue, now)
-    noted = any(notes.about for notes in queue.notes.values())
-    return waiting or noted or any(_has_more(queue, partition) for partition in queue.partitions.values())
+    again_at = min(
+        (_again_at(queue, partition, now) for partition in queue.partitions.values()), default=NEVER
+    )
+    for notes in queue.notes.values():
+        if notes.log.segments:
+            again_at = min(again_at, notes.log.segments[0].created_at + NOTES_MS_MAX)
+    if options.group_idle_ms and len(queue.groups) > 1:
+        idle_at = (group.active_at + options.group_idle_ms + ACTIVE_MS for group in queue.groups.values())
+        again_at = min(again_at, min((at for at in idle_at if at > now), default=NEVER))
+    return now if waiting else again_at
 
 
-def _has_more(queue: Queue, partition: Partition) -> bool:
-    """Whether time alone will give a sweep something to do."""
+def _again_at(queue: Queue, partition: Partition, now: int) -> int:
+    """When time alone gives a sweep of a partition something to do."""
     retention, options, log = partition.retention, queue.options, partition.log
-    if partition.settled_bytes or log.islands:
-        return True
-    if logs.count_kept(log):
-        may_idle = options.group_idle_ms > 0 and len(queue.groups) > 1
-        return may_idle or _either(retention.retention_ms, options.retention_ms) > 0
+    found = now if partition.islands_left else NEVER
+    if partition.marks:
+        completed_ms = _either(retention.completed_retention_ms, options.completed_retention_ms)
+        found = min(found, partition.marks[0].at + completed_ms)
+    elif partition.settled_bytes:
+        found = now
+    if log.segments:
+        retention_ms = _either(retention.retention_ms, options.retention_ms)
+        return min(found, log.segments[0].created_at + retention_ms) if retention_ms else found
     empty_ms = _either(retention.partition_retention_ms, options.partition_retention_ms)
-    return empty_ms > 0 and partition.name != DEFAULT
+    return min(found, partition.emptied_at + empty_ms) if empty_ms and partition.name != DEFAULT else found
 
 
 def _either(own: int | None, general: int) -> int:
@@ -350,12 +365,17 @@ def joined(segments: Iterable[Segment]) -> list[tuple[int, int]]:
     return spans
 
 
-def _sweep_islands(shard: Shard, queue: Queue, partition: Partition, holding: list[Group], now: int) -> None:
+def _sweep_islands(
+    shard: Shard, queue: Queue, partition: Partition, holding: list[Group], anew: bool, now: int
+) -> None:
     """Drop islands that nobody wants any more, a number of them in turn."""
     log = partition.log
-    if not log.islands:
+    if anew:
+        partition.islands_left = log.islands
+    partition.islands_left = min(partition.islands_left, log.islands)
+    if not partition.islands_left:
         return
-    at = partition.island_at if partition.island_at < log.islands else 0
+    begin = at = partition.island_at if partition.island_at < log.islands else 0
     groups = queue.groups.values()
     keeping = [group.tracks[partition.key] for group in holding]
     leasing = [group.tracks[partition.key] for group in groups]
@@ -366,11 +386,12 @@ def _sweep_islands(shard: Shard, queue: Queue, partition: Partition, holding: li
         if not spans:
             gone.append(segment)
         elif is_worth(segment, spans):
-            shard.to_carve.append((queue, partition, segment))
+            shard.to_carve[partition.key, segment.base] = (queue, partition, segment)
         at += 1
         left -= looked
         if left <= 0:
             break
+    partition.islands_left = max(partition.islands_left - (at - begin), 0)
     partition.island_at = at - len(gone)
     _sink(shard, queue, partition, gone, now)
 

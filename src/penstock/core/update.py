@@ -56,6 +56,7 @@ def update(shard: Shard, where: Meant, message: int, payload: bytes, durability:
     for track, run in before:
         if run is not None:
             _go_on(shard, track, run, successor, now)
+    shard.plan_sweep(queue, now)
     _lead(shard, queue, where.place, offset_of(shard, first), successor)
     return replace(pushed, first=first, created_at=created_at)
 
