@@ -117,6 +117,9 @@ class FakeLoop:
         heappush(self._timers, (self._ms + round(delay_s * 1000), self._made, handle))
         return handle
 
+    def call_at(self, at_s: float, call: Callable[..., object], *arguments: Any) -> Handle:
+        return self.call_later(max(at_s - self.time(), 0), call, *arguments)
+
     def call_soon_threadsafe(self, call: Callable[..., object], *arguments: Any) -> None:
         self._from_threads.put(Handle(call, arguments))
 

@@ -229,6 +229,21 @@ def test_every_command_is_known_by_its_name() -> None:
         "COUNT",
         "GETJOB",
         "GETJOBSBATCH",
+        "GETJOBS",
+        "GETRESULT",
+        "WAITJOB",
+        "PROGRESS",
+        "GETPROGRESS",
+        "LOG",
+        "GETLOGS",
+        "PARTIAL",
+        "UPDATEJOB",
+        "UPDATE",
+        "DISCARD",
+        "SEEK",
+        "DRAIN",
+        "CLEAN",
+        "OBLITERATE",
     }
     assert not COMMANDS_LATER & set(flashq.COMMANDS)
 

@@ -35,7 +35,8 @@ MESSAGES_MAX = 2_000
 class Timer:
     """A call that waits to be made by hand."""
 
-    def __init__(self, call: Callable[[], None]) -> None:
+    def __init__(self, at: float, call: Callable[[], None]) -> None:
+        self.at = at
         self.call = call
         self.cancelled = False
 
@@ -59,7 +60,10 @@ class Loop:
         self._soon.append(lambda: call(*arguments))
 
     def call_later(self, delay_s: float, call: Callable[..., None], *arguments: Any) -> Timer:
-        timer = Timer(lambda: call(*arguments))
+        return self.call_at(self._time + delay_s, call, *arguments)
+
+    def call_at(self, at: float, call: Callable[..., None], *arguments: Any) -> Timer:
+        timer = Timer(at, lambda: call(*arguments))
         self._timers.append(timer)
         return timer
 
@@ -73,6 +77,7 @@ class Loop:
         timers, self._timers = self._timers, []
         for timer in timers:
             if not timer.cancelled:
+                self._time = max(self._time, timer.at)
                 timer.call()
         self.run()
 
@@ -251,6 +256,34 @@ VALID: list[dict[str, Any]] = [
     {"cmd": "LISTQUEUES"},
     {"cmd": "GETSTATE", "id": 17179869184, "group": "g"},
     {"cmd": "STATS"},
+    {"cmd": "PUSH", "queue": "a", "data": 1, "priority": 3, "delay": 60_000},
+    {"cmd": "CANCEL", "ids": [17179869184, 17179869187], "group": "g"},
+    {"cmd": "PROMOTE", "id": 17179869185},
+    {"cmd": "MOVETODELAYED", "id": 17179869186, "delay": 5},
+    {"cmd": "CHANGEPRIORITY", "id": 17179869185, "priority": 5},
+    {"cmd": "DISCARD", "id": 17179869188, "group": "g"},
+    {"cmd": "DLQ", "queue": "a", "count": 5, "offset": 1, "group": "g"},
+    {"cmd": "RETRYDLQ", "queue": "a", "ids": [17179869188]},
+    {"cmd": "PURGEDLQ", "queue": "a", "dry_run": True},
+    {"cmd": "GETJOB", "id": 17179869184},
+    {"cmd": "GETJOBSBATCH", "ids": [17179869184, 17179869185]},
+    {"cmd": "GETJOBS", "queue": "a", "state": "waiting", "limit": 5, "offset": 1, "group": "g"},
+    {"cmd": "GETJOBCOUNTS", "queue": "a"},
+    {"cmd": "ACK", "id": 17179869184, "result": {"sum": 3}},
+    {"cmd": "ACKB", "ids": [17179869184, 17179869185], "results": [1, None]},
+    {"cmd": "GETRESULT", "id": 17179869184},
+    {"cmd": "WAITJOB", "id": 17179869185, "timeout": 1_000, "group": "g"},
+    {"cmd": "PROGRESS", "id": 17179869184, "progress": 50, "message": "half"},
+    {"cmd": "GETPROGRESS", "id": 17179869184},
+    {"cmd": "LOG", "id": 17179869184, "message": "line", "level": "info"},
+    {"cmd": "GETLOGS", "id": 17179869184},
+    {"cmd": "PARTIAL", "id": 17179869184, "data": [1]},
+    {"cmd": "UPDATEJOB", "id": 17179869185, "data": {"n": 2}},
+    {"cmd": "SEEK", "queue": "a", "group": "g", "to": "all", "partition": "p", "offset": 0},
+    {"cmd": "DRAIN", "queue": "b", "group": "g"},
+    {"cmd": "CLEAN", "queue": "a", "state": "failed", "grace": 0, "limit": 5},
+    {"cmd": "OBLITERATE", "queue": "c"},
+    {"cmd": "QUEUE", "queue": "a", "options": {"retention_ms": 60_000}, "partition": "p"},
 ]
 FIELDS = sorted({field for request in VALID for field in request} | {"reqId", "delay", "colour", "ops", ""})
 COMMANDS = sorted({request["cmd"] for request in VALID} | {"TX", "KVSET", "nope", ""})

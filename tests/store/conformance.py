@@ -77,12 +77,14 @@ class StoreConformance:
         deletes: list[bytes] | None = None,
         bodies: list[Record] | None = None,
         ranges: list[tuple[bytes, bytes]] | None = None,
+        body_ranges: list[tuple[bytes, bytes]] | None = None,
         *,
         shard: int = 0,
         at: int = 1,
         sync: bool = True,
     ) -> None:
-        commit = Commit(shard, claim.epoch, at, puts or [], deletes or [], bodies or [], ranges or [])
+        lists = (puts or [], deletes or [], bodies or [], ranges or [], body_ranges or [])
+        commit = Commit(shard, claim.epoch, at, *lists)
         self.store.commit([commit], sync=sync)
 
     def records(self) -> list[Record]:
@@ -362,6 +364,62 @@ class StoreConformance:
         self.again()
         assert self.records() == puts[:10] + puts[-10:]
 
+    def test_a_range_of_bodies_is_deleted_with_its_lower_and_without_its_upper_bound(self) -> None:
+        claim = self.store.claim(0)
+        self.commit(claim, bodies=[(body_key(number), b"%d" % number) for number in range(1, 6)])
+        self.commit(claim, body_ranges=[(body_key(2), body_key(4))])
+        self.again()
+        found = self.store.bodies([body_key(number) for number in range(1, 6)])
+        assert found == [b"1", None, None, b"4", b"5"]
+
+    def test_a_range_of_bodies_deletes_no_records_and_no_bodies_of_others(self) -> None:
+        claim = self.store.claim(0)
+        other = records.body_key(records.prefix(1, 2), 1)
+        self.commit(claim, [(key("a"), b"1")], bodies=[(body_key(1), b"body"), (other, b"other")])
+        self.commit(claim, body_ranges=[records.body_bounds(PREFIX), (body_key(9), body_key(9))])
+        self.again()
+        assert self.records() == [(key("a"), b"1")]
+        assert self.store.bodies([body_key(1), other]) == [None, b"other"]
+
+    def test_a_queue_is_deleted_with_its_records_and_its_bodies_at_once(self) -> None:
+        claim = self.store.claim(0)
+        self.commit(claim, [(key("a"), b"1")], bodies=[(body_key(1), b"old")])
+        self.commit(
+            claim,
+            [(key("b"), b"2")],
+            bodies=[(body_key(2), b"new")],
+            ranges=[records.queue_bounds(PREFIX)],
+            body_ranges=[records.body_bounds(PREFIX)],
+        )
+        self.again()
+        assert self.records() == []
+        assert self.store.bodies([body_key(1), body_key(2)]) == [None, None]
+        claim = self.store.claim(0)
+        self.commit(claim, bodies=[(body_key(3), b"later")])
+        assert self.store.bodies([body_key(3)]) == [b"later"]
+
+    def test_a_commit_of_nothing_but_a_range_of_bodies_is_fenced_like_any_other(self) -> None:
+        old = self.store.claim(0)
+        self.commit(old, bodies=[(body_key(1), b"kept")])
+        self.store.claim(0)
+        with pytest.raises(Fenced):
+            self.commit(old, body_ranges=[records.body_bounds(PREFIX)])
+        assert self.store.bodies([body_key(1)]) == [b"kept"]
+
+    def test_ranges_of_bodies_go_with_a_large_commit_too(self) -> None:
+        claim = self.store.claim(0)
+        large = bytes(SEGMENT_BYTES_MAX)
+        self.commit(claim, bodies=[(body_key(number), large) for number in range(1, 9)])
+        self.commit(
+            claim,
+            bodies=[(body_key(number), large) for number in range(9, 17)],
+            body_ranges=[(body_key(1), body_key(5)), (body_key(12), body_key(14))],
+        )
+        self.again()
+        found = self.store.bodies([body_key(number) for number in range(1, 17)])
+        gone = {1, 2, 3, 4, 12, 13}
+        assert [each is None for each in found] == [number in gone for number in range(1, 17)]
+
     # Syncing.
 
     def test_what_was_committed_without_a_sync_is_there_for_every_reader(self) -> None:
@@ -593,19 +651,28 @@ LARGE = st.sampled_from([bytes(SEGMENT_BYTES_MAX), b"x" * (SEGMENT_BYTES_MAX - 1
 KEYS = st.sampled_from([name for shard in SHARDS for name in keys_of(shard) + body_keys_of(shard)])
 
 
-Changes = tuple[list[Record], list[bytes], list[Record], list[tuple[bytes, bytes]]]
+Bounds = list[tuple[bytes, bytes]]
+Changes = tuple[list[Record], list[bytes], list[Record], Bounds, Bounds]
 
 
 @st.composite
 def changes(draw: st.DrawFn, shard: int) -> Changes:
-    """Puts, deletes, bodies and ranges of one commit."""
+    """Puts, deletes, bodies, ranges and ranges of bodies of one commit."""
     mine = st.sampled_from(keys_of(shard))
     puts = draw(st.dictionaries(mine, VALUES, max_size=4))
     bodies = draw(st.dictionaries(st.sampled_from(body_keys_of(shard)), VALUES | LARGE))
     deletes = draw(st.lists(mine | st.sampled_from(body_keys_of(shard)), max_size=4, unique=True))
-    bounds = draw(st.lists(st.tuples(mine, mine), max_size=2))
-    ranges = [(min(pair), max(pair)) for pair in bounds]
-    return list(puts.items()), deletes, list(bodies.items()), ranges
+    ranges = draw(bounds(keys_of(shard)))
+    lowest, highest = body_keys_of(shard)
+    body_ranges = draw(bounds([lowest, highest, highest + b"\0"]))
+    return list(puts.items()), deletes, list(bodies.items()), ranges, body_ranges
+
+
+def bounds(names: list[bytes]) -> st.SearchStrategy[Bounds]:
+    """A few ranges between some keys."""
+    name = st.sampled_from(names)
+    pairs = st.lists(st.tuples(name, name), max_size=2)
+    return pairs.map(lambda found: [(min(pair), max(pair)) for pair in found])
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -656,6 +723,9 @@ class StoreMachine(RuleBasedStateMachine):
             for lower, upper in commit.ranges:
                 for name in [name for name in self.kept if lower <= name < upper]:
                     del self.kept[name]
+            for lower, upper in commit.body_ranges:
+                for name in [name for name in self.kept_bodies if lower <= name < upper]:
+                    del self.kept_bodies[name]
             self.times[commit.shard] = self.now
 
     @rule()

@@ -80,6 +80,9 @@ class Kept:
             for lower, upper in commit.ranges:
                 for key in [key for key in self.records if lower <= key < upper]:
                     del self.records[key]
+            for lower, upper in commit.body_ranges:
+                for key in [key for key in self.bodies if lower <= key < upper]:
+                    del self.bodies[key]
 
     def as_found(self, store: PowerCut) -> "Kept":
         """What the store holds, in the same shape; ``self`` says nothing."""
@@ -150,7 +153,7 @@ def _random_commit(rng: random.Random, shard: int, epoch: int, now: int) -> Comm
         return PREFIX + b"c%d%02d" % (shard, rng.randrange(30))
 
     def body(at: int, commit: int = now) -> bytes:
-        return records.body_key(PREFIX, commit << 8 | shard << 4 | at)
+        return body_of(commit, shard, at)
 
     # A body is never written over: its name is given out once.
     puts = {key(): rng.randbytes(rng.randrange(60)) for _ in range(rng.randrange(6))}
@@ -165,8 +168,18 @@ def _random_commit(rng: random.Random, shard: int, epoch: int, now: int) -> Comm
         low = rng.randrange(30)
         ranges = [(PREFIX + b"c%d%02d" % (shard, low), PREFIX + b"c%d%02d" % (shard, low + 5))]
         puts = {}
+    body_ranges = []
+    if rng.random() < 0.1:
+        # All bodies that the shard wrote in a commit of before.
+        low = max(now - rng.randrange(1, 9), 0)
+        body_ranges = [(body_of(low, shard), body_of(low, shard + 1))]
     free = sorted(deletes - puts.keys() - bodies.keys())
-    return Commit(shard, epoch, now, list(puts.items()), free, list(bodies.items()), ranges)
+    lists = (list(puts.items()), free, list(bodies.items()), ranges, body_ranges)
+    return Commit(shard, epoch, now, *lists)
+
+
+def body_of(commit: int, shard: int, at: int = 0) -> bytes:
+    return records.body_key(PREFIX, commit << 8 | shard << 4 | at)
 
 
 # Commands, as the node carries them out.

@@ -1,0 +1,209 @@
+"""Browsing: the messages of a queue by where they stand in a group, page by page."""
+
+from typing import Any
+
+import pytest
+
+from penstock.core import commands as c, pop as pops, records
+from penstock.core.browse import STATES
+from penstock.core.errors import Invalid, NotFound, PenstockError
+from penstock.core.limits import Limits
+from penstock.core.look import SHOWN_MAX
+from penstock.core.shard import SWEEP_MS
+from tests.core.harness import AT_ONCE, Core
+
+HOUR_MS = 3_600_000
+
+
+def browse(core: Core, state: str | None = None, **fields: Any) -> list[bytes]:
+    """The payloads of what is found, wherever its bodies are."""
+    return [payload for payload, _ in shown(core, state, **fields)]
+
+
+def shown(core: Core, state: str | None = None, **fields: Any) -> list[tuple[bytes, c.StateFound]]:
+    reply = core.ask(c.Browse("default", "q", state, **fields), c.ShownAll)
+    for each in reply.deliveries:
+        if not each.segment.present:
+            key = records.body_key(each.queue.prefix, each.segment.body_name)
+            (body,) = core.store.bodies([key])
+            assert isinstance(body, bytes)
+            each.segment.body = body
+    return [(bytes(payload), each.state) for each in reply.deliveries for payload in each.payloads()]
+
+
+def total(core: Core, state: str | None = None, **fields: Any) -> int:
+    return core.ask(c.Browse("default", "q", state, **fields), c.ShownAll).total
+
+
+def refuse(core: Core, command: c.Command, kind: type[PenstockError]) -> None:
+    core.commit()
+    with pytest.raises(kind):
+        core.engine.apply(command, core.now)
+    assert core.engine.seal(core.now) == []
+
+
+def one_of_each(core: Core) -> dict[str, list[bytes]]:
+    """A queue with messages in every state; what is in each."""
+    core.configure(max_wait_ms=HOUR_MS, max_attempts=1, backoff=AT_ONCE)
+    core.push(b"evicted")
+    core.pop(partition="none")
+    core.commit()
+    core.wait(HOUR_MS + SWEEP_MS)
+    core.push(b"expired", ttl_ms=1)
+    core.push(b"c0", b"c1", b"dead", b"discarded", b"a0", b"a1", b"c2")
+    core.wait(1)
+    reply = core.pop(7)
+    first = reply.deliveries[0].first
+    core.ack(ids=[first, first + 1, first + 6])
+    core.nack(ids=[first + 2, first + 3], error="no")
+    core.ask(c.Purge("default", "q", ids=[first + 3]), c.Buried)
+    core.push(b"late", delay_ms=2 * HOUR_MS)
+    core.push(b"soon", delay_ms=HOUR_MS)
+    cancelled = core.push(b"cancelled", delay_ms=5)
+    core.cancel(cancelled)
+    core.push(b"w0", b"w1")
+    core.push(b"w2", priority=4)
+    return {
+        "waiting": [b"w0", b"w1", b"w2"],
+        "delayed": [b"late", b"soon"],
+        "active": [b"a0", b"a1"],
+        "completed": [b"c0", b"c1", b"c2"],
+        "dead": [b"dead"],
+        "expired": [b"expired"],
+        "cancelled": [b"cancelled"],
+        "evicted": [b"evicted"],
+        "discarded": [b"discarded"],
+    }
+
+
+def test_messages_are_found_in_every_state_by_offset() -> None:
+    core = Core()
+    wanted = one_of_each(core)
+    assert set(wanted) == set(STATES)
+    for restarted in (False, True):
+        if restarted:
+            core.restart()
+        for state, payloads in wanted.items():
+            assert browse(core, state) == payloads, state
+            assert total(core, state) == len(payloads)
+
+
+def test_each_message_says_where_it_stands() -> None:
+    core = Core()
+    wanted = one_of_each(core)
+    stands = {payload: state for state, payloads in wanted.items() for payload in payloads}
+    stands[b"discarded"] = "dead"
+    for payload, state in shown(core):
+        assert state.state == stands[payload]
+        assert core.find(state.id).state == state.state
+    (letter,) = [state for payload, state in shown(core, "dead")]
+    assert (letter.error, letter.failures, letter.deliveries) == ("no", 1, 1)
+
+
+def test_without_a_state_everything_comes_in_the_order_it_was_pushed() -> None:
+    core = Core()
+    one_of_each(core)
+    everything = browse(core)
+    assert everything[:3] == [b"evicted", b"expired", b"c0"]
+    assert everything[-3:] == [b"w0", b"w1", b"w2"]
+    assert total(core) == len(everything) == 15
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 100])
+def test_pages_are_the_whole_without_gaps_or_repeats(size: int) -> None:
+    core = Core()
+    one_of_each(core)
+    core.push(*[b"x%d" % at for at in range(5)], partition="x")
+    for state in (None, *STATES):
+        whole = browse(core, state)
+        pages = [browse(core, state, count=size, skip=skip) for skip in range(0, len(whole) + size, size)]
+        assert [each for page in pages for each in page] == whole
+        assert max(map(len, pages)) <= size
+        assert total(core, state, skip=3, count=1) == len(whole)
+    assert browse(core, skip=1_000) == []
+
+
+def test_a_group_of_its_own_stands_elsewhere() -> None:
+    core = Core()
+    core.push(b"0", b"1", b"2")
+    core.pop(2)
+    core.ack(core.pop(group="audit").lease)
+    assert browse(core, "waiting", group="audit") == [b"1", b"2"]
+    assert browse(core, "completed", group="audit") == [b"0"]
+    assert (browse(core, "active"), browse(core, "waiting")) == ([b"0", b"1"], [b"2"])
+
+
+def test_for_a_group_that_does_not_exist_all_waits_is_delayed_or_was_cancelled() -> None:
+    core = Core()
+    first = core.push(b"0", b"1", b"2")
+    core.push(b"later", delay_ms=HOUR_MS)
+    gone = core.push(b"gone", delay_ms=HOUR_MS)
+    core.push(b"urgent", priority=1)
+    core.cancel(first + 1, gone)
+    found = {state: browse(core, state) for state in STATES}
+    assert {state: payloads for state, payloads in found.items() if payloads} == {
+        "waiting": [b"0", b"2", b"urgent"],
+        "delayed": [b"later"],
+        "cancelled": [b"1", b"gone"],
+    }
+    assert [total(core, state) for state in ("waiting", "delayed", "cancelled")] == [3, 1, 2]
+    assert core.ask(c.Describe("default", "q"), c.QueueFound).groups == []
+
+
+def test_a_group_that_is_still_being_made_has_what_it_will_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pops, "PLANS_MAX", 1)
+    core = Core()
+    core.push(b"0")
+    for number in range(1, 4):
+        core.push(b"%d" % number, priority=number)
+        core.commit()
+    core.pop(partition="none")
+    assert sorted(browse(core, "waiting")) == [b"0", b"1", b"2", b"3"]
+    assert (total(core, "waiting"), browse(core, "completed")) == (4, [])
+
+
+def test_what_is_settled_within_a_lease_is_no_longer_active() -> None:
+    core = Core()
+    first = core.push(*[b"%d" % at for at in range(6)])
+    core.pop(6)
+    core.ack(ids=[first, first + 2, first + 3])
+    assert browse(core, "active") == [b"1", b"4", b"5"]
+    assert browse(core, "completed") == [b"0", b"2", b"3"]
+    core.pop()
+    core.restart()
+    assert browse(core, "active") == [b"1", b"4", b"5"]
+
+
+def test_a_page_is_as_large_as_one_answer_may_be_but_one_message_always_comes() -> None:
+    core = Core(Limits(read_bytes_max=250))
+    core.push(*[b"%d" % at * 100 for at in range(4)])
+    assert len(browse(core)) == 3
+    assert len(browse(core, skip=3)) == 1
+    core.push(b"x" * 1_000, partition="large")
+    assert browse(core, skip=4) == [b"x" * 1_000]
+
+
+def test_what_a_page_may_be_has_limits() -> None:
+    core = Core()
+    core.push(b"1")
+    for fields in ({"count": 0}, {"count": SHOWN_MAX + 1}, {"skip": -1}, {"group": ""}, {"state": "nope"}):
+        refuse(core, c.Browse("default", "q", **fields), Invalid)
+    refuse(core, c.Browse("default", "nope"), NotFound)
+    refuse(core, c.Browse("evil", "q"), NotFound)
+    assert browse(core, count=SHOWN_MAX) == [b"1"]
+
+
+def test_browsing_changes_nothing() -> None:
+    core = Core()
+    one_of_each(core)
+    core.commit()
+    for state in (None, *STATES):
+        browse(core, state)
+    assert core.engine.seal(core.now) == []
+
+
+def test_an_empty_queue_has_nothing_in_any_state() -> None:
+    core = Core()
+    core.configure()
+    for state in (None, *STATES):
+        assert (browse(core, state), total(core, state)) == ([], 0)
