@@ -78,12 +78,13 @@ class StoreConformance:
         bodies: list[Record] | None = None,
         ranges: list[tuple[bytes, bytes]] | None = None,
         body_ranges: list[tuple[bytes, bytes]] | None = None,
+        clears: list[tuple[bytes, bytes]] | None = None,
         *,
         shard: int = 0,
         at: int = 1,
         sync: bool = True,
     ) -> None:
-        lists = (puts or [], deletes or [], bodies or [], ranges or [], body_ranges or [])
+        lists = (puts or [], deletes or [], bodies or [], ranges or [], body_ranges or [], clears or [])
         commit = Commit(shard, claim.epoch, at, *lists)
         self.store.commit([commit], sync=sync)
 
@@ -347,6 +348,19 @@ class StoreConformance:
         self.commit(claim, [(key("b"), b"later")])
         self.again()
         assert self.records() == [(key("b"), b"later"), (key("d"), b"3")]
+
+    def test_what_is_cleared_goes_before_the_puts_of_the_same_commit(self) -> None:
+        claim = self.store.claim(0)
+        self.commit(claim, [(key(name), b"old") for name in "abcde"], bodies=[(body_key(1), b"one")])
+        self.commit(
+            claim,
+            [(key("c"), b"new"), (key("f"), b"new")],
+            [key("f")],
+            clears=[(key("b"), key("d")), (key("d"), key("e")), (key("x"), key("x"))],
+        )
+        self.again()
+        assert self.records() == [(key("a"), b"old"), (key("c"), b"new"), (key("e"), b"old")]
+        assert self.store.bodies([body_key(1)]) == [b"one"]
 
     def test_a_commit_of_nothing_but_a_range_is_fenced_like_any_other(self) -> None:
         old = self.store.claim(0)
