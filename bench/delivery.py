@@ -8,7 +8,7 @@ import random
 import time
 
 from bench.core import NOW, PAYLOAD, best, in_fresh_process, new_engine, resident
-from penstock.core.commands import Ack, Configure, Nack, Pop, Popped, Push
+from penstock.core.commands import Ack, Configure, Nack, Pop, Popped, Push, Seek
 from penstock.core.engine import Engine
 from penstock.core.model import PLAIN, Attributes, Backoff
 
@@ -90,6 +90,41 @@ def nack_ms(lease: int) -> float:
     return min(times) * 1_000
 
 
+def acks(results: bool) -> float:
+    """Messages a second acked by id, a hundred at a time, with a result each or without."""
+    payloads = [PAYLOAD % number for number in range(POP_COUNT)]
+    times = []
+    for _ in range(3):
+        engine = ready_engine()
+        spent = 0.0
+        for _ in range(100):
+            engine.apply(Push("default", "q", payloads), NOW)
+            reply = engine.apply(Pop("default", "q", count=POP_COUNT), NOW)
+            assert isinstance(reply, Popped)
+            first = reply.deliveries[0].first
+            command = Ack("default", ids=list(range(first, first + POP_COUNT)))
+            command.results = payloads if results else None
+            engine.seal(NOW)
+            start = time.perf_counter()
+            engine.apply(command, NOW)
+            engine.seal(NOW)
+            spent += time.perf_counter() - start
+        times.append(spent)
+    return 100 * POP_COUNT / min(times)
+
+
+def seek_ms(scheduled: int) -> float:
+    """Milliseconds that it takes to begin again with a log of so many messages, each with its own delay."""
+    engine = ready_engine()
+    for at in range(scheduled):
+        engine.apply(Push("default", "q", [b"1"], attributes=Attributes(delay_ms=3_600_000 + at)), NOW)
+    engine.seal(NOW)
+    start = time.perf_counter()
+    engine.apply(Seek("default", "q", "default", "all"), NOW)
+    engine.seal(NOW)
+    return (time.perf_counter() - start) * 1_000
+
+
 def pop_beside(scheduled: list[int]) -> list[float]:
     """Microseconds of a pop of one fresh message beside so many scheduled ones of which none is due."""
     engines = [ready_engine() for _ in scheduled]
@@ -148,6 +183,10 @@ def main() -> None:
         rate = batches(attributes, wait_ms)
         print(f"  batches of 10,000 with {name:<18} {rate / 1e6:.2f} M msg/s: {rate / base:.2f} of plain")
     print(f"  nack of a lease of 10,000: {nack_ms(10_000):.3f} ms")
+    bare, noted = acks(results=False), acks(results=True)
+    rates = f"{bare / 1e6:.2f} M msg/s without results, {noted / 1e6:.2f} with"
+    print(f"  acks of 100 by id: {rates}: ratio {noted / bare:.2f}")
+    print(f"  seek to the beginning past 100,000 delayed singles: {seek_ms(100_000):.1f} ms")
     none, many = pop_beside([0, 1_000_000])
     print(
         f"  pop beside 1 million scheduled {many:.2f} µs, beside none {none:.2f} µs: ratio {many / none:.2f}"
