@@ -6,14 +6,36 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from penstock.core.model import PLAIN, Attributes, Backoff
 from penstock.store.memory import MemoryStore
-from tests.sim.model import SCHEDULED, Group, Place, Queue
+from tests.sim.model import SCHEDULED, WAITING, Group, Place, Queue
 from tests.sim.world import World
 
 T = TypeVar("T")
 
-QUEUES = ["a", "b", "c.d", "E-1"]
+QUEUES = ["a", "b", "c.d", "E-1", "gated", "strict"]
+WEIGHTS = [5, 4, 2, 1, 3, 4]
+GATES: list[dict[str, int]] = [
+    {"delayed_processing_ms": 30},
+    {"window_buffer_ms": 20},
+    {"max_wait_ms": 40},
+    {"max_wait_ms": 30_000},
+    {"delayed_processing_ms": 40, "max_wait_ms": 60},
+    {"delayed_processing_ms": 7, "window_buffer_ms": 15, "max_wait_ms": 200},
+    {"window_buffer_ms": 500, "max_wait_ms": 1_000},
+]
+"""What ``gated`` holds back, one of these in each world."""
+STRICT: list[dict[str, int]] = [
+    {},
+    {},
+    {},
+    {"delayed_processing_ms": 20},
+    {"max_wait_ms": 1_000},
+    *GATES[-2:],
+]
+"""The same of ``strict``, which is ordered by partition."""
 PARTITIONS = ["default", "x", "y"]
 GROUPS = ["default", "audit", "late"]
 PRIORITIES = [-1, 1, 2]
@@ -29,12 +51,13 @@ BACKOFFS = [
 ]
 EVERY = 5
 """Steps from one look at everything to the next: an error shows a little later, and is there far sooner."""
-MESSAGES_MAX = 300
-"""A queue that has more is given no new ones until some are gone: the model looks at each of them."""
 
 
 class Driver:
     """Draws steps and has the world do them."""
+
+    messages_max = 300
+    """A queue that had more ends its world: the model looks at each of them."""
 
     def __init__(
         self, seed: int, begin: Callable[[], World] = lambda: World(MemoryStore(), every=EVERY)
@@ -45,6 +68,8 @@ class Driver:
         self.world = self.begin()
         self.merges = 0
         """Merges in all worlds but the last."""
+        self.carvings = 0
+        """Carvings in them."""
 
     def run(self, steps: int) -> None:
         for step in range(steps):
@@ -62,7 +87,7 @@ class Driver:
             (0.02, self.push_many),
             (0.18, self.pop),
             (0.11, self.settle_lease),
-            (0.08, self.settle_ids),
+            (0.07, self.settle_ids),
             (0.03, self.extend),
             (0.03, self.cancel),
             (0.04, self.move),
@@ -70,11 +95,14 @@ class Driver:
             (0.01, self.pause),
             (0.02, self.configure),
             (0.01, self.read),
-            (0.03, self.check_state),
+            (0.02, self.check_state),
+            (0.01, self.show),
+            (0.01, self.world.put_off),
             (0.01, self.list_dead),
-            (0.10, self.wait),
+            (0.09, self.wait),
             (0.07, self.world.commit),
             (0.03, self.merge),
+            (0.01, self.carve),
             (0.02, self.let_go),
         ):
             if chosen < weight:
@@ -85,25 +113,38 @@ class Driver:
 
     def queue(self) -> str:
         """One of few: the more is in one, the more meets there."""
-        return self.random.choices(QUEUES, [5, 4, 2, 1])[0]
+        return self.random.choices(QUEUES, WEIGHTS)[0]
 
     def group(self, queue: str) -> str:
         """The first queue has one group, the second two: where there are fewer, more is settled by all."""
-        return self.random.choice(GROUPS[: 1 + QUEUES.index(queue)])
+        if queue == "strict":
+            return self.random.choices(GROUPS, [10, 5, 0.3])[0]
+        return self.random.choice(GROUPS[: 1 + QUEUES.index(queue) % 4])
 
     def push(self) -> None:
         queue = self.queue()
         known = self.world.model.queues.get(queue)
-        if known and sum(map(len, known.messages.values())) > MESSAGES_MAX:
+        if known and sum(map(len, known.messages.values())) > self.messages_max:
             self.world.check_all()
             self.start_over()
             return
         partition, count = self.random.choice(PARTITIONS), self.random.choice([1, 1, 1, 2, 5, 12])
         durability = self.random.choice([None, None, None, "fsync", "os"])
-        self.world.push(queue, partition, count, durability, self.attributes())
+        self.world.push(queue, partition, count, durability, self.attributes(queue))
 
-    def attributes(self) -> Attributes:
-        """Mostly none; else mostly one or two, of few values, so that things meet."""
+    def attributes(self, queue: str) -> Attributes:
+        """Mostly none; else mostly one or two, of few values, so that things meet.
+
+        In strict order mostly what it may have.
+        """
+        found = self.any_attributes()
+        if queue == "strict":
+            found = replace(found, delay_ms=min(found.delay_ms, 1_000))
+            if self.random.random() < 0.98:
+                found = replace(found, priority=0, lifo=False)
+        return found
+
+    def any_attributes(self) -> Attributes:
         pick = self.random
         if pick.random() < 0.4:
             return PLAIN
@@ -128,26 +169,31 @@ class Driver:
         """Go on with an empty world: all of the old one was checked."""
         steps = self.world.steps
         self.merges += self.world.merges
+        self.carvings += self.world.carvings
         self.world = self.begin()
         self.world.steps = steps
 
     def begin(self) -> World:
-        """A world whose first queues do not keep for long what is settled."""
-        world = self._begin()
-        for queue, kept in zip(QUEUES, [15_000, 0, 60_000], strict=False):
-            world.configure(queue, completed_retention_ms=kept, lease_ms=self.random.choice([100, 30_000]))
+        """A world whose queues, but for one, do not keep for long what is settled."""
+        world, pick = self._begin(), self.random
+        for queue, kept in zip(QUEUES, [15_000, 0, 60_000, 3_600_000, 0, 15_000], strict=True):
+            world.configure(queue, completed_retention_ms=kept, lease_ms=pick.choice([100, 30_000]))
+        world.configure("gated", **pick.choice(GATES))
+        world.configure("strict", ordering="partition", **pick.choice(STRICT))
         return world
 
     def push_many(self) -> None:
         partitions = self.random.choices(PARTITIONS, k=self.random.randint(1, 4))
-        self.world.push_many(self.queue(), [(each, self.attributes()) for each in partitions])
+        queue = self.queue()
+        self.world.push_many(queue, [(each, self.attributes(queue)) for each in partitions])
 
     def pop(self) -> None:
         pick, queue = self.random, self.queue()
-        count = pick.choice([1, 1, 2, 3, 10, 50, 100])
+        group = self.group(queue)
+        count = pick.choice([1, 1, 2, 3, 10, 50, 100, self.nearly_all(queue, group)])
         self.world.pop(
             queue,
-            self.group(queue),
+            group,
             count,
             pick.choice([1, 1, 1, count]),
             pick.choice([None, None, None, *PARTITIONS]),
@@ -155,7 +201,16 @@ class Driver:
             self.start(),
             pick.choice([0, 1, 2]),
             unheard=pick.random() < 0.05,
+            damaged=pick.random() < 0.15,
         )
+        if pick.random() < 0.5:
+            self.world.put_off()
+
+    def nearly_all(self, queue: str, group: str) -> int:
+        """One less than what waits, if that is anything: a pop that ends in the middle of a partition."""
+        known = self.world.model.queues.get(queue, Queue())
+        cells = known.groups.get(group, Group("")).cells.values()
+        return max(sum(cell.kind in WAITING for each in cells for cell in each) - 1, 1)
 
     def start(self) -> int | str:
         """Where a new group begins."""
@@ -200,8 +255,11 @@ class Driver:
         )
 
     def some_of(self, token: str) -> list[Place]:
-        """Some of what a live lease holds."""
+        """Some of what a live lease holds; now and then all it holds of a partition."""
         cells = sorted(self.world.model.leases[token].cells)
+        if self.random.random() < 0.2:
+            partition = self.random.choice(cells)[0]
+            return [place for place in cells if place[0] == partition]
         return self.random.sample(cells, self.random.randint(1, len(cells)))
 
     def places(self, queue: str) -> list[Place]:
@@ -211,10 +269,14 @@ class Driver:
         found = [
             (partition, offset)
             for partition, messages in known.messages.items()
-            for offset in range(max(known.first[partition] - below, 0), len(messages))
+            for offset in range(len(messages))
+            if offset >= known.first[partition] - below or known.has((partition, offset))
         ]
         if not found:
             return []
+        if pick.random() < 0.15:
+            partition = pick.choice(found)[0]
+            return [place for place in found if place[0] == partition][-pick.randint(1, 2) :]
         if pick.random() < 0.3:
             return pick.sample(found, min(len(found), pick.choice([1, 4, 20])))
         start = pick.randrange(len(found))
@@ -268,7 +330,10 @@ class Driver:
         pick, chosen = self.random, self.chosen()
         if chosen:
             group = self.group(next(iter(chosen)))
-            self.world.move(chosen, group, self.delay(), pick.choice([None, 0, *PRIORITIES]))
+            if pick.random() < 0.3:
+                self.world.move(chosen, group, 0, None, only_delayed=True)
+            else:
+                self.world.move(chosen, group, self.delay(), pick.choice([None, 0, *PRIORITIES]))
 
     def bury(self) -> None:
         pick, model = self.random, self.world.model
@@ -308,7 +373,14 @@ class Driver:
             "on_lease_expiry": ["fail", "requeue"],
         }
         some = pick.sample(sorted(options), pick.randint(1, len(options)))
-        self.world.configure(self.queue(), **{name: pick.choice(options[name]) for name in some})
+        chosen = {name: pick.choice(options[name]) for name in some}
+        queue = self.queue()
+        if queue in ("gated", "strict") and pick.random() < 0.2:
+            none = dict.fromkeys(["delayed_processing_ms", "window_buffer_ms", "max_wait_ms"], 0)
+            chosen = {**none, **pick.choice([*GATES, *STRICT])}
+        elif pick.random() < 0.05:
+            chosen["ordering"] = pick.choice(["message", "partition"]) if queue == "strict" else "message"
+        self.world.configure(queue, **chosen)
 
     def read(self) -> None:
         pick, model = self.random, self.world.model
@@ -328,11 +400,23 @@ class Driver:
             offset = pick.randrange(len(model.queues[queue].messages[partition]))
             self.world.check_state(queue, partition, offset, pick.choice([self.group(queue), *GROUPS]))
 
+    def show(self) -> None:
+        queue = self.queue()
+        places = self.places(queue)
+        if places:
+            self.world.show(queue, places, self.random.choice([self.group(queue), *GROUPS]))
+
     def merge(self) -> None:
         if self.world.merging is None:
             self.world.plan_merge(self.random.randint(2, 4))
         if self.random.random() < 0.7:
             self.world.apply_merge()
+
+    def carve(self) -> None:
+        if self.world.carving is None:
+            self.world.plan_carving()
+        if self.random.random() < 0.7:
+            self.world.apply_carving()
 
     def let_go(self) -> None:
         """Let a body go; rather one that was merged into another meanwhile."""

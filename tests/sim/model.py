@@ -2,23 +2,27 @@
 
 Every message of every group has a cell. Nothing here is clever, indexed or fast.
 
-Two things are taken over from the core as they are, for they can be seen from outside: a message whose time
-to live is over becomes ``expired`` when a pop meets it, and counts as waiting or delayed before; and a group
-that was made behind many messages that are not in line sees them little by little (``planned`` in ``pop``).
+Some things are taken over from the core as they are, for they can be seen from outside: a message whose time
+to live is over becomes ``expired`` when a pop meets it, and counts as waiting or delayed before; one that has
+waited too long becomes ``evicted`` when a pop or a sweep meets it; and a group that was made behind many
+messages that are not in line sees them little by little (``planned`` in ``pop``).
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import takewhile
 
 from penstock.core.model import Attributes, Backoff, QueueOptions
 
 FRESH, LEASED, SCHEDULED, DEAD = "fresh", "leased", "scheduled", "dead"
-DONE, EXPIRED, CANCELLED, DISCARDED = "done", "expired", "cancelled", "discarded"
-ENDED = (DONE, EXPIRED, CANCELLED, DISCARDED)
+DONE, EXPIRED, CANCELLED, DISCARDED, EVICTED = "done", "expired", "cancelled", "discarded", "evicted"
+ENDED = (DONE, EXPIRED, CANCELLED, DISCARDED, EVICTED)
+WAITING = (FRESH, SCHEDULED)
 DUE = "due"
 """What a scheduled message is called that may be delivered."""
 FOREVER = 1 << 62
+DAMAGED = "the message is damaged"
 
 Place = tuple[str, int]
 """Partition and offset."""
@@ -101,9 +105,37 @@ class Queue:
     messages: dict[str, list[Message]] = field(default_factory=dict)
     """By partition, in order of creation."""
     first: dict[str, int] = field(default_factory=dict)
-    """Offset of the oldest message kept."""
+    """By partition, where the log begins: reads, and groups that are made."""
+    islands: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    """Offsets [low, high) below that, which are kept for the sake of what is scheduled or dead there."""
     groups: dict[str, Group] = field(default_factory=dict)
     paused_until: int = 0
+
+    def has(self, place: Place) -> bool:
+        """Whether a message is still kept."""
+        partition, offset = place
+        islands = self.islands.get(partition, ())
+        return offset >= self.first[partition] or any(low <= offset < high for low, high in islands)
+
+    @property
+    def ordered(self) -> bool:
+        return self.options.ordering == "partition"
+
+    @property
+    def gated(self) -> bool:
+        """Whether it holds messages back."""
+        return self.options.delayed_processing_ms > 0 or self.options.window_buffer_ms > 0
+
+    def opens_at(self, partition: str, at: int, cell: Cell) -> int:
+        """From when on a message that waits may be delivered, as far as it goes by itself."""
+        if cell.kind == SCHEDULED:
+            return cell.due_at
+        return self.messages[partition][at].created_at + self.options.delayed_processing_ms
+
+    def evicts_at(self, partition: str, at: int, cell: Cell) -> int:
+        """From when on a message that waits has waited too long."""
+        most = self.options.max_wait_ms
+        return self.opens_at(partition, at, cell) + most + 1 if most else FOREVER
 
 
 @dataclass
@@ -138,17 +170,13 @@ class Model:
     def advance(self, now: int) -> None:
         """Leased messages whose time is up come back, each at its own instant, and pauses end."""
         for token, lease in list(self.leases.items()):
-            cells = self.queues[lease.queue].groups[lease.group].cells
-            over = {place for place in lease.cells if cells[place[0]][place[1]].due_at <= now}
             requeue = self.queues[lease.queue].options.on_lease_expiry == "requeue"
-            for partition, offset in over:
-                at = cells[partition][offset].due_at
-                if requeue:
-                    self._come_back(lease, (partition, offset), at)
-                else:
-                    self._fail(lease, (partition, offset), "lease expired", at, None)
-            if over:
-                self._leave(token, over)
+            while lease.cells:
+                at = min(self.cell(lease, place).due_at for place in lease.cells)
+                if at > now:
+                    break
+                over = {place for place in lease.cells if self.cell(lease, place).due_at == at}
+                self._give_up(token, over, "lease expired", at, None, requeue=requeue)
         for queue in self.queues.values():
             if queue.paused_until <= now:
                 queue.paused_until = 0
@@ -208,18 +236,37 @@ class Model:
         if known.paused_until > now:
             return {}
         return {
-            name: [
-                at
-                for at, cell in enumerate(known.groups[group].cells.get(name, ()))
-                if cell.kind == FRESH
-                or (
-                    cell.kind == SCHEDULED
-                    and cell.due_at <= now
-                    and (at < planned.get(name, FOREVER) or known.messages[name][at].in_line)
-                )
-            ]
+            name: self._open(known, known.groups[group], name, now, planned.get(name, FOREVER))
             for name in ([partition] if partition is not None else known.messages)
         }
+
+    def _open(self, queue: Queue, group: Group, partition: str, now: int, planned: int) -> list[int]:
+        cells, messages = group.cells.get(partition, []), queue.messages.get(partition, [])
+        waiting = [at for at, cell in enumerate(cells) if cell.kind in WAITING]
+        hidden = {at for at in waiting if at >= planned and not messages[at].in_line}
+        newest = len(cells) - 1 if hidden else max(waiting, default=-1)
+        window = queue.options.window_buffer_ms
+        if window and waiting and messages[newest].created_at > now - window:
+            return []
+        found = [at for at in waiting if at not in hidden and queue.opens_at(partition, at, cells[at]) <= now]
+        if not queue.ordered:
+            return found
+        if any(cell.kind == LEASED for cell in cells):
+            return []
+        seen = {at for at in found if at < planned or cells[at].kind == SCHEDULED}
+        return list(takewhile(seen.__contains__, waiting))
+
+    def counted(
+        self, queue: str, group: str, partition: str | None, now: int, planned: dict[str, int]
+    ) -> int:
+        """How many messages ``min_count`` counts: nothing that has waited too long."""
+        known = self.queues[queue]
+        cells = known.groups[group].cells
+        return sum(
+            now < known.evicts_at(name, at, cells[name][at])
+            for name, found in self.deliverable(queue, group, partition, now, planned).items()
+            for at in found
+        )
 
     def pop(
         self,
@@ -232,12 +279,12 @@ class Model:
         now: int,
         planned: dict[str, int],
     ) -> list[Taken]:
-        """What a pop takes, in order. What it takes is not marked yet, what it finds expired is."""
+        """What a pop takes, in order. What it takes is not marked yet, what it finds over is."""
         known = self.queues[queue]
         reader = known.groups[group]
         left = self.deliverable(queue, group, partition, now, planned)
         taken: list[Taken] = []
-        if sum(map(len, left.values())) < min_count:
+        if min_count > 1 and self.counted(queue, group, partition, now, planned) < min_count:
             return taken
         order = list(known.messages)
         while len(taken) < count and any(left.values()):
@@ -252,13 +299,15 @@ class Model:
                 if found
             )
             before = len(taken)
-            for at in _line(reader.cells[name], level, left[name]):
+            ordered = known.ordered
+            for at in list(left[name]) if ordered else _line(reader.cells[name], level, left[name]):
                 if len(taken) == count:
                     break
                 left[name].remove(at)
                 message, cell = known.messages[name][at], reader.cells[name][at]
-                if message.over_at <= now:
-                    cell.end(EXPIRED, now)
+                ended = self._ended(known, name, at, cell, now)
+                if ended is not None:
+                    cell.end(ended, now)
                     continue
                 lasts = lease_ms or message.attributes.timeout_ms or known.options.lease_ms
                 taken.append(
@@ -278,6 +327,22 @@ class Model:
                 reader.turn += 1
                 reader.turns[name] = reader.turn
         return taken
+
+    def _ended(self, queue: Queue, partition: str, at: int, cell: Cell, now: int) -> str | None:
+        """What a pop finds to be over; who has waited too long is evicted, expired or not."""
+        if queue.evicts_at(partition, at, cell) <= now:
+            return EVICTED
+        return EXPIRED if queue.messages[partition][at].over_at <= now else None
+
+    def sweep(self, queue: str, now: int, planned: dict[str, dict[str, int]]) -> None:
+        """Evict what has waited too long; ``planned`` is that of each group."""
+        known = self.queues[queue]
+        for group in known.groups.values():
+            for name, cells in group.cells.items():
+                for at, cell in enumerate(cells):
+                    seen = at < planned[group.name][name] or known.messages[name][at].in_line
+                    if seen and cell.kind in WAITING and known.evicts_at(name, at, cell) <= now:
+                        cell.end(EVICTED, now)
 
     def lease(self, token: str, queue: str, group: str, owner: int, taken: list[Taken]) -> None:
         assert token not in self.leases
@@ -317,9 +382,59 @@ class Model:
         self._leave(token, places)
 
     def nack(self, token: str, places: set[Place], error: str, delay_ms: int | None, now: int) -> None:
+        self._give_up(token, places, error, now, delay_ms)
+
+    def _give_up(
+        self,
+        token: str,
+        places: set[Place],
+        error: str,
+        now: int,
+        delay_ms: int | None,
+        *,
+        requeue: bool = False,
+    ) -> None:
+        """Deliveries failed; in strict order the first of each partition, and what is behind it comes back.
+
+        If it is to ``requeue``, nothing counts as a failure.
+        """
+        lease = self.leases[token]
+        failed = set(places)
+        if self.queues[lease.queue].ordered:
+            first = {name: min(at for other, at in places if other == name) for name, _ in places}
+            failed = set(first.items())
+            places = {place for place in lease.cells if place[1] >= first.get(place[0], FOREVER)}
         for place in places:
-            self._fail(self.leases[token], place, error, now, delay_ms)
+            if place in failed and not requeue:
+                self._fail(lease, place, error, now, delay_ms)
+            else:
+                self._come_back(lease, place, now)
         self._leave(token, places)
+
+    def put_off(self, token: str, places: set[Place], now: int) -> None:
+        """What could not be read failed, and comes again when the lease would have ended.
+
+        In strict order that is the first of ``places`` in each partition; the others come back.
+        """
+        lease = self.leases[token]
+        failed = places
+        if self.queues[lease.queue].ordered:
+            failed = {min(place for place in places if place[0] == name) for name, _ in places}
+        for place in places:
+            if place in failed:
+                self._fail(lease, place, DAMAGED, now, self.cell(lease, place).due_at - now)
+            else:
+                self._come_back(lease, place, now)
+        self._leave(token, places)
+
+    def step_over(self, cells: Iterable[Cell], due_at: int) -> None:
+        """The rest of what could not be read comes along, if it waits and is due earlier."""
+        for cell in cells:
+            if cell.kind == FRESH:
+                cell.schedule(due_at)
+                cell.error = DAMAGED
+            elif cell.kind == SCHEDULED:
+                cell.due_at = max(cell.due_at, due_at)
 
     def give_back(self, token: str, now: int) -> None:
         """As if it had never been delivered."""
@@ -378,14 +493,14 @@ class Model:
         """Cancel a message in a group, or in all and those to come; whether that changed anything."""
         known = self.queues[queue]
         partition, offset = place
-        if offset < known.first[partition]:
+        if not known.has(place):
             return False
         message = known.messages[partition][offset]
         if group is not None:
             return group in known.groups and self._cancel(known.groups[group], place, now)
         changed = [self._cancel(each, place, now) for each in known.groups.values()]
         done = any(changed) if changed else not message.withdrawn_at
-        if done and not message.withdrawn_at:
+        if done and not message.withdrawn_at and offset >= known.first[partition]:
             message.withdrawn_at = now
         return done
 
@@ -402,11 +517,21 @@ class Model:
         return True
 
     def move(
-        self, queue: str, place: Place, group: str, delay_ms: int | None, priority: int | None, now: int
+        self,
+        queue: str,
+        place: Place,
+        group: str,
+        delay_ms: int | None,
+        priority: int | None,
+        now: int,
+        *,
+        only_delayed: bool = False,
     ) -> bool:
         """Give a message another time or priority in a group that exists; whether it could be."""
         cell = self.queues[queue].groups[group].cells[place[0]][place[1]]
-        if cell.kind not in (FRESH, SCHEDULED, LEASED) or place[1] < self.queues[queue].first[place[0]]:
+        if cell.kind not in (FRESH, SCHEDULED, LEASED) or not self.queues[queue].has(place):
+            return False
+        if only_delayed and not (cell.kind == SCHEDULED and cell.due_at > now):
             return False
         if cell.kind == LEASED:
             if delay_ms is None:
@@ -442,15 +567,25 @@ class Model:
 
     # What goes, and what is forgotten.
 
-    def trimmed(self, queue: str, partition: str, first: int) -> None:
-        """Messages below ``first`` are gone; only what every group settled may go."""
+    def trimmed(self, queue: str, partition: str, first: int, islands: list[tuple[int, int]]) -> None:
+        """The log begins at ``first``, and below it only ``islands`` are kept: what may go, is gone."""
         known = self.queues[queue]
-        for offset in range(known.first[partition], first):
+        old = known.first[partition]
+        kept = {at for low, high in islands for at in range(low, high)}
+        before = {at for low, high in known.islands.get(partition, ()) for at in range(low, high)}
+        before.update(range(old, first))
+        assert kept <= before, "what is gone does not come back"
+        for offset in before:
             assert known.groups, "nobody has read the queue, so nothing may go"
+            known.messages[partition][offset].withdrawn_at = 0
             for group in known.groups.values():
-                kind = group.cells[partition][offset].kind
-                assert kind in ENDED, (queue, partition, offset, group.name, kind)
-        known.first[partition] = first
+                cell = group.cells[partition][offset]
+                told = (queue, partition, offset, group.name, cell.kind)
+                assert cell.kind != FRESH, told
+                if offset not in kept:
+                    assert cell.kind in ENDED, told
+                    cell.kind = DONE
+        known.first[partition], known.islands[partition] = first, islands
 
     def restart(self) -> None:
         """The process forgets whose leases were whose, and which of those that ended were cancelled."""

@@ -1,18 +1,39 @@
-"""Lives that Hypothesis invents, and shrinks when one goes wrong: 7,500 steps, and 1,200 on a disk."""
+"""Lives that Hypothesis invents, and shrinks when one goes wrong: 10,000 steps, and 1,200 on a disk."""
 
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec.structs import replace
 
+from penstock.core import carve
 from penstock.core.model import PLAIN, Attributes, Backoff
 from penstock.store.memory import MemoryStore
 from tests.sim.model import Place
 from tests.sim.rocks import RocksWorlds
+from tests.sim.test_drive import WORTH
 from tests.sim.world import World
 
-queues = st.sampled_from(["a", "b"])
+
+@pytest.fixture(autouse=True, scope="module")
+def small_islands() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(carve, "PART_BYTES", WORTH)
+        yield
+
+
+queues = st.sampled_from(["a", "b", "gated", "strict"])
+gates = st.fixed_dictionaries(
+    {},
+    optional={
+        "delayed_processing_ms": st.sampled_from([2, 30]),
+        "window_buffer_ms": st.sampled_from([3, 30]),
+        "max_wait_ms": st.sampled_from([1, 30, 10_000]),
+    },
+)
 partitions = st.sampled_from(["default", "x"])
 groups = st.sampled_from(["default", "audit"])
 owners = st.integers(0, 2)
@@ -42,20 +63,30 @@ def some_attributes(draw: st.DrawFn) -> Attributes:
 attributes = st.just(PLAIN) | some_attributes()
 
 
+def allowed(queue: str, how: Attributes) -> Attributes:
+    """What messages of a queue may have."""
+    return replace(how, priority=0, lifo=False) if queue == "strict" else how
+
+
 class Life(RuleBasedStateMachine):
     """The rules of one life; the world does each of them twice and compares."""
 
-    @initialize()
-    def begin(self) -> None:
-        self.world = World(MemoryStore())
+    @initialize(held=gates, strict=st.just({}) | gates)
+    def begin(self, held: dict[str, int], strict: dict[str, int]) -> None:
+        self.world = self.new_world()
+        self.world.configure("gated", **held)
+        self.world.configure("strict", ordering="partition", **strict)
+
+    def new_world(self) -> World:
+        return World(MemoryStore())
 
     @rule(queue=queues, partition=partitions, count=st.integers(1, 12), level=levels, how=attributes)
     def push(self, queue: str, partition: str, count: int, level: str | None, how: Attributes) -> None:
-        self.world.push(queue, partition, count, level, how)
+        self.world.push(queue, partition, count, level, allowed(queue, how))
 
     @rule(queue=queues, parts=st.lists(st.tuples(partitions, attributes), min_size=1, max_size=4))
     def push_many(self, queue: str, parts: list[tuple[str, Attributes]]) -> None:
-        self.world.push_many(queue, parts)
+        self.world.push_many(queue, [(partition, allowed(queue, how)) for partition, how in parts])
 
     @rule(
         queue=queues,
@@ -66,7 +97,7 @@ class Life(RuleBasedStateMachine):
         lease_ms=st.none() | st.integers(1, 60),
         start=st.sampled_from(["all", "new"]) | st.integers(0, 100),
         owner=owners,
-        unheard=st.sampled_from([False, False, True]),
+        lost=st.sampled_from([None, None, "unheard", "damaged"]),
     )
     def pop(
         self,
@@ -78,11 +109,17 @@ class Life(RuleBasedStateMachine):
         lease_ms: int | None,
         start: str | int,
         owner: int,
-        unheard: bool,
+        lost: str | None,
     ) -> None:
         begin = self.world.now - start if isinstance(start, int) else start
         least = count if enough else 1
-        self.world.pop(queue, group, count, least, partition, lease_ms, begin, owner, unheard=unheard)
+        how = (count, least, partition, lease_ms, begin, owner)
+        self.world.pop(queue, group, *how, unheard=lost == "unheard", damaged=lost == "damaged")
+
+    @precondition(lambda self: self.world.unread)
+    @rule()
+    def put_off(self) -> None:
+        self.world.put_off()
 
     @precondition(lambda self: self.world.model.leases or self.world.model.ended)
     @rule(verb=verbs, delay_ms=st.none() | delays, data=st.data())
@@ -119,6 +156,11 @@ class Life(RuleBasedStateMachine):
         self.world.move(dict([self.places(data)]), group, delay_ms, priority)
 
     @precondition(lambda self: self.has_messages())
+    @rule(group=groups, data=st.data())
+    def promote(self, group: str, data: st.DataObject) -> None:
+        self.world.move(dict([self.places(data)]), group, 0, None, only_delayed=True)
+
+    @precondition(lambda self: self.has_messages())
     @rule(
         verb=st.sampled_from(["requeue", "purge", "count"]), group=groups, every=st.booleans(), data=st.data()
     )
@@ -136,6 +178,7 @@ class Life(RuleBasedStateMachine):
     def check_state(self, group: str, data: st.DataObject) -> None:
         name, chosen = self.places(data)
         self.world.check_state(name, *chosen[0], group)
+        self.world.show(name, chosen, group)
 
     @rule(queue=queues, ms=st.none() | st.sampled_from([1, 30]))
     def pause(self, queue: str, ms: int | None) -> None:
@@ -166,6 +209,10 @@ class Life(RuleBasedStateMachine):
     def configure_retries(self, queue: str, **options: object) -> None:
         self.world.configure(queue, **options)
 
+    @rule(queue=st.sampled_from(["gated", "strict"]), held=gates)
+    def configure_gates(self, queue: str, held: dict[str, int]) -> None:
+        self.world.configure(queue, **held)
+
     @rule(ms=st.sampled_from([0, 1, 2, 3, 30, 31, 10_001, 60_000]))
     def wait(self, ms: int) -> None:
         self.world.wait(ms)
@@ -186,6 +233,15 @@ class Life(RuleBasedStateMachine):
     @rule()
     def apply_merge(self) -> None:
         self.world.apply_merge()
+
+    @rule()
+    def plan_carving(self) -> None:
+        self.world.plan_carving()
+
+    @precondition(lambda self: self.world.carving)
+    @rule()
+    def apply_carving(self) -> None:
+        self.world.apply_carving()
 
     @rule(at=st.integers(0, 20))
     def let_go(self, at: int) -> None:
@@ -221,7 +277,7 @@ class Life(RuleBasedStateMachine):
 
 LifeTest = Life.TestCase
 LifeTest.settings = settings(
-    max_examples=150,
+    max_examples=200,
     stateful_step_count=50,
     deadline=None,
     derandomize=True,
@@ -232,11 +288,10 @@ LifeTest.settings = settings(
 class LifeOnDisk(Life):
     """The same lives over a database that every restart opens again."""
 
-    @initialize()
-    def begin(self) -> None:
+    def new_world(self) -> World:
         self.home = tempfile.TemporaryDirectory(prefix="penstock-life-")
         self.worlds = RocksWorlds(Path(self.home.name))
-        self.world = self.worlds.begin()
+        return self.worlds.begin()
 
     def teardown(self) -> None:
         self.worlds.close()

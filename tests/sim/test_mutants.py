@@ -61,7 +61,11 @@ MUTANTS: dict[str, Planted] = {
         "return log.first",
     ),
     "a cursor is not stored": (pop._Taking._take_level, "self.shard.touch_track(track)", "pass"),
-    "leased messages are swept away": (sweep.settled_to, "if track.spans:", "if False:"),
+    "leased messages are swept away": (
+        sweep._lowest_leased,
+        "lowest = min(lowest, track.spans[at][0])",
+        "pass",
+    ),
     "the busiest partition is always served first": (
         pop._Taking._take_level,
         "track.turn = group.turn",
@@ -180,7 +184,7 @@ MUTANTS: dict[str, Planted] = {
     ),
     "what becomes due is not listed": (
         shard.Shard.ring,
-        "list_ready(track, IN_LINE if level is None else level)",
+        "list_anew(track, now)",
         "pass",
     ),
     "what becomes due does not ring": (shard.Shard.look_at, "self.alarm.sooner(due_at)", "pass"),
@@ -266,8 +270,12 @@ MUTANTS: dict[str, Planted] = {
         "if high < end:",
         "if high < end - 1:",
     ),
-    "dead letters are swept away": (sweep.settled_to, "if track.dead:", "if False:"),
-    "scheduled messages are swept away": (sweep.settled_to, ", track.schedule.lowest()", ""),
+    "dead letters are swept away": (sweep._next_aside, ", next_dead(track, offset)", ", 1 << 62"),
+    "scheduled messages are swept away": (
+        sweep._next_aside,
+        "track.schedule.next_from(offset), ",
+        "1 << 62, ",
+    ),
     # Cancel and move.
     "a cancelled message is still in line": (
         cancel._cancel_in,
@@ -275,12 +283,12 @@ MUTANTS: dict[str, Planted] = {
         "        pass",
     ),
     "a cancelled message is cancelled for nobody to come": (
-        cancel._cancel,
+        cancel.cancel_everywhere,
         "_withdraw(shard, place, *part, now)",
         "pass",
     ),
     "a new group gets what was cancelled": (
-        pop.new_group,
+        pop.start_track,
         "_withdraw(shard, track, max(first, begin), first + count, at)",
         "pass",
     ),
@@ -338,12 +346,12 @@ MUTANTS: dict[str, Planted] = {
     # The rest of what is kept.
     "what is delivered stays in the stored schedule": (
         shard.Shard.unschedule,
-        "self._rows[_scheduled_key(track, run)] = None",
+        "self._rows[scheduled_key_of(track, run)] = None",
         "pass",
     ),
     "what is scheduled is not stored": (
         shard.Shard.schedule,
-        "self._rows[_scheduled_key(track, run)] = records.pack_scheduled(run)",
+        "self._rows[scheduled_key_of(track, run)] = records.pack_scheduled(run)",
         "pass",
     ),
     "how far a group is planned is not stored": (records.pack_cursor, "track.planned", "1 << 62"),

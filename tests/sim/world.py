@@ -1,53 +1,34 @@
 """The real core and the model side by side: every step is done by both and compared."""
 
-from collections.abc import Callable, Container, Iterator
-from operator import attrgetter
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from msgspec.structs import replace
 
-from penstock.core import commands as c, engine as engines, log as logs, merge as merges, records
-from penstock.core.agenda import NEVER
-from penstock.core.directory import META_SHARD
-from penstock.core.engine import Engine
-from penstock.core.errors import Conflict, NotFound
-from penstock.core.ids import OFFSET_BITS, parse_lease
-from penstock.core.leased import leased_runs
-from penstock.core.limits import Limits
+from penstock.core import carve, commands as c, log as logs, look, merge as merges, records
+from penstock.core.carve import Carved, Carving
+from penstock.core.errors import Conflict, Invalid, NotFound
+from penstock.core.ids import OFFSET_BITS
 from penstock.core.log import Piece
-from penstock.core.look import counts
 from penstock.core.merge import Joined, Merge
 from penstock.core.model import (
-    OUTCOMES,
     PLAIN,
     Attributes,
-    Group,
     Log,
     Partition,
     Queue,
     Segment,
-    fresh_count,
 )
-from penstock.core.numbers import number_of
-from penstock.core.schedule import NO_PAST, Schedule, Scheduled
-from penstock.core.shard import Shard
 from penstock.store.base import Store
 from penstock.store.memory import MemoryStore
 from penstock.store.rocks import RocksStore
 from tests.sim import model as m
+from tests.sim.checks import SHARDS, TENANT, Checks, load, runs_of, snapshot
 
-TENANT = "default"
-SHARDS = 4
-
-
-def load(store: Store, limits: Limits, now: int, down_ms: int = 0) -> Engine:
-    """An engine from what a store has."""
-    meta = store.claim(META_SHARD).epoch
-    claims = [engines.Taken(store.claim(number).epoch, down_ms) for number in range(SHARDS)]
-    return engines.load(limits, claims, meta, store.scan, now)
+__all__ = ["SHARDS", "World", "load", "snapshot"]
 
 
-class World:
+class World(Checks):
     """One life of a few queues."""
 
     def __init__(
@@ -57,27 +38,23 @@ class World:
 
         Answers are compared at every step, the whole state at each ``every``-th: it takes most of the time.
         """
-        self.every = every
-        self.store = store
+        super().__init__(store, every)
         self._reopen = reopen
-        self.limits = Limits()
-        self.now = 1_700_000_000_000
-        self.engine = load(store, self.limits, self.now)
-        self.model = m.Model()
-        self.steps = 0
         self.payloads = 0
         self.merging: tuple[Merge, Joined] | None = None
         """A merge that was planned and joined, and not applied yet."""
         self.merges = 0
         """Merges that were applied."""
+        self.carving: tuple[Carving, list[Carved]] | None = None
+        """A carving that was planned and joined, and not applied yet."""
+        self.carvings = 0
+        """Carvings that were applied."""
         self.shelf: list[tuple[Log, Segment]] = []
         """Segments whose bodies are, or were, in memory and in the store."""
-        self._woken: set[c.Wake] = set()
-        """What the core said of what became deliverable, and was not compared yet."""
-        self._open: dict[tuple[str, str], dict[str, list[int]]] = {}
-        """What was deliverable when that was last compared, by queue and group."""
         self._must_sync = False
         """Whether something was confirmed since the last commit that has to survive power loss."""
+        self.unread: list[c.Popped] = []
+        """Pops with something that could not be read, which the core was not told yet."""
 
     # Steps. Each is done by the core and by the model.
 
@@ -91,13 +68,21 @@ class World:
     ) -> None:
         payloads = [self._payload() for _ in range(count)]
         marked = self._is_marked(queue, partition)
-        reply = self._apply(c.Push(TENANT, queue, payloads, partition, durability, attributes))
+        command = c.Push(TENANT, queue, payloads, partition, durability, attributes)
+        if self._breaks_order(queue, attributes):
+            self._refused(command, Invalid)
+            return
+        reply = self._apply(command)
         assert isinstance(reply, c.Pushed)
         assert (reply.count, reply.durability) == (count, durability or "fsync")
         assert reply.first >> OFFSET_BITS == self._partition(queue, partition).numbers[-1][0]
         self._must_sync |= durability != "os" or not marked
         self.model.push(queue, partition, payloads, reply.first, reply.created_at, attributes, self.now)
         self._check(queue)
+
+    def _breaks_order(self, queue: str, attributes: Attributes) -> bool:
+        """Whether a queue may not have such messages."""
+        return self.model.queue(queue).ordered and bool(attributes.priority or attributes.lifo)
 
     def _payload(self) -> bytes:
         """Mostly one that no other message has; now and then nothing at all."""
@@ -106,6 +91,9 @@ class World:
 
     def push_many(self, queue: str, parts: list[tuple[str, Attributes]]) -> None:
         pushes = [(name, [b'"%s"' % name.encode()], attributes) for name, attributes in parts]
+        if any(self._breaks_order(queue, attributes) for _, attributes in parts):
+            self._refused(c.PushMany(TENANT, queue, pushes), Invalid)
+            return
         replies = self._apply(c.PushMany(TENANT, queue, pushes))
         assert isinstance(replies, list)
         for (name, payloads, attributes), reply in zip(pushes, replies, strict=True):
@@ -125,24 +113,37 @@ class World:
         owner: int = 0,
         *,
         unheard: bool = False,
+        damaged: bool = False,
     ) -> str | None:
-        """The token of the lease, if anything was popped and its consumer has heard of it."""
+        """The token of the lease, if anything was popped and its consumer has heard of it.
+
+        If it is ``damaged``, the body of the first segment that is not in memory can't be read; the bodies of
+        the queue leave memory first.
+        """
+        if damaged and (TENANT, queue) in self.engine.queues:
+            self._forget(self.engine.queues[TENANT, queue])
         pop = c.Pop(TENANT, queue, group, count, min_count, partition, lease_ms, start, 0, owner)
+        self._before_pop(queue, group)
         reply = self._apply(pop)
         assert isinstance(reply, c.Popped)
         self._trim(queue)
         self.model.group(queue, group, start)
         planned = self._planned(reply.queue, group)
         wanted = self.model.pop(queue, group, count, min_count, partition, lease_ms, self.now, planned)
-        got = list(self._taken(reply))
+        lacking = self._damaged(reply) if damaged else None
+        got = list(self._taken(reply, lacking))
         assert got == wanted, (got, wanted)
         assert reply.lease is not None or not got
         if reply.lease is not None:
             self.model.lease(reply.lease, queue, group, owner, wanted)
-        left = self.model.deliverable(queue, group, partition, self.now, planned)
         most = c.Pop(TENANT, queue, group, 1_000, 1_000, partition)
-        assert self.engine.deliverable(most) == sum(map(len, left.values()))
+        counted = self.model.counted(queue, group, partition, self.now, planned)
+        assert self.engine.deliverable(most) == counted
+        if len(got) < count:
+            self._note_look(queue, group, partition)
         self._check(queue)
+        if lacking is not None and not unheard:
+            self.unread.append(reply)
         if unheard and reply.lease is not None:
             self.engine.give_back(reply)
             self.model.give_back(reply.lease, self.now)
@@ -150,15 +151,88 @@ class World:
             return None
         return reply.lease
 
-    def _planned(self, queue: Queue, group: str) -> dict[str, int]:
-        """Up to where a group sees what is not in line, by partition."""
-        tracks = queue.groups[group].tracks
-        return {name: tracks[partition.key].planned for name, partition in queue.partitions.items()}
+    def _forget(self, queue: Queue) -> None:
+        """Have the bodies of a queue that are in the store leave memory."""
+        mine = [partition.log for partition in queue.partitions.values()]
+        for log, segment in self.shelf:
+            if log in mine:
+                logs.let_go(log, segment)
+        self.shelf = [each for each in self.shelf if each[0] not in mine]
 
-    def _taken(self, reply: c.Popped) -> Iterator[m.Taken]:
+    def _damaged(self, reply: c.Popped) -> Segment | None:
+        """A segment whose body the core has not at hand; as if it could not be read."""
+        return next((each.segment for each in reply.deliveries if not each.segment.present), None)
+
+    def _before_pop(self, queue: str, group: str) -> None:
+        """What was told before a pop looks is told for it."""
+        known, found = self.model.queues.get(queue), self.engine.queues.get((TENANT, queue))
+        if known is None or found is None or not (known.gated or known.ordered):
+            return
+        self._tick(queue)
+        self._hear()
+
+    def _note_look(self, queue: str, group: str, partition: str | None) -> None:
+        """A pop got all there was, or too little."""
+        known = self.model.queues[queue]
+        if known.paused_until <= self.now and not self.engine.queues[TENANT, queue].groups[group].unplanned:
+            names = [partition] if partition is not None else list(known.messages)
+            self._looked.update((queue, group, name) for name in names)
+            if (queue, group) in self._open and (known.gated or known.ordered):
+                left = self.model.deliverable(queue, group, partition, self.now, {})
+                self._open[queue, group].update(left)
+
+    def put_off(self) -> None:
+        """The core hears what of a pop could not be read, however late."""
+        if not self.unread:
+            return
+        reply = self.unread.pop(0)
+        name = reply.queue.name
+        assert reply.lease is not None
+        self._tick(name)
+        lacking = look.lacking(reply)
+        lease = self.model.leases.get(reply.lease)
+        if lease is not None:
+            rest = [self._rest(reply.queue, lease.group, each) for each in lacking]
+            unread = {(each.partition, each.offset + at) for each in lacking for at in range(each.count)}
+            self.model.put_off(reply.lease, unread & lease.cells, self.now)
+            if not self.model.queues[name].ordered:
+                for each, cells in zip(lacking, rest, strict=True):
+                    self.model.step_over(cells, each.expires_at)
+            self._must_sync |= bool(unread & lease.cells)
+        self.engine.put_off(reply)
+        self._check(name)
+
+    def _rest(self, queue: Queue, group: str, lacking: c.Delivery) -> list[m.Cell]:
+        """What goes the way of messages that can't be read: of their segment, what the group has met.
+
+        But for runs that reach into another segment, and what it does not see yet.
+        """
+        segment, name = lacking.segment, lacking.partition
+        track = queue.groups[group].tracks[queue.partitions[name].key]
+        known = self.model.queues[queue.name]
+        inside = range(segment.base, segment.end)
+        left = {
+            at
+            for run in runs_of(track.schedule)
+            if run.first not in inside or run.first + run.count > segment.end
+            for at in range(run.first, run.first + run.count)
+        }
+        left |= {at for at in inside if at >= track.planned and not known.messages[name][at].in_line}
+        cells = known.groups[group].cells[name]
+        met = segment.base < track.cursor
+        return [cells[at] for at in inside if at not in left and (met or cells[at].kind != m.FRESH)]
+
+    def _taken(self, reply: c.Popped, lacking: Segment | None) -> Iterator[m.Taken]:
+        """What was popped; what lacks its payload has that of the model."""
         for each in reply.deliveries:
-            self._fetch(reply.queue, each)
-            for at, payload in enumerate(each.payloads()):
+            messages = self.model.queues[reply.queue.name].messages[each.partition]
+            payloads: Iterable[bytes | memoryview] = (
+                message.payload for message in messages[each.offset : each.offset + each.count]
+            )
+            if each.segment is not lacking:
+                self._fetch(reply.queue, each)
+                payloads = each.payloads()
+            for at, payload in enumerate(payloads):
                 yield m.Taken(
                     each.partition,
                     each.offset + at,
@@ -295,9 +369,8 @@ class World:
         if lease is not None and lease.queue != queue:
             reader = None
         refused = [place for place, each in zip(places, held, strict=True) if each is None]
-        first = self.model.queues[queue].first
         cancelled = reader is not None and any(
-            at >= first[name] and reader.cells[name][at].kind == m.CANCELLED for name, at in refused
+            reader.cells[name][at].kind == m.CANCELLED for name, at in refused
         )
         if not tokens and not cancelled:
             self._refused(command)
@@ -329,35 +402,43 @@ class World:
         group: str,
         delay_ms: int | None,
         priority: int | None,
+        *,
+        only_delayed: bool = False,
     ) -> None:
         """Move messages of some queues."""
         ids = [each for queue, places in chosen.items() for each in self._ids(queue, places)]
+        command = c.Move(TENANT, ids, group, delay_ms, priority, only_delayed)
         self._tick(*chosen)
+        if priority and any(self._is_ordered_at(queue, places) for queue, places in chosen.items()):
+            self._refused(command, Invalid)
+            return
         refused: list[int] = []
         for queue, places in chosen.items():
             first = self.model.queues[queue].first
             messages = self.model.queues[queue].messages
             if group not in self.model.queues[queue].groups:
-                kept = [place for place in places if place[1] >= first[place[0]]]
-                if all(messages[partition][at].withdrawn_at for partition, at in kept):
+                kept = [messages[name][at] for name, at in places if at >= first[name]]
+                if all(each.withdrawn_at or (only_delayed and each.due_at <= self.now) for each in kept):
                     refused += self._ids(queue, places)
                     continue
                 self.model.group(queue, group, "all")
             for place in places:
-                if not self.model.move(queue, place, group, delay_ms, priority, self.now):
+                how = (delay_ms, priority, self.now)
+                if not self.model.move(queue, place, group, *how, only_delayed=only_delayed):
                     refused += self._ids(queue, [place])
-        self._change(c.Move(TENANT, ids, group, delay_ms, priority), chosen, refused)
+        self._change(command, chosen, refused)
+
+    def _is_ordered_at(self, queue: str, places: list[m.Place]) -> bool:
+        """Whether messages that are still kept are in strict order."""
+        known = self.model.queues[queue]
+        return known.ordered and any(map(known.has, places))
 
     def _change(
         self, command: c.Cancel | c.Move, chosen: dict[str, list[m.Place]], refused: list[int]
     ) -> None:
         """Have the core do what the model did to all ids but those it ``refused``."""
         if len(refused) == len(command.ids):
-            kept = any(
-                offset >= self.model.queues[queue].first[partition]
-                for queue, places in chosen.items()
-                for partition, offset in places
-            )
+            kept = any(any(map(self.model.queues[queue].has, places)) for queue, places in chosen.items())
             self._refused(command, Conflict if kept else NotFound)
             return
         reply = self._apply(command)
@@ -427,12 +508,36 @@ class World:
         self._check(queue)
 
     def configure(self, queue: str, **options: Any) -> None:
-        """Set some options of a queue."""
-        self._apply(c.Configure(TENANT, queue, **options))
+        """Set some options of a queue; its ordering only as long as it has had no messages."""
         known = self.model.queue(queue)
-        known.options = replace(known.options, **options)
+        command, before = c.Configure(TENANT, queue, **options), known.options
+        if options.get("ordering", before.ordering) != before.ordering and any(known.messages.values()):
+            self._refused(command)
+            return
+        self._apply(command)
+        known.options = replace(before, **options)
         self._must_sync = True
         self._check(queue)
+
+    def show(self, queue: str, places: list[m.Place], group: str) -> None:
+        """GETJOBSBATCH and the model agree; of what is not there nothing is shown."""
+        self._tick(queue)
+        known = self.model.queues[queue]
+        ids = self._ids(queue, places)
+        reply = self._apply(c.Show(TENANT, [*ids, max(ids) + 1_000_000], group))
+        assert isinstance(reply, c.ShownAll)
+        got: list[object] = []
+        for each in reply.deliveries:
+            self._fetch(each.queue, each)
+            (payload,) = each.payloads()
+            got.append((each.queue.name, (each.partition, each.offset), bytes(payload), each.state))
+        wanted: list[object] = []
+        for partition, at in places:
+            if known.has((partition, at)):
+                message = known.messages[partition][at]
+                state = self._state(message, queue, partition, at, group)
+                wanted.append((queue, (partition, at), message.payload, state))
+        assert got == wanted, (got, wanted)
 
     def read(self, queue: str, partition: str, offset: int, max_count: int, max_bytes: int) -> None:
         reply = self._apply(c.Read(TENANT, queue, offset, partition, max_count, max_bytes))
@@ -459,7 +564,7 @@ class World:
         self.now += ms
         self.model.advance(self.now)
         if ms % 2:
-            self.engine.tick(self.now)
+            self._tick()
 
     def _next_due_at(self) -> int:
         """When, as the model sees it, something happens by itself."""
@@ -479,7 +584,7 @@ class World:
 
     def commit(self) -> None:
         """Keep what changed, as the node does."""
-        self._woken.update(self.engine.take_woken())
+        self._hear()
         commits = self.engine.seal(self.now)
         assert self.engine.must_sync or not self._must_sync
         self._must_sync = False
@@ -493,11 +598,11 @@ class World:
         Unless it does not end ``clean``: partitions with ids that were confirmed as ``os`` go on under a
         fresh number.
         """
-        self.engine.tick(self.now)
+        self._tick()
         if clean:
             self.engine.clear_marks()
         self.commit()
-        self.merging = None
+        self.merging = self.carving = None
         self.shelf = []
         marked = {
             partition.key: list(partition.numbers)
@@ -518,6 +623,8 @@ class World:
         self.model.restart()
         self._open.clear()
         self._woken.clear()
+        self._looked.clear()
+        self.unread.clear()
 
     def _check_fresh(self, marked: dict[int, list[tuple[int, int]]], used: list[set[int]]) -> None:
         """Those that were marked, and no others, have a number that nothing ever had, from their end on."""
@@ -571,8 +678,37 @@ class World:
         self.engine.apply_merge(merge, joined)
         assert len(log.segments) in (segments, segments - len(merge.parts) + 1)
         self.merges += len(log.segments) < segments
-        self.engine.tick(self.now)
+        self._tick()
         self._check(merge.queue.name)
+
+    def plan_carving(self) -> None:
+        """Choose an island and cut out what of it is wanted, however little that saves."""
+        for queue in self.engine.queues.values():
+            to_carve = self.engine.shards[queue.shard].to_carve
+            for partition in queue.partitions.values():
+                log = partition.log
+                for segment in log.segments[: log.islands]:
+                    to_carve[partition.key, segment.base] = (queue, partition, segment)
+        before = snapshot(self.engine)
+        carving = self.engine.plan_carving()
+        assert snapshot(self.engine) == before
+        for shard in self.engine.shards:
+            shard.to_carve.clear()
+        if carving is not None:
+            self.carving = carving, carve.join(carving, [self._body(carving.queue, carving.island)])
+
+    def apply_carving(self) -> None:
+        """Put the parts of the island in its place, if it is still there."""
+        if self.carving is None:
+            return
+        carving, carved = self.carving
+        self.carving = None
+        log = carving.partition.log
+        there = logs.is_island(log, carving.island)
+        assert self.engine.apply_carving(carving, carved) == there
+        self.carvings += there
+        self._tick()
+        self._check(carving.queue.name)
 
     def let_go(self, at: int) -> None:
         """A body leaves memory, even if the log has forgotten its segment; the store has it."""
@@ -585,332 +721,3 @@ class World:
                 each for each in log.segments if each.base == segment.base and segment in before
             ]
             self.check_all()
-
-    # Checks.
-
-    def _apply(self, command: c.Command) -> c.Reply:
-        self.steps += 1
-        self.model.advance(self.now)
-        return self.engine.apply(command, self.now)
-
-    def _refused(self, command: c.Command, error: type[Exception] = Conflict) -> None:
-        """The command is refused, and changes nothing that could be seen."""
-        self.engine.tick(self.now)
-        # Where the schedule of a group is still to be made, whoever needs it makes it.
-        planning = any(
-            group.unplanned for queue in self.engine.queues.values() for group in queue.groups.values()
-        )
-        before = snapshot(self.engine)
-        try:
-            self._apply(command)
-        except error:
-            pass
-        else:
-            raise AssertionError(f"it was not refused: {command}")
-        if not planning:
-            assert snapshot(self.engine) == before
-
-    def _tick(self, *queues: str) -> None:
-        """Let both sides come to now, before something is asked of the model first."""
-        self.engine.tick(self.now)
-        self.model.advance(self.now)
-        for queue in queues:
-            self._trim(queue)
-
-    def check_all(self) -> None:
-        self.engine.tick(self.now)
-        self.model.advance(self.now)
-        for queue, known in self.model.queues.items():
-            self._trim(queue)
-            self._check_queue(queue)
-            for reader in self.engine.queues[TENANT, queue].groups.values():
-                for track in reader.tracks.values():
-                    assert runs_of(track.schedule) == list(track.schedule)
-            self._check_messages(self.engine.queues[TENANT, queue], known)
-            self._check_counts(self.engine.queues[TENANT, queue], known, None)
-        assert {lease.name for shard in self.engine.shards for lease in shard.leases.values()} == {
-            parse_lease(token)[1] for token in self.model.leases
-        }
-
-    def _check(self, name: str) -> None:
-        self._trim(name)
-        if self.steps % self.every == 0:
-            self._check_queue(name)
-
-    def _check_queue(self, name: str) -> None:
-        """Every message of every group is in exactly one place, and it is the one the model says."""
-        queue = self.engine.queues[TENANT, name]
-        shard = self.engine.shards[queue.shard]
-        known = self.model.queues[name]
-        assert list(queue.partitions) == list(known.messages)
-        assert list(queue.groups) == list(known.groups)
-        assert queue.options == known.options
-        assert queue.paused_until == known.paused_until
-        for partition in queue.partitions.values():
-            assert partition.log.end == len(known.messages[partition.name])
-            self._check_log(partition)
-            for group in queue.groups.values():
-                self._check_track(shard, known, group, partition)
-        self._woken.update(self.engine.take_woken())
-        for reader in queue.groups:
-            self._check_counts(queue, known, reader)
-            self._check_woken(queue, reader)
-        self._woken = {wake for wake in self._woken if wake[0] is not queue}
-
-    def _check_log(self, partition: Partition) -> None:
-        """Segments follow each other, none crosses a number, and what is settled is counted in whole ones."""
-        log = partition.log
-        assert log.bases == [segment.base for segment in log.segments]
-        assert [log.first, *(segment.end for segment in log.segments)] == [*log.bases, log.end]
-        assert log.size == sum(segment.size for segment in log.segments)
-        for segment in log.segments:
-            assert number_of(partition, segment.base) == number_of(partition, segment.end - 1)
-            assert sum(run.count for run in segment.runs) == segment.count
-        settled = [segment for segment in log.segments if segment.end <= partition.settled_to]
-        assert partition.settled_to == (settled[-1].end if settled else log.first)
-        assert partition.settled_bytes == sum(segment.weight for segment in settled)
-
-    def _check_messages(self, queue: Queue, known: m.Queue) -> None:
-        """The log says of every message what was pushed."""
-        for partition in queue.partitions.values():
-            log, messages = partition.log, known.messages[partition.name]
-            at = log.first
-            for segment in log.segments:
-                end, aside = 0, 0
-                while end < segment.count:
-                    start, (end, created_at, attributes) = end, segment.run_at(end)
-                    for message in messages[at : at + end - start]:
-                        assert message.created_at == created_at
-                        self._check_attributes(message, attributes)
-                        aside += not message.in_line
-                    at += end - start
-                assert segment.aside == aside
-                if segment.payloads is None:
-                    assert segment.runs[-1].attributes == attributes
-            assert log.mixed == sum(segment.mixed for segment in log.segments)
-            withdrawn = [0] * log.end
-            for first, count, when in partition.withdrawn:
-                withdrawn[first : first + count] = [when] * count
-            assert withdrawn[log.first :] == [each.withdrawn_at for each in messages[log.first :]]
-
-    def _check_attributes(self, message: m.Message, found: Attributes) -> None:
-        """What is kept counts from the time of the message, and says the same."""
-        told, late = message.attributes, message.pushed_at - message.created_at
-        assert found.delay_ms == (told.delay_ms + late if told.delay_ms else 0)
-        assert found.ttl_ms == (told.ttl_ms + late if told.ttl_ms else 0)
-        assert replace(found, delay_ms=told.delay_ms, ttl_ms=told.ttl_ms) == told
-
-    def _check_counts(self, queue: Queue, known: m.Queue, group: str | None) -> None:
-        """As many messages stand where the model says; of a group that does not exist, if it is None."""
-        kept = [
-            m.DUE if cell.kind == m.SCHEDULED and cell.due_at <= self.now else cell.kind
-            for partition in known.messages
-            for cell in self._cells(known, group, partition)[known.first[partition] :]
-        ]
-        found = counts(queue, queue.groups[group] if group is not None else None, self.now)
-        delayed = kept.count(m.SCHEDULED)
-        waiting = kept.count(m.FRESH) + kept.count(m.DUE)
-        if group is not None and queue.groups[group].unplanned:
-            # What was not looked at yet counts as waiting, even if it is not due.
-            assert found.waiting + found.delayed == waiting + delayed
-            assert found.waiting >= waiting
-        else:
-            assert (found.waiting, found.delayed) == (waiting, delayed)
-        assert (found.active, found.dead) == (kept.count(m.LEASED), kept.count(m.DEAD))
-        assert (found.completed, found.cancelled) == (kept.count(m.DONE), kept.count(m.CANCELLED))
-        assert (found.expired, found.discarded) == (kept.count(m.EXPIRED), kept.count(m.DISCARDED))
-
-    def _check_woken(self, queue: Queue, group: str) -> None:
-        """Whoever waits was told of everything that became deliverable."""
-        now_open = self.model.deliverable(queue.name, group, None, self.now, self._planned(queue, group))
-        before = self._open.get((queue.name, group), now_open)
-        for name, found in now_open.items():
-            if set(found) - set(before.get(name, ())):
-                told = ((queue, None, None), (queue, None, name), (queue, group, name))
-                assert not self._woken.isdisjoint(told), (queue.name, group, name)
-        self._open[queue.name, group] = now_open
-
-    def _cells(self, known: m.Queue, group: str | None, partition: str) -> list[m.Cell]:
-        if group is not None:
-            return known.groups[group].cells[partition]
-        found = [m.begin(message) for message in known.messages[partition]]
-        for cell, message in zip(found, known.messages[partition], strict=True):
-            if message.withdrawn_at:
-                cell.kind = m.CANCELLED
-        return found
-
-    def _trim(self, name: str) -> None:
-        """The model learns what was swept, and objects if it should not have been."""
-        if name in self.model.queues:
-            for partition in self.engine.queues[TENANT, name].partitions.values():
-                self.model.trimmed(name, partition.name, partition.log.first)
-
-    def _check_track(self, shard: Shard, known: m.Queue, group: Group, partition: Partition) -> None:
-        track, log = group.tracks[partition.key], partition.log
-        cells, messages = known.groups[group.name].cells[partition.name], known.messages[partition.name]
-        kinds = [m.DONE] * log.end
-        for offset in range(track.cursor, log.end):
-            if messages[offset].in_line:
-                kinds[offset] = m.FRESH
-        fresh = kinds.count(m.FRESH)
-        for first, count in track.skips:
-            assert first >= track.cursor
-            assert kinds[first : first + count] == [m.FRESH] * count
-            kinds[first : first + count] = [m.DONE] * count
-            fresh -= count
-        assert fresh_count(track) == fresh
-        for run in runs_of(track.schedule):
-            _put(kinds, m.SCHEDULED, run.first, run.count)
-            past = (run.level, run.due_at, run.deliveries, run.failures, run.error)
-            _compare(past, cells[run.first : run.first + run.count])
-        for letter in track.letters.values():
-            _put(kinds, m.DEAD, letter.first, letter.count)
-            past = (letter.level, letter.dead_at, letter.deliveries, letter.failures, letter.error)
-            _compare(past, cells[letter.first : letter.first + letter.count])
-        for first, count, outcome, at in track.outcomes:
-            _put(kinds, OUTCOMES[outcome], first, count)
-            assert all(cell.due_at == at for cell in cells[first : first + count])
-        for lease, leased in leased_runs(shard, track, 0, log.end):
-            assert shard.leases[lease.name] is lease
-            assert lease.due_at <= leased.expires_at
-            past = (leased.level, leased.expires_at, leased.deliveries, leased.failures, leased.error)
-            for at in range(leased.first, leased.first + leased.count):
-                if not leased.settled >> at - leased.first & 1:
-                    _put(kinds, m.LEASED, at, 1)
-                    _compare(past, cells[at : at + 1])
-                    assert parse_lease(cells[at].lease)[1] == lease.name
-        unplanned = 0
-        if track.planned < log.end:
-            for offset in range(track.planned, log.end):
-                if kinds[offset] == m.DONE and not messages[offset].in_line:
-                    kinds[offset] = m.SCHEDULED
-                    unplanned += 1
-        assert track.unplanned == unplanned
-        assert (track.planned != NEVER) == (partition.key in group.unplanned)
-        assert kinds[log.first :] == [cell.kind for cell in cells[log.first :]], (group.name, partition.name)
-        assert track.leased == kinds.count(m.LEASED)
-        assert track.schedule.messages + unplanned == kinds.count(m.SCHEDULED)
-        assert track.dead_messages == kinds.count(m.DEAD)
-        assert [row[0] for row in track.dead] == sorted(track.letters)
-        assert track.turn == known.groups[group.name].turns[partition.name]
-
-    def check_state(self, queue: str, partition: str, offset: int, group: str) -> None:
-        """GETSTATE and the model agree."""
-        message = self.model.queues[queue].messages[partition][offset]
-        command = c.State(TENANT, message.id, group)
-        self.engine.tick(self.now)
-        self._trim(queue)
-        if offset < self.model.queues[queue].first[partition]:
-            try:
-                self._apply(command)
-            except NotFound:
-                return
-            raise AssertionError("a message below the log's first offset was found")
-        reply = self._apply(command)
-        assert isinstance(reply, c.StateFound)
-        wanted = self._state(message, queue, partition, offset, group)
-        assert reply == wanted, (reply, wanted)
-
-    def _state(self, message: m.Message, queue: str, partition: str, offset: int, group: str) -> c.StateFound:
-        """Where a message stands, as the model sees it."""
-        found = c.StateFound(message.id, message.created_at, "waiting", priority=message.attributes.priority)
-        reader = self.model.queues[queue].groups.get(group)
-        cell = reader.cells[partition][offset] if reader else m.begin(message)
-        if reader is None and message.withdrawn_at:
-            found.state, found.ended_at = "cancelled", message.withdrawn_at
-            return found
-        if cell.kind in m.ENDED:
-            found.state = {m.DONE: "completed", m.DISCARDED: "dead"}.get(cell.kind, cell.kind)
-            found.ended_at = {m.DONE: None, m.EXPIRED: message.over_at}.get(cell.kind, cell.due_at)
-            return found
-        found.deliveries, found.failures, found.error = cell.deliveries, cell.failures, cell.error
-        found.priority = -(cell.level // 2)
-        if cell.kind == m.LEASED:
-            found.state = "active"
-        elif cell.kind == m.DEAD:
-            found.state, found.ended_at = "dead", cell.due_at
-        elif message.over_at <= self.now:
-            found.state, found.ended_at = "expired", message.over_at
-        elif cell.kind == m.SCHEDULED and cell.due_at > self.now:
-            found.state, found.due_at = "delayed", cell.due_at
-        return found
-
-
-def runs_of(schedule: Schedule) -> list[Scheduled]:
-    """``list(schedule)``, in a tenth of the time: this is asked at every step."""
-    found = [
-        Scheduled(due_at, first, count, level, *schedule._past.get(first, NO_PAST))
-        for level, line in schedule._lines.items()
-        for due_at, first, count in line
-    ]
-    return sorted(found, key=attrgetter("first"))
-
-
-def _put(kinds: list[str], kind: str, first: int, count: int) -> None:
-    """Say what became of messages that nothing else was said of."""
-    assert kinds[first : first + count] == [m.DONE] * count, (kind, first, count)
-    kinds[first : first + count] = [kind] * count
-
-
-def _compare(past: tuple[int, int, int, int, str], cells: list[m.Cell]) -> None:
-    for cell in cells:
-        told = (cell.level, cell.due_at, cell.deliveries, cell.failures, cell.error)
-        assert told == past, (told, past)
-
-
-def snapshot(engine: Engine, renumbered: Container[int] = ()) -> object:
-    """Everything of an engine that is stored, in a form that can be compared.
-
-    But for the last number of partitions that were ``renumbered``.
-    """
-    return {
-        name: (
-            queue.prefix,
-            queue.shard,
-            queue.options,
-            queue.groups_made,
-            queue.paused_until,
-            [_partition(partition, renumbered) for partition in queue.partitions.values()],
-            [_group(group) for group in queue.groups.values()],
-            sorted(
-                (
-                    (lease.name, lease.group.name, lease.due_at, lease.cancelled),
-                    sorted(map(_lease_run, lease.runs.values())),
-                )
-                for lease in engine.shards[queue.shard].leases.values()
-                if lease.queue is queue
-            ),
-        )
-        for name, queue in sorted(engine.queues.items())
-    }
-
-
-def _partition(partition: Partition, renumbered: Container[int]) -> object:
-    log = partition.log
-    segments = [
-        (
-            (each.base, each.count, each.size, each.created_at, each.body_name),
-            (each.spread, each.sets, each.which, each.aside),
-        )
-        for each in log.segments
-    ]
-    numbers = partition.numbers[:-1] if partition.key in renumbered else partition.numbers
-    kept = (list(partition.marks), list(partition.withdrawn), log.first, log.end, log.mixed)
-    return (partition.key, partition.name, list(numbers), kept, segments)
-
-
-def _group(group: Group) -> object:
-    tracks = {
-        key: (
-            (track.cursor, track.turn, track.planned),
-            (list(track.skips), runs_of(track.schedule), list(track.outcomes)),
-            (list(track.dead), sorted(track.letters.items())),
-            (track.leased, track.aside, track.unplanned, track.dead_messages, track.schedule.messages),
-        )
-        for key, track in group.tracks.items()
-    }
-    return (group.number, group.name, group.turn, tracks, list(group.unplanned))
-
-
-def _lease_run(run: object) -> tuple[object, ...]:
-    return tuple(getattr(run, name) for name in run.__struct_fields__)  # type: ignore[attr-defined]

@@ -1,0 +1,471 @@
+"""What is compared after a step: every message of every group, every count, and who was told of what."""
+
+from collections.abc import Container
+from operator import attrgetter
+
+from msgspec.structs import replace
+
+from penstock.core import commands as c, engine as engines
+from penstock.core.agenda import NEVER
+from penstock.core.directory import META_SHARD
+from penstock.core.engine import Engine
+from penstock.core.errors import Conflict, NotFound
+from penstock.core.ids import parse_lease
+from penstock.core.leased import leased_runs
+from penstock.core.limits import Limits
+from penstock.core.look import counts
+from penstock.core.model import (
+    OUTCOMES,
+    Attributes,
+    Group,
+    Partition,
+    Queue,
+    fresh_count,
+)
+from penstock.core.numbers import number_of
+from penstock.core.schedule import NO_PAST, Schedule, Scheduled
+from penstock.core.shard import Shard
+from penstock.store.base import Store
+from tests.sim import model as m
+
+TENANT = "default"
+SHARDS = 4
+
+
+def load(store: Store, limits: Limits, now: int, down_ms: int = 0) -> Engine:
+    """An engine from what a store has."""
+    meta = store.claim(META_SHARD).epoch
+    claims = [engines.Taken(store.claim(number).epoch, down_ms) for number in range(SHARDS)]
+    return engines.load(limits, claims, meta, store.scan, now)
+
+
+class Checks:
+    """The core and the model, and whether they agree."""
+
+    def __init__(self, store: Store, every: int) -> None:
+        self.every = every
+        self.store = store
+        self.limits = Limits()
+        self.now = 1_700_000_000_000
+        self.engine = load(store, self.limits, self.now)
+        self.model = m.Model()
+        self.steps = 0
+        self._woken: set[c.Wake] = set()
+        """What the core said of what became deliverable, and was not compared yet."""
+        self._open: dict[tuple[str, str], dict[str, list[int]]] = {}
+        """What was deliverable when that was last compared, by queue and group."""
+        self._looked: set[tuple[str, str, str]] = set()
+        """Queue, group and partition of which a pop got all there was, and that nobody was told of since."""
+
+    def _planned(self, queue: Queue, group: str) -> dict[str, int]:
+        """Up to where a group sees what is not in line, by partition."""
+        tracks = queue.groups[group].tracks
+        return {name: tracks[partition.key].planned for name, partition in queue.partitions.items()}
+
+    def _apply(self, command: c.Command) -> c.Reply:
+        self.steps += 1
+        if self._swept():
+            self._tick()
+        self.model.advance(self.now)
+        return self.engine.apply(command, self.now)
+
+    def _swept(self) -> list[str]:
+        """The queues with something to evict that are swept when the core is told the time."""
+        return [
+            name
+            for name, known in self.model.queues.items()
+            if known.options.max_wait_ms and 0 < self.engine.queues[TENANT, name].sweep_at <= self.now
+        ]
+
+    def _refused(self, command: c.Command, error: type[Exception] = Conflict) -> None:
+        """The command is refused, and changes nothing that could be seen."""
+        self._tick()
+        # Where the schedule of a group is still to be made, whoever needs it makes it.
+        planning = any(
+            group.unplanned for queue in self.engine.queues.values() for group in queue.groups.values()
+        )
+        before = snapshot(self.engine)
+        try:
+            self._apply(command)
+        except error:
+            pass
+        else:
+            raise AssertionError(f"it was not refused: {command}")
+        if not planning:
+            assert snapshot(self.engine) == before
+
+    def _tick(self, *queues: str) -> None:
+        """Let both sides come to now, before something is asked of the model first."""
+        swept = self._swept()
+        planned = {name: self._all_planned(name) for name in swept}
+        self.engine.tick(self.now)
+        self.model.advance(self.now)
+        for queue in swept:
+            self.model.sweep(queue, self.now, planned[queue])
+        for queue in {*queues, *swept}:
+            self._trim(queue)
+
+    def _all_planned(self, name: str) -> dict[str, dict[str, int]]:
+        """Up to where each group of a queue sees what is not in line, by partition."""
+        queue = self.engine.queues[TENANT, name]
+        return {group: self._planned(queue, group) for group in queue.groups}
+
+    def check_all(self) -> None:
+        self._tick()
+        for queue, known in self.model.queues.items():
+            self._trim(queue)
+            self._check_queue(queue)
+            for reader in self.engine.queues[TENANT, queue].groups.values():
+                for track in reader.tracks.values():
+                    assert runs_of(track.schedule) == list(track.schedule)
+            self._check_messages(self.engine.queues[TENANT, queue], known)
+            self._check_counts(self.engine.queues[TENANT, queue], known, None)
+        assert {lease.name for shard in self.engine.shards for lease in shard.leases.values()} == {
+            parse_lease(token)[1] for token in self.model.leases
+        }
+
+    def _check(self, name: str) -> None:
+        self._trim(name)
+        if self.steps % self.every == 0:
+            self._check_queue(name)
+
+    def _check_queue(self, name: str) -> None:
+        """Every message of every group is in exactly one place, and it is the one the model says."""
+        queue = self.engine.queues[TENANT, name]
+        shard = self.engine.shards[queue.shard]
+        known = self.model.queues[name]
+        assert list(queue.partitions) == list(known.messages)
+        assert list(queue.groups) == list(known.groups)
+        assert queue.options == known.options
+        assert queue.paused_until == known.paused_until
+        for partition in queue.partitions.values():
+            assert partition.log.end == len(known.messages[partition.name])
+            self._check_log(partition)
+            for group in queue.groups.values():
+                self._check_track(shard, known, group, partition)
+        if known.options.max_wait_ms:
+            self._check_sweep(queue, known)
+        self._hear()
+        for reader in queue.groups:
+            self._check_counts(queue, known, reader)
+            self._check_woken(queue, reader)
+        self._woken = {wake for wake in self._woken if wake[0] is not queue}
+
+    def _check_sweep(self, queue: Queue, known: m.Queue) -> None:
+        """Where something waits that a sweep may evict, one comes."""
+        planned = self._all_planned(queue.name)
+        waits = any(
+            cell.kind in m.WAITING and (at < planned[group.name][name] or known.messages[name][at].in_line)
+            for group in known.groups.values()
+            for name, cells in group.cells.items()
+            for at, cell in enumerate(cells)
+        )
+        assert queue.sweep_at or not waits
+
+    def _hear(self) -> None:
+        """Note what the core says of what became deliverable."""
+        woken = self.engine.take_woken()
+        self._woken.update(woken)
+        for queue, group, partition in woken:
+            self._looked -= {
+                each
+                for each in self._looked
+                if each[0] == queue.name and group in (None, each[1]) and partition in (None, each[2])
+            }
+
+    def _check_log(self, partition: Partition) -> None:
+        """Segments follow each other, none crosses a number, and what is settled is counted in whole ones."""
+        log = partition.log
+        assert log.bases == [segment.base for segment in log.segments]
+        islands, rest = log.segments[: log.islands], log.segments[log.islands :]
+        assert [log.first, *(segment.end for segment in rest)] == [*(each.base for each in rest), log.end]
+        edges = [edge for each in islands for edge in (each.base, each.end)]
+        assert [*edges, log.first] == sorted([*edges, log.first])
+        assert log.strays == sum(segment.count for segment in islands)
+        assert log.size == sum(segment.size for segment in log.segments)
+        for segment in log.segments:
+            assert number_of(partition, segment.base) == number_of(partition, segment.end - 1)
+            assert sum(run.count for run in segment.runs) == segment.count
+        settled = [segment for segment in rest if segment.end <= partition.settled_to]
+        assert partition.settled_to == (settled[-1].end if settled else log.first)
+        assert partition.settled_bytes == sum(segment.weight for segment in settled)
+
+    def _check_messages(self, queue: Queue, known: m.Queue) -> None:
+        """The log says of every message what was pushed."""
+        for partition in queue.partitions.values():
+            log, messages = partition.log, known.messages[partition.name]
+            for segment in log.segments:
+                at, end, aside = segment.base, 0, 0
+                while end < segment.count:
+                    start, (end, created_at, attributes) = end, segment.run_at(end)
+                    for message in messages[at : at + end - start]:
+                        assert message.created_at == created_at
+                        self._check_attributes(message, attributes)
+                        aside += not message.in_line
+                    at += end - start
+                assert segment.aside == aside
+                if segment.payloads is None:
+                    assert segment.runs[-1].attributes == attributes
+            assert log.mixed == sum(segment.mixed for segment in log.segments)
+            withdrawn = [0] * log.end
+            for first, count, when in partition.withdrawn:
+                withdrawn[first : first + count] = [when] * count
+            assert withdrawn == [each.withdrawn_at for each in messages]
+
+    def _check_attributes(self, message: m.Message, found: Attributes) -> None:
+        """What is kept counts from the time of the message, and says the same."""
+        told, late = message.attributes, message.pushed_at - message.created_at
+        assert found.delay_ms == (told.delay_ms + late if told.delay_ms else 0)
+        assert found.ttl_ms == (told.ttl_ms + late if told.ttl_ms else 0)
+        assert replace(found, delay_ms=told.delay_ms, ttl_ms=told.ttl_ms) == told
+
+    def _check_counts(self, queue: Queue, known: m.Queue, group: str | None) -> None:
+        """As many messages stand where the model says; of a group that does not exist, if it is None."""
+        kept = [
+            m.DUE if cell.kind == m.SCHEDULED and cell.due_at <= self.now else cell.kind
+            for partition in known.messages
+            for at, cell in enumerate(self._cells(known, group, partition))
+            if (at >= known.first[partition] if group is None else known.has((partition, at)))
+        ]
+        found = counts(queue, queue.groups[group] if group is not None else None, self.now)
+        delayed = kept.count(m.SCHEDULED)
+        waiting = kept.count(m.FRESH) + kept.count(m.DUE)
+        if group is not None and queue.groups[group].unplanned:
+            # What was not looked at yet counts as waiting, even if it is not due.
+            assert found.waiting + found.delayed == waiting + delayed
+            assert found.waiting >= waiting
+        else:
+            assert (found.waiting, found.delayed) == (waiting, delayed)
+        assert (found.active, found.dead) == (kept.count(m.LEASED), kept.count(m.DEAD))
+        assert (found.completed, found.cancelled) == (kept.count(m.DONE), kept.count(m.CANCELLED))
+        assert (found.expired, found.discarded) == (kept.count(m.EXPIRED), kept.count(m.DISCARDED))
+        assert found.evicted == kept.count(m.EVICTED)
+
+    def _check_woken(self, queue: Queue, group: str) -> None:
+        """Whoever waits was told of everything that became deliverable.
+
+        What a queue holds back it may tell of too early, and again only when somebody looked in vain.
+        """
+        now_open = self.model.deliverable(queue.name, group, None, self.now, self._planned(queue, group))
+        before = self._open.get((queue.name, group), now_open)
+        known = self.model.queues[queue.name]
+        for name, found in now_open.items():
+            if not set(found) - set(before.get(name, ())):
+                continue
+            if known.gated or known.ordered:
+                assert (queue.name, group, name) not in self._looked
+            else:
+                told = ((queue, None, None), (queue, None, name), (queue, group, name))
+                assert not self._woken.isdisjoint(told), (queue.name, group, name)
+        self._open[queue.name, group] = now_open
+
+    def _cells(self, known: m.Queue, group: str | None, partition: str) -> list[m.Cell]:
+        if group is not None:
+            return known.groups[group].cells[partition]
+        found = [m.begin(message) for message in known.messages[partition]]
+        for cell, message in zip(found, known.messages[partition], strict=True):
+            if message.withdrawn_at:
+                cell.kind = m.CANCELLED
+        return found
+
+    def _trim(self, name: str) -> None:
+        """The model learns what was swept, and objects if it should not have been."""
+        if name in self.model.queues:
+            for partition in self.engine.queues[TENANT, name].partitions.values():
+                known, log = self.model.queues[name], partition.log
+                islands = [(each.base, each.end) for each in log.segments[: log.islands]]
+                seen = (known.first[partition.name], known.islands.get(partition.name, []))
+                if seen != (log.first, islands):
+                    self.model.trimmed(name, partition.name, log.first, islands)
+
+    def _check_track(self, shard: Shard, known: m.Queue, group: Group, partition: Partition) -> None:
+        track, log = group.tracks[partition.key], partition.log
+        cells, messages = known.groups[group.name].cells[partition.name], known.messages[partition.name]
+        kinds = [m.DONE] * log.end
+        for offset in range(track.cursor, log.end):
+            if messages[offset].in_line:
+                kinds[offset] = m.FRESH
+        fresh = kinds.count(m.FRESH)
+        for first, count in track.skips:
+            assert first >= track.cursor
+            assert kinds[first : first + count] == [m.FRESH] * count
+            kinds[first : first + count] = [m.DONE] * count
+            fresh -= count
+        assert fresh_count(track) == fresh
+        for run in runs_of(track.schedule):
+            _put(kinds, m.SCHEDULED, run.first, run.count)
+            past = (run.level, run.due_at, run.deliveries, run.failures, run.error)
+            _compare(past, cells[run.first : run.first + run.count])
+        for letter in track.letters.values():
+            _put(kinds, m.DEAD, letter.first, letter.count)
+            past = (letter.level, letter.dead_at, letter.deliveries, letter.failures, letter.error)
+            _compare(past, cells[letter.first : letter.first + letter.count])
+        for first, count, outcome, at in track.outcomes:
+            _put(kinds, OUTCOMES[outcome], first, count)
+            assert all(cell.due_at == at for cell in cells[first : first + count])
+        for lease, leased in leased_runs(shard, track, 0, log.end):
+            assert shard.leases[lease.name] is lease
+            assert lease.due_at <= leased.expires_at
+            past = (leased.level, leased.expires_at, leased.deliveries, leased.failures, leased.error)
+            for at in range(leased.first, leased.first + leased.count):
+                if not leased.settled >> at - leased.first & 1:
+                    _put(kinds, m.LEASED, at, 1)
+                    _compare(past, cells[at : at + 1])
+                    assert parse_lease(cells[at].lease)[1] == lease.name
+        unplanned = 0
+        if track.planned < log.end:
+            for offset in range(track.planned, log.end):
+                if kinds[offset] == m.DONE and not messages[offset].in_line:
+                    kinds[offset] = m.SCHEDULED
+                    unplanned += 1
+        assert track.unplanned == unplanned
+        assert (track.planned != NEVER) == (partition.key in group.unplanned)
+        assert kinds == [cell.kind for cell in cells], (group.name, partition.name)
+        assert track.leased == kinds.count(m.LEASED)
+        assert track.schedule.messages + unplanned == kinds.count(m.SCHEDULED)
+        assert track.dead_messages == kinds.count(m.DEAD)
+        assert [row[0] for row in track.dead] == sorted(track.letters)
+        assert track.turn == known.groups[group.name].turns[partition.name]
+
+    def check_state(self, queue: str, partition: str, offset: int, group: str) -> None:
+        """GETSTATE and the model agree."""
+        message = self.model.queues[queue].messages[partition][offset]
+        command = c.State(TENANT, message.id, group)
+        self._tick(queue)
+        if not self.model.queues[queue].has((partition, offset)):
+            self._refused(command, NotFound)
+            return
+        reply = self._apply(command)
+        assert isinstance(reply, c.StateFound)
+        wanted = self._state(message, queue, partition, offset, group)
+        assert reply == wanted, (reply, wanted)
+
+    def _state(self, message: m.Message, queue: str, partition: str, offset: int, group: str) -> c.StateFound:
+        """Where a message stands, as the model sees it."""
+        found = c.StateFound(message.id, message.created_at, "waiting", priority=message.attributes.priority)
+        reader = self.model.queues[queue].groups.get(group)
+        cell = reader.cells[partition][offset] if reader else m.begin(message)
+        if reader is None and message.withdrawn_at:
+            found.state, found.ended_at = "cancelled", message.withdrawn_at
+            return found
+        if cell.kind in m.ENDED:
+            found.state = {m.DONE: "completed", m.DISCARDED: "dead"}.get(cell.kind, cell.kind)
+            found.ended_at = {m.DONE: None, m.EXPIRED: message.over_at}.get(cell.kind, cell.due_at)
+            return found
+        found.deliveries, found.failures, found.error = cell.deliveries, cell.failures, cell.error
+        found.priority = -(cell.level // 2)
+        if cell.kind == m.LEASED:
+            found.state = "active"
+        elif cell.kind == m.DEAD:
+            found.state, found.ended_at = "dead", cell.due_at
+        else:
+            self._show_waiting(found, queue, partition, offset, reader, cell)
+        return found
+
+    def _show_waiting(
+        self,
+        found: c.StateFound,
+        queue: str,
+        partition: str,
+        offset: int,
+        reader: m.Group | None,
+        cell: m.Cell,
+    ) -> None:
+        """Where a message stands that waits: for good, not yet, or too long."""
+        known = self.model.queues[queue]
+        message = known.messages[partition][offset]
+        opens_at, evicts_at = cell.due_at, m.FOREVER
+        if reader is not None:
+            planned = self._planned(self.engine.queues[TENANT, queue], reader.name)[partition]
+            opens_at = known.opens_at(partition, offset, cell)
+            if offset < planned or message.in_line:
+                evicts_at = known.evicts_at(partition, offset, cell)
+        if evicts_at <= self.now:
+            found.state, found.ended_at = "evicted", evicts_at - 1
+        elif message.over_at <= self.now:
+            found.state, found.ended_at = "expired", message.over_at
+        elif opens_at > self.now:
+            found.state, found.due_at = "delayed", opens_at
+
+
+def runs_of(schedule: Schedule) -> list[Scheduled]:
+    """``list(schedule)``, in a tenth of the time: this is asked at every step."""
+    found = [
+        Scheduled(due_at, first, count, level, *schedule._past.get(first, NO_PAST))
+        for level, line in schedule._lines.items()
+        for due_at, first, count in line
+    ]
+    return sorted(found, key=attrgetter("first"))
+
+
+def _put(kinds: list[str], kind: str, first: int, count: int) -> None:
+    """Say what became of messages that nothing else was said of."""
+    assert kinds[first : first + count] == [m.DONE] * count, (kind, first, count)
+    kinds[first : first + count] = [kind] * count
+
+
+def _compare(past: tuple[int, int, int, int, str], cells: list[m.Cell]) -> None:
+    for cell in cells:
+        told = (cell.level, cell.due_at, cell.deliveries, cell.failures, cell.error)
+        assert told == past, (told, past)
+
+
+def snapshot(engine: Engine, renumbered: Container[int] = ()) -> object:
+    """Everything of an engine that is stored, in a form that can be compared.
+
+    But for the last number of partitions that were ``renumbered``.
+    """
+    return {
+        name: (
+            queue.prefix,
+            queue.shard,
+            queue.options,
+            queue.groups_made,
+            queue.paused_until,
+            [_partition(partition, renumbered) for partition in queue.partitions.values()],
+            [_group(group) for group in queue.groups.values()],
+            sorted(
+                (
+                    (lease.name, lease.group.name, lease.due_at, lease.cancelled),
+                    sorted(map(_lease_run, lease.runs.values())),
+                )
+                for lease in engine.shards[queue.shard].leases.values()
+                if lease.queue is queue
+            ),
+        )
+        for name, queue in sorted(engine.queues.items())
+    }
+
+
+def _partition(partition: Partition, renumbered: Container[int]) -> object:
+    log = partition.log
+    segments = [
+        (
+            (each.base, each.count, each.size, each.created_at, each.body_name),
+            (each.spread, each.sets, each.which, each.aside),
+        )
+        for each in log.segments
+    ]
+    numbers = partition.numbers[:-1] if partition.key in renumbered else partition.numbers
+    kept = (list(partition.marks), list(partition.withdrawn), log.first, log.end, log.mixed)
+    islands = (log.islands, log.strays, log.size)
+    beside = (partition.progress, list(partition.successors), partition.retention, partition.emptied_at)
+    return (partition.key, partition.name, list(numbers), kept, islands, beside, segments)
+
+
+def _group(group: Group) -> object:
+    tracks = {
+        key: (
+            (track.cursor, track.turn, track.planned),
+            (list(track.skips), runs_of(track.schedule), list(track.outcomes)),
+            (list(track.dead), sorted(track.letters.items())),
+            (track.leased, track.aside, track.unplanned, track.dead_messages, track.schedule.messages),
+            list(track.ended),
+        )
+        for key, track in group.tracks.items()
+    }
+    return (group.number, group.name, group.turn, group.active_at, tracks, list(group.unplanned))
+
+
+def _lease_run(run: object) -> tuple[object, ...]:
+    return tuple(getattr(run, name) for name in run.__struct_fields__)  # type: ignore[attr-defined]
