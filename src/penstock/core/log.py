@@ -226,8 +226,11 @@ def count_aside(log: Log, first: int) -> int:
         return 0
     position = find(log, first)
     segment = log.segments[position]
-    parts = stretches(log, first, segment.end) if segment.aside else ()
-    here = sum(part.end - part.first for part in parts if not part.attributes.in_line)
+    if first == segment.base:
+        here = segment.aside
+    else:
+        parts = stretches(log, first, segment.end) if segment.aside else ()
+        here = sum(part.end - part.first for part in parts if not part.attributes.in_line)
     return here + sum(each.aside for each in log.segments[position + 1 :])
 
 
