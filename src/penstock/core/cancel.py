@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from penstock.core import log as logs, records
 from penstock.core.commands import Cancel, Discard, Move, Settle, Settled
-from penstock.core.endings import bury, cut, fresh, outside, plan, settle_as, skip, unplanned
+from penstock.core.endings import bury, cut, fresh, outside, plan, settle_as, skip, union, unplanned
 from penstock.core.errors import Busy, Conflict, Invalid, NotFound
 from penstock.core.leased import Meant, Range, meant, ranges
 from penstock.core.limits import DELAY_MS_MAX, PRIORITY_MAX, Limits, check_name, check_range
@@ -120,12 +120,12 @@ def cancel_everywhere(shard: Shard, found: Meant, now: int) -> list[Span]:
         changed += _cancel_in(shard, group.tracks[place.partition.key], found, now)
     if not groups:
         changed = list(outside(place.partition.withdrawn, first, end))
-    for low, high in _union(changed):
+    for low, high in union(changed):
         # What the log has left behind no group will read that does not exist yet.
         low = max(low, place.partition.log.first)
         for part in list(outside(place.partition.withdrawn, low, high)):
             _withdraw(shard, place, *part, now)
-    return _union(changed)
+    return union(changed)
 
 
 def _withdraw(shard: Shard, place: Place, first: int, end: int, now: int) -> None:
@@ -140,21 +140,6 @@ def _withdraw(shard: Shard, place: Place, first: int, end: int, now: int) -> Non
     withdrawn.add((first, end - first, now))
     key = records.withdrawn_key(place.queue.prefix, place.partition.key, first)
     shard.keep_row(place.queue, key, records.pack_numbers((end - first, now)))
-
-
-def _union(parts: list[Span]) -> list[Span]:
-    """Spans without overlap, in order.
-
-    >>> _union([(5, 7), (1, 3), (2, 4), (7, 8)])
-    [(1, 4), (5, 8)]
-    """
-    found: list[Span] = []
-    for low, high in sorted(parts):
-        if found and low <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], high))
-        else:
-            found.append((low, high))
-    return found
 
 
 def _cancel_in(shard: Shard, track: Track, meant: Meant, now: int) -> list[Span]:

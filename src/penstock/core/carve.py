@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import Struct
 
 from penstock.core import log as logs, records
-from penstock.core.endings import Span, dead_over, forget
+from penstock.core.endings import Span, dead_over, forget, union
 from penstock.core.leased import gaps, leased_runs
 from penstock.core.model import Partition, Queue, Run, Segment, Track
 from penstock.core.records import Packed
@@ -71,7 +71,7 @@ def wanted(
             total += found[-1][1] - found[-1][0]
             if total > most:
                 return [(low, high)], looked
-    return _joined(segment, _union(found)), looked
+    return _joined(segment, union(found)), looked
 
 
 def _joined(segment: Segment, spans: list[Span]) -> list[Span]:
@@ -97,16 +97,6 @@ def _leased(shard: Shard, track: Track, low: int, high: int) -> Iterator[Span]:
     for _, run in leased_runs(shard, track, low, high):
         for first, count in gaps(run, max(low - run.first, 0), min(high - run.first, run.count)):
             yield first, first + count
-
-
-def _union(spans: list[Span]) -> list[Span]:
-    found: list[Span] = []
-    for low, high in sorted(spans):
-        if found and low <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], high))
-        else:
-            found.append((low, high))
-    return found
 
 
 def is_worth(segment: Segment, spans: list[Span]) -> bool:

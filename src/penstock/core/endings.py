@@ -88,6 +88,21 @@ def outside(table: Table, first: int, end: int) -> Iterator[Span]:
         yield first, end
 
 
+def union(parts: list[Span]) -> list[Span]:
+    """Spans without overlap, in order.
+
+    >>> union([(5, 7), (1, 3), (2, 4), (7, 8)])
+    [(1, 4), (5, 8)]
+    """
+    found: list[Span] = []
+    for low, high in sorted(parts):
+        if found and low <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], high))
+        else:
+            found.append((low, high))
+    return found
+
+
 def fresh(track: Track, first: int, end: int) -> Iterator[Span]:
     """The parts of [first, end) that are fresh."""
     for stretch in logs.stretches(track.partition.log, max(first, track.cursor), end):
