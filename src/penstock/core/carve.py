@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import Struct
 
 from penstock.core import log as logs, records
-from penstock.core.endings import Span, dead_over, forget, union
+from penstock.core.endings import Span, dead_over, forget, trim_successors, union
 from penstock.core.leased import gaps, leased_runs
 from penstock.core.model import Partition, Queue, Run, Segment, Track
 from penstock.core.records import Packed
@@ -182,6 +182,7 @@ def apply(shard: Shard, carving: Carving, carved: list[Carved], now: int) -> boo
         return False
     for group in queue.groups.values():
         forget(shard, group.tracks[partition.key], _between(island, carving.spans), now)
+    trim_successors(shard, queue, partition)
     if queue.stored:
         prefix, key = queue.prefix, partition.key
         for part in parts:

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from penstock.core import log as logs, records
 from penstock.core.agenda import NEVER
-from penstock.core.model import DISCARDED, Dead, Track
+from penstock.core.model import DISCARDED, Dead, Partition, Queue, Track
 from penstock.core.schedule import Scheduled
 from penstock.core.shard import Shard
 from penstock.core.table import Row, Table
@@ -327,3 +327,13 @@ def _add_row(shard: Shard, track: Track, table: Table, row: Row) -> None:
 def _row_key(track: Track, table: Table, first: int) -> bytes:
     key = records.outcome_key if table is track.outcomes else records.skip_key
     return key(track.queue.prefix, track.group.number, track.partition.key, first)
+
+
+def trim_successors(shard: Shard, queue: Queue, partition: Partition) -> None:
+    """Forget what took the place of messages and is no longer kept."""
+    for first, successor in list(partition.successors):
+        if not logs.has(partition.log, successor) and not logs.has(partition.log, first):
+            partition.successors.remove(first, successor)
+            shard.keep_row(queue, records.successor_key(queue.prefix, partition.key, first), None)
+    if not partition.successors:
+        shard.updated.discard(partition.key)

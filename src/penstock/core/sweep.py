@@ -17,7 +17,7 @@ from itertools import chain, islice, takewhile
 from penstock.core import log as logs, records
 from penstock.core.agenda import NEVER
 from penstock.core.carve import is_worth, wanted
-from penstock.core.endings import forget, give_up, next_dead
+from penstock.core.endings import forget, give_up, next_dead, trim_successors
 from penstock.core.gates import evict
 from penstock.core.leased import leased_runs
 from penstock.core.limits import NOTES_MS_MAX
@@ -350,7 +350,7 @@ def _let_go(shard: Shard, queue: Queue, partition: Partition, gone: list[Segment
         shard.tell(partition.key, low, high)
     for group in queue.groups.values():
         forget(shard, group.tracks[partition.key], spans, now)
-    _trim_successors(shard, queue, partition)
+    trim_successors(shard, queue, partition)
     shard.touch_partition(queue, partition)
 
 
@@ -425,16 +425,6 @@ def _trim_withdrawn(shard: Shard, queue: Queue, partition: Partition) -> None:
             withdrawn.add((kept, rest, at))
             key = records.withdrawn_key(queue.prefix, partition.key, kept)
             shard.keep_row(queue, key, records.pack_numbers((rest, at)))
-
-
-def _trim_successors(shard: Shard, queue: Queue, partition: Partition) -> None:
-    """Forget what took the place of messages and is no longer kept."""
-    for first, successor in list(partition.successors):
-        if not logs.has(partition.log, successor) and not logs.has(partition.log, first):
-            partition.successors.remove(first, successor)
-            shard.keep_row(queue, records.successor_key(queue.prefix, partition.key, first), None)
-    if not partition.successors:
-        shard.updated.discard(partition.key)
 
 
 def _delete(shard: Shard, queue: Queue, partition: Partition, gone: list[Segment]) -> None:
