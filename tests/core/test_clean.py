@@ -325,6 +325,16 @@ def test_who_holds_what_was_discarded_hears_of_it_and_keeps_the_rest() -> None:
     assert [core.state(first + at) for at in range(3)] == ["completed", "dead", "completed"]
 
 
+def test_an_extend_by_id_tells_of_a_discard_too() -> None:
+    core = Core()
+    first = core.push(b"1", b"2")
+    lease = core.pop(2).lease
+    core.ask(c.Discard("default", [first]), c.Settled)
+    for ids, given in (([first], None), ([first, first + 1], None), ([first, first + 1], lease)):
+        assert core.ask(c.Extend("default", given, ids), c.Extended).cancelled
+    assert not core.ask(c.Extend("default", None, [first + 1]), c.Extended).cancelled
+
+
 def test_where_no_dead_letters_are_kept_a_discard_is_the_end() -> None:
     core = Core()
     core.configure(dead_letters=False, completed_retention_ms=0)

@@ -310,6 +310,26 @@ def test_a_queue_keeps_the_newest_notes_up_to_a_number(monkeypatch: pytest.Monke
     assert lines_of(core, first, 10) == [6, 7, 8, 9]
 
 
+def test_of_a_large_batch_of_results_no_more_goes_than_has_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notes, "NOTES_MAX", 20)
+    core = Core()
+    for count in (20, 5):
+        first = core.push(*[b"1"] * count)
+        core.pop(count)
+        core.ack(ids=list(range(first, first + count)), results=[b"2"] * count)
+        core.commit()
+    assert core.engine.queues["default", "q"].notes[RESULT].about.size == 25
+
+
+def test_what_was_noted_of_a_message_is_shown_up_to_a_size() -> None:
+    core = Core(Limits(read_bytes_max=25))
+    message = core.push(b"1")
+    for number in range(5):
+        core.ask(c.AddNote("default", message, LINE, b"%d" % number * 10), c.Noted)
+    (lines,) = core.ask(c.GetNotes("default", message, (LINE,)), c.NotesFound).notes
+    assert [bytes(payload) for line in lines for payload in line.payloads()] == [b"3" * 10, b"4" * 10]
+
+
 def test_a_queue_keeps_the_newest_notes_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notes, "NOTES_BYTES_MAX", 250)
     core = Core()

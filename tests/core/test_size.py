@@ -141,6 +141,13 @@ def test_a_push_that_is_refused_for_another_reason_takes_no_room() -> None:
     assert room(core) == 1
 
 
+def test_what_can_never_fit_is_refused_for_good() -> None:
+    core = Core()
+    core.configure(max_size=2)
+    with pytest.raises(Invalid, match="at most 2"):
+        core.push(b"1", b"2", b"3")
+
+
 def test_a_drain_makes_room() -> None:
     core = Core()
     core.configure(max_size=2)

@@ -8,7 +8,7 @@ from penstock.core import commands as core
 from penstock.core.errors import Damaged
 from penstock.core.model import LINE, PART, RESULT
 from penstock.server.dialects import flashq
-from tests.server.talking import CONTEXT, NOW, UUID, Fields, Talk, body_of, command_of, invalid
+from tests.server.talking import CONTEXT, NOW, UUID, Fields, Talk, body_of, command_of, invalid, refusal
 
 
 def plain(command: core.Command) -> core.Command:
@@ -75,8 +75,8 @@ def plain(command: core.Command) -> core.Command:
         ("SEEK", {"queue": "q", "group": "g", "to": 12}, core.Seek("acme", "q", "g", 12)),
         (
             "SEEK",
-            {"queue": "q", "to": "new", "partition": "p", "offset": 4},
-            core.Seek("acme", "q", "default", "new", "p", 4),
+            {"queue": "q", "partition": "p", "offset": 4},
+            core.Seek("acme", "q", "default", "all", "p", 4),
         ),
         ("DRAIN", {"queue": "q"}, core.Clean("acme", "q", ("waiting", "delayed"))),
         ("DRAIN", {"queue": "q", "group": "g"}, core.Clean("acme", "q", ("waiting", "delayed"), "g")),
@@ -279,6 +279,34 @@ def test_a_seek_tells_where_the_group_reads_on() -> None:
     assert talk.ask("SEEK", queue="q", to="new") == {"ok": True, "partitions": partitions}
     answer = talk.ask("SEEK", queue="q", partition="default", offset=1, reqId=1)
     assert answer["partitions"] == [{"partition": "default", "cursor": 1}]
+
+
+def test_a_seek_goes_to_one_place() -> None:
+    refused = refusal("SEEK", queue="q", to="new", partition="p", offset=4)
+    assert refused["details"] == {"field": "to", "accepted": "left out if an offset is given"}
+
+
+@pytest.mark.parametrize("cmd", ["GETJOBS", "CLEAN"])
+def test_states_are_refused_in_the_words_of_this_wire(cmd: str) -> None:
+    grace = {"grace": 0} if cmd == "CLEAN" else {}
+    refused = refusal(cmd, queue="q", state="dead", **grace)
+    assert refused["details"]["field"] == "state"
+    assert "failed" in refused["error"]
+    assert "dead" not in refused["error"]
+
+
+def test_a_partition_shows_what_it_keeps_otherwise_than_its_queue() -> None:
+    talk = Talk()
+    talk.ask("PUSH", queue="q", data=1)
+    own = {"retention_ms": 5, "completed_retention_ms": 6}
+    (shown,) = talk.ask("QUEUE", queue="q", partition="default", options=own)["partitions"]
+    assert shown.items() >= own.items()
+    assert "partition_retention_ms" not in shown
+    (shown,) = talk.ask("QUEUE", queue="q", partition="default", options={"retention_ms": None})["partitions"]
+    assert "retention_ms" not in shown
+    assert shown["completed_retention_ms"] == 6
+    for wrong in ({"options": {"retention_ms": None}}, {"partition": "default"}):
+        assert talk.refusal(body_of({"cmd": "QUEUE", "queue": "q", **wrong}))["code"] == "invalid"
 
 
 def test_ids_from_2_53_on_go_out_as_strings_in_every_reply() -> None:

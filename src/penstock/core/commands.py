@@ -313,7 +313,7 @@ class Configure(Struct, gc=False):
     tenant: str
     queue: str
     lease_ms: int | UnsetType = UNSET
-    completed_retention_ms: int | UnsetType = UNSET
+    completed_retention_ms: int | UnsetType | None = UNSET
     completed_retention_bytes: int | UnsetType = UNSET
     durability: str | UnsetType = UNSET
     max_attempts: int | UnsetType = UNSET
@@ -325,8 +325,8 @@ class Configure(Struct, gc=False):
     window_buffer_ms: int | UnsetType = UNSET
     max_wait_ms: int | UnsetType = UNSET
     ordering: str | UnsetType = UNSET
-    retention_ms: int | UnsetType = UNSET
-    partition_retention_ms: int | UnsetType = UNSET
+    retention_ms: int | UnsetType | None = UNSET
+    partition_retention_ms: int | UnsetType | None = UNSET
     group_idle_ms: int | UnsetType = UNSET
     max_size: int | UnsetType = UNSET
     require_lease: bool | UnsetType = UNSET

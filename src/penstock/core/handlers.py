@@ -264,7 +264,7 @@ def _move(domain: Domain, command: Move, now: int) -> Settled:
 
 
 def _update(domain: Domain, command: Update, now: int) -> Pushed:
-    check_payloads(domain.limits, [command.payload])
+    notes.check_note(domain.limits, "data", command.payload)
     shard = domain.shard_of(command.id)
     (message,) = domain.current([command.id])
     where = look.there(shard, command.tenant, message)
@@ -399,7 +399,7 @@ def _configure_partition(
     others = changes.keys() - set(Retention.__struct_fields__)
     if others:
         accepted = ", ".join(Retention.__struct_fields__)
-        raise Invalid("options", f"of a partition {accepted}; not {', '.join(sorted(others))}")
+        raise Invalid("options", f"for a partition only {accepted}; leave out {', '.join(sorted(others))}")
     partition.retention = replace(partition.retention, **changes)
     domain.shards[queue.shard].touch_partition(queue, partition)
     domain.shards[queue.shard].sync_for(queue)
@@ -435,7 +435,7 @@ def _state(domain: Domain, command: State, now: int) -> StateFound:
 
 
 def _add_note(domain: Domain, command: AddNote, now: int) -> Noted:
-    notes.check_note(domain.limits, "data", command.payload)
+    notes.check_note(domain.limits, "data" if command.kind == PART else "message", command.payload)
     shard, token = _noting(domain, command)
     (message,) = domain.current([command.id])
     if command.kind == PART:

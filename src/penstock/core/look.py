@@ -203,6 +203,7 @@ def describe(queue: Queue, now: int) -> QueueFound:
             partition.log.first,
             partition.log.end,
             partition.log.size,
+            partition.retention,
         )
         for partition in queue.partitions.values()
     ]
@@ -365,7 +366,8 @@ def notes(
     where = there(shard, tenant, message)
     queue, partition, offset = where.place.queue, where.place.partition, where.first
     first = first_offset(shard, where)
-    found = [of_message(queue, kind, partition, first) for kind in kinds]
+    most = shard.limits.read_bytes_max
+    found = [of_message(queue, kind, partition, first, most) for kind in kinds]
     segment = partition.log.segments[logs.find(partition.log, offset)]
     _, created_at, attributes = segment.run_at(offset - segment.base)
     waits = stands.state in ("waiting", "delayed")

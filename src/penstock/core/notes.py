@@ -70,8 +70,8 @@ def enter(notes: Notes, first: int, about: Sequence[tuple[int, int]]) -> None:
         mine.add((offset, serial))
 
 
-def of_message(queue: Queue, kind: int, partition: Partition, offset: int) -> list[Note]:
-    """What was noted of a message, oldest first."""
+def of_message(queue: Queue, kind: int, partition: Partition, offset: int, bytes_max: int) -> list[Note]:
+    """What was noted of a message, oldest first; the newest if it is too much for one answer."""
     notes = queue.notes.get(kind)
     table = notes.by_message.get(partition.key) if notes is not None else None
     if notes is None or table is None:
@@ -83,10 +83,14 @@ def of_message(queue: Queue, kind: int, partition: Partition, offset: int) -> li
             break
         serials.append(serial)
     found: list[Note] = []
-    for serial in serials[-SHOWN_MAX:]:
+    for serial in reversed(serials[-SHOWN_MAX:]):
         segment = log.segments[logs.find(log, serial)]
-        found.append(Note(segment, serial - segment.base, 1, segment.created_at, log))
-    return found
+        note = Note(segment, serial - segment.base, 1, segment.created_at, log)
+        bytes_max -= logs.piece_bytes(note)
+        if bytes_max < 0 and found:
+            break
+        found.append(note)
+    return found[::-1]
 
 
 # Forgetting.
@@ -98,8 +102,8 @@ def _forget_surplus(shard: Shard, queue: Queue, notes: Notes) -> None:
     surplus, size = log.end - log.first - NOTES_MAX, log.size - NOTES_BYTES_MAX
     before = log.first
     for segment in log.segments:
-        if surplus <= 0 and size <= 0:
-            break
+        if surplus < segment.count and size <= 0:
+            break  # they go in whole segments, and no more than have to
         before = segment.end
         surplus -= segment.count
         size -= segment.size

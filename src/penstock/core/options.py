@@ -14,6 +14,7 @@ from penstock.core.model import (
     Backoff,
     Queue,
     QueueOptions,
+    Retention,
 )
 from penstock.core.order import check_change
 from penstock.core.retry import ATTEMPTS_MAX, check_backoff
@@ -41,6 +42,11 @@ def check_options(limits: Limits, queue: Queue | None, command: Configure) -> di
         "max_size": (command.max_size, 0, SIZE_MAX),
     }
     changes: dict[str, object] = {}
+    for field in Retention.__struct_fields__:
+        if getattr(command, field) is None:
+            if command.partition is None:
+                raise Invalid(field, "a number; only that of a partition can be null, which is the queue's")
+            changes[field] = None
     for field, (value, low, high) in ranges.items():
         if isinstance(value, int):
             check_range(field, value, low, high)

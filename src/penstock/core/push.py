@@ -52,11 +52,15 @@ def make_room(queue: Queue | None, count: int) -> None:
     most = queue.options.max_size if queue is not None else 0
     if queue is None or not most:
         return
+    if count > most:
+        raise Invalid("messages", f"at most {most}: queue {queue.name} holds no more, see its max_size")
     if count > queue.room:
         queue.room = most - size(queue)
         if count > queue.room:
             held = most - queue.room
-            raise Busy(f"queue {queue.name} is full: it may hold {most} messages and has {held}; pop some")
+            raise Busy(
+                f"queue {queue.name} is full: it may hold {most} messages and has {held}; ack or cancel some"
+            )
     queue.room -= count
 
 

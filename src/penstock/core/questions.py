@@ -5,7 +5,7 @@ from msgspec import Struct
 from penstock.core import model
 from penstock.core.agenda import NEVER
 from penstock.core.log import Piece
-from penstock.core.model import DEFAULT, Progress, Queue, QueueOptions
+from penstock.core.model import DEFAULT, Progress, Queue, QueueOptions, Retention
 
 
 class ListDead(Struct, gc=False):
@@ -228,6 +228,8 @@ class PartitionFound(Struct, gc=False):
     first: int
     end: int
     payload_bytes: int
+    retention: Retention
+    """Where it differs from the queue's."""
 
 
 class QueueFound(Struct, gc=False):

@@ -15,13 +15,14 @@ from msgspec.structs import replace
 from penstock.core import log as logs, retry
 from penstock.core.agenda import NEVER
 from penstock.core.commands import Ack, Delivery, Extend, Extended, Nack, Settle, Settled
-from penstock.core.endings import bury, fresh, outcome_at, skip
+from penstock.core.endings import bury, dead_over, fresh, outcome_at, skip
 from penstock.core.errors import Conflict, Invalid
 from penstock.core.leased import Found, Range, find, find_all, gaps, hold_run, leased_runs, meant, stretches
 from penstock.core.limits import DELAY_MS_MAX, ERROR_CHARS_MAX, NOTES_MAX, Limits, check_name, check_range
 from penstock.core.model import (
     CANCELLED,
     DEFAULT,
+    DISCARDED,
     IN_LINE,
     REQUEUE,
     Dead,
@@ -214,15 +215,18 @@ def extend_ids(shard: Shard, token: Lease | None, ids: list[Range], command: Ext
 
 
 def _is_cancelled(shard: Shard, tenant: str, token: Lease | None, name: str, message: int) -> bool:
-    """Whether a message that is not leased was cancelled for a group, that of a lease if one is given."""
+    """Whether a message that is not leased was cancelled for a group, or is dead: nobody shall work on it."""
     found = meant(shard, tenant, Range(message, 1))
     if found is not None and token is not None and token.queue is not found.place.queue:
         return False
     group = found.place.queue.groups.get(name) if found is not None else None
     if found is None or group is None:
         return False
-    ended = outcome_at(group.tracks[found.place.partition.key], found.first)
-    return ended is not None and ended[0] == CANCELLED
+    track = group.tracks[found.place.partition.key]
+    ended = outcome_at(track, found.first)
+    if ended is not None:
+        return ended[0] in (CANCELLED, DISCARDED)
+    return bool(dead_over(track, found.first, found.first + 1))
 
 
 def expire(shard: Shard, now: int) -> None:

@@ -1,10 +1,12 @@
 """What every command of the wire has in common."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
 
 from penstock.core import commands as core, ids
+from penstock.core.errors import Invalid
 from penstock.server.dialects.flashq.replies import Id, RequestId
 
 WAIT_MS = 60_000
@@ -14,6 +16,13 @@ WAIT_MS = 60_000
 STATES = {"dead": "failed", "parked": "waiting-children"}
 """flashQ's words for states, where it has another; ours for the rest."""
 OUR_STATES = {theirs: ours for ours, theirs in STATES.items()}
+
+
+def our_state(given: str, accepted: Sequence[str]) -> str:
+    """Our word for a state, of those that are accepted in the words of this wire."""
+    if given not in accepted:
+        raise Invalid("state", f"one of {', '.join(accepted)}")
+    return OUR_STATES.get(given, given)
 
 
 class Context(Struct, frozen=True, gc=False):

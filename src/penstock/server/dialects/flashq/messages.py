@@ -9,7 +9,7 @@ from penstock.core import commands as core, ids
 from penstock.core.errors import Invalid, NotFound
 from penstock.core.model import DEFAULT
 from penstock.server.dialects.flashq import replies
-from penstock.server.dialects.flashq.base import OUR_STATES, STATES, Context, Request, addresses
+from penstock.server.dialects.flashq.base import STATES, Context, Request, addresses, our_state
 from penstock.server.dialects.flashq.replies import Id, array, shown, shown_all
 
 
@@ -214,6 +214,20 @@ class GetJob(Request, tag="GETJOB", gc=False, kw_only=True):
         return replies.OkShown(ok=True, job=job, state=job.state, reqId=self.reqId)
 
 
+BROWSED = (
+    "waiting",
+    "delayed",
+    "active",
+    "completed",
+    "failed",
+    "expired",
+    "cancelled",
+    "evicted",
+    "discarded",
+)
+"""States that jobs can be asked for by."""
+
+
 class BrowseJobs(Request, tag="GETJOBS", gc=False, kw_only=True):
     queue: str
     state: str | None = None
@@ -222,7 +236,7 @@ class BrowseJobs(Request, tag="GETJOBS", gc=False, kw_only=True):
     group: str = DEFAULT
 
     def command(self, context: Context) -> core.Command:
-        state = OUR_STATES.get(self.state, self.state) if self.state is not None else None
+        state = our_state(self.state, BROWSED) if self.state is not None else None
         return core.Browse(context.tenant, self.queue, state, self.group, self.limit, self.offset)
 
     def reply(self, reply: core.ShownAll, context: Context) -> Struct:

@@ -4,9 +4,10 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from penstock.core import commands as core
+from penstock.core.errors import Invalid
 from penstock.core.model import DEFAULT
 from penstock.server.dialects.flashq import replies
-from penstock.server.dialects.flashq.base import OUR_STATES, Context, Request
+from penstock.server.dialects.flashq.base import Context, Request, our_state
 from penstock.server.dialects.flashq.pushes import AnyBackoff, backoff_of, shown_backoff
 from penstock.server.dialects.flashq.replies import RequestId
 
@@ -84,12 +85,14 @@ class Count(Request, tag="COUNT", gc=False, kw_only=True):
 class Seek(Request, tag="SEEK", gc=False, kw_only=True):
     queue: str
     group: str = DEFAULT
-    to: int | str = "all"
+    to: int | str | UnsetType = UNSET
     partition: str | None = None
     offset: int | None = None
 
     def command(self, context: Context) -> core.Command:
-        where = (self.to, self.partition, self.offset)
+        if self.to is not UNSET and self.offset is not None:
+            raise Invalid("to", "left out if an offset is given")
+        where = ("all" if self.to is UNSET else self.to, self.partition, self.offset)
         return core.Seek(context.tenant, self.queue, self.group, *where)
 
     def reply(self, reply: core.Sought, context: Context) -> Struct:
@@ -116,7 +119,7 @@ class Clean(Request, tag="CLEAN", gc=False, kw_only=True):
     group: str = DEFAULT
 
     def command(self, context: Context) -> core.Command:
-        states = (OUR_STATES.get(self.state, self.state),)
+        states = (our_state(self.state, ("waiting", "delayed", "failed", "completed")),)
         return core.Clean(context.tenant, self.queue, states, self.group, self.grace, self.limit)
 
     def reply(self, reply: core.Cleaned, context: Context) -> Struct:
@@ -162,7 +165,7 @@ class Offsets(Request, tag="OFFSETS", gc=False, kw_only=True):
 
 class OptionsIn(Struct, forbid_unknown_fields=True, gc=False):
     lease_ms: int | UnsetType = UNSET
-    completed_retention_ms: int | UnsetType = UNSET
+    completed_retention_ms: int | UnsetType | None = UNSET
     completed_retention_bytes: int | UnsetType = UNSET
     durability: str | UnsetType = UNSET
     max_attempts: int | UnsetType = UNSET
@@ -174,8 +177,8 @@ class OptionsIn(Struct, forbid_unknown_fields=True, gc=False):
     window_buffer_ms: int | UnsetType = UNSET
     max_wait_ms: int | UnsetType = UNSET
     ordering: str | UnsetType = UNSET
-    retention_ms: int | UnsetType = UNSET
-    partition_retention_ms: int | UnsetType = UNSET
+    retention_ms: int | UnsetType | None = UNSET
+    partition_retention_ms: int | UnsetType | None = UNSET
     group_idle_ms: int | UnsetType = UNSET
     max_size: int | UnsetType = UNSET
     require_lease: bool | UnsetType = UNSET
@@ -189,6 +192,8 @@ class Queue(Request, tag="QUEUE", gc=False, kw_only=True):
     def command(self, context: Context) -> core.Command:
         given = self.options
         if given is None:
+            if self.partition is not None:
+                raise Invalid("options", "given along with a partition")
             return core.Describe(context.tenant, self.queue)
         return core.Configure(
             context.tenant,
@@ -221,13 +226,21 @@ class Queue(Request, tag="QUEUE", gc=False, kw_only=True):
             queue=reply.queue,
             options=options,
             paused=reply.paused.paused,
-            partitions=[
-                {"partition": each.name, "first": each.first, "end": each.end, "bytes": each.payload_bytes}
-                for each in reply.partitions
-            ],
+            partitions=list(map(_partition, reply.partitions)),
             groups=[{"group": each.name, **_counts(each.counts)} for each in reply.groups],
             reqId=self.reqId,
         )
+
+
+def _partition(found: core.PartitionFound) -> dict[str, object]:
+    own = msgspec.structs.asdict(found.retention)
+    return {
+        "partition": found.name,
+        "first": found.first,
+        "end": found.end,
+        "bytes": found.payload_bytes,
+        **{name: value for name, value in own.items() if value is not None},
+    }
 
 
 def _counts(counts: core.Counts) -> dict[str, int]:
