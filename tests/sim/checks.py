@@ -1,6 +1,7 @@
 """What is compared after a step: every message of every group, every count, and who was told of what."""
 
 from collections.abc import Container
+from functools import partial
 from operator import attrgetter
 
 from msgspec.structs import replace
@@ -8,6 +9,7 @@ from msgspec.structs import replace
 from penstock.core import commands as c, engine as engines
 from penstock.core.agenda import NEVER
 from penstock.core.directory import META_SHARD
+from penstock.core.endings import outcome_at
 from penstock.core.engine import Engine
 from penstock.core.errors import Conflict, NotFound
 from penstock.core.ids import parse_lease
@@ -18,6 +20,7 @@ from penstock.core.model import (
     OUTCOMES,
     Attributes,
     Group,
+    Notes,
     Partition,
     Queue,
     fresh_count,
@@ -27,6 +30,7 @@ from penstock.core.schedule import NO_PAST, Schedule, Scheduled
 from penstock.core.shard import Shard
 from penstock.store.base import Store
 from tests.sim import model as m
+from tests.sim.outcomes import Model
 
 TENANT = "default"
 SHARDS = 4
@@ -48,7 +52,7 @@ class Checks:
         self.limits = Limits()
         self.now = 1_700_000_000_000
         self.engine = load(store, self.limits, self.now)
-        self.model = m.Model()
+        self.model = Model()
         self.steps = 0
         self._woken: set[c.Wake] = set()
         """What the core said of what became deliverable, and was not compared yet."""
@@ -70,12 +74,8 @@ class Checks:
         return self.engine.apply(command, self.now)
 
     def _swept(self) -> list[str]:
-        """The queues with something to evict that are swept when the core is told the time."""
-        return [
-            name
-            for name, known in self.model.queues.items()
-            if known.options.max_wait_ms and 0 < self.engine.queues[TENANT, name].sweep_at <= self.now
-        ]
+        """The queues that are swept when the core is told the time."""
+        return [name for (_, name), queue in self.engine.queues.items() if 0 < queue.sweep_at <= self.now]
 
     def _refused(self, command: c.Command, error: type[Exception] = Conflict) -> None:
         """The command is refused, and changes nothing that could be seen."""
@@ -101,9 +101,38 @@ class Checks:
         self.engine.tick(self.now)
         self.model.advance(self.now)
         for queue in swept:
-            self.model.sweep(queue, self.now, planned[queue])
+            if self.model.queues[queue].options.max_wait_ms:
+                self.model.sweep(queue, self.now, planned[queue])
         for queue in {*queues, *swept}:
             self._trim(queue)
+        for queue in swept:
+            self._check_swept(self.engine.queues[TENANT, queue], self.model.queues[queue])
+
+    def _check_swept(self, queue: Queue, known: m.Queue) -> None:
+        """A sweep has left nothing behind that could have gone."""
+        options = known.options
+        for name, partition in queue.partitions.items():
+            log = partition.log
+            sealed = [each for each in log.segments[log.islands :] if each.payloads is None]
+            if not sealed:
+                kept = log.islands or log.segments
+                empty_ms = options.partition_retention_ms if name != "default" else 0
+                since = partition.emptied_at or self.now
+                assert kept or not empty_ms or self.now - since < empty_ms
+                continue
+            cells = {group.name: group.cells[name] for group in known.groups.values()}
+            leased = any(cell.kind == m.LEASED for each in cells.values() for cell in each)
+            if leased or not known.groups:
+                continue
+            assert not 0 < options.retention_ms < self.now - sealed[0].last_at
+            if not options.completed_retention_ms and not options.retention_ms:
+                holding = [group.name for group in known.holding(self.now)]
+                waits = any(
+                    cell.kind == m.FRESH or queue.groups[group].unplanned
+                    for group in holding
+                    for cell in cells[group]
+                )
+                assert waits, (queue.name, name)
 
     def _all_planned(self, name: str) -> dict[str, dict[str, int]]:
         """Up to where each group of a queue sees what is not in line, by partition."""
@@ -143,12 +172,15 @@ class Checks:
             self._check_log(partition)
             for group in queue.groups.values():
                 self._check_track(shard, known, group, partition)
+        for reader in queue.groups.values():
+            assert reader.active_at == known.groups[reader.name].active_at
+            assert reader.turn == known.groups[reader.name].turn
         if known.options.max_wait_ms:
             self._check_sweep(queue, known)
         self._hear()
-        for reader in queue.groups:
-            self._check_counts(queue, known, reader)
-            self._check_woken(queue, reader)
+        for name_ in queue.groups:
+            self._check_counts(queue, known, name_)
+            self._check_woken(queue, name_)
         self._woken = {wake for wake in self._woken if wake[0] is not queue}
 
     def _check_sweep(self, queue: Queue, known: m.Queue) -> None:
@@ -211,6 +243,10 @@ class Checks:
             for first, count, when in partition.withdrawn:
                 withdrawn[first : first + count] = [when] * count
             assert withdrawn == [each.withdrawn_at for each in messages]
+            successors = {(partition.name, first): at for first, at in partition.successors}
+            assert successors == {
+                place: at for place, at in known.successors.items() if place[0] == partition.name
+            }
 
     def _check_attributes(self, message: m.Message, found: Attributes) -> None:
         """What is kept counts from the time of the message, and says the same."""
@@ -270,13 +306,29 @@ class Checks:
 
     def _trim(self, name: str) -> None:
         """The model learns what was swept, and objects if it should not have been."""
-        if name in self.model.queues:
-            for partition in self.engine.queues[TENANT, name].partitions.values():
+        if name in self.model.queues and (TENANT, name) in self.engine.queues:
+            queue = self.engine.queues[TENANT, name]
+            for gone in self.model.queues[name].messages.keys() - queue.partitions.keys():
+                self.model.removed(name, gone)
+            for partition in queue.partitions.values():
+                if partition.name not in self.model.queues[name].messages:
+                    continue
                 known, log = self.model.queues[name], partition.log
                 islands = [(each.base, each.end) for each in log.segments[: log.islands]]
                 seen = (known.first[partition.name], known.islands.get(partition.name, []))
                 if seen != (log.first, islands):
-                    self.model.trimmed(name, partition.name, log.first, islands)
+                    traced = partial(self._leaves_a_trace, partition, name)
+                    self.model.trimmed(name, partition.name, log.first, islands, traced)
+
+    def _is_scheduled(self, partition: Partition, queue: str, group: str, offset: int) -> bool:
+        """Whether the core has a message in the schedule of a group."""
+        track = self.engine.queues[TENANT, queue].groups[group].tracks[partition.key]
+        return track.schedule.find(offset) is not None
+
+    def _leaves_a_trace(self, partition: Partition, queue: str, group: str, offset: int) -> bool:
+        """The same, or whether it noted what became of it."""
+        track = self.engine.queues[TENANT, queue].groups[group].tracks[partition.key]
+        return track.schedule.find(offset) is not None or outcome_at(track, offset) is not None
 
     def _check_track(self, shard: Shard, known: m.Queue, group: Group, partition: Partition) -> None:
         track, log = group.tracks[partition.key], partition.log
@@ -329,9 +381,10 @@ class Checks:
 
     def check_state(self, queue: str, partition: str, offset: int, group: str) -> None:
         """GETSTATE and the model agree."""
-        message = self.model.queues[queue].messages[partition][offset]
-        command = c.State(TENANT, message.id, group)
+        command = c.State(TENANT, self.model.queues[queue].messages[partition][offset].id, group)
         self._tick(queue)
+        _, offset = self.model.queues[queue].current((partition, offset))
+        message = self.model.queues[queue].messages[partition][offset]
         if not self.model.queues[queue].has((partition, offset)):
             self._refused(command, NotFound)
             return
@@ -342,7 +395,7 @@ class Checks:
 
     def _state(self, message: m.Message, queue: str, partition: str, offset: int, group: str) -> c.StateFound:
         """Where a message stands, as the model sees it."""
-        found = c.StateFound(message.id, message.created_at, "waiting", priority=message.attributes.priority)
+        found = c.StateFound(*message.shown, "waiting", priority=message.attributes.priority)
         reader = self.model.queues[queue].groups.get(group)
         cell = reader.cells[partition][offset] if reader else m.begin(message)
         if reader is None and message.withdrawn_at:
@@ -424,6 +477,7 @@ def snapshot(engine: Engine, renumbered: Container[int] = ()) -> object:
             queue.paused_until,
             [_partition(partition, renumbered) for partition in queue.partitions.values()],
             [_group(group) for group in queue.groups.values()],
+            {kind: _notes(notes) for kind, notes in queue.notes.items() if notes.about},
             sorted(
                 (
                     (lease.name, lease.group.name, lease.due_at, lease.cancelled),
@@ -453,6 +507,12 @@ def _partition(partition: Partition, renumbered: Container[int]) -> object:
     return (partition.key, partition.name, list(numbers), kept, islands, beside, segments)
 
 
+def _notes(notes: Notes) -> object:
+    log = notes.log
+    segments = [(each.base, each.count, each.size, each.created_at, each.body_name) for each in log.segments]
+    return (list(notes.about), log.first, log.end, segments)
+
+
 def _group(group: Group) -> object:
     tracks = {
         key: (
@@ -464,7 +524,7 @@ def _group(group: Group) -> object:
         )
         for key, track in group.tracks.items()
     }
-    return (group.number, group.name, group.turn, group.active_at, tracks, list(group.unplanned))
+    return (group.number, group.name, group.active_at, tracks, sorted(group.unplanned))
 
 
 def _lease_run(run: object) -> tuple[object, ...]:

@@ -8,10 +8,10 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from penstock.core.model import PLAIN, Attributes, Backoff
+from penstock.core.model import LINE, PART, PLAIN, Attributes, Backoff
 from penstock.store.memory import MemoryStore
 from tests.sim.model import SCHEDULED, WAITING, Group, Place, Queue
-from tests.sim.world import World
+from tests.sim.world import STATES, World
 
 T = TypeVar("T")
 
@@ -36,6 +36,15 @@ STRICT: list[dict[str, int]] = [
     *GATES[-2:],
 ]
 """The same of ``strict``, which is ordered by partition."""
+LIMITS: dict[str, list[object]] = {
+    "retention_ms": [0, 0, 0, 0, 20_000, 60_000],
+    "partition_retention_ms": [0, 0, 5_000, 30_000],
+    "group_idle_ms": [604_800_000, 0, 20_000],
+    "max_size": [0, 0, 0, 8, 30],
+    "require_lease": [False, False, False, True],
+}
+"""What a queue keeps at most, and for whom."""
+CLEANED = ["waiting", "delayed", "dead", "completed"]
 PARTITIONS = ["default", "x", "y"]
 GROUPS = ["default", "audit", "late"]
 PRIORITIES = [-1, 1, 2]
@@ -81,13 +90,14 @@ class Driver:
         self.world.check_all()
 
     def step(self) -> None:
+        self.world.catch_up()
         chosen = self.random.random()
         for weight, action in (
-            (0.17, self.push),
+            (0.155, self.push),
             (0.02, self.push_many),
-            (0.18, self.pop),
-            (0.11, self.settle_lease),
-            (0.07, self.settle_ids),
+            (0.16, self.pop),
+            (0.09, self.settle_lease),
+            (0.06, self.settle_ids),
             (0.03, self.extend),
             (0.03, self.cancel),
             (0.04, self.move),
@@ -100,9 +110,17 @@ class Driver:
             (0.01, self.world.put_off),
             (0.01, self.list_dead),
             (0.09, self.wait),
-            (0.07, self.world.commit),
+            (0.05, self.world.commit),
             (0.03, self.merge),
             (0.01, self.carve),
+            (0.02, self.update),
+            (0.005, self.discard),
+            (0.01, self.clean),
+            (0.01, self.seek),
+            (0.01, self.browse),
+            (0.02, self.note),
+            (0.008, self.check_notes),
+            (0.002, self.obliterate),
             (0.02, self.let_go),
         ):
             if chosen < weight:
@@ -175,12 +193,19 @@ class Driver:
 
     def begin(self) -> World:
         """A world whose queues, but for one, do not keep for long what is settled."""
-        world, pick = self._begin(), self.random
-        for queue, kept in zip(QUEUES, [15_000, 0, 60_000, 3_600_000, 0, 15_000], strict=True):
-            world.configure(queue, completed_retention_ms=kept, lease_ms=pick.choice([100, 30_000]))
-        world.configure("gated", **pick.choice(GATES))
-        world.configure("strict", ordering="partition", **pick.choice(STRICT))
+        world = self._begin()
+        for queue in QUEUES:
+            self.make(world, queue)
         return world
+
+    def make(self, world: World, queue: str) -> None:
+        """Make a queue with its options."""
+        pick, kept = self.random, [15_000, 0, 60_000, 3_600_000, 0, 15_000][QUEUES.index(queue)]
+        world.configure(queue, completed_retention_ms=kept, lease_ms=pick.choice([100, 30_000]))
+        if queue == "gated":
+            world.configure(queue, **pick.choice(GATES))
+        elif queue == "strict":
+            world.configure(queue, ordering="partition", **pick.choice(STRICT))
 
     def push_many(self) -> None:
         partitions = self.random.choices(PARTITIONS, k=self.random.randint(1, 4))
@@ -252,7 +277,10 @@ class Driver:
             pick.choice([None, None, *GROUPS]),
             pick.choice([0, 1, 2]),
             self.delay(),
+            with_results=pick.random() < 0.4,
         )
+        for place in chosen[-2:]:
+            self.world.check_notes(queue, place)
 
     def some_of(self, token: str) -> list[Place]:
         """Some of what a live lease holds; now and then all it holds of a partition."""
@@ -270,7 +298,9 @@ class Driver:
             (partition, offset)
             for partition, messages in known.messages.items()
             for offset in range(len(messages))
-            if offset >= known.first[partition] - below or known.has((partition, offset))
+            if offset >= known.first[partition] - below
+            or known.has((partition, offset))
+            or (partition, offset) in known.successors
         ]
         if not found:
             return []
@@ -375,7 +405,9 @@ class Driver:
         some = pick.sample(sorted(options), pick.randint(1, len(options)))
         chosen = {name: pick.choice(options[name]) for name in some}
         queue = self.queue()
-        if queue in ("gated", "strict") and pick.random() < 0.2:
+        if pick.random() < 0.3:
+            chosen = {name: pick.choice(values) for name, values in LIMITS.items()}
+        elif queue in ("gated", "strict") and pick.random() < 0.2:
             none = dict.fromkeys(["delayed_processing_ms", "window_buffer_ms", "max_wait_ms"], 0)
             chosen = {**none, **pick.choice([*GATES, *STRICT])}
         elif pick.random() < 0.05:
@@ -406,6 +438,81 @@ class Driver:
         if places:
             self.world.show(queue, places, self.random.choice([self.group(queue), *GROUPS]))
 
+    def waiting(self, queue: str) -> list[Place]:
+        """Some of what waits in a queue, in any group, and what took the place of another."""
+        pick, known = self.random, self.world.model.queues.get(queue, Queue())
+        groups = list(known.groups.values())
+        found = [
+            (partition, at)
+            for partition, messages in known.messages.items()
+            for at in range(len(messages))
+            if all(group.cells[partition][at].kind in WAITING for group in groups)
+        ]
+        return pick.sample(found, min(len(found), 1)) or list(known.successors)[:1]
+
+    def update(self) -> None:
+        """Update a message, rather one that can be or was."""
+        queue = self.queue()
+        known = self.world.model.queues.get(queue, Queue())
+        choices = [self.waiting(queue), self.waiting(queue), list(known.successors), self.places(queue)]
+        found = self.random.choice(choices)
+        if found:
+            self.world.update(queue, self.random.choice(found))
+
+    def discard(self) -> None:
+        chosen = self.chosen()
+        if chosen:
+            self.world.move(chosen, self.group(next(iter(chosen))), None, None, discard=True)
+
+    def clean(self) -> None:
+        pick, queue = self.random, self.queue()
+        if queue in self.world.model.queues:
+            states = tuple(pick.sample(CLEANED, pick.choice([1, 1, 2, 4])))
+            how = (pick.choice([0, 10, 5_000]), pick.choice([None, 1, 3, 10]))
+            self.world.clean(queue, self.group(queue), states, *how)
+
+    def seek(self) -> None:
+        pick, queue = self.random, self.queue()
+        known = self.world.model.queues.get(queue)
+        if known is not None:
+            partition = pick.choice([None, *PARTITIONS])
+            offset = None
+            if partition in known.messages and pick.random() < 0.5:
+                offset = pick.randint(known.first[partition], len(known.messages[partition]) + 1)
+            self.world.seek(queue, self.group(queue), self.start(), partition, offset)
+
+    def browse(self) -> None:
+        pick, queue = self.random, self.queue()
+        if queue in self.world.model.queues:
+            group = pick.choice([self.group(queue), self.group(queue), *GROUPS])
+            how = (pick.choice([1, 5, 1_000]), pick.choice([0, 0, 1, 7]))
+            for state in pick.sample([None, *STATES], 3):
+                self.world.browse(queue, state, group, *how)
+
+    def note(self) -> None:
+        """Note something, rather of what is delivered."""
+        pick, model = self.random, self.world.model
+        token = pick.choice(list(model.leases)) if model.leases else None
+        queue = model.leases[token].queue if token is not None else self.queue()
+        places = self.some_of(token) if token is not None and pick.random() < 0.7 else self.places(queue)
+        if places:
+            kind = pick.choice([LINE, PART, None])
+            place = pick.choice(places)
+            self.world.note(queue, place, kind, pick.choice([None, None, token]))
+            self.world.check_notes(queue, place)
+
+    def check_notes(self) -> None:
+        queue = self.queue()
+        known = self.world.model.queues.get(queue, Queue())
+        for place in [*self.places(queue)[:2], *list(known.noted)[-3:]]:
+            self.world.check_notes(queue, place)
+
+    def obliterate(self) -> None:
+        queue = self.queue()
+        if queue in self.world.model.queues:
+            self.world.obliterate(queue)
+            self.make(self.world, queue)
+
     def merge(self) -> None:
         if self.world.merging is None:
             self.world.plan_merge(self.random.randint(2, 4))
@@ -425,7 +532,8 @@ class Driver:
         self.world.let_go(self.random.choice([self.random.randrange(1_000), *gone[-3:]]))
 
     def wait(self) -> None:
-        self.world.wait(self.random.choice([0, 1, 1, 2, 5, 7, 30, 40, 999, 11_000]))
+        long = 70_000 if self.random.random() < 0.2 else 11_000
+        self.world.wait(self.random.choice([0, 1, 1, 2, 5, 7, 30, 40, 999, long]))
 
 
 def main() -> None:

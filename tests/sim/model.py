@@ -23,6 +23,8 @@ DUE = "due"
 """What a scheduled message is called that may be delivered."""
 FOREVER = 1 << 62
 DAMAGED = "the message is damaged"
+ACTIVE_MS = 60_000
+"""How exactly it is known when a group last popped."""
 
 Place = tuple[str, int]
 """Partition and offset."""
@@ -38,6 +40,11 @@ class Message:
     attributes: Attributes
     withdrawn_at: int = 0
     """When it was cancelled for groups that do not exist yet; 0 if it was not."""
+
+    @property
+    def shown(self) -> tuple[int, int]:
+        """Id and time as which it is shown: those of the first, if it took the place of another."""
+        return self.attributes.origin or (self.id, self.created_at)
 
     @cached_property
     def in_line(self) -> bool:
@@ -97,6 +104,17 @@ class Group:
     """By partition; the i-th cell is that of offset i."""
     turns: dict[str, int] = field(default_factory=dict)
     turn: int = 0
+    active_at: int = 0
+    """When it last popped, to a minute."""
+
+
+@dataclass
+class Noted:
+    """What is kept beside a message."""
+
+    notes: dict[int, list[bytes]] = field(default_factory=dict)
+    """By kind, oldest first."""
+    progress: tuple[int, str, int] | None = None
 
 
 @dataclass
@@ -110,6 +128,43 @@ class Queue:
     """Offsets [low, high) below that, which are kept for the sake of what is scheduled or dead there."""
     groups: dict[str, Group] = field(default_factory=dict)
     paused_until: int = 0
+    successors: dict[Place, int] = field(default_factory=dict)
+    """Offset of what took the place of a message, by the first's."""
+    noted: dict[Place, Noted] = field(default_factory=dict)
+    """By the first's place."""
+    emptied: dict[str, int] = field(default_factory=dict)
+    """Since when a partition has had nothing, at least."""
+
+    def current(self, place: Place) -> Place:
+        """What has taken the place of a message; itself if nothing has."""
+        return place[0], self.successors.get(place, place[1])
+
+    def firsts(self, place: Place) -> Place:
+        """The first of what a message took the place of; itself if it did not."""
+        messages = self.messages[place[0]]
+        first, _ = messages[place[1]].shown
+        return place[0], next(at for at, message in enumerate(messages) if message.id == first)
+
+    def size(self) -> int:
+        """Messages that wait, are delayed or active, in the group that has most of them."""
+        if not self.groups:
+            kept = ((name, each[self.first[name] :]) for name, each in self.messages.items())
+            return sum(not message.withdrawn_at for _, each in kept for message in each)
+        return max(
+            sum(cell.kind in (*WAITING, LEASED) for cells in group.cells.values() for cell in cells)
+            for group in self.groups.values()
+        )
+
+    def holding(self, now: int) -> list[Group]:
+        """The groups that keep messages from going: all that popped not long ago, all if none did."""
+        idle_ms = self.options.group_idle_ms
+        groups = list(self.groups.values())
+        found = [
+            each
+            for each in groups
+            if not idle_ms or each.name == "default" or now - each.active_at < idle_ms + ACTIVE_MS
+        ]
+        return found or groups
 
     def has(self, place: Place) -> bool:
         """Whether a message is still kept."""
@@ -125,6 +180,10 @@ class Queue:
     def gated(self) -> bool:
         """Whether it holds messages back."""
         return self.options.delayed_processing_ms > 0 or self.options.window_buffer_ms > 0
+
+    def retention_ms(self, partition: str) -> int:
+        """How long messages of a partition are kept at most; 0 is for ever."""
+        return self.options.retention_ms
 
     def opens_at(self, partition: str, at: int, cell: Cell) -> int:
         """From when on a message that waits may be delivered, as far as it goes by itself."""
@@ -151,8 +210,8 @@ class Taken:
     priority: int
 
 
-class Model:
-    """All queues of one tenant."""
+class Basics:
+    """All queues of one tenant: push, pop, and what becomes of a delivery."""
 
     def __init__(self) -> None:
         self.queues: dict[str, Queue] = {}
@@ -161,6 +220,7 @@ class Model:
         """Tokens that are live no more."""
         self.emptied: set[str] = set()
         """Those of them whose last message was cancelled, as long as the process lives."""
+        self.now = 0
         self.ids: set[int] = set()
         """Every id that was ever given out."""
 
@@ -169,6 +229,7 @@ class Model:
 
     def advance(self, now: int) -> None:
         """Leased messages whose time is up come back, each at its own instant, and pauses end."""
+        self.now = now
         for token, lease in list(self.leases.items()):
             requeue = self.queues[lease.queue].options.on_lease_expiry == "requeue"
             while lease.cells:
@@ -196,6 +257,7 @@ class Model:
         known = self.queue(queue)
         messages = known.messages.setdefault(partition, [])
         known.first.setdefault(partition, 0)
+        known.emptied.pop(partition, None)
         assert (messages[-1].created_at if messages else 0) <= created_at <= now
         ids = range(first_id, first_id + len(payloads))
         assert self.ids.isdisjoint(ids), "an id was given out twice"
@@ -210,15 +272,13 @@ class Model:
         """The group; a new one begins where ``start`` says."""
         known = self.queue(queue)
         if name not in known.groups:
-            group = known.groups[name] = Group(name)
+            group = known.groups[name] = Group(name, active_at=self.now)
             for partition, messages in known.messages.items():
                 group.turns[partition] = 0
-                group.cells[partition] = [begin(message) for message in messages]
-                for at, (message, cell) in enumerate(zip(messages, group.cells[partition], strict=True)):
-                    if not self._begins(known, partition, at, start):
-                        cell.kind = DONE
-                    elif message.withdrawn_at:
-                        cell.end(CANCELLED, message.withdrawn_at)
+                group.cells[partition] = [Cell(DONE) for _ in messages]
+                for at, message in enumerate(messages):
+                    if self._begins(known, partition, at, start):
+                        group.cells[partition][at] = begin_now(message)
         return known.groups[name]
 
     def _begins(self, queue: Queue, partition: str, at: int, start: int | str) -> bool:
@@ -282,6 +342,8 @@ class Model:
         """What a pop takes, in order. What it takes is not marked yet, what it finds over is."""
         known = self.queues[queue]
         reader = known.groups[group]
+        if now - reader.active_at >= ACTIVE_MS:
+            reader.active_at = now
         left = self.deliverable(queue, group, partition, now, planned)
         taken: list[Taken] = []
         if min_count > 1 and self.counted(queue, group, partition, now, planned) < min_count:
@@ -315,8 +377,7 @@ class Model:
                         name,
                         at,
                         message.payload,
-                        message.id,
-                        message.created_at,
+                        *message.shown,
                         cell.deliveries + 1,
                         cell.failures,
                         now + lasts,
@@ -487,111 +548,14 @@ class Model:
             del self.leases[token]
             self.ended.append(token)
 
-    # Cancel, move, dead letters.
-
-    def cancel(self, queue: str, place: Place, group: str | None, now: int) -> bool:
-        """Cancel a message in a group, or in all and those to come; whether that changed anything."""
-        known = self.queues[queue]
-        partition, offset = place
-        if not known.has(place):
-            return False
-        message = known.messages[partition][offset]
-        if group is not None:
-            return group in known.groups and self._cancel(known.groups[group], place, now)
-        changed = [self._cancel(each, place, now) for each in known.groups.values()]
-        done = any(changed) if changed else not message.withdrawn_at
-        if done and not message.withdrawn_at and offset >= known.first[partition]:
-            message.withdrawn_at = now
-        return done
-
-    def _cancel(self, group: Group, place: Place, now: int) -> bool:
-        cell = group.cells[place[0]][place[1]]
-        if cell.kind not in (FRESH, SCHEDULED, LEASED):
-            return False
-        if cell.kind == LEASED:
-            self.leases[cell.lease].cancelled = True
-            self._leave(cell.lease, [place])
-            if cell.lease not in self.leases:
-                self.emptied.add(cell.lease)
-        cell.end(CANCELLED, now)
-        return True
-
-    def move(
-        self,
-        queue: str,
-        place: Place,
-        group: str,
-        delay_ms: int | None,
-        priority: int | None,
-        now: int,
-        *,
-        only_delayed: bool = False,
-    ) -> bool:
-        """Give a message another time or priority in a group that exists; whether it could be."""
-        cell = self.queues[queue].groups[group].cells[place[0]][place[1]]
-        if cell.kind not in (FRESH, SCHEDULED, LEASED) or not self.queues[queue].has(place):
-            return False
-        if only_delayed and not (cell.kind == SCHEDULED and cell.due_at > now):
-            return False
-        if cell.kind == LEASED:
-            if delay_ms is None:
-                return False
-            self._leave(cell.lease, [place])
-            cell.deliveries -= 1
-        if delay_ms is not None:
-            cell.schedule(now + delay_ms)
-        elif cell.kind == FRESH:
-            cell.schedule(now)
-        if priority is not None:
-            cell.level = -2 * priority + cell.level % 2
-        return True
-
-    def dead(self, queue: str, group: str) -> list[Place]:
-        """The dead letters of a group, by partition and offset."""
-        known = self.queues[queue]
-        return [
-            (partition, at)
-            for partition in (known.messages if group in known.groups else ())
-            for at, cell in enumerate(known.groups[group].cells[partition])
-            if cell.kind == DEAD
-        ]
-
-    def requeue(self, queue: str, place: Place, group: str, now: int) -> None:
-        """A dead letter is delivered again as if for the first time."""
-        cell = self.queues[queue].groups[group].cells[place[0]][place[1]]
-        cell.schedule(now)
-        cell.deliveries, cell.failures, cell.error = 0, 0, ""
-
-    def purge(self, queue: str, place: Place, group: str, now: int) -> None:
-        self.queues[queue].groups[group].cells[place[0]][place[1]].end(DISCARDED, now)
-
-    # What goes, and what is forgotten.
-
-    def trimmed(self, queue: str, partition: str, first: int, islands: list[tuple[int, int]]) -> None:
-        """The log begins at ``first``, and below it only ``islands`` are kept: what may go, is gone."""
-        known = self.queues[queue]
-        old = known.first[partition]
-        kept = {at for low, high in islands for at in range(low, high)}
-        before = {at for low, high in known.islands.get(partition, ()) for at in range(low, high)}
-        before.update(range(old, first))
-        assert kept <= before, "what is gone does not come back"
-        for offset in before:
-            assert known.groups, "nobody has read the queue, so nothing may go"
-            known.messages[partition][offset].withdrawn_at = 0
-            for group in known.groups.values():
-                cell = group.cells[partition][offset]
-                told = (queue, partition, offset, group.name, cell.kind)
-                assert cell.kind != FRESH, told
-                if offset not in kept:
-                    assert cell.kind in ENDED, told
-                    cell.kind = DONE
-        known.first[partition], known.islands[partition] = first, islands
-
     def restart(self) -> None:
         """The process forgets whose leases were whose, and which of those that ended were cancelled."""
         self.emptied.clear()
         for lease in self.leases.values():
             lease.owner = 0
+        for queue in self.queues.values():
+            for group in queue.groups.values():
+                group.turn = max(group.turns.values(), default=0)
 
 
 def begin(message: Message) -> Cell:
@@ -599,6 +563,11 @@ def begin(message: Message) -> Cell:
     if message.in_line:
         return Cell(FRESH)
     return Cell(SCHEDULED, message.level, message.due_at)
+
+
+def begin_now(message: Message) -> Cell:
+    """The same in a group that begins now."""
+    return Cell(CANCELLED, due_at=message.withdrawn_at) if message.withdrawn_at else begin(message)
 
 
 def _line(cells: list[Cell], level: int, found: list[int]) -> list[int]:

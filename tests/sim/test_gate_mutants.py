@@ -8,11 +8,11 @@ import pytest
 from penstock.core import cancel, gates, look, options, order, pop, push, settle, sweep
 from penstock.core.shard import Shard
 from tests.sim.drive import QUEUES, Driver
-from tests.sim.model import WAITING
+from tests.sim.model import SCHEDULED, WAITING
 from tests.sim.test_drive import PLANS
 from tests.sim.test_mutants import CAUGHT, STEPS, Planted, planted
 
-SEEDS = 4
+SEEDS = 24
 """As many as any of them needs, and few enough to see that they catch nothing else."""
 
 MUTANTS: dict[str, Planted] = {
@@ -220,6 +220,7 @@ class Held(Driver):
         return self.random.choices(QUEUES, [1, 1, 0, 0, 6, 6])[0]
 
     def step(self) -> None:
+        self.world.catch_up()
         chosen = self.random.random()
         if chosen < 0.04:
             self.cancel_newest()
@@ -227,6 +228,12 @@ class Held(Driver):
             self.ack_partition()
         elif chosen < 0.11:
             self.wait_for_a_window()
+        elif chosen < 0.12:
+            self.wait_for_a_sweep()
+        elif chosen < 0.14:
+            self.wait_for_an_eviction()
+        elif chosen < 0.17:
+            self.lose_a_body()
         else:
             super().step()
 
@@ -250,6 +257,31 @@ class Held(Driver):
             self.world.wait(min(coming) - self.random.choice([0, 1]))
             self.world.pop("gated", self.group("gated"), 100)
 
+    def wait_for_a_sweep(self) -> None:
+        """Something waits for longer than it takes until a sweep comes."""
+        self.world.push("gated", "default", 1)
+        self.world.wait(10_001)
+        self.world.check_all()
+
+    def wait_for_an_eviction(self) -> None:
+        """A pop comes at the last instant at which something that came back may be delivered."""
+        known, now = self.world.model.queues["gated"], self.world.now
+        most = known.options.max_wait_ms
+        cells = [each for group in known.groups.values() for cells in group.cells.values() for each in cells]
+        ends = [cell.due_at + most - now for cell in cells if cell.kind == SCHEDULED]
+        coming = [ms for ms in ends if ms > 0]
+        if most and coming:
+            self.world.wait(min(coming))
+            self.world.pop("gated", self.group("gated"), 100)
+
+    def lose_a_body(self) -> None:
+        """Something is delivered that can't be read, with more of its segment behind it."""
+        queue = self.random.choice(["a", "a", "gated", "strict"])
+        self.world.push(queue, "default", 5)
+        self.world.commit()
+        self.world.pop(queue, self.group(queue), self.random.choice([1, 2, 8]), damaged=True)
+        self.world.put_off()
+
     def ack_partition(self) -> None:
         """A pop looks at partitions that are leased; then all that a lease holds of one of them is acked."""
         strict = [lease for lease in self.world.model.leases.values() if lease.queue == "strict"]
@@ -266,14 +298,14 @@ class Held(Driver):
             self.world.pop("strict", self.group("strict"), self.nearly_all("strict", "default"))
 
 
-def live(monkeypatch: pytest.MonkeyPatch) -> None:
-    for seed, plans in zip(range(SEEDS), cycle([500, PLANS]), strict=False):
+def live(monkeypatch: pytest.MonkeyPatch, seeds: int = SEEDS) -> None:
+    for seed, plans in zip(range(seeds), cycle([500, PLANS]), strict=False):
         monkeypatch.setattr(pop, "PLANS_MAX", plans)
         Held(seed).run(STEPS)
 
 
 def test_without_a_bug_nothing_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    live(monkeypatch)
+    live(monkeypatch, 6)
 
 
 @pytest.mark.parametrize("name", MUTANTS)

@@ -10,12 +10,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from msgspec.structs import replace
 
 from penstock.core import carve
-from penstock.core.model import PLAIN, Attributes, Backoff
+from penstock.core.model import LINE, PART, PLAIN, Attributes, Backoff
 from penstock.store.memory import MemoryStore
+from tests.sim.drive import CLEANED
 from tests.sim.model import Place
 from tests.sim.rocks import RocksWorlds
 from tests.sim.test_drive import WORTH
-from tests.sim.world import World
+from tests.sim.world import STATES, World
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -180,6 +181,75 @@ class Life(RuleBasedStateMachine):
         self.world.check_state(name, *chosen[0], group)
         self.world.show(name, chosen, group)
 
+    @precondition(lambda self: self.has_messages())
+    @rule(data=st.data())
+    def update(self, data: st.DataObject) -> None:
+        name, chosen = self.places(data)
+        self.world.update(name, chosen[0])
+
+    @precondition(lambda self: self.has_messages())
+    @rule(group=groups, data=st.data())
+    def discard(self, group: str, data: st.DataObject) -> None:
+        self.world.move(dict([self.places(data)]), group, None, None, discard=True)
+
+    @precondition(lambda self: self.has_messages())
+    @rule(
+        group=groups,
+        states=st.sets(st.sampled_from(CLEANED), min_size=1),
+        grace_ms=st.sampled_from([0, 3]),
+        count=st.none() | st.integers(1, 5),
+        data=st.data(),
+    )
+    def clean(
+        self, group: str, states: set[str], grace_ms: int, count: int | None, data: st.DataObject
+    ) -> None:
+        self.world.clean(self.places(data)[0], group, tuple(sorted(states)), grace_ms, count)
+
+    @precondition(lambda self: self.has_messages())
+    @rule(group=groups, start=st.sampled_from(["all", "new"]) | st.integers(0, 100), data=st.data())
+    def seek(self, group: str, start: str | int, data: st.DataObject) -> None:
+        name, chosen = self.places(data)
+        begin = self.world.now - start if isinstance(start, int) else start
+        where = data.draw(st.sampled_from([(None, None), (chosen[0][0], None), chosen[0]]))
+        self.world.seek(name, group, begin, *where)
+
+    @precondition(lambda self: self.has_messages())
+    @rule(
+        state=st.none() | st.sampled_from(STATES), group=groups, skip=st.sampled_from([0, 1]), data=st.data()
+    )
+    def browse(self, state: str | None, group: str, skip: int, data: st.DataObject) -> None:
+        self.world.browse(self.places(data)[0], state, group, 100, skip)
+
+    @precondition(lambda self: self.has_messages())
+    @rule(kind=st.sampled_from([LINE, PART, None]), data=st.data())
+    def note(self, kind: int | None, data: st.DataObject) -> None:
+        name, chosen = self.places(data)
+        self.world.note(name, chosen[0], kind, self.held(name, data))
+        self.world.check_notes(name, chosen[-1])
+
+    @precondition(lambda self: self.has_messages())
+    @rule(data=st.data())
+    def ack_with_results(self, data: st.DataObject) -> None:
+        name, chosen = self.places(data)
+        self.world.settle_ids("ack", name, chosen, self.held(name, data), None, 0, with_results=True)
+        self.world.check_notes(name, chosen[0])
+
+    @precondition(lambda self: self.has_messages())
+    @rule(data=st.data())
+    def obliterate(self, data: st.DataObject) -> None:
+        self.world.obliterate(self.places(data)[0])
+
+    @rule(
+        queue=queues,
+        retention_ms=st.sampled_from([0, 0, 20_000]),
+        partition_retention_ms=st.sampled_from([0, 10_000]),
+        group_idle_ms=st.sampled_from([0, 1]),
+        max_size=st.sampled_from([0, 0, 10]),
+        require_lease=st.booleans(),
+    )
+    def configure_limits(self, queue: str, **options: object) -> None:
+        self.world.configure(queue, **options)
+
     @rule(queue=queues, ms=st.none() | st.sampled_from([1, 30]))
     def pause(self, queue: str, ms: int | None) -> None:
         self.world.pause(queue, ms)
@@ -252,11 +322,13 @@ class Life(RuleBasedStateMachine):
         self.world.check_all()
 
     def has_messages(self) -> bool:
-        return any(queue.messages for queue in self.world.model.queues.values())
+        return any(any(queue.messages.values()) for queue in self.world.model.queues.values())
 
     def places(self, data: st.DataObject) -> tuple[str, list[Place]]:
         """Some messages of a queue."""
-        known = {name: queue for name, queue in self.world.model.queues.items() if queue.messages}
+        known = {
+            name: queue for name, queue in self.world.model.queues.items() if any(queue.messages.values())
+        }
         name = data.draw(st.sampled_from(sorted(known)))
         found = [
             (partition, offset)
