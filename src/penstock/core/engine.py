@@ -25,6 +25,7 @@ from penstock.core.domain import Domain, new_queue
 from penstock.core.errors import Damaged
 from penstock.core.handlers import HANDLERS
 from penstock.core.ids import parse_lease
+from penstock.core.leased import there
 from penstock.core.limits import Limits
 from penstock.core.load import load_queue
 from penstock.core.merge import Joined, Merge
@@ -173,7 +174,7 @@ class Engine(Domain):
         """Have ``take_over`` name a message when something happens that may be its end."""
         shard = self.shard_of(message)
         (current,) = self.current([message])
-        where = look.there(shard, tenant, current)
+        where = there(shard, tenant, current)
         key = where.place.partition.key
         shard.watched.setdefault(key, set()).add(where.first)
         return shard.number, key, where.first

@@ -68,7 +68,7 @@ from penstock.core.commands import (
 from penstock.core.domain import Domain
 from penstock.core.errors import Conflict, Invalid
 from penstock.core.ids import OFFSET_BITS, parse_lease
-from penstock.core.leased import Found, Meant, Range, find_all, first_offset, meant
+from penstock.core.leased import Found, Meant, Range, find_all, first_offset, meant, there
 from penstock.core.limits import check_name, check_range
 from penstock.core.model import DEFAULT, PART, RESULT, Attributes, Lease, Queue, Retention
 from penstock.core.numbers import numbers_needed
@@ -267,7 +267,7 @@ def _update(domain: Domain, command: Update, now: int) -> Pushed:
     notes.check_note(domain.limits, "data", command.payload)
     shard = domain.shard_of(command.id)
     (message,) = domain.current([command.id])
-    where = look.there(shard, command.tenant, message)
+    where = there(shard, command.tenant, message)
     check_update(shard, where, now)
     durability = reached(where.place.queue, None, domain.reach)
     return update(shard, where, message, command.payload, durability, now)
@@ -395,7 +395,7 @@ def _configure_partition(
 ) -> QueueFound:
     """Set how long one partition keeps what."""
     queue = domain.known(command.tenant, command.queue)
-    partition = seek.partition_of(queue, name)
+    partition = look.partition_of(queue, name)
     others = changes.keys() - set(Retention.__struct_fields__)
     if others:
         accepted = ", ".join(Retention.__struct_fields__)
@@ -441,7 +441,7 @@ def _add_note(domain: Domain, command: AddNote, now: int) -> Noted:
     if command.kind == PART:
         where = notes.leased_now(shard, command.tenant, message, token, command.owner)
     else:
-        where = look.there(shard, command.tenant, message)
+        where = there(shard, command.tenant, message)
     about = [(where.place.partition.key, first_offset(shard, where))]
     notes.add(shard, where.place.queue, command.kind, about, [command.payload], now)
     return Noted(command.id)

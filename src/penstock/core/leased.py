@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from penstock.core import log as logs
 from penstock.core.commands import Settle
+from penstock.core.errors import NotFound
 from penstock.core.ids import OFFSET_BITS, OFFSET_MASK
 from penstock.core.model import DEFAULT, Group, Lease, LeaseRun, Track
 from penstock.core.numbers import end_of
@@ -110,6 +111,14 @@ def meant(shard: Shard, tenant: str, wanted: Range) -> Meant | None:
 def offset_of(shard: Shard, message: int) -> int:
     """The offset that an id once led to."""
     return shard.places[message >> OFFSET_BITS].first + (message & OFFSET_MASK)
+
+
+def there(shard: Shard, tenant: str, message: int) -> Meant:
+    """Where a message is, if it is kept."""
+    where = meant(shard, tenant, Range(message, 1))
+    if where is None:
+        raise NotFound("there is no such message, or it is no longer kept")
+    return where
 
 
 def first_offset(shard: Shard, where: Meant) -> int:

@@ -39,7 +39,7 @@ from penstock.core.commands import (
 from penstock.core.endings import dead_over, fresh, outcome_at, outside
 from penstock.core.errors import Invalid, NotFound
 from penstock.core.ids import OFFSET_BITS, OFFSET_MASK, address
-from penstock.core.leased import Meant, Range, first_offset, leased_runs, meant
+from penstock.core.leased import first_offset, leased_runs, there
 from penstock.core.limits import Limits, check_name, check_range
 from penstock.core.model import (
     CANCELLED,
@@ -73,12 +73,11 @@ READ_BYTES = 1_048_576
 
 def read(limits: Limits, queue: Queue, command: Read) -> Log:
     """Messages by offset, up to a count and a size, at least one if there is one."""
-    check_name("partition", command.partition)
     most = min(READ_COUNT, limits.batch_max) if command.max_count is None else command.max_count
     left = min(READ_BYTES, limits.read_bytes_max) if command.max_bytes is None else command.max_bytes
     check_range("max_count", most, 1, limits.batch_max)
     check_range("max_bytes", left, 1, limits.read_bytes_max)
-    partition = _partition(queue, command.partition)
+    partition = partition_of(queue, command.partition)
     log = partition.log
     if not 0 <= command.offset <= log.end:
         raise Invalid("offset", f"between 0 and {log.end}, the end of the log")
@@ -321,14 +320,6 @@ def _letters(track: Track, run: Dead, first: int, count: int) -> Iterator[DeadLe
         )
 
 
-def there(shard: Shard, tenant: str, message: int) -> Meant:
-    """Where a message is, if it is kept."""
-    where = meant(shard, tenant, Range(message, 1))
-    if where is None:
-        raise NotFound("there is no such message, or it is no longer kept")
-    return where
-
-
 def state(shard: Shard, command: State, now: int) -> StateFound:
     """Where a message stands in a group; a group that does not exist has everything waiting."""
     check_name("group", command.group)
@@ -457,7 +448,9 @@ def _out_of_line(shard: Shard, track: Track, offset: int) -> Scheduled | LeaseRu
     return next(iter(dead_over(track, offset, offset + 1)), None)
 
 
-def _partition(queue: Queue, name: str) -> Partition:
+def partition_of(queue: Queue, name: str) -> Partition:
+    """The partition of that name, if the queue has it."""
+    check_name("partition", name)
     partition = queue.partitions.get(name)
     if partition is None:
         raise NotFound(f"queue {queue.name} has no partition {name}")

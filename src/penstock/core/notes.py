@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from penstock.core import log as logs, records
 from penstock.core.commands import Note, Settle
-from penstock.core.errors import Conflict, Invalid, NotFound
-from penstock.core.leased import Meant, Range, find, first_offset, meant
+from penstock.core.errors import Conflict, Invalid
+from penstock.core.leased import Meant, Range, find, first_offset, there
 from penstock.core.limits import (
     ERROR_CHARS_MAX,
     NOTES_BYTES_MAX,
@@ -168,9 +168,7 @@ def forget(shard: Shard, queue: Queue, notes: Notes, before: int) -> None:
 
 def leased_now(shard: Shard, tenant: str, message: int, token: Lease | None, owner: int) -> Meant:
     """Where a message is that the work queue has delivered, by that lease if one is given."""
-    where = meant(shard, tenant, Range(message, 1))
-    if where is None:
-        raise NotFound("there is no such message, or it is no longer kept")
+    where = there(shard, tenant, message)
     command = Settle(tenant, ids=[message], group=DEFAULT, owner=owner)
     if not any(find(shard, command, token, Range(message, 1))):
         raise Conflict(f"it is {NOT_LEASED}")

@@ -13,7 +13,8 @@ from penstock.core.endings import clear_from, keep_anew
 from penstock.core.errors import Invalid, NotFound
 from penstock.core.leased import gaps, leased_runs
 from penstock.core.limits import check_name
-from penstock.core.model import Group, Partition, Queue, Track
+from penstock.core.look import partition_of
+from penstock.core.model import Group, Queue, Track
 from penstock.core.pop import begin_of, check_start, start_track
 from penstock.core.schedule import Schedule, Scheduled
 from penstock.core.settle import abandon
@@ -37,14 +38,6 @@ def check(queue: Queue, command: Seek, now: int) -> Group:
     elif command.partition is not None:
         partition_of(queue, command.partition)
     return group
-
-
-def partition_of(queue: Queue, name: str) -> Partition:
-    check_name("partition", name)
-    partition = queue.partitions.get(name)
-    if partition is None:
-        raise NotFound(f"queue {queue.name} has no partition {name}")
-    return partition
 
 
 def seek(shard: Shard, queue: Queue, group: Group, command: Seek, now: int) -> Sought:
