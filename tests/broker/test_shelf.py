@@ -5,6 +5,7 @@ import random
 import pytest
 
 from penstock.core import records
+from penstock.core.bodies import pack_body
 from penstock.core.commands import Ack, Log, Popped, Read, Settled
 from penstock.core.errors import Damaged, PenstockError
 from penstock.core.model import DEFAULT
@@ -170,8 +171,8 @@ WRONG: list[bytes | Damaged] = [
     Damaged("Corruption: block checksum mismatch"),
     b"",
     b"short",
-    records.pack_body([b"ab"], [2]),
-    records.pack_body([b"", b"a"], [0, 1]),
+    pack_body([b"ab"], [2]),
+    pack_body([b"", b"a"], [0, 1]),
     b"\1\0\0\0\1\0\0\0a",
 ]
 

@@ -6,6 +6,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from penstock.core import commands as c, log as logs, look, records
+from penstock.core.bodies import is_whole
 from penstock.core.carve import Carved, Carving
 from penstock.core.errors import Busy, Conflict, Invalid, NotFound, PenstockError
 from penstock.core.ids import OFFSET_BITS
@@ -272,7 +273,7 @@ class Steps(Checks):
             return segment.body
         (body,) = self.store.bodies([records.body_key(queue.prefix, segment.body_name)])
         assert isinstance(body, bytes), body
-        assert records.is_whole(body, segment.count, segment.size)
+        assert is_whole(body, segment.count, segment.size)
         return body
 
     def _partition(self, queue: str, partition: str) -> Partition:

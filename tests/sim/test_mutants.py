@@ -27,6 +27,7 @@ from penstock.core import (
     sweep,
 )
 from penstock.core.agenda import Agenda
+from penstock.core.bodies import body_slices
 from penstock.core.errors import PenstockError
 from penstock.core.schedule import Schedule
 from tests.sim import test_schedule
@@ -87,7 +88,7 @@ MUTANTS: dict[str, Planted] = {
         "False and",
     ),
     "an extended lease may get shorter": (settle._prolong, "max(run.expires_at, expires_at)", "expires_at"),
-    "a body's last payload is cut short": (records.body_slices, "data + ends[-1]", "data + ends[-1] - 1"),
+    "a body's last payload is cut short": (body_slices, "data + ends[-1]", "data + ends[-1] - 1"),
     "a new group does not hold what it has not read": (
         sweep._mark,
         "marks[-1].offset > settled",

@@ -21,6 +21,7 @@ from typing import NamedTuple
 from rocksdict import Cache
 
 from penstock.core import commands as c, engine as engines, records
+from penstock.core.bodies import body_slices, is_whole
 from penstock.core.directory import META_SHARD
 from penstock.core.engine import Engine
 from penstock.core.errors import Damaged
@@ -161,15 +162,11 @@ def _log(store: RocksStore, queue: Queue, partition: Partition, told: list[str])
     yield f"{partition.numbers} {partition.log.first} {partition.marks}"
     keys = [records.body_key(queue.prefix, segment.body_name) for segment in partition.log.segments]
     for segment, body in zip(partition.log.segments, store.bodies(keys), strict=True):
-        if (
-            isinstance(body, Damaged)
-            or body is None
-            or not records.is_whole(body, segment.count, segment.size)
-        ):
+        if isinstance(body, Damaged) or body is None or not is_whole(body, segment.count, segment.size):
             told.append(f"body of {queue.tenant}/{queue.name}")
             yield from [None] * segment.count
         else:
-            for payload in records.body_slices(body, segment.count, 0, segment.count):
+            for payload in body_slices(body, segment.count, 0, segment.count):
                 yield f"{segment.created_at} {payload.hex()}"
 
 

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from penstock.core import commands as c, engine as engines, merge as merges, records
+from penstock.core.bodies import body_slices, is_whole
 from penstock.core.directory import META_SHARD
 from penstock.core.engine import Engine
 from penstock.core.ids import OFFSET_BITS
@@ -333,8 +334,8 @@ class Core:
         names.update(keys)
         for segment, body in zip(log.segments, self.store.bodies(keys), strict=True):
             assert isinstance(body, bytes), f"a segment without its body: {body}"
-            assert records.is_whole(body, segment.count, segment.size)
-            for at, payload in enumerate(records.body_slices(body, segment.count, 0, segment.count)):
+            assert is_whole(body, segment.count, segment.size)
+            for at, payload in enumerate(body_slices(body, segment.count, 0, segment.count)):
                 offset = segment.base + at
                 number, base = [each for each in partition.numbers if each[1] <= offset][-1]
                 found[number << OFFSET_BITS | offset - base] = payload

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from penstock.broker.committer import Bodies, Committer
 from penstock.core import log as logs, look, records
+from penstock.core.bodies import is_whole
 from penstock.core.commands import DeadFound, Log, NotesFound, Popped, Reply, ShownAll
 from penstock.core.errors import Damaged, PenstockError
 from penstock.core.look import Absent
@@ -111,7 +112,7 @@ def read_bodies(store: Store, absent: list[tuple[Queue, Segment]]) -> Bodies:
 
 
 def _checked(segment: Segment, body: bytes | Damaged | None) -> bytes | Damaged | None:
-    if isinstance(body, bytes) and not records.is_whole(body, segment.count, segment.size):
+    if isinstance(body, bytes) and not is_whole(body, segment.count, segment.size):
         return Damaged("the body is not what was written")
     return body
 

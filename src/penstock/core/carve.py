@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import Struct
 
 from penstock.core import log as logs, records
+from penstock.core.bodies import body_slices, pack_body
 from penstock.core.endings import Span, dead_over, forget, trim_successors, union
 from penstock.core.leased import gaps, leased_runs
 from penstock.core.model import Partition, Queue, Run, Segment, Track
@@ -131,12 +132,12 @@ def join(carving: Carving, bodies: Sequence[bytes]) -> list[Carved]:
     found: list[Carved] = []
     for low, high in carving.spans:
         start, count = low - island.base, high - low
-        payloads = list(records.body_slices(body, island.count, start, count))
+        payloads = list(body_slices(body, island.count, start, count))
         lengths = list(map(len, payloads))
         runs = list(_runs(island, start, start + count))
         created_at = runs[0].created_at
         packed = records.pack_runs(runs, created_at)
-        part = records.pack_body(payloads, lengths)
+        part = pack_body(payloads, lengths)
         found.append(Carved(low, count, sum(lengths), created_at, part, packed))
     return found
 

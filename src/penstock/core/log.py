@@ -12,10 +12,11 @@ from operator import attrgetter
 from msgspec import Struct
 from msgspec.structs import replace
 
+from penstock.core.bodies import OFFSET_BYTES, body_ends, body_slices, body_span, pack_body
 from penstock.core.errors import Damaged
 from penstock.core.limits import SEGMENT_BYTES_MAX
 from penstock.core.model import PLAIN, Attributes, Log, Run, Segment
-from penstock.core.records import OFFSET_BYTES, body_ends, body_slices, body_span, pack_body, pack_runs
+from penstock.core.records import pack_runs
 
 
 class Piece(Struct, frozen=True, gc=False):

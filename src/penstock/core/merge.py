@@ -17,6 +17,7 @@ from itertools import chain
 from msgspec import Struct
 
 from penstock.core import log as logs, records
+from penstock.core.bodies import join_bodies
 from penstock.core.limits import SEGMENT_BYTES_MAX
 from penstock.core.model import Log, Partition, Queue, Segment
 from penstock.core.numbers import number_of
@@ -126,7 +127,7 @@ def _go_together(partition: Partition, chosen: list[Segment], segment: Segment, 
 def join(merge: Merge, bodies: Sequence[bytes]) -> Joined:
     """The body and the runs of a merge, from the bodies of its parts. Touches nothing that can change."""
     parts = merge.parts
-    body = records.join_bodies(bodies, [each.count for each in parts])
+    body = join_bodies(bodies, [each.count for each in parts])
     runs = chain.from_iterable(each.runs for each in parts)
     return Joined(body, records.pack_runs(runs, parts[0].created_at))
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from msgspec import Struct
 
 from penstock.core import directory as directories, load, records
+from penstock.core.bodies import is_whole
 from penstock.core.domain import new_queue
 from penstock.core.engine import Scan
 from penstock.core.errors import Damaged
@@ -101,6 +102,6 @@ def _damage(segment: Segment, body: bytes | Damaged | None) -> str | None:
         return "its body is missing"
     if isinstance(body, Damaged):
         return f"its body can't be read: {body.message}"
-    if not records.is_whole(body, segment.count, segment.size):
+    if not is_whole(body, segment.count, segment.size):
         return "its body is not what was written"
     return None
