@@ -18,6 +18,7 @@ from penstock.core import (
     notes,
     pop,
     push,
+    removal,
     seek,
     shard,
     sweep,
@@ -243,8 +244,8 @@ MUTANTS: dict[str, Planted] = {
         "0 < empty_ms",
     ),
     "a removed partition stays in the store": (
-        shard.Shard.remove_partitions,
-        "self.deletes.append(records.partition_key(queue.prefix, partition.key))",
+        removal.remove_partitions,
+        "shard.deletes.append(records.partition_key(queue.prefix, partition.key))",
         "pass",
     ),
     "the work queue may be idle": (sweep._holding, " or group.name == DEFAULT", ""),
@@ -270,8 +271,8 @@ MUTANTS: dict[str, Planted] = {
     "what is requeued takes no room": (dead.requeue, "queue.room = 0", "pass"),
     "no lease is required": (domain.Domain.by_shard, "queue.options.require_lease and", "False and"),
     "bodies of a queue that was removed stay": (
-        shard.Shard.remove_queue,
-        "self.body_ranges.append(records.body_bounds(queue.prefix))",
+        removal.remove_queue,
+        "shard.body_ranges.append(records.body_bounds(queue.prefix))",
         "pass",
     ),
 }

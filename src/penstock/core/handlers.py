@@ -76,6 +76,7 @@ from penstock.core.options import check_options, set_options
 from penstock.core.order import check_ordered
 from penstock.core.pop import check_group, check_pop, new_group, pop
 from penstock.core.push import check_payloads, make_room, push, reached
+from penstock.core.removal import remove_queue
 from penstock.core.retry import check_attributes
 from penstock.core.settle import check_settle
 from penstock.core.shard import Shard
@@ -334,7 +335,7 @@ def _obliterate(domain: Domain, command: Obliterate, now: int) -> Cleaned:
     count = sum(logs.count_kept(partition.log) for partition in queue.partitions.values())
     domain.directory.remove(queue.tenant, queue.name)
     del domain.queues[queue.tenant, queue.name]
-    domain.shards[queue.shard].remove_queue(queue)
+    remove_queue(domain.shards[queue.shard], queue)
     return Cleaned(count)
 
 

@@ -3,7 +3,6 @@
 Changes mark what they touched. ``seal`` encodes each touched thing once and hands out one commit.
 """
 
-from heapq import heapify
 from itertools import islice
 from typing import NamedTuple
 
@@ -69,9 +68,7 @@ class Shard:
     __slots__ = (
         "_kept",
         "_kept_bodies",
-        "_partitions",
         "_rows",
-        "_tracks",
         "agenda",
         "alarm",
         "body_ranges",
@@ -95,6 +92,7 @@ class Shard:
         "numbers_made",
         "numbers_made_dirty",
         "over",
+        "partitions_dirty",
         "pauses",
         "places",
         "queues",
@@ -106,6 +104,7 @@ class Shard:
         "sweeps",
         "to_carve",
         "to_merge",
+        "tracks_dirty",
         "updated",
         "watched",
         "woken",
@@ -182,8 +181,8 @@ class Shard:
         """Partitions with many small segments, by key."""
         self.marked: dict[int, tuple[Queue, Partition]] = {}
         """Partitions that are ``os_marked``, by key."""
-        self._tracks: list[Track] = []
-        self._partitions: list[tuple[Queue, Partition]] = []
+        self.tracks_dirty: list[Track] = []
+        self.partitions_dirty: list[tuple[Queue, Partition]] = []
         self._rows: dict[bytes, bytes | None] = {}
         """Records of runs: scheduled, dead, outcomes, skips, withdrawn. None: to be deleted."""
         self.numbers_made_dirty = False
@@ -199,7 +198,7 @@ class Shard:
         if not track.dirty:
             track.dirty = True
             self.touch()
-            self._tracks.append(track)
+            self.tracks_dirty.append(track)
 
     def touch_lease(self, lease: Lease) -> None:
         if not lease.dirty:
@@ -213,7 +212,7 @@ class Shard:
         if not partition.dirty:
             partition.dirty = True
             self.touch()
-            self._partitions.append((queue, partition))
+            self.partitions_dirty.append((queue, partition))
 
     def touch_queue(self, queue: Queue) -> None:
         if not queue.dirty:
@@ -277,62 +276,6 @@ class Shard:
     def add_queue(self, queue: Queue) -> None:
         self.queues[queue.prefix] = queue
         self.touch_queue(queue)
-
-    def remove_queue(self, queue: Queue) -> None:
-        """Forget a queue and everything in it."""
-        self._forget_partitions(queue, list(queue.partitions.values()))
-        for name, lease in [each for each in self.leases.items() if each[1].queue is queue]:
-            del self.leases[name]
-            self.agenda.remove(lease.due_at, name)
-        if queue.sweep_at:
-            self.sweeps.remove(queue.sweep_at, queue.prefix)
-        if queue.paused_until not in (0, NEVER):
-            self.pauses.remove(queue.paused_until, queue.prefix)
-        self.notes = [each for each in self.notes if each[0] is not queue]
-        self.leases_dirty = [each for each in self.leases_dirty if each.queue is not queue]
-        self.queues_dirty = [each for each in self.queues_dirty if each is not queue]
-        for wake in [wake for wake in self.woken if wake[0] is queue]:
-            del self.woken[wake]
-        del self.queues[queue.prefix]
-        # Puts of the same commit come before these.
-        self.ranges.append(records.queue_bounds(queue.prefix))
-        self.body_ranges.append(records.body_bounds(queue.prefix))
-        self.must_sync = True
-        self.touch()
-
-    def remove_partitions(self, queue: Queue, partitions: list[Partition]) -> None:
-        """Forget partitions that have no messages."""
-        self._forget_partitions(queue, partitions)
-        keys = {partition.key for partition in partitions}
-        for group in queue.groups.values():
-            group.ready[:] = [entry for entry in group.ready if entry[2] not in keys]
-            heapify(group.ready)
-        for partition in partitions:
-            del queue.partitions[partition.name]
-            for group in queue.groups.values():
-                track = group.tracks.pop(partition.key)
-                group.unplanned.pop(partition.key, None)
-                if track.key:
-                    self.deletes.append(track.key)
-            if queue.stored:
-                self.deletes.append(records.partition_key(queue.prefix, partition.key))
-        self.touch()
-
-    def _forget_partitions(self, queue: Queue, partitions: list[Partition]) -> None:
-        """Take partitions out of everything that leads to them."""
-        keys = {partition.key for partition in partitions}
-        for partition in partitions:
-            self.tell(partition.key, 0, NEVER)
-            for number, _ in partition.numbers:
-                del self.places[number]
-            for group in queue.groups.values():
-                self.look_at(group.tracks[partition.key], NEVER)
-            self.to_merge.pop(partition.key, None)
-            self.marked.pop(partition.key, None)
-        self.updated -= keys
-        self.forming = [each for each in self.forming if each[1].key not in keys]
-        self._partitions = [each for each in self._partitions if each[1].key not in keys]
-        self._tracks = [each for each in self._tracks if each.partition.key not in keys]
 
     def add_partition(self, queue: Queue, name: str) -> Partition:
         """A new, empty partition; every group reads it from its first message."""
@@ -498,7 +441,7 @@ class Shard:
             self._seal_segments(queue, partition, puts, bodies)
         for queue, notes in self.notes:
             self._seal_notes(queue, notes, puts, bodies)
-        for track in self._tracks:
+        for track in self.tracks_dirty:
             track.dirty = False
             if track.key:
                 puts.append((track.key, records.pack_cursor(track)))
@@ -518,9 +461,9 @@ class Shard:
                 else:
                     puts.append((key, value))
             self._rows = {}
-        if self._partitions or self.queues_dirty or self.numbers_made_dirty:
+        if self.partitions_dirty or self.queues_dirty or self.numbers_made_dirty:
             self._seal_rare(puts)
-        self.forming, self._tracks, self.leases_dirty, self.deletes, self.ranges = [], [], [], [], []
+        self.forming, self.tracks_dirty, self.leases_dirty, self.deletes, self.ranges = [], [], [], [], []
         self._kept, self._kept_bodies, self.notes = [], [], []
         body_ranges, self.body_ranges = self.body_ranges, []
         clears, self.clears = self.clears, []
@@ -563,7 +506,7 @@ class Shard:
                 self.sealed.append((log, segment))
 
     def _seal_rare(self, puts: list[Record]) -> None:
-        for queue, partition in self._partitions:
+        for queue, partition in self.partitions_dirty:
             partition.dirty = False
             if not queue.stored:
                 continue
@@ -579,4 +522,4 @@ class Shard:
                 ]
         if self.numbers_made_dirty:
             puts.append((records.shard_key(self.number), records.pack_numbers((self.numbers_made,))))
-        self._partitions, self.queues_dirty, self.numbers_made_dirty = [], [], False
+        self.partitions_dirty, self.queues_dirty, self.numbers_made_dirty = [], [], False

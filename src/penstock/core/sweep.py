@@ -24,6 +24,7 @@ from penstock.core.limits import NOTES_MS_MAX
 from penstock.core.model import DEFAULT, Group, Log, Mark, Partition, Queue, Segment, Track, fresh_count
 from penstock.core.notes import sweep_notes
 from penstock.core.pop import ACTIVE_MS
+from penstock.core.removal import remove_partitions
 from penstock.core.shard import Shard
 
 RANGE_MIN = 64
@@ -80,7 +81,7 @@ def sweep(shard: Shard, queue: Queue, now: int) -> int:
         if _is_long_empty(shard, queue, partition, now):
             empty.append(partition)
     if empty:
-        shard.remove_partitions(queue, empty)
+        remove_partitions(shard, queue, empty)
     _drop_surplus(shard, queue, options.completed_retention_bytes, holding, now)
     sweep_notes(shard, queue, now)
     again_at = min(
