@@ -314,7 +314,7 @@ MUTANTS: dict[str, Planted] = {
         "shard.touch()",
     ),
     "what is withdrawn is not stored": (
-        cancel._withdraw,
+        cancel.withdraw,
         "shard.keep_row(place.queue, key, records.pack_numbers((end - first, now)))",
         "shard.touch()",
     ),

@@ -8,6 +8,9 @@ from msgspec import Struct, msgpack
 NONE, FIXED, EXPONENTIAL, LIST = "none", "fixed", "exponential", "list"
 """How the wait before a retry grows."""
 
+FAIL, IGNORE, WAIT = "fail", "ignore", "wait"
+"""What becomes of a message when one it depends on fails."""
+
 
 class Backoff(Struct, frozen=True, gc=False, array_like=True):
     """How long to wait before the n-th retry."""
@@ -42,11 +45,15 @@ class Attributes(Struct, frozen=True, gc=False, array_like=True):
     """The queue's if None."""
     origin: tuple[int, int] | None = None
     """Of a message that took the place of another: id and time of the first, as which it is shown."""
+    depends_on: tuple[tuple[int, int], ...] = ()
+    """(first id, count) of messages that must be completed before it is delivered."""
+    on_failed: str = FAIL
+    """What becomes of it if one of them fails: it fails too, ignores that, or waits for a requeue."""
 
     @property
     def in_line(self) -> bool:
         """Whether its messages are delivered in the order they came, unless something happens to them."""
-        return not (self.priority or self.delay_ms or self.lifo)
+        return not (self.priority or self.delay_ms or self.lifo or self.depends_on)
 
     @property
     def level(self) -> int:

@@ -13,8 +13,20 @@ from penstock.core.limits import Limits, check_name, check_range
 from penstock.core.model import OUTCOMES, Group, Partition, Queue, Track
 from penstock.core.numbers import number_of
 from penstock.core.shard import Shard
+from penstock.core.standing import rows_over
 
-STATES = ("waiting", "delayed", "active", "completed", "dead", "expired", "cancelled", "evicted", "discarded")
+STATES = (
+    "waiting",
+    "delayed",
+    "parked",
+    "active",
+    "completed",
+    "dead",
+    "expired",
+    "cancelled",
+    "evicted",
+    "discarded",
+)
 SKIP_MAX = 1 << 62
 NOWHERE = (1 << 62, 1 << 62)
 """Past the end of every log."""
@@ -64,6 +76,8 @@ def _spans(
         return _unread(partition, state, now)
     track = group.tracks[partition.key]
     match state:
+        case "parked":
+            return ((first, first + count) for first, count, _ in partition.parked)
         case "waiting":
             due = ((first, end) for first, end, due_at in track.schedule.spans() if due_at <= now)
             return merge(fresh(track, track.cursor, log.end), due, unplanned(track, log.first, log.end))
@@ -84,6 +98,8 @@ def _unread(partition: Partition, state: str, now: int) -> Iterator[Span]:
     log = partition.log
     if state == "cancelled":
         yield from ((first, first + count) for first, count, _ in partition.withdrawn)
+    if state == "parked":
+        yield from rows_over(partition.parked, log.first, log.end)
     if state not in ("waiting", "delayed"):
         return
     for segment in log.segments[log.islands :]:
@@ -91,7 +107,8 @@ def _unread(partition: Partition, state: str, now: int) -> Iterator[Span]:
         while start < segment.count:
             end, created_at, attributes = segment.run_at(start)
             if (created_at + attributes.delay_ms > now) == (state == "delayed"):
-                yield from outside(partition.withdrawn, segment.base + start, segment.base + end)
+                for low, high in outside(partition.withdrawn, segment.base + start, segment.base + end):
+                    yield from outside(partition.parked, low, high)
             start = end
 
 
@@ -114,6 +131,7 @@ def _completed(shard: Shard, track: Track) -> Iterator[Span]:
         _leased(shard, track),
         ((first, first + count) for first, count in track.dead),
         ((first, first + count) for first, count, _, _ in track.outcomes),
+        ((first, first + count) for first, count, _ in track.partition.parked),
     )
     low, high = next(others, NOWHERE)
     for reached, end in logs.kept_spans(log):

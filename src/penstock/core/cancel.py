@@ -8,10 +8,11 @@ from penstock.core.endings import bury, cut, fresh, outside, plan, settle_as, sk
 from penstock.core.errors import Busy, Conflict, Invalid, NotFound
 from penstock.core.leased import Meant, Range, meant, ranges
 from penstock.core.limits import DELAY_MS_MAX, PRIORITY_MAX, Limits, check_name, check_range
-from penstock.core.model import CANCELLED, IN_LINE, Dead, Queue, Track, level_of
+from penstock.core.model import CANCELLED, DEFAULT, IN_LINE, Dead, Queue, Track, level_of
 from penstock.core.schedule import Scheduled
 from penstock.core.settle import take_back, take_cancelled
-from penstock.core.shard import Place, Shard
+from penstock.core.shard import Ended, Place, Shard
+from penstock.core.ties import parked_over, take_parked
 
 ALL = 1 << 62
 """More runs than there are."""
@@ -64,6 +65,8 @@ def may_move(found: Meant, only_delayed: bool, now: int) -> bool:
     if found.first < partition.log.first:
         return False  # it would begin further on
     for low, high in outside(partition.withdrawn, found.first, found.end):
+        if parked_over(partition, low, high):
+            continue
         if not only_delayed:
             return True
         position = logs.find(partition.log, low)
@@ -116,20 +119,28 @@ def cancel_everywhere(shard: Shard, found: Meant, now: int) -> list[Span]:
     place, first, end, _ = found
     groups = place.queue.groups
     changed: list[Span] = []
+    parked = take_parked(shard, place.queue, place.partition, first, end)
     for group in groups.values():
-        changed += _cancel_in(shard, group.tracks[place.partition.key], found, now)
+        track = group.tracks[place.partition.key]
+        for low, high in parked:
+            settle_as(shard, track, low, high, CANCELLED, now)
+        changed += parked + _cancel_in(shard, track, found, now)
     if not groups:
         changed = list(outside(place.partition.withdrawn, first, end))
     for low, high in union(changed):
         # What the log has left behind no group will read that does not exist yet.
         low = max(low, place.partition.log.first)
         for part in list(outside(place.partition.withdrawn, low, high)):
-            _withdraw(shard, place, *part, now)
+            withdraw(shard, place, *part, now)
     return union(changed)
 
 
-def _withdraw(shard: Shard, place: Place, first: int, end: int, now: int) -> None:
+def withdraw(shard: Shard, place: Place, first: int, end: int, now: int) -> None:
     """Cancel messages for groups that do not exist yet."""
+    if first >= end:
+        return
+    if place.partition.concerned and DEFAULT not in place.queue.groups:
+        shard.ends.append(Ended(shard, place.queue, place.partition, first, end, CANCELLED))
     if shard.watched:
         shard.tell(place.partition.key, first, end)
     withdrawn = place.partition.withdrawn

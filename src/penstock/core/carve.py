@@ -10,11 +10,12 @@ from msgspec import Struct
 
 from penstock.core import log as logs, records
 from penstock.core.bodies import body_slices, pack_body
-from penstock.core.endings import Span, dead_over, forget, trim_successors, union
+from penstock.core.endings import Span, dead_over, forget, union
 from penstock.core.leased import gaps, leased_runs
 from penstock.core.model import Partition, Queue, Run, Segment, Track
 from penstock.core.records import Packed
 from penstock.core.shard import Shard
+from penstock.core.ties import forget_gone, parked_over
 
 PART_BYTES = 1_024
 """What a segment costs: payload bytes that carving has to save for each part that is left."""
@@ -52,7 +53,11 @@ class Carved(Struct, frozen=True, gc=False):
 
 
 def wanted(
-    shard: Shard, segment: Segment, tracks: Iterable[Track], leasing: Iterable[Track]
+    shard: Shard,
+    partition: Partition,
+    segment: Segment,
+    tracks: Iterable[Track],
+    leasing: Iterable[Track],
 ) -> tuple[list[Span], int]:
     """What of an island anybody has still to deal with, and how many runs were looked at for that.
 
@@ -62,7 +67,8 @@ def wanted(
     low, high = segment.base, segment.end
     found: list[Span] = []
     looked = 0
-    sources = [_set_aside(track, low, high) for track in tracks]
+    sources: list[Iterable[Span]] = [_set_aside(track, low, high) for track in tracks]
+    sources.append((first, first + count) for first, count, _ in parked_over(partition, low, high))
     sources += [_leased(shard, track, low, high) for track in leasing if track.leased]
     for source in sources:
         total = 0
@@ -117,7 +123,7 @@ def plan(shard: Shard) -> Carving | None:
         ):
             continue
         tracks = [group.tracks[partition.key] for group in queue.groups.values()]
-        spans, _ = wanted(shard, segment, tracks, tracks)
+        spans, _ = wanted(shard, partition, segment, tracks, tracks)
         if spans and is_worth(segment, spans) and logs.is_island(partition.log, segment):
             # Its body may have been let go of meanwhile, or read back.
             current = partition.log.segments[logs.find(partition.log, segment.base)]
@@ -181,9 +187,10 @@ def apply(shard: Shard, carving: Carving, carved: list[Carved], now: int) -> boo
     ]
     if not logs.carve(partition.log, island, parts):
         return False
+    gone = _between(island, carving.spans)
     for group in queue.groups.values():
-        forget(shard, group.tracks[partition.key], _between(island, carving.spans), now)
-    trim_successors(shard, queue, partition)
+        forget(shard, group.tracks[partition.key], gone, now)
+    forget_gone(shard, queue, partition, gone)
     if queue.stored:
         prefix, key = queue.prefix, partition.key
         for part in parts:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from msgspec import UNSET, Struct, UnsetType
 
+from penstock.core.dedup import Particulars
 from penstock.core.log import Piece
 from penstock.core.model import DEFAULT, PLAIN, Attributes, Backoff, Queue
 from penstock.core.questions import (
@@ -80,6 +81,37 @@ class PushMany(Struct, gc=False):
     pushes: list[tuple[str, list[bytes], Attributes]]
     """Partition, payloads and attributes of each."""
     durability: str | None = None
+
+
+class Job(Struct, gc=False):
+    """One message, with what it has for itself."""
+
+    payload: bytes
+    partition: str = DEFAULT
+    attributes: Attributes = PLAIN
+    own: Particulars | None = None
+
+
+class PushJobs(Struct, gc=False):
+    """Push messages that have something for themselves, all or none; those known already are not repeated."""
+
+    tenant: str
+    queue: str
+    jobs: list[Job]
+    durability: str | None = None
+    request: tuple[str, str] | None = None
+    """Producer and idempotency key: a request with the same is answered as the first was."""
+
+
+class PushedJobs(Struct, gc=False):
+    """The ids of the messages, in the order of the jobs."""
+
+    ids: list[int]
+    durability: str
+    duplicates: list[int] = []
+    """Places of jobs that were known already: theirs is the id of the first."""
+    replaced: list[int] = []
+    """Places of jobs that took the place of others, under their ids."""
 
 
 class Pop(Struct, gc=False):
@@ -330,6 +362,7 @@ class Configure(Struct, gc=False):
     group_idle_ms: int | UnsetType = UNSET
     max_size: int | UnsetType = UNSET
     require_lease: bool | UnsetType = UNSET
+    dedup_window_ms: int | UnsetType = UNSET
     partition: str | None = None
     """Only for this one, which must be there; how long it keeps what can be set so."""
 
@@ -377,6 +410,7 @@ Wake = tuple[Queue, str | None, str | None]
 Command = (
     Push
     | PushMany
+    | PushJobs
     | Pop
     | Ack
     | Nack
@@ -411,6 +445,7 @@ Command = (
 Reply = (
     Pushed
     | list[Pushed]
+    | PushedJobs
     | Popped
     | Settled
     | Extended

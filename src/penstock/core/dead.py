@@ -31,7 +31,10 @@ def requeue(shard: Shard, queue: Queue, command: Requeue, now: int) -> Buried:
     parts, refused = _meant(shard, queue, group, command)
     for track, run, low, high in parts:
         cut_dead(shard, track, run, low, high)
-        shard.schedule(track, Scheduled(now, low, high - low, run.level), now)
+        if low >= track.planned:
+            track.unplanned += high - low
+        else:
+            shard.schedule(track, Scheduled(now, low, high - low, run.level), now)
     queue.room = 0
     return _reply(shard, queue, group, parts, refused)
 

@@ -1,5 +1,9 @@
 """Every shard a node owns, and the directory that leads to them: what commands find their way in."""
 
+from collections import deque
+
+from msgspec import Struct
+
 from penstock.core import settle
 from penstock.core.commands import Settle
 from penstock.core.directory import Directory
@@ -10,7 +14,15 @@ from penstock.core.limits import Limits, check_queue_name
 from penstock.core.model import FSYNC, Lease, Queue, QueueOptions
 from penstock.core.numbers import number_of
 from penstock.core.push import check_partitions
-from penstock.core.shard import Alarm, Shard
+from penstock.core.shard import Alarm, Ended, Shard
+
+
+class Unfinished(Struct, eq=False):
+    """Messages that ended, and how far their dependents have been told."""
+
+    ended: Ended
+    reached: tuple[int, int]
+    """The row of ``Partition.dependents`` to go on with."""
 
 
 class Domain:
@@ -23,7 +35,11 @@ class Domain:
         self.alarm = Alarm()
         self.updated: set[int] = set()
         """Keys of partitions that have successors of messages."""
-        common = (0, limits, self.changed, self.alarm, self.updated)
+        self.ends: list[Ended] = []
+        """What ended and has consequences that have not been seen to yet."""
+        self.unfinished: deque[Unfinished] = deque()
+        """What ended and has dependents that are told of it a number at a time."""
+        common = (0, limits, self.changed, self.alarm, self.updated, self.ends)
         self.shards = [Shard(number, shards, *common) for number in range(shards)]
         self.queues: dict[tuple[str, str], Queue] = {}
         """By tenant and name."""

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from penstock.core import log as logs, records
 from penstock.core.agenda import NEVER
-from penstock.core.model import DISCARDED, Dead, Partition, Queue, Track
+from penstock.core.model import DIED, DISCARDED, Dead, Partition, Queue, Track
 from penstock.core.schedule import Scheduled
 from penstock.core.shard import Shard
 from penstock.core.table import Row, Table
@@ -20,6 +20,8 @@ def settle_as(shard: Shard, track: Track, first: int, end: int, outcome: int, no
     """Note that messages of a group were settled, and how."""
     if shard.watched:
         shard.tell(track.partition.key, first, end)
+    if track.partition.concerned:
+        shard.end(track, first, end, outcome)
     track.ended[outcome] += end - first
     before = track.outcomes.below(first)
     if before is not None and before[0] + before[1] == first and before[2:] == (outcome, now):
@@ -130,6 +132,7 @@ def bury(shard: Shard, track: Track, run: Dead) -> None:
     if not track.queue.options.dead_letters:
         settle_as(shard, track, run.first, run.first + run.count, DISCARDED, run.dead_at)
     else:
+        shard.end(track, run.first, run.first + run.count, DIED)
         keep_dead(shard, track, run)
 
 
@@ -195,7 +198,10 @@ def cut_dead(shard: Shard, track: Track, run: Dead, low: int, high: int) -> None
 
 
 def count_unplanned(track: Track) -> int:
-    """Messages that are not in line, past ``planned``, and shall be put into the schedule."""
+    """Messages that are not in line, past ``planned``, and shall be put into the schedule.
+
+    What is dead there failed before it could be delivered: all else is fresh or waits to be planned.
+    """
     log = track.partition.log
     found = logs.count_aside(log, track.planned)
     before = track.outcomes.below(track.planned)
@@ -203,7 +209,17 @@ def count_unplanned(track: Track) -> int:
     for row in rows:
         stretches = logs.stretches(log, max(row[0], track.planned), row[0] + row[1])
         found -= sum(part.end - part.first for part in stretches if not part.attributes.in_line)
+    if found:
+        found -= _count_from(track.partition.parked, track.planned)
+        found -= _count_from(track.dead, track.planned)
     return found
+
+
+def _count_from(table: Table, offset: int) -> int:
+    """Messages from an offset on in rows (first, count, ...) of a table."""
+    before = table.below(offset)
+    found = max(before[0] + before[1] - offset, 0) if before is not None else 0
+    return found + sum(row[1] for row in table.since(offset))
 
 
 def unplanned(track: Track, first: int, end: int) -> Iterator[Span]:
@@ -211,7 +227,14 @@ def unplanned(track: Track, first: int, end: int) -> Iterator[Span]:
     if track.planned < end:
         for stretch in logs.stretches(track.partition.log, max(first, track.planned), end):
             if not stretch.attributes.in_line:
-                yield from outside(track.outcomes, stretch.first, stretch.end)
+                yield from _to_plan(track, stretch.first, stretch.end)
+
+
+def _to_plan(track: Track, first: int, end: int) -> Iterator[Span]:
+    """The parts of [first, end), not in line, that a group shall have: not settled, dead or parked."""
+    for low, high in outside(track.outcomes, first, end):
+        for begin, limit in outside(track.partition.parked, low, high):
+            yield from outside(track.dead, begin, limit)
 
 
 def plan(shard: Shard, track: Track, most: int, now: int) -> int:
@@ -231,7 +254,7 @@ def plan(shard: Shard, track: Track, most: int, now: int) -> int:
         if not attributes.in_line:
             done += 1
             due_at = created_at + attributes.delay_ms
-            for low, high in outside(track.outcomes, first, end):
+            for low, high in _to_plan(track, first, end):
                 track.unplanned -= high - low
                 shard.schedule(track, Scheduled(due_at, low, high - low, attributes.level), now)
         first = end

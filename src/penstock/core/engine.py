@@ -20,11 +20,14 @@ from penstock.core.commands import (
     Reply,
     Wake,
 )
+from penstock.core.dependents import go_on, unfinished
 from penstock.core.directory import Directory
 from penstock.core.domain import Domain, new_queue
 from penstock.core.errors import Damaged
+from penstock.core.follow import follow
 from penstock.core.handlers import HANDLERS
 from penstock.core.ids import parse_lease
+from penstock.core.jobs import forget_due
 from penstock.core.leased import there
 from penstock.core.limits import Limits
 from penstock.core.load import load_queue
@@ -34,6 +37,7 @@ from penstock.core.pop import available
 from penstock.core.records import Commit, Record
 from penstock.core.settle import expire
 from penstock.core.sweep import sweep_due
+from penstock.core.ties import expire_tied
 
 SWEEPS_MAX = 500
 """Queues swept in one tick; the others are due in the next, which comes at once."""
@@ -63,6 +67,8 @@ class Engine(Domain):
             if self.alarm.at <= now:
                 self.tick(now)
         reply: Reply = HANDLERS[type(command)](self, command, self.now)
+        if self.ends:
+            follow(self, self.now)
         return reply
 
     def tick(self, now: int) -> None:
@@ -71,10 +77,15 @@ class Engine(Domain):
         sweeps = SWEEPS_MAX
         for shard in self.shards:
             expire(shard, now)
+            expire_tied(shard, now)
+            forget_due(shard, now)
             shard.ring(now)
             if sweeps:
                 sweeps = sweep_due(shard, now, sweeps)
-        self.alarm.at = min(shard.next_at() for shard in self.shards)
+        if self.ends:
+            follow(self, now)
+        go_on(self, now)
+        self.alarm.at = now if self.unfinished else min(shard.next_at() for shard in self.shards)
 
     def next_due_at(self) -> int:
         """When to call ``tick``: never later than something is due, ``NEVER`` if nothing is."""
@@ -243,7 +254,7 @@ def load(
             found = scan(*records.queue_bounds(queue.prefix))
             claim = claims[number]
             try:
-                load_queue(
+                ended = load_queue(
                     engine.shards[number],
                     queue,
                     found,
@@ -255,5 +266,6 @@ def load(
                 engine.damaged[tenant, name] = error.message
             else:
                 engine.queues[tenant, name] = queue
+                engine.unfinished += map(unfinished, ended)
     engine.tick(now)
     return engine

@@ -8,7 +8,19 @@ from collections.abc import Callable, Iterable, Sequence
 
 from msgspec.structs import replace
 
-from penstock.core import browse, cancel, clean, dead, log as logs, look, notes, seek, settle
+from penstock.core import (
+    browse,
+    cancel,
+    clean,
+    dead,
+    dependents,
+    jobs,
+    log as logs,
+    look,
+    notes,
+    seek,
+    settle,
+)
 from penstock.core.agenda import NEVER
 from penstock.core.commands import (
     Ack,
@@ -45,6 +57,8 @@ from penstock.core.commands import (
     Purge,
     Push,
     Pushed,
+    PushedJobs,
+    PushJobs,
     PushMany,
     QueueFound,
     QueuesFound,
@@ -79,7 +93,7 @@ from penstock.core.push import check_payloads, make_room, push, reached
 from penstock.core.removal import remove_queue
 from penstock.core.retry import check_attributes
 from penstock.core.settle import check_settle
-from penstock.core.shard import Shard
+from penstock.core.shard import Place, Shard
 from penstock.core.update import check_update, update
 
 
@@ -90,6 +104,8 @@ def _push(domain: Domain, command: Push, now: int) -> Pushed:
     queue = domain.queues.get((command.tenant, command.queue))
     check_ordered(queue, attributes)
     durability = reached(queue, command.durability, domain.reach)
+    if attributes.depends_on:
+        dependents.check(domain, command.tenant, attributes)
     make_room(queue, len(payloads))
     partition = queue.partitions.get(command.partition) if queue is not None else None
     if queue is None or partition is None:
@@ -97,7 +113,16 @@ def _push(domain: Domain, command: Push, now: int) -> Pushed:
         queue = domain.made(command.tenant, command.queue)
         partition = domain.shards[queue.shard].add_partition(queue, command.partition)
     shard = domain.shards[queue.shard]
-    return push(shard, queue, partition, payloads, lengths, durability, attributes, now)
+    pushed = push(shard, queue, partition, payloads, lengths, durability, attributes, now)
+    if attributes.depends_on:
+        first = partition.log.end - len(payloads)
+        dependents.depend(domain, Place(queue, partition, 0), first, len(payloads), attributes, now)
+    return pushed
+
+
+def _push_jobs(domain: Domain, command: PushJobs, now: int) -> PushedJobs:
+    jobs.check(domain, command, now)
+    return jobs.apply(domain, command, now)
 
 
 def _push_many(domain: Domain, command: PushMany, now: int) -> list[Pushed]:
@@ -107,6 +132,7 @@ def _push_many(domain: Domain, command: PushMany, now: int) -> list[Pushed]:
     queue = domain.queues.get((command.tenant, command.queue))
     for attributes in having:
         check_ordered(queue, attributes)
+        assert not attributes.depends_on, "such messages are pushed as jobs"
     durability = reached(queue, command.durability, domain.reach)
     names = {name for name, _, _ in command.pushes}
     numbers = numbers_needed(queue, command.pushes)
@@ -495,6 +521,7 @@ def _together(parts: list[Settled], command: Settle, given: Given) -> Settled:
 HANDLERS: dict[type, Callable[..., Reply]] = {
     Push: _push,
     PushMany: _push_many,
+    PushJobs: _push_jobs,
     Pop: _pop,
     Ack: _ack,
     Nack: _nack,

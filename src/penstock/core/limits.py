@@ -19,6 +19,14 @@ NOTES_MS_MAX = 7 * 86_400_000
 """How long they are kept at most."""
 PROGRESS_MAX = 10_000
 """Messages of a partition whose progress is kept: those that told it last."""
+DEPENDENCIES_MAX = 100_000
+"""Messages that one can depend on."""
+DEPENDENCY_RUNS_MAX = 1_000
+"""Stretches of consecutive ids among them."""
+TRANSACTIONS_MAX = 1_000_000
+"""Transaction ids that a partition remembers."""
+TIED_BYTES_MAX = 64 * 1024 * 1024
+"""Payload bytes of messages of a queue that have not ended and whose payload is wanted if they die."""
 SEGMENT_BYTES_MAX = 256 * 1024
 """Bytes of one segment's body, its offsets included: what a store writes without stalling anyone."""
 PRIORITY_MAX = 1_000_000_000

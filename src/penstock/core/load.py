@@ -24,10 +24,12 @@ from penstock.core.model import (
     Lease,
     LeaseRun,
     Log,
+    Once,
     Partition,
     Progress,
     Queue,
     Segment,
+    Tie,
     Track,
     count_sets,
     fresh_count,
@@ -36,7 +38,7 @@ from penstock.core.notes import enter, new_notes
 from penstock.core.options import set_options
 from penstock.core.records import PackedCursor, PackedGroup, PackedPartition, Record
 from penstock.core.schedule import Schedule
-from penstock.core.shard import MERGE_AT, Place, Shard
+from penstock.core.shard import MERGE_AT, Ended, Place, Shard
 from penstock.core.table import Table
 from penstock.core.tracks import list_ready, new_partition, new_track
 
@@ -80,6 +82,21 @@ class Found(Struct, eq=False):
     """Segments of notes and what they are about, by kind."""
     progress: dict[int, dict[int, Progress]] = {}
     """By partition and offset."""
+    ended: list[tuple[int, int, int, int]] = []
+    """How, partition, first and end of what ended and whose dependents are being told."""
+    ties: dict[int, dict[int, Tie]] = {}
+    """By partition and offset."""
+    job_ids: dict[int, dict[int, str]] = {}
+    """By partition and offset."""
+    dependents: defaultdict[int, Table] = msgspec.field(
+        default_factory=lambda: defaultdict(lambda: Table("qQqq"))
+    )
+    """By partition."""
+    parked: defaultdict[int, Table] = msgspec.field(default_factory=lambda: defaultdict(lambda: Table("qqq")))
+    """By partition."""
+    taken: dict[int, dict[int, tuple[int, list[tuple[int, str]]]]] = {}
+    """By partition and first offset."""
+    once: dict[bytes, Once] = {}
     leases: list[tuple[int, int, list[LeaseRun], bool]] = []
     """Name, group, runs, and whether some of it was cancelled."""
 
@@ -90,7 +107,14 @@ def decode(queue: Queue, records_: Iterable[Record]) -> Found:
     try:
         for key, value in records_:
             _decode(queue, found, key, value)
-    except (MsgspecError, AssertionError, ValueError, OverflowError, struct.error) as error:
+    except (
+        MsgspecError,
+        AssertionError,
+        UnicodeDecodeError,
+        ValueError,
+        OverflowError,
+        struct.error,
+    ) as error:
         raise Damaged(f"a record can't be decoded: {error}") from None
     return found
 
@@ -109,6 +133,10 @@ def _decode(queue: Queue, found: Found, key: bytes, value: bytes) -> None:
         case b"e":
             partition, first = records.key_fields(key)
             found.withdrawn[partition].add((first, *_fields(value, 2)))
+        case b"f":
+            how, partition, first = records.key_fields(key)
+            (end,) = records.unpack_numbers(value)
+            found.ended.append((how, partition, first, end))
         case b"g":
             (number,) = records.key_fields(key)
             found.groups[number] = records.unpack_group(value)
@@ -121,6 +149,24 @@ def _decode(queue: Queue, found: Found, key: bytes, value: bytes) -> None:
         case b"j":
             partition, offset = records.key_fields(key)
             found.progress.setdefault(partition, {})[offset] = records.unpack_progress(value)
+        case b"k":
+            partition, offset = records.key_fields(key)
+            found.ties.setdefault(partition, {})[offset] = records.unpack_tie(value)
+        case b"m":
+            partition, offset = records.key_fields(key)
+            found.job_ids.setdefault(partition, {})[offset] = value.decode()
+        case b"r":
+            partition, waits = records.unpack_dependent(key, value)
+            _counted(min(waits[2:]))
+            found.dependents[partition].add(waits)
+        case b"w":
+            found.once[key[9:]] = records.unpack_once(value)
+        case b"x":
+            partition, first = records.key_fields(key)
+            found.taken.setdefault(partition, {})[first] = records.unpack_taken(value)
+        case b"y":
+            partition, first = records.key_fields(key)
+            found.parked[partition].add((first, *_fields(value, 2)))
         case b"l":
             group, runs, cancelled = records.unpack_lease(value)
             found.leases.append((int.from_bytes(key[9:], "big"), group, runs, cancelled))
@@ -177,6 +223,8 @@ def check(found: Found) -> dict[int, Log]:
     if not spoken_of <= known:
         raise Damaged(f"groups and partitions are missing: {sorted(spoken_of - known)}")
     logged = found.segments.keys() | found.withdrawn.keys() | found.progress.keys() | found.successors.keys()
+    logged |= found.ties.keys() | found.job_ids.keys() | found.dependents.keys() | found.parked.keys()
+    logged |= found.taken.keys() | {partition for _, partition, _, _ in found.ended}
     if not logged <= found.partitions.keys():
         raise Damaged(f"partitions are missing: {sorted(logged - found.partitions.keys())}")
     _check_names(found)
@@ -247,6 +295,8 @@ def _check_places(found: Found, made: dict[int, Log]) -> None:
         if rows.skips and cursor is not None and rows.skips.first() < cursor.cursor:
             raise Damaged(f"partition {found.partitions[key].name}: the cursor is past what it skips")
     stands += [(key, "a withdrawn run", sum(table.tail()[:2])) for key, table in found.withdrawn.items()]
+    stands += [(key, "a parked run", sum(table.tail()[:2])) for key, table in found.parked.items()]
+    stands += [(key, "a tie", max(ties) + 1) for key, ties in found.ties.items()]
     for key, table in found.successors.items():
         stands += [(key, "a successor", successor + 1) for _, successor in table]
     for _, _, runs, _ in found.leases:
@@ -267,6 +317,9 @@ def _check_strays(found: Found, made: dict[int, Log]) -> None:
         spans = [(run.first, run.first + run.count) for run in rows.schedule.over(0, log.first)]
         spans += [(first, first + count) for first, count in rows.dead if first < log.first]
         _check_kept(found.partitions[key].name, log, spans)
+    for key, table in found.parked.items():
+        spans = [(first, first + count) for first, count, _ in table if first < made[key].first]
+        _check_kept(found.partitions[key].name, made[key], spans)
     for _, _, runs, _ in found.leases:
         for run in runs:
             name, log = found.partitions[run.partition].name, made[run.partition]
@@ -291,8 +344,10 @@ def load_queue(
     now: int,
     down_ms: int = 0,
     renumber: bool = False,
-) -> None:
+) -> list[Ended]:
     """Fill ``queue``, which knows only its name, from its records, and put it into its shard.
+
+    Returns what ended and has dependents that are being told.
 
     ``down_ms`` is how long its leases could not be settled. ``renumber`` gives each of its partitions a fresh
     number, because ids may have been given out that these records know nothing of.
@@ -317,6 +372,7 @@ def load_queue(
         _add_group(queue, group, found.cursors)
     _add_rows(shard, groups, queue, found)
     _add_notes(queue, found)
+    _add_ties(shard, queue, found)
     gained = min(down_ms, queue.options.lease_ms)
     for name_, number, runs, cancelled in found.leases:
         lease = Lease(name_, queue, groups[number], {}, 0, 0, stored=True, cancelled=cancelled)
@@ -328,6 +384,10 @@ def load_queue(
         shard.pauses.add(queue.paused_until, queue.prefix)
         shard.alarm.sooner(queue.paused_until)
     shard.plan_sweep(queue, now)
+    return [
+        Ended(shard, queue, shard.places[key].partition, first, end, how)
+        for how, key, first, end in found.ended
+    ]
 
 
 def _add_rows(shard: Shard, groups: dict[int, Group], queue: Queue, found: Found) -> None:
@@ -343,6 +403,37 @@ def _add_rows(shard: Shard, groups: dict[int, Group], queue: Queue, found: Found
         if partition.key in found.successors:
             partition.successors = found.successors[partition.key]
             shard.updated.add(partition.key)
+
+
+def _add_ties(shard: Shard, queue: Queue, found: Found) -> None:
+    """What has consequences when it ends, and what is found by key or id."""
+    for partition in queue.partitions.values():
+        key = partition.key
+        partition.ties, partition.job_ids = found.ties.get(key, {}), found.job_ids.get(key, {})
+        if key in found.parked:
+            partition.parked = found.parked[key]
+            partition.parked_messages = sum(count for _, count, _ in partition.parked)
+        if key in found.dependents:
+            partition.dependents = found.dependents[key]
+        partition.concerned = len(partition.ties) + partition.dependents.size
+        for offset, tie in partition.ties.items():
+            if tie.unique_key:
+                queue.uniques[tie.unique_key] = (key, offset)
+            if tie.expires_at:
+                shard.tied.add(tie.expires_at, (key, offset))
+            queue.tied_bytes += len(tie.payload)
+        for offset, name in partition.job_ids.items():
+            queue.named[name] = (key, offset)
+        partition.taken = dict(sorted(found.taken.get(key, {}).items(), key=_taken_at))
+        for _, ids in partition.taken.values():
+            partition.transactions.update((name, offset) for offset, name in ids)
+    for request, once in found.once.items():
+        queue.once[request] = once
+        shard.onces.add(once.until, (queue.prefix, request))
+
+
+def _taken_at(item: tuple[int, tuple[int, list[tuple[int, str]]]]) -> tuple[int, int]:
+    return item[1][0], item[0]
 
 
 def _add_notes(queue: Queue, found: Found) -> None:

@@ -63,6 +63,8 @@ from penstock.core.numbers import number_of
 from penstock.core.pop import PIECES_MAX
 from penstock.core.schedule import Scheduled
 from penstock.core.shard import Shard
+from penstock.core.standing import rows_over
+from penstock.core.ties import parked_over
 
 AHEAD_SEGMENTS = 64
 """Segments looked at ahead of a cursor."""
@@ -229,7 +231,9 @@ def counts(queue: Queue, group: Group | None, now: int) -> Counts:
         if group is None:
             kept -= partition.log.strays
             delayed, withdrawn = _undelivered(partition, now)
-            found.waiting += kept - delayed - withdrawn
+            parked = sum(high - low for low, high in rows_over(partition.parked, partition.log.first, NEVER))
+            found.waiting += kept - delayed - withdrawn - parked
+            found.parked += parked
             found.delayed += delayed
             found.cancelled += withdrawn
             continue
@@ -239,6 +243,7 @@ def counts(queue: Queue, group: Group | None, now: int) -> Counts:
         delayed = track.schedule.messages - due
         found.waiting += waiting
         found.delayed += delayed
+        found.parked += partition.parked_messages
         found.active += track.leased
         found.dead += track.dead_messages
         ended = track.ended
@@ -246,7 +251,7 @@ def counts(queue: Queue, group: Group | None, now: int) -> Counts:
         found.cancelled += ended[CANCELLED]
         found.discarded += ended[DISCARDED]
         found.evicted += ended[EVICTED]
-        unsettled = waiting + delayed + track.leased + track.dead_messages
+        unsettled = waiting + delayed + track.leased + track.dead_messages + partition.parked_messages
         found.completed += kept - unsettled - sum(ended)
     return found
 
@@ -260,8 +265,8 @@ def _undelivered(partition: Partition, now: int) -> tuple[int, int]:
         while segment.aside and start < segment.count:
             end, created_at, attributes = segment.run_at(start)
             if created_at + attributes.delay_ms > now:
-                parts = outside(partition.withdrawn, segment.base + start, segment.base + end)
-                delayed += sum(high - low for low, high in parts)
+                for low, high in outside(partition.withdrawn, segment.base + start, segment.base + end):
+                    delayed += sum(last - first for first, last in outside(partition.parked, low, high))
             start = end
     return delayed, sum(count for _, count, _ in partition.withdrawn)
 
@@ -335,14 +340,16 @@ def state(shard: Shard, command: State, now: int) -> StateFound:
     group = place.queue.groups.get(command.group)
     track = group.tracks[partition.key] if group is not None else None
     withdrawn_at = _withdrawn_at(partition, offset)
-    if track is None and withdrawn_at is None:
+    if parked_over(partition, offset, offset + 1):
+        found.state = "parked"
+    elif track is None and withdrawn_at is None:
         _show_due(found, created_at + attributes.delay_ms, now)
     elif track is None:
         found.state, found.ended_at = "cancelled", withdrawn_at
     else:
         _show(shard, track, offset, found, created_at + attributes.delay_ms, now)
     expired_at = created_at + attributes.ttl_ms
-    if attributes.ttl_ms and expired_at <= now and found.state in ("waiting", "delayed"):
+    if attributes.ttl_ms and expired_at <= now and found.state in ("waiting", "delayed", "parked"):
         found.state, found.due_at = "expired", None
     if found.state == "expired":
         found.ended_at = expired_at
@@ -361,7 +368,7 @@ def notes(
     found = [of_message(queue, kind, partition, first, most) for kind in kinds]
     segment = partition.log.segments[logs.find(partition.log, offset)]
     _, created_at, attributes = segment.run_at(offset - segment.base)
-    waits = stands.state in ("waiting", "delayed")
+    waits = stands.state in ("waiting", "delayed", "parked")
     over_at = created_at + attributes.ttl_ms if attributes.ttl_ms and waits else NEVER
     return NotesFound(queue, stands, found, partition.progress.get(first), over_at)
 

@@ -25,12 +25,15 @@ from msgspec import Struct
 from penstock.core.agenda import NEVER
 from penstock.core.attributes import (
     EXPONENTIAL as EXPONENTIAL,
+    FAIL as FAIL,
     FIXED as FIXED,
+    IGNORE as IGNORE,
     IN_LINE as IN_LINE,
     LIST as LIST,
     NONE as NONE,
     PLACE_BYTES as PLACE_BYTES,
     PLAIN as PLAIN,
+    WAIT as WAIT,
     Attributes as Attributes,
     Backoff as Backoff,
     count_sets as count_sets,
@@ -51,8 +54,8 @@ FSYNC, OS, MEMORY = "fsync", "os", "memory"
 BY_MESSAGE, BY_PARTITION = "message", "partition"
 """What is delivered in strict order: nothing, or each partition."""
 
-FAIL, REQUEUE = "fail", "requeue"
-"""What an expired lease is: a failure, or nothing that counts."""
+REQUEUE = "requeue"
+"""What an expired lease is if it is not a failure: nothing that counts."""
 
 
 class Run(Struct, frozen=True, gc=False, array_like=True):
@@ -250,6 +253,28 @@ class Retention(Struct, frozen=True, gc=False, array_like=True):
     partition_retention_ms: int | None = None
 
 
+class Tie(Struct, frozen=True, gc=False, array_like=True):
+    """What has to be done when a message ends, or its time to live."""
+
+    unique_key: str = ""
+    """The key it holds and then frees."""
+    keys: tuple[bytes, ...] = ()
+    """Keys, packed, that get its payload if it dies."""
+    payload: bytes = b""
+    """Kept here if there are such keys."""
+    expires_at: int = 0
+    """When its time to live ends, if it has one."""
+
+
+class Once(Struct, frozen=True, gc=False, array_like=True):
+    """What a push answered that must not be repeated for a while."""
+
+    until: int
+    ids: tuple[tuple[int, int], ...]
+    """(first, count) of the ids it gave out."""
+    durability: str
+
+
 class Partition(Struct, eq=False, kw_only=True):
     """One lane of a queue: an append-only log under numbers that are never reused."""
 
@@ -268,6 +293,24 @@ class Partition(Struct, eq=False, kw_only=True):
     """By offset, those last told last. Each is a record of its own."""
     successors: Table
     """(offset, offset of what took its place): of messages that were updated. Each is a record of its own."""
+    parked: Table
+    """(first, count, messages it waits for): what waits for others. Each is a record of its own."""
+    dependents: Table
+    """(first, id of the first that waits, count, how many wait): what is waited for, in spans of no more than
+    ``SPAN_MAX``. Each is a record of its own."""
+    ties: dict[int, Tie]
+    """By offset. Each is a record of its own."""
+    job_ids: dict[int, str]
+    """Custom ids of messages, by offset. Each is a record of its own."""
+    transactions: dict[str, int]
+    """*memory* Transaction id to offset; those of the last while."""
+    taken: dict[int, tuple[int, list[tuple[int, str]]]]
+    """When transaction ids were taken and (offset, transaction id), by first offset, oldest first. Each is a
+    record of its own."""
+    parked_messages: int = 0
+    """*memory* Messages in ``parked``."""
+    concerned: int = 0
+    """*memory* Ties and dependents: if there are any, the end of its messages has consequences."""
     retention: Retention = Retention()
     """Where it differs from its queue's."""
     emptied_at: int = 0
@@ -305,6 +348,8 @@ class Dead(Struct, frozen=True, gc=False):
 EXPIRED, CANCELLED, DISCARDED, EVICTED = range(4)
 """How a message can be settled other than by an ack."""
 OUTCOMES = ("expired", "cancelled", "discarded", "evicted")
+COMPLETED, DIED, GONE = range(4, 7)
+"""How else a message can end: by an ack, as a dead letter, or because it is no longer kept."""
 
 
 class Track(Struct, eq=False, kw_only=True):
@@ -421,6 +466,8 @@ class QueueOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """Messages that may wait, be delayed or active; a push beyond is refused. 0 is no limit."""
     require_lease: bool = False
     """Whether acks, nacks and extends by id have to give the lease along."""
+    dedup_window_ms: int = 3_600_000
+    """How long transaction ids and idempotency keys are remembered."""
 
 
 class Queue(Struct, eq=False, kw_only=True):
@@ -442,6 +489,15 @@ class Queue(Struct, eq=False, kw_only=True):
     """What was noted of its messages, by kind."""
     paused_until: int = 0
     """Nothing is delivered before; ``NEVER`` until it is resumed."""
+    once: dict[bytes, Once] = {}
+    """What pushes answered that must not be repeated for a while, by kind and key. Each is a record of its
+    own."""
+    uniques: dict[str, tuple[int, int]] = {}
+    """*memory* Unique keys, and partition key and offset of the message that holds each."""
+    named: dict[str, tuple[int, int]] = {}
+    """*memory* Custom ids, and partition key and offset of the message that has each."""
+    tied_bytes: int = 0
+    """*memory* Bytes of the payloads in ties of its partitions."""
     stored: bool = True
     """*memory* Whether its content is kept in the store: not if its durability is memory."""
     gated: bool = False

@@ -40,6 +40,7 @@ def check_options(limits: Limits, queue: Queue | None, command: Configure) -> di
         "partition_retention_ms": (command.partition_retention_ms, 0, RETENTION_MS_MAX),
         "group_idle_ms": (command.group_idle_ms, 0, RETENTION_MS_MAX),
         "max_size": (command.max_size, 0, SIZE_MAX),
+        "dedup_window_ms": (command.dedup_window_ms, 0, 30 * DAY_MS),
     }
     changes: dict[str, object] = {}
     for field in Retention.__struct_fields__:

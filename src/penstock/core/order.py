@@ -13,9 +13,11 @@ from penstock.core.schedule import Scheduled
 
 def check_ordered(queue: Queue | None, attributes: Attributes) -> None:
     """Raise unless a queue may have messages with these attributes."""
-    if queue is not None and queue.ordered and (attributes.priority or attributes.lifo):
-        field = "priority" if attributes.priority else "lifo"
-        raise Invalid(field, "left out: the queue is ordered by partition; another queue can have it")
+    if queue is None or not queue.ordered:
+        return
+    for field in ("priority", "lifo", "depends_on"):
+        if getattr(attributes, field):
+            raise Invalid(field, "left out: the queue is ordered by partition; another queue can have it")
 
 
 def check_change(queue: Queue | None, ordering: str) -> None:

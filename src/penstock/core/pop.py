@@ -23,6 +23,7 @@ from penstock.core.leased import hold
 from penstock.core.limits import Limits, check_name, check_range
 from penstock.core.model import (
     CANCELLED,
+    DEFAULT,
     EVICTED,
     EXPIRED,
     IN_LINE,
@@ -42,6 +43,7 @@ from penstock.core.model import (
 from penstock.core.numbers import number_of
 from penstock.core.schedule import Scheduled
 from penstock.core.shard import Shard
+from penstock.core.ties import recheck
 from penstock.core.tracks import list_ready, new_track
 
 RUNS_MAX = 1_000
@@ -149,6 +151,8 @@ def new_group(shard: Shard, queue: Queue, name: str, start: int | str, now: int)
     for partition in queue.partitions.values():
         begin = begin_of(partition.log, start)
         start_track(shard, new_track(queue, group, partition, begin))
+        if partition.concerned and name == DEFAULT:
+            recheck(shard, queue, partition)
     queue.room = 0
     shard.touch_queue(queue)
     shard.plan_sweep(queue, now)  # what it begins behind may be settled by every group now

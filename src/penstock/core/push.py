@@ -72,7 +72,11 @@ def size(queue: Queue) -> int:
         return sum(log.end - log.first for log in logs_) - withdrawn
     return max(
         sum(
-            fresh_count(track) + track.schedule.messages + track.unplanned + track.leased
+            fresh_count(track)
+            + track.schedule.messages
+            + track.unplanned
+            + track.leased
+            + track.partition.parked_messages
             for track in group.tracks.values()
         )
         for group in queue.groups.values()
@@ -138,6 +142,9 @@ def push(
             if track.listed is None or track.listed[0] > IN_LINE:
                 list_ready(track)
         shard.woken[queue, None, partition.name] = None
+    elif attributes.depends_on:
+        for group in queue.groups.values():
+            group.tracks[partition.key].aside += count
     else:
         _schedule(shard, queue, partition, offset, attributes, now)
     return Pushed(number << OFFSET_BITS | offset - base, count, log.time, durability)

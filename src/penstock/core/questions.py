@@ -175,6 +175,10 @@ class Note(Piece, gc=False, frozen=True):
     log: model.Log
 
 
+OPEN = ("waiting", "delayed", "active", "parked")
+"""States of a message that has not ended."""
+
+
 class NotesFound(Struct, gc=False):
     queue: Queue
     state: "StateFound"
@@ -186,7 +190,7 @@ class NotesFound(Struct, gc=False):
 
     @property
     def is_over(self) -> bool:
-        return self.state.state not in ("waiting", "delayed", "active", "parked")
+        return self.state.state not in OPEN
 
 
 class Shown(Piece, gc=False, frozen=True):
@@ -216,6 +220,7 @@ class Counts(Struct, gc=False):
     cancelled: int = 0
     discarded: int = 0
     evicted: int = 0
+    parked: int = 0
 
 
 class GroupFound(Struct, gc=False):

@@ -6,17 +6,24 @@ and every key of a queue starts with it:
     P c  group u32, partition u32                        cursor, turn and planned of a track
     P d  group u32, partition u32, first u64             run of dead letters
     P e  partition u32, first u64                        run withdrawn from every group
+    P f  how u32, partition u32, first u64               run that ended, whose dependents are being told
     P g  group u32                                       group
     P h  partition u32, base u64                         header of a segment
     P i  kind u32, base u64                              header of a segment of notes, and what they are about
     P j  partition u32, offset u64                       progress of a message
+    P k  partition u32, offset u64                       tie of a message
     P l  lease name (epoch u32, counter u64)             lease
+    P m  partition u32, offset u64                       custom id of a message
     P o  group u32, partition u32, first u64             outcome
     P p  partition u32                                   partition
     P q                                                  queue
+    P r  partition u32, first u64, dependent u64         what waits for a run
     P s  group u32, partition u32, first u64             run that the cursor skips
     P u  partition u32, offset u64                       where what took the place of a message is
     P v  group u32, partition u32, due u64, first u64    scheduled run
+    P w  kind and key                                    what a push answered that must not be repeated
+    P x  partition u32, first u64                        transaction ids of messages
+    P y  partition u32, first u64                        run that waits for other messages
     P b  body name (epoch u32, counter u64)              body of a segment: raw bytes, read by name
 
 ``P`` of eight zeros belongs to no queue and holds what the node as a whole knows:
@@ -47,6 +54,7 @@ from penstock.core.model import (
     Lease,
     LeaseRun,
     Mark,
+    Once,
     Partition,
     Progress,
     Queue,
@@ -54,6 +62,7 @@ from penstock.core.model import (
     Retention,
     Run,
     Segment,
+    Tie,
     Track,
 )
 from penstock.core.schedule import Scheduled
@@ -70,6 +79,7 @@ _NUMBERED = struct.Struct(">8scI")
 _HEADER = struct.Struct(">8scIQ")
 _PLACE = struct.Struct(">8scIIQ")
 _SCHEDULED = struct.Struct(">8scIIQQ")
+_DEPENDENT = struct.Struct(">8scIQQ")
 _PREFIX = struct.Struct(">II")
 _ABOUT = struct.Struct(">IQ")
 _NUMBER = struct.Struct(">I")
@@ -117,7 +127,7 @@ def prefix(tenant: int, queue: int) -> bytes:
 
 def queue_bounds(prefix: bytes) -> tuple[bytes, bytes]:
     """Lower and upper bound of all records of a queue but its bodies."""
-    return prefix + b"c", prefix + b"w"
+    return prefix + b"c", prefix + b"z"
 
 
 def body_bounds(prefix: bytes) -> tuple[bytes, bytes]:
@@ -140,6 +150,34 @@ def dead_key(prefix: bytes, group: int, partition: int, first: int) -> bytes:
 
 def withdrawn_key(prefix: bytes, partition: int, first: int) -> bytes:
     return _HEADER.pack(prefix, b"e", partition, first)
+
+
+def ended_key(prefix: bytes, how: int, partition: int, first: int) -> bytes:
+    return _PLACE.pack(prefix, b"f", how, partition, first)
+
+
+def tie_key(prefix: bytes, partition: int, offset: int) -> bytes:
+    return _HEADER.pack(prefix, b"k", partition, offset)
+
+
+def job_id_key(prefix: bytes, partition: int, offset: int) -> bytes:
+    return _HEADER.pack(prefix, b"m", partition, offset)
+
+
+def dependent_key(prefix: bytes, partition: int, first: int, dependent: int) -> bytes:
+    return _DEPENDENT.pack(prefix, b"r", partition, first, dependent)
+
+
+def once_key(prefix: bytes, name: bytes) -> bytes:
+    return prefix + b"w" + name
+
+
+def taken_key(prefix: bytes, partition: int, first: int) -> bytes:
+    return _HEADER.pack(prefix, b"x", partition, first)
+
+
+def parked_key(prefix: bytes, partition: int, first: int) -> bytes:
+    return _HEADER.pack(prefix, b"y", partition, first)
 
 
 def outcome_key(prefix: bytes, group: int, partition: int, first: int) -> bytes:
@@ -272,6 +310,18 @@ def pack_dead(run: Dead) -> bytes:
     return _encode((run.count, run.deliveries, run.failures, run.dead_at, run.error, run.level))
 
 
+def pack_tie(tie: Tie) -> bytes:
+    return _encode(tie)
+
+
+def pack_once(once: Once) -> bytes:
+    return _encode(once)
+
+
+def pack_taken(at: int, ids: list[tuple[int, str]]) -> bytes:
+    return _encode((at, ids))
+
+
 def pack_numbers(values: tuple[int, ...]) -> bytes:
     return _encode(values)
 
@@ -356,6 +406,9 @@ _unpack_lease = msgpack.Decoder(PackedLease).decode
 unpack_partition = msgpack.Decoder(PackedPartition).decode
 _unpack_notes = msgpack.Decoder(PackedNotes).decode
 unpack_progress = msgpack.Decoder(Progress).decode
+unpack_tie = msgpack.Decoder(Tie).decode
+unpack_once = msgpack.Decoder(Once).decode
+unpack_taken = msgpack.Decoder(tuple[int, list[tuple[int, str]]]).decode
 unpack_queue = msgpack.Decoder(PackedQueue).decode
 _unpack_scheduled = msgpack.Decoder(PackedScheduled).decode
 unpack_numbers = msgpack.Decoder(tuple[int, ...]).decode
@@ -461,6 +514,13 @@ def unpack_lease(value: bytes) -> tuple[int, list[LeaseRun], bool]:
         for run in packed.runs
     ]
     return packed.group, runs, packed.cancelled
+
+
+def unpack_dependent(key: bytes, value: bytes) -> tuple[int, tuple[int, int, int, int]]:
+    """The partition's key, and the row of what is waited for."""
+    _, _, partition, first, dependent = _DEPENDENT.unpack(key)
+    count, waiting = unpack_numbers(value)
+    return partition, (first, dependent, count, waiting)
 
 
 def unpack_scheduled(key: bytes, value: bytes) -> tuple[int, int, Scheduled]:

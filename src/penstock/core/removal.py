@@ -4,8 +4,8 @@ from heapq import heapify
 
 from penstock.core import records
 from penstock.core.agenda import NEVER
-from penstock.core.model import Partition, Queue
-from penstock.core.shard import Shard
+from penstock.core.model import GONE, Partition, Queue
+from penstock.core.shard import Ended, Shard
 
 
 def remove_queue(shard: Shard, queue: Queue) -> None:
@@ -18,6 +18,8 @@ def remove_queue(shard: Shard, queue: Queue) -> None:
         shard.sweeps.remove(queue.sweep_at, queue.prefix)
     if queue.paused_until not in (0, NEVER):
         shard.pauses.remove(queue.paused_until, queue.prefix)
+    for request, once in queue.once.items():
+        shard.onces.remove(once.until, (queue.prefix, request))
     shard.notes = [each for each in shard.notes if each[0] is not queue]
     shard.leases_dirty = [each for each in shard.leases_dirty if each.queue is not queue]
     shard.queues_dirty = [each for each in shard.queues_dirty if each is not queue]
@@ -55,6 +57,8 @@ def _forget_partitions(shard: Shard, queue: Queue, partitions: list[Partition]) 
     keys = {partition.key for partition in partitions}
     for partition in partitions:
         shard.tell(partition.key, 0, NEVER)
+        if partition.concerned:
+            shard.ends.append(Ended(shard, queue, partition, 0, NEVER, GONE))
         for number, _ in partition.numbers:
             del shard.places[number]
         for group in queue.groups.values():

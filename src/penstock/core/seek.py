@@ -14,12 +14,13 @@ from penstock.core.errors import Invalid, NotFound
 from penstock.core.leased import gaps, leased_runs
 from penstock.core.limits import check_name
 from penstock.core.look import partition_of
-from penstock.core.model import Group, Queue, Track
+from penstock.core.model import DEFAULT, Group, Queue, Track
 from penstock.core.pop import begin_of, check_start, start_track
 from penstock.core.schedule import Schedule, Scheduled
 from penstock.core.settle import abandon
 from penstock.core.shard import Shard
 from penstock.core.table import Table
+from penstock.core.ties import recheck
 
 
 def check(queue: Queue, command: Seek, now: int) -> Group:
@@ -60,6 +61,8 @@ def seek(shard: Shard, queue: Queue, group: Group, command: Seek, now: int) -> S
             shard.schedule(track, run, now)
         found[track.partition.name] = track.cursor
         shard.woken[queue, group.name, track.partition.name] = None
+        if track.partition.concerned and group.name == DEFAULT:
+            recheck(shard, queue, track.partition)
     group.active_at = now
     queue.room = 0
     shard.touch_queue(queue)

@@ -21,6 +21,7 @@ from penstock.core.leased import Found, Range, find, find_all, gaps, hold_run, l
 from penstock.core.limits import DELAY_MS_MAX, ERROR_CHARS_MAX, NOTES_MAX, Limits, check_name, check_range
 from penstock.core.model import (
     CANCELLED,
+    COMPLETED,
     DEFAULT,
     DISCARDED,
     IN_LINE,
@@ -33,6 +34,7 @@ from penstock.core.model import (
 from penstock.core.records import shared
 from penstock.core.schedule import Scheduled
 from penstock.core.shard import Shard
+from penstock.core.ties import come_back
 from penstock.core.tracks import list_ready
 
 NOT_LIVE = "the lease is not live: it was settled, cancelled or moved, it ran out, or it never was"
@@ -81,6 +83,11 @@ def live_lease(shard: Shard, tenant: str, name: int, group: str | None) -> Lease
 def ack_lease(shard: Shard, lease: Lease, now: int) -> Settled:
     """Settle all of a lease as done."""
     shard.plan_sweep(lease.queue, now)
+    for run in lease.runs.values():
+        track = lease.group.tracks[run.partition]
+        if track.partition.concerned:
+            for first, count in gaps(run):
+                shard.end(track, first, first + count, COMPLETED)
     return Settled(_end(shard, lease))
 
 
@@ -89,6 +96,9 @@ def ack_ids(shard: Shard, token: Lease | None, ids: list[Range], command: Ack, n
     found, refused = find_all(shard, command, token, ids)
     for each in found:
         shard.plan_sweep(each.lease.queue, now)
+        track = each.lease.group.tracks[each.run.partition]
+        if track.partition.concerned:
+            shard.end(track, each.offset, each.offset + each.length, COMPLETED)
         _take_out(shard, each)
     return Settled(sum(each.length for each in found), refused)
 
@@ -420,6 +430,8 @@ def _come_back(shard: Shard, lease: Lease, run: LeaseRun, first: int, count: int
         return
     run_again = Scheduled(due_at, first, count, run.level, deliveries, failures, error)
     shard.schedule(track, run_again, how.now)
+    if track.partition.ties:
+        come_back(shard, track, first, count, how.now)
 
 
 def take_cancelled(shard: Shard, command: Settle, wanted: Range) -> list[Found]:

@@ -13,6 +13,7 @@ from penstock.core.errors import Busy
 from penstock.core.ids import lease_name
 from penstock.core.limits import NUMBERS_MAX, Limits
 from penstock.core.model import (
+    DEFAULT,
     FSYNC,
     Lease,
     Log,
@@ -62,6 +63,17 @@ class Place(NamedTuple):
     """Offset of the first message under the number."""
 
 
+class Ended(NamedTuple):
+    """Messages [first, end) ended, for the work queue, in one way."""
+
+    shard: "Shard"
+    queue: Queue
+    partition: Partition
+    first: int
+    end: int
+    how: int
+
+
 class Shard:
     """The state of one shard and what changed in it since the last commit."""
 
@@ -79,6 +91,7 @@ class Shard:
         "deletes",
         "dirty",
         "dues",
+        "ends",
         "epoch",
         "forming",
         "leases",
@@ -91,6 +104,7 @@ class Shard:
         "numbers",
         "numbers_made",
         "numbers_made_dirty",
+        "onces",
         "over",
         "partitions_dirty",
         "pauses",
@@ -102,6 +116,7 @@ class Shard:
         "seals",
         "shards",
         "sweeps",
+        "tied",
         "to_carve",
         "to_merge",
         "tracks_dirty",
@@ -119,6 +134,7 @@ class Shard:
         changed: list["Shard"],
         alarm: Alarm,
         updated: set[int],
+        ends: list["Ended"],
     ) -> None:
         self.number = number
         self.shards = shards
@@ -127,6 +143,8 @@ class Shard:
         self.alarm = alarm
         self.updated = updated
         """Keys of partitions, of any shard, that have successors of messages."""
+        self.ends = ends
+        """What ended, in any shard, and has consequences that have not been seen to yet."""
         self.counter = 0
         """Names given out in this epoch."""
         self.numbers_made = 0
@@ -145,6 +163,10 @@ class Shard:
         """Leases, by name, that ended because all was cancelled, and their tenants: the last few thousand."""
         self.dues = Agenda[Track]()
         """When schedules have something that becomes due."""
+        self.tied = Agenda[tuple[int, int]]()
+        """When the time to live of messages ends whose end has consequences, by partition key and offset."""
+        self.onces = Agenda[tuple[bytes, bytes]]()
+        """When answers of pushes may be forgotten, by prefix of the queue and kind and key."""
         self.pauses = Agenda[bytes]()
         """When pauses of queues end, by prefix."""
         self.woken: dict[Wake, None] = {}
@@ -322,6 +344,11 @@ class Shard:
         if len(self.cancelled) > CANCELLED_MAX:
             del self.cancelled[next(iter(self.cancelled))]
 
+    def end(self, track: Track, first: int, end: int, how: int) -> None:
+        """Messages of a track ended: what follows from that is seen to with the command."""
+        if track.partition.concerned and track.group.name == DEFAULT:
+            self.ends.append(Ended(self, track.queue, track.partition, first, end, how))
+
     def tell(self, partition: int, first: int, end: int) -> None:
         """Something happened to messages of a partition that may be their end."""
         watched = self.watched.get(partition)
@@ -429,7 +456,7 @@ class Shard:
 
     def next_at(self) -> int:
         """When the next thing is due."""
-        agendas = (self.agenda, self.sweeps, self.dues, self.pauses)
+        agendas = (self.agenda, self.sweeps, self.dues, self.pauses, self.tied, self.onces)
         return min(agenda.next_at() for agenda in agendas)
 
     # The commit.

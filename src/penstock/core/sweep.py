@@ -17,8 +17,9 @@ from itertools import chain, islice, takewhile
 from penstock.core import log as logs, records
 from penstock.core.agenda import NEVER
 from penstock.core.carve import is_worth, wanted
-from penstock.core.endings import forget, give_up, next_dead, trim_successors
+from penstock.core.endings import forget, give_up, next_dead
 from penstock.core.gates import evict
+from penstock.core.jobs import sweep_taken
 from penstock.core.leased import leased_runs
 from penstock.core.limits import NOTES_MS_MAX
 from penstock.core.model import DEFAULT, Group, Log, Mark, Partition, Queue, Segment, Track, fresh_count
@@ -26,6 +27,7 @@ from penstock.core.notes import sweep_notes
 from penstock.core.pop import ACTIVE_MS
 from penstock.core.removal import remove_partitions
 from penstock.core.shard import Shard
+from penstock.core.ties import forget_gone
 
 RANGE_MIN = 64
 """Headers from which on they are deleted as one range: a range costs every later read a little."""
@@ -90,6 +92,7 @@ def sweep(shard: Shard, queue: Queue, now: int) -> int:
     for notes in queue.notes.values():
         if notes.log.segments:
             again_at = min(again_at, notes.log.segments[0].created_at + NOTES_MS_MAX)
+    again_at = min(again_at, sweep_taken(shard, queue, now))
     if options.group_idle_ms and len(queue.groups) > 1:
         idle_at = (group.active_at + options.group_idle_ms + ACTIVE_MS for group in queue.groups.values())
         again_at = min(again_at, min((at for at in idle_at if at > now), default=NEVER))
@@ -251,6 +254,10 @@ def _wanted_below(
         _across(group.tracks[partition.key], log.first) for group in queue.groups.values()
     )
     bases = {segment.base for low, high in spans for segment in _between(log, low, high)}
+    for first, count, _ in partition.parked:
+        if first >= before:
+            break
+        bases |= {segment.base for segment in _between(log, max(first, log.first), first + count)}
     for group in holding:
         track = group.tracks[partition.key]
         offset = log.first
@@ -351,7 +358,7 @@ def _let_go(shard: Shard, queue: Queue, partition: Partition, gone: list[Segment
         shard.tell(partition.key, low, high)
     for group in queue.groups.values():
         forget(shard, group.tracks[partition.key], spans, now)
-    trim_successors(shard, queue, partition)
+    forget_gone(shard, queue, partition, spans)
     shard.touch_partition(queue, partition)
 
 
@@ -383,7 +390,7 @@ def _sweep_islands(
     gone: list[Segment] = []
     left = ISLAND_RUNS_MAX
     for segment in islice(log.segments, at, min(at + ISLANDS_MAX, log.islands)):
-        spans, looked = wanted(shard, segment, keeping, leasing)
+        spans, looked = wanted(shard, partition, segment, keeping, leasing)
         if not spans:
             gone.append(segment)
         elif is_worth(segment, spans):

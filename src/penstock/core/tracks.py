@@ -24,6 +24,12 @@ def new_partition(
         withdrawn=Table("qqq"),
         progress={},
         successors=Table("qq"),
+        parked=Table("qqq"),
+        dependents=Table("qQqq"),
+        ties={},
+        job_ids={},
+        transactions={},
+        taken={},
         merged_to=[log.first, log.first],
     )
 

@@ -7,7 +7,7 @@ line: their successor is the last in line.
 
 from msgspec.structs import replace
 
-from penstock.core import log as logs, records
+from penstock.core import log as logs, records, ties
 from penstock.core.cancel import cancel_everywhere, check_made, finish_plan
 from penstock.core.commands import Pushed
 from penstock.core.endings import fresh, outside, skip, unplanned
@@ -18,6 +18,7 @@ from penstock.core.numbers import fits
 from penstock.core.push import push
 from penstock.core.schedule import Scheduled
 from penstock.core.shard import Place, Shard
+from penstock.core.ties import parked_over
 
 HAD = "it is being worked on, or is settled or dead; push another message instead"
 
@@ -26,6 +27,8 @@ def check_update(shard: Shard, where: Meant, now: int) -> None:
     """Raise unless nobody has had the message yet."""
     queue, partition, offset = where.place.queue, where.place.partition, where.first
     attributes = logs.attributes_at(partition.log, offset)
+    if parked_over(partition, offset, offset + 1):
+        raise Conflict("it waits for other messages; cancel it and push another instead")
     for group in queue.groups.values():
         check_made(queue, group.name)
         track = group.tracks[partition.key]
@@ -40,8 +43,19 @@ def check_update(shard: Shard, where: Meant, now: int) -> None:
         shard.check_numbers(1)
 
 
-def update(shard: Shard, where: Meant, message: int, payload: bytes, durability: str, now: int) -> Pushed:
-    """Put another message in the place of a checked one, whose id is ``message``."""
+def update(
+    shard: Shard,
+    where: Meant,
+    message: int,
+    payload: bytes,
+    durability: str,
+    now: int,
+    own: Attributes | None = None,
+) -> Pushed:
+    """Put another message in the place of a checked one, whose id is ``message``.
+
+    It goes where that was, or where its own attributes say if it has any.
+    """
     queue, partition, offset = where.place.queue, where.place.partition, where.first
     attributes = logs.attributes_at(partition.log, offset)
     tracks = [group.tracks[partition.key] for group in queue.groups.values()]
@@ -49,7 +63,12 @@ def update(shard: Shard, where: Meant, message: int, payload: bytes, durability:
         finish_plan(shard, track, now)
     before = [(track, track.schedule.find(offset)) for track in tracks]
     first, created_at = attributes.origin or (message, _created_at(where))
-    remains = _remaining(attributes, _created_at(where), (first, created_at), now)
+    if own is None:
+        remains = _remaining(attributes, _created_at(where), (first, created_at), now)
+    else:
+        remains, before = replace(own, origin=(first, created_at)), []
+    # The successor's offset is known: nothing else comes between.
+    ties.move(shard, queue, partition, offset, partition.log.end)
     cancel_everywhere(shard, where, now)
     pushed = push(shard, queue, partition, [payload], [len(payload)], durability, remains, now)
     successor = partition.log.end - 1

@@ -182,6 +182,7 @@ class OptionsIn(Struct, forbid_unknown_fields=True, gc=False):
     group_idle_ms: int | UnsetType = UNSET
     max_size: int | UnsetType = UNSET
     require_lease: bool | UnsetType = UNSET
+    dedup_window_ms: int | UnsetType = UNSET
 
 
 class Queue(Request, tag="QUEUE", gc=False, kw_only=True):
@@ -216,6 +217,7 @@ class Queue(Request, tag="QUEUE", gc=False, kw_only=True):
             given.group_idle_ms,
             given.max_size,
             given.require_lease,
+            given.dedup_window_ms,
             self.partition,
         )
 

@@ -1,0 +1,273 @@
+"""Dependencies: a message waits, parked, until those it depends on are completed.
+
+A parked message counts those it still waits for; for each of these, a row beside its partition says who
+waits. When one ends, its row goes and the count falls, in one commit, so that each is counted once. At 0 the
+message is released to every group. If one of them fails, the message fails too, ignores it, or waits for a
+requeue.
+"""
+
+from msgspec import Struct
+
+from penstock.core import log as logs
+from penstock.core.agenda import NEVER
+from penstock.core.cancel import withdraw
+from penstock.core.domain import Domain, Unfinished
+from penstock.core.endings import Span, bury, settle_as, union
+from penstock.core.errors import Invalid, NotFound
+from penstock.core.ids import OFFSET_BITS, OFFSET_MASK, address
+from penstock.core.leased import Range, ranges
+from penstock.core.limits import DEPENDENCIES_MAX, DEPENDENCY_RUNS_MAX
+from penstock.core.model import (
+    CANCELLED,
+    COMPLETED,
+    DEFAULT,
+    DIED,
+    FAIL,
+    IGNORE,
+    WAIT,
+    Attributes,
+    Dead,
+    Partition,
+    Queue,
+)
+from penstock.core.numbers import end_of, number_of
+from penstock.core.pop import new_group
+from penstock.core.records import ended_key, pack_numbers
+from penstock.core.schedule import Scheduled
+from penstock.core.shard import Ended, Place, Shard
+from penstock.core.standing import standing
+from penstock.core.table import Row
+from penstock.core.ties import (
+    SPAN_MAX,
+    expect,
+    park,
+    parked_over,
+    take_parked,
+    unpark,
+    untell,
+    watch_ttl,
+)
+
+STEP = 1_000
+"""Rows of dependents that are told in one go: some 10 ms. The rest is told in the next."""
+POLICIES = (FAIL, IGNORE, WAIT)
+
+
+def spans_of(ids: list[int]) -> tuple[tuple[int, int], ...]:
+    """Ids as attributes keep them: sorted, each once.
+
+    >>> spans_of([40, 7, 8, 9])
+    ((7, 3), (40, 1))
+    """
+    return tuple((each.first, each.length) for each in ranges(ids)) if ids else ()
+
+
+def check(domain: Domain, tenant: str, attributes: Attributes) -> None:
+    """Raise unless messages may depend on what these attributes say."""
+    if attributes.on_failed not in POLICIES:
+        raise Invalid("on_failed", f"one of {', '.join(POLICIES)}")
+    if sum(count for _, count in attributes.depends_on) > DEPENDENCIES_MAX:
+        raise Invalid("depends_on", f"a list of at most {DEPENDENCIES_MAX} ids")
+    if len(attributes.depends_on) > DEPENDENCY_RUNS_MAX:
+        raise Invalid("depends_on", f"at most {DEPENDENCY_RUNS_MAX} stretches of consecutive ids")
+    for first, count in attributes.depends_on:
+        place = domain.shard_of(first).places.get(first >> OFFSET_BITS)
+        last = (first & OFFSET_MASK) + count
+        if (
+            place is None
+            or place.queue.tenant != tenant
+            or place.first + last > end_of(place.partition, first >> OFFSET_BITS)
+        ):
+            raise NotFound("there is no such message to depend on; push it first")
+
+
+class _Wanted(Struct):
+    """What messages depend on, as it stands."""
+
+    pending: list[tuple[Place, Span]]
+    """Those that have not ended, or may yet be completed."""
+    failed: int | None = None
+    """The id of one that failed for good."""
+
+
+def _wanted(domain: Domain, attributes: Attributes) -> _Wanted:
+    found = _Wanted([])
+    for shard, each in _targets(domain, attributes.depends_on):
+        place = shard.places[each.first >> OFFSET_BITS]
+        first = place.first + (each.first & OFFSET_MASK)
+        for low, high, how in standing(shard, place.queue, place.partition, first, first + each.length):
+            if how is None or (how == DIED and attributes.on_failed == WAIT):
+                found.pending.append((place, (low, high)))
+            elif how != COMPLETED and attributes.on_failed != IGNORE:
+                found.failed = each.first + low - first
+    return found
+
+
+def _targets(domain: Domain, spans: tuple[tuple[int, int], ...]) -> list[tuple[Shard, Range]]:
+    """The messages that ids lead to now, by shard."""
+    if not domain.updated:
+        return [(domain.shard_of(first), Range(first, count)) for first, count in spans]
+    ids = [each for first, count in spans for each in range(first, first + count)]
+    return [(domain.shard_of(each.first), each) for each in ranges(domain.current(ids))]
+
+
+def depend(domain: Domain, place: Place, first: int, count: int, attributes: Attributes, now: int) -> None:
+    """Have messages, just appended and in no group's schedule, wait for what they depend on."""
+    shard, queue, partition = domain.shards[place.queue.shard], place.queue, place.partition
+    wanted = _wanted(domain, attributes)
+    unmet = sum(high - low for _, (low, high) in wanted.pending)
+    if wanted.failed is not None:
+        fail(domain, shard, queue, partition, (first, first + count), wanted.failed, now)
+        return
+    if not unmet:
+        release(shard, queue, partition, [(first, first + count)], now)
+        return
+    number, base = number_of(partition, first)
+    dependent = address(number, first - base)
+    park(shard, queue, partition, first, count, unmet)
+    for target, (low, high) in wanted.pending:
+        theirs = domain.shards[target.queue.shard]
+        for begin in range(low, high, SPAN_MAX):
+            row = (begin, dependent, min(SPAN_MAX, high - begin), count)
+            expect(theirs, target.queue, target.partition, row)
+        watch_ttl(theirs, target.queue, target.partition, low, high)
+        theirs.touch()
+
+
+def release(shard: Shard, queue: Queue, partition: Partition, spans: list[Span], now: int) -> None:
+    """Have messages that wait for nothing any more delivered to every group."""
+    log = partition.log
+    for low, high in union(spans):
+        for stretch in logs.stretches(log, low, high):
+            segment = log.segments[logs.find(log, stretch.first)]
+            created_at = segment.run_at(stretch.first - segment.base)[1]
+            due_at = max(created_at + stretch.attributes.delay_ms, now)
+            count = stretch.end - stretch.first
+            run = Scheduled(due_at, stretch.first, count, stretch.attributes.level)
+            for group in queue.groups.values():
+                track = group.tracks[partition.key]
+                if stretch.first >= track.planned:
+                    track.unplanned += count
+                else:
+                    shard.schedule(track, run, now)
+
+
+def fail(
+    domain: Domain, shard: Shard, queue: Queue, partition: Partition, span: Span, failed: int, now: int
+) -> None:
+    """Messages fail because one they depend on did: dead letters of the work queue, and nobody else's."""
+    first, end = span
+    group = queue.groups.get(DEFAULT)
+    if group is None:
+        group = new_group(shard, queue, DEFAULT, "all", now)
+        if group.tracks[partition.key].planned <= first:
+            group.tracks[partition.key].unplanned -= end - first
+    track = group.tracks[partition.key]
+    error = f"it depends on {failed}, which failed"
+    for stretch in logs.stretches(partition.log, first, end):
+        count = stretch.end - stretch.first
+        bury(shard, track, Dead(stretch.first, count, 0, 0, now, error, stretch.attributes.level))
+    for other in queue.groups.values():
+        if other is not group:
+            settle_as(shard, other.tracks[partition.key], first, end, CANCELLED, now)
+    withdraw(shard, Place(queue, partition, 0), max(first, partition.log.first), end, now)
+    shard.sync_for(queue)
+    shard.plan_sweep(queue, now)
+
+
+# Telling dependents.
+
+
+def tell(domain: Domain, ended: Ended, now: int) -> None:
+    """Tell those who wait for messages that these ended."""
+    _go_on(domain, unfinished(ended), now, first_time=True)
+
+
+def unfinished(ended: Ended) -> Unfinished:
+    """Something that ended, nobody of whose dependents was told yet."""
+    return Unfinished(ended, (max(ended.first - SPAN_MAX + 1, 0), 0))
+
+
+def go_on(domain: Domain, now: int) -> None:
+    """Tell a number of those more who have not been told yet."""
+    if domain.unfinished:
+        _go_on(domain, domain.unfinished.popleft(), now, first_time=False)
+
+
+def _go_on(domain: Domain, telling: Unfinished, now: int, *, first_time: bool) -> None:
+    shard, queue, partition, first, end, how = ended = telling.ended
+    is_there = shard.queues.get(queue.prefix) is queue
+    rows, more = _rows(ended, telling.reached, STEP if is_there else NEVER)
+    released: dict[int, tuple[Shard, Queue, Partition, list[Span]]] = {}
+    for row in rows:
+        _tell_one(domain, ended, row, released, now)
+    for theirs, their_queue, their_partition, spans in released.values():
+        release(theirs, their_queue, their_partition, spans, now)
+        theirs.sync_for(their_queue)
+    key = ended_key(queue.prefix, how, partition.key, first)
+    if more is not None:
+        telling.reached = more
+        domain.unfinished.append(telling)
+        domain.alarm.sooner(now)
+        if first_time:
+            shard.keep_row(queue, key, pack_numbers((end,)))
+    elif not first_time and is_there:
+        shard.keep_row(queue, key, None)
+
+
+def _rows(ended: Ended, reached: tuple[int, int], most: int) -> tuple[list[Row], tuple[int, int] | None]:
+    """Rows of those who wait for what ended, from one on, and where to go on if that is not all."""
+    found: list[Row] = []
+    for row in ended.partition.dependents.since(*reached):
+        if row[0] >= ended.end:
+            break
+        if len(found) >= most:
+            return found, (row[0], row[1])
+        if row[0] + row[2] > ended.first:
+            found.append(row)
+    return found, None
+
+
+def _tell_one(
+    domain: Domain,
+    ended: Ended,
+    row: Row,
+    released: dict[int, tuple[Shard, Queue, Partition, list[Span]]],
+    now: int,
+) -> None:
+    """Tell those of one row."""
+    first, dependent, count, waiting = row
+    theirs = domain.shards[(dependent >> OFFSET_BITS) % len(domain.shards)]
+    place = theirs.places.get(dependent >> OFFSET_BITS)
+    offset = place.first + (dependent & OFFSET_MASK) if place is not None else 0
+    parked = parked_over(place.partition, offset, offset + waiting) if place is not None else []
+    if place is None or not parked:
+        untell(ended.shard, ended.queue, ended.partition, row)  # they were cancelled, or failed
+        return
+    partition = place.partition
+    policy = logs.attributes_at(partition.log, parked[0][0]).on_failed
+    if ended.how == DIED and policy == WAIT:
+        return
+    low, high = max(first, ended.first), min(first + count, ended.end)
+    untell(ended.shard, ended.queue, ended.partition, row)
+    if ended.how != COMPLETED and policy != IGNORE:
+        failed = _id(ended.partition, low)
+        for span in take_parked(theirs, place.queue, partition, offset, offset + waiting):
+            fail(domain, theirs, place.queue, partition, span, failed, now)
+        return
+    if first < low:
+        expect(ended.shard, ended.queue, ended.partition, (first, dependent, low - first, waiting))
+    if high < first + count:
+        expect(ended.shard, ended.queue, ended.partition, (high, dependent, first + count - high, waiting))
+    for begin, length, unmet in parked:
+        unpark(theirs, place.queue, partition, begin, length)
+        if unmet > high - low:
+            park(theirs, place.queue, partition, begin, length, unmet - (high - low))
+        else:
+            mine = released.setdefault(partition.key, (theirs, place.queue, partition, []))
+            mine[3].append((begin, begin + length))
+
+
+def _id(partition: Partition, offset: int) -> int:
+    number, base = number_of(partition, offset)
+    return address(number, offset - base)

@@ -1,0 +1,21 @@
+"""What follows from the end of messages, in the commit in which they end."""
+
+from penstock.core import dependents
+from penstock.core.domain import Domain
+from penstock.core.model import DIED, DISCARDED
+from penstock.core.ties import tied_over, untie
+
+
+def follow(domain: Domain, now: int) -> None:
+    """See to everything that ended since this was last called. What that ends is seen to, too."""
+    while domain.ends:
+        ends = domain.ends[:]
+        domain.ends.clear()
+        for ended in ends:
+            partition = ended.partition
+            for offset in tied_over(partition, ended.first, ended.end) if partition.ties else ():
+                tie = untie(ended.shard, ended.queue, partition, offset)
+                if tie.keys and ended.how in (DIED, DISCARDED):
+                    pass
+            if partition.dependents.size:
+                dependents.tell(domain, ended, now)

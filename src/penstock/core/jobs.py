@@ -1,0 +1,391 @@
+"""Pushes of messages that have something for themselves: a key, an id, others they depend on.
+
+Each is checked against what the queue knows, in this order: the idempotency key of the whole request, then
+of each message its transaction id, its custom id and its unique key. What is known already is not appended
+again; the answer has the id of the first.
+"""
+
+from collections import Counter
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from penstock.core import dependents, log as logs, records
+from penstock.core.cancel import cancel_everywhere, check_made
+from penstock.core.commands import Job, PushedJobs, PushJobs
+from penstock.core.dedup import DEBOUNCE, DROP, MODES, REPLACE, THROTTLE, Particulars
+from penstock.core.domain import Domain
+from penstock.core.errors import Busy, Conflict, Invalid
+from penstock.core.ids import OFFSET_BITS, OFFSET_MASK, address
+from penstock.core.leased import Meant, Range, meant
+from penstock.core.limits import DELAY_MS_MAX, TIED_BYTES_MAX, TRANSACTIONS_MAX, check_name, check_range
+from penstock.core.look import state
+from penstock.core.model import PLAIN, Attributes, Once, Partition, Queue, Tie
+from penstock.core.numbers import fits, number_of
+from penstock.core.order import check_ordered
+from penstock.core.push import check_payloads, make_room, push, reached
+from penstock.core.questions import OPEN, State
+from penstock.core.retry import check_attributes
+from penstock.core.shard import Place, Shard
+from penstock.core.ties import forget_taken, free, tie, untie
+from penstock.core.update import check_update, update
+
+REQUEST, SEEN = b"r", b"t"
+"""Kinds of what pushes answered: to a request with an idempotency key, to one that throttles."""
+
+
+def check(domain: Domain, command: PushJobs, now: int) -> None:
+    """Raise unless the jobs may be pushed: all that can be wrong is found here."""
+    limits, jobs = domain.limits, command.jobs
+    check_range("jobs", len(jobs), 1, limits.batch_max)
+    check_payloads(limits, [job.payload for job in jobs])
+    queue = domain.queues.get((command.tenant, command.queue))
+    for attributes in {id(job.attributes): job.attributes for job in jobs}.values():
+        if attributes is not PLAIN:
+            check_attributes(limits, attributes)
+            check_ordered(queue, attributes)
+            if attributes.depends_on:
+                dependents.check(domain, command.tenant, attributes)
+    for job in jobs:
+        if job.own is not None:
+            _check_own(job, job.own)
+    if command.request is not None:
+        check_name("idempotency_key", command.request[1])
+        if command.request[0]:
+            check_name("producer", command.request[0])
+    reached(queue, command.durability, domain.reach)
+    by_partition = Counter(job.partition for job in jobs)
+    known = queue.partitions if queue is not None else {}
+    numbers = sum(name not in known or not fits(known[name], count) for name, count in by_partition.items())
+    domain.check_room(command.tenant, command.queue, queue, set(by_partition), numbers)
+    make_room(queue, len(jobs))
+    if queue is not None:
+        _check_held(domain, queue, jobs)
+
+
+def _check_own(job: Job, own: Particulars) -> None:
+    for field in ("unique_key", "job_id", "transaction_id"):
+        value = getattr(own, field)
+        if value is not None:
+            check_name(field, value)
+    if own.dedup not in MODES:
+        raise Invalid("dedup", f"one of {', '.join(MODES)}")
+    timed = own.dedup in (DEBOUNCE, THROTTLE)
+    if own.unique_key is None and (own.dedup != DROP or own.window_ms or own.max_ms):
+        raise Invalid("unique_key", "given along with dedup, dedup_window_ms and dedup_max_ms")
+    if timed:
+        check_range("dedup_window_ms", own.window_ms, 1, DELAY_MS_MAX)
+    elif own.window_ms:
+        raise Invalid("dedup_window_ms", f"left out: only {DEBOUNCE} and {THROTTLE} have a window")
+    if own.max_ms:
+        if own.dedup != DEBOUNCE:
+            raise Invalid("dedup_max_ms", f"left out: only {DEBOUNCE} has it")
+        check_range("dedup_max_ms", own.max_ms, own.window_ms, DELAY_MS_MAX)
+    if own.dedup == DEBOUNCE and (job.attributes.delay_ms or job.attributes.depends_on):
+        raise Invalid("delay and depends_on", f"left out: {DEBOUNCE} says when the message is delivered")
+
+
+def _check_held(domain: Domain, queue: Queue, jobs: list[Job]) -> None:
+    """Raise if what a queue holds forbids the jobs right now."""
+    size = sum(len(job.payload) for job in jobs if job.own is not None and job.own.keys)
+    if size and queue.tied_bytes + size > TIED_BYTES_MAX:
+        raise Busy(
+            f"queue {queue.name} has {queue.tied_bytes} bytes of messages with keys_if_undelivered that have "
+            f"not ended, and may have {TIED_BYTES_MAX}"
+        )
+    if any(job.own is not None and job.own.dedup in (REPLACE, DEBOUNCE) for job in jobs):
+        for name in queue.groups:
+            check_made(queue, name)
+
+
+def apply(domain: Domain, command: PushJobs, now: int) -> PushedJobs:
+    """Push checked jobs."""
+    queue = domain.made(command.tenant, command.queue)
+    shard = domain.shards[queue.shard]
+    durability = reached(queue, command.durability, domain.reach)
+    name = b""
+    if command.request is not None:
+        name = REQUEST + "\0".join(command.request).encode()
+        once = queue.once.get(name)
+        if once is not None and once.until > now:
+            ids = [each for first, count in once.ids for each in range(first, first + count)]
+            return PushedJobs(ids, once.durability, list(range(len(ids))))
+    pushing = _Pushing(domain, shard, queue, durability, now)
+    for job in command.jobs:
+        pushing.add(job)
+    pushing.append()
+    if name:
+        until = now + queue.options.dedup_window_ms
+        _remember(shard, queue, name, Once(until, _in_order(pushing.ids), durability), now)
+    return PushedJobs(pushing.ids, durability, pushing.duplicates, pushing.replaced)
+
+
+def _in_order(ids: list[int]) -> tuple[tuple[int, int], ...]:
+    """Ids as (first, count), in the order they came.
+
+    >>> _in_order([8, 9, 4, 8])
+    ((8, 2), (4, 1), (8, 1))
+    """
+    found: list[tuple[int, int]] = []
+    for each in ids:
+        if found and sum(found[-1]) == each:
+            found[-1] = (found[-1][0], found[-1][1] + 1)
+        else:
+            found.append((each, 1))
+    return tuple(found)
+
+
+def _remember(shard: Shard, queue: Queue, name: bytes, once: Once, now: int) -> None:
+    """Have an answer known for a while."""
+    if once.until <= now:
+        return
+    forget_once(shard, queue, name)
+    queue.once[name] = once
+    shard.onces.add(once.until, (queue.prefix, name))
+    shard.alarm.sooner(once.until)
+    shard.keep_row(queue, records.once_key(queue.prefix, name), records.pack_once(once))
+
+
+def forget_once(shard: Shard, queue: Queue, name: bytes) -> None:
+    once = queue.once.pop(name, None)
+    if once is not None:
+        shard.onces.remove(once.until, (queue.prefix, name))
+        shard.keep_row(queue, records.once_key(queue.prefix, name), None)
+
+
+def forget_due(shard: Shard, now: int) -> None:
+    """Forget the answers whose time is over."""
+    while names := shard.onces.first_due(now):
+        for prefix, name in names:
+            forget_once(shard, shard.queues[prefix], name)
+
+
+class _Pushing(Struct, eq=False):
+    """Jobs on their way into a queue: those that share partition and attributes are appended together."""
+
+    domain: Domain
+    shard: Shard
+    queue: Queue
+    durability: str
+    now: int
+    ids: list[int] = []
+    duplicates: list[int] = []
+    """Places of those that are known already."""
+    replaced: list[int] = []
+    """Places of those that took the place of others."""
+    partition: Partition | None = None
+    attributes: Attributes = PLAIN
+    payloads: list[bytes] = []
+    transactions: list[tuple[int, str]] = []
+    """Offsets and transaction ids of the payloads."""
+
+    def add(self, job: Job) -> None:
+        """Take one job: it is known, or takes the place of another, or is appended with the next."""
+        queue = self.queue
+        partition = queue.partitions.get(job.partition) or self.shard.add_partition(queue, job.partition)
+        own, attributes = job.own, job.attributes
+        if own is not None:
+            if own.dedup == DEBOUNCE:
+                attributes = replace(attributes, delay_ms=own.window_ms)
+            known = self._known(partition, own)
+            if known is not None:
+                self.duplicates.append(len(self.ids))
+                self.ids.append(known)
+                return
+            if own.unique_key is not None and self._replace(partition, job, own, attributes):
+                return
+        if partition is not self.partition or attributes != self.attributes:
+            self.append()
+            self.partition, self.attributes = partition, attributes
+        offset = partition.log.end + len(self.payloads)
+        number, base = self._next_number(partition, offset)
+        self.payloads.append(job.payload)
+        message = address(number, offset - base)
+        self.ids.append(message)
+        if own is not None:
+            self._enter(partition, offset, message, job, own)
+
+    def _next_number(self, partition: Partition, offset: int) -> tuple[int, int]:
+        """The partition number that the message at an offset will have."""
+        if not fits(partition, len(self.payloads) + 1):
+            self.append()
+            self.shard.renumber(self.queue, partition)
+        return partition.numbers[-1]
+
+    def _known(self, partition: Partition, own: Particulars) -> int | None:
+        """The id of the message that a job repeats, if it does."""
+        queue, window = self.queue, self.queue.options.dedup_window_ms
+        if own.transaction_id is not None:
+            offset = partition.transactions.get(own.transaction_id)
+            if offset is not None and self._taken_at(partition, offset) > self.now - window:
+                return self._id(partition, offset)
+        if own.job_id is not None and own.job_id in queue.named:
+            key, offset = queue.named[own.job_id]
+            return self._id(self.shard.places[key].partition, offset)
+        if own.unique_key is None:
+            return None
+        if own.dedup == THROTTLE:
+            once = queue.once.get(SEEN + own.unique_key.encode())
+            return once.ids[0][0] if once is not None and once.until > self.now else None
+        holder = self._holder(own.unique_key)
+        if holder is None or own.dedup != DROP:
+            return None
+        return self._id(*holder)
+
+    def _taken_at(self, partition: Partition, offset: int) -> int:
+        """When the transaction id of a message was taken."""
+        log = partition.log
+        if offset >= log.end:
+            return self.now
+        segment = log.segments[logs.find(log, offset)]
+        return segment.run_at(offset - segment.base)[1]
+
+    def _holder(self, key: str) -> tuple[Partition, int] | None:
+        """The message that holds a unique key, unless its time is over."""
+        held = self.queue.uniques.get(key)
+        if held is None:
+            return None
+        partition = self.shard.places[held[0]].partition
+        if held[1] < partition.log.end:
+            number, base = number_of(partition, held[1])
+            asked = State(self.queue.tenant, address(number, held[1] - base))
+            if state(self.shard, asked, self.now).state not in OPEN:
+                free(self.shard, self.queue, key)
+                return None
+        return partition, held[1]
+
+    def _id(self, partition: Partition, offset: int) -> int:
+        """The id as which a message is shown."""
+        if offset < partition.log.end and logs.has(partition.log, offset):
+            origin = logs.attributes_at(partition.log, offset).origin
+            if origin is not None:
+                return origin[0]
+        number, base = number_of(partition, offset)
+        return address(number, offset - base)
+
+    def _replace(self, partition: Partition, job: Job, own: Particulars, attributes: Attributes) -> bool:
+        """Let a job take the place of the one that holds its key; whether that is all there is to do."""
+        assert own.unique_key is not None
+        if own.dedup not in (REPLACE, DEBOUNCE) or self._holder(own.unique_key) is None:
+            return False
+        self.append()
+        key, offset = self.queue.uniques[own.unique_key]
+        holder = self.shard.places[key].partition
+        number, base = number_of(holder, offset)
+        message = address(number, offset - base)
+        where = meant(self.shard, self.queue.tenant, Range(message, 1))
+        if where is not None and self._waits(where):
+            if holder is partition and not attributes.depends_on:
+                attributes = self._put_off(where, own, attributes)
+                untie(self.shard, self.queue, holder, offset)
+                pushed = update(
+                    self.shard, where, message, job.payload, self.durability, self.now, own=attributes
+                )
+                self.replaced.append(len(self.ids))
+                self.ids.append(pushed.first)
+                self._enter(partition, partition.log.end - 1, pushed.first, job, own)
+                self._take()
+                return True
+            cancel_everywhere(self.shard, where, self.now)
+            self.shard.plan_sweep(self.queue, self.now)
+        if own.unique_key in self.queue.uniques:
+            free(self.shard, self.queue, own.unique_key)
+        return False
+
+    def _waits(self, where: Meant) -> bool:
+        """Whether nobody has had a message yet."""
+        if where.place.partition.parked_messages and self._is_parked(where):
+            return True
+        try:
+            check_update(self.shard, where, self.now)
+        except Conflict:
+            return False
+        return True
+
+    def _is_parked(self, where: Meant) -> bool:
+        number, base = number_of(where.place.partition, where.first)
+        asked = State(self.queue.tenant, address(number, where.first - base))
+        return state(self.shard, asked, self.now).state == "parked"
+
+    def _put_off(self, where: Meant, own: Particulars, attributes: Attributes) -> Attributes:
+        """With debounce, the message is put off again, but not for ever."""
+        if own.dedup != DEBOUNCE or not own.max_ms:
+            return attributes
+        log = where.place.partition.log
+        segment = log.segments[logs.find(log, where.first)]
+        _, created_at, had = segment.run_at(where.first - segment.base)
+        began_at = had.origin[1] if had.origin is not None else created_at
+        left = max(began_at + own.max_ms - self.now, 0)
+        return replace(attributes, delay_ms=min(attributes.delay_ms, left))
+
+    def _enter(self, partition: Partition, offset: int, message: int, job: Job, own: Particulars) -> None:
+        """Have a message found by its key and ids, and its end have the consequences it asks for."""
+        queue, shard, attributes = self.queue, self.shard, job.attributes
+        if own.unique_key is not None and own.dedup == THROTTLE:
+            once = Once(self.now + own.window_ms, ((message, 1),), self.durability)
+            _remember(shard, queue, SEEN + own.unique_key.encode(), once, self.now)
+        held = own.unique_key if own.unique_key is not None and own.dedup != THROTTLE else ""
+        if held or own.keys:
+            expires_at = max(self.now, partition.log.time) + attributes.ttl_ms if attributes.ttl_ms else 0
+            payload = job.payload if own.keys else b""
+            tie(shard, queue, partition, offset, Tie(held, own.keys, payload, expires_at))
+        if own.job_id is not None:
+            first = self._first(partition, offset, message)
+            before = partition.job_ids.get(first)
+            if before is not None:
+                del queue.named[before]
+            partition.job_ids[first] = own.job_id
+            queue.named[own.job_id] = (partition.key, first)
+            key = records.job_id_key(queue.prefix, partition.key, first)
+            shard.keep_row(queue, key, own.job_id.encode())
+        if own.transaction_id is not None:
+            partition.transactions[own.transaction_id] = offset
+            self.transactions.append((offset, own.transaction_id))
+
+    def _first(self, partition: Partition, offset: int, message: int) -> int:
+        """The offset of the message as which one is shown."""
+        place = self.shard.places.get(message >> OFFSET_BITS)
+        return offset if place is None else place.first + (message & OFFSET_MASK)
+
+    def append(self) -> None:
+        """Append what has come together."""
+        if not self.payloads:
+            return
+        partition, payloads = self.partition, self.payloads
+        assert partition is not None
+        first = partition.log.end
+        lengths = list(map(len, payloads))
+        common = (self.durability, self.attributes, self.now)
+        push(self.shard, self.queue, partition, payloads, lengths, *common)
+        self.payloads = []
+        if self.attributes.depends_on:
+            place = Place(self.queue, partition, 0)
+            dependents.depend(self.domain, place, first, len(payloads), self.attributes, self.now)
+        self._take()
+
+    def _take(self) -> None:
+        """Keep the transaction ids of what was appended."""
+        if not self.transactions or self.partition is None:
+            return
+        partition, taken = self.partition, self.transactions
+        self.transactions = []
+        first = taken[0][0]
+        partition.taken[first] = (self.now, taken)
+        key = records.taken_key(self.queue.prefix, partition.key, first)
+        self.shard.keep_row(self.queue, key, records.pack_taken(self.now, taken))
+        while len(partition.transactions) > TRANSACTIONS_MAX and len(partition.taken) > 1:
+            forget_taken(self.shard, self.queue, partition, next(iter(partition.taken)))
+
+
+def sweep_taken(shard: Shard, queue: Queue, now: int) -> int:
+    """Forget transaction ids that were taken long enough ago; when there are more to forget."""
+    again_at = 1 << 62
+    window = queue.options.dedup_window_ms
+    for partition in queue.partitions.values():
+        while partition.taken:
+            first, (at, _) = next(iter(partition.taken.items()))
+            if at > now - window:
+                again_at = min(again_at, at + window)
+                break
+            forget_taken(shard, queue, partition, first)
+    return again_at

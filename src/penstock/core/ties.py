@@ -1,0 +1,280 @@
+"""Ties: what has to be done when a message ends. A unique key is freed, keys are written if it died.
+
+A message with a tie and a time to live ends when that is over, whether anybody asks for it or not: its key
+shall be free, and those who depend on it shall know.
+"""
+
+from msgspec.structs import replace
+
+from penstock.core import log as logs, records
+from penstock.core.endings import fresh, settle_as, skip, trim_successors, unplanned
+from penstock.core.leased import leased_runs
+from penstock.core.model import (
+    DEFAULT,
+    EXPIRED,
+    GONE,
+    Partition,
+    Queue,
+    Tie,
+    Track,
+)
+from penstock.core.shard import Ended, Shard
+from penstock.core.standing import rows_over, standing
+
+NO_TIE = Tie()
+
+
+def tie(shard: Shard, queue: Queue, partition: Partition, offset: int, tied: Tie) -> None:
+    """Have something done when a message ends."""
+    partition.ties[offset] = tied
+    partition.concerned += 1
+    if tied.unique_key:
+        queue.uniques[tied.unique_key] = (partition.key, offset)
+    if tied.keys:
+        queue.tied_bytes += len(tied.payload)
+    if tied.expires_at:
+        shard.tied.add(tied.expires_at, (partition.key, offset))
+        shard.alarm.sooner(tied.expires_at)
+    shard.keep_row(queue, records.tie_key(queue.prefix, partition.key, offset), records.pack_tie(tied))
+
+
+def untie(shard: Shard, queue: Queue, partition: Partition, offset: int) -> Tie:
+    """Have nothing done any more when a message ends; what it was."""
+    tied = partition.ties.pop(offset)
+    partition.concerned -= 1
+    if tied.unique_key and queue.uniques.get(tied.unique_key) == (partition.key, offset):
+        del queue.uniques[tied.unique_key]
+    if tied.keys:
+        queue.tied_bytes -= len(tied.payload)
+    if tied.expires_at:
+        shard.tied.remove(tied.expires_at, (partition.key, offset))
+    shard.keep_row(queue, records.tie_key(queue.prefix, partition.key, offset), None)
+    return tied
+
+
+def tied_over(partition: Partition, first: int, end: int) -> list[int]:
+    """The offsets of [first, end) that have a tie, in order."""
+    ties = partition.ties
+    if len(ties) < end - first:
+        return sorted(offset for offset in ties if first <= offset < end)
+    return list(filter(ties.__contains__, range(first, end)))
+
+
+def free(shard: Shard, queue: Queue, key: str) -> None:
+    """Have a unique key held by nobody."""
+    number, offset = queue.uniques[key]
+    partition = shard.places[number].partition
+    rest = replace(untie(shard, queue, partition, offset), unique_key="")
+    if rest != NO_TIE:
+        tie(shard, queue, partition, offset, rest)
+
+
+def move(shard: Shard, queue: Queue, partition: Partition, offset: int, successor: int) -> None:
+    """What is tied to a message is tied to what took its place."""
+    if offset in partition.ties:
+        tied = untie(shard, queue, partition, offset)
+        tie(shard, queue, partition, successor, tied)
+    for row in [row for row in partition.dependents.since(offset) if row[0] == offset and row[2] == 1]:
+        untell(shard, queue, partition, row)
+        expect(shard, queue, partition, (successor, *row[1:]))
+
+
+# What waits for messages.
+
+SPAN_MAX = 1_024
+"""Messages in one row of what is waited for: those over an offset begin no further away."""
+
+
+def expect(shard: Shard, queue: Queue, partition: Partition, row: tuple[int, ...]) -> None:
+    """Have something wait for messages: a row of ``Partition.dependents``."""
+    first, dependent, count, waiting = row
+    partition.dependents.add((first, dependent, count, waiting))
+    partition.concerned += 1
+    key = records.dependent_key(queue.prefix, partition.key, first, dependent)
+    shard.keep_row(queue, key, records.pack_numbers((count, waiting)))
+
+
+def untell(shard: Shard, queue: Queue, partition: Partition, row: tuple[int, ...]) -> None:
+    """Have nothing wait for messages any more."""
+    partition.dependents.remove(row[0], row[1])
+    partition.concerned -= 1
+    shard.keep_row(queue, records.dependent_key(queue.prefix, partition.key, row[0], row[1]), None)
+
+
+# The end of a time to live.
+
+
+def watch_ttl(shard: Shard, queue: Queue, partition: Partition, first: int, end: int) -> None:
+    """Have messages that something waits for end with their time to live."""
+    log = partition.log
+    if not log.mixed:
+        return
+    for offset in range(max(first, log.first), end):
+        segment = log.segments[logs.find(log, offset)]
+        _, created_at, attributes = segment.run_at(offset - segment.base)
+        tied = partition.ties.get(offset, NO_TIE)
+        if attributes.ttl_ms and not tied.expires_at:
+            if tied is not NO_TIE:
+                untie(shard, queue, partition, offset)
+            expires_at = created_at + attributes.ttl_ms
+            tie(shard, queue, partition, offset, replace(tied, expires_at=expires_at))
+
+
+def expire_tied(shard: Shard, now: int) -> None:
+    """End messages with ties whose time to live is over."""
+    while places := shard.tied.first_due(now):
+        for key, offset in places:
+            place = shard.places[key]
+            _expire(shard, place.queue, place.partition, offset, now)
+
+
+def _expire(shard: Shard, queue: Queue, partition: Partition, offset: int, now: int) -> None:
+    tied = partition.ties[offset]
+    group = queue.groups.get(DEFAULT)
+    track = group.tracks[partition.key] if group is not None else None
+    if rows_over(partition.parked, offset, offset + 1):
+        for span in take_parked(shard, queue, partition, offset, offset + 1):
+            for each in queue.groups.values():
+                settle_as(shard, each.tracks[partition.key], *span, EXPIRED, now)
+    elif track is not None:
+        held = next((run for _, run in leased_runs(shard, track, offset, offset + 1)), None)
+        if held is not None:
+            # It is being worked on: if it comes back, it is over.
+            rest = untie(shard, queue, partition, offset)
+            tie(shard, queue, partition, offset, replace(rest, expires_at=max(held.expires_at, now + 1)))
+            return
+        _expire_in(shard, track, offset, now)
+    if partition.ties.get(offset) is tied:
+        shard.ends.append(Ended(shard, queue, partition, offset, offset + 1, EXPIRED))
+        # The rest of the tie goes with the consequences; it is not met here again.
+        untied = untie(shard, queue, partition, offset)
+        tie(shard, queue, partition, offset, replace(untied, expires_at=0))
+
+
+def _expire_in(shard: Shard, track: Track, offset: int, now: int) -> None:
+    """Settle one message of a track that waits as expired."""
+    run = track.schedule.find(offset)
+    if run is not None:
+        shard.unschedule(track, run)
+        if run.first < offset:
+            shard.schedule(track, replace(run, count=offset - run.first), now)
+        rest = run.first + run.count - offset - 1
+        if rest:
+            shard.schedule(track, replace(run, first=offset + 1, count=rest), now)
+    elif any(fresh(track, offset, offset + 1)):
+        skip(shard, track, offset, offset + 1)
+    elif any(unplanned(track, offset, offset + 1)):
+        track.unplanned -= 1
+    else:
+        return  # it ended otherwise
+    settle_as(shard, track, offset, offset + 1, EXPIRED, now)
+    shard.plan_sweep(track.queue, now)
+    shard.reconsider(track, now)
+
+
+def come_back(shard: Shard, track: Track, first: int, count: int, now: int) -> None:
+    """Messages come back from a lease: those whose time to live is over are looked at soon."""
+    queue, partition = track.queue, track.partition
+    for offset in tied_over(partition, first, first + count):
+        tied = partition.ties[offset]
+        if tied.expires_at > now + 1 and _expired_at(partition, offset) <= now:
+            untie(shard, queue, partition, offset)
+            tie(shard, queue, partition, offset, replace(tied, expires_at=now + 1))
+
+
+def _expired_at(partition: Partition, offset: int) -> int:
+    segment = partition.log.segments[logs.find(partition.log, offset)]
+    _, created_at, attributes = segment.run_at(offset - segment.base)
+    return created_at + attributes.ttl_ms
+
+
+# Parked messages.
+
+
+def park(shard: Shard, queue: Queue, partition: Partition, first: int, count: int, unmet: int) -> None:
+    """Have messages wait for so many others."""
+    partition.parked.add((first, count, unmet))
+    partition.parked_messages += count
+    key = records.parked_key(queue.prefix, partition.key, first)
+    shard.keep_row(queue, key, records.pack_numbers((count, unmet)))
+
+
+def unpark(shard: Shard, queue: Queue, partition: Partition, first: int, count: int) -> None:
+    """Take a run that waits for others out of those that do."""
+    partition.parked.remove(first, count)
+    partition.parked_messages -= count
+    shard.keep_row(queue, records.parked_key(queue.prefix, partition.key, first), None)
+
+
+def parked_over(partition: Partition, first: int, end: int) -> list[tuple[int, ...]]:
+    """The rows of messages of [first, end) that wait for others."""
+    if not partition.parked_messages:
+        return []
+    before = partition.parked.below(first)
+    found = [before] if before is not None and before[0] + before[1] > first else []
+    for row in partition.parked.since(first):
+        if row[0] >= end:
+            break
+        found.append(row)
+    return found
+
+
+def take_parked(
+    shard: Shard, queue: Queue, partition: Partition, first: int, end: int
+) -> list[tuple[int, int]]:
+    """Take messages of [first, end) out of those that wait for others; which these are."""
+    found: list[tuple[int, int]] = []
+    for low, count, unmet in parked_over(partition, first, end):
+        high = low + count
+        unpark(shard, queue, partition, low, count)
+        if low < first:
+            park(shard, queue, partition, low, first - low, unmet)
+        if high > end:
+            park(shard, queue, partition, end, high - end, unmet)
+        found.append((max(low, first), min(high, end)))
+    return found
+
+
+# What is no longer kept.
+
+
+def forget_gone(shard: Shard, queue: Queue, partition: Partition, spans: list[tuple[int, int]]) -> None:
+    """Forget what is known of messages that are no longer kept."""
+    trim_successors(shard, queue, partition)
+    for low, high in spans:
+        take_parked(shard, queue, partition, low, high)
+        if partition.concerned:
+            shard.ends.append(Ended(shard, queue, partition, low, high, GONE))
+    if partition.job_ids:
+        for offset in [each for each in partition.job_ids if not _is_kept(partition, each)]:
+            name = partition.job_ids.pop(offset)
+            if queue.named.get(name) == (partition.key, offset):
+                del queue.named[name]
+            shard.keep_row(queue, records.job_id_key(queue.prefix, partition.key, offset), None)
+    for first in [each for each in partition.taken if not logs.has(partition.log, each)]:
+        forget_taken(shard, queue, partition, first)
+
+
+def _is_kept(partition: Partition, offset: int) -> bool:
+    """Whether a message, or what took its place, is still kept."""
+    row = partition.successors.upto(offset)
+    return logs.has(partition.log, offset) or (row is not None and row[0] == offset)
+
+
+def forget_taken(shard: Shard, queue: Queue, partition: Partition, first: int) -> None:
+    """Forget transaction ids."""
+    _, ids = partition.taken.pop(first)
+    for offset, name in ids:
+        if partition.transactions.get(name) == offset:
+            del partition.transactions[name]
+    shard.keep_row(queue, records.taken_key(queue.prefix, partition.key, first), None)
+
+
+def recheck(shard: Shard, queue: Queue, partition: Partition) -> None:
+    """The work queue reads on elsewhere: see what of that which has consequences ended by that."""
+    spans = [(offset, offset + 1) for offset in partition.ties]
+    spans += [(row[0], row[0] + row[2]) for row in partition.dependents]
+    for first, end in spans:
+        for low, high, how in standing(shard, queue, partition, first, end):
+            if how is not None:
+                shard.ends.append(Ended(shard, queue, partition, low, high, how))

@@ -1,0 +1,285 @@
+"""Messages that wait for others: parked, released once, or failed with what they depend on."""
+
+import random
+from typing import Any
+
+import pytest
+
+from penstock.core import commands as c, dependents
+from penstock.core.dependents import spans_of
+from penstock.core.errors import Conflict, Invalid, NotFound
+from penstock.core.ids import OFFSET_BITS
+from penstock.core.model import Attributes
+from tests.core.harness import AT_ONCE, Core
+
+ENDS = ("complete", "die", "expire", "cancel", "discard", "drop", "obliterate")
+
+
+@pytest.fixture
+def core() -> Core:
+    core = Core()
+    core.configure("first", max_attempts=1, backoff=AT_ONCE)
+    return core
+
+
+def after(core: Core, *ids: int, payload: bytes = b"then", queue: str = "q", **fields: Any) -> int:
+    """Push a message that depends on others."""
+    return core.push(payload, queue=queue, depends_on=spans_of(list(ids)), **fields)
+
+
+def end(core: Core, message: int, how: str) -> None:
+    match how:
+        case "complete":
+            core.pop(queue="first")
+            core.ack(ids=[message])
+        case "die":
+            core.pop(queue="first")
+            core.nack(ids=[message])
+        case "expire":
+            core.wait(1_000)
+        case "cancel":
+            core.cancel(message)
+        case "discard":
+            core.ask(c.Discard("default", [message]), c.Settled)
+        case "drop":
+            core.configure("first", retention_ms=1_000)
+            core.restart()  # only what is sealed can be dropped
+            core.wait(30_000)
+        case "obliterate":
+            core.ask(c.Obliterate("default", "first"), c.Cleaned)
+
+
+def test_a_message_is_delivered_once_all_it_depends_on_is_completed(core: Core) -> None:
+    one, two = core.push(queue="first"), core.push(queue="first")
+    waiting = after(core, one, two)
+    assert core.state(waiting) == "parked"
+    assert core.popped() == []
+    end(core, one, "complete")
+    assert core.popped() == []
+    assert core.counts().parked == 1
+    end(core, two, "complete")
+    assert core.state(waiting) == "waiting"
+    assert core.popped() == [b"then"]
+    assert core.counts().parked == 0
+
+
+CASES = [
+    (when, how)
+    for when in ("before", "after", "after a restart")
+    for how in ENDS
+    if when != "before" or how not in ("drop", "obliterate")  # nothing would be known of it any more
+]
+
+
+@pytest.mark.parametrize("policy", ["fail", "ignore", "wait"])
+@pytest.mark.parametrize(("when", "how"), CASES)
+def test_what_becomes_of_a_dependent_follows_its_policy(core: Core, how: str, policy: str, when: str) -> None:
+    """Whether the dependency ends before or after the dependent is pushed makes no difference."""
+    message = core.push(queue="first", ttl_ms=1_000 if how == "expire" else 0)
+    if when == "before":
+        end(core, message, how)
+    waiting = after(core, message, on_failed=policy)
+    if when == "after a restart":
+        core.restart()
+    if when != "before":
+        assert core.state(waiting) == "parked"
+        end(core, message, how)
+    core.restart()
+    if how == "complete" or policy == "ignore":
+        assert core.popped() == [b"then"]
+    elif how in ("die", "discard") and policy == "wait":
+        assert core.state(waiting) == "parked"
+        core.ask(c.Requeue("default", "first"), c.Buried)
+        end(core, message, "complete")
+        assert core.popped() == [b"then"]
+    else:
+        assert core.state(waiting) == "dead"
+        assert core.find(waiting).error == f"it depends on {message}, which failed"
+        assert core.popped() == []
+
+
+def test_a_dead_dependency_that_is_given_up_fails_what_waits_for_it(core: Core) -> None:
+    message = core.push(queue="first")
+    waiting = after(core, message, on_failed="wait")
+    end(core, message, "die")
+    assert core.state(waiting) == "parked"
+    core.ask(c.Purge("default", "first"), c.Buried)
+    assert core.state(waiting) == "dead"
+
+
+def test_failure_goes_down_the_chain(core: Core) -> None:
+    first = core.push(queue="first")
+    second = after(core, first)
+    third = after(core, second)
+    fourth = after(core, third, on_failed="ignore", payload=b"4")
+    end(core, first, "die")
+    assert [core.state(each) for each in (second, third, fourth)] == ["dead", "dead", "waiting"]
+    assert core.popped(9) == [b"4"]
+
+
+def test_a_failed_dependent_can_be_requeued(core: Core) -> None:
+    first = core.push(queue="first")
+    waiting = after(core, first)
+    core.pop(group="other")
+    end(core, first, "die")
+    core.restart()
+    assert core.state(waiting, "other") == "cancelled"
+    core.ask(c.Requeue("default", "q"), c.Buried)
+    assert core.popped(9) == [b"then"]
+    assert core.popped(9, group="other") == []
+    assert core.popped(9, group="later") == []
+
+
+def test_every_group_gets_what_is_released(core: Core) -> None:
+    first = core.push(queue="first")
+    core.pop(group="before")
+    after(core, first)
+    core.pop(group="meanwhile")
+    core.restart()
+    end(core, first, "complete")
+    core.restart()
+    for group in ("before", "meanwhile", "later", "default"):
+        assert core.popped(9, group=group) == [b"then"], group
+
+
+def test_priority_delay_and_order_hold_for_what_is_released(core: Core) -> None:
+    first = core.push(queue="first")
+    after(core, first, payload=b"low", priority=-1)
+    after(core, first, payload=b"late", delay_ms=1_000)
+    after(core, first, payload=b"high", priority=5)
+    core.push(b"plain")
+    end(core, first, "complete")
+    assert core.popped(9) == [b"high", b"plain", b"low"]
+    core.wait(1_000)
+    assert core.popped(9) == [b"late"]
+
+
+def test_a_parked_message_can_be_cancelled(core: Core) -> None:
+    first = core.push(queue="first")
+    waiting = after(core, first)
+    with pytest.raises(Conflict):
+        core.ask(c.Update("default", waiting, b"2"), c.Pushed)
+    core.cancel(waiting)
+    assert core.state(waiting) == "cancelled"
+    end(core, first, "complete")
+    core.restart()
+    assert core.popped(9) == []
+    assert core.state(waiting) == "cancelled"
+
+
+def test_a_parked_message_expires(core: Core) -> None:
+    first = core.push(queue="first")
+    waiting = after(core, first, ttl_ms=1_000)
+    last = after(core, waiting)
+    core.wait(1_000)
+    assert core.state(waiting) == "expired"
+    assert core.state(last) == "dead"
+
+
+def test_a_dependency_that_is_updated_is_still_waited_for(core: Core) -> None:
+    first = core.push(queue="first")
+    waiting = after(core, first)
+    core.ask(c.Update("default", first, b"2"), c.Pushed)
+    assert core.state(waiting) == "parked"
+    later = after(core, first, payload=b"later")
+    core.restart()
+    core.pop(queue="first")
+    core.ack(ids=[first])
+    assert [core.state(each) for each in (waiting, later)] == ["waiting", "waiting"]
+
+
+def test_many_wait_for_a_batch(core: Core) -> None:
+    first = core.push(*[b"%d" % n for n in range(5_000)], queue="first")
+    waiting = core.push(b"a", b"b", b"c", depends_on=((first, 5_000),))
+    partition = core.engine.queues["default", "first"].partitions["default"]
+    assert partition.dependents.size == 5
+    order = list(range(first, first + 5_000))
+    random.Random(1).shuffle(order)
+    while core.pop(1_000, queue="first").deliveries:
+        pass
+    for at in range(0, 5_000, 500):
+        assert core.state(waiting) == "parked"
+        core.ack(ids=order[at : at + 500])
+        core.restart()
+    assert core.popped(9) == [b"a", b"b", b"c"]
+    partition = core.engine.queues["default", "first"].partitions["default"]
+    assert (partition.dependents.size, partition.concerned) == (0, 0)
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_many_dependents_are_released_a_number_at_a_time(
+    core: Core, monkeypatch: pytest.MonkeyPatch, crash: bool
+) -> None:
+    monkeypatch.setattr(dependents, "STEP", 10)
+    first = core.push(queue="first")
+    waiting = []
+    for n in range(95):
+        waiting.append(after(core, first, payload=b"%d" % n))
+        core.push(queue="between")
+        core.commit()
+    end(core, first, "complete")
+    assert core.counts().parked == 85
+    steps = 0
+    while core.counts().parked:
+        assert core.engine.next_due_at() <= core.now
+        if crash:
+            core.restart()
+        core.wait(0)
+        steps += 1
+    assert steps <= 9
+    assert core.popped(99) == [b"%d" % n for n in range(95)]
+    core.restart()
+    assert not core.engine.unfinished
+    assert core.popped(99) == []
+
+
+def test_what_is_parked_is_kept_while_the_log_goes_on(core: Core) -> None:
+    core.configure(completed_retention_ms=0)
+    first = core.push(queue="first")
+    core.push(b"done")
+    waiting = after(core, first)
+    core.push(b"done")
+    core.commit()
+    for _ in range(3):
+        popped = core.pop(9)
+        if popped.lease:
+            core.ack(popped.lease)
+        core.commit()
+        core.wait(20_000)
+    assert core.state(waiting) == "parked"
+    core.restart()
+    end(core, first, "complete")
+    assert core.popped(9) == [b"then"]
+
+
+def test_depending_on_nothing_known_is_refused(core: Core) -> None:
+    core.configure()
+    core.push(queue="first")
+    other = core.push(tenant="other")
+    for message in (1, 5 << OFFSET_BITS, other):
+        with pytest.raises(NotFound):
+            after(core, message)
+    with pytest.raises(Invalid, match="on_failed"):
+        core.push(depends_on=spans_of([1]), on_failed="hope")
+    core.configure("ordered", ordering="partition")
+    with pytest.raises(Invalid, match="depends_on"):
+        after(core, core.push(queue="first"), queue="ordered")
+
+
+def test_a_dependent_of_what_was_dropped_long_ago_is_not_held_up(core: Core) -> None:
+    core.configure("first", completed_retention_ms=0)
+    message = core.push(queue="first")
+    core.commit()
+    end(core, message, "complete")
+    for _ in range(3):
+        core.commit()
+        core.wait(20_000)
+    with pytest.raises(NotFound):
+        core.state(message)
+    after(core, message)
+    assert core.popped() == [b"then"]
+
+
+def test_attributes_are_equal_to_themselves_without_dependencies() -> None:
+    assert Attributes().in_line
+    assert not Attributes(depends_on=((1, 1),)).in_line
