@@ -63,8 +63,10 @@ def one_of_each(core: Core) -> dict[str, list[bytes]]:
     core.cancel(cancelled)
     core.push(b"w0", b"w1")
     core.push(b"w2", priority=4)
+    core.push(b"parked", depends_on=((core.push(b"w3"), 1),))
     return {
-        "waiting": [b"w0", b"w1", b"w2"],
+        "waiting": [b"w0", b"w1", b"w2", b"w3"],
+        "parked": [b"parked"],
         "delayed": [b"late", b"soon"],
         "active": [b"a0", b"a1"],
         "completed": [b"c0", b"c1", b"c2"],
@@ -105,8 +107,8 @@ def test_without_a_state_everything_comes_in_the_order_it_was_pushed() -> None:
     one_of_each(core)
     everything = browse(core)
     assert everything[:3] == [b"evicted", b"expired", b"c0"]
-    assert everything[-3:] == [b"w0", b"w1", b"w2"]
-    assert total(core) == len(everything) == 15
+    assert everything[-3:] == [b"w2", b"w3", b"parked"]
+    assert total(core) == len(everything) == 17
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 100])

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from penstock.core import commands as c
-from penstock.core.dedup import Particulars
 from penstock.core.errors import Invalid
+from penstock.core.jobdata import Particulars
 from penstock.core.model import PLAIN, Attributes
 from tests.core.harness import AT_ONCE, Core
 

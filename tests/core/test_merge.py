@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.core import commands as c, log as logs, merge as merges, pop as pops, records
+from penstock.core import commands as c, log as logs, merge as merges, records, taking
 from penstock.core.engine import MERGE_MIN
 from penstock.core.limits import SEGMENT_BYTES_MAX
 from penstock.core.merge import Joined, Merge
@@ -353,7 +353,7 @@ def test_a_pop_takes_no_more_pieces_of_a_merged_segment_than_of_others(
 ) -> None:
     core = filled(30)
     merged(core)
-    monkeypatch.setattr(pops, "PIECES_MAX", 7)
+    monkeypatch.setattr(taking, "PIECES_MAX", 7)
     got = []
     while (reply := core.pop(100)).deliveries:
         assert len(reply.deliveries) <= 7

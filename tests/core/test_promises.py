@@ -6,9 +6,9 @@ from penstock.core import commands as c
 from penstock.core.errors import Busy, Conflict, Invalid, NotFound, PenstockError
 from penstock.core.limits import NUMBERS_MAX, Limits
 from penstock.core.model import PLAIN
-from penstock.core.pop import PIECES_MAX, RUNS_MAX
 from penstock.core.shard import SWEEP_MS
 from penstock.core.sweep import MARKS_MAX
+from penstock.core.taking import PIECES_MAX, RUNS_MAX
 from tests.core.harness import Core, payloads_of
 from tests.sim.world import snapshot
 

@@ -5,7 +5,7 @@ from itertools import cycle
 
 import pytest
 
-from penstock.core import cancel, gates, look, options, order, pop, push, settle, sweep
+from penstock.core import cancel, gates, look, options, order, pop, push, settle, sweep, taking
 from penstock.core.shard import Shard
 from tests.sim.drive import QUEUES, Driver
 from tests.sim.model import SCHEDULED, WAITING
@@ -34,7 +34,7 @@ MUTANTS: dict[str, Planted] = {
         "or",
     ),
     "a pop passes a window": (
-        pop._Taking._open_level,
+        taking.Taking._open_level,
         "if not gates.is_withheld(track, self.now):",
         "if True:",
     ),
@@ -44,7 +44,7 @@ MUTANTS: dict[str, Planted] = {
         "now - delay",
     ),
     "what is held back goes along with what is not": (
-        pop._Taking._take_fresh,
+        taking.Taking._take_fresh,
         "limit = min(limit, gates.old_enough(track, self.now))",
         "pass",
     ),
@@ -64,7 +64,7 @@ MUTANTS: dict[str, Planted] = {
         "False",
     ),
     "a pop that was held back does not look again": (
-        pop._Taking._hold_back,
+        taking.Taking._hold_back,
         "self.shard.look_at(track, opens_at)",
         "pass",
     ),
@@ -85,12 +85,12 @@ MUTANTS: dict[str, Planted] = {
         "now + 1 - options.max_wait_ms",
     ),
     "a retry is evicted one millisecond too early": (
-        pop._Taking._take_scheduled,
+        taking.Taking._take_scheduled,
         "run.due_at + max_wait_ms < self.now",
         "run.due_at + max_wait_ms <= self.now",
     ),
     "a pop delivers what has waited too long": (
-        pop._Taking._take_fresh,
+        taking.Taking._take_fresh,
         "evicted = gates.too_old(track, self.now)",
         "evicted = 0",
     ),
@@ -116,12 +116,12 @@ MUTANTS: dict[str, Planted] = {
     # Strict order.
     "a partition has several leases": (order.is_next, "if track.leased:", "if False:"),
     "what is not due goes along with what is before it": (
-        pop._Taking._take_ordered,
+        taking.Taking._take_ordered,
         "elif run.due_at <= self.now:",
         "else:",
     ),
     "what is fresh overtakes what is scheduled": (
-        pop._Taking._take_ordered,
+        taking.Taking._take_ordered,
         "min(track.schedule.lowest(), order.fresh_end(track, self.now))",
         "order.fresh_end(track, self.now)",
     ),

@@ -25,6 +25,7 @@ from penstock.core import (
     settle,
     shard,
     sweep,
+    taking,
 )
 from penstock.core.agenda import Agenda
 from penstock.core.bodies import body_slices
@@ -44,7 +45,7 @@ Planted = tuple[Callable[..., Any], str, str]
 MUTANTS: dict[str, Planted] = {
     "a lease lasts one millisecond too long": (Agenda.first_due, "at <= now", "at < now"),
     "the cursor skips a message": (
-        pop._Taking._take_fresh,
+        taking.Taking._take_fresh,
         "track.cursor = cursor + run.count",
         "track.cursor = cursor + run.count + (run.count == 3 < end - cursor)",
     ),
@@ -61,14 +62,14 @@ MUTANTS: dict[str, Planted] = {
         "return log.end",
         "return log.first",
     ),
-    "a cursor is not stored": (pop._Taking._take_level, "self.shard.touch_track(track)", "pass"),
+    "a cursor is not stored": (taking.Taking._take_level, "self.shard.touch_track(track)", "pass"),
     "leased messages are swept away": (
         sweep._lowest_leased,
         "lowest = min(lowest, track.spans[at][0])",
         "pass",
     ),
     "the busiest partition is always served first": (
-        pop._Taking._take_level,
+        taking.Taking._take_level,
         "track.turn = group.turn",
         "track.turn = -group.turn",
     ),
@@ -133,12 +134,12 @@ MUTANTS: dict[str, Planted] = {
         "line.head()",
     ),
     "a batch pushed last in, first out is read forwards": (
-        pop._Taking._take_scheduled,
+        taking.Taking._take_scheduled,
         "if run.level % 2:",
         "if True:",
     ),
     "what is fresh goes before what has a priority": (
-        pop._Taking._level,
+        taking.Taking._level,
         "if level is None or level > IN_LINE:",
         "if True:",
     ),
@@ -159,12 +160,12 @@ MUTANTS: dict[str, Planted] = {
     ),
     # Time.
     "a message lives one millisecond too long": (
-        pop._Taking._alive,
+        taking.Taking._alive,
         "self.now - attributes.ttl_ms + 1",
         "self.now - attributes.ttl_ms",
     ),
     "an expired message takes the place of another in a pop": (
-        pop._Taking._end,
+        taking.Taking._end,
         "self.passes -= 1",
         "self.left -= 1",
     ),
@@ -200,7 +201,7 @@ MUTANTS: dict[str, Planted] = {
         "False",
     ),
     "the message's own timeout counts for nothing": (
-        pop._Taking._expires_at,
+        taking.Taking._expires_at,
         "attributes.timeout_ms or ",
         "",
     ),

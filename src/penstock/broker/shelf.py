@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from penstock.broker.committer import Bodies, Committer
 from penstock.core import log as logs, look, records
 from penstock.core.bodies import is_whole
-from penstock.core.commands import DeadFound, Log, NotesFound, Popped, Reply, ShownAll
+from penstock.core.commands import Log, Popped, Reply
 from penstock.core.errors import Damaged, PenstockError
 from penstock.core.look import Absent
 from penstock.core.model import Log as PartitionLog, Queue, Segment
@@ -68,7 +68,7 @@ class Shelf:
         """What has to be read before these answers can leave."""
         found: dict[int, Absent] = {}
         for reply in replies:
-            if isinstance(reply, Popped | Log | DeadFound | ShownAll | NotesFound):
+            if isinstance(reply, look.Payloads):
                 for each in look.absent(reply):
                     found[id(each.segment)] = each
         return list(found.values())

@@ -8,19 +8,46 @@ from collections.abc import Sequence
 
 from msgspec import UNSET, Struct, UnsetType
 
-from penstock.core.dedup import Particulars
+from penstock.core.job_commands import (
+    Change as Change,
+    CronDelete as CronDelete,
+    CronDeleted as CronDeleted,
+    CronPut as CronPut,
+    FlowJob as FlowJob,
+    FlowPushed as FlowPushed,
+    Job as Job,
+    KvWrite as KvWrite,
+    KvWritten as KvWritten,
+    LimitPut as LimitPut,
+    PushedJobs as PushedJobs,
+    PushFlow as PushFlow,
+    PushJobs as PushJobs,
+)
 from penstock.core.log import Piece
-from penstock.core.model import DEFAULT, PLAIN, Attributes, Backoff, Queue
+from penstock.core.model import DEFAULT, PLAIN, Attributes, Backoff, Queue, Rate
 from penstock.core.questions import (
     Await as Await,
     Browse as Browse,
+    Children as Children,
+    ChildrenFound as ChildrenFound,
     Counts as Counts,
+    CronList as CronList,
+    CronsFound as CronsFound,
     DeadFound as DeadFound,
     DeadLetter as DeadLetter,
     Describe as Describe,
+    FindJob as FindJob,
     GetNotes as GetNotes,
     GroupCounts as GroupCounts,
     GroupFound as GroupFound,
+    KvFound as KvFound,
+    KvGet as KvGet,
+    KvList as KvList,
+    KvListed as KvListed,
+    KvWatch as KvWatch,
+    LimitFound as LimitFound,
+    LimitList as LimitList,
+    LimitsFound as LimitsFound,
     ListDead as ListDead,
     ListQueues as ListQueues,
     Log as Log,
@@ -81,37 +108,6 @@ class PushMany(Struct, gc=False):
     pushes: list[tuple[str, list[bytes], Attributes]]
     """Partition, payloads and attributes of each."""
     durability: str | None = None
-
-
-class Job(Struct, gc=False):
-    """One message, with what it has for itself."""
-
-    payload: bytes
-    partition: str = DEFAULT
-    attributes: Attributes = PLAIN
-    own: Particulars | None = None
-
-
-class PushJobs(Struct, gc=False):
-    """Push messages that have something for themselves, all or none; those known already are not repeated."""
-
-    tenant: str
-    queue: str
-    jobs: list[Job]
-    durability: str | None = None
-    request: tuple[str, str] | None = None
-    """Producer and idempotency key: a request with the same is answered as the first was."""
-
-
-class PushedJobs(Struct, gc=False):
-    """The ids of the messages, in the order of the jobs."""
-
-    ids: list[int]
-    durability: str
-    duplicates: list[int] = []
-    """Places of jobs that were known already: theirs is the id of the first."""
-    replaced: list[int] = []
-    """Places of jobs that took the place of others, under their ids."""
 
 
 class Pop(Struct, gc=False):
@@ -363,6 +359,12 @@ class Configure(Struct, gc=False):
     max_size: int | UnsetType = UNSET
     require_lease: bool | UnsetType = UNSET
     dedup_window_ms: int | UnsetType = UNSET
+    rate_limit: Rate | UnsetType | None = UNSET
+    byte_limit: Rate | UnsetType | None = UNSET
+    concurrency: int | UnsetType = UNSET
+    partition_rate_limit: Rate | UnsetType | None = UNSET
+    partition_concurrency: int | UnsetType = UNSET
+    limits: tuple[str, ...] | UnsetType = UNSET
     partition: str | None = None
     """Only for this one, which must be there; how long it keeps what can be set so."""
 
@@ -404,6 +406,17 @@ class Noted(Struct, gc=False):
     id: int
 
 
+class Transact(Struct, gc=False):
+    """Carry out several commands of one tenant in one commit, or none of them."""
+
+    tenant: str
+    ops: list["PushJobs | PushFlow | Ack | Nack | KvWrite"]
+
+
+class Transacted(Struct, gc=False):
+    replies: list["Reply"]
+
+
 Wake = tuple[Queue, str | None, str | None]
 """Something became deliverable: in a queue, for a group, in a partition; None means every one."""
 
@@ -440,6 +453,19 @@ Command = (
     | TellProgress
     | GetNotes
     | Await
+    | KvGet
+    | KvList
+    | KvWatch
+    | KvWrite
+    | CronPut
+    | CronDelete
+    | CronList
+    | LimitPut
+    | LimitList
+    | PushFlow
+    | Children
+    | FindJob
+    | Transact
     | Backup
 )
 Reply = (
@@ -464,5 +490,14 @@ Reply = (
     | ShownAll
     | Noted
     | NotesFound
+    | KvFound
+    | KvListed
+    | KvWritten
+    | CronsFound
+    | CronDeleted
+    | LimitsFound
+    | FlowPushed
+    | ChildrenFound
+    | Transacted
     | BackedUp
 )

@@ -52,11 +52,21 @@ class Directory:
         known = self.tenants.get(tenant) or Tenant(len(self.tenants) + 1, 0, {})
         return (known.id * _SPREAD + known.queues_made + 1) % self.shards
 
-    def create(self, tenant: str, queue: str) -> tuple[bytes, int]:
-        """The prefix and the shard of a new queue, whose name was checked."""
+    def own(self, tenant: str) -> tuple[bytes, int]:
+        """The prefix and the shard of what is a tenant's, but no queue's; its name was checked."""
+        known = self._known(tenant)
+        return records.own_prefix(known.id), known.id * _SPREAD % self.shards
+
+    def _known(self, tenant: str) -> Tenant:
         known = self.tenants.get(tenant)
         if known is None:
             known = self.tenants[tenant] = Tenant(len(self.tenants) + 1, 0, {})
+            self.changes[records.tenant_key(tenant)] = records.pack_numbers((known.id, 0))
+        return known
+
+    def create(self, tenant: str, queue: str) -> tuple[bytes, int]:
+        """The prefix and the shard of a new queue, whose name was checked."""
+        known = self._known(tenant)
         shard = self.next_shard(tenant)
         known.queues_made += 1
         assert known.queues_made <= IDS_MAX

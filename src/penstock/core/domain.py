@@ -7,11 +7,12 @@ from msgspec import Struct
 from penstock.core import settle
 from penstock.core.commands import Settle
 from penstock.core.directory import Directory
+from penstock.core.entries import Values
 from penstock.core.errors import Conflict, Damaged, Invalid, NotFound
 from penstock.core.ids import OFFSET_BITS, OFFSET_MASK, address, parse_lease
 from penstock.core.leased import Range, ranges, split
 from penstock.core.limits import Limits, check_queue_name
-from penstock.core.model import FSYNC, Lease, Queue, QueueOptions
+from penstock.core.model import FSYNC, Cron, Lease, Limiter, Queue, QueueOptions, Shared
 from penstock.core.numbers import number_of
 from penstock.core.push import check_partitions
 from penstock.core.shard import Alarm, Ended, Shard
@@ -41,15 +42,34 @@ class Domain:
         """What ended and has dependents that are told of it a number at a time."""
         common = (0, limits, self.changed, self.alarm, self.updated, self.ends)
         self.shards = [Shard(number, shards, *common) for number in range(shards)]
+        self.shared: dict[str, dict[str, Shared]] = {}
+        """Limits that have names, by tenant and name."""
+        self.limiters: dict[str, dict[str, Limiter]] = {}
+        """The same at work."""
+        for shard in self.shards:
+            shard.peers, shard.limiters = self.shards, self.limiters
         self.queues: dict[tuple[str, str], Queue] = {}
         """By tenant and name."""
         self.damaged: dict[tuple[str, str], str] = {}
         """Queues whose records could not be read, and why: every command for one is refused."""
         self.reach = FSYNC
         """What a commit can survive at best: the store's durability."""
+        self.crons: dict[str, dict[str, Cron]] = {}
+        """By tenant and name."""
+        self.values: dict[str, Values] = {}
+        """Keys and values, by tenant."""
+        self.watched_keys = 0
+        """How many wait for keys to change."""
+        self.touched_keys: dict[tuple[str, bytes], None] = {}
+        """Keys that changed since somebody looked who waits for that, with their tenants."""
         self.wants_sync = False
         """Whether the next seal has to ask for a sync, whatever is in it."""
         self.now = 0
+
+    def home(self, tenant: str) -> tuple[Shard, bytes]:
+        """Where what is a tenant's, but no queue's, is kept: its shard and its prefix."""
+        own, shard = self.directory.own(tenant)
+        return self.shards[shard], own
 
     # Finding and making queues.
 

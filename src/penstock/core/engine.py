@@ -9,9 +9,20 @@ Nothing here reads a clock, rolls dice or touches storage. ``now`` never goes ba
 
 from collections.abc import Callable, Iterable
 
-from msgspec import Struct
+from msgspec import MsgspecError, Struct
 
-from penstock.core import carve, directory as directories, look, merge as merges, model, records, settle
+from penstock.core import (
+    carve,
+    cron,
+    directory as directories,
+    look,
+    merge as merges,
+    model,
+    records,
+    settle,
+    shared,
+    values,
+)
 from penstock.core.carve import Carved, Carving
 from penstock.core.commands import (
     Command,
@@ -23,17 +34,20 @@ from penstock.core.commands import (
 from penstock.core.dependents import go_on, unfinished
 from penstock.core.directory import Directory
 from penstock.core.domain import Domain, new_queue
+from penstock.core.entries import Values
 from penstock.core.errors import Damaged
 from penstock.core.follow import follow
 from penstock.core.handlers import HANDLERS
 from penstock.core.ids import parse_lease
 from penstock.core.jobs import forget_due
 from penstock.core.leased import there
+from penstock.core.limiters import attach, new_limiter
 from penstock.core.limits import Limits
 from penstock.core.load import load_queue
 from penstock.core.merge import Joined, Merge
 from penstock.core.model import Segment
 from penstock.core.pop import available
+from penstock.core.rates import wake_limited
 from penstock.core.records import Commit, Record
 from penstock.core.settle import expire
 from penstock.core.sweep import sweep_due
@@ -80,12 +94,15 @@ class Engine(Domain):
             expire_tied(shard, now)
             forget_due(shard, now)
             shard.ring(now)
+            wake_limited(shard, now)
             if sweeps:
                 sweeps = sweep_due(shard, now, sweeps)
+        cron.fire(self, now)
         if self.ends:
             follow(self, now)
         go_on(self, now)
-        self.alarm.at = now if self.unfinished else min(shard.next_at() for shard in self.shards)
+        at = min(values.expire(self, now), *(shard.next_at() for shard in self.shards))
+        self.alarm.at = now if self.unfinished else at
 
     def next_due_at(self) -> int:
         """When to call ``tick``: never later than something is due, ``NEVER`` if nothing is."""
@@ -254,7 +271,7 @@ def load(
             found = scan(*records.queue_bounds(queue.prefix))
             claim = claims[number]
             try:
-                ended = load_queue(
+                ended, crons = load_queue(
                     engine.shards[number],
                     queue,
                     found,
@@ -267,5 +284,33 @@ def load(
             else:
                 engine.queues[tenant, name] = queue
                 engine.unfinished += map(unfinished, ended)
+                for each in crons:
+                    cron.add(engine, engine.shards[number], each)
+        _load_own(engine, tenant, known.id, scan, now)
     engine.tick(now)
     return engine
+
+
+def _load_own(engine: Engine, tenant: str, number: int, scan: Scan, now: int) -> None:
+    """What is a tenant's, but no queue's. No limit has tokens to begin with: they may have been spent."""
+    entries: dict[bytes, model.Value] = {}
+    limits: dict[str, model.Shared] = {}
+    own = records.own_prefix(number)
+    start = len(own) + 1
+    try:
+        for key, value in scan(*records.own_bounds(own)):
+            if key[len(own) : start] == b"k":
+                entries[key[start:]] = records.unpack_value(value)
+            else:
+                limits[key[start:].decode()] = records.unpack_shared(value)
+    except (MsgspecError, ValueError) as error:
+        raise Damaged(f"the values or limits of a tenant can't be decoded: {error}") from None
+    engine.values[tenant] = Values(entries)
+    engine.shared[tenant] = limits
+    named = engine.limiters[tenant] = {name: new_limiter(limits[name], None, now) for name in limits}
+    for queue in engine.of_tenant(tenant):
+        if queue.limited:
+            attach(queue, named, now)
+            for name in queue.options.limits:
+                if name in named:
+                    named[name].active += shared.leased(queue)

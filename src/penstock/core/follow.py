@@ -1,8 +1,8 @@
 """What follows from the end of messages, in the commit in which they end."""
 
-from penstock.core import dependents
+from penstock.core import dependents, values
 from penstock.core.domain import Domain
-from penstock.core.model import DIED, DISCARDED
+from penstock.core.model import DIED, DISCARDED, Value
 from penstock.core.ties import tied_over, untie
 
 
@@ -16,6 +16,7 @@ def follow(domain: Domain, now: int) -> None:
             for offset in tied_over(partition, ended.first, ended.end) if partition.ties else ():
                 tie = untie(ended.shard, ended.queue, partition, offset)
                 if tie.keys and ended.how in (DIED, DISCARDED):
-                    pass
+                    left: values.Left = {key: Value(tie.payload, 0) for key in tie.keys}
+                    values.apply(domain, ended.queue.tenant, left)
             if partition.dependents.size:
                 dependents.tell(domain, ended, now)

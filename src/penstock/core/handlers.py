@@ -4,7 +4,7 @@ A handler takes the domain, a command and the time, and gives the reply. It rais
 not at all.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 
 from msgspec.structs import replace
 
@@ -12,14 +12,19 @@ from penstock.core import (
     browse,
     cancel,
     clean,
+    cron,
     dead,
     dependents,
+    flows,
     jobs,
     log as logs,
     look,
     notes,
     seek,
-    settle,
+    settling,
+    shared,
+    transact,
+    values,
 )
 from penstock.core.agenda import NEVER
 from penstock.core.commands import (
@@ -29,17 +34,27 @@ from penstock.core.commands import (
     Browse,
     Buried,
     Cancel,
+    Children,
     Clean,
     Cleaned,
     Configure,
     Counts,
+    CronDelete,
+    CronList,
+    CronPut,
     DeadFound,
     Describe,
     Discard,
     Extend,
-    Extended,
+    FindJob,
     GetNotes,
     GroupCounts,
+    KvGet,
+    KvList,
+    KvWatch,
+    KvWrite,
+    LimitList,
+    LimitPut,
     ListDead,
     ListQueues,
     Log,
@@ -58,6 +73,7 @@ from penstock.core.commands import (
     Push,
     Pushed,
     PushedJobs,
+    PushFlow,
     PushJobs,
     PushMany,
     QueueFound,
@@ -77,12 +93,13 @@ from penstock.core.commands import (
     Stats,
     StatsFound,
     TellProgress,
+    Transact,
     Update,
 )
 from penstock.core.domain import Domain
-from penstock.core.errors import Conflict, Invalid
-from penstock.core.ids import OFFSET_BITS, parse_lease
-from penstock.core.leased import Found, Meant, Range, find_all, first_offset, meant, there
+from penstock.core.errors import Invalid
+from penstock.core.leased import Range, first_offset, meant, there
+from penstock.core.limiters import LIMITING
 from penstock.core.limits import check_name, check_range
 from penstock.core.model import DEFAULT, PART, RESULT, Attributes, Lease, Queue, Retention
 from penstock.core.numbers import numbers_needed
@@ -92,7 +109,7 @@ from penstock.core.pop import check_group, check_pop, new_group, pop
 from penstock.core.push import check_payloads, make_room, push, reached
 from penstock.core.removal import remove_queue
 from penstock.core.retry import check_attributes
-from penstock.core.settle import check_settle
+from penstock.core.settling import as_given, follow
 from penstock.core.shard import Place, Shard
 from penstock.core.update import check_update, update
 
@@ -160,121 +177,23 @@ def _pop(domain: Domain, command: Pop, now: int) -> Popped:
     return pop(domain.shards[queue.shard], queue, group, command, now)
 
 
-ByShard = tuple[Shard, Lease | None, list[Range]]
-"""Ids by the shard they lead to, with the lease that is named along."""
-
-
-def _ack(domain: Domain, command: Ack, now: int) -> Settled:
-    check_settle(domain.limits, command)
-    if command.ids is None:
-        shard, lease = domain.leased(command)
-        return settle.ack_lease(shard, lease, now)
-    given = _follow(domain, command)
-    by_shard = domain.by_shard(command)
-    if command.results is not None:
-        parts = _ack_with_results(command, by_shard, now)
-    else:
-        parts = [settle.ack_ids(*where, command, now) for where in by_shard]
-    return _together(parts, command, given)
-
-
-Given = dict[int, int]
-"""Ids as they were given, by those of what has taken the place of their messages."""
-
-
-def _follow(domain: Domain, command: Settle | Cancel | Move | Requeue | Purge) -> Given:
-    """Have a command mean what has taken the place of the messages it names."""
-    given = command.ids
-    if given is None or not domain.updated:
-        return {}
-    command.ids = domain.current(given)
-    return {now: then for now, then in zip(command.ids, given, strict=True) if now != then}
-
-
-def _as_given(refused: Sequence[int], given: Given) -> Sequence[int]:
-    return [given.get(each, each) for each in refused] if given else refused
-
-
-def _ack_with_results(command: Ack, by_shard: list[ByShard], now: int) -> list[Settled]:
-    """Settle messages as done and keep what came of each."""
-    assert command.ids is not None
-    assert command.results is not None
-    found = [(shard, find_all(shard, command, token, ids)[0]) for shard, token, ids in by_shard]
-    if any(each.lease.group.name != DEFAULT for _, theirs in found for each in theirs):
-        raise Invalid("result", f"left out: only the group {DEFAULT} has results")
-    came_of = dict(zip(command.ids, command.results, strict=True))
-    parts = [settle.ack_ids(*where, command, now) for where in by_shard]
-    for shard, theirs in found:
-        by_queue: dict[bytes, list[Found]] = {}
-        for each in theirs:
-            by_queue.setdefault(each.lease.queue.prefix, []).append(each)
-        for mine in by_queue.values():
-            about = [(each.run.partition, offset) for each in mine for offset in _noted_at(shard, each)]
-            results = [came_of[each.id + at] for each in mine for at in range(each.length)]
-            notes.add(shard, mine[0].lease.queue, RESULT, about, results, now)
-    return parts
-
-
-def _noted_at(shard: Shard, found: Found) -> Iterable[int]:
-    """The offsets under which the results of leased messages are kept."""
-    place = shard.places[found.id >> OFFSET_BITS]
-    if found.length > 1:  # what took the place of another lies alone
-        return range(found.offset, found.offset + found.length)
-    return [first_offset(shard, Meant(place, found.offset, found.offset + 1, found.id - found.offset))]
-
-
-def _nack(domain: Domain, command: Nack, now: int) -> Settled:
-    check_settle(domain.limits, command)
-    if command.ids is None:
-        shard, lease = domain.leased(command)
-        return settle.nack_lease(shard, lease, command, now)
-    given = _follow(domain, command)
-    parts = [settle.nack_ids(*where, command, now) for where in domain.by_shard(command)]
-    return _together(parts, command, given)
-
-
-def _extend(domain: Domain, command: Extend, now: int) -> Extended:
-    check_settle(domain.limits, command)
-    if command.lease_ms is not None:
-        check_range("lease_ms", command.lease_ms, 1, domain.limits.lease_ms_max)
-    if command.lease is not None and _was_cancelled(domain, command):
-        return Extended(now, 0, command.ids or (), cancelled=True)
-    if command.ids is None:
-        shard, lease = domain.leased(command)
-        return settle.extend_lease(shard, lease, command.lease_ms, now)
-    given = _follow(domain, command)
-    parts = [settle.extend_ids(*where, command, now) for where in domain.by_shard(command)]
-    cancelled = any(part.cancelled for part in parts)
-    command.partial = command.partial or cancelled
-    together = _together([Settled(part.count, part.refused) for part in parts], command, given)
-    ends = min(part.expires_at for part in parts)
-    return Extended(ends if ends != NEVER else now, together.count, together.refused, cancelled)
-
-
-def _was_cancelled(domain: Domain, command: Settle) -> bool:
-    """Whether all of the lease that a command names was cancelled, not long ago."""
-    assert command.lease is not None
-    number, name = parse_lease(command.lease)
-    return number < len(domain.shards) and domain.shards[number].cancelled.get(name) == command.tenant
-
-
 def _cancel(domain: Domain, command: Cancel, now: int) -> Settled:
     cancel.check_ids(domain.limits, command.ids)
     if command.group is not None:
         check_name("group", command.group)
-    given = _follow(domain, command)
+    given = follow(domain, command)
     by_shard = domain.shards_of(command.ids)
     cancel.check_runs(command.tenant, by_shard)
     parts = [cancel.cancel(shard, command, theirs, now) for shard, theirs in by_shard]
     otherwise = "nothing to cancel: it is settled or dead, or the group is not there; GETSTATE tells"
     changed = cancel.changed(parts, command.tenant, by_shard, otherwise)
-    return Settled(changed.count, _as_given(changed.refused, given))
+    return Settled(changed.count, as_given(changed.refused, given))
 
 
 def _move(domain: Domain, command: Move, now: int) -> Settled:
     cancel.check_move(domain.limits, command)
     parts: list[Settled] = []
-    given = _follow(domain, command)
+    given = follow(domain, command)
     by_shard = domain.shards_of(command.ids)
     cancel.check_runs(command.tenant, by_shard)
     made = [(shard, theirs, _queues_of(domain, shard, command, theirs)) for shard, theirs in by_shard]
@@ -287,7 +206,7 @@ def _move(domain: Domain, command: Move, now: int) -> Settled:
         parts.append(cancel.move(shard, command, theirs, tracks, now))
     otherwise = "nothing to move: in its state this can't be done to the message; GETSTATE tells which"
     changed = cancel.changed(parts, command.tenant, by_shard, otherwise)
-    return Settled(changed.count, _as_given(changed.refused, given))
+    return Settled(changed.count, as_given(changed.refused, given))
 
 
 def _update(domain: Domain, command: Update, now: int) -> Pushed:
@@ -324,17 +243,17 @@ def _queues_of(domain: Domain, shard: Shard, command: Move, ranges: list[Range])
 def _requeue(domain: Domain, command: Requeue, now: int) -> Buried:
     dead.check(domain.limits, command)
     queue = domain.known(command.tenant, command.queue)
-    given = _follow(domain, command)
+    given = follow(domain, command)
     done = dead.requeue(domain.shards[queue.shard], queue, command, now)
-    return replace(done, refused=_as_given(done.refused, given))
+    return replace(done, refused=as_given(done.refused, given))
 
 
 def _purge(domain: Domain, command: Purge, now: int) -> Buried:
     dead.check(domain.limits, command)
     queue = domain.known(command.tenant, command.queue)
-    given = _follow(domain, command)
+    given = follow(domain, command)
     done = dead.purge(domain.shards[queue.shard], queue, command, now)
-    return replace(done, refused=_as_given(done.refused, given))
+    return replace(done, refused=as_given(done.refused, given))
 
 
 def _seek(domain: Domain, command: Seek, now: int) -> Sought:
@@ -359,6 +278,10 @@ def _clean(domain: Domain, command: Clean, now: int) -> Cleaned:
 def _obliterate(domain: Domain, command: Obliterate, now: int) -> Cleaned:
     queue = domain.known(command.tenant, command.queue)
     count = sum(logs.count_kept(partition.log) for partition in queue.partitions.values())
+    for each in list(domain.crons.get(queue.tenant, {}).values()):
+        if each.queue == queue.name:
+            cron.forget(domain, domain.shards[queue.shard], each)
+    shared.leave(domain, queue)
     domain.directory.remove(queue.tenant, queue.name)
     del domain.queues[queue.tenant, queue.name]
     remove_queue(domain.shards[queue.shard], queue)
@@ -408,9 +331,12 @@ def _configure(domain: Domain, command: Configure, now: int) -> QueueFound:
     if known is None:
         domain.check_new(command.tenant, command.queue)
     queue = domain.made(command.tenant, command.queue)
-    set_options(queue, replace(queue.options, **changes))
+    before = queue.options
+    set_options(queue, replace(before, **changes))
     queue.room = 0
     shard = domain.shards[queue.shard]
+    if changes.keys() & set(LIMITING):
+        shared.configure(domain, queue, before)
     shard.touch_queue(queue)
     shard.look_anew(queue, now)
     shard.plan_sweep(queue, now)
@@ -509,23 +435,14 @@ def _show(domain: Domain, command: Show, now: int) -> ShownAll:
     return look.show(domain.limits, domain.shards, current, now)
 
 
-def _together(parts: list[Settled], command: Settle, given: Given) -> Settled:
-    """What several shards settled; a conflict if that is nothing and the command wants something."""
-    count = sum(part.count for part in parts)
-    if not count and not command.partial:
-        raise Conflict(settle.NOT_LEASED)
-    refused = [each for part in parts for each in part.refused]
-    return Settled(count, _as_given(refused, given))
-
-
 HANDLERS: dict[type, Callable[..., Reply]] = {
     Push: _push,
     PushMany: _push_many,
     PushJobs: _push_jobs,
     Pop: _pop,
-    Ack: _ack,
-    Nack: _nack,
-    Extend: _extend,
+    Ack: settling.ack,
+    Nack: settling.nack,
+    Extend: settling.extend,
     Cancel: _cancel,
     Move: _move,
     Update: _update,
@@ -552,5 +469,18 @@ HANDLERS: dict[type, Callable[..., Reply]] = {
     TellProgress: _tell_progress,
     GetNotes: _get_notes,
     Await: _await,
+    KvGet: values.get,
+    KvList: values.listed,
+    KvWatch: values.watch,
+    KvWrite: values.write,
+    CronPut: cron.put,
+    CronDelete: cron.delete,
+    CronList: cron.listed,
+    LimitPut: shared.put,
+    LimitList: shared.listed,
+    PushFlow: flows.push,
+    Children: flows.children,
+    FindJob: flows.find,
+    Transact: transact.transact,
 }
 """What each command does: functions of domain, command and now."""

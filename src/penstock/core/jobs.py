@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from penstock.core import dependents, log as logs, records
 from penstock.core.cancel import cancel_everywhere, check_made
 from penstock.core.commands import Job, PushedJobs, PushJobs
-from penstock.core.dedup import DEBOUNCE, DROP, MODES, REPLACE, THROTTLE, Particulars
 from penstock.core.domain import Domain
 from penstock.core.errors import Busy, Conflict, Invalid
 from penstock.core.ids import OFFSET_BITS, OFFSET_MASK, address
+from penstock.core.jobdata import DEBOUNCE, DROP, MODES, REPLACE, THROTTLE, Particulars
 from penstock.core.leased import Meant, Range, meant
 from penstock.core.limits import DELAY_MS_MAX, TIED_BYTES_MAX, TRANSACTIONS_MAX, check_name, check_range
 from penstock.core.look import state
@@ -30,8 +30,17 @@ from penstock.core.shard import Place, Shard
 from penstock.core.ties import forget_taken, free, tie, untie
 from penstock.core.update import check_update, update
 
+
+def waiting_for(attributes: Attributes, ids: list[int]) -> Attributes:
+    """Attributes of a message that waits for others, too."""
+    before = [each for first, count in attributes.depends_on for each in range(first, first + count)]
+    return replace(attributes, depends_on=dependents.spans_of([*before, *ids]))
+
+
 REQUEST, SEEN = b"r", b"t"
 """Kinds of what pushes answered: to a request with an idempotency key, to one that throttles."""
+WAITING = Attributes(depends_on=((0, 1),))
+"""What a message has at least that waits for others."""
 
 
 def check(domain: Domain, command: PushJobs, now: int) -> None:
@@ -61,6 +70,10 @@ def check(domain: Domain, command: PushJobs, now: int) -> None:
     make_room(queue, len(jobs))
     if queue is not None:
         _check_held(domain, queue, jobs)
+    if command.then is not None:
+        name, job = command.then
+        check(domain, PushJobs(command.tenant, name, [job]), now)
+        check_ordered(domain.queues.get((command.tenant, name)), WAITING)
 
 
 def _check_own(job: Job, own: Particulars) -> None:
@@ -109,15 +122,22 @@ def apply(domain: Domain, command: PushJobs, now: int) -> PushedJobs:
         once = queue.once.get(name)
         if once is not None and once.until > now:
             ids = [each for first, count in once.ids for each in range(first, first + count)]
-            return PushedJobs(ids, once.durability, list(range(len(ids))))
+            then = ids.pop() if command.then is not None and len(ids) > len(command.jobs) else None
+            return PushedJobs(ids, once.durability, list(range(len(ids))), then=then)
     pushing = _Pushing(domain, shard, queue, durability, now)
     for job in command.jobs:
         pushing.add(job)
     pushing.append()
+    pushed = PushedJobs(pushing.ids, durability, pushing.duplicates, pushing.replaced)
+    if command.then is not None:
+        where, job = command.then
+        job = replace(job, attributes=waiting_for(job.attributes, pushing.ids))
+        (pushed.then,) = apply(domain, PushJobs(command.tenant, where, [job]), now).ids
     if name:
+        given = pushing.ids if pushed.then is None else [*pushing.ids, pushed.then]
         until = now + queue.options.dedup_window_ms
-        _remember(shard, queue, name, Once(until, _in_order(pushing.ids), durability), now)
-    return PushedJobs(pushing.ids, durability, pushing.duplicates, pushing.replaced)
+        _remember(shard, queue, name, Once(until, _in_order(given), durability), now)
+    return pushed
 
 
 def _in_order(ids: list[int]) -> tuple[tuple[int, int], ...]:

@@ -278,7 +278,11 @@ def hold_run(track: Track, run: LeaseRun, name: int) -> None:
     """Enter a leased run where its messages are looked for."""
     if run.count == 1:
         track.singles[run.first] = name
-        track.leased += 1
+        held = 1
     else:
         insort(track.spans, (run.first, run.count, name))
-        track.leased += run.unsettled
+        held = run.unsettled
+    track.leased += held
+    if track.limits:
+        for limiter in track.limits:
+            limiter.active += held

@@ -27,6 +27,20 @@ TRANSACTIONS_MAX = 1_000_000
 """Transaction ids that a partition remembers."""
 TIED_BYTES_MAX = 64 * 1024 * 1024
 """Payload bytes of messages of a queue that have not ended and whose payload is wanted if they die."""
+FLOW_MAX = 1_000
+"""Messages of one flow."""
+OPERATIONS_MAX = 1_000
+"""Commands of one transaction."""
+SHARED_MAX = 10_000
+"""Limits with names that a tenant has."""
+CRONS_MAX = 100_000
+"""Crons of one tenant."""
+KV_BYTES_MAX = 256 * 1024 * 1024
+"""Bytes that the keys and values of a tenant take, about: they are all in memory."""
+KV_LISTED_MAX = 1_000
+"""Keys that one command reads."""
+KV_WRITES_MAX = 1_000
+"""Checks and changes of one write."""
 SEGMENT_BYTES_MAX = 256 * 1024
 """Bytes of one segment's body, its offsets included: what a store writes without stalling anyone."""
 PRIORITY_MAX = 1_000_000_000

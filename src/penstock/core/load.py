@@ -19,6 +19,7 @@ from penstock.core.leased import gaps, hold
 from penstock.core.model import (
     IN_LINE,
     OUTCOMES,
+    Cron,
     Dead,
     Group,
     Lease,
@@ -97,6 +98,7 @@ class Found(Struct, eq=False):
     taken: dict[int, dict[int, tuple[int, list[tuple[int, str]]]]] = {}
     """By partition and first offset."""
     once: dict[bytes, Once] = {}
+    crons: list[Cron] = []
     leases: list[tuple[int, int, list[LeaseRun], bool]] = []
     """Name, group, runs, and whether some of it was cancelled."""
 
@@ -159,6 +161,8 @@ def _decode(queue: Queue, found: Found, key: bytes, value: bytes) -> None:
             partition, waits = records.unpack_dependent(key, value)
             _counted(min(waits[2:]))
             found.dependents[partition].add(waits)
+        case b"t":
+            found.crons.append(records.unpack_cron(value))
         case b"w":
             found.once[key[9:]] = records.unpack_once(value)
         case b"x":
@@ -344,10 +348,10 @@ def load_queue(
     now: int,
     down_ms: int = 0,
     renumber: bool = False,
-) -> list[Ended]:
+) -> tuple[list[Ended], list[Cron]]:
     """Fill ``queue``, which knows only its name, from its records, and put it into its shard.
 
-    Returns what ended and has dependents that are being told.
+    Returns what ended and has dependents that are being told, and the crons of the queue.
 
     ``down_ms`` is how long its leases could not be settled. ``renumber`` gives each of its partitions a fresh
     number, because ids may have been given out that these records know nothing of.
@@ -384,10 +388,11 @@ def load_queue(
         shard.pauses.add(queue.paused_until, queue.prefix)
         shard.alarm.sooner(queue.paused_until)
     shard.plan_sweep(queue, now)
-    return [
+    ended = [
         Ended(shard, queue, shard.places[key].partition, first, end, how)
         for how, key, first, end in found.ended
     ]
+    return ended, found.crons
 
 
 def _add_rows(shard: Shard, groups: dict[int, Group], queue: Queue, found: Found) -> None:

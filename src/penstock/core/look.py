@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from penstock.core import log as logs, model
 from penstock.core.agenda import NEVER
 from penstock.core.commands import (
+    ChildrenFound,
     Counts,
     DeadFound,
     DeadLetter,
@@ -60,10 +61,10 @@ from penstock.core.model import (
 )
 from penstock.core.notes import of_message
 from penstock.core.numbers import number_of
-from penstock.core.pop import PIECES_MAX
 from penstock.core.schedule import Scheduled
 from penstock.core.shard import Shard
 from penstock.core.standing import rows_over
+from penstock.core.taking import PIECES_MAX
 from penstock.core.ties import parked_over
 
 AHEAD_SEGMENTS = 64
@@ -126,8 +127,14 @@ class Absent(NamedTuple):
     segment: Segment
 
 
-def absent(reply: Popped | Log | DeadFound | ShownAll | NotesFound) -> list[Absent]:
+Payloads = Popped | Log | DeadFound | ShownAll | NotesFound | ChildrenFound
+"""Answers that have payloads."""
+
+
+def absent(reply: Payloads) -> list[Absent]:
     """The segments whose bodies have to be read before the payloads of an answer can be."""
+    if isinstance(reply, ChildrenFound):
+        return absent(reply.shown) + [each for notes in reply.results for each in absent(notes)]
     if isinstance(reply, NotesFound):
         notes = [each for kind in reply.notes for each in kind]
         return [Absent(reply.queue, each.log, each.segment) for each in notes if not each.segment.present]

@@ -41,6 +41,15 @@ from penstock.core.attributes import (
     priority_of as priority_of,
     set_at as set_at,
 )
+from penstock.core.jobdata import (
+    Bucket as Bucket,
+    Cron as Cron,
+    Once as Once,
+    Rate as Rate,
+    Shared as Shared,
+    Tie as Tie,
+    Value as Value,
+)
 from penstock.core.schedule import Schedule
 from penstock.core.table import Table
 
@@ -253,28 +262,6 @@ class Retention(Struct, frozen=True, gc=False, array_like=True):
     partition_retention_ms: int | None = None
 
 
-class Tie(Struct, frozen=True, gc=False, array_like=True):
-    """What has to be done when a message ends, or its time to live."""
-
-    unique_key: str = ""
-    """The key it holds and then frees."""
-    keys: tuple[bytes, ...] = ()
-    """Keys, packed, that get its payload if it dies."""
-    payload: bytes = b""
-    """Kept here if there are such keys."""
-    expires_at: int = 0
-    """When its time to live ends, if it has one."""
-
-
-class Once(Struct, frozen=True, gc=False, array_like=True):
-    """What a push answered that must not be repeated for a while."""
-
-    until: int
-    ids: tuple[tuple[int, int], ...]
-    """(first, count) of the ids it gave out."""
-    durability: str
-
-
 class Partition(Struct, eq=False, kw_only=True):
     """One lane of a queue: an append-only log under numbers that are never reused."""
 
@@ -352,6 +339,23 @@ COMPLETED, DIED, GONE = range(4, 7)
 """How else a message can end: by an ack, as a dead letter, or because it is no longer kept."""
 
 
+class Limiter(Struct, eq=False):
+    """A limit on delivery at work. *memory*"""
+
+    concurrency: int
+    """Messages that may be leased at once; 0 is no limit."""
+    active: int = 0
+    """Messages leased under it."""
+    taken: int = 0
+    """Messages that the pop under way has taken under it."""
+    bucket: Bucket | None = None
+    """Tokens for messages, if they are limited."""
+    byte_bucket: Bucket | None = None
+    """Tokens for bytes, if they are limited."""
+    starved: dict[tuple[int, bytes, str], None] = {}
+    """Groups that it held back because of ``concurrency``, by shard, prefix of the queue and name."""
+
+
 class Track(Struct, eq=False, kw_only=True):
     """Where a group stands in a partition."""
 
@@ -395,6 +399,10 @@ class Track(Struct, eq=False, kw_only=True):
     """*memory* Offset to lease name, for leased runs of one message."""
     spans: list[tuple[int, int, int]]
     """*memory* (first, count, lease name) of longer leased runs, sorted."""
+    limits: tuple[Limiter, ...] = ()
+    """*memory* Everything that limits how its messages are delivered."""
+    own_limit: Limiter | None = None
+    """*memory* That of them which is its own."""
     listed: tuple[int, int] | None = None
     """*memory* Level and turn under which the group's ready heap holds it."""
     dirty: bool = False
@@ -421,6 +429,10 @@ class Group(Struct, eq=False, kw_only=True):
     ready: list[tuple[int, int, int]]
     """*memory* Heap of (level, turn, partition key): tracks that may have something to deliver. Of several of
     one track, that counts which is ``listed``."""
+    limits: tuple[Limiter, ...] = ()
+    """*memory* What limits how all its messages are delivered."""
+    limited_at: int = NEVER
+    """*memory* When pops that these held back are tried again."""
     unplanned: dict[int, Track] = {}
     """*memory* Tracks, by partition key, whose schedule is still being made from the headers."""
     planned_in: int = -1
@@ -468,6 +480,18 @@ class QueueOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """Whether acks, nacks and extends by id have to give the lease along."""
     dedup_window_ms: int = 3_600_000
     """How long transaction ids and idempotency keys are remembered."""
+    rate_limit: Rate | None = None
+    """Messages delivered to each group in a time."""
+    byte_limit: Rate | None = None
+    """Payload bytes delivered to each group in a time."""
+    concurrency: int = 0
+    """Messages that each group may have leased at once; 0 is no limit."""
+    partition_rate_limit: Rate | None = None
+    """Messages delivered of each partition, to each group, in a time."""
+    partition_concurrency: int = 0
+    """Messages of each partition that each group may have leased at once; 0 is no limit."""
+    limits: tuple[str, ...] = ()
+    """Names of limits that it shares with other queues."""
 
 
 class Queue(Struct, eq=False, kw_only=True):
@@ -502,6 +526,8 @@ class Queue(Struct, eq=False, kw_only=True):
     """*memory* Whether its content is kept in the store: not if its durability is memory."""
     gated: bool = False
     """*memory* Whether its options hold messages back, or evict them."""
+    limited: bool = False
+    """*memory* Whether its options limit delivery."""
     ordered: bool = False
     """*memory* Whether its options ask for strict order."""
     room: int = 0

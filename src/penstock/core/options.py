@@ -1,8 +1,11 @@
 """What may be set per queue."""
 
+from msgspec import UNSET
+
 from penstock.core.commands import Configure
 from penstock.core.errors import Conflict, Invalid
-from penstock.core.limits import DELAY_MS_MAX, Limits, check_range
+from penstock.core.limiters import check_rate, is_limited
+from penstock.core.limits import DELAY_MS_MAX, Limits, check_name, check_range
 from penstock.core.model import (
     BY_MESSAGE,
     BY_PARTITION,
@@ -23,6 +26,8 @@ DAY_MS = 86_400_000
 RETENTION_MS_MAX = 3_650 * DAY_MS
 RETENTION_BYTES_MAX = 1 << 60
 SIZE_MAX = 1 << 52
+LIMITS_MAX = 10
+"""Limits that a queue shares with others."""
 
 
 def check_options(limits: Limits, queue: Queue | None, command: Configure) -> dict[str, object]:
@@ -41,6 +46,8 @@ def check_options(limits: Limits, queue: Queue | None, command: Configure) -> di
         "group_idle_ms": (command.group_idle_ms, 0, RETENTION_MS_MAX),
         "max_size": (command.max_size, 0, SIZE_MAX),
         "dedup_window_ms": (command.dedup_window_ms, 0, 30 * DAY_MS),
+        "concurrency": (command.concurrency, 0, SIZE_MAX),
+        "partition_concurrency": (command.partition_concurrency, 0, SIZE_MAX),
     }
     changes: dict[str, object] = {}
     for field in Retention.__struct_fields__:
@@ -52,6 +59,16 @@ def check_options(limits: Limits, queue: Queue | None, command: Configure) -> di
         if isinstance(value, int):
             check_range(field, value, low, high)
             changes[field] = value
+    for field in ("rate_limit", "byte_limit", "partition_rate_limit"):
+        rate = getattr(command, field)
+        if rate is not UNSET:
+            changes[field] = check_rate(field, rate) if rate is not None else None
+    if command.limits is not UNSET:
+        if len(set(command.limits)) < len(command.limits) or len(command.limits) > LIMITS_MAX:
+            raise Invalid("limits", f"a list of at most {LIMITS_MAX} different names")
+        for name in command.limits:
+            check_name("limits", name)
+        changes["limits"] = command.limits
     if isinstance(command.backoff, Backoff):
         check_backoff(command.backoff)
         changes["backoff"] = command.backoff
@@ -79,6 +96,7 @@ def set_options(queue: Queue, options: QueueOptions) -> None:
     queue.options = options
     queue.stored = options.durability != MEMORY
     queue.ordered = options.ordering == BY_PARTITION
+    queue.limited = is_limited(options)
     queue.gated = bool(options.delayed_processing_ms or options.window_buffer_ms or options.max_wait_ms)
 
 

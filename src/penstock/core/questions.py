@@ -5,7 +5,7 @@ from msgspec import Struct
 from penstock.core import model
 from penstock.core.agenda import NEVER
 from penstock.core.log import Piece
-from penstock.core.model import DEFAULT, Progress, Queue, QueueOptions, Retention
+from penstock.core.model import DEFAULT, Cron, Progress, Queue, QueueOptions, Retention, Shared, Value
 
 
 class ListDead(Struct, gc=False):
@@ -207,6 +207,30 @@ class ShownAll(Struct, gc=False):
     """Of a browse: how many messages are in that state."""
 
 
+class Children(Struct, gc=False):
+    """What a message waits for, or waited for."""
+
+    tenant: str
+    id: int
+
+
+class ChildrenFound(Struct, gc=False):
+    id: int
+    shown: ShownAll
+    """Those that are still kept; not more than can be shown at a time."""
+    results: list[NotesFound]
+    """What came of each of them."""
+    total: int
+
+
+class FindJob(Struct, gc=False):
+    """The message that has a custom id, in one queue or in any."""
+
+    tenant: str
+    job_id: str
+    queue: str | None = None
+
+
 class Counts(Struct, gc=False):
     """Messages of one group by state. A group that does not exist has everything waiting or delayed."""
 
@@ -274,3 +298,74 @@ class StateFound(Struct, gc=False):
     """When it will be delivered, if it is delayed."""
     ended_at: int | None = None
     """When it became what it is, if it is dead, expired or cancelled."""
+
+
+class CronList(Struct, gc=False):
+    """Every cron of the tenant, by name."""
+
+    tenant: str
+
+
+class CronsFound(Struct, gc=False):
+    crons: list[Cron]
+
+
+class LimitList(Struct, gc=False):
+    """Every limit that queues of the tenant share, by name."""
+
+    tenant: str
+
+
+class LimitFound(Struct, gc=False):
+    name: str
+    limit: Shared
+    active: int
+    """Messages leased under it."""
+
+
+class LimitsFound(Struct, gc=False):
+    limits: list[LimitFound]
+
+
+# Keys and values.
+
+
+class KvGet(Struct, gc=False):
+    """The values of some keys, which are packed."""
+
+    tenant: str
+    keys: list[bytes]
+
+
+class KvFound(Struct, gc=False):
+    values: list[Value | None]
+    changed: bool = False
+    """Of a watch: whether any of them is not of the version that was known."""
+
+
+class KvList(Struct, gc=False):
+    """Keys and values below a prefix, in the order of their keys. Keys are packed."""
+
+    tenant: str
+    prefix: bytes = b""
+    low: bytes = b""
+    """From this key on."""
+    high: bytes | None = None
+    """Up to, but not including, this one."""
+    count: int = 100
+    reverse: bool = False
+
+
+class KvListed(Struct, gc=False):
+    entries: list[tuple[bytes, Value]]
+    more: bool = False
+
+
+class KvWatch(Struct, gc=False):
+    """Wait until any of some keys is not of the version that is known."""
+
+    tenant: str
+    keys: list[bytes]
+    versions: list[int | None]
+    """None for a key that is not there."""
+    wait_ms: int = 0

@@ -19,6 +19,7 @@ and every key of a queue starts with it:
     P q                                                  queue
     P r  partition u32, first u64, dependent u64         what waits for a run
     P s  group u32, partition u32, first u64             run that the cursor skips
+    P t  name                                            cron
     P u  partition u32, offset u64                       where what took the place of a message is
     P v  group u32, partition u32, due u64, first u64    scheduled run
     P w  kind and key                                    what a push answered that must not be repeated
@@ -31,6 +32,11 @@ and every key of a queue starts with it:
     0 Q  tenant id u32, queue name                       queue id and shard
     0 S  shard u32                                       numbers given out by a shard
     0 T  tenant name                                     tenant id and queue ids given out
+
+``P`` of a tenant id and queue id 0 holds what is a tenant's, but no queue's:
+
+    P k  packed key                                      value
+    P l  name                                            limit that queues share
 
 Values are MessagePack arrays: fields are only ever added at the end, and what is not there has its default.
 How a body is laid out is in ``bodies``.
@@ -49,6 +55,7 @@ from penstock.core.model import (
     PLACE_BYTES,
     PLAIN,
     Attributes,
+    Cron,
     Dead,
     Group,
     Lease,
@@ -62,8 +69,10 @@ from penstock.core.model import (
     Retention,
     Run,
     Segment,
+    Shared,
     Tie,
     Track,
+    Value,
 )
 from penstock.core.schedule import Scheduled
 
@@ -168,6 +177,10 @@ def dependent_key(prefix: bytes, partition: int, first: int, dependent: int) -> 
     return _DEPENDENT.pack(prefix, b"r", partition, first, dependent)
 
 
+def cron_key(prefix: bytes, name: str) -> bytes:
+    return prefix + b"t" + name.encode()
+
+
 def once_key(prefix: bytes, name: bytes) -> bytes:
     return prefix + b"w" + name
 
@@ -239,6 +252,24 @@ def body_key(prefix: bytes, name: int) -> bytes:
 def is_body(key: bytes) -> bool:
     """Whether a key is a body's."""
     return key[8:9] == b"b"
+
+
+def own_prefix(tenant: int) -> bytes:
+    """The first eight bytes of every key that is a tenant's, but no queue's."""
+    return _PREFIX.pack(tenant, 0)
+
+
+def own_bounds(own: bytes) -> tuple[bytes, bytes]:
+    """Lower and upper bound of what is a tenant's, but no queue's."""
+    return own + b"c", own + b"z"
+
+
+def shared_key(own: bytes, name: str) -> bytes:
+    return own + b"l" + name.encode()
+
+
+def value_key(own: bytes, key: bytes) -> bytes:
+    return own + b"k" + key
 
 
 def queue_name_key(tenant: int, name: str) -> bytes:
@@ -316,6 +347,23 @@ def pack_tie(tie: Tie) -> bytes:
 
 def pack_once(once: Once) -> bytes:
     return _encode(once)
+
+
+def pack_cron(cron: Cron) -> bytes:
+    return _encode(cron)
+
+
+def pack_shared(limit: Shared) -> bytes:
+    return _encode(limit)
+
+
+def pack_value(value: Value) -> bytes:
+    return _encode((value.data, value.version.to_bytes(NAME_BYTES, "big"), value.expires_at))
+
+
+def unpack_value(packed: bytes) -> Value:
+    data, version, expires_at = _unpack_value(packed)
+    return Value(data, int.from_bytes(version, "big"), expires_at)
 
 
 def pack_taken(at: int, ids: list[tuple[int, str]]) -> bytes:
@@ -405,9 +453,12 @@ _unpack_header = msgpack.Decoder(PackedHeader).decode
 _unpack_lease = msgpack.Decoder(PackedLease).decode
 unpack_partition = msgpack.Decoder(PackedPartition).decode
 _unpack_notes = msgpack.Decoder(PackedNotes).decode
+unpack_cron = msgpack.Decoder(Cron).decode
 unpack_progress = msgpack.Decoder(Progress).decode
 unpack_tie = msgpack.Decoder(Tie).decode
 unpack_once = msgpack.Decoder(Once).decode
+_unpack_value = msgpack.Decoder(tuple[bytes, bytes, int]).decode
+unpack_shared = msgpack.Decoder(Shared).decode
 unpack_taken = msgpack.Decoder(tuple[int, list[tuple[int, str]]]).decode
 unpack_queue = msgpack.Decoder(PackedQueue).decode
 _unpack_scheduled = msgpack.Decoder(PackedScheduled).decode

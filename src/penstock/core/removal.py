@@ -18,6 +18,9 @@ def remove_queue(shard: Shard, queue: Queue) -> None:
         shard.sweeps.remove(queue.sweep_at, queue.prefix)
     if queue.paused_until not in (0, NEVER):
         shard.pauses.remove(queue.paused_until, queue.prefix)
+    for group in queue.groups.values():
+        if group.limited_at != NEVER:
+            shard.limited.remove(group.limited_at, (queue.prefix, group.name))
     for request, once in queue.once.items():
         shard.onces.remove(once.until, (queue.prefix, request))
     shard.notes = [each for each in shard.notes if each[0] is not queue]

@@ -31,6 +31,7 @@ from penstock.core.model import (
     LeaseRun,
     Track,
 )
+from penstock.core.rates import let_go
 from penstock.core.records import shared
 from penstock.core.schedule import Scheduled
 from penstock.core.shard import Shard
@@ -294,6 +295,8 @@ def _let_go(shard: Shard, track: Track, run: LeaseRun, name: int) -> int:
     if run.count == 1:
         del track.singles[run.first]
         track.leased -= 1
+        if track.limits:
+            let_go(shard, track, 1)
         return 1
     left = run.unsettled
     spans = track.spans
@@ -301,6 +304,8 @@ def _let_go(shard: Shard, track: Track, run: LeaseRun, name: int) -> int:
     assert spans[at][2] == name, "every leased run is on its track"
     del spans[at]
     track.leased -= left
+    if track.limits:
+        let_go(shard, track, left)
     return left
 
 
@@ -487,6 +492,9 @@ def _take_out(shard: Shard, found: Found) -> None:
         return
     if shard.watched:
         shard.tell(run.partition, found.offset, found.offset + found.length)
-    lease.group.tracks[run.partition].leased -= found.length
+    track = lease.group.tracks[run.partition]
+    track.leased -= found.length
+    if track.limits:
+        let_go(shard, track, found.length)
     run.settled = settled
     shard.touch_lease(lease)

@@ -16,6 +16,7 @@ from penstock.core.model import (
     DEFAULT,
     FSYNC,
     Lease,
+    Limiter,
     Log,
     Notes,
     Partition,
@@ -88,6 +89,7 @@ class Shard:
         "changed",
         "clears",
         "counter",
+        "crons",
         "deletes",
         "dirty",
         "dues",
@@ -96,6 +98,8 @@ class Shard:
         "forming",
         "leases",
         "leases_dirty",
+        "limited",
+        "limiters",
         "limits",
         "marked",
         "must_sync",
@@ -108,6 +112,7 @@ class Shard:
         "over",
         "partitions_dirty",
         "pauses",
+        "peers",
         "places",
         "queues",
         "queues_dirty",
@@ -167,6 +172,14 @@ class Shard:
         """When the time to live of messages ends whose end has consequences, by partition key and offset."""
         self.onces = Agenda[tuple[bytes, bytes]]()
         """When answers of pushes may be forgotten, by prefix of the queue and kind and key."""
+        self.limited = Agenda[tuple[bytes, str]]()
+        """When limits let something go again, by prefix of the queue and name of the group."""
+        self.limiters: dict[str, dict[str, Limiter]] = {}
+        """Limits that have names, by tenant and name; the same for every shard of the node."""
+        self.peers: list[Shard] = [self]
+        """Every shard of the node, by number."""
+        self.crons = Agenda[tuple[str, str]]()
+        """When crons of its queues come, by tenant and name."""
         self.pauses = Agenda[bytes]()
         """When pauses of queues end, by prefix."""
         self.woken: dict[Wake, None] = {}
@@ -316,6 +329,12 @@ class Shard:
             self._rows[key] = value
         self.touch()
 
+    def keep_own(self, key: bytes, value: bytes | None) -> None:
+        """Put or delete a record that is a tenant's, but no queue's, with the next commit."""
+        self._rows[key] = value
+        self.must_sync = True
+        self.touch()
+
     def clear_rows(self, queue: Queue, bounds: list[tuple[bytes, bytes]]) -> None:
         """Forget all records of runs between some keys, those of this commit so far included."""
         if queue.stored:
@@ -456,8 +475,9 @@ class Shard:
 
     def next_at(self) -> int:
         """When the next thing is due."""
-        agendas = (self.agenda, self.sweeps, self.dues, self.pauses, self.tied, self.onces)
-        return min(agenda.next_at() for agenda in agendas)
+        agendas = (self.agenda, self.sweeps, self.dues, self.pauses)
+        rarer = (self.tied, self.onces, self.crons, self.limited)
+        return min(agenda.next_at() for agenda in (*agendas, *rarer))
 
     # The commit.
 

@@ -3,10 +3,14 @@
 from heapq import heapify, heappush
 
 from penstock.core import records
+from penstock.core.limiters import attach_track
+from penstock.core.limits import PRIORITY_MAX
 from penstock.core.model import IN_LINE, OUTCOMES, Group, Log, Mark, Partition, Queue, Track
 from penstock.core.schedule import Schedule, Scheduled
 from penstock.core.table import Table
 
+FIRST_LEVEL = -2 * PRIORITY_MAX
+"""No level is lower: what is listed there is looked at next, and listed anew where it belongs."""
 READY_SLACK = 64
 """Outdated entries tolerated before the heap of a group's ready tracks is made anew."""
 
@@ -59,6 +63,8 @@ def new_track(queue: Queue, group: Group, partition: Partition, cursor: int = 0)
         spans=[],
     )
     group.tracks[partition.key] = track
+    if queue.limited:
+        attach_track(track)
     return track
 
 

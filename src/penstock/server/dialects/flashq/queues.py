@@ -5,7 +5,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from penstock.core import commands as core
 from penstock.core.errors import Invalid
-from penstock.core.model import DEFAULT
+from penstock.core.model import DEFAULT, Rate
 from penstock.server.dialects.flashq import replies
 from penstock.server.dialects.flashq.base import Context, Request, our_state
 from penstock.server.dialects.flashq.pushes import AnyBackoff, backoff_of, shown_backoff
@@ -163,6 +163,28 @@ class Offsets(Request, tag="OFFSETS", gc=False, kw_only=True):
         return replies.OkOffsets(ok=True, partitions=partitions, reqId=self.reqId)
 
 
+class RateIn(Struct, forbid_unknown_fields=True, gc=False):
+    """So many in a time."""
+
+    limit: int
+    per_ms: int = 1_000
+    burst: int = 0
+
+
+AnyRate = int | RateIn
+
+
+def rate_of(given: AnyRate | None) -> Rate | None:
+    """A number is so many a second; 0 or null is no limit."""
+    if isinstance(given, int):
+        return Rate(given) if given else None
+    return None if given is None else Rate(given.limit, given.per_ms, given.burst)
+
+
+def shown_rate(rate: Rate | None) -> dict[str, int] | None:
+    return None if rate is None else {"limit": rate.limit, "per_ms": rate.per_ms, "burst": rate.capacity}
+
+
 class OptionsIn(Struct, forbid_unknown_fields=True, gc=False):
     lease_ms: int | UnsetType = UNSET
     completed_retention_ms: int | UnsetType | None = UNSET
@@ -183,6 +205,12 @@ class OptionsIn(Struct, forbid_unknown_fields=True, gc=False):
     max_size: int | UnsetType = UNSET
     require_lease: bool | UnsetType = UNSET
     dedup_window_ms: int | UnsetType = UNSET
+    rate_limit: AnyRate | UnsetType | None = UNSET
+    byte_limit: AnyRate | UnsetType | None = UNSET
+    concurrency: int | UnsetType = UNSET
+    partition_rate_limit: AnyRate | UnsetType | None = UNSET
+    partition_concurrency: int | UnsetType = UNSET
+    limits: list[str] | UnsetType = UNSET
 
 
 class Queue(Request, tag="QUEUE", gc=False, kw_only=True):
@@ -218,11 +246,19 @@ class Queue(Request, tag="QUEUE", gc=False, kw_only=True):
             given.max_size,
             given.require_lease,
             given.dedup_window_ms,
+            UNSET if given.rate_limit is UNSET else rate_of(given.rate_limit),
+            UNSET if given.byte_limit is UNSET else rate_of(given.byte_limit),
+            given.concurrency,
+            UNSET if given.partition_rate_limit is UNSET else rate_of(given.partition_rate_limit),
+            given.partition_concurrency,
+            UNSET if given.limits is UNSET else tuple(given.limits),
             self.partition,
         )
 
     def reply(self, reply: core.QueueFound, context: Context) -> Struct:
         options = msgspec.structs.asdict(reply.options) | {"backoff": shown_backoff(reply.options.backoff)}
+        for name in ("rate_limit", "byte_limit", "partition_rate_limit"):
+            options[name] = shown_rate(options[name])
         return replies.OkQueue(
             ok=True,
             queue=reply.queue,

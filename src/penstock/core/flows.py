@@ -1,0 +1,109 @@
+"""Flows: a message and others it waits for, pushed together; and what is asked of them."""
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from penstock.core import jobs, log as logs, look
+from penstock.core.commands import (
+    Children,
+    ChildrenFound,
+    FindJob,
+    FlowJob,
+    FlowPushed,
+    Noted,
+    PushedJobs,
+    PushFlow,
+    PushJobs,
+    Show,
+)
+from penstock.core.domain import Domain
+from penstock.core.errors import Invalid, NotFound
+from penstock.core.ids import address
+from penstock.core.leased import there
+from penstock.core.limits import FLOW_MAX, check_name
+from penstock.core.model import DEFAULT, RESULT
+from penstock.core.numbers import number_of
+from penstock.core.order import check_ordered
+
+DEPTH_MAX = 20
+"""How deep children of children may lie."""
+
+
+def push(domain: Domain, command: PushFlow, now: int) -> FlowPushed:
+    check(domain, command, now)
+    return apply(domain, command, now)
+
+
+def check(domain: Domain, command: PushFlow, now: int) -> None:
+    """Raise unless all of a flow may be pushed."""
+    for count, (node, depth) in enumerate(_walk(command.root, 1), 1):
+        if count > FLOW_MAX or depth > DEPTH_MAX:
+            raise Invalid("children", f"at most {FLOW_MAX} in all, and {DEPTH_MAX} deep")
+        jobs.check(domain, PushJobs(command.tenant, node.queue, [node.job], command.durability), now)
+        if node.children:
+            check_ordered(domain.queues.get((command.tenant, node.queue)), jobs.WAITING)
+
+
+def _walk(node: FlowJob, depth: int) -> Iterator[tuple[FlowJob, int]]:
+    yield node, depth
+    for child in node.children:
+        yield from _walk(child, depth + 1)
+
+
+def apply(domain: Domain, command: PushFlow, now: int) -> FlowPushed:
+    """Push a checked flow: children first."""
+    children = [_push(domain, command, child, now) for child in command.root.children]
+    pushed = _push_one(domain, command, command.root, children, now)
+    return FlowPushed(pushed.ids[0], children, pushed.durability)
+
+
+def _push(domain: Domain, command: PushFlow, node: FlowJob, now: int) -> int:
+    children = [_push(domain, command, child, now) for child in node.children]
+    return _push_one(domain, command, node, children, now).ids[0]
+
+
+def _push_one(domain: Domain, command: PushFlow, node: FlowJob, children: list[int], now: int) -> PushedJobs:
+    job = node.job
+    if children:
+        job = replace(job, attributes=jobs.waiting_for(job.attributes, children))
+    return jobs.apply(domain, PushJobs(command.tenant, node.queue, [job], command.durability), now)
+
+
+def children(domain: Domain, command: Children, now: int) -> ChildrenFound:
+    """What a message waits for, or waited for, with what came of each."""
+    (message,) = domain.current([command.id])
+    where = there(domain.shard_of(message), command.tenant, message)
+    spans = logs.attributes_at(where.place.partition.log, where.first).depends_on
+    total = sum(count for _, count in spans)
+    asked = [each for first, count in spans for each in range(first, first + min(count, look.SHOWN_MAX))]
+    given = asked[: look.SHOWN_MAX]
+    shown = look.show(domain.limits, domain.shards, Show(command.tenant, domain.current(given)), now)
+    results = (
+        [
+            look.notes(domain.shard_of(current), command.tenant, current, (RESULT,), DEFAULT, now)
+            for current in domain.current([each.state.id for each in shown.deliveries])
+        ]
+        if shown.deliveries
+        else []
+    )
+    return ChildrenFound(command.id, shown, results, total)
+
+
+def find(domain: Domain, command: FindJob, now: int) -> Noted:
+    """The id of the message that has a custom id; of several queues, the newest."""
+    check_name("job_id", command.job_id)
+    if command.queue is not None:
+        queues = [domain.known(command.tenant, command.queue)]
+    else:
+        queues = [queue for queue in domain.of_tenant(command.tenant) if command.job_id in queue.named]
+    found: list[tuple[int, int]] = []
+    for queue in queues:
+        place = queue.named.get(command.job_id)
+        if place is not None:
+            partition = domain.shards[queue.shard].places[place[0]].partition
+            number, base = number_of(partition, place[1])
+            found.append((partition.log.time, address(number, place[1] - base)))
+    if not found:
+        raise NotFound(f"there is no message with the custom id {command.job_id}")
+    return Noted(max(found)[1])

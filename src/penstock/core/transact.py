@@ -1,0 +1,94 @@
+"""Transactions: acks, nacks, pushes and writes of one tenant in one commit, or nothing of it.
+
+Everything is checked first, each against what the ones before it leave; then nothing can go wrong any more.
+"""
+
+from collections.abc import Iterator
+
+from penstock.core import flows, jobs, values
+from penstock.core.commands import (
+    Ack,
+    KvWrite,
+    Nack,
+    PushFlow,
+    PushJobs,
+    Reply,
+    Settle,
+    Transact,
+    Transacted,
+)
+from penstock.core.domain import Domain
+from penstock.core.errors import Conflict, Invalid, PenstockError
+from penstock.core.leased import find_all, gaps
+from penstock.core.limits import OPERATIONS_MAX, check_range
+from penstock.core.model import DEFAULT
+from penstock.core.settle import NOT_LEASED, check_settle
+from penstock.core.settling import ack, follow, nack
+
+
+def transact(domain: Domain, command: Transact, now: int) -> Transacted:
+    """Carry out several commands, all or none."""
+    check_range("ops", len(command.ops), 1, OPERATIONS_MAX)
+    left: values.Left = {}
+    writes: dict[int, values.Left] = {}
+    settled: set[tuple[int, int, int]] = set()
+    for at, op in enumerate(command.ops):
+        match op:
+            case PushJobs():
+                jobs.check(domain, op, now)
+            case PushFlow():
+                flows.check(domain, op, now)
+            case KvWrite():
+                writes[at] = values.check(domain, op, now, left)
+                left |= writes[at]
+            case Ack() | Nack():
+                _check_leased(domain, op, settled)
+    try:
+        return Transacted([_apply(domain, op, writes.get(at), now) for at, op in enumerate(command.ops)])
+    except PenstockError as error:
+        raise AssertionError(f"what was checked can be carried out: {error}") from error
+
+
+def _check_leased(domain: Domain, command: Settle, settled: set[tuple[int, int, int]]) -> None:
+    """Raise unless all that a command names is leased, and by no command before it."""
+    check_settle(domain.limits, command)
+    follow(domain, command)
+    for name, partition, first, end in _leased(domain, command):
+        for offset in range(first, end):
+            if (name, partition, offset) in settled:
+                raise Invalid("ops", "about each message once")
+            settled.add((name, partition, offset))
+
+
+def _leased(domain: Domain, command: Settle) -> Iterator[tuple[int, int, int, int]]:
+    """Lease, partition, first offset and end of what a command settles."""
+    if command.ids is None:
+        _, lease = domain.leased(command)
+        for run in lease.runs.values():
+            for first, count in gaps(run):
+                yield lease.name, run.partition, first, first + count
+        return
+    for shard, token, ids in domain.by_shard(command):
+        found, refused = find_all(shard, command, token, ids)
+        if refused:
+            raise Conflict(f"message {refused[0]} is {NOT_LEASED}")
+        for each in found:
+            if isinstance(command, Ack) and command.results and each.lease.group.name != DEFAULT:
+                raise Invalid("result", f"left out: only the group {DEFAULT} has results")
+            yield each.lease.name, each.run.partition, each.offset, each.offset + each.length
+
+
+def _apply(domain: Domain, op: object, left: values.Left | None, now: int) -> Reply:
+    match op:
+        case PushJobs():
+            return jobs.apply(domain, op, now)
+        case PushFlow():
+            return flows.apply(domain, op, now)
+        case KvWrite():
+            assert left is not None
+            return values.apply(domain, op.tenant, left)
+        case Ack():
+            return ack(domain, op, now)
+        case Nack():
+            return nack(domain, op, now)
+    raise AssertionError(f"no transaction has a {type(op).__name__}")
