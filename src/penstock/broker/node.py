@@ -17,13 +17,26 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from penstock.broker.committer import Bodies, Committer
+from penstock.broker.keywatchers import KeyWatchers
 from penstock.broker.merger import Merger
 from penstock.broker.shelf import Shelf, readable
 from penstock.broker.waiters import Asker, Ticket, Waiter, Waiters
 from penstock.broker.watchers import Watchers
 from penstock.core import engine as engines, look
 from penstock.core.agenda import NEVER
-from penstock.core.commands import Await, BackedUp, Backup, Command, Log, NotesFound, Pop, Popped, Reply
+from penstock.core.commands import (
+    Await,
+    BackedUp,
+    Backup,
+    Command,
+    KvFound,
+    KvWatch,
+    Log,
+    NotesFound,
+    Pop,
+    Popped,
+    Reply,
+)
 from penstock.core.directory import META_SHARD
 from penstock.core.engine import Engine
 from penstock.core.errors import Busy, Conflict, Invalid, NotFound, PenstockError
@@ -89,6 +102,7 @@ class Node:
         self._shelf = Shelf(store, self._committer, memory_bytes_max)
         self._waiters = Waiters()
         self._watchers = Watchers(loop, self._clock, self._apply, self._answer)
+        self._key_watchers = KeyWatchers(loop, self._apply, self._answer)
         self._arrivals = 0
         self._forming: list[Answer] = []
         self._again: list[tuple[Asker, Ticket, Pop]] = []
@@ -139,6 +153,9 @@ class Node:
         elif type(reply) is NotesFound and not reply.is_over and self._may_watch(command):
             assert isinstance(command, Await)
             self._watchers.add(self._engine, asker, ticket, command, reply)
+        elif type(reply) is KvFound and not reply.changed and self._may_watch(command):
+            assert isinstance(command, KvWatch)
+            self._key_watchers.add(self._engine, asker, ticket, command)
         else:
             self._forming.append((asker, ticket, reply))
         if self._waiters.count:
@@ -157,6 +174,8 @@ class Node:
             self._waiters.remove(waiter)
         if self._watchers.count:
             self._watchers.forget(self._engine, asker)
+        if self._key_watchers.count:
+            self._key_watchers.forget(self._engine, asker)
         self._again = [each for each in self._again if each[0] is not asker]
 
     def give_back(self, reply: Reply | PenstockError) -> None:
@@ -180,6 +199,7 @@ class Node:
             nothing = Popped(queue, None, []) if queue else NotFound("the queue is gone")
             self._answer(asker, waiter.ticket, nothing)
         self._watchers.give_up(self._engine, asker)
+        self._key_watchers.give_up(self._engine, asker)
 
     def _apply(self, command: Command) -> Reply | PenstockError:
         if self._broken is not None:
@@ -198,7 +218,7 @@ class Node:
         return isinstance(command, Pop) and command.wait_ms > 0 and not self.draining
 
     def _may_watch(self, command: Command) -> bool:
-        return isinstance(command, Await) and command.wait_ms > 0 and not self.draining
+        return isinstance(command, Await | KvWatch) and command.wait_ms > 0 and not self.draining
 
     def _wait(self, asker: Asker, ticket: Ticket, command: Pop) -> None:
         self._arrivals += 1
@@ -296,6 +316,8 @@ class Node:
         if self._watchers.count and self._broken is None:
             self._watchers.serve(self._engine)
             self._serve_woken()
+        if self._engine.touched_keys and self._broken is None:
+            self._key_watchers.serve(self._engine)
         group, self._forming = self._forming, []
         commits: list[Commit] = []
         absent: list[Absent] = []
@@ -468,6 +490,7 @@ class Node:
         for waiter in self._waiters.all():
             self._try_again(waiter)
         self._watchers.reload(self._engine)
+        self._key_watchers.reload(self._engine)
 
     def _load(self, down_ms: int | None = None) -> Engine:
         """An engine from what the store has. Leases gain the time they could not be settled in.
@@ -504,6 +527,7 @@ class Node:
         for waiter in self._waiters.all():
             self._finish_wait(waiter)
         self._watchers.give_up(self._engine)
+        self._key_watchers.give_up(self._engine)
         while self._broken is None and (
             self._forming or self._again or self._committer.busy or self._engine.changed
         ):

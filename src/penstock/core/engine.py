@@ -309,7 +309,7 @@ def _load_own(engine: Engine, tenant: str, number: int, scan: Scan, now: int) ->
     engine.shared[tenant] = limits
     named = engine.limiters[tenant] = {name: new_limiter(limits[name], None, now) for name in limits}
     for queue in engine.of_tenant(tenant):
-        if queue.limited:
+        if queue.limited or any(partition.lane for partition in queue.partitions.values()):
             attach(queue, named, now)
             for name in queue.options.limits:
                 if name in named:

@@ -11,11 +11,11 @@ from penstock.core.commands import (
     FindJob,
     FlowJob,
     FlowPushed,
-    Noted,
     PushedJobs,
     PushFlow,
     PushJobs,
     Show,
+    ShownAll,
 )
 from penstock.core.domain import Domain
 from penstock.core.errors import Invalid, NotFound
@@ -90,8 +90,8 @@ def children(domain: Domain, command: Children, now: int) -> ChildrenFound:
     return ChildrenFound(command.id, shown, results, total)
 
 
-def find(domain: Domain, command: FindJob, now: int) -> Noted:
-    """The id of the message that has a custom id; of several queues, the newest."""
+def find(domain: Domain, command: FindJob, now: int) -> ShownAll:
+    """The message that has a custom id; of several queues, the newest."""
     check_name("job_id", command.job_id)
     if command.queue is not None:
         queues = [domain.known(command.tenant, command.queue)]
@@ -106,4 +106,5 @@ def find(domain: Domain, command: FindJob, now: int) -> Noted:
             found.append((partition.log.time, address(number, place[1] - base)))
     if not found:
         raise NotFound(f"there is no message with the custom id {command.job_id}")
-    return Noted(max(found)[1])
+    ids = domain.current([max(found)[1]])
+    return look.show(domain.limits, domain.shards, Show(command.tenant, ids), now)

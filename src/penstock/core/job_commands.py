@@ -13,6 +13,8 @@ class Job(Struct, gc=False):
     partition: str = DEFAULT
     attributes: Attributes = PLAIN
     own: Particulars | None = None
+    lane: bool = False
+    """Whether its partition is a lane: one message at a time."""
 
 
 class PushJobs(Struct, gc=False):
@@ -122,3 +124,5 @@ class KvWritten(Struct, gc=False):
     """Of everything that was written."""
     values: list[Value | None]
     """What the changes left, each key once."""
+    deleted: int = 0
+    """Keys that were there and are no more."""

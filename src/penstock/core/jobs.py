@@ -18,6 +18,7 @@ from penstock.core.errors import Busy, Conflict, Invalid
 from penstock.core.ids import OFFSET_BITS, OFFSET_MASK, address
 from penstock.core.jobdata import DEBOUNCE, DROP, MODES, REPLACE, THROTTLE, Particulars
 from penstock.core.leased import Meant, Range, meant
+from penstock.core.limiters import attach_track
 from penstock.core.limits import DELAY_MS_MAX, TIED_BYTES_MAX, TRANSACTIONS_MAX, check_name, check_range
 from penstock.core.look import state
 from penstock.core.model import PLAIN, Attributes, Once, Partition, Queue, Tie
@@ -203,6 +204,11 @@ class _Pushing(Struct, eq=False):
         """Take one job: it is known, or takes the place of another, or is appended with the next."""
         queue = self.queue
         partition = queue.partitions.get(job.partition) or self.shard.add_partition(queue, job.partition)
+        if job.lane and not partition.lane:
+            partition.lane = True
+            self.shard.touch_partition(queue, partition)
+            for group in queue.groups.values():
+                attach_track(group.tracks[partition.key])
         own, attributes = job.own, job.attributes
         if own is not None:
             if own.dedup == DEBOUNCE:

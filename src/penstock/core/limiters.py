@@ -67,8 +67,9 @@ def attach_track(track: Track, since: int = 0) -> None:
     """Give a track the limits of its group, and its own."""
     options = track.queue.options
     track.limits, own = track.group.limits, None
-    if options.partition_rate_limit or options.partition_concurrency:
-        limit = Shared(options.partition_rate_limit, None, options.partition_concurrency)
+    concurrency = 1 if track.partition.lane else options.partition_concurrency
+    if options.partition_rate_limit or concurrency:
+        limit = Shared(options.partition_rate_limit, None, concurrency)
         own = new_limiter(limit, track.own_limit, since)
         own.active = track.leased
         track.limits = (*track.limits, own)

@@ -365,6 +365,7 @@ def load_queue(
         partition = new_partition(key, packed.name, packed.numbers, made[key], packed.marks)
         partition.settled_to = made[key].first
         partition.emptied_at, partition.retention = packed.emptied_at, packed.retention
+        partition.lane = packed.lane
         _add_partition(shard, queue, partition)
         if packed.os_marked or renumber:
             shard.renumber(queue, partition)

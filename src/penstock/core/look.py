@@ -344,6 +344,11 @@ def state(shard: Shard, command: State, now: int) -> StateFound:
     found = StateFound(command.id, created_at, "waiting", priority=attributes.priority)
     if attributes.origin is not None:
         found.id, found.created_at = attributes.origin
+    found.depends_on = attributes.depends_on
+    if partition.job_ids:
+        found.job_id = partition.job_ids.get(first_offset(shard, where))
+    if offset in partition.ties:
+        found.unique_key = partition.ties[offset].unique_key or None
     group = place.queue.groups.get(command.group)
     track = group.tracks[partition.key] if group is not None else None
     withdrawn_at = _withdrawn_at(partition, offset)

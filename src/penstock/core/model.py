@@ -298,6 +298,8 @@ class Partition(Struct, eq=False, kw_only=True):
     """*memory* Messages in ``parked``."""
     concerned: int = 0
     """*memory* Ties and dependents: if there are any, the end of its messages has consequences."""
+    lane: bool = False
+    """Whether each group has no more than one of its messages leased at a time."""
     retention: Retention = Retention()
     """Where it differs from its queue's."""
     emptied_at: int = 0

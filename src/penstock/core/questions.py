@@ -298,6 +298,12 @@ class StateFound(Struct, gc=False):
     """When it will be delivered, if it is delayed."""
     ended_at: int | None = None
     """When it became what it is, if it is dead, expired or cancelled."""
+    job_id: str | None = None
+    """Its custom id."""
+    unique_key: str | None = None
+    """The key it holds."""
+    depends_on: tuple[tuple[int, int], ...] = ()
+    """(first id, count) of what it waits for, or waited for."""
 
 
 class CronList(Struct, gc=False):
@@ -339,6 +345,8 @@ class KvGet(Struct, gc=False):
 
 class KvFound(Struct, gc=False):
     values: list[Value | None]
+    now: int = 0
+    """When that was so."""
     changed: bool = False
     """Of a watch: whether any of them is not of the version that was known."""
 
@@ -354,11 +362,14 @@ class KvList(Struct, gc=False):
     """Up to, but not including, this one."""
     count: int = 100
     reverse: bool = False
+    pattern: str | None = None
+    """Only keys of one text that look like this: * is any characters, ? any one."""
 
 
 class KvListed(Struct, gc=False):
     entries: list[tuple[bytes, Value]]
-    more: bool = False
+    next: bytes | None = None
+    """Where to go on if that is not all: the first key there is still to come, or behind the last."""
 
 
 class KvWatch(Struct, gc=False):

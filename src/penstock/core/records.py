@@ -326,7 +326,7 @@ def _pack_run(run: LeaseRun) -> tuple[int | str | bytes, ...]:
 
 def pack_partition(partition: Partition) -> bytes:
     fields = (partition.name, partition.numbers, partition.log.first, partition.marks, partition.os_marked)
-    return _encode((*fields, partition.emptied_at, partition.retention))
+    return _encode((*fields, partition.emptied_at, partition.retention, partition.lane))
 
 
 def pack_queue(queue: Queue) -> bytes:
@@ -388,6 +388,7 @@ class PackedPartition(Struct, array_like=True):
     os_marked: bool
     emptied_at: int = 0
     retention: Retention = Retention()
+    lane: bool = False
 
 
 class PackedGroup(Struct, array_like=True):

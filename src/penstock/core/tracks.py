@@ -63,7 +63,7 @@ def new_track(queue: Queue, group: Group, partition: Partition, cursor: int = 0)
         spans=[],
     )
     group.tracks[partition.key] = track
-    if queue.limited:
+    if queue.limited or partition.lane:
         attach_track(track)
     return track
 

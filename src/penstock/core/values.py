@@ -31,6 +31,9 @@ from penstock.core.limits import (
 )
 from penstock.core.model import Value
 
+LOOKED_AT_MAX = 10_000
+"""Keys that one command looks at."""
+PATTERN_CHARS_MAX = 256
 NUMBER_MAX = 1 << 63
 """How far a number that is added to may be from 0."""
 SET, DELETE, SUM, MAX, MIN, APPEND, PREPEND, EXPIRE = KINDS = (
@@ -53,12 +56,14 @@ _encode = msgspec.json.Encoder().encode
 def get(domain: Domain, command: KvGet, now: int) -> KvFound:
     check_range("keys", len(command.keys), 1, KV_LISTED_MAX)
     values = domain.values.get(command.tenant)
-    return KvFound([values.get(key, now) if values is not None else None for key in command.keys])
+    return KvFound([values.get(key, now) if values is not None else None for key in command.keys], now)
 
 
 def listed(domain: Domain, command: KvList, now: int) -> KvListed:
     """Entries below a prefix, in order."""
     check_range("limit", command.count, 1, KV_LISTED_MAX)
+    if command.pattern is not None and len(command.pattern) > PATTERN_CHARS_MAX:
+        raise Invalid("pattern", f"at most {PATTERN_CHARS_MAX} characters")
     values = domain.values.get(command.tenant)
     if values is None:
         return KvListed([])
@@ -68,15 +73,43 @@ def listed(domain: Domain, command: KvList, now: int) -> KvListed:
     keys = values.keys.back(low, high) if command.reverse else values.keys.between(low, high)
     found: list[tuple[bytes, Value]] = []
     bytes_left = domain.limits.read_bytes_max
-    for key in keys:
+    for looked_at, key in enumerate(keys):
         value = values.get(key, now)
-        if value is None:
+        if len(found) == command.count or bytes_left <= 0 or looked_at >= LOOKED_AT_MAX:
+            return KvListed(found, key + b"\0" if command.reverse else key)
+        if value is None or (command.pattern is not None and not _looks_like(command.pattern, key)):
             continue
-        if len(found) == command.count or bytes_left <= 0:
-            return KvListed(found, more=True)
         found.append((key, value))
         bytes_left -= weight(key, value)
     return KvListed(found)
+
+
+def _looks_like(pattern: str, key: bytes) -> bool:
+    parts = unpack(key)
+    return len(parts) == 1 and isinstance(parts[0], str) and matches(pattern, parts[0])
+
+
+def matches(pattern: str, text: str) -> bool:
+    """Whether a text looks like a pattern, in which * is any characters and ? any one.
+
+    >>> matches("user:*:na?e", "user:7:name"), matches("*a", "b"), matches("*", "")
+    (True, False, True)
+    """
+    at = place = 0
+    star, back = -1, 0
+    while place < len(text):
+        if at < len(pattern) and pattern[at] == "*":
+            star, back = at, place
+            at += 1
+        elif at < len(pattern) and pattern[at] in ("?", text[place]):
+            at += 1
+            place += 1
+        elif star >= 0:
+            back += 1
+            at, place = star + 1, back
+        else:
+            return False
+    return not pattern[at:].strip("*")
 
 
 def watch(domain: Domain, command: KvWatch, now: int) -> KvFound:
@@ -86,7 +119,7 @@ def watch(domain: Domain, command: KvWatch, now: int) -> KvFound:
         raise Invalid("versions", "as many as there are keys; null for one that is not there")
     found = get(domain, KvGet(command.tenant, command.keys), now)
     versions = [value.version if value is not None else None for value in found.values]
-    return KvFound(found.values, changed=versions != command.versions)
+    return KvFound(found.values, now, changed=versions != command.versions)
 
 
 # Writes: what they would leave is found first, then it is kept.
@@ -183,6 +216,7 @@ def apply(domain: Domain, tenant: str, left: Left) -> KvWritten:
     if values is None:
         values = domain.values[tenant] = Values()
     version = shard.next_name()
+    deleted = 0
     for key, value in left.items():
         old = values.entries.get(key)
         if old is None and value is None:
@@ -200,9 +234,10 @@ def apply(domain: Domain, tenant: str, left: Left) -> KvWritten:
             shard.keep_own(records.value_key(own, key), records.pack_value(kept))
         else:
             shard.keep_own(records.value_key(own, key), None)
+            deleted += 1
         if domain.watched_keys:
             domain.touched_keys[tenant, key] = None
-    return KvWritten(version, [values.entries.get(key) for key in left])
+    return KvWritten(version, [values.entries.get(key) for key in left], deleted)
 
 
 def _remove(values: Values, key: bytes, old: Value) -> None:

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from penstock.store.base import CantOpen
 
-FORMAT = 3
+FORMAT = 4
 """The format this version writes, and the newest it reads. 2 added attributes, dead letters and outcomes; 3
 added what is kept beside messages, successors and stragglers."""
 OLDEST = 1

@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
 
-from penstock.core import commands as core, ids
+from penstock.core import commands as core, ids, keys
 from penstock.core.errors import Invalid
 from penstock.server.dialects.flashq.replies import Id, RequestId
 
@@ -23,6 +23,16 @@ def our_state(given: str, accepted: Sequence[str]) -> str:
     if given not in accepted:
         raise Invalid("state", f"one of {', '.join(accepted)}")
     return OUR_STATES.get(given, given)
+
+
+KeyPart = str | int | float | bool
+KeyIn = str | list[KeyPart]
+"""A key of a value: a text alone is a key of one part."""
+
+
+def packed(key: KeyIn) -> bytes:
+    """A key as the core knows it."""
+    return keys.pack([key] if isinstance(key, str) else key)
 
 
 class Context(Struct, frozen=True, gc=False):

@@ -1,7 +1,7 @@
 """Commands about messages that need not be leased, dead letters among them."""
 
-from collections.abc import Iterator
-from itertools import repeat
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice, repeat
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
@@ -217,6 +217,7 @@ class GetJob(Request, tag="GETJOB", gc=False, kw_only=True):
 BROWSED = (
     "waiting",
     "delayed",
+    "waiting-children",
     "active",
     "completed",
     "failed",
@@ -275,4 +276,58 @@ def _shown(found: core.Shown) -> replies.ShownJob:
         error=state.error or UNSET,
         run_at=UNSET if state.due_at is None else state.due_at,
         ended_at=UNSET if state.ended_at is None else state.ended_at,
+        job_id=UNSET if state.job_id is None else state.job_id,
+        unique_key=UNSET if state.unique_key is None else state.unique_key,
+        depends_on=shown_spans(state.depends_on) if state.depends_on else UNSET,
     )
+
+
+DEPENDENCIES_SHOWN = 1_000
+"""Ids that a message depends on, as many as are shown with it."""
+
+
+def shown_spans(spans: tuple[tuple[int, int], ...]) -> Sequence[Id]:
+    """Ids that are given as (first, count)."""
+    every = chain.from_iterable(range(first, first + count) for first, count in spans)
+    return shown_all(list(islice(every, DEPENDENCIES_SHOWN)))
+
+
+class GetJobByCustomId(Request, tag="GETJOBBYCUSTOMID", gc=False, kw_only=True):
+    job_id: str | UnsetType = UNSET
+    customId: str | UnsetType = UNSET
+    queue: str | None = None
+
+    def command(self, context: Context) -> core.Command:
+        given = [each for each in (self.job_id, self.customId) if each is not UNSET]
+        if len(given) != 1:
+            raise Invalid("job_id", "given")
+        return core.FindJob(context.tenant, given[0], self.queue)
+
+    def reply(self, reply: core.ShownAll, context: Context) -> Struct:
+        (job,) = map(_shown, reply.deliveries)
+        return replies.OkShown(ok=True, job=job, state=job.state, reqId=self.reqId)
+
+
+class GetChildren(Request, tag="GETCHILDREN", gc=False, kw_only=True):
+    parent_id: Id
+
+    def command(self, context: Context) -> core.Command:
+        return core.Children(context.tenant, ids.parse(self.parent_id))
+
+    def reply(self, reply: core.ChildrenFound, context: Context) -> Struct:
+        jobs = list(map(_shown, reply.shown.deliveries))
+        for job, found in zip(jobs, reply.results, strict=True):
+            results = [result for kind in found.notes for result in kind if result.segment.present]
+            if results:
+                (payload,) = results[-1].payloads()
+                job.result = Raw(payload)
+        completed = sum(each.state.state == "completed" for each in reply.shown.deliveries)
+        gone = reply.total - len(jobs) if reply.total <= DEPENDENCIES_SHOWN else 0
+        return replies.OkChildren(
+            ok=True,
+            parent_id=shown(reply.id),
+            children=jobs,
+            completed=completed + gone,
+            total=reply.total,
+            reqId=self.reqId,
+        )

@@ -6,15 +6,29 @@ from operator import attrgetter
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec.structs import replace
 
 from penstock.core import commands as core
-from penstock.core.errors import Invalid
+from penstock.core.dependents import spans_of
+from penstock.core.errors import Conflict, Invalid
+from penstock.core.jobdata import DROP, THROTTLE, Particulars
 from penstock.core.limits import DELAY_MS_MAX
-from penstock.core.model import DEFAULT, EXPONENTIAL, FIXED, LIST, NONE, PLAIN, Attributes, Backoff
+from penstock.core.model import (
+    DEFAULT,
+    EXPONENTIAL,
+    FAIL,
+    FIXED,
+    IGNORE,
+    LIST,
+    NONE,
+    PLAIN,
+    Attributes,
+    Backoff,
+)
 from penstock.core.retry import BASE_MS, DOUBLINGS
 from penstock.server.dialects.flashq import replies
-from penstock.server.dialects.flashq.base import Context, Request
-from penstock.server.dialects.flashq.replies import shown, shown_all
+from penstock.server.dialects.flashq.base import Context, KeyIn, Request, addresses, packed
+from penstock.server.dialects.flashq.replies import Id, shown, shown_all
 
 
 class BackoffIn(Struct, forbid_unknown_fields=True, gc=False):
@@ -76,6 +90,19 @@ class JobIn(Struct, forbid_unknown_fields=True, gc=False, kw_only=True):
     max_attempts: int | None = None
     backoff: AnyBackoff | None = None
     lifo: bool = False
+    unique_key: str | None = None
+    dedup: str | None = None
+    dedup_window_ms: int = 0
+    dedup_max_ms: int = 0
+    job_id: str | None = None
+    transaction_id: str | None = None
+    depends_on: list[Id] | None = None
+    on_failed: str | None = None
+    keys_if_undelivered: list[KeyIn] | None = None
+    key: str | None = None
+    group_id: str | None = None
+    debounce_id: str | None = None
+    debounce_ttl: int | None = None
 
 
 class Pushing(Request, gc=False, kw_only=True):
@@ -91,6 +118,21 @@ class Pushing(Request, gc=False, kw_only=True):
     max_attempts: int | None = None
     backoff: AnyBackoff | None = None
     lifo: bool = False
+    unique_key: str | None = None
+    dedup: str | None = None
+    dedup_window_ms: int = 0
+    dedup_max_ms: int = 0
+    job_id: str | None = None
+    transaction_id: str | None = None
+    depends_on: list[Id] | None = None
+    on_failed: str | None = None
+    keys_if_undelivered: list[KeyIn] | None = None
+    key: str | None = None
+    group_id: str | None = None
+    debounce_id: str | None = None
+    debounce_ttl: int | None = None
+    idempotency_key: str | None = None
+    producer: str = ""
 
 
 _lane = attrgetter("partition", "priority", "delay", "ttl", "timeout", "max_attempts", "lifo")
@@ -102,8 +144,69 @@ def _has_options(given: JobIn | Pushing) -> bool:
     return _lane(given)[1:] != _NO_OPTIONS or given.backoff is not None
 
 
-def _attributes(given: JobIn | Pushing) -> Attributes:
+_own_options = attrgetter(
+    "unique_key",
+    "dedup",
+    "dedup_window_ms",
+    "dedup_max_ms",
+    "job_id",
+    "transaction_id",
+    "keys_if_undelivered",
+    "key",
+    "group_id",
+    "debounce_id",
+    "debounce_ttl",
+)
+_NO_OWN = (None, None, 0, 0, None, None, None, None, None, None, None)
+DEBOUNCE_MS = 5_000
+"""How long a debounce_id lasts that does not say."""
+
+
+def own_of(given: JobIn | Pushing) -> Particulars | None:
+    """What a job has for itself, if it has anything."""
+    if _own_options(given) == _NO_OWN:
+        return None
+    key, mode, window_ms = given.unique_key, given.dedup, given.dedup_window_ms
+    if given.debounce_id is not None:
+        if key is not None:
+            raise Invalid("debounce_id", "given without unique_key")
+        ttl = DEBOUNCE_MS if given.debounce_ttl is None else given.debounce_ttl
+        key, mode, window_ms = given.debounce_id, THROTTLE, ttl
+    elif given.debounce_ttl is not None:
+        raise Invalid("debounce_ttl", "given along with a debounce_id")
+    return Particulars(
+        key,
+        DROP if mode is None else mode,
+        window_ms,
+        given.dedup_max_ms,
+        given.job_id,
+        given.transaction_id,
+        tuple(packed(each) for each in given.keys_if_undelivered or ()),
+    )
+
+
+def job_of(given: JobIn | Pushing, data: bytes, *, waits: bool = False) -> core.Job:
+    """A job with all it has for itself; ``waits`` says that it waits for others than it names."""
+    lanes = {given.key, given.group_id} - {None}
+    if len(lanes) > 1 or (lanes and given.partition != DEFAULT):
+        raise Invalid("key", "given without group_id and partition: it is the name of a partition")
+    lane = lanes.pop() if lanes else None
+    partition = given.partition if lane is None else lane
+    return core.Job(data, partition, attributes_of(given, waits=waits), own_of(given), lane is not None)
+
+
+def attributes_of(given: JobIn | Pushing, *, waits: bool = False) -> Attributes:
     """The attributes of a job, made only if it has any."""
+    if given.depends_on is None and given.on_failed is None:
+        return _attributes(given)
+    if not given.depends_on and not waits:
+        raise Invalid("depends_on", "a list of one or more ids, if on_failed is given")
+    named = spans_of(addresses(given.depends_on or []))
+    return replace(_attributes(given), depends_on=named, on_failed=given.on_failed or FAIL)
+
+
+def _attributes(given: JobIn | Pushing) -> Attributes:
+    """The attributes of a job but for what it depends on, made only if it has any."""
     if not _has_options(given):
         return PLAIN
     return Attributes(
@@ -124,44 +227,106 @@ class Push(Pushing, tag="PUSH", gc=False, kw_only=True):
         return 1, len(self.data)
 
     def command(self, context: Context) -> core.Command:
-        attributes = _attributes(self)
+        if _own_options(self) != _NO_OWN or self.idempotency_key is not None:
+            return self.jobs_command(context)
+        attributes = attributes_of(self)
         return core.Push(context.tenant, self.queue, [self.data], self.partition, self.durability, attributes)
 
-    def reply(self, reply: core.Pushed, context: Context) -> Struct:
-        return replies.OkId(ok=True, id=shown(reply.first), durability=reply.durability, reqId=self.reqId)
+    def jobs_command(self, context: Context) -> core.PushJobs:
+        jobs = [job_of(self, self.data)]
+        return core.PushJobs(context.tenant, self.queue, jobs, self.durability, _request(self))
+
+    def reply(self, reply: core.Pushed | core.PushedJobs, context: Context) -> Struct:
+        if isinstance(reply, core.Pushed):
+            return replies.OkId(ok=True, id=shown(reply.first), durability=reply.durability, reqId=self.reqId)
+        if reply.duplicates and self.debounce_id is not None:
+            raise Conflict(f"Debounced: {self.debounce_id} was pushed a little while ago")
+        return replies.OkId(
+            ok=True,
+            id=shown(reply.ids[0]),
+            durability=reply.durability,
+            duplicate=True if reply.duplicates else UNSET,
+            replaced=True if reply.replaced else UNSET,
+            reqId=self.reqId,
+        )
+
+
+def _request(given: Pushing) -> tuple[str, str] | None:
+    if given.idempotency_key is None:
+        if given.producer:
+            raise Invalid("producer", "given along with an idempotency_key")
+        return None
+    return given.producer, given.idempotency_key
 
 
 _data = attrgetter("data")
 _durability = attrgetter("durability")
 
 
+class Completion(JobIn, gc=False, kw_only=True):
+    """A message that waits for all of a batch."""
+
+    queue: str
+
+
 class PushBatch(Pushing, tag="PUSHB", gc=False, kw_only=True):
     messages: list[Raw] | UnsetType = UNSET
     jobs: list[JobIn] | UnsetType = UNSET
+    on_complete: Completion | None = None
 
     def nested(self) -> tuple[int, int]:
+        longest = 0 if self.on_complete is None else len(self.on_complete.data)
         if self.jobs is not UNSET:
-            return 3, max(map(len, map(_data, self.jobs)), default=0)
-        return 2, max(map(len, self.messages), default=0) if self.messages is not UNSET else 0
+            return 3, max(longest, max(map(len, map(_data, self.jobs)), default=0))
+        return 2, max(longest, max(map(len, self.messages), default=0) if self.messages is not UNSET else 0)
 
     def command(self, context: Context) -> core.Command:
+        self._check()
+        if self.idempotency_key is not None or self.on_complete is not None:
+            return self.jobs_command(context)
         if self.jobs is UNSET:
-            if self.messages is UNSET:
-                raise Invalid("messages", "given, or else jobs")
             payloads: list[bytes] = self.messages  # type: ignore[assignment]
-            attributes = _attributes(self)
+            attributes = attributes_of(self)
             return core.Push(
                 context.tenant, self.queue, payloads, self.partition, self.durability, attributes
             )
+        if any(_own_options(job) != _NO_OWN or job.depends_on is not None for job in self.jobs):
+            return self.jobs_command(context)
+        return core.PushMany(context.tenant, self.queue, self._pushes(self.jobs), self.durability)
+
+    def _check(self) -> None:
+        """Raise unless the fields go together."""
+        if self.jobs is UNSET:
+            if self.messages is UNSET:
+                raise Invalid("messages", "given, or else jobs")
+            if _own_options(self) != _NO_OWN:
+                raise Invalid("keys and ids of a message", "given in jobs, each its own")
+            return
         if self.messages is not UNSET:
             raise Invalid("jobs", "given without messages")
         if not self.jobs:
             raise Invalid("jobs", "a list of one or more")
-        if self.partition != DEFAULT or _has_options(self):
+        shared = self.partition != DEFAULT or _has_options(self) or _own_options(self) != _NO_OWN
+        if shared or self.depends_on is not None:
             raise Invalid("partition and the options of a message", "given in each of the jobs")
         if set(map(_durability, self.jobs)) != {None}:
             raise Invalid("durability", "given beside jobs: they are kept together")
-        return core.PushMany(context.tenant, self.queue, self._pushes(self.jobs), self.durability)
+
+    def jobs_command(self, context: Context) -> core.PushJobs:
+        self._check()
+        if self.jobs is not UNSET:
+            jobs = [job_of(job, job.data) for job in self.jobs]
+        else:
+            assert self.messages is not UNSET
+            attributes = attributes_of(self)
+            jobs = [core.Job(data, self.partition, attributes) for data in self.messages]
+        then = None
+        if self.on_complete is not None:
+            job = job_of(self.on_complete, self.on_complete.data, waits=True)
+            policy = self.on_complete.on_failed or IGNORE
+            job.attributes = replace(job.attributes, on_failed=policy)
+            then = (self.on_complete.queue, job)
+        return core.PushJobs(context.tenant, self.queue, jobs, self.durability, _request(self), then)
 
     def _pushes(self, jobs: list[JobIn]) -> list[tuple[str, list[bytes], Attributes]]:
         """The jobs of each partition in their order, cut where attributes change."""
@@ -181,7 +346,9 @@ class PushBatch(Pushing, tag="PUSHB", gc=False, kw_only=True):
                 found.append(newest[job.partition])
         return found
 
-    def reply(self, reply: core.Pushed | list[core.Pushed], context: Context) -> Struct:
+    def reply(self, reply: core.Pushed | core.PushedJobs | list[core.Pushed], context: Context) -> Struct:
+        if isinstance(reply, core.PushedJobs):
+            return self._reply_jobs(reply)
         if isinstance(reply, core.Pushed):
             return replies.OkFirst(
                 ok=True,
@@ -192,6 +359,28 @@ class PushBatch(Pushing, tag="PUSHB", gc=False, kw_only=True):
             )
         ids = shown_all(self._in_order(reply))
         return replies.OkIds(ok=True, ids=ids, durability=reply[0].durability, reqId=self.reqId)
+
+    def _reply_jobs(self, reply: core.PushedJobs) -> Struct:
+        then = UNSET if reply.then is None else shown(reply.then)
+        if self.jobs is UNSET:
+            return replies.OkFirst(
+                ok=True,
+                first=shown(reply.ids[0]),
+                count=len(reply.ids),
+                durability=reply.durability,
+                duplicate=True if reply.duplicates else UNSET,
+                completion_id=then,
+                reqId=self.reqId,
+            )
+        return replies.OkIds(
+            ok=True,
+            ids=shown_all(reply.ids),
+            durability=reply.durability,
+            duplicates=reply.duplicates or UNSET,
+            replaced=reply.replaced or UNSET,
+            completion_id=then,
+            reqId=self.reqId,
+        )
 
     def _in_order(self, pushed: list[core.Pushed]) -> Sequence[int]:
         """The ids in the order of the jobs."""

@@ -67,6 +67,7 @@ class GetJobCounts(Request, tag="GETJOBCOUNTS", gc=False, kw_only=True):
             cancelled=reply.cancelled,
             evicted=reply.evicted,
             discarded=reply.discarded,
+            waiting_children=reply.parked,
             reqId=self.reqId,
         )
 
@@ -79,7 +80,8 @@ class Count(Request, tag="COUNT", gc=False, kw_only=True):
         return core.GroupCounts(context.tenant, self.queue, self.group)
 
     def reply(self, reply: core.Counts, context: Context) -> Struct:
-        return replies.OkTotal(ok=True, count=reply.waiting + reply.delayed, reqId=self.reqId)
+        waiting = reply.waiting + reply.delayed + reply.parked
+        return replies.OkTotal(ok=True, count=waiting, reqId=self.reqId)
 
 
 class Seek(Request, tag="SEEK", gc=False, kw_only=True):
@@ -285,6 +287,7 @@ def _counts(counts: core.Counts) -> dict[str, int]:
     return {
         "waiting": counts.waiting,
         "delayed": counts.delayed,
+        "waiting-children": counts.parked,
         "active": counts.active,
         "completed": counts.completed,
         "failed": counts.dead,

@@ -11,41 +11,24 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from penstock.core.errors import Invalid, PenstockError, Unsupported
 from penstock.server.dialects.flashq.base import Request
-from penstock.server.dialects.flashq.pushes import BackoffIn, JobIn
-from penstock.server.dialects.flashq.queues import OptionsIn
+from penstock.server.dialects.flashq.flows import Child, Operation
+from penstock.server.dialects.flashq.keyvalues import Check, Entry, Mutation
+from penstock.server.dialects.flashq.pushes import BackoffIn, Completion, JobIn
+from penstock.server.dialects.flashq.queues import OptionsIn, RateIn
 from penstock.server.dialects.flashq.replies import RequestId
 from penstock.server.dialects.flashq.requests import AnyRequest
 
 COMMANDS: dict[str, type[Request]] = {kind.__struct_config__.tag: kind for kind in get_args(AnyRequest)}
 
+OPERATIONS = [kind.__struct_config__.tag for kind in get_args(Operation)]
+
 COMMANDS_LATER = frozenset(
     {
         "ADOPT",
         "AUTH",
-        "CLEARCONCURRENCY",
-        "CRON",
-        "CRONDELETE",
-        "CRONLIST",
-        "FLOW",
-        "GETCHILDREN",
-        "GETJOBBYCUSTOMID",
-        "KVDEL",
-        "KVEXISTS",
-        "KVEXPIRE",
-        "KVGET",
-        "KVINCR",
-        "KVKEYS",
-        "KVMGET",
-        "KVMSET",
-        "KVSET",
-        "KVTTL",
         "METRICS",
-        "RATELIMIT",
-        "RATELIMITCLEAR",
-        "SETCONCURRENCY",
         "STAGE",
         "SUBSCRIBE",
-        "TX",
         "UNSUBSCRIBE",
     }
 )
@@ -53,25 +36,14 @@ COMMANDS_LATER = frozenset(
 
 OPTIONS_LATER = frozenset(
     {
-        "debounce_id",
-        "debounce_ttl",
-        "dedup",
-        "dedup_window_ms",
-        "depends_on",
         "encrypted",
-        "group_id",
         "headers",
-        "job_id",
         "keep_completed_age",
         "keep_completed_count",
-        "key",
-        "keys_if_undelivered",
         "remove_on_complete",
         "remove_on_fail",
         "stall_timeout",
         "tags",
-        "transaction_id",
-        "unique_key",
     }
 )
 """Options of messages, acks and queues that do not exist yet: refused by name."""
@@ -108,6 +80,16 @@ _INNER: dict[str, type[Struct]] = {
     "backoff": BackoffIn,
     "options.backoff": BackoffIn,
     "jobs.backoff": BackoffIn,
+    "on_complete": Completion,
+    "children": Child,
+    "checks": Check,
+    "mutations": Mutation,
+    "entries": Entry,
+    "options.rate_limit": RateIn,
+    "options.byte_limit": RateIn,
+    "options.partition_rate_limit": RateIn,
+    "rate_limit": RateIn,
+    "byte_limit": RateIn,
 }
 _INDEX = re.compile(r"\[[^]]*\]")
 
@@ -139,6 +121,8 @@ def _explain_field(text: str, kind: type[Request]) -> PenstockError:
         inner: type[Struct] = _INNER.get(_INDEX.sub("", where), kind)
         known = ", ".join(each.encode_name for each in msgspec.structs.fields(inner))
         return Invalid(f"{where}.{field}" if where else field, f"left out; known here are {known}")
+    if where.startswith("ops") and where.endswith(".cmd"):
+        return Invalid(where, f"one of {', '.join(OPERATIONS)}: a transaction has no other")
     if missing := _MISSING.search(text):
         field = f"{where}.{missing.group(1)}" if where else missing.group(1)
         return Invalid(field, "given")

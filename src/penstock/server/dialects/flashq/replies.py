@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from penstock.core import ids
@@ -24,12 +25,17 @@ class OkId(Answer, gc=False, kw_only=True):
     ok: bool
     id: Id
     durability: str
+    duplicate: bool | UnsetType = UNSET
+    replaced: bool | UnsetType = UNSET
 
 
 class OkIds(Answer, gc=False, kw_only=True):
     ok: bool
     ids: Sequence[Id]
     durability: str
+    duplicates: list[int] | UnsetType = UNSET
+    replaced: list[int] | UnsetType = UNSET
+    completion_id: Id | UnsetType = UNSET
 
 
 class OkResult(Answer, gc=False, kw_only=True):
@@ -82,6 +88,8 @@ class OkFirst(Answer, gc=False, kw_only=True):
     first: Id
     count: int
     durability: str
+    duplicate: bool | UnsetType = UNSET
+    completion_id: Id | UnsetType = UNSET
 
 
 class OkJob(Answer, gc=False, kw_only=True):
@@ -218,6 +226,83 @@ class OkCounts(Answer, gc=False, kw_only=True):
     cancelled: int
     evicted: int
     discarded: int
+    waiting_children: int = msgspec.field(name="waiting-children")
+
+
+class OkFlow(Answer, gc=False, kw_only=True):
+    ok: bool
+    parent_id: Id
+    children_ids: Sequence[Id]
+    durability: str
+
+
+class OkChildren(Answer, gc=False, kw_only=True):
+    ok: bool
+    parent_id: Id
+    children: "list[ShownJob]"
+    completed: int
+    total: int
+
+
+class OkCron(Answer, gc=False, kw_only=True):
+    ok: bool
+    name: str
+    next_run: int | None
+
+
+class OkCrons(Answer, gc=False, kw_only=True):
+    ok: bool
+    crons: list[dict[str, Any]]
+
+
+class OkLimits(Answer, gc=False, kw_only=True):
+    ok: bool
+    limits: list[dict[str, Any]]
+
+
+class OkResults(Answer, gc=False, kw_only=True):
+    ok: bool
+    results: list[Struct]
+
+
+class OkValue(Answer, gc=False, kw_only=True):
+    ok: bool
+    value: Raw | None
+    version: str | None
+
+
+class OkVersion(Answer, gc=False, kw_only=True):
+    ok: bool
+    version: str
+
+
+class OkValues(Answer, gc=False, kw_only=True):
+    ok: bool
+    values: list[Raw | None]
+    versions: list[str | None]
+    changed: bool | UnsetType = UNSET
+
+
+class OkExists(Answer, gc=False, kw_only=True):
+    ok: bool
+    exists: bool
+
+
+class OkTtl(Answer, gc=False, kw_only=True):
+    ok: bool
+    ttl: int
+
+
+class OkKeys(Answer, gc=False, kw_only=True):
+    ok: bool
+    keys: list[str]
+    cursor: str | None
+
+
+class OkEntries(Answer, gc=False, kw_only=True):
+    ok: bool
+    entries: list[dict[str, Any]]
+    cursor: str | None
 
 
 class OkTotal(Answer, gc=False, kw_only=True):
@@ -278,6 +363,10 @@ class ShownJob(Struct, gc=False, kw_only=True, omit_defaults=True):
     error: str | UnsetType = UNSET
     run_at: int | UnsetType = UNSET
     ended_at: int | UnsetType = UNSET
+    job_id: str | UnsetType = UNSET
+    unique_key: str | UnsetType = UNSET
+    depends_on: Sequence[Id] | UnsetType = UNSET
+    result: Raw | UnsetType = UNSET
 
 
 class DeliveredRun(Struct, gc=False):

@@ -1,12 +1,40 @@
 """Every command of the wire: the core command it stands for, and how the core's reply is put."""
 
+from penstock.server.dialects.flashq.crons import Cron, CronDelete, CronList
+from penstock.server.dialects.flashq.flows import Flow, Tx
+from penstock.server.dialects.flashq.keyvalues import (
+    KvAtomic,
+    KvDelete,
+    KvExists,
+    KvExpire,
+    KvGet,
+    KvGetMany,
+    KvIncrement,
+    KvKeys,
+    KvList,
+    KvSet,
+    KvSetMany,
+    KvTtl,
+    KvWatch,
+)
+from penstock.server.dialects.flashq.limits import (
+    ClearConcurrency,
+    Limit,
+    LimitDelete,
+    LimitList,
+    RateLimit,
+    RateLimitClear,
+    SetConcurrency,
+)
 from penstock.server.dialects.flashq.messages import (
     BrowseJobs,
     Cancel,
     ChangePriority,
     DeadLetters,
     Discard,
+    GetChildren,
     GetJob,
+    GetJobByCustomId,
     GetJobs,
     GetState,
     MoveToDelayed,
@@ -102,4 +130,31 @@ AnyRequest = (
     | Partial
     | Stats
     | Backup
+    | Flow
+    | Tx
+    | GetChildren
+    | GetJobByCustomId
+    | Cron
+    | CronDelete
+    | CronList
+    | RateLimit
+    | RateLimitClear
+    | SetConcurrency
+    | ClearConcurrency
+    | Limit
+    | LimitDelete
+    | LimitList
+    | KvSet
+    | KvSetMany
+    | KvGet
+    | KvGetMany
+    | KvDelete
+    | KvExists
+    | KvExpire
+    | KvTtl
+    | KvKeys
+    | KvIncrement
+    | KvList
+    | KvAtomic
+    | KvWatch
 )
