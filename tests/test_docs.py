@@ -48,6 +48,8 @@ def test_every_queue_option_is_in_the_protocol_with_its_default(option: str) -> 
     shown = f"{default:,}" if type(default) is int else f"`{default}`"
     if isinstance(default, bool):
         shown = f"`{str(default).lower()}`"
+    elif default is None or default == ():
+        shown = "`null`" if default is None else "`[]`"
     elif isinstance(default, Backoff):
         shown = f"`{default.base_ms}`"
         assert default == Backoff("exponential", default.base_ms, default.base_ms << 10)

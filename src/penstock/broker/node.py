@@ -514,6 +514,8 @@ class Node:
         self._shelf.clear()
         for (tenant, name), why in engine.damaged.items():
             logger.error("queue %s of tenant %s is damaged and left out: %s", name, tenant, why)
+        for tenant, why in engine.lost.items():
+            logger.error("keys, values and limits of tenant %s are damaged and left out: %s", tenant, why)
         return engine
 
     def _new_merger(self) -> Merger:

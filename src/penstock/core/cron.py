@@ -24,16 +24,17 @@ COUNT_MAX = 1 << 52
 def put(domain: Domain, command: CronPut, now: int) -> CronsFound:
     """Make a cron, or make it another. What it counts goes on if it comes as often as before."""
     cron = _checked(domain, command, now)
-    known = domain.crons.setdefault(command.tenant, {})
-    before = known.get(command.name)
+    before = domain.crons.get(command.tenant, {}).get(command.name)
     if before is not None and _when(before) == _when(cron):
         cron.began_at, cron.fired, cron.last_slot = before.began_at, before.fired, before.last_slot
         cron.skipped, cron.error = before.skipped, before.error
+        if 0 < cron.limit <= cron.fired:
+            raise Invalid("limit", f"more than {cron.fired}: it came so often; delete it to begin anew")
     if before is not None:
         _remove(domain, before)
     cron.next_at = _next(cron, max(now, cron.last_slot))
     domain.made(command.tenant, command.queue)
-    known[command.name] = cron
+    domain.crons.setdefault(command.tenant, {})[command.name] = cron
     shard, _ = _place(domain, cron)
     _plan(shard, cron)
     _keep(domain, cron)
@@ -56,7 +57,7 @@ def _checked(domain: Domain, command: CronPut, now: int) -> Cron:
         raise Invalid("missed", f"one of {', '.join(MISSED)}")
     if command.job.attributes.depends_on:
         raise Invalid("depends_on", "left out: a cron depends on nothing")
-    jobs.check(domain, PushJobs(command.tenant, command.queue, [command.job]), now)
+    jobs.check(domain, PushJobs(command.tenant, command.queue, [command.job]), now, room=False)
     known = domain.crons.get(command.tenant, {})
     if command.name not in known and len(known) >= CRONS_MAX:
         raise Busy(f"a tenant has at most {CRONS_MAX} crons")
@@ -64,7 +65,7 @@ def _checked(domain: Domain, command: CronPut, now: int) -> Cron:
         name=command.name,
         tenant=command.tenant,
         queue=command.queue,
-        payload=command.job.payload,
+        payload=bytes(command.job.payload),
         schedule=schedule,
         zone=command.zone,
         every_ms=every_ms,

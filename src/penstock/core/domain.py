@@ -58,6 +58,8 @@ class Domain:
         """By tenant and name."""
         self.values: dict[str, Values] = {}
         """Keys and values, by tenant."""
+        self.lost: dict[str, str] = {}
+        """Tenants whose keys, values and limits could not be read, and why: commands for them are refused."""
         self.watched_keys = 0
         """How many wait for keys to change."""
         self.touched_keys: dict[tuple[str, bytes], None] = {}
@@ -65,6 +67,12 @@ class Domain:
         self.wants_sync = False
         """Whether the next seal has to ask for a sync, whatever is in it."""
         self.now = 0
+
+    def check_own(self, tenant: str) -> None:
+        """Raise unless what is a tenant's, but no queue's, could be read."""
+        why = self.lost.get(tenant)
+        if why is not None:
+            raise Damaged(f"{why}; stop the server and run penstock verify")
 
     def home(self, tenant: str) -> tuple[Shard, bytes]:
         """Where what is a tenant's, but no queue's, is kept: its shard and its prefix."""

@@ -9,7 +9,7 @@ Nothing here reads a clock, rolls dice or touches storage. ``now`` never goes ba
 
 from collections.abc import Callable, Iterable
 
-from msgspec import MsgspecError, Struct
+from msgspec import Struct
 
 from penstock.core import (
     carve,
@@ -43,7 +43,7 @@ from penstock.core.jobs import forget_due
 from penstock.core.leased import there
 from penstock.core.limiters import attach, new_limiter
 from penstock.core.limits import Limits
-from penstock.core.load import load_queue
+from penstock.core.load import decode_own, load_queue
 from penstock.core.merge import Joined, Merge
 from penstock.core.model import Segment
 from penstock.core.pop import available
@@ -286,25 +286,17 @@ def load(
                 engine.unfinished += map(unfinished, ended)
                 for each in crons:
                     cron.add(engine, engine.shards[number], each)
-        _load_own(engine, tenant, known.id, scan, now)
+        try:
+            _load_own(engine, tenant, known.id, scan, now)
+        except Damaged as error:
+            engine.lost[tenant] = error.message
     engine.tick(now)
     return engine
 
 
 def _load_own(engine: Engine, tenant: str, number: int, scan: Scan, now: int) -> None:
     """What is a tenant's, but no queue's. No limit has tokens to begin with: they may have been spent."""
-    entries: dict[bytes, model.Value] = {}
-    limits: dict[str, model.Shared] = {}
-    own = records.own_prefix(number)
-    start = len(own) + 1
-    try:
-        for key, value in scan(*records.own_bounds(own)):
-            if key[len(own) : start] == b"k":
-                entries[key[start:]] = records.unpack_value(value)
-            else:
-                limits[key[start:].decode()] = records.unpack_shared(value)
-    except (MsgspecError, ValueError) as error:
-        raise Damaged(f"the values or limits of a tenant can't be decoded: {error}") from None
+    entries, limits = decode_own(scan(*records.own_bounds(records.own_prefix(number))))
     engine.values[tenant] = Values(entries)
     engine.shared[tenant] = limits
     named = engine.limiters[tenant] = {name: new_limiter(limits[name], None, now) for name in limits}

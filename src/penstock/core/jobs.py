@@ -44,8 +44,11 @@ WAITING = Attributes(depends_on=((0, 1),))
 """What a message has at least that waits for others."""
 
 
-def check(domain: Domain, command: PushJobs, now: int) -> None:
-    """Raise unless the jobs may be pushed: all that can be wrong is found here."""
+def check(domain: Domain, command: PushJobs, now: int, *, room: bool = True) -> None:
+    """Raise unless the jobs may be pushed: all that can be wrong is found here.
+
+    Without ``room``, only what would be wrong at any time: the queue may be full right now.
+    """
     limits, jobs = domain.limits, command.jobs
     check_range("jobs", len(jobs), 1, limits.batch_max)
     check_payloads(limits, [job.payload for job in jobs])
@@ -68,8 +71,9 @@ def check(domain: Domain, command: PushJobs, now: int) -> None:
     known = queue.partitions if queue is not None else {}
     numbers = sum(name not in known or not fits(known[name], count) for name, count in by_partition.items())
     domain.check_room(command.tenant, command.queue, queue, set(by_partition), numbers)
-    make_room(queue, len(jobs))
-    if queue is not None:
+    if room:
+        make_room(queue, len(jobs))
+    if queue is not None and room:
         _check_held(domain, queue, jobs)
     if command.then is not None:
         name, job = command.then
@@ -353,7 +357,7 @@ class _Pushing(Struct, eq=False):
         held = own.unique_key if own.unique_key is not None and own.dedup != THROTTLE else ""
         if held or own.keys:
             expires_at = max(self.now, partition.log.time) + attributes.ttl_ms if attributes.ttl_ms else 0
-            payload = job.payload if own.keys else b""
+            payload = bytes(job.payload) if own.keys else b""
             tie(shard, queue, partition, offset, Tie(held, own.keys, payload, expires_at))
         if own.job_id is not None:
             first = self._first(partition, offset, message)

@@ -15,6 +15,7 @@ from penstock.core import log as logs, records
 from penstock.core.agenda import NEVER
 from penstock.core.endings import count_unplanned
 from penstock.core.errors import Damaged
+from penstock.core.keys import unpack
 from penstock.core.leased import gaps, hold
 from penstock.core.model import (
     IN_LINE,
@@ -30,8 +31,10 @@ from penstock.core.model import (
     Progress,
     Queue,
     Segment,
+    Shared,
     Tie,
     Track,
+    Value,
     count_sets,
     fresh_count,
 )
@@ -201,6 +204,26 @@ def _decode(queue: Queue, found: Found, key: bytes, value: bytes) -> None:
             found.rows[group, partition].schedule.add(run, 0)
         case kind:
             raise Damaged(f"no record of a queue has kind {kind!r}")
+
+
+def decode_own(records_: Iterable[Record]) -> tuple[dict[bytes, Value], dict[str, Shared]]:
+    """What is a tenant's, but no queue's: values by key, limits by name; or ``Damaged``."""
+    entries: dict[bytes, Value] = {}
+    limits: dict[str, Shared] = {}
+    start = len(records.META)
+    try:
+        for key, value in records_:
+            match key[start : start + 1]:
+                case b"k":
+                    unpack(key[start + 1 :])
+                    entries[key[start + 1 :]] = records.unpack_value(value)
+                case b"l":
+                    limits[key[start + 1 :].decode()] = records.unpack_shared(value)
+                case kind:
+                    raise Damaged(f"no record of a tenant has kind {kind!r}")
+    except (MsgspecError, ValueError, IndexError, struct.error) as error:
+        raise Damaged(f"the values or limits of a tenant can't be decoded: {error}") from None
+    return entries, limits
 
 
 def _fields(value: bytes, count: int) -> tuple[int, ...]:

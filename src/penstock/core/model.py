@@ -11,6 +11,7 @@ that offset stands. For every group, at every instant, a message is in exactly o
     leased      in an unsettled place of a live lease
     scheduled   in a run of the track's schedule (or about to be put there: out of line, past ``planned``)
     dead        in a run of the track's dead letters
+    parked      in a run of the partition that waits for other messages: so in every group
     settled     in none of these: completed, unless an outcome of the track says otherwise
 
 Fields marked *memory* are rebuilt at load; all others are stored. Instants end in ``_at`` and durations in

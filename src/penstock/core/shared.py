@@ -16,6 +16,7 @@ def put(domain: Domain, command: LimitPut, now: int) -> LimitsFound:
     name, limit = command.name, command.limit
     check_name("name", name)
     check_name("tenant", command.tenant)
+    domain.check_own(command.tenant)
     known = domain.shared.get(command.tenant, {})
     if limit is None:
         if name not in known:

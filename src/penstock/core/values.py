@@ -54,6 +54,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def get(domain: Domain, command: KvGet, now: int) -> KvFound:
+    domain.check_own(command.tenant)
     check_range("keys", len(command.keys), 1, KV_LISTED_MAX)
     values = domain.values.get(command.tenant)
     return KvFound([values.get(key, now) if values is not None else None for key in command.keys], now)
@@ -61,6 +62,7 @@ def get(domain: Domain, command: KvGet, now: int) -> KvFound:
 
 def listed(domain: Domain, command: KvList, now: int) -> KvListed:
     """Entries below a prefix, in order."""
+    domain.check_own(command.tenant)
     check_range("limit", command.count, 1, KV_LISTED_MAX)
     if command.pattern is not None and len(command.pattern) > PATTERN_CHARS_MAX:
         raise Invalid("pattern", f"at most {PATTERN_CHARS_MAX} characters")
@@ -132,6 +134,7 @@ def check(domain: Domain, command: KvWrite, now: int, before: Left | None = None
     """What a write would leave; raise unless it may be made. ``before`` is what earlier writes leave."""
     check_range("changes", len(command.checks) + len(command.changes), 1, KV_WRITES_MAX)
     check_name("tenant", command.tenant)
+    domain.check_own(command.tenant)
     values = domain.values.get(command.tenant) or Values()
     left: Left = dict(before or {})
 

@@ -17,6 +17,8 @@ from penstock.core.model import Segment
 from penstock.core.records import Record
 
 BODIES_AT_ONCE = 64
+OWN = "(keys, values and limits)"
+"""What stands for a queue in the report of what is no queue's."""
 
 ReadBodies = Callable[[Sequence[bytes]], Sequence[bytes | Damaged | None]]
 
@@ -46,6 +48,10 @@ def verify(shards: int, scan: Scan, bodies: ReadBodies, found: set[bytes]) -> It
             prefix = records.prefix(known.id, queue_id)
             _verify_queue(report, prefix, shard, scan(*records.queue_bounds(prefix)), bodies, found)
             yield report
+        try:
+            load.decode_own(scan(*records.own_bounds(records.own_prefix(known.id))))
+        except Damaged as error:
+            yield Report(tenant, OWN, damage=[error.message])
 
 
 def _verify_queue(
