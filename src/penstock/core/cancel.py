@@ -1,5 +1,7 @@
 """Cancel and move: what a group was to be given, and is not, or at another time or priority."""
 
+from itertools import chain
+
 from msgspec.structs import replace
 
 from penstock.core import log as logs, records
@@ -12,7 +14,7 @@ from penstock.core.model import CANCELLED, DEFAULT, IN_LINE, Dead, Queue, Track,
 from penstock.core.schedule import Scheduled
 from penstock.core.settle import take_back, take_cancelled
 from penstock.core.shard import Ended, Place, Shard
-from penstock.core.ties import parked_over, take_parked
+from penstock.core.ties import take_parked
 
 ALL = 1 << 62
 """More runs than there are."""
@@ -64,9 +66,8 @@ def may_move(found: Meant, only_delayed: bool, now: int) -> bool:
     partition = found.place.partition
     if found.first < partition.log.first:
         return False  # it would begin further on
-    for low, high in outside(partition.withdrawn, found.first, found.end):
-        if parked_over(partition, low, high):
-            continue
+    kept = outside(partition.withdrawn, found.first, found.end)
+    for low, high in chain.from_iterable(outside(partition.parked, *part) for part in kept):
         if not only_delayed:
             return True
         position = logs.find(partition.log, low)

@@ -93,7 +93,9 @@ class _Wanted(Struct):
 def _wanted(domain: Domain, attributes: Attributes) -> _Wanted:
     found = _Wanted([])
     for shard, each in _targets(domain, attributes.depends_on):
-        place = shard.places[each.first >> OFFSET_BITS]
+        place = shard.places.get(each.first >> OFFSET_BITS)
+        if place is None:
+            continue  # its partition is gone, and it long before
         first = place.first + (each.first & OFFSET_MASK)
         for low, high, how in standing(shard, place.queue, place.partition, first, first + each.length):
             if how is None or (how == DIED and attributes.on_failed == WAIT):
@@ -177,6 +179,16 @@ def fail(
 
 # Telling dependents.
 
+Released = dict[int, tuple[Shard, Queue, Partition, list[Span]]]
+"""What waits for nothing any more, by partition key."""
+
+
+def release_all(released: Released, now: int) -> None:
+    for shard, queue, partition, spans in released.values():
+        release(shard, queue, partition, spans, now)
+        shard.sync_for(queue)
+    released.clear()
+
 
 def tell(domain: Domain, ended: Ended, now: int) -> None:
     """Tell those who wait for messages that these ended."""
@@ -198,12 +210,10 @@ def _go_on(domain: Domain, telling: Unfinished, now: int, *, first_time: bool) -
     shard, queue, partition, first, end, how = ended = telling.ended
     is_there = shard.queues.get(queue.prefix) is queue
     rows, more = _rows(ended, telling.reached, STEP if is_there else NEVER)
-    released: dict[int, tuple[Shard, Queue, Partition, list[Span]]] = {}
+    released: Released = {}
     for row in rows:
         _tell_one(domain, ended, row, released, now)
-    for theirs, their_queue, their_partition, spans in released.values():
-        release(theirs, their_queue, their_partition, spans, now)
-        theirs.sync_for(their_queue)
+    release_all(released, now)
     key = ended_key(queue.prefix, how, partition.key, first)
     if more is not None:
         telling.reached = more
@@ -232,7 +242,7 @@ def _tell_one(
     domain: Domain,
     ended: Ended,
     row: Row,
-    released: dict[int, tuple[Shard, Queue, Partition, list[Span]]],
+    released: Released,
     now: int,
 ) -> None:
     """Tell those of one row."""
@@ -252,6 +262,10 @@ def _tell_one(
     untell(ended.shard, ended.queue, ended.partition, row)
     if ended.how != COMPLETED and policy != IGNORE:
         failed = _id(ended.partition, low)
+        if DEFAULT not in place.queue.groups:
+            # What is parked or released is counted as such by a group that is made, and not again.
+            release_all(released, now)
+            new_group(theirs, place.queue, DEFAULT, "all", now)
         for span in take_parked(theirs, place.queue, partition, offset, offset + waiting):
             fail(domain, theirs, place.queue, partition, span, failed, now)
         return

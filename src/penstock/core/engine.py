@@ -97,9 +97,9 @@ class Engine(Domain):
             wake_limited(shard, now)
             if sweeps:
                 sweeps = sweep_due(shard, now, sweeps)
+        follow(self, now)  # a cron may want the key of what ended just now
         cron.fire(self, now)
-        if self.ends:
-            follow(self, now)
+        follow(self, now)
         go_on(self, now)
         at = min(values.expire(self, now), *(shard.next_at() for shard in self.shards))
         self.alarm.at = now if self.unfinished else at
@@ -110,6 +110,7 @@ class Engine(Domain):
 
     def seal(self, now: int) -> list[Commit]:
         """What changed since the last seal, one commit a shard; nothing if nothing did."""
+        assert not self.ends, "what follows from an end is kept with it"
         commits = [self.directory.seal(now)] if self.directory.changes else []
         self.must_sync = self.wants_sync or bool(commits)
         self.wants_sync = False
@@ -155,7 +156,9 @@ class Engine(Domain):
 
     def apply_carving(self, carving: Carving, carved: list[Carved]) -> bool:
         """Put the parts of an island in place, unless it changed meanwhile; whether it was done."""
-        return carve.apply(self.shards[carving.shard], carving, carved, self.now)
+        done = carve.apply(self.shards[carving.shard], carving, carved, self.now)
+        follow(self, self.now)
+        return done
 
     def apply_merge(self, merge: Merge, joined: Joined) -> bool:
         """Put merged segments in place, unless they changed meanwhile; whether it was done."""
@@ -168,6 +171,7 @@ class Engine(Domain):
         lease = self.shards[number].leases.get(name)
         if lease is not None:
             settle.put_off(self.shards[number], lease, look.lacking(popped), self.now)
+            follow(self, self.now)
 
     def give_back(self, popped: Popped) -> None:
         """Take back what was leased to someone who never heard of it."""
@@ -176,6 +180,7 @@ class Engine(Domain):
         lease = self.shards[number].leases.get(name)
         if lease is not None:
             settle.give_back(self.shards[number], lease, self.now)
+            follow(self, self.now)
 
     def clear_marks(self) -> None:
         """The process ends as it should: no id that was confirmed can be lost any more."""

@@ -35,12 +35,13 @@ def push(domain: Domain, command: PushFlow, now: int) -> FlowPushed:
     return apply(domain, command, now)
 
 
-def check(domain: Domain, command: PushFlow, now: int) -> None:
-    """Raise unless all of a flow may be pushed."""
+def check(domain: Domain, command: PushFlow, now: int, plan: jobs.Plan | None = None) -> None:
+    """Raise unless all of a flow may be pushed, with what else is planned."""
+    plan = plan or jobs.Plan()
     for count, (node, depth) in enumerate(_walk(command.root, 1), 1):
         if count > FLOW_MAX or depth > DEPTH_MAX:
             raise Invalid("children", f"at most {FLOW_MAX} in all, and {DEPTH_MAX} deep")
-        jobs.check(domain, PushJobs(command.tenant, node.queue, [node.job], command.durability), now)
+        jobs.check(domain, PushJobs(command.tenant, node.queue, [node.job], command.durability), now, plan)
         if node.children:
             check_ordered(domain.queues.get((command.tenant, node.queue)), jobs.WAITING)
 

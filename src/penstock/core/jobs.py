@@ -7,7 +7,7 @@ again; the answer has the id of the first.
 
 from collections import Counter
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from penstock.core import dependents, log as logs, records
@@ -24,7 +24,7 @@ from penstock.core.look import state
 from penstock.core.model import PLAIN, Attributes, Once, Partition, Queue, Tie
 from penstock.core.numbers import fits, number_of
 from penstock.core.order import check_ordered
-from penstock.core.push import check_payloads, make_room, push, reached
+from penstock.core.push import check_payloads, check_size, make_room, push, reached
 from penstock.core.questions import OPEN, State
 from penstock.core.retry import check_attributes
 from penstock.core.shard import Place, Shard
@@ -44,10 +44,24 @@ WAITING = Attributes(depends_on=((0, 1),))
 """What a message has at least that waits for others."""
 
 
-def check(domain: Domain, command: PushJobs, now: int, *, room: bool = True) -> None:
+class Plan(Struct, eq=False):
+    """What several pushes need in all, if they are carried out together."""
+
+    messages: Counter[str] = field(default_factory=Counter)
+    """By queue."""
+    partitions: dict[str, set[str]] = {}
+    """By queue."""
+    tied: Counter[str] = field(default_factory=Counter)
+    """Payload bytes that ties will hold, by queue."""
+
+
+def check(
+    domain: Domain, command: PushJobs, now: int, plan: Plan | None = None, *, room: bool = True
+) -> None:
     """Raise unless the jobs may be pushed: all that can be wrong is found here.
 
-    Without ``room``, only what would be wrong at any time: the queue may be full right now.
+    With a plan, they have to fit together with what is in it, and are entered there. Without ``room``, only
+    that is looked at which would be wrong at any time: the queue may be full right now.
     """
     limits, jobs = domain.limits, command.jobs
     check_range("jobs", len(jobs), 1, limits.batch_max)
@@ -67,25 +81,74 @@ def check(domain: Domain, command: PushJobs, now: int, *, room: bool = True) -> 
         if command.request[0]:
             check_name("producer", command.request[0])
     reached(queue, command.durability, domain.reach)
-    by_partition = Counter(job.partition for job in jobs)
+    if queue is not None and _once(queue, command, now) is not None:
+        return
+    if plan is None and command.then is not None:
+        plan = Plan()
+    plan_ = plan or Plan()
+    new = len(jobs)
+    if queue is not None and queue.options.max_size:
+        new = sum(not _is_known(queue, job, now) for job in jobs)
+    plan_.messages[command.queue] += new
+    names = plan_.partitions.setdefault(command.queue, set())
+    names |= {job.partition for job in jobs}
+    plan_.tied[command.queue] += sum(len(job.payload) for job in jobs if job.own and job.own.keys)
     known = queue.partitions if queue is not None else {}
-    numbers = sum(name not in known or not fits(known[name], count) for name, count in by_partition.items())
-    domain.check_room(command.tenant, command.queue, queue, set(by_partition), numbers)
-    if room:
-        make_room(queue, len(jobs))
+    # Every partition may need a number, and a flow that many more: there are billions.
+    numbers = sum(name not in known or not fits(known[name], len(jobs)) for name in names)
+    domain.check_room(command.tenant, command.queue, queue, names, numbers)
+    if plan is not None:
+        _check_new(domain, command.tenant, plan)
+    if room and plan is not None:
+        check_size(queue, plan.messages[command.queue])
+    elif room:
+        make_room(queue, new)
     if queue is not None and room:
-        _check_held(domain, queue, jobs)
+        _check_held(queue, jobs, plan_.tied[command.queue])
     if command.then is not None:
         name, job = command.then
-        check(domain, PushJobs(command.tenant, name, [job]), now)
+        check(domain, PushJobs(command.tenant, name, [job]), now, plan)
         check_ordered(domain.queues.get((command.tenant, name)), WAITING)
 
 
+def _check_new(domain: Domain, tenant: str, plan: Plan) -> None:
+    """Raise unless a tenant may have all the queues that a plan makes."""
+    new = sum((tenant, name) not in domain.queues for name in plan.messages)
+    known = domain.directory.tenants.get(tenant)
+    if new and (len(known.queues) if known is not None else 0) + new > domain.limits.queues_max:
+        raise Busy(f"a tenant has at most {domain.limits.queues_max} queues")
+
+
+def _is_known(queue: Queue, job: Job, now: int) -> bool:
+    """Whether a job will find what it repeats, or replaces, and takes no room."""
+    own = job.own
+    if own is None:
+        return False
+    partition = queue.partitions.get(job.partition)
+    taken = partition.transactions.get(own.transaction_id or "") if partition is not None else None
+    return (
+        (taken is not None and taken[1] > now - queue.options.dedup_window_ms)
+        or own.job_id in queue.named
+        or own.unique_key in queue.uniques
+    )
+
+
+def _once(queue: Queue, command: PushJobs, now: int) -> Once | None:
+    """What a request was answered that is made again, if it is known."""
+    once = queue.once.get(_request(command)) if command.request is not None else None
+    return once if once is not None and once.until > now else None
+
+
+def _request(command: PushJobs) -> bytes:
+    assert command.request is not None
+    return REQUEST + "\0".join(command.request).encode()
+
+
 def _check_own(job: Job, own: Particulars) -> None:
-    for field in ("unique_key", "job_id", "transaction_id"):
-        value = getattr(own, field)
+    for name in ("unique_key", "job_id", "transaction_id"):
+        value = getattr(own, name)
         if value is not None:
-            check_name(field, value)
+            check_name(name, value)
     if own.dedup not in MODES:
         raise Invalid("dedup", f"one of {', '.join(MODES)}")
     timed = own.dedup in (DEBOUNCE, THROTTLE)
@@ -103,9 +166,8 @@ def _check_own(job: Job, own: Particulars) -> None:
         raise Invalid("delay and depends_on", f"left out: {DEBOUNCE} says when the message is delivered")
 
 
-def _check_held(domain: Domain, queue: Queue, jobs: list[Job]) -> None:
-    """Raise if what a queue holds forbids the jobs right now."""
-    size = sum(len(job.payload) for job in jobs if job.own is not None and job.own.keys)
+def _check_held(queue: Queue, jobs: list[Job], size: int) -> None:
+    """Raise if what a queue holds forbids the jobs right now; ties will hold so many bytes more."""
     if size and queue.tied_bytes + size > TIED_BYTES_MAX:
         raise Busy(
             f"queue {queue.name} has {queue.tied_bytes} bytes of messages with keys_if_undelivered that have "
@@ -121,11 +183,9 @@ def apply(domain: Domain, command: PushJobs, now: int) -> PushedJobs:
     queue = domain.made(command.tenant, command.queue)
     shard = domain.shards[queue.shard]
     durability = reached(queue, command.durability, domain.reach)
-    name = b""
     if command.request is not None:
-        name = REQUEST + "\0".join(command.request).encode()
-        once = queue.once.get(name)
-        if once is not None and once.until > now:
+        once = _once(queue, command, now)
+        if once is not None:
             ids = [each for first, count in once.ids for each in range(first, first + count)]
             then = ids.pop() if command.then is not None and len(ids) > len(command.jobs) else None
             return PushedJobs(ids, once.durability, list(range(len(ids))), then=then)
@@ -138,10 +198,10 @@ def apply(domain: Domain, command: PushJobs, now: int) -> PushedJobs:
         where, job = command.then
         job = replace(job, attributes=waiting_for(job.attributes, pushing.ids))
         (pushed.then,) = apply(domain, PushJobs(command.tenant, where, [job]), now).ids
-    if name:
+    if command.request is not None:
         given = pushing.ids if pushed.then is None else [*pushing.ids, pushed.then]
         until = now + queue.options.dedup_window_ms
-        _remember(shard, queue, name, Once(until, _in_order(given), durability), now)
+        _remember(shard, queue, _request(command), Once(until, _in_order(given), durability), now)
     return pushed
 
 
@@ -246,8 +306,8 @@ class _Pushing(Struct, eq=False):
         """The id of the message that a job repeats, if it does."""
         queue, window = self.queue, self.queue.options.dedup_window_ms
         if own.transaction_id is not None:
-            offset = partition.transactions.get(own.transaction_id)
-            if offset is not None and self._taken_at(partition, offset) > self.now - window:
+            offset, at = partition.transactions.get(own.transaction_id, (-1, 0))
+            if offset >= 0 and at > self.now - window:
                 return self._id(partition, offset)
         if own.job_id is not None and own.job_id in queue.named:
             key, offset = queue.named[own.job_id]
@@ -262,27 +322,22 @@ class _Pushing(Struct, eq=False):
             return None
         return self._id(*holder)
 
-    def _taken_at(self, partition: Partition, offset: int) -> int:
-        """When the transaction id of a message was taken."""
-        log = partition.log
-        if offset >= log.end:
-            return self.now
-        segment = log.segments[logs.find(log, offset)]
-        return segment.run_at(offset - segment.base)[1]
-
     def _holder(self, key: str) -> tuple[Partition, int] | None:
         """The message that holds a unique key, unless its time is over."""
         held = self.queue.uniques.get(key)
         if held is None:
             return None
         partition = self.shard.places[held[0]].partition
-        if held[1] < partition.log.end:
-            number, base = number_of(partition, held[1])
-            asked = State(self.queue.tenant, address(number, held[1] - base))
-            if state(self.shard, asked, self.now).state not in OPEN:
-                free(self.shard, self.queue, key)
-                return None
+        if held[1] < partition.log.end and not self._is_open(partition, held[1]):
+            free(self.shard, self.queue, key)
+            return None
         return partition, held[1]
+
+    def _is_open(self, partition: Partition, offset: int) -> bool:
+        """Whether a message is kept and has not ended, as it is shown."""
+        number, base = number_of(partition, offset)
+        asked = State(self.queue.tenant, address(number, offset - base))
+        return logs.has(partition.log, offset) and state(self.shard, asked, self.now).state in OPEN
 
     def _id(self, partition: Partition, offset: int) -> int:
         """The id as which a message is shown."""
@@ -369,7 +424,7 @@ class _Pushing(Struct, eq=False):
             key = records.job_id_key(queue.prefix, partition.key, first)
             shard.keep_row(queue, key, own.job_id.encode())
         if own.transaction_id is not None:
-            partition.transactions[own.transaction_id] = offset
+            partition.transactions[own.transaction_id] = (offset, self.now)
             self.transactions.append((offset, own.transaction_id))
 
     def _first(self, partition: Partition, offset: int, message: int) -> int:

@@ -52,15 +52,16 @@ def attach(queue: Queue, named: dict[str, Limiter], since: int = 0) -> None:
 
 
 def attach_group(queue: Queue, group: Group, named: dict[str, Limiter], since: int = 0) -> None:
-    """Give a group the limits for all its messages: its own comes first."""
+    """Give a group the limits for all its messages."""
     options = queue.options
-    own: tuple[Limiter, ...] = ()
+    own = None
     if options.rate_limit or options.byte_limit or options.concurrency:
         limit = Shared(options.rate_limit, options.byte_limit, options.concurrency)
-        before = group.limits[0] if group.limits else None
-        own = (new_limiter(limit, before, since),)
-        own[0].active = sum(track.leased for track in group.tracks.values())
-    group.limits = own + tuple(named[name] for name in options.limits if name in named)
+        own = new_limiter(limit, group.own_limit, since)
+        own.active = sum(track.leased for track in group.tracks.values())
+    group.own_limit = own
+    shared = tuple(named[name] for name in options.limits if name in named)
+    group.limits = shared if own is None else (own, *shared)
 
 
 def attach_track(track: Track, since: int = 0) -> None:

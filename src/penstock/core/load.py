@@ -454,8 +454,8 @@ def _add_ties(shard: Shard, queue: Queue, found: Found) -> None:
         for offset, name in partition.job_ids.items():
             queue.named[name] = (key, offset)
         partition.taken = dict(sorted(found.taken.get(key, {}).items(), key=_taken_at))
-        for _, ids in partition.taken.values():
-            partition.transactions.update((name, offset) for offset, name in ids)
+        for at, ids in partition.taken.values():
+            partition.transactions.update((name, (offset, at)) for offset, name in ids)
     for request, once in found.once.items():
         queue.once[request] = once
         shard.onces.add(once.until, (queue.prefix, request))

@@ -290,8 +290,8 @@ class Partition(Struct, eq=False, kw_only=True):
     """By offset. Each is a record of its own."""
     job_ids: dict[int, str]
     """Custom ids of messages, by offset. Each is a record of its own."""
-    transactions: dict[str, int]
-    """*memory* Transaction id to offset; those of the last while."""
+    transactions: dict[str, tuple[int, int]]
+    """*memory* Transaction id to offset and time; those of the last while."""
     taken: dict[int, tuple[int, list[tuple[int, str]]]]
     """When transaction ids were taken and (offset, transaction id), by first offset, oldest first. Each is a
     record of its own."""
@@ -434,6 +434,8 @@ class Group(Struct, eq=False, kw_only=True):
     one track, that counts which is ``listed``."""
     limits: tuple[Limiter, ...] = ()
     """*memory* What limits how all its messages are delivered."""
+    own_limit: Limiter | None = None
+    """*memory* That of them which is its own."""
     limited_at: int = NEVER
     """*memory* When pops that these held back are tried again."""
     unplanned: dict[int, Track] = {}

@@ -27,6 +27,7 @@ from penstock.core.model import (
 )
 from penstock.core.rates import (
     bytes_room,
+    room,
     room_of,
     spend,
     starve,
@@ -196,17 +197,22 @@ def available(group: Group, queue: Queue, command: Pop, now: int) -> int:
         return 0
     found = 0
     for track in _asked(group, queue, command):
-        if queue.ordered:
-            found += order.deliverable(track, command.min_count, now)
-            continue
-        if queue.gated:
-            found += _open_count(track, command.min_count, now)
-            continue
-        found += fresh_count(track)
-        if found < command.min_count and track.schedule:
-            found += track.schedule.due_up_to(command.min_count - found, now)
+        here = _available(track, command.min_count - found, now)
+        found += here if track.own_limit is None else min(here, room(track.own_limit, now))
         if found >= command.min_count:
             break
+    return found
+
+
+def _available(track: Track, most: int, now: int) -> int:
+    """Messages of a track deliverable now, counted no further than about ``most``."""
+    if track.queue.ordered:
+        return order.deliverable(track, most, now)
+    if track.queue.gated:
+        return _open_count(track, most, now)
+    found = fresh_count(track)
+    if found < most and track.schedule:
+        found += track.schedule.due_up_to(most - found, now)
     return found
 
 

@@ -64,6 +64,14 @@ def make_room(queue: Queue | None, count: int) -> None:
     queue.room -= count
 
 
+def check_size(queue: Queue | None, count: int) -> None:
+    """Raise unless so many more messages may be in a queue; they are counted when they are pushed."""
+    if queue is not None and queue.options.max_size:
+        queue.room = 0
+        make_room(queue, count)
+        queue.room = 0
+
+
 def size(queue: Queue) -> int:
     """Messages that wait, are delayed or active, in the group that has most of them."""
     if not queue.groups:

@@ -83,18 +83,22 @@ def wake_limited(shard: Shard, now: int) -> None:
             shard.woken[queue, name, None] = None
 
 
+def wake_starved(shards: list[Shard], limiter: Limiter) -> None:
+    """Have the groups look again that a limit held back."""
+    for number, prefix, name in limiter.starved:
+        queue = shards[number].queues.get(prefix)
+        if queue is not None:
+            shards[number].touch()
+            shards[number].woken[queue, name, None] = None
+    limiter.starved.clear()
+
+
 def let_go(shard: Shard, track: Track, count: int) -> None:
     """Messages of a track are not leased any more: what was held back for them may go."""
     for limiter in track.limits:
         limiter.active -= count
         if limiter.starved:
-            for number, prefix, name in limiter.starved:
-                other = shard.peers[number]
-                queue = other.queues.get(prefix)
-                if queue is not None:
-                    other.touch()
-                    other.woken[queue, name, None] = None
-            limiter.starved.clear()
+            wake_starved(shard.peers, limiter)
     own = track.own_limit
     if own is not None and own.concurrency:
         list_ready(track, FIRST_LEVEL)

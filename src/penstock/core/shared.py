@@ -7,6 +7,7 @@ from penstock.core.errors import Busy, Invalid, NotFound
 from penstock.core.limiters import attach, check_rate, new_limiter
 from penstock.core.limits import SHARED_MAX, check_name, check_range
 from penstock.core.model import Queue, QueueOptions, Shared
+from penstock.core.rates import wake_starved
 
 CONCURRENCY_MAX = 1 << 52
 
@@ -82,6 +83,8 @@ def _count(domain: Domain, queue: Queue, names: tuple[str, ...], count: int) -> 
     for name in names:
         if name in named:
             named[name].active += count
+            if count < 0:
+                wake_starved(domain.shards, named[name])
 
 
 def leased(queue: Queue) -> int:

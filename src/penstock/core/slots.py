@@ -120,7 +120,11 @@ def last_slot(schedule: str, zone: str, every_ms: int, began_at: int, after: int
             return 0
         span *= 30
     while (following := next_slot(schedule, zone, 0, 0, slot)) <= upto:
-        slot = following
+        slot, high = following, upto
+        while high - slot > 1_000:  # in halves: there may be millions of them
+            middle = (slot + high) // 2
+            later = next_slot(schedule, zone, 0, 0, middle)
+            slot, high = (later, high) if later <= upto else (slot, middle)
     return slot
 
 

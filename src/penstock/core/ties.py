@@ -74,15 +74,31 @@ def move(shard: Shard, queue: Queue, partition: Partition, offset: int, successo
     if offset in partition.ties:
         tied = untie(shard, queue, partition, offset)
         tie(shard, queue, partition, successor, tied)
-    for row in [row for row in partition.dependents.since(offset) if row[0] == offset and row[2] == 1]:
+    for row in waiting_over(partition, offset, offset + 1):
+        first, dependent, count, waiting = row
         untell(shard, queue, partition, row)
-        expect(shard, queue, partition, (successor, *row[1:]))
+        expect(shard, queue, partition, (successor, dependent, 1, waiting))
+        if first < offset:
+            expect(shard, queue, partition, (first, dependent, offset - first, waiting))
+        if first + count > offset + 1:
+            expect(shard, queue, partition, (offset + 1, dependent, first + count - offset - 1, waiting))
 
 
 # What waits for messages.
 
 SPAN_MAX = 1_024
 """Messages in one row of what is waited for: those over an offset begin no further away."""
+
+
+def waiting_over(partition: Partition, first: int, end: int) -> list[tuple[int, ...]]:
+    """The rows of what waits for messages of [first, end)."""
+    found: list[tuple[int, ...]] = []
+    for row in partition.dependents.since(max(first - SPAN_MAX + 1, 0)) if partition.dependents.size else ():
+        if row[0] >= end:
+            break
+        if row[0] + row[2] > first:
+            found.append(row)
+    return found
 
 
 def expect(shard: Shard, queue: Queue, partition: Partition, row: tuple[int, ...]) -> None:
@@ -251,8 +267,6 @@ def forget_gone(shard: Shard, queue: Queue, partition: Partition, spans: list[tu
             if queue.named.get(name) == (partition.key, offset):
                 del queue.named[name]
             shard.keep_row(queue, records.job_id_key(queue.prefix, partition.key, offset), None)
-    for first in [each for each in partition.taken if not logs.has(partition.log, each)]:
-        forget_taken(shard, queue, partition, first)
 
 
 def _is_kept(partition: Partition, offset: int) -> bool:
@@ -265,7 +279,7 @@ def forget_taken(shard: Shard, queue: Queue, partition: Partition, first: int) -
     """Forget transaction ids."""
     _, ids = partition.taken.pop(first)
     for offset, name in ids:
-        if partition.transactions.get(name) == offset:
+        if partition.transactions.get(name, (-1, 0))[0] == offset:
             del partition.transactions[name]
     shard.keep_row(queue, records.taken_key(queue.prefix, partition.key, first), None)
 

@@ -29,15 +29,16 @@ from penstock.core.settling import ack, follow, nack
 def transact(domain: Domain, command: Transact, now: int) -> Transacted:
     """Carry out several commands, all or none."""
     check_range("ops", len(command.ops), 1, OPERATIONS_MAX)
+    plan = jobs.Plan()
     left: values.Left = {}
     writes: dict[int, values.Left] = {}
     settled: set[tuple[int, int, int]] = set()
     for at, op in enumerate(command.ops):
         match op:
             case PushJobs():
-                jobs.check(domain, op, now)
+                jobs.check(domain, op, now, plan)
             case PushFlow():
-                flows.check(domain, op, now)
+                flows.check(domain, op, now, plan)
             case KvWrite():
                 writes[at] = values.check(domain, op, now, left)
                 left |= writes[at]
@@ -53,11 +54,14 @@ def _check_leased(domain: Domain, command: Settle, settled: set[tuple[int, int, 
     """Raise unless all that a command names is leased, and by no command before it."""
     check_settle(domain.limits, command)
     follow(domain, command)
-    for name, partition, first, end in _leased(domain, command):
-        for offset in range(first, end):
-            if (name, partition, offset) in settled:
-                raise Invalid("ops", "about each message once")
-            settled.add((name, partition, offset))
+    mine = {
+        (name, partition, offset)
+        for name, partition, first, end in _leased(domain, command)
+        for offset in range(first, end)
+    }
+    if mine & settled:
+        raise Invalid("ops", "about each message once; in strict order a FAIL is about all behind it, too")
+    settled |= mine
 
 
 def _leased(domain: Domain, command: Settle) -> Iterator[tuple[int, int, int, int]]:
@@ -76,6 +80,15 @@ def _leased(domain: Domain, command: Settle) -> Iterator[tuple[int, int, int, in
             if isinstance(command, Ack) and command.results and each.lease.group.name != DEFAULT:
                 raise Invalid("result", f"left out: only the group {DEFAULT} has results")
             yield each.lease.name, each.run.partition, each.offset, each.offset + each.length
+            if isinstance(command, Nack) and each.lease.queue.ordered:
+                for run in each.lease.runs.values():
+                    if run.partition == each.run.partition and run.first + run.count > each.offset:
+                        yield (
+                            each.lease.name,
+                            run.partition,
+                            max(run.first, each.offset),
+                            run.first + run.count,
+                        )
 
 
 def _apply(domain: Domain, op: object, left: values.Left | None, now: int) -> Reply:

@@ -17,7 +17,8 @@ from penstock.store.base import CantOpen
 
 FORMAT = 4
 """The format this version writes, and the newest it reads. 2 added attributes, dead letters and outcomes; 3
-added what is kept beside messages, successors and stragglers; 4 keys, dependencies, crons, limits and values."""
+added what is kept beside messages, successors and stragglers; 4 keys,
+dependencies, crons, limits and values."""
 OLDEST = 1
 """The oldest it reads; a directory in it is in the newest from the first time a server opens it."""
 NAME = "FORMAT"

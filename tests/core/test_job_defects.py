@@ -1,0 +1,204 @@
+"""Defects that jobs once had, each with the shortest way to meet it."""
+
+import pytest
+
+from penstock.core import commands as c
+from penstock.core.dependents import spans_of
+from penstock.core.errors import Busy, Invalid
+from penstock.core.jobdata import Particulars
+from penstock.core.limits import Limits
+from penstock.core.model import PLAIN, Rate, Shared
+from penstock.core.slots import last_slot, next_slot
+from tests.core.harness import AT_ONCE, Core
+
+
+def after(core: Core, *ids: int, on_failed: str = "fail") -> int:
+    return core.push(b"then", depends_on=spans_of(list(ids)), on_failed=on_failed)
+
+
+def jobs(core: Core, *payloads: bytes, queue: str = "q", **own: object) -> c.PushedJobs:
+    partition = str(own.pop("partition", "default"))
+    particulars = Particulars(**own)  # type: ignore[arg-type]
+    listed = [c.Job(payload, partition, PLAIN, particulars) for payload in payloads or (b"1",)]
+    return core.ask(c.PushJobs("default", queue, listed), c.PushedJobs)
+
+
+@pytest.fixture
+def core() -> Core:
+    return Core()
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_an_update_of_one_of_several_dependencies_fails_nobody(core: Core, which: int) -> None:
+    ids = [core.push(queue="first") for _ in range(3)]
+    waiting = after(core, *ids)
+    core.ask(c.Update("default", ids[which], b"new"), c.Pushed)
+    assert core.state(waiting) == "parked"
+    core.restart()
+    core.pop(9, queue="first")
+    core.ack(ids=ids)
+    assert core.popped() == [b"then"]
+
+
+def test_a_transaction_that_fails_and_acks_in_strict_order_is_refused_whole(core: Core) -> None:
+    core.configure(ordering="partition")
+    first = core.push(b"1", b"2", b"3")
+    core.pop(3)
+    core.commit()
+    ops: list[c.PushJobs | c.PushFlow | c.Ack | c.Nack | c.KvWrite] = [
+        c.Nack("default", None, [first]),
+        c.Ack("default", None, [first + 1]),
+    ]
+    with pytest.raises(Invalid, match="ops"):
+        core.engine.apply(c.Transact("default", ops), core.now)
+    assert core.engine.seal(core.now) == []
+
+
+def test_a_cron_with_a_unique_key_whose_message_a_sweep_drops_goes_on(core: Core) -> None:
+    core.configure(retention_ms=1_000)
+    job = c.Job(b"1", "default", PLAIN, Particulars(unique_key="k"))
+    core.ask(c.CronPut("default", "n", "q", job, schedule="*/10 * * * * *"), c.CronsFound)
+    for _ in range(60):
+        core.wait(1_000)
+        core.commit()
+    (cron,) = core.ask(c.CronList("default"), c.CronsFound).crons
+    assert cron.fired > 1
+
+
+def test_a_flow_with_a_child_that_was_pushed_and_dropped_long_ago_is_released(core: Core) -> None:
+    core.configure(partition_retention_ms=1, completed_retention_ms=0)
+    throttled = Particulars(unique_key="k", dedup="throttle", window_ms=10_000_000)
+    job = c.Job(b"1", "p", PLAIN, throttled)
+    core.ask(c.PushJobs("default", "q", [job]), c.PushedJobs)
+    core.ack(core.pop().lease)
+    for _ in range(5):
+        core.commit()
+        core.wait(30_000)
+    flow = c.FlowJob("q2", c.Job(b"parent"), [c.FlowJob("q", job)])
+    core.ask(c.PushFlow("default", flow), c.FlowPushed)
+    assert core.popped(queue="q2") == [b"parent"]
+
+
+def same_after_restart(core: Core) -> c.Counts:
+    before = core.counts()
+    core.restart()
+    assert core.counts() == before
+    return before
+
+
+def test_dependents_that_fail_in_several_parts_are_counted_once(core: Core) -> None:
+    target = core.push(queue="first")
+    waiting = core.push(b"1", b"2", b"3", b"4", b"5", depends_on=spans_of([target]))
+    core.cancel(waiting + 2)
+    core.cancel(target)
+    found = same_after_restart(core)
+    assert (found.waiting, found.dead, found.cancelled, found.completed) == (0, 4, 1, 0)
+
+
+def test_a_dependent_that_ignores_beside_one_that_fails_is_counted_once(core: Core) -> None:
+    target = core.push(queue="first")
+    after(core, target, on_failed="ignore")
+    after(core, target)
+    core.cancel(target)
+    found = same_after_restart(core)
+    assert (found.waiting, found.dead, found.completed) == (1, 1, 0)
+    assert core.popped(9) == [b"then"]
+
+
+def test_a_queues_own_limit_is_not_the_shared_one(core: Core) -> None:
+    core.ask(c.LimitPut("default", "x", Shared(Rate(10))), c.LimitsFound)
+    core.configure(limits=("x",))
+    core.push(*[b"1"] * 20)
+    core.pop()
+    core.configure(rate_limit=Rate(10))
+    own, shared = core.engine.queues["default", "q"].groups["default"].limits
+    assert own.bucket is not shared.bucket
+
+
+@pytest.mark.parametrize("how", ["obliterate", "configure"])
+def test_a_queue_that_leaves_a_shared_limit_wakes_those_it_held_back(core: Core, how: str) -> None:
+    core.ask(c.LimitPut("default", "x", Shared(None, None, 1)), c.LimitsFound)
+    for queue in ("a", "b"):
+        core.configure(queue, limits=("x",))
+        core.push(queue=queue)
+    core.pop(queue="a")
+    assert core.popped(queue="b") == []
+    core.engine.take_woken()
+    if how == "obliterate":
+        core.ask(c.Obliterate("default", "a"), c.Cleaned)
+    else:
+        core.configure("a", limits=())
+    assert "b" in [queue.name for queue, _, _ in core.engine.take_woken()]
+    assert core.popped(queue="b") == [b"1"]
+
+
+def test_what_dies_because_it_can_not_be_read_has_its_consequences_at_once(core: Core) -> None:
+    core.configure("first", max_attempts=1, backoff=AT_ONCE)
+    target = core.push(queue="first")
+    waiting = after(core, target)
+    core.restart()
+    core.engine.put_off(core.ask(c.Pop("default", "first"), c.Popped))
+    core.restart()
+    assert (core.state(target), core.state(waiting)) == ("dead", "dead")
+
+
+def test_a_transaction_keeps_to_the_limits_as_a_whole() -> None:
+    core = Core(Limits(queues_max=2, partitions_max=3))
+    core.configure(max_size=10)
+    core.push(b"1", b"2", b"3")
+    several = [c.PushJobs("default", "q", [c.Job(b"1")] * 4)] * 2
+    with pytest.raises(Busy, match="full"):
+        core.engine.apply(c.Transact("default", list(several)), core.now)
+    queues = [c.PushJobs("default", f"q{at}", [c.Job(b"1")]) for at in range(3)]
+    with pytest.raises(Busy, match="queues"):
+        core.engine.apply(c.Transact("default", list(queues)), core.now)
+    lanes = [c.PushJobs("default", "q", [c.Job(b"1", f"p{at}")]) for at in range(4)]
+    with pytest.raises(Busy, match="partitions"):
+        core.engine.apply(c.Transact("default", list(lanes)), core.now)
+    flow = c.FlowJob("q", c.Job(b"1"), [c.FlowJob("q", c.Job(b"1"))] * 7)
+    with pytest.raises(Busy, match="full"):
+        core.engine.apply(c.PushFlow("default", flow), core.now)
+    assert core.counts().waiting == 3
+
+
+def test_a_transaction_id_is_known_for_its_window_even_if_its_message_is_dropped(core: Core) -> None:
+    core.configure(completed_retention_ms=0)
+    first = jobs(core, transaction_id="t").ids
+    core.ack(core.pop().lease)
+    for _ in range(3):
+        core.commit()
+        core.wait(10_000)
+    core.restart()
+    assert jobs(core, transaction_id="t").ids == first
+
+
+def test_the_last_of_millions_of_missed_slots_is_found_in_few_steps() -> None:
+    year = (1_704_067_200_000, 1_735_516_800_000)
+    slot = last_slot("* * * 1 1 *", "UTC", 0, 0, *year)
+    assert slot == 1_704_153_599_000  # the last second of 1 January 2024
+    assert next_slot("* * * 1 1 *", "UTC", 0, 0, slot) > year[1]
+
+
+def test_what_is_known_already_is_answered_by_a_full_queue_too(core: Core) -> None:
+    core.configure(max_size=2)
+    request = c.PushJobs("default", "q", [c.Job(b"1"), c.Job(b"2")], request=("", "r"))
+    first = core.ask(request, c.PushedJobs)
+    again = core.ask(request, c.PushedJobs)
+    assert (again.ids, again.duplicates) == (first.ids, [0, 1])
+
+
+def test_a_pop_that_wants_several_waits_while_a_limit_of_a_partition_holds_them_back(core: Core) -> None:
+    core.configure(partition_concurrency=1)
+    core.push(b"1", b"2", b"3")
+    assert core.popped(3, min_count=3) == []
+    assert core.popped(3) == [b"1"]
+
+
+def test_a_parked_message_among_others_does_not_keep_them_from_moving(core: Core) -> None:
+    target = core.push(queue="first")
+    one = core.push(b"1", delay_ms=100_000)
+    parked = after(core, target)
+    two = core.push(b"2", delay_ms=100_000)
+    moved = core.ask(c.Move("default", [one, parked, two], delay_ms=0), c.Settled)
+    assert (moved.count, list(moved.refused)) == (2, [parked])
+    assert sorted(core.popped(9)) == [b"1", b"2"]
