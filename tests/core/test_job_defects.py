@@ -202,3 +202,57 @@ def test_a_parked_message_among_others_does_not_keep_them_from_moving(core: Core
     moved = core.ask(c.Move("default", [one, parked, two], delay_ms=0), c.Settled)
     assert (moved.count, list(moved.refused)) == (2, [parked])
     assert sorted(core.popped(9)) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_the_transaction_id_of_a_job_that_replaces_is_kept_where_it_belongs(
+    core: Core, elsewhere: bool
+) -> None:
+    jobs(core, unique_key="k")
+    listed = [c.Job(b"0", "p")] if elsewhere else []
+    listed.append(c.Job(b"2", own=Particulars(unique_key="k", dedup="replace", transaction_id="t")))
+    *_, first = core.ask(c.PushJobs("default", "q", listed), c.PushedJobs).ids
+    core.restart()
+    assert jobs(core, transaction_id="t").ids == [first]
+    assert jobs(core, transaction_id="t", partition="p").duplicates == []
+
+
+def test_the_time_to_live_of_a_dependency_that_the_log_left_behind_is_watched(core: Core) -> None:
+    core.configure("first", completed_retention_ms=0)
+    core.push(b"x", queue="first")
+    target = core.push(b"1", queue="first", delay_ms=10_000_000, ttl_ms=20_000_000)
+    core.push(b"x", queue="first")
+    core.commit()
+    core.ack(core.pop(5, queue="first").lease)
+    for payload in (b"y", b"z"):
+        core.commit()
+        core.wait(20_000)
+        core.push(payload, queue="first")
+    waiting = after(core, target)
+    core.wait(20_000_000)
+    assert (core.state(target), core.state(waiting)) == ("expired", "dead")
+
+
+@pytest.mark.parametrize("first", ["dependent", "death"])
+def test_a_dead_letter_does_not_expire_for_those_who_wait_for_it(core: Core, first: str) -> None:
+    core.configure("first", max_attempts=1, backoff=AT_ONCE)
+    target = core.push(queue="first", ttl_ms=1_000)
+    waiting = after(core, target, on_failed="wait") if first == "dependent" else 0
+    core.nack(core.pop(queue="first").lease)
+    waiting = waiting or after(core, target, on_failed="wait")
+    core.wait(2_000)
+    assert core.state(waiting) == "parked"
+    core.ask(c.Requeue("default", "first"), c.Buried)
+    core.wait(2)
+    assert core.state(waiting) == "dead"
+
+
+def test_a_message_in_line_that_died_before_its_group_was_planned_changes_no_count(core: Core) -> None:
+    first = core.push(b"1")
+    core.push(b"2", priority=-1)
+    core.ask(c.Discard("default", [first]), c.Settled)
+    found = same_after_restart(core)
+    assert (found.waiting, found.dead) == (1, 1)
+    core.ask(c.Requeue("default", "q"), c.Buried)
+    assert same_after_restart(core).waiting == 2
+    assert core.popped(9) == [b"1", b"2"]

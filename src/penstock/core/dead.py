@@ -2,15 +2,17 @@
 
 from collections.abc import Iterator
 
+from penstock.core import log as logs
 from penstock.core.cancel import check_ids
 from penstock.core.commands import Buried, Purge, Requeue
 from penstock.core.endings import cut_dead, dead_over, settle_as
 from penstock.core.errors import NotFound
 from penstock.core.leased import meant, ranges, split
 from penstock.core.limits import Limits, check_name
-from penstock.core.model import DISCARDED, Dead, Group, Queue, Track
+from penstock.core.model import DEFAULT, DISCARDED, Dead, Group, Queue, Track
 from penstock.core.schedule import Scheduled
 from penstock.core.shard import Shard
+from penstock.core.ties import waiting_over, watch_ttl
 
 RUNS_MAX = 2_000
 """Runs of dead letters that one command takes; the rest is left for the next."""
@@ -31,10 +33,13 @@ def requeue(shard: Shard, queue: Queue, command: Requeue, now: int) -> Buried:
     parts, refused = _meant(shard, queue, group, command)
     for track, run, low, high in parts:
         cut_dead(shard, track, run, low, high)
-        if low >= track.planned:
+        if low >= track.planned and not logs.attributes_at(track.partition.log, low).in_line:
             track.unplanned += high - low
         else:
             shard.schedule(track, Scheduled(now, low, high - low, run.level), now)
+        if command.group == DEFAULT:
+            for first, _, count, _ in waiting_over(track.partition, low, high):
+                watch_ttl(shard, queue, track.partition, max(first, low), min(first + count, high))
     queue.room = 0
     return _reply(shard, queue, group, parts, refused)
 

@@ -86,12 +86,14 @@ class _Wanted(Struct):
 
     pending: list[tuple[Place, Span]]
     """Those that have not ended, or may yet be completed."""
+    open: list[tuple[Place, Span]]
+    """Those of them that have not ended."""
     failed: int | None = None
     """The id of one that failed for good."""
 
 
 def _wanted(domain: Domain, attributes: Attributes) -> _Wanted:
-    found = _Wanted([])
+    found = _Wanted([], [])
     for shard, each in _targets(domain, attributes.depends_on):
         place = shard.places.get(each.first >> OFFSET_BITS)
         if place is None:
@@ -100,6 +102,8 @@ def _wanted(domain: Domain, attributes: Attributes) -> _Wanted:
         for low, high, how in standing(shard, place.queue, place.partition, first, first + each.length):
             if how is None or (how == DIED and attributes.on_failed == WAIT):
                 found.pending.append((place, (low, high)))
+                if how is None:
+                    found.open.append((place, (low, high)))
             elif how != COMPLETED and attributes.on_failed != IGNORE:
                 found.failed = each.first + low - first
     return found
@@ -132,8 +136,8 @@ def depend(domain: Domain, place: Place, first: int, count: int, attributes: Att
         for begin in range(low, high, SPAN_MAX):
             row = (begin, dependent, min(SPAN_MAX, high - begin), count)
             expect(theirs, target.queue, target.partition, row)
-        watch_ttl(theirs, target.queue, target.partition, low, high)
-        theirs.touch()
+    for target, (low, high) in wanted.open:
+        watch_ttl(domain.shards[target.queue.shard], target.queue, target.partition, low, high)
 
 
 def release(shard: Shard, queue: Queue, partition: Partition, spans: list[Span], now: int) -> None:

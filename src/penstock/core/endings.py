@@ -1,6 +1,7 @@
 """How runs of a track end otherwise than by an ack: outcomes, dead letters, and what the cursor skips."""
 
 from collections.abc import Iterator
+from itertools import chain
 
 from msgspec.structs import replace
 
@@ -204,22 +205,12 @@ def count_unplanned(track: Track) -> int:
     """
     log = track.partition.log
     found = logs.count_aside(log, track.planned)
-    before = track.outcomes.below(track.planned)
-    rows = [*([before] if before is not None else []), *track.outcomes.since(track.planned)] if found else []
-    for row in rows:
-        stretches = logs.stretches(log, max(row[0], track.planned), row[0] + row[1])
-        found -= sum(part.end - part.first for part in stretches if not part.attributes.in_line)
-    if found:
-        found -= _count_from(track.partition.parked, track.planned)
-        found -= _count_from(track.dead, track.planned)
+    for table in (track.outcomes, track.partition.parked, track.dead) if found else ():
+        before = table.below(track.planned)
+        for row in chain([before] if before is not None else [], table.since(track.planned)):
+            stretches = logs.stretches(log, max(row[0], track.planned), row[0] + row[1])
+            found -= sum(part.end - part.first for part in stretches if not part.attributes.in_line)
     return found
-
-
-def _count_from(table: Table, offset: int) -> int:
-    """Messages from an offset on in rows (first, count, ...) of a table."""
-    before = table.below(offset)
-    found = max(before[0] + before[1] - offset, 0) if before is not None else 0
-    return found + sum(row[1] for row in table.since(offset))
 
 
 def unplanned(track: Track, first: int, end: int) -> Iterator[Span]:

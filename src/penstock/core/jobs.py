@@ -51,6 +51,8 @@ class Plan(Struct, eq=False):
     """By queue."""
     partitions: dict[str, set[str]] = {}
     """By queue."""
+    freed: Counter[str] = field(default_factory=Counter)
+    """Messages that are settled first, by queue."""
     tied: Counter[str] = field(default_factory=Counter)
     """Payload bytes that ties will hold, by queue."""
 
@@ -100,7 +102,7 @@ def check(
     if plan is not None:
         _check_new(domain, command.tenant, plan)
     if room and plan is not None:
-        check_size(queue, plan.messages[command.queue])
+        check_size(queue, plan.messages[command.queue] - plan.freed[command.queue])
     elif room:
         make_room(queue, new)
     if queue is not None and room:
@@ -369,7 +371,7 @@ class _Pushing(Struct, eq=False):
                 self.replaced.append(len(self.ids))
                 self.ids.append(pushed.first)
                 self._enter(partition, partition.log.end - 1, pushed.first, job, own)
-                self._take()
+                self._take(partition)
                 return True
             cancel_everywhere(self.shard, where, self.now)
             self.shard.plan_sweep(self.queue, self.now)
@@ -446,14 +448,13 @@ class _Pushing(Struct, eq=False):
         if self.attributes.depends_on:
             place = Place(self.queue, partition, 0)
             dependents.depend(self.domain, place, first, len(payloads), self.attributes, self.now)
-        self._take()
+        self._take(partition)
 
-    def _take(self) -> None:
-        """Keep the transaction ids of what was appended."""
-        if not self.transactions or self.partition is None:
+    def _take(self, partition: Partition) -> None:
+        """Keep the transaction ids of what was appended to a partition."""
+        if not self.transactions:
             return
-        partition, taken = self.partition, self.transactions
-        self.transactions = []
+        taken, self.transactions = self.transactions, []
         first = taken[0][0]
         partition.taken[first] = (self.now, taken)
         key = records.taken_key(self.queue.prefix, partition.key, first)

@@ -66,7 +66,7 @@ def make_room(queue: Queue | None, count: int) -> None:
 
 def check_size(queue: Queue | None, count: int) -> None:
     """Raise unless so many more messages may be in a queue; they are counted when they are pushed."""
-    if queue is not None and queue.options.max_size:
+    if queue is not None and queue.options.max_size and count > 0:
         queue.room = 0
         make_room(queue, count)
         queue.room = 0

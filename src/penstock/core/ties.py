@@ -69,10 +69,14 @@ def free(shard: Shard, queue: Queue, key: str) -> None:
         tie(shard, queue, partition, offset, rest)
 
 
-def move(shard: Shard, queue: Queue, partition: Partition, offset: int, successor: int) -> None:
-    """What is tied to a message is tied to what took its place."""
+def move(
+    shard: Shard, queue: Queue, partition: Partition, offset: int, successor: int, payload: bytes
+) -> None:
+    """What is tied to a message is tied to what took its place, with another payload."""
     if offset in partition.ties:
         tied = untie(shard, queue, partition, offset)
+        if tied.keys:
+            tied = replace(tied, payload=bytes(payload))
         tie(shard, queue, partition, successor, tied)
     for row in waiting_over(partition, offset, offset + 1):
         first, dependent, count, waiting = row
@@ -125,7 +129,9 @@ def watch_ttl(shard: Shard, queue: Queue, partition: Partition, first: int, end:
     log = partition.log
     if not log.mixed:
         return
-    for offset in range(max(first, log.first), end):
+    for offset in range(first, end):
+        if not logs.has(log, offset):
+            continue
         segment = log.segments[logs.find(log, offset)]
         _, created_at, attributes = segment.run_at(offset - segment.base)
         tied = partition.ties.get(offset, NO_TIE)

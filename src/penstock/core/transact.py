@@ -21,7 +21,7 @@ from penstock.core.domain import Domain
 from penstock.core.errors import Conflict, Invalid, PenstockError
 from penstock.core.leased import find_all, gaps
 from penstock.core.limits import OPERATIONS_MAX, check_range
-from penstock.core.model import DEFAULT
+from penstock.core.model import DEFAULT, Lease
 from penstock.core.settle import NOT_LEASED, check_settle
 from penstock.core.settling import ack, follow, nack
 
@@ -43,34 +43,36 @@ def transact(domain: Domain, command: Transact, now: int) -> Transacted:
                 writes[at] = values.check(domain, op, now, left)
                 left |= writes[at]
             case Ack() | Nack():
-                _check_leased(domain, op, settled)
+                _check_leased(domain, op, settled, plan)
     try:
         return Transacted([_apply(domain, op, writes.get(at), now) for at, op in enumerate(command.ops)])
     except PenstockError as error:
         raise AssertionError(f"what was checked can be carried out: {error}") from error
 
 
-def _check_leased(domain: Domain, command: Settle, settled: set[tuple[int, int, int]]) -> None:
+def _check_leased(
+    domain: Domain, command: Settle, settled: set[tuple[int, int, int]], plan: jobs.Plan
+) -> None:
     """Raise unless all that a command names is leased, and by no command before it."""
     check_settle(domain.limits, command)
     follow(domain, command)
-    mine = {
-        (name, partition, offset)
-        for name, partition, first, end in _leased(domain, command)
-        for offset in range(first, end)
-    }
+    mine: set[tuple[int, int, int]] = set()
+    for lease, partition, first, end in _leased(domain, command):
+        mine |= {(lease.name, partition, offset) for offset in range(first, end)}
+        if isinstance(command, Ack) and len(lease.queue.groups) == 1:
+            plan.freed[lease.queue.name] += end - first
     if mine & settled:
         raise Invalid("ops", "about each message once; in strict order a FAIL is about all behind it, too")
     settled |= mine
 
 
-def _leased(domain: Domain, command: Settle) -> Iterator[tuple[int, int, int, int]]:
+def _leased(domain: Domain, command: Settle) -> Iterator[tuple[Lease, int, int, int]]:
     """Lease, partition, first offset and end of what a command settles."""
     if command.ids is None:
         _, lease = domain.leased(command)
         for run in lease.runs.values():
             for first, count in gaps(run):
-                yield lease.name, run.partition, first, first + count
+                yield lease, run.partition, first, first + count
         return
     for shard, token, ids in domain.by_shard(command):
         found, refused = find_all(shard, command, token, ids)
@@ -79,12 +81,12 @@ def _leased(domain: Domain, command: Settle) -> Iterator[tuple[int, int, int, in
         for each in found:
             if isinstance(command, Ack) and command.results and each.lease.group.name != DEFAULT:
                 raise Invalid("result", f"left out: only the group {DEFAULT} has results")
-            yield each.lease.name, each.run.partition, each.offset, each.offset + each.length
+            yield each.lease, each.run.partition, each.offset, each.offset + each.length
             if isinstance(command, Nack) and each.lease.queue.ordered:
                 for run in each.lease.runs.values():
                     if run.partition == each.run.partition and run.first + run.count > each.offset:
                         yield (
-                            each.lease.name,
+                            each.lease,
                             run.partition,
                             max(run.first, each.offset),
                             run.first + run.count,

@@ -68,7 +68,7 @@ def update(
     else:
         remains, before = replace(own, origin=(first, created_at)), []
     # The successor's offset is known: nothing else comes between.
-    ties.move(shard, queue, partition, offset, partition.log.end)
+    ties.move(shard, queue, partition, offset, partition.log.end, payload)
     cancel_everywhere(shard, where, now)
     pushed = push(shard, queue, partition, [payload], [len(payload)], durability, remains, now)
     successor = partition.log.end - 1

@@ -19,7 +19,7 @@ from penstock.core.commands import (
 )
 from penstock.core.domain import Domain
 from penstock.core.entries import Values, weight
-from penstock.core.errors import Busy, Conflict, Invalid
+from penstock.core.errors import Busy, Conflict, Invalid, NotFound
 from penstock.core.keys import AFTER, unpack
 from penstock.core.limits import (
     DELAY_MS_MAX,
@@ -167,7 +167,9 @@ def _changed(domain: Domain, change: Change, found: Value | None, now: int) -> V
     if change.kind == DELETE:
         return None
     if change.kind == EXPIRE:
-        return found and Value(found.data, found.version, now + change.ttl_ms if change.ttl_ms else 0)
+        if found is None:
+            raise NotFound(f"there is no key {shown(change.key)}")
+        return Value(found.data, found.version, now + change.ttl_ms if change.ttl_ms else 0)
     data = change.data
     expires_at = now + change.ttl_ms if change.ttl_ms else 0
     if change.kind != SET:

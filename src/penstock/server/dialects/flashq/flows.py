@@ -103,8 +103,16 @@ class Tx(Request, tag="TX", gc=False, kw_only=True):
 
     def reply(self, reply: core.Transacted, context: Context) -> Struct:
         done = zip(self.ops, reply.replies, strict=True)
-        results = [op.reply(each, context) for op, each in done]  # type: ignore[arg-type]
+        results = [_result(op, each, context) for op, each in done]
         return replies.OkResults(ok=True, results=results, reqId=self.reqId)
+
+
+def _result(op: Operation, reply: core.Reply, context: Context) -> Struct:
+    """The reply of one of several commands, which were carried out: none of them is an error any more."""
+    if isinstance(op, Push):
+        assert isinstance(reply, core.PushedJobs)
+        return op.known_or_not(reply)
+    return op.reply(reply, context)  # type: ignore[arg-type]
 
 
 def _operation(

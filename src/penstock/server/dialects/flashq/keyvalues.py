@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from penstock.core import commands as core, keys
-from penstock.core.errors import Invalid, NotFound
+from penstock.core.errors import Invalid
 from penstock.core.model import Value
 from penstock.core.values import DELETE, EXPIRE, SET, SUM
 from penstock.server.dialects.flashq import replies
@@ -100,8 +100,6 @@ class KvExpire(Request, tag="KVEXPIRE", gc=False, kw_only=True):
         return core.KvWrite(context.tenant, [core.Change(EXPIRE, packed(self.key), ttl_ms=self.ttl)])
 
     def reply(self, reply: core.KvWritten, context: Context) -> Struct:
-        if reply.values == [None]:
-            raise NotFound("there is no such key")
         return replies.Ok(ok=True, reqId=self.reqId)
 
 

@@ -241,6 +241,9 @@ class Push(Pushing, tag="PUSH", gc=False, kw_only=True):
             return replies.OkId(ok=True, id=shown(reply.first), durability=reply.durability, reqId=self.reqId)
         if reply.duplicates and self.debounce_id is not None:
             raise Conflict(f"Debounced: {self.debounce_id} was pushed a little while ago")
+        return self.known_or_not(reply)
+
+    def known_or_not(self, reply: core.PushedJobs) -> Struct:
         return replies.OkId(
             ok=True,
             id=shown(reply.ids[0]),
