@@ -1,13 +1,17 @@
 """Defects that jobs once had, each with the shortest way to meet it."""
 
-import pytest
+from typing import Any
 
-from penstock.core import commands as c
+import pytest
+from msgspec.structs import replace
+
+from penstock.core import commands as c, records
 from penstock.core.dependents import spans_of
-from penstock.core.errors import Busy, Invalid
+from penstock.core.errors import Busy, Damaged, Invalid
 from penstock.core.jobdata import Particulars
+from penstock.core.keys import pack
 from penstock.core.limits import Limits
-from penstock.core.model import PLAIN, Rate, Shared
+from penstock.core.model import PLAIN, Attributes, Rate, Shared
 from penstock.core.slots import last_slot, next_slot
 from tests.core.harness import AT_ONCE, Core
 
@@ -256,3 +260,84 @@ def test_a_message_in_line_that_died_before_its_group_was_planned_changes_no_cou
     core.ask(c.Requeue("default", "q"), c.Buried)
     assert same_after_restart(core).waiting == 2
     assert core.popped(9) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("data", [b"1e400", b"9" * 5_000, b"[" * 3_000 + b"]" * 3_000])
+def test_a_value_that_can_not_be_reckoned_with_is_refused(core: Core, data: bytes) -> None:
+    key = pack(["k"])
+    core.ask(c.KvWrite("default", [c.Change("set", key, data)]), c.KvWritten)
+    core.commit()
+    for change in (c.Change("sum", key, b"1"), c.Change("append", pack(["l"]), data)):
+        with pytest.raises(Invalid, match="value"):
+            core.engine.apply(c.KvWrite("default", [change]), core.now)
+    assert core.engine.seal(core.now) == []
+
+
+def test_keys_if_undelivered_are_few_and_all_count(core: Core) -> None:
+    many = tuple(pack([f"k{at}"]) for at in range(11))
+    with pytest.raises(Invalid, match="keys_if_undelivered"):
+        jobs(core, keys=many)
+    jobs(core, b"12345", keys=many[:10])
+    assert core.engine.queues["default", "q"].tied_bytes == 50
+    core.restart()
+    assert core.engine.queues["default", "q"].tied_bytes == 50
+    core.ack(core.pop().lease)
+    assert core.engine.queues["default", "q"].tied_bytes == 0
+
+
+def test_a_cron_can_push_into_a_lane(core: Core) -> None:
+    job = c.Job(b"1", "lane", lane=True)
+    core.ask(c.CronPut("default", "n", "q", job, every_ms=1_000), c.CronsFound)
+    core.restart()
+    core.wait(1_000)
+    core.wait(1_000)
+    assert core.popped(9) == [b"1"]
+
+
+def test_a_log_of_jobs_without_attributes_stays_plain(core: Core) -> None:
+    core.ask(c.PushJobs("default", "q", [c.Job(b"1", attributes=Attributes())]), c.PushedJobs)
+    core.commit()
+    assert core.engine.queues["default", "q"].partitions["default"].log.mixed == 0
+
+
+FIELDS = (
+    {"schedule": "* * *"},
+    {"zone": "Nowhere/Now"},
+    {"every_ms": 5},
+    {"queue": "other"},
+    {"missed": "few"},
+)
+
+
+@pytest.mark.parametrize("change", FIELDS, ids=str)
+def test_a_cron_that_is_damaged_costs_its_queue_only(core: Core, change: dict[str, Any]) -> None:
+    core.push(queue="fine")
+    core.ask(c.CronPut("default", "n", "q", c.Job(b"1"), schedule="* * * * *"), c.CronsFound)
+    core.commit()
+    cron = core.engine.crons["default"]["n"]
+    queue = core.engine.queues["default", "q"]
+    broken = records.pack_cron(replace(cron, **change))
+    commit = records.Commit(queue.shard, core.engine.shards[queue.shard].epoch, core.now, [], [], [])
+    commit.puts.append((records.cron_key(queue.prefix, "n"), broken))
+    core.store.commit([commit])
+    core.restart()
+    assert list(core.engine.damaged) == [("default", "q")]
+    assert core.popped(queue="fine") == [b"1"]
+    with pytest.raises(Damaged):
+        core.push()
+
+
+def test_damaged_values_of_a_tenant_cost_nobody_else_anything(core: Core) -> None:
+    core.push(tenant="other")
+    core.ask(c.KvWrite("other", [c.Change("set", pack(["k"]))]), c.KvWritten)
+    core.ask(c.KvWrite("default", [c.Change("set", pack(["k"]))]), c.KvWritten)
+    core.commit()
+    shard, own = core.engine.home("other")
+    commit = records.Commit(shard.number, shard.epoch, core.now, [], [], [])
+    commit.puts.append((records.value_key(own, pack(["k"])), b"\xc1"))
+    core.store.commit([commit])
+    core.restart()
+    with pytest.raises(Damaged):
+        core.engine.apply(c.KvGet("other", [pack(["k"])]), core.now)
+    assert core.popped(tenant="other") == [b"1"]
+    assert core.ask(c.KvGet("default", [pack(["k"])]), c.KvFound).values != [None]

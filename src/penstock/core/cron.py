@@ -71,11 +71,27 @@ def _checked(domain: Domain, command: CronPut, now: int) -> Cron:
         every_ms=every_ms,
         began_at=now,
         partition=command.job.partition,
+        lane=command.job.lane,
         attributes=command.job.attributes,
         own=command.job.own,
         limit=command.limit,
         missed=command.missed,
     )
+
+
+def check_kept(cron: Cron, tenant: str, queue: str) -> None:
+    """Raise unless this can be a cron of a queue."""
+    if (cron.tenant, cron.queue) != (tenant, queue) or bool(cron.schedule) == bool(cron.every_ms):
+        raise Invalid("cron", "one of the queue, by a schedule or every so often")
+    if cron.schedule and parse(cron.schedule) != (cron.schedule, 0):
+        raise Invalid("schedule", "as it is kept")
+    if cron.every_ms:
+        check_every(cron.every_ms)
+    zone_of(cron.zone)
+    check_name("name", cron.name)
+    check_name("partition", cron.partition)
+    if cron.missed not in MISSED or min(cron.limit, cron.fired, cron.next_at, cron.began_at) < 0:
+        raise Invalid("cron", "as it is kept")
 
 
 def _when(cron: Cron) -> tuple[str, str, int, str]:
@@ -176,4 +192,4 @@ def _push(domain: Domain, cron: Cron, now: int) -> None:
 
 
 def _job(cron: Cron) -> Job:
-    return Job(cron.payload, cron.partition, cron.attributes, cron.own)
+    return Job(cron.payload, cron.partition, cron.attributes, cron.own, cron.lane)

@@ -79,15 +79,13 @@ def children(domain: Domain, command: Children, now: int) -> ChildrenFound:
     total = sum(count for _, count in spans)
     asked = [each for first, count in spans for each in range(first, first + min(count, look.SHOWN_MAX))]
     given = asked[: look.SHOWN_MAX]
+    if not given:
+        return ChildrenFound(command.id, ShownAll([]), [], 0)
     shown = look.show(domain.limits, domain.shards, Show(command.tenant, domain.current(given)), now)
-    results = (
-        [
-            look.notes(domain.shard_of(current), command.tenant, current, (RESULT,), DEFAULT, now)
-            for current in domain.current([each.state.id for each in shown.deliveries])
-        ]
-        if shown.deliveries
-        else []
-    )
+    results = [
+        look.notes(domain.shard_of(current), command.tenant, current, (RESULT,), DEFAULT, now)
+        for current in domain.current([each.state.id for each in shown.deliveries])
+    ]
     return ChildrenFound(command.id, shown, results, total)
 
 
@@ -98,14 +96,14 @@ def find(domain: Domain, command: FindJob, now: int) -> ShownAll:
         queues = [domain.known(command.tenant, command.queue)]
     else:
         queues = [queue for queue in domain.of_tenant(command.tenant) if command.job_id in queue.named]
-    found: list[tuple[int, int]] = []
+    ids: list[int] = []
     for queue in queues:
         place = queue.named.get(command.job_id)
         if place is not None:
             partition = domain.shards[queue.shard].places[place[0]].partition
             number, base = number_of(partition, place[1])
-            found.append((partition.log.time, address(number, place[1] - base)))
-    if not found:
+            ids.append(address(number, place[1] - base))
+    if not ids:
         raise NotFound(f"there is no message with the custom id {command.job_id}")
-    ids = domain.current([max(found)[1]])
-    return look.show(domain.limits, domain.shards, Show(command.tenant, ids), now)
+    shown = look.show(domain.limits, domain.shards, Show(command.tenant, domain.current(ids)), now)
+    return ShownAll([max(shown.deliveries, key=lambda each: each.state.created_at)])

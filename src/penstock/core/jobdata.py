@@ -52,6 +52,8 @@ class Once(Struct, frozen=True, gc=False, array_like=True):
     ids: tuple[tuple[int, int], ...]
     """(first, count) of the ids it gave out."""
     durability: str
+    then: int | None = None
+    """The id of the message that waits for them, if there is one."""
 
 
 class Value(Struct, frozen=True, gc=False, array_like=True):
@@ -135,6 +137,7 @@ class Cron(Struct, eq=False, kw_only=True):
     """How often it comes, if not by a calendar; counted from ``began_at``."""
     began_at: int
     partition: str
+    lane: bool = False
     attributes: Attributes = PLAIN
     own: Particulars | None = None
     """Its unique key, if it has one."""

@@ -19,7 +19,14 @@ from penstock.core.ids import OFFSET_BITS, OFFSET_MASK, address
 from penstock.core.jobdata import DEBOUNCE, DROP, MODES, REPLACE, THROTTLE, Particulars
 from penstock.core.leased import Meant, Range, meant
 from penstock.core.limiters import attach_track
-from penstock.core.limits import DELAY_MS_MAX, TIED_BYTES_MAX, TRANSACTIONS_MAX, check_name, check_range
+from penstock.core.limits import (
+    DELAY_MS_MAX,
+    TIED_BYTES_MAX,
+    TRANSACTIONS_MAX,
+    UNDELIVERED_KEYS_MAX,
+    check_name,
+    check_range,
+)
 from penstock.core.look import state
 from penstock.core.model import PLAIN, Attributes, Once, Partition, Queue, Tie
 from penstock.core.numbers import fits, number_of
@@ -94,7 +101,7 @@ def check(
     plan_.messages[command.queue] += new
     names = plan_.partitions.setdefault(command.queue, set())
     names |= {job.partition for job in jobs}
-    plan_.tied[command.queue] += sum(len(job.payload) for job in jobs if job.own and job.own.keys)
+    plan_.tied[command.queue] += sum(len(job.payload) * len(job.own.keys) for job in jobs if job.own)
     known = queue.partitions if queue is not None else {}
     # Every partition may need a number, and a flow that many more: there are billions.
     numbers = sum(name not in known or not fits(known[name], len(jobs)) for name in names)
@@ -151,6 +158,8 @@ def _check_own(job: Job, own: Particulars) -> None:
         value = getattr(own, name)
         if value is not None:
             check_name(name, value)
+    if len(own.keys) > UNDELIVERED_KEYS_MAX:
+        raise Invalid("keys_if_undelivered", f"a list of at most {UNDELIVERED_KEYS_MAX} keys")
     if own.dedup not in MODES:
         raise Invalid("dedup", f"one of {', '.join(MODES)}")
     timed = own.dedup in (DEBOUNCE, THROTTLE)
@@ -189,8 +198,7 @@ def apply(domain: Domain, command: PushJobs, now: int) -> PushedJobs:
         once = _once(queue, command, now)
         if once is not None:
             ids = [each for first, count in once.ids for each in range(first, first + count)]
-            then = ids.pop() if command.then is not None and len(ids) > len(command.jobs) else None
-            return PushedJobs(ids, once.durability, list(range(len(ids))), then=then)
+            return PushedJobs(ids, once.durability, list(range(len(ids))), then=once.then)
     pushing = _Pushing(domain, shard, queue, durability, now)
     for job in command.jobs:
         pushing.add(job)
@@ -201,9 +209,9 @@ def apply(domain: Domain, command: PushJobs, now: int) -> PushedJobs:
         job = replace(job, attributes=waiting_for(job.attributes, pushing.ids))
         (pushed.then,) = apply(domain, PushJobs(command.tenant, where, [job]), now).ids
     if command.request is not None:
-        given = pushing.ids if pushed.then is None else [*pushing.ids, pushed.then]
         until = now + queue.options.dedup_window_ms
-        _remember(shard, queue, _request(command), Once(until, _in_order(given), durability), now)
+        once = Once(until, _in_order(pushing.ids), durability, pushed.then)
+        _remember(shard, queue, _request(command), once, now)
     return pushed
 
 
@@ -288,7 +296,8 @@ class _Pushing(Struct, eq=False):
                 return
         if partition is not self.partition or attributes != self.attributes:
             self.append()
-            self.partition, self.attributes = partition, attributes
+            # A log is plain as long as nothing in it has attributes.
+            self.partition, self.attributes = partition, attributes if attributes != PLAIN else PLAIN
         offset = partition.log.end + len(self.payloads)
         number, base = self._next_number(partition, offset)
         self.payloads.append(job.payload)

@@ -25,6 +25,8 @@ DEPENDENCY_RUNS_MAX = 1_000
 """Stretches of consecutive ids among them."""
 TRANSACTIONS_MAX = 1_000_000
 """Transaction ids that a partition remembers."""
+UNDELIVERED_KEYS_MAX = 10
+"""Keys that get the payload of one message if it dies."""
 TIED_BYTES_MAX = 64 * 1024 * 1024
 """Payload bytes of messages of a queue that have not ended and whose payload is wanted if they die."""
 FLOW_MAX = 1_000

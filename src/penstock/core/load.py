@@ -13,8 +13,9 @@ from msgspec import MsgspecError, Struct
 
 from penstock.core import log as logs, records
 from penstock.core.agenda import NEVER
+from penstock.core.cron import check_kept
 from penstock.core.endings import count_unplanned
-from penstock.core.errors import Damaged
+from penstock.core.errors import Damaged, Invalid
 from penstock.core.keys import unpack
 from penstock.core.leased import gaps, hold
 from penstock.core.model import (
@@ -165,7 +166,7 @@ def _decode(queue: Queue, found: Found, key: bytes, value: bytes) -> None:
             _counted(min(waits[2:]))
             found.dependents[partition].add(waits)
         case b"t":
-            found.crons.append(records.unpack_cron(value))
+            found.crons.append(_cron(queue, value))
         case b"w":
             found.once[key[9:]] = records.unpack_once(value)
         case b"x":
@@ -204,6 +205,15 @@ def _decode(queue: Queue, found: Found, key: bytes, value: bytes) -> None:
             found.rows[group, partition].schedule.add(run, 0)
         case kind:
             raise Damaged(f"no record of a queue has kind {kind!r}")
+
+
+def _cron(queue: Queue, value: bytes) -> Cron:
+    cron = records.unpack_cron(value)
+    try:
+        check_kept(cron, queue.tenant, queue.name)
+    except Invalid as error:
+        raise Damaged(f"a cron is not what was written: {error.message}") from None
+    return cron
 
 
 def decode_own(records_: Iterable[Record]) -> tuple[dict[bytes, Value], dict[str, Shared]]:
@@ -256,6 +266,7 @@ def check(found: Found) -> dict[int, Log]:
         raise Damaged(f"partitions are missing: {sorted(logged - found.partitions.keys())}")
     _check_names(found)
     _check_notes(found)
+    _check_overlaps(found)
     made: dict[int, Log] = {}
     for key, packed in found.partitions.items():
         try:
@@ -266,6 +277,20 @@ def check(found: Found) -> dict[int, Log]:
             raise Damaged(f"partition {packed.name}: {error.message}") from None
     _check_places(found, made)
     return made
+
+
+def _check_overlaps(found: Found) -> None:
+    """Raise if two rows are about one message."""
+    tables = [*found.parked.values()]
+    tables += [table for rows in found.rows.values() for table in (rows.skips, rows.dead, rows.outcomes)]
+    for table in tables:
+        reached = -1
+        for first, count, *_ in table:
+            if first < reached:
+                raise Damaged(f"two rows are about offset {first}")
+            reached = first + count
+    if any(unmet < 1 for table in found.parked.values() for _, _, unmet in table):
+        raise Damaged("a parked run waits for nothing")
 
 
 def _check_notes(found: Found) -> None:
@@ -299,7 +324,7 @@ def _check_sets(segment: Segment) -> None:
         which = memoryview(segment.which).cast("I") if segment.which else [0]
         good = max(which) < sets and len(which) in (1, len(segment.spread) // 8)
         aside = sum(run.count for run in segment.runs if not run.attributes.in_line)
-    except (MsgspecError, TypeError, IndexError, struct.error):
+    except (MsgspecError, TypeError, ValueError, IndexError, struct.error):
         good, aside = False, 0
     if not good or segment.aside != aside:
         raise Damaged(f"the attributes in the header at offset {segment.base} are not what was written")
@@ -450,7 +475,7 @@ def _add_ties(shard: Shard, queue: Queue, found: Found) -> None:
                 queue.uniques[tie.unique_key] = (key, offset)
             if tie.expires_at:
                 shard.tied.add(tie.expires_at, (key, offset))
-            queue.tied_bytes += len(tie.payload)
+            queue.tied_bytes += len(tie.payload) * len(tie.keys)
         for offset, name in partition.job_ids.items():
             queue.named[name] = (key, offset)
         partition.taken = dict(sorted(found.taken.get(key, {}).items(), key=_taken_at))

@@ -30,8 +30,7 @@ def tie(shard: Shard, queue: Queue, partition: Partition, offset: int, tied: Tie
     partition.concerned += 1
     if tied.unique_key:
         queue.uniques[tied.unique_key] = (partition.key, offset)
-    if tied.keys:
-        queue.tied_bytes += len(tied.payload)
+    queue.tied_bytes += len(tied.payload) * len(tied.keys)
     if tied.expires_at:
         shard.tied.add(tied.expires_at, (partition.key, offset))
         shard.alarm.sooner(tied.expires_at)
@@ -44,8 +43,7 @@ def untie(shard: Shard, queue: Queue, partition: Partition, offset: int) -> Tie:
     partition.concerned -= 1
     if tied.unique_key and queue.uniques.get(tied.unique_key) == (partition.key, offset):
         del queue.uniques[tied.unique_key]
-    if tied.keys:
-        queue.tied_bytes -= len(tied.payload)
+    queue.tied_bytes -= len(tied.payload) * len(tied.keys)
     if tied.expires_at:
         shard.tied.remove(tied.expires_at, (partition.key, offset))
     shard.keep_row(queue, records.tie_key(queue.prefix, partition.key, offset), None)

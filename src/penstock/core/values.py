@@ -4,7 +4,10 @@ A write gives everything it changes one version, higher than any before. Checks 
 all changes of a write are made or none.
 """
 
+from typing import Any
+
 import msgspec
+from msgspec import MsgspecError
 
 from penstock.core import records
 from penstock.core.commands import (
@@ -183,8 +186,8 @@ def _changed(domain: Domain, change: Change, found: Value | None, now: int) -> V
 
 def _combined(change: Change, found: Value | None) -> bytes:
     """The value that there is, with another."""
-    given = msgspec.json.decode(change.data)
-    old = msgspec.json.decode(found.data) if found is not None else None
+    given = _decoded(change.data)
+    old = _decoded(found.data) if found is not None else None
     if change.kind in (APPEND, PREPEND):
         given = given if isinstance(given, list) else [given]
         old = [] if old is None else old
@@ -203,6 +206,14 @@ def _combined(change: Change, found: Value | None) -> bytes:
     if not abs(result) < NUMBER_MAX:
         raise Conflict(f"the value of key {shown(change.key)} would be too far from 0")
     return _encode(result)
+
+
+def _decoded(data: bytes) -> Any:
+    """A value that is combined with another."""
+    try:
+        return msgspec.json.decode(data)
+    except (MsgspecError, RecursionError, ValueError) as error:
+        raise Invalid("value", f"one that can be reckoned with: {error}") from None
 
 
 def _is_number(value: object) -> bool:
