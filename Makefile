@@ -62,6 +62,7 @@ faults: setup   ## power losses and bit flips under the store: make faults RUNS=
 bench: .venv/bench.txt   ## figures of this machine, side by side with a peer
 	@$(BIN)/python -m bench.core
 	@$(BIN)/python -m bench.delivery
+	@$(BIN)/python -m bench.jobs
 	@$(BIN)/python -m bench.wire
 	@$(BIN)/python -m bench.stores
 

@@ -11,7 +11,6 @@ from penstock.core import (
     clean,
     dead,
     domain,
-    endings,
     leased,
     log,
     notes,
@@ -22,6 +21,7 @@ from penstock.core import (
     settling,
     shard,
     sweep,
+    ties,
     update,
 )
 from tests.sim.drive import LIMITS, Driver
@@ -257,8 +257,8 @@ MUTANTS: dict[str, Planted] = {
         "pass",
     ),
     "where an updated message leads to is forgotten": (
-        endings.trim_successors,
-        "if not logs.has(partition.log, successor) and not logs.has(partition.log, first):",
+        ties.trim_successors,
+        "if not logs.has(partition.log, row[1]) and not logs.has(partition.log, first):",
         "if True:",
     ),
     "what was withdrawn stays so below the log": (

@@ -213,7 +213,9 @@ def move(
 
 def _move(shard: Shard, command: Move, track: Track, meant: Meant, now: int) -> list[Span]:
     place, first, end, shift = meant
-    if any(unplanned(track, first, end)) and may_move(meant, command.only_delayed, now):
+    if any(unplanned(track, first, end)) and (
+        not command.only_delayed or may_move(meant, command.only_delayed, now)
+    ):
         finish_plan(shard, track, now)
     moved: list[Scheduled] = []
     for low, high in [] if command.only_delayed else list(fresh(track, first, end)):

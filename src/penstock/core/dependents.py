@@ -39,7 +39,9 @@ from penstock.core.standing import standing
 from penstock.core.table import Row
 from penstock.core.ties import (
     SPAN_MAX,
+    before,
     expect,
+    meet,
     park,
     parked_over,
     take_parked,
@@ -201,7 +203,7 @@ def tell(domain: Domain, ended: Ended, now: int) -> None:
 
 def unfinished(ended: Ended) -> Unfinished:
     """Something that ended, nobody of whose dependents was told yet."""
-    return Unfinished(ended, (max(ended.first - SPAN_MAX + 1, 0), 0))
+    return Unfinished(ended, (ended.first, 0))
 
 
 def go_on(domain: Domain, now: int) -> None:
@@ -231,14 +233,13 @@ def _go_on(domain: Domain, telling: Unfinished, now: int, *, first_time: bool) -
 
 def _rows(ended: Ended, reached: tuple[int, int], most: int) -> tuple[list[Row], tuple[int, int] | None]:
     """Rows of those who wait for what ended, from one on, and where to go on if that is not all."""
-    found: list[Row] = []
+    found: list[Row] = before(ended.partition, ended.first) if reached == (ended.first, 0) else []
     for row in ended.partition.dependents.since(*reached):
         if row[0] >= ended.end:
             break
         if len(found) >= most:
             return found, (row[0], row[1])
-        if row[0] + row[2] > ended.first:
-            found.append(row)
+        found.append(row)
     return found, None
 
 
@@ -263,8 +264,10 @@ def _tell_one(
     if ended.how == DIED and policy == WAIT:
         return
     low, high = max(first, ended.first), min(first + count, ended.end)
-    untell(ended.shard, ended.queue, ended.partition, row)
     if ended.how != COMPLETED and policy != IGNORE:
+        if not _waits_for(ended.partition, row, low, high):
+            return
+        untell(ended.shard, ended.queue, ended.partition, row)
         failed = _id(ended.partition, low)
         if DEFAULT not in place.queue.groups:
             # What is parked or released is counted as such by a group that is made, and not again.
@@ -273,17 +276,20 @@ def _tell_one(
         for span in take_parked(theirs, place.queue, partition, offset, offset + waiting):
             fail(domain, theirs, place.queue, partition, span, failed, now)
         return
-    if first < low:
-        expect(ended.shard, ended.queue, ended.partition, (first, dependent, low - first, waiting))
-    if high < first + count:
-        expect(ended.shard, ended.queue, ended.partition, (high, dependent, first + count - high, waiting))
-    for begin, length, unmet in parked:
+    met = meet(ended.shard, ended.queue, ended.partition, row, low, high)
+    for begin, length, unmet in parked if met else ():
         unpark(theirs, place.queue, partition, begin, length)
-        if unmet > high - low:
-            park(theirs, place.queue, partition, begin, length, unmet - (high - low))
+        if unmet > met:
+            park(theirs, place.queue, partition, begin, length, unmet - met)
         else:
             mine = released.setdefault(partition.key, (theirs, place.queue, partition, []))
             mine[3].append((begin, begin + length))
+
+
+def _waits_for(partition: Partition, row: Row, low: int, high: int) -> bool:
+    """Whether any of the messages [low, high) of a row is still waited for."""
+    met = partition.met.get((row[0], row[1]), 0)
+    return bool(((1 << high - low) - 1 << low - row[0]) & ~met)
 
 
 def _id(partition: Partition, offset: int) -> int:

@@ -1,13 +1,13 @@
 """How runs of a track end otherwise than by an ack: outcomes, dead letters, and what the cursor skips."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain
 
 from msgspec.structs import replace
 
 from penstock.core import log as logs, records
 from penstock.core.agenda import NEVER
-from penstock.core.model import DIED, DISCARDED, Dead, Partition, Queue, Track
+from penstock.core.model import DIED, DISCARDED, Dead, Track
 from penstock.core.schedule import Scheduled
 from penstock.core.shard import Shard
 from penstock.core.table import Row, Table
@@ -245,6 +245,8 @@ def plan(shard: Shard, track: Track, most: int, now: int) -> int:
         if not attributes.in_line:
             done += 1
             due_at = created_at + attributes.delay_ms
+            if attributes.depends_on:
+                due_at = max(due_at, now)  # it could not have been delivered before
             for low, high in _to_plan(track, first, end):
                 track.unplanned -= high - low
                 shard.schedule(track, Scheduled(due_at, low, high - low, attributes.level), now)
@@ -343,11 +345,8 @@ def _row_key(track: Track, table: Table, first: int) -> bytes:
     return key(track.queue.prefix, track.group.number, track.partition.key, first)
 
 
-def trim_successors(shard: Shard, queue: Queue, partition: Partition) -> None:
-    """Forget what took the place of messages and is no longer kept."""
-    for first, successor in list(partition.successors):
-        if not logs.has(partition.log, successor) and not logs.has(partition.log, first):
-            partition.successors.remove(first, successor)
-            shard.keep_row(queue, records.successor_key(queue.prefix, partition.key, first), None)
-    if not partition.successors:
-        shard.updated.discard(partition.key)
+def offsets_in(offsets: Mapping[int, object], first: int, end: int) -> list[int]:
+    """Those of some offsets that are in [first, end), in order."""
+    if len(offsets) < end - first:
+        return sorted(offset for offset in offsets if first <= offset < end)
+    return list(filter(offsets.__contains__, range(first, end)))

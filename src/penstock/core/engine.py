@@ -101,6 +101,7 @@ class Engine(Domain):
         cron.fire(self, now)
         follow(self, now)
         go_on(self, now)
+        follow(self, now)
         at = min(values.expire(self, now), *(shard.next_at() for shard in self.shards))
         self.alarm.at = now if self.unfinished else at
 

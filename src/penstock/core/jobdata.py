@@ -85,6 +85,8 @@ class Bucket(Struct, eq=False):
     rate: Rate
     parts: int
     at: int
+    per_ms: int
+    """Of the rate: parts of a token."""
 
     def refill(self, now: int) -> None:
         rate = self.rate

@@ -21,6 +21,7 @@ from penstock.core.leased import Meant, Range, meant
 from penstock.core.limiters import attach_track
 from penstock.core.limits import (
     DELAY_MS_MAX,
+    ONCE_MAX,
     TIED_BYTES_MAX,
     TRANSACTIONS_MAX,
     UNDELIVERED_KEYS_MAX,
@@ -94,26 +95,29 @@ def check(
         return
     if plan is None and command.then is not None:
         plan = Plan()
-    plan_ = plan or Plan()
     new = len(jobs)
     if queue is not None and queue.options.max_size:
         new = sum(not _is_known(queue, job, now) for job in jobs)
-    plan_.messages[command.queue] += new
-    names = plan_.partitions.setdefault(command.queue, set())
-    names |= {job.partition for job in jobs}
-    plan_.tied[command.queue] += sum(len(job.payload) * len(job.own.keys) for job in jobs if job.own)
+    names = {job.partition for job in jobs}
+    tied = sum([len(job.payload) * len(job.own.keys) for job in jobs if job.own is not None])
+    if plan is not None:
+        plan.messages[command.queue] += new
+        plan.tied[command.queue] += tied
+        names |= plan.partitions.get(command.queue, set())
+        plan.partitions[command.queue] = names
+        tied = plan.tied[command.queue]
+        _check_new(domain, command.tenant, plan)
     known = queue.partitions if queue is not None else {}
     # Every partition may need a number, and a flow that many more: there are billions.
-    numbers = sum(name not in known or not fits(known[name], len(jobs)) for name in names)
-    domain.check_room(command.tenant, command.queue, queue, names, numbers)
-    if plan is not None:
-        _check_new(domain, command.tenant, plan)
+    numbers = sum([name not in known or not fits(known[name], len(jobs)) for name in names])
+    if queue is None or numbers:
+        domain.check_room(command.tenant, command.queue, queue, names, numbers)
     if room and plan is not None:
         check_size(queue, plan.messages[command.queue] - plan.freed[command.queue])
     elif room:
         make_room(queue, new)
     if queue is not None and room:
-        _check_held(queue, jobs, plan_.tied[command.queue])
+        _check_held(queue, jobs, tied)
     if command.then is not None:
         name, job = command.then
         check(domain, PushJobs(command.tenant, name, [job]), now, plan)
@@ -154,8 +158,13 @@ def _request(command: PushJobs) -> bytes:
 
 
 def _check_own(job: Job, own: Particulars) -> None:
-    for name in ("unique_key", "job_id", "transaction_id"):
-        value = getattr(own, name)
+    if own.unique_key is not None:
+        check_name("unique_key", own.unique_key)
+        if own.dedup == DROP and own.job_id is None and own.transaction_id is None and not own.keys:
+            if own.window_ms or own.max_ms:
+                raise Invalid("dedup_window_ms", f"left out: only {DEBOUNCE} and {THROTTLE} have a window")
+            return  # the usual one
+    for name, value in (("job_id", own.job_id), ("transaction_id", own.transaction_id)):
         if value is not None:
             check_name(name, value)
     if len(own.keys) > UNDELIVERED_KEYS_MAX:
@@ -239,6 +248,8 @@ def _remember(shard: Shard, queue: Queue, name: bytes, once: Once, now: int) -> 
     shard.onces.add(once.until, (queue.prefix, name))
     shard.alarm.sooner(once.until)
     shard.keep_row(queue, records.once_key(queue.prefix, name), records.pack_once(once))
+    if len(queue.once) > ONCE_MAX:
+        forget_once(shard, queue, next(iter(queue.once)))
 
 
 def forget_once(shard: Shard, queue: Queue, name: bytes) -> None:

@@ -40,7 +40,7 @@ def new_limiter(limit: Shared, before: Limiter | None, since: int) -> Limiter:
 def _bucket(rate: Rate | None, before: Bucket | None, since: int) -> Bucket | None:
     if rate is None:
         return None
-    return before if before is not None and before.rate == rate else Bucket(rate, 0, since)
+    return before if before is not None and before.rate == rate else Bucket(rate, 0, since, rate.per_ms)
 
 
 def attach(queue: Queue, named: dict[str, Limiter], since: int = 0) -> None:

@@ -23,6 +23,8 @@ DEPENDENCIES_MAX = 100_000
 """Messages that one can depend on."""
 DEPENDENCY_RUNS_MAX = 1_000
 """Stretches of consecutive ids among them."""
+ONCE_MAX = 1_000_000
+"""Idempotency keys and throttled keys that a queue remembers: the newest."""
 TRANSACTIONS_MAX = 1_000_000
 """Transaction ids that a partition remembers."""
 UNDELIVERED_KEYS_MAX = 10

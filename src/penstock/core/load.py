@@ -45,6 +45,7 @@ from penstock.core.records import PackedCursor, PackedGroup, PackedPartition, Re
 from penstock.core.schedule import Schedule
 from penstock.core.shard import MERGE_AT, Ended, Place, Shard
 from penstock.core.table import Table
+from penstock.core.ties import SPAN_MAX
 from penstock.core.tracks import list_ready, new_partition, new_track
 
 
@@ -97,6 +98,8 @@ class Found(Struct, eq=False):
         default_factory=lambda: defaultdict(lambda: Table("qQqq"))
     )
     """By partition."""
+    met: dict[int, dict[tuple[int, int], int]] = {}
+    """What of them is not waited for any more, by partition."""
     parked: defaultdict[int, Table] = msgspec.field(default_factory=lambda: defaultdict(lambda: Table("qqq")))
     """By partition."""
     taken: dict[int, dict[int, tuple[int, list[tuple[int, str]]]]] = {}
@@ -162,9 +165,13 @@ def _decode(queue: Queue, found: Found, key: bytes, value: bytes) -> None:
             partition, offset = records.key_fields(key)
             found.job_ids.setdefault(partition, {})[offset] = value.decode()
         case b"r":
-            partition, waits = records.unpack_dependent(key, value)
+            partition, waits, met = records.unpack_dependent(key, value)
             _counted(min(waits[2:]))
+            if waits[2] > SPAN_MAX or met.bit_length() > waits[2]:
+                raise Damaged("a row of dependents is longer than any")
             found.dependents[partition].add(waits)
+            if met:
+                found.met.setdefault(partition, {})[waits[:2]] = met
         case b"t":
             found.crons.append(_cron(queue, value))
         case b"w":
@@ -456,6 +463,7 @@ def _add_rows(shard: Shard, groups: dict[int, Group], queue: Queue, found: Found
             partition.withdrawn = found.withdrawn[partition.key]
         if partition.key in found.successors:
             partition.successors = found.successors[partition.key]
+            partition.led_to = {successor: first for first, successor in partition.successors}
             shard.updated.add(partition.key)
 
 
@@ -468,7 +476,10 @@ def _add_ties(shard: Shard, queue: Queue, found: Found) -> None:
             partition.parked = found.parked[key]
             partition.parked_messages = sum(count for _, count, _ in partition.parked)
         if key in found.dependents:
-            partition.dependents = found.dependents[key]
+            partition.dependents, partition.met = found.dependents[key], found.met.get(key, {})
+            for first, dependent, count, _ in partition.dependents:
+                if count > 1:
+                    partition.spans.add((first, dependent))
         partition.concerned = len(partition.ties) + partition.dependents.size
         for offset, tie in partition.ties.items():
             if tie.unique_key:

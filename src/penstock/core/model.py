@@ -286,6 +286,13 @@ class Partition(Struct, eq=False, kw_only=True):
     dependents: Table
     """(first, id of the first that waits, count, how many wait): what is waited for, in spans of no more than
     ``SPAN_MAX``. Each is a record of its own."""
+    spans: Table
+    """*memory* (first, id of the first that waits) of those that are longer than one message."""
+    met: dict[tuple[int, int], int]
+    """Of such a span, by the same: bit i is set when message ``first + i`` is not waited for any more. In the
+    record of the span."""
+    led_to: dict[int, int]
+    """*memory* ``successors``, the other way round."""
     ties: dict[int, Tie]
     """By offset. Each is a record of its own."""
     job_ids: dict[int, str]

@@ -20,15 +20,15 @@ from penstock.core.model import (
     DEFAULT,
     Group,
     Lease,
+    Limiter,
     Log,
     Queue,
     Track,
     fresh_count,
 )
 from penstock.core.rates import (
-    bytes_room,
+    allowance,
     room,
-    room_of,
     spend,
     starve,
 )
@@ -82,7 +82,7 @@ def pop(shard: Shard, queue: Queue, group: Group, command: Pop, now: int) -> Pop
         group.planned_in = shard.seals
         plan_group(shard, group, PLANS_MAX, now)
     limits = group.limits
-    allowed = room_of(limits, now) if limits else command.count
+    allowed = allowance(limits, command.count, now) if limits else command.count
     if allowed < command.min_count:
         starve(shard, queue, group, command.min_count, now)
         return Popped(queue, None, [])
@@ -96,8 +96,8 @@ def pop(shard: Shard, queue: Queue, group: Group, command: Pop, now: int) -> Pop
         shard,
         queue,
         group,
-        min(command.count, allowed),
-        min(shard.limits.pop_bytes_max, bytes_room(limits, now)) if limits else shard.limits.pop_bytes_max,
+        allowed,
+        _bytes_allowed(shard, limits, now) if limits else shard.limits.pop_bytes_max,
         command.lease_ms,
         min(queue.options.lease_ms, shard.limits.lease_ms_max),
         now,
@@ -115,7 +115,7 @@ def pop(shard: Shard, queue: Queue, group: Group, command: Pop, now: int) -> Pop
             taking.take_from(group.tracks[partition.key])
     runs = taking.runs
     if limits and runs:
-        spend(limits, sum(run.count for run in runs.values()), size - taking.bytes_left)
+        spend(limits, sum([run.count for run in runs.values()]), size - taking.bytes_left)
     if not runs:
         return Popped(queue, None, [], again=bool(group.unplanned) or taking.passes <= 0)
     name = shard.next_name()
@@ -126,6 +126,15 @@ def pop(shard: Shard, queue: Queue, group: Group, command: Pop, now: int) -> Pop
     hold(shard, lease)
     shard.touch_lease(lease)
     return Popped(queue, lease_token(shard.number, name), taking.deliveries)
+
+
+def _bytes_allowed(shard: Shard, limits: tuple[Limiter, ...], now: int) -> int:
+    """Payload bytes that a pop may take."""
+    most = shard.limits.pop_bytes_max
+    for limiter in limits:
+        if limiter.byte_bucket is not None:
+            most = min(most, limiter.byte_bucket.tokens(now))
+    return most
 
 
 def plan_group(shard: Shard, group: Group, most: int, now: int) -> None:
@@ -193,15 +202,16 @@ def begin_of(log: Log, start: int | str) -> int:
 
 def available(group: Group, queue: Queue, command: Pop, now: int) -> int:
     """Messages deliverable now, counted no further than ``min_count``."""
-    if queue.paused_until > now or (group.limits and room_of(group.limits, now) < command.min_count):
+    least = allowance(group.limits, command.min_count, now) if group.limits else command.min_count
+    if queue.paused_until > now or not least:
         return 0
     found = 0
     for track in _asked(group, queue, command):
-        here = _available(track, command.min_count - found, now)
+        here = _available(track, least - found, now)
         found += here if track.own_limit is None else min(here, room(track.own_limit, now))
-        if found >= command.min_count:
+        if found >= least:
             break
-    return found
+    return min(found, least) if group.limits else found
 
 
 def _available(track: Track, most: int, now: int) -> int:

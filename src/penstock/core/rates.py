@@ -24,22 +24,29 @@ def room(limiter: Limiter, now: int) -> int:
     return max(found, 0)
 
 
-def bytes_room(limiters: tuple[Limiter, ...], now: int) -> int:
-    """Bytes that limits let go now."""
-    buckets = [each.byte_bucket for each in limiters if each.byte_bucket is not None]
-    return min((bucket.tokens(now) for bucket in buckets), default=NEVER)
-
-
-def room_of(limiters: tuple[Limiter, ...], now: int) -> int:
-    """Messages that several limits let go now."""
-    return min(room(each, now) for each in limiters)
+def allowance(limits: tuple[Limiter, ...], count: int, now: int) -> int:
+    """Of so many messages, how many limits let go now. Every limited pop comes by."""
+    for limiter in limits:
+        if limiter.concurrency and limiter.concurrency - limiter.active < count:
+            count = max(limiter.concurrency - limiter.active, 0)
+        bucket = limiter.bucket
+        if bucket is not None:
+            if now > bucket.at:
+                bucket.refill(now)
+            left = bucket.parts // bucket.per_ms
+            if left < count:
+                count = left if left > 0 else 0
+        if limiter.byte_bucket is not None and limiter.byte_bucket.tokens(now) <= 0:
+            return 0
+    return count
 
 
 def spend(limiters: tuple[Limiter, ...], count: int, size: int) -> None:
     """Messages were taken."""
     for limiter in limiters:
-        if limiter.bucket is not None:
-            limiter.bucket.spend(count)
+        bucket = limiter.bucket
+        if bucket is not None:
+            bucket.parts -= count * bucket.per_ms
         if limiter.byte_bucket is not None:
             limiter.byte_bucket.spend(size)
 

@@ -366,6 +366,10 @@ def unpack_value(packed: bytes) -> Value:
     return Value(data, int.from_bytes(version, "big"), expires_at)
 
 
+def pack_dependent(count: int, waiting: int, met: int) -> bytes:
+    return _encode((count, waiting, met.to_bytes((met.bit_length() + 7) // 8, "little")))
+
+
 def pack_taken(at: int, ids: list[tuple[int, str]]) -> bytes:
     return _encode((at, ids))
 
@@ -459,6 +463,7 @@ unpack_progress = msgpack.Decoder(Progress).decode
 unpack_tie = msgpack.Decoder(Tie).decode
 unpack_once = msgpack.Decoder(Once).decode
 _unpack_value = msgpack.Decoder(tuple[bytes, bytes, int]).decode
+_unpack_dependent = msgpack.Decoder(tuple[int, int, bytes]).decode
 unpack_shared = msgpack.Decoder(Shared).decode
 unpack_taken = msgpack.Decoder(tuple[int, list[tuple[int, str]]]).decode
 unpack_queue = msgpack.Decoder(PackedQueue).decode
@@ -568,11 +573,11 @@ def unpack_lease(value: bytes) -> tuple[int, list[LeaseRun], bool]:
     return packed.group, runs, packed.cancelled
 
 
-def unpack_dependent(key: bytes, value: bytes) -> tuple[int, tuple[int, int, int, int]]:
-    """The partition's key, and the row of what is waited for."""
+def unpack_dependent(key: bytes, value: bytes) -> tuple[int, tuple[int, int, int, int], int]:
+    """The partition's key, the row of what is waited for, and what of it is not waited for any more."""
     _, _, partition, first, dependent = _DEPENDENT.unpack(key)
-    count, waiting = unpack_numbers(value)
-    return partition, (first, dependent, count, waiting)
+    count, waiting, met = _unpack_dependent(value)
+    return partition, (first, dependent, count, waiting), int.from_bytes(met, "little")
 
 
 def unpack_scheduled(key: bytes, value: bytes) -> tuple[int, int, Scheduled]:

@@ -17,7 +17,7 @@ from cronsim import CronSim, CronSimError
 
 from penstock.core.agenda import NEVER
 from penstock.core.errors import Invalid
-from penstock.core.limits import DELAY_MS_MAX, check_range
+from penstock.core.limits import DELAY_MS_MAX
 
 SCHEDULE_CHARS_MAX = 256
 EVERY_MS_MIN = 100
@@ -37,6 +37,8 @@ _EVERY = re.compile(r"@every\s+((?:\d+(?:ms|[smhdw]))+)")
 _SECONDS = re.compile(r"\*/\d+")
 _ZONE = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*")
 _SECOND = timedelta(seconds=1)
+_NEAR = timedelta(days=2)
+"""Farther than clocks are ever changed by."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 ACCEPTED = (
     "5 fields (minute hour day month weekday), 6 with seconds first, @hourly, @daily, @weekly, @monthly, "
@@ -56,7 +58,7 @@ def parse(schedule: str) -> tuple[str, int]:
     every = _EVERY.fullmatch(text)
     if every is not None:
         every_ms = sum(int(count) * _UNITS[unit] for count, unit in _PART.findall(every[1]))
-        check_every(every_ms)
+        check_every(every_ms, "schedule")
         return "", every_ms
     fields = SHORT.get(text.lower(), text)
     if _SECONDS.fullmatch(fields):
@@ -70,8 +72,9 @@ def parse(schedule: str) -> tuple[str, int]:
     return fields, 0
 
 
-def check_every(every_ms: int) -> None:
-    check_range("repeat_every", every_ms, EVERY_MS_MIN, DELAY_MS_MAX)
+def check_every(every_ms: int, field: str = "repeat_every") -> None:
+    if not EVERY_MS_MIN <= every_ms <= DELAY_MS_MAX:
+        raise Invalid(field, f"between {EVERY_MS_MIN} and {DELAY_MS_MAX} ms")
 
 
 @lru_cache(maxsize=1_000)
@@ -163,10 +166,16 @@ def _real(schedule: str, zone: tzinfo, after: datetime) -> datetime:
     while True:
         wall = next(CronSim(schedule, (begin + offset).replace(tzinfo=None)))
         found = wall.replace(tzinfo=UTC) - offset
-        if _offset(zone, found) == offset:
-            return found
         low = begin if _offset(zone, begin) == offset else begin + _SECOND
-        change = _change(zone, low, found)
+        near = min(found, low + _NEAR)
+        if _offset(zone, near) == offset:
+            if near == found:
+                return found
+            # Nothing between comes at any offset: look again from shortly before it.
+            begin = max(low, found - _NEAR)
+            offset = _offset(zone, begin)
+            continue
+        change = _change(zone, low, near)
         # From the change on, it included, clocks show something else.
         begin, offset = change - _SECOND, _offset(zone, change)
 

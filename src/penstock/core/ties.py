@@ -4,10 +4,12 @@ A message with a tie and a time to live ends when that is over, whether anybody 
 shall be free, and those who depend on it shall know.
 """
 
+from itertools import takewhile
+
 from msgspec.structs import replace
 
 from penstock.core import log as logs, records
-from penstock.core.endings import fresh, settle_as, skip, trim_successors, unplanned
+from penstock.core.endings import fresh, offsets_in, settle_as, skip, unplanned
 from penstock.core.leased import leased_runs
 from penstock.core.model import (
     DEFAULT,
@@ -20,6 +22,7 @@ from penstock.core.model import (
 )
 from penstock.core.shard import Ended, Shard
 from penstock.core.standing import rows_over, standing
+from penstock.core.table import Table
 
 NO_TIE = Tie()
 
@@ -52,10 +55,7 @@ def untie(shard: Shard, queue: Queue, partition: Partition, offset: int) -> Tie:
 
 def tied_over(partition: Partition, first: int, end: int) -> list[int]:
     """The offsets of [first, end) that have a tie, in order."""
-    ties = partition.ties
-    if len(ties) < end - first:
-        return sorted(offset for offset in ties if first <= offset < end)
-    return list(filter(ties.__contains__, range(first, end)))
+    return offsets_in(partition.ties, first, end)
 
 
 def free(shard: Shard, queue: Queue, key: str) -> None:
@@ -77,13 +77,8 @@ def move(
             tied = replace(tied, payload=bytes(payload))
         tie(shard, queue, partition, successor, tied)
     for row in waiting_over(partition, offset, offset + 1):
-        first, dependent, count, waiting = row
-        untell(shard, queue, partition, row)
-        expect(shard, queue, partition, (successor, dependent, 1, waiting))
-        if first < offset:
-            expect(shard, queue, partition, (first, dependent, offset - first, waiting))
-        if first + count > offset + 1:
-            expect(shard, queue, partition, (offset + 1, dependent, first + count - offset - 1, waiting))
+        if meet(shard, queue, partition, row, offset, offset + 1):
+            expect(shard, queue, partition, (successor, row[1], 1, row[3]))
 
 
 # What waits for messages.
@@ -94,13 +89,44 @@ SPAN_MAX = 1_024
 
 def waiting_over(partition: Partition, first: int, end: int) -> list[tuple[int, ...]]:
     """The rows of what waits for messages of [first, end)."""
-    found: list[tuple[int, ...]] = []
-    for row in partition.dependents.since(max(first - SPAN_MAX + 1, 0)) if partition.dependents.size else ():
+    found = before(partition, first)
+    for row in partition.dependents.since(first) if partition.dependents.size else ():
         if row[0] >= end:
             break
-        if row[0] + row[2] > first:
+        found.append(row)
+    return found
+
+
+def before(partition: Partition, offset: int) -> list[tuple[int, ...]]:
+    """The rows that begin before an offset and reach over it."""
+    if not partition.spans.size:
+        return []
+    found: list[tuple[int, ...]] = []
+    for first, dependent in partition.spans.since(max(offset - SPAN_MAX + 1, 0)):
+        if first >= offset:
+            break
+        row = next(partition.dependents.since(first, dependent))
+        if first + row[2] > offset:
             found.append(row)
     return found
+
+
+def meet(shard: Shard, queue: Queue, partition: Partition, row: tuple[int, ...], low: int, high: int) -> int:
+    """Have messages [low, high) of a row not waited for any more; how many of them were."""
+    first, dependent, count, waiting = row
+    if count == 1:
+        untell(shard, queue, partition, row)
+        return 1
+    met = partition.met.get((first, dependent), 0)
+    new = ((1 << high - low) - 1 << low - first) & ~met
+    met |= new
+    if met.bit_count() == count:
+        untell(shard, queue, partition, row)
+    elif new:
+        partition.met[first, dependent] = met
+        key = records.dependent_key(queue.prefix, partition.key, first, dependent)
+        shard.keep_row(queue, key, records.pack_dependent(count, waiting, met))
+    return new.bit_count()
 
 
 def expect(shard: Shard, queue: Queue, partition: Partition, row: tuple[int, ...]) -> None:
@@ -108,14 +134,19 @@ def expect(shard: Shard, queue: Queue, partition: Partition, row: tuple[int, ...
     first, dependent, count, waiting = row
     partition.dependents.add((first, dependent, count, waiting))
     partition.concerned += 1
+    if count > 1:
+        partition.spans.add((first, dependent))
     key = records.dependent_key(queue.prefix, partition.key, first, dependent)
-    shard.keep_row(queue, key, records.pack_numbers((count, waiting)))
+    shard.keep_row(queue, key, records.pack_dependent(count, waiting, 0))
 
 
 def untell(shard: Shard, queue: Queue, partition: Partition, row: tuple[int, ...]) -> None:
     """Have nothing wait for messages any more."""
     partition.dependents.remove(row[0], row[1])
     partition.concerned -= 1
+    if row[2] > 1:
+        partition.spans.remove(row[0], row[1])
+        partition.met.pop((row[0], row[1]), None)
     shard.keep_row(queue, records.dependent_key(queue.prefix, partition.key, row[0], row[1]), None)
 
 
@@ -258,25 +289,50 @@ def take_parked(
 # What is no longer kept.
 
 
+def trim_successors(shard: Shard, queue: Queue, partition: Partition, spans: list[tuple[int, int]]) -> None:
+    """Forget what took the place of messages, if neither is kept any more."""
+    if not partition.successors:
+        return
+    firsts = {row[0] for low, high in spans for row in _between(partition.successors, low, high)}
+    firsts |= {
+        partition.led_to[each] for low, high in spans for each in offsets_in(partition.led_to, low, high)
+    }
+    for first in sorted(firsts):
+        row = partition.successors.upto(first)
+        assert row is not None, "what leads somewhere has a row"
+        if not logs.has(partition.log, row[1]) and not logs.has(partition.log, first):
+            partition.successors.remove(*row)
+            del partition.led_to[row[1]]
+            shard.keep_row(queue, records.successor_key(queue.prefix, partition.key, first), None)
+            if first in partition.job_ids:
+                forget_job_id(shard, queue, partition, first)
+    if not partition.successors:
+        shard.updated.discard(partition.key)
+
+
+def _between(table: Table, low: int, high: int) -> list[tuple[int, ...]]:
+    return list(takewhile(lambda row: row[0] < high, table.since(low)))
+
+
 def forget_gone(shard: Shard, queue: Queue, partition: Partition, spans: list[tuple[int, int]]) -> None:
     """Forget what is known of messages that are no longer kept."""
-    trim_successors(shard, queue, partition)
+    trim_successors(shard, queue, partition, spans)
     for low, high in spans:
         take_parked(shard, queue, partition, low, high)
         if partition.concerned:
             shard.ends.append(Ended(shard, queue, partition, low, high, GONE))
-    if partition.job_ids:
-        for offset in [each for each in partition.job_ids if not _is_kept(partition, each)]:
-            name = partition.job_ids.pop(offset)
-            if queue.named.get(name) == (partition.key, offset):
-                del queue.named[name]
-            shard.keep_row(queue, records.job_id_key(queue.prefix, partition.key, offset), None)
+        for offset in offsets_in(partition.job_ids, low, high):
+            row = partition.successors.upto(offset)
+            if row is None or row[0] != offset:
+                forget_job_id(shard, queue, partition, offset)
 
 
-def _is_kept(partition: Partition, offset: int) -> bool:
-    """Whether a message, or what took its place, is still kept."""
-    row = partition.successors.upto(offset)
-    return logs.has(partition.log, offset) or (row is not None and row[0] == offset)
+def forget_job_id(shard: Shard, queue: Queue, partition: Partition, offset: int) -> None:
+    """A custom id is free again."""
+    name = partition.job_ids.pop(offset)
+    if queue.named.get(name) == (partition.key, offset):
+        del queue.named[name]
+    shard.keep_row(queue, records.job_id_key(queue.prefix, partition.key, offset), None)
 
 
 def forget_taken(shard: Shard, queue: Queue, partition: Partition, first: int) -> None:

@@ -109,7 +109,9 @@ def _lead(shard: Shard, queue: Queue, place: Place, first: int, successor: int) 
     row = successors.upto(first)
     if row is not None and row[0] == first:
         successors.remove(*row)
+        del place.partition.led_to[row[1]]
     successors.add((first, successor))
+    place.partition.led_to[successor] = first
     shard.updated.add(place.partition.key)
     key = records.successor_key(queue.prefix, place.partition.key, first)
     shard.keep_row(queue, key, records.pack_numbers((successor,)))

@@ -1,0 +1,34 @@
+"""Short words for tests of limits on delivery."""
+
+from typing import Any
+
+from penstock.core import commands as c
+from penstock.core.model import Shared
+from tests.core.harness import Core
+
+
+def fill(core: Core, count: int = 100, queue: str = "q", partition: str = "default") -> None:
+    core.push(*[b"x"] * count, queue=queue, partition=partition)
+
+
+def share(core: Core, name: str = "n", **fields: Any) -> list[c.LimitFound]:
+    """Set a limit that has a name."""
+    return core.ask(c.LimitPut("default", name, Shared(**fields)), c.LimitsFound).limits
+
+
+def active(core: Core, name: str = "n") -> int:
+    limits = core.ask(c.LimitList("default"), c.LimitsFound).limits
+    return next(each.active for each in limits if each.name == name)
+
+
+def got(core: Core, count: int = 1_000, **fields: Any) -> int:
+    return len(core.popped(count, **fields))
+
+
+def woken(core: Core) -> set[tuple[str, str | None]]:
+    """Queues and groups in which something became deliverable."""
+    return {(queue.name, group) for queue, group, _ in core.engine.take_woken()}
+
+
+def ids_of(popped: c.Popped) -> list[int]:
+    return [each.first + at for each in popped.deliveries for at in range(each.count)]
