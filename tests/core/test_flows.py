@@ -208,7 +208,6 @@ def test_a_flow_is_pushed_whole_or_not_at_all(core: Core, what: str) -> None:
     assert core.popped(9, "child") == core.popped(9) == []
 
 
-@pytest.mark.xfail(strict=True, reason="the policy of what waits for a flow or a batch is not checked")
 @pytest.mark.parametrize("then", [False, True])
 def test_a_policy_that_there_is_not_is_refused(core: Core, then: bool) -> None:
     job = c.Job(b"1", attributes=Attributes(on_failed="shrug"))

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from penstock.core import commands as c, records
+from penstock.core import commands as c, dependents, records
 from penstock.core.dependents import spans_of
 from penstock.core.errors import Busy, Damaged, Invalid
 from penstock.core.jobdata import Particulars
@@ -13,6 +13,7 @@ from penstock.core.keys import pack
 from penstock.core.limits import Limits
 from penstock.core.model import PLAIN, Attributes, Rate, Shared
 from penstock.core.slots import last_slot, next_slot
+from penstock.core.ties import waiting_over
 from tests.core.harness import AT_ONCE, Core
 
 
@@ -341,3 +342,63 @@ def test_damaged_values_of_a_tenant_cost_nobody_else_anything(core: Core) -> Non
         core.engine.apply(c.KvGet("other", [pack(["k"])]), core.now)
     assert core.popped(tenant="other") == [b"1"]
     assert core.ask(c.KvGet("default", [pack(["k"])]), c.KvFound).values != [None]
+
+
+@pytest.mark.parametrize("options", [{"rate_limit": Rate(5)}, {"partition_rate_limit": Rate(5)}], ids=str)
+def test_after_a_restart_no_limit_has_tokens(core: Core, options: dict[str, Any]) -> None:
+    core.configure(**options)
+    core.push(*[b"1"] * 20)
+    assert len(core.popped(20)) == 5
+    core.restart()
+    assert core.popped(20) == []
+    core.wait(400)
+    assert len(core.popped(20)) == 2
+
+
+def test_what_the_telling_of_many_ends_is_seen_to_at_once(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dependents, "STEP", 1)
+    target = core.push(queue="first")
+    middle = [after(core, target) for _ in range(5)]
+    last = [after(core, each) for each in middle]
+    core.cancel(target)
+    for _ in range(20):
+        core.restart()
+        core.wait(0)
+    assert {core.state(each) for each in (*middle, *last)} == {"dead"}
+
+
+def test_what_is_released_behind_a_plan_has_not_waited_before(core: Core) -> None:
+    core.configure(max_wait_ms=1_000)
+    target = core.push(queue="first")
+    after(core, target)
+    core.commit()
+    core.pop(queue="first")
+    core.wait(5_000)
+    core.pop(group="late", partition="none")
+    core.ack(ids=[target])
+    assert core.popped(group="late") == [b"then"]
+
+
+def test_acks_beside_a_message_that_many_wait_for_do_not_look_at_them(core: Core) -> None:
+    first = core.push(b"1", b"2", queue="first")
+    for _ in range(50):
+        after(core, first)
+    core.pop(2, queue="first")
+    partition = core.engine.queues["default", "first"].partitions["default"]
+    assert waiting_over(partition, first + 1 & 0xFFFFFFFF, (first + 1 & 0xFFFFFFFF) + 1) == []
+    assert len(waiting_over(partition, 0, 1)) == 50
+
+
+def test_acks_in_any_order_of_what_is_waited_for_leave_few_rows(core: Core) -> None:
+    first = core.push(*[b"1"] * 3_000, queue="first")
+    waiting = core.push(b"then", depends_on=((first, 3_000),))
+    core.pop(3_000, queue="first")
+    partition = core.engine.queues["default", "first"].partitions["default"]
+    core.ack(ids=list(range(first, first + 3_000, 2)))
+    assert partition.dependents.size == 3
+    core.restart()
+    assert core.state(waiting) == "parked"
+    core.ack(ids=list(range(first + 1, first + 3_000, 2)))
+    assert core.state(waiting) == "waiting"

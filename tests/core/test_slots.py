@@ -227,6 +227,21 @@ def test_slots_are_those_that_a_scan_of_every_minute_finds(zone: str, day: str) 
 
 
 @pytest.mark.parametrize(("zone", "day"), CHANGES)
+def test_slots_that_come_once_a_year_are_those_that_a_scan_finds(zone: str, day: str) -> None:
+    """They are asked for from far away, with other changes of the clocks between."""
+    rng = random.Random(f"{day} {zone}")
+    first, last = walls(zone, day)[0][0], walls(zone, day)[-1][0]
+    for _ in range(6):
+        on = datetime.fromisoformat(day) + timedelta(days=rng.choice([-1, 0, 0, 1]))
+        schedule = f"{rng.choice(MINUTES)} {rng.choice(HOURS)} {on.day} {on.month} *"
+        came: list[int] = []
+        at = first - rng.randrange(360 * 86_400_000)
+        while (at := next_slot(schedule, zone, 0, 0, at)) <= last and len(came) < 50:
+            came.append(at)
+        assert came == scanned(schedule, zone, day)[:50], schedule
+
+
+@pytest.mark.parametrize(("zone", "day"), CHANGES)
 def test_the_last_slot_is_the_last_of_the_next_ones(zone: str, day: str) -> None:
     rng = random.Random(f"{day}{zone}")
     first, last = walls(zone, day)[0][0], walls(zone, day)[-1][0]

@@ -160,6 +160,11 @@ def test_a_write_that_is_refused_changes_nothing(core: Core, what: str) -> None:
     assert (get(core), get(core, OTHER)) == (before, b"0")
 
 
+def test_the_first_number_may_be_no_further_from_0_than_the_others(core: Core) -> None:
+    with pytest.raises(PenstockError):
+        change(core, "sum", b"1e22")
+
+
 def test_a_value_may_not_grow_too_long_by_and_by(core: Core) -> None:
     put(core, b'["' + b"x" * 1_048_568 + b'"]')
     with pytest.raises(Invalid, match=r"^value"):

@@ -208,7 +208,7 @@ def apply(domain: Domain, command: PushJobs, now: int) -> PushedJobs:
         if once is not None:
             ids = [each for first, count in once.ids for each in range(first, first + count)]
             return PushedJobs(ids, once.durability, list(range(len(ids))), then=once.then)
-    pushing = _Pushing(domain, shard, queue, durability, now)
+    pushing = _Pushing(domain, shard, queue, durability, now, [], [], [], [], [])
     for job in command.jobs:
         pushing.add(job)
     pushing.append()
@@ -274,16 +274,16 @@ class _Pushing(Struct, eq=False):
     queue: Queue
     durability: str
     now: int
-    ids: list[int] = []
-    duplicates: list[int] = []
+    ids: list[int]
+    duplicates: list[int]
     """Places of those that are known already."""
-    replaced: list[int] = []
+    replaced: list[int]
     """Places of those that took the place of others."""
+    payloads: list[bytes]
+    transactions: list[tuple[int, str]]
+    """Offsets and transaction ids of the payloads."""
     partition: Partition | None = None
     attributes: Attributes = PLAIN
-    payloads: list[bytes] = []
-    transactions: list[tuple[int, str]] = []
-    """Offsets and transaction ids of the payloads."""
 
     def add(self, job: Job) -> None:
         """Take one job: it is known, or takes the place of another, or is appended with the next."""

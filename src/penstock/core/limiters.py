@@ -57,7 +57,7 @@ def attach_group(queue: Queue, group: Group, named: dict[str, Limiter], since: i
     own = None
     if options.rate_limit or options.byte_limit or options.concurrency:
         limit = Shared(options.rate_limit, options.byte_limit, options.concurrency)
-        own = new_limiter(limit, group.own_limit, since)
+        own = new_limiter(limit, None if since else group.own_limit, since)
         own.active = sum(track.leased for track in group.tracks.values())
     group.own_limit = own
     shared = tuple(named[name] for name in options.limits if name in named)
@@ -71,7 +71,7 @@ def attach_track(track: Track, since: int = 0) -> None:
     concurrency = 1 if track.partition.lane else options.partition_concurrency
     if options.partition_rate_limit or concurrency:
         limit = Shared(options.partition_rate_limit, None, concurrency)
-        own = new_limiter(limit, track.own_limit, since)
+        own = new_limiter(limit, None if since else track.own_limit, since)
         own.active = track.leased
         track.limits = (*track.limits, own)
     track.own_limit = own

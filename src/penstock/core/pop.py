@@ -107,6 +107,7 @@ def pop(shard: Shard, queue: Queue, group: Group, command: Pop, now: int) -> Pop
         queue.ordered,
     )
     size = taking.bytes_left
+    taking.exact = size < shard.limits.pop_bytes_max
     if command.partition is None:
         taking.take_in_turn()
     else:

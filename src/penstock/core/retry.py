@@ -5,9 +5,23 @@ from zlib import crc32
 
 from penstock.core.errors import Invalid
 from penstock.core.limits import BACKOFF_STEPS_MAX, DELAY_MS_MAX, PRIORITY_MAX, Limits, check_range
-from penstock.core.model import EXPONENTIAL, FIXED, LIST, NONE, PLAIN, Attributes, Backoff, QueueOptions
+from penstock.core.model import (
+    EXPONENTIAL,
+    FAIL,
+    FIXED,
+    IGNORE,
+    LIST,
+    NONE,
+    PLAIN,
+    WAIT,
+    Attributes,
+    Backoff,
+    QueueOptions,
+)
 
 KINDS = (NONE, FIXED, EXPONENTIAL, LIST)
+POLICIES = (FAIL, IGNORE, WAIT)
+"""What may become of a message when one that it depends on fails."""
 BASE_MS = 1_000
 """The first wait of a backoff that does not say."""
 DOUBLINGS = 10
@@ -83,6 +97,8 @@ def check_attributes(limits: Limits, attributes: Attributes) -> Attributes:
         check_range("max_attempts", attributes.max_attempts, 0, ATTEMPTS_MAX)
     if attributes.backoff is not None:
         check_backoff(attributes.backoff)
+    if attributes.on_failed not in POLICIES:
+        raise Invalid("on_failed", f"one of {', '.join(POLICIES)}")
     if attributes.ttl_ms and attributes.ttl_ms <= attributes.delay_ms:
         raise Invalid("ttl", "more than delay, or the message could never be delivered")
     return attributes

@@ -71,6 +71,8 @@ class Taking(Struct, eq=False):
     """The level at which the track that was last looked at has something due."""
     passes: int = PASSES_MAX
     """Expired and evicted runs it may still pass."""
+    exact: bool = False
+    """Whether it takes no more bytes than it may, but for one message: else whole pieces."""
     limited: list[Limiter] = []
     """Limits of single tracks under which it has taken something."""
 
@@ -352,7 +354,9 @@ class Taking(Struct, eq=False):
         while True:
             segment = segments[position]
             start = first - segment.base
-            taken = min(end - first, segment.count - start)
+            wanted = taken = min(end - first, segment.count - start)
+            if self.exact and taken > 1:
+                taken = logs.fit(logs.Piece(segment, start, taken, 0), max(self.bytes_left, 1)).count
             number, base = partition.numbers[-1]
             if first < base:
                 number, base = number_of(partition, first)
@@ -375,11 +379,11 @@ class Taking(Struct, eq=False):
             else:
                 taken = self._add_by_run(partition.name, run, segment, start, taken, identity)
             first += taken
-            if first == end or self.bytes_left <= 0 or len(self.deliveries) >= PIECES_MAX:
+            full = taken < wanted or self.bytes_left <= 0 or len(self.deliveries) >= PIECES_MAX
+            if first == end or full:
                 break
             position += 1
         run.count = first - run.first
-        full = self.bytes_left <= 0 or len(self.deliveries) >= PIECES_MAX
         self.left = 0 if full else self.left - run.count
         self.runs[run.partition, run.first] = run
         return position

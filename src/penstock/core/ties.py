@@ -261,6 +261,9 @@ def parked_over(partition: Partition, first: int, end: int) -> list[tuple[int, .
     """The rows of messages of [first, end) that wait for others."""
     if not partition.parked_messages:
         return []
+    before = partition.parked.upto(first)
+    if before is not None and before[0] + before[1] >= end:
+        return [before]  # most often all of them are in one
     before = partition.parked.below(first)
     found = [before] if before is not None and before[0] + before[1] > first else []
     for row in partition.parked.since(first):

@@ -196,8 +196,9 @@ def _combined(change: Change, found: Value | None) -> bytes:
         return _encode(old + given if change.kind == APPEND else given + old)
     if not _is_number(given):
         raise Invalid("value", f"a number, for {change.kind}")
+    old = 0 if old is None and change.kind == SUM else old
     if old is None:
-        return _encode(given)
+        old = given
     if not _is_number(old):
         raise Conflict(f"the value of key {shown(change.key)} is not a number")
     result = {SUM: lambda: old + given, MAX: lambda: max(old, given), MIN: lambda: min(old, given)}[

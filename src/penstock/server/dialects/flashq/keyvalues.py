@@ -86,6 +86,8 @@ class KvDelete(Request, tag="KVDEL", gc=False, kw_only=True):
             raise Invalid("key", "given, or else keys, but not both")
         given = [self.key] if self.key is not UNSET else self.keys
         assert given is not UNSET
+        if not given:
+            raise Invalid("keys", "a list of one or more")
         return core.KvWrite(context.tenant, [core.Change(DELETE, packed(each)) for each in given])
 
     def reply(self, reply: core.KvWritten, context: Context) -> Struct:
@@ -137,6 +139,8 @@ class KvAtomic(Writing, tag="KVATOMIC", gc=False, kw_only=True):
         return 3, max(map(len, values), default=0)
 
     def command(self, context: Context) -> core.KvWrite:
+        if not self.checks and not self.mutations:
+            raise Invalid("mutations", "given, or else checks")
         checks = [(packed(each.key), _parsed(each.version)) for each in self.checks]
         return core.KvWrite(context.tenant, list(map(_change, self.mutations)), checks)
 

@@ -28,6 +28,10 @@ class RateLimit(Limiting, tag="RATELIMIT", gc=False, kw_only=True):
     def command(self, context: Context) -> core.Command:
         if self.limit is None and self.bytes is None:
             raise Invalid("limit", "given, or else bytes")
+        for field in ("limit", "bytes", "per_ms"):
+            value = getattr(self, field)
+            if value is not None and value < 1:
+                raise Invalid(field, "1 or more; RATELIMITCLEAR takes a limit away")
         return core.Configure(
             context.tenant,
             self.queue,

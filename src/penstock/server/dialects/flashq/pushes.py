@@ -162,6 +162,11 @@ DEBOUNCE_MS = 5_000
 """How long a debounce_id lasts that does not say."""
 
 
+def _is_own(job: JobIn) -> bool:
+    """Whether a job has something for itself, or waits for others."""
+    return _own_options(job) != _NO_OWN or job.depends_on is not None or job.on_failed is not None
+
+
 def own_of(given: JobIn | Pushing) -> Particulars | None:
     """What a job has for itself, if it has anything."""
     if _own_options(given) == _NO_OWN:
@@ -293,7 +298,7 @@ class PushBatch(Pushing, tag="PUSHB", gc=False, kw_only=True):
             return core.Push(
                 context.tenant, self.queue, payloads, self.partition, self.durability, attributes
             )
-        if any(_own_options(job) != _NO_OWN or job.depends_on is not None for job in self.jobs):
+        if any(map(_is_own, self.jobs)):
             return self.jobs_command(context)
         return core.PushMany(context.tenant, self.queue, self._pushes(self.jobs), self.durability)
 
@@ -325,6 +330,8 @@ class PushBatch(Pushing, tag="PUSHB", gc=False, kw_only=True):
             jobs = [core.Job(data, self.partition, attributes) for data in self.messages]
         then = None
         if self.on_complete is not None:
+            if self.on_complete.durability is not None:
+                raise Invalid("on_complete.durability", "left out: it is kept with the batch")
             job = job_of(self.on_complete, self.on_complete.data, waits=True)
             policy = self.on_complete.on_failed or IGNORE
             job.attributes = replace(job.attributes, on_failed=policy)
