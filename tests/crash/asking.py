@@ -1,0 +1,84 @@
+"""Questions about what a kill left, asked while nobody else asks anything."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from tests.crash.ledger import Violation
+from tests.serving import Raw, Reply, Request
+
+PIPELINE = 500
+OPEN = ("waiting", "delayed", "active", "waiting-children")
+"""States of a message that has not ended."""
+
+
+class Found(NamedTuple):
+    """A message as the log has it."""
+
+    id: int
+    payload: str
+    created_at: int
+
+
+class Asker:
+    """One connection on which everything has to be answered with ok."""
+
+    def __init__(self, connection: Raw) -> None:
+        self._connection = connection
+
+    def ask(self, request: Request) -> Reply:
+        (reply,) = self.ask_all([request])
+        return reply
+
+    def ask_all(self, requests: Iterable[Request]) -> list[Reply]:
+        """Many requests, some on their way at a time."""
+        given = list(requests)
+        replies: list[Reply] = []
+        for start in range(0, len(given), PIPELINE):
+            part = given[start : start + PIPELINE]
+            self._connection.send(*part)
+            for request in part:
+                reply = self._connection.receive()
+                if not reply["ok"]:
+                    raise Violation(f"{request} was refused: {reply}")
+                replies.append(reply)
+        return replies
+
+    def log(self, *queues: str) -> list[Found]:
+        """Everything in these queues, partition by partition; those that do not exist have nothing."""
+        known = {queue["name"] for queue in self.ask({"cmd": "LISTQUEUES"})["queues"]}
+        found: list[Found] = []
+        for queue in queues:
+            if queue in known:
+                for partition in self.ask({"cmd": "OFFSETS", "queue": queue})["partitions"]:
+                    found += self._read(queue, partition["partition"], partition["end"])
+        return found
+
+    def _read(self, queue: str, partition: str, end: int) -> list[Found]:
+        found: list[Found] = []
+        place = {"cmd": "READ", "queue": queue, "partition": partition, "max_bytes": 1 << 24}
+        while len(found) < end:
+            for run in self.ask(place | {"offset": len(found), "max_count": 10_000})["runs"]:
+                if run["offset"] != len(found):
+                    raise Violation(f"{queue}/{partition}: offsets {len(found)} to {run['offset']} are gone")
+                first, at = int(run["first"]), run["created_at"]
+                found += [Found(first + number, each, at) for number, each in enumerate(run["messages"])]
+        return found
+
+    def states(self, ids: Iterable[int], group: str = "default") -> dict[int, str]:
+        asked = list(ids)
+        replies = self.ask_all({"cmd": "GETSTATE", "id": each, "group": group} for each in asked)
+        return {each: reply["state"] for each, reply in zip(asked, replies, strict=True)}
+
+    def move_back(self, ids: list[int], group: str = "default") -> None:
+        """Take messages from consumers that never heard of them."""
+        for start in range(0, len(ids), PIPELINE):
+            part = ids[start : start + PIPELINE]
+            self.ask({"cmd": "MOVETODELAYED", "ids": part, "group": group, "delay": 0})
+
+    def pull_all(self, queue: str, lease_ms: int, group: str = "default", count: int = 1_000) -> list[Found]:
+        """Everything that can be had right now, under leases."""
+        found: list[Found] = []
+        request = {"cmd": "PULLB", "queue": queue, "group": group, "count": count, "timeout": 0}
+        while jobs := self.ask(request | {"lease_ms": lease_ms})["jobs"]:
+            found += [Found(int(job["id"]), job["data"], job["created_at"]) for job in jobs]
+        return found

@@ -1,0 +1,116 @@
+"""Crons, unique keys, flows, transactions, repeats, limits and dependents when the server is killed.
+
+Longer lives are commands: ``tests.crash.crons``, ``tests.crash.jobs`` and ``tests.crash.dependents``.
+"""
+
+import shutil
+from collections.abc import Callable
+
+import pytest
+
+from tests.crash import crons, dependents, jobs
+from tests.crash.ledger import Violation
+
+SEED = 1
+
+
+def test_a_slot_of_a_cron_comes_once_whenever_the_server_is_killed() -> None:
+    figures = crons.run(8, SEED)
+    assert figures.kills == 8
+    assert figures.slots > 8
+    assert figures.messages > figures.slots
+
+
+def test_keys_flows_transactions_repeats_and_limits_hold_whenever_the_server_is_killed() -> None:
+    figures = jobs.run(5, SEED)
+    assert figures.cycles == 5
+    assert figures.answers > 100
+
+
+SLOWLY = """
+import time
+from penstock.core import dependents, engine
+dependents.STEP = 100
+go_on = engine.go_on
+def slowly(domain, now):
+    if domain.unfinished:
+        time.sleep(0.03)
+    go_on(domain, now)
+engine.go_on = slowly
+"""
+"""No bug: tells few at a time, so that the kills meet it halfway with less to tell."""
+
+
+def test_those_who_wait_for_one_message_are_told_once_even_if_the_server_is_killed_meanwhile() -> None:
+    figures = dependents.run(2, SEED, planted=SLOWLY, count=1_000)
+    assert figures.released == figures.failed == 1_000
+    assert figures.halfway
+
+
+FORGETFUL = """
+from penstock.core.shard import Shard
+keep_row = Shard.keep_row
+def forgetful(self, queue, key, value):
+    if key[8:9] != %r:
+        keep_row(self, queue, key, value)
+Shard.keep_row = forgetful
+"""
+PLANTED: dict[str, tuple[Callable[[str], object], str]] = {
+    "the slot of a cron is not kept": (
+        lambda planted: crons.run(6, SEED, planted=planted),
+        """
+from penstock.core import cron
+fire, keep = cron._fire, cron._keep
+def forgetful(*arguments):
+    cron._keep = lambda *arguments: None
+    fire(*arguments)
+    cron._keep = keep
+cron._fire = forgetful
+""",
+    ),
+    "who holds a key is not kept": (
+        lambda planted: jobs.run(4, SEED, ["uniques"], planted=planted),
+        FORGETFUL % b"k",
+    ),
+    "who waits for others is not kept": (
+        lambda planted: jobs.run(4, SEED, ["flows"], planted=planted),
+        FORGETFUL % b"r",
+    ),
+    "what a push answered is not kept": (
+        lambda planted: jobs.run(4, SEED, ["repeats"], planted=planted),
+        FORGETFUL % b"w",
+    ),
+    "a limit forgets what is leased": (
+        lambda planted: jobs.run(6, SEED, ["limits"], planted=planted),
+        """
+from penstock.core import shared
+shared.leased = lambda queue: 0
+""",
+    ),
+    "shards are committed one by one": (
+        lambda planted: jobs.run(12, SEED, ["transactions"], planted=planted),
+        """
+import time
+from penstock.store.rocks import RocksStore
+commit = RocksStore.commit
+def one_by_one(self, group, *, sync=True):
+    for each in group:
+        commit(self, [each], sync=sync)
+        time.sleep(0.005)
+RocksStore.commit = one_by_one
+""",
+    ),
+    "how far telling was is not kept": (
+        lambda planted: dependents.run(6, SEED, planted=planted, count=1_000),
+        FORGETFUL % b"f" + SLOWLY,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_bug_is_found(name: str) -> None:
+    play, planted = PLANTED[name]
+    with pytest.raises((Violation, AssertionError)) as found:
+        play(planted)
+    (note,) = found.value.__notes__
+    shutil.rmtree(note.rpartition(" ")[2])
