@@ -54,6 +54,9 @@ sim: setup      ## random lives against the model: make sim STEPS=1000000 SEED=7
 
 crash: setup    ## kill -9 the real server under load, again and again: make crash CYCLES=200 SEED=1
 	@$(BIN)/python -m tests.crash.harness --cycles $(CYCLES) --seed $(SEED)
+	@$(BIN)/python -m tests.crash.jobs --cycles $(CYCLES) --seed $(SEED)
+	@$(BIN)/python -m tests.crash.crons --kills $(CYCLES) --seed $(SEED)
+	@$(BIN)/python -m tests.crash.dependents --rounds $$(($(CYCLES) / 3 + 1)) --seed $(SEED)
 
 faults: setup   ## power losses and bit flips under the store: make faults RUNS=1000 SEED=1
 	@$(BIN)/python -m tests.store.power --runs $$(($(RUNS) / 3 + 1)) --seed $(SEED)
