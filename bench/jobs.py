@@ -141,14 +141,15 @@ def idle_crons(crons: int) -> tuple[float, float]:
 
 
 def limited(size: int) -> tuple[float, float]:
-    """Seconds of the same work with limits that never hold anything back, and without."""
-    count = 5_000 if size == 1 else 200_000
-    found: list[float] = []
-    for options in ({"rate_limit": Rate(1 << 40), "concurrency": 1 << 40}, {}):
-        engine = new_engine()
-        engine.apply(Configure("default", "q", max_attempts=0, **options), NOW)  # type: ignore[arg-type]
-        engine.apply(Pop("default", "q"), NOW)
-        found.append(cycles(engine, count, size))
+    """Seconds of the same work with limits that never hold anything back, and without; in turns."""
+    count = 2_000 if size == 1 else 50_000
+    found = [1e9, 1e9]
+    for _ in range(10):
+        for at, options in enumerate(({"rate_limit": Rate(1 << 40), "concurrency": 1 << 40}, {})):
+            engine = new_engine()
+            engine.apply(Configure("default", "q", max_attempts=0, **options), NOW)  # type: ignore[arg-type]
+            engine.apply(Pop("default", "q"), NOW)
+            found[at] = min(found[at], cycles(engine, count, size))
     return found[0], found[1]
 
 

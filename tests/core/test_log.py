@@ -7,7 +7,7 @@ from penstock.core.bodies import body_slices, pack_body
 from penstock.core.limits import SEGMENT_BYTES_MAX
 from penstock.core.look import absent
 from penstock.core.model import Log, Run, Segment
-from penstock.core.records import pack_runs
+from penstock.core.runs import pack_runs
 from tests.core.harness import Core
 
 payload_lists = st.lists(st.binary(max_size=40), min_size=1, max_size=60)

@@ -30,6 +30,7 @@ from penstock.core import (
 from penstock.core.agenda import Agenda
 from penstock.core.bodies import body_slices
 from penstock.core.errors import PenstockError
+from penstock.core.runs import pack_runs
 from penstock.core.schedule import Schedule
 from tests.sim import test_schedule
 from tests.sim.drive import Driver
@@ -102,7 +103,7 @@ MUTANTS: dict[str, Planted] = {
         "True",
     ),
     "merged messages all have the time of the first": (
-        records.pack_runs,
+        pack_runs,
         "packed += (end, time - created_at)\n            which",
         "packed += (end, 0)\n            which",
     ),

@@ -13,7 +13,7 @@ from penstock.core.bodies import body_slices, pack_body
 from penstock.core.endings import Span, dead_over, forget, union
 from penstock.core.leased import gaps, leased_runs
 from penstock.core.model import Partition, Queue, Run, Segment, Track
-from penstock.core.records import Packed
+from penstock.core.runs import Packed, pack_runs
 from penstock.core.shard import Shard
 from penstock.core.ties import forget_gone, parked_over
 
@@ -142,7 +142,7 @@ def join(carving: Carving, bodies: Sequence[bytes]) -> list[Carved]:
         lengths = list(map(len, payloads))
         runs = list(_runs(island, start, start + count))
         created_at = runs[0].created_at
-        packed = records.pack_runs(runs, created_at)
+        packed = pack_runs(runs, created_at)
         part = pack_body(payloads, lengths)
         found.append(Carved(low, count, sum(lengths), created_at, part, packed))
     return found

@@ -50,7 +50,7 @@ from penstock.core.ties import (
     watch_ttl,
 )
 
-STEP = 500
+STEP = 300
 """Rows of dependents that are told in one go: some 5 ms. The rest is told in the next."""
 
 

@@ -62,6 +62,7 @@ def attach_group(queue: Queue, group: Group, named: dict[str, Limiter], since: i
     group.own_limit = own
     shared = tuple(named[name] for name in options.limits if name in named)
     group.limits = shared if own is None else (own, *shared)
+    group.byte_limited = any(limiter.byte_bucket is not None for limiter in group.limits)
 
 
 def attach_track(track: Track, since: int = 0) -> None:

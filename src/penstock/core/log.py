@@ -16,7 +16,7 @@ from penstock.core.bodies import OFFSET_BYTES, body_ends, body_slices, body_span
 from penstock.core.errors import Damaged
 from penstock.core.limits import SEGMENT_BYTES_MAX
 from penstock.core.model import PLAIN, Attributes, Log, Run, Segment
-from penstock.core.records import pack_runs
+from penstock.core.runs import pack_runs
 
 
 class Piece(Struct, frozen=True, gc=False):

@@ -21,7 +21,7 @@ from penstock.core.bodies import join_bodies
 from penstock.core.limits import SEGMENT_BYTES_MAX
 from penstock.core.model import Log, Partition, Queue, Segment
 from penstock.core.numbers import number_of
-from penstock.core.records import Packed
+from penstock.core.runs import Packed, pack_runs
 from penstock.core.shard import Shard
 
 TIERS = (4 * 1024, SEGMENT_BYTES_MAX // 2)
@@ -129,7 +129,7 @@ def join(merge: Merge, bodies: Sequence[bytes]) -> Joined:
     parts = merge.parts
     body = join_bodies(bodies, [each.count for each in parts])
     runs = chain.from_iterable(each.runs for each in parts)
-    return Joined(body, records.pack_runs(runs, parts[0].created_at))
+    return Joined(body, pack_runs(runs, parts[0].created_at))
 
 
 def apply(shard: Shard, merge: Merge, joined: Joined) -> Segment | None:

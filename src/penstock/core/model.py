@@ -443,6 +443,8 @@ class Group(Struct, eq=False, kw_only=True):
     """*memory* What limits how all its messages are delivered."""
     own_limit: Limiter | None = None
     """*memory* That of them which is its own."""
+    byte_limited: bool = False
+    """*memory* Whether any of these limits bytes."""
     limited_at: int = NEVER
     """*memory* When pops that these held back are tried again."""
     unplanned: dict[int, Track] = {}

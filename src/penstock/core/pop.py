@@ -20,7 +20,6 @@ from penstock.core.model import (
     DEFAULT,
     Group,
     Lease,
-    Limiter,
     Log,
     Queue,
     Track,
@@ -97,7 +96,7 @@ def pop(shard: Shard, queue: Queue, group: Group, command: Pop, now: int) -> Pop
         queue,
         group,
         allowed,
-        _bytes_allowed(shard, limits, now) if limits else shard.limits.pop_bytes_max,
+        _bytes_allowed(shard, group, now) if group.byte_limited else shard.limits.pop_bytes_max,
         command.lease_ms,
         min(queue.options.lease_ms, shard.limits.lease_ms_max),
         now,
@@ -107,7 +106,7 @@ def pop(shard: Shard, queue: Queue, group: Group, command: Pop, now: int) -> Pop
         queue.ordered,
     )
     size = taking.bytes_left
-    taking.exact = size < shard.limits.pop_bytes_max
+    taking.exact = group.byte_limited
     if command.partition is None:
         taking.take_in_turn()
     else:
@@ -129,10 +128,10 @@ def pop(shard: Shard, queue: Queue, group: Group, command: Pop, now: int) -> Pop
     return Popped(queue, lease_token(shard.number, name), taking.deliveries)
 
 
-def _bytes_allowed(shard: Shard, limits: tuple[Limiter, ...], now: int) -> int:
+def _bytes_allowed(shard: Shard, group: Group, now: int) -> int:
     """Payload bytes that a pop may take."""
     most = shard.limits.pop_bytes_max
-    for limiter in limits:
+    for limiter in group.limits:
         if limiter.byte_bucket is not None:
             most = min(most, limiter.byte_bucket.tokens(now))
     return most

@@ -43,18 +43,15 @@ How a body is laid out is in ``bodies``.
 """
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
-from itertools import accumulate, starmap
+from itertools import starmap
 
 from msgspec import Struct, msgpack
 
 from penstock.core.agenda import NEVER
 from penstock.core.model import (
     IN_LINE,
-    PLACE_BYTES,
-    PLAIN,
-    Attributes,
     Cron,
     Dead,
     Group,
@@ -67,7 +64,6 @@ from penstock.core.model import (
     Queue,
     QueueOptions,
     Retention,
-    Run,
     Segment,
     Shared,
     Tie,
@@ -493,64 +489,6 @@ def unpack_notes(base: int, value: bytes) -> tuple[Segment, list[tuple[int, int]
     name = int.from_bytes(found.name, "big")
     segment = Segment(base, found.count, found.size, found.created_at, name)
     return segment, list(_ABOUT.iter_unpack(found.about))
-
-
-class Packed(Struct, frozen=True, gc=False):
-    """The runs of a segment as its header keeps them."""
-
-    spread: bytes = b""
-    sets: bytes = b""
-    which: bytes = b""
-    aside: int = 0
-
-
-def pack_runs(runs: Iterable[Run], created_at: int) -> Packed:
-    """Runs of a segment whose first message came at ``created_at``.
-
-    >>> pack_runs([Run(2, 70), Run(1, 70), Run(5, 71)], 70).spread.hex(" ")
-    '03 00 00 00 00 00 00 00 08 00 00 00 01 00 00 00'
-    >>> pack_runs([Run(2, 70)], 70) == Packed()
-    True
-    >>> urgent = Attributes(priority=9)
-    >>> packed = pack_runs([Run(2, 70, urgent), Run(1, 70), Run(1, 70, urgent)], 70)
-    >>> packed.which.hex(" "), packed.aside
-    ('00 00 00 00 01 00 00 00 00 00 00 00', 3)
-    """
-    packed: list[int] = []
-    which: list[int] = []
-    sets: dict[Attributes, int] = {}
-    end = aside = 0
-    time, attributes = created_at, None
-    for run in runs:
-        if attributes is not None and (run.created_at != time or run.attributes != attributes):
-            packed += (end, time - created_at)
-            which.append(sets.setdefault(attributes, len(sets)))
-        time, attributes = run.created_at, run.attributes
-        end += run.count
-        if not attributes.in_line:
-            aside += run.count
-    assert attributes is not None, "a segment has a run"
-    if packed:
-        packed += (end, time - created_at)
-    which.append(sets.setdefault(attributes, len(sets)))
-    spread = struct.pack(f"={len(packed)}I", *packed)
-    if sets.keys() == {PLAIN}:
-        return Packed(spread)
-    places = struct.pack(f"={len(which)}I", *which) if any(which) else b""
-    return Packed(spread, pack_sets(list(sets)), places, aside)
-
-
-def pack_sets(sets: Sequence[Attributes]) -> bytes:
-    """Sets of attributes, each of which can be read without the others: where each begins, their end, they.
-
-    >>> from penstock.core.model import count_sets, set_at
-    >>> packed = pack_sets([PLAIN, Attributes(priority=3)])
-    >>> count_sets(packed), set_at(packed, 1).priority
-    (2, 3)
-    """
-    blobs = list(map(_encode, sets))
-    places = accumulate(map(len, blobs), initial=PLACE_BYTES * (len(blobs) + 1))
-    return struct.pack(f"={len(blobs) + 1}I", *places) + b"".join(blobs)
 
 
 def unpack_lease(value: bytes) -> tuple[int, list[LeaseRun], bool]:
