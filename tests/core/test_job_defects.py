@@ -369,18 +369,6 @@ def test_what_the_telling_of_many_ends_is_seen_to_at_once(
     assert {core.state(each) for each in (*middle, *last)} == {"dead"}
 
 
-def test_what_is_released_behind_a_plan_has_not_waited_before(core: Core) -> None:
-    core.configure(max_wait_ms=1_000)
-    target = core.push(queue="first")
-    after(core, target)
-    core.commit()
-    core.pop(queue="first")
-    core.wait(5_000)
-    core.pop(group="late", partition="none")
-    core.ack(ids=[target])
-    assert core.popped(group="late") == [b"then"]
-
-
 def test_acks_beside_a_message_that_many_wait_for_do_not_look_at_them(core: Core) -> None:
     first = core.push(b"1", b"2", queue="first")
     for _ in range(50):

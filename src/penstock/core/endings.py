@@ -245,8 +245,6 @@ def plan(shard: Shard, track: Track, most: int, now: int) -> int:
         if not attributes.in_line:
             done += 1
             due_at = created_at + attributes.delay_ms
-            if attributes.depends_on:
-                due_at = max(due_at, now)  # it could not have been delivered before
             for low, high in _to_plan(track, first, end):
                 track.unplanned -= high - low
                 shard.schedule(track, Scheduled(due_at, low, high - low, attributes.level), now)
