@@ -1,18 +1,16 @@
 """What is compared after a step: every message of every group, every count, and who was told of what."""
 
-from collections.abc import Container
 from functools import partial
-from operator import attrgetter
 
 from msgspec.structs import replace
 
-from penstock.core import commands as c, engine as engines
+from penstock.core import commands as c, engine as engines, log as logs
 from penstock.core.agenda import NEVER
 from penstock.core.directory import META_SHARD
-from penstock.core.endings import outcome_at
+from penstock.core.endings import count_unplanned, dead_over, outcome_at
 from penstock.core.engine import Engine
 from penstock.core.errors import Conflict, NotFound
-from penstock.core.ids import parse_lease
+from penstock.core.ids import address, parse_lease
 from penstock.core.leased import leased_runs
 from penstock.core.limits import Limits
 from penstock.core.look import counts
@@ -20,17 +18,18 @@ from penstock.core.model import (
     OUTCOMES,
     Attributes,
     Group,
-    Notes,
     Partition,
     Queue,
     fresh_count,
 )
 from penstock.core.numbers import number_of
-from penstock.core.schedule import NO_PAST, Schedule, Scheduled
+from penstock.core.questions import OPEN
 from penstock.core.shard import Shard
 from penstock.store.base import Store
-from tests.sim import model as m
-from tests.sim.outcomes import Model
+from tests.sim import job_checks, model as m
+from tests.sim.jobs_model import Core
+from tests.sim.snapshot import runs_of as runs_of, snapshot as snapshot
+from tests.sim.system_model import SystemModel
 
 TENANT = "default"
 SHARDS = 4
@@ -52,7 +51,8 @@ class Checks:
         self.limits = Limits()
         self.now = 1_700_000_000_000
         self.engine = load(store, self.limits, self.now)
-        self.model = Model()
+        self.model = SystemModel()
+        self._takes_over = Core(*(getattr(self, f"_{name}") for name in Core._fields))
         self.steps = 0
         self._woken: set[c.Wake] = set()
         """What the core said of what became deliverable, and was not compared yet."""
@@ -60,6 +60,11 @@ class Checks:
         """What was deliverable when that was last compared, by queue and group."""
         self._looked: set[tuple[str, str, str]] = set()
         """Queue, group and partition of which a pop got all there was, and that nobody was told of since."""
+        self._plans: dict[tuple[str, str], int] = {}
+        """Up to where work queues had looked before the last command, if that was not everywhere."""
+        self._starved: dict[tuple[str, str, str | None], int] = {}
+        """How many a pop wanted that limits did not let go, of a group or a partition of it, and nobody was
+        told of since."""
 
     def _planned(self, queue: Queue, group: str) -> dict[str, int]:
         """Up to where a group sees what is not in line, by partition."""
@@ -68,9 +73,10 @@ class Checks:
 
     def _apply(self, command: c.Command) -> c.Reply:
         self.steps += 1
-        if self._swept():
+        if self._swept() or (self.model.has_timers and self.engine.next_due_at() <= self.now):
             self._tick()
         self.model.advance(self.now)
+        self._note_plans()
         return self.engine.apply(command, self.now)
 
     def _swept(self) -> list[str]:
@@ -98,8 +104,10 @@ class Checks:
         """Let both sides come to now, before something is asked of the model first."""
         swept = self._swept()
         planned = {name: self._all_planned(name) for name in swept}
+        self._note_plans()
         self.engine.tick(self.now)
         self.model.advance(self.now)
+        self.model.tick(self.now)
         for queue in swept:
             if self.model.queues[queue].options.max_wait_ms:
                 self.model.sweep(queue, self.now, planned[queue])
@@ -107,6 +115,70 @@ class Checks:
             self._trim(queue)
         for queue in swept:
             self._check_swept(self.engine.queues[TENANT, queue], self.model.queues[queue])
+        self._fire()
+        self._follow()
+
+    def _fire(self) -> None:
+        """Crons come, each in a partition of its own."""
+        due = self.model.due(self.now)
+        for cron in sorted(due, key=lambda each: self._partition(each.queue, each.job.partition).key):
+            self.model.push_jobs(cron.queue, [cron.job], self.now, self._takes_over)
+
+    def _follow(self) -> None:
+        """The model sees to what follows from what ended; the core may do so a little at a time."""
+        ticks = 0
+        while self.engine.unfinished:
+            self.engine.tick(self.now)
+            self.model.tick(self.now)
+            ticks += 1
+            assert ticks < 1_000, "those who wait are told at last"
+        self.model.follow(self.now, self._takes_over)
+
+    # What the model takes over.
+
+    def _id_of(self, queue: str, partition: str, offset: int) -> int:
+        number, base = number_of(self._partition(queue, partition), offset)
+        return address(number, offset - base)
+
+    def _created_at(self, queue: str, partition: str, offset: int) -> int:
+        log = self._partition(queue, partition).log
+        segment = log.segments[logs.find(log, offset)]
+        return segment.run_at(offset - segment.base)[1]
+
+    def _is_open(self, message: m.Message, looked: bool) -> bool:
+        state = self._state(message, message.queue, *message.place, "default").state
+        seen = (
+            looked
+            or message.in_line
+            or message.place[1] < self._plans.get((message.queue, message.place[0]), NEVER)
+        )
+        if state == "evicted" and not seen:
+            return message.over_at > self.now
+        return state in OPEN
+
+    def _note_plans(self) -> None:
+        """Note up to where work queues have looked before something is done."""
+        self._plans = {
+            (queue.name, track.partition.name): track.planned
+            for queue in self.engine.queues.values()
+            if "default" in queue.groups
+            for track in queue.groups["default"].unplanned.values()
+        }
+
+    def _is_seen(self, message: m.Message, group: str) -> bool:
+        queue, (partition, offset) = self.engine.queues[TENANT, message.queue], message.place
+        return offset < queue.groups[group].tracks[queue.partitions[partition].key].planned
+
+    def _error_of(self, message: m.Message) -> str | None:
+        queue, (partition, offset) = self.engine.queues[TENANT, message.queue], message.place
+        track = queue.groups["default"].tracks[queue.partitions[partition].key]
+        return next((each.error for each in dead_over(track, offset, offset + 1)), None)
+
+    def _version_of(self, key: bytes) -> int:
+        return self.engine.values[TENANT].entries[key].version
+
+    def _partition(self, queue: str, partition: str) -> Partition:
+        return self.engine.queues[TENANT, queue].partitions[partition]
 
     def _check_swept(self, queue: Queue, known: m.Queue) -> None:
         """A sweep has left nothing behind that could have gone."""
@@ -149,12 +221,15 @@ class Checks:
                     assert runs_of(track.schedule) == list(track.schedule)
             self._check_messages(self.engine.queues[TENANT, queue], known)
             self._check_counts(self.engine.queues[TENANT, queue], known, None)
+        job_checks.check_waiting(self.engine, self.model)
+        job_checks.check_tenant(self.engine, self.model, self.now)
         assert {lease.name for shard in self.engine.shards for lease in shard.leases.values()} == {
             parse_lease(token)[1] for token in self.model.leases
         }
 
     def _check(self, name: str) -> None:
         self._trim(name)
+        self._follow()
         if self.steps % self.every == 0:
             self._check_queue(name)
 
@@ -170,11 +245,15 @@ class Checks:
         for partition in queue.partitions.values():
             assert partition.log.end == len(known.messages[partition.name])
             self._check_log(partition)
+            job_checks.check_partition(queue, partition, known)
             for group in queue.groups.values():
                 self._check_track(shard, known, group, partition)
         for reader in queue.groups.values():
             assert reader.active_at == known.groups[reader.name].active_at
             assert reader.turn == known.groups[reader.name].turn
+            job_checks.check_limits(reader, self.model, name)
+            self._check_starved(name, reader.name)
+        job_checks.check_queue(queue, known, self.now)
         if known.options.max_wait_ms:
             self._check_sweep(queue, known)
         self._hear()
@@ -204,6 +283,21 @@ class Checks:
                 for each in self._looked
                 if each[0] == queue.name and group in (None, each[1]) and partition in (None, each[2])
             }
+            for each in list(self._starved):
+                if each[0] == queue.name and group in (None, each[1]) and partition in (None, each[2]):
+                    del self._starved[each]
+
+    def _check_starved(self, queue: str, group: str) -> None:
+        """Whoever was held back by limits was told when they let go."""
+        self._hear()
+        reader = self.model.queues[queue].groups[group]
+        for (_, _, partition), count in [
+            each for each in self._starved.items() if each[0][:2] == (queue, group)
+        ]:
+            room = self.model.allowed(queue, reader, self.now)
+            if partition is not None:
+                room = self.model.partition_room(queue, reader, partition, self.now)
+            assert room < count, (queue, group, partition)
 
     def _check_log(self, partition: Partition) -> None:
         """Segments follow each other, none crosses a number, and what is settled is counted in whole ones."""
@@ -275,7 +369,7 @@ class Checks:
         assert (found.active, found.dead) == (kept.count(m.LEASED), kept.count(m.DEAD))
         assert (found.completed, found.cancelled) == (kept.count(m.DONE), kept.count(m.CANCELLED))
         assert (found.expired, found.discarded) == (kept.count(m.EXPIRED), kept.count(m.DISCARDED))
-        assert found.evicted == kept.count(m.EVICTED)
+        assert (found.evicted, found.parked) == (kept.count(m.EVICTED), kept.count(m.PARKED))
 
     def _check_woken(self, queue: Queue, group: str) -> None:
         """Whoever waits was told of everything that became deliverable.
@@ -298,11 +392,7 @@ class Checks:
     def _cells(self, known: m.Queue, group: str | None, partition: str) -> list[m.Cell]:
         if group is not None:
             return known.groups[group].cells[partition]
-        found = [m.begin(message) for message in known.messages[partition]]
-        for cell, message in zip(found, known.messages[partition], strict=True):
-            if message.withdrawn_at:
-                cell.kind = m.CANCELLED
-        return found
+        return [m.begin_now(message) for message in known.messages[partition]]
 
     def _trim(self, name: str) -> None:
         """The model learns what was swept, and objects if it should not have been."""
@@ -344,6 +434,8 @@ class Checks:
             kinds[first : first + count] = [m.DONE] * count
             fresh -= count
         assert fresh_count(track) == fresh
+        for first, count, _ in partition.parked:
+            _put(kinds, m.PARKED, first, count)
         for run in runs_of(track.schedule):
             _put(kinds, m.SCHEDULED, run.first, run.count)
             past = (run.level, run.due_at, run.deliveries, run.failures, run.error)
@@ -371,6 +463,7 @@ class Checks:
                     kinds[offset] = m.SCHEDULED
                     unplanned += 1
         assert track.unplanned == unplanned
+        assert track.planned == NEVER or track.unplanned == count_unplanned(track)
         assert (track.planned != NEVER) == (partition.key in group.unplanned)
         assert kinds == [cell.kind for cell in cells], (group.name, partition.name)
         assert track.leased == kinds.count(m.LEASED)
@@ -396,8 +489,14 @@ class Checks:
     def _state(self, message: m.Message, queue: str, partition: str, offset: int, group: str) -> c.StateFound:
         """Where a message stands, as the model sees it."""
         found = c.StateFound(*message.shown, "waiting", priority=message.attributes.priority)
+        job_checks.show(found, self.model.queues[queue], message)
         reader = self.model.queues[queue].groups.get(group)
         cell = reader.cells[partition][offset] if reader else m.begin(message)
+        if message.parked:
+            found.state = "parked"
+            if message.over_at <= self.now:
+                found.state, found.ended_at = "expired", message.over_at
+            return found
         if reader is None and message.withdrawn_at:
             found.state, found.ended_at = "cancelled", message.withdrawn_at
             return found
@@ -441,16 +540,6 @@ class Checks:
             found.state, found.due_at = "delayed", opens_at
 
 
-def runs_of(schedule: Schedule) -> list[Scheduled]:
-    """``list(schedule)``, in a tenth of the time: this is asked at every step."""
-    found = [
-        Scheduled(due_at, first, count, level, *schedule._past.get(first, NO_PAST))
-        for level, line in schedule._lines.items()
-        for due_at, first, count in line
-    ]
-    return sorted(found, key=attrgetter("first"))
-
-
 def _put(kinds: list[str], kind: str, first: int, count: int) -> None:
     """Say what became of messages that nothing else was said of."""
     assert kinds[first : first + count] == [m.DONE] * count, (kind, first, count)
@@ -461,71 +550,3 @@ def _compare(past: tuple[int, int, int, int, str], cells: list[m.Cell]) -> None:
     for cell in cells:
         told = (cell.level, cell.due_at, cell.deliveries, cell.failures, cell.error)
         assert told == past, (told, past)
-
-
-def snapshot(engine: Engine, renumbered: Container[int] = ()) -> object:
-    """Everything of an engine that is stored, in a form that can be compared.
-
-    But for the last number of partitions that were ``renumbered``.
-    """
-    return {
-        name: (
-            queue.prefix,
-            queue.shard,
-            queue.options,
-            queue.groups_made,
-            queue.paused_until,
-            [_partition(partition, renumbered) for partition in queue.partitions.values()],
-            [_group(group) for group in queue.groups.values()],
-            {kind: _notes(notes) for kind, notes in queue.notes.items() if notes.about},
-            sorted(
-                (
-                    (lease.name, lease.group.name, lease.due_at, lease.cancelled),
-                    sorted(map(_lease_run, lease.runs.values())),
-                )
-                for lease in engine.shards[queue.shard].leases.values()
-                if lease.queue is queue
-            ),
-        )
-        for name, queue in sorted(engine.queues.items())
-    }
-
-
-def _partition(partition: Partition, renumbered: Container[int]) -> object:
-    log = partition.log
-    segments = [
-        (
-            (each.base, each.count, each.size, each.created_at, each.body_name),
-            (each.spread, each.sets, each.which, each.aside),
-        )
-        for each in log.segments
-    ]
-    numbers = partition.numbers[:-1] if partition.key in renumbered else partition.numbers
-    kept = (list(partition.marks), list(partition.withdrawn), log.first, log.end, log.mixed)
-    islands = (log.islands, log.strays, log.size)
-    beside = (partition.progress, list(partition.successors), partition.retention, partition.emptied_at)
-    return (partition.key, partition.name, list(numbers), kept, islands, beside, segments)
-
-
-def _notes(notes: Notes) -> object:
-    log = notes.log
-    segments = [(each.base, each.count, each.size, each.created_at, each.body_name) for each in log.segments]
-    return (list(notes.about), log.first, log.end, segments)
-
-
-def _group(group: Group) -> object:
-    tracks = {
-        key: (
-            (track.cursor, track.turn, track.planned),
-            (list(track.skips), runs_of(track.schedule), list(track.outcomes)),
-            (list(track.dead), sorted(track.letters.items())),
-            (track.leased, track.aside, track.unplanned, track.dead_messages, track.schedule.messages),
-            list(track.ended),
-        )
-        for key, track in group.tracks.items()
-    }
-    return (group.number, group.name, group.active_at, tracks, sorted(group.unplanned))
-
-
-def _lease_run(run: object) -> tuple[object, ...]:
-    return tuple(getattr(run, name) for name in run.__struct_fields__)  # type: ignore[attr-defined]

@@ -220,7 +220,7 @@ class Driver:
             queue,
             group,
             count,
-            pick.choice([1, 1, 1, count]),
+            self.min_count(queue, count),
             pick.choice([None, None, None, *PARTITIONS]),
             pick.choice([None, None, 1, 5, 50, 1_000, 20_000]),
             self.start(),
@@ -230,6 +230,9 @@ class Driver:
         )
         if pick.random() < 0.5:
             self.world.put_off()
+
+    def min_count(self, queue: str, count: int) -> int:
+        return self.random.choice([1, 1, 1, count])
 
     def nearly_all(self, queue: str, group: str) -> int:
         """One less than what waits, if that is anything: a pop that ends in the middle of a partition."""
@@ -536,16 +539,21 @@ class Driver:
         self.world.wait(self.random.choice([0, 1, 1, 2, 5, 7, 30, 40, 999, long]))
 
 
-def main() -> None:
+def main(kind: "Callable[[int], Driver]" = Driver) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
-    driver, began, part = Driver(given.seed), time.perf_counter(), max(given.steps // 10, 1)
-    for done in range(part, given.steps + 1, part):
-        driver.run(part)
-        print(f"{done:,} steps of seed {given.seed} in {time.perf_counter() - began:.0f} s", flush=True)
+    live(kind(given.seed), given.seed, given.steps)
     print("core and model agreed at every step")
+
+
+def live(driver: Driver, seed: int, steps: int) -> None:
+    """Run a life in ten parts, and say how it goes."""
+    began, part = time.perf_counter(), max(steps // 10, 1)
+    for done in range(part, steps + 1, part):
+        driver.run(part)
+        print(f"{done:,} steps of seed {seed} in {time.perf_counter() - began:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

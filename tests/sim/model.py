@@ -9,205 +9,39 @@ messages that are not in line sees them little by little (``planned`` in ``pop``
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import takewhile
 
 from penstock.core.model import Attributes, Backoff, QueueOptions
-
-FRESH, LEASED, SCHEDULED, DEAD = "fresh", "leased", "scheduled", "dead"
-DONE, EXPIRED, CANCELLED, DISCARDED, EVICTED = "done", "expired", "cancelled", "discarded", "evicted"
-ENDED = (DONE, EXPIRED, CANCELLED, DISCARDED, EVICTED)
-WAITING = (FRESH, SCHEDULED)
-DUE = "due"
-"""What a scheduled message is called that may be delivered."""
-FOREVER = 1 << 62
-DAMAGED = "the message is damaged"
-ACTIVE_MS = 60_000
-"""How exactly it is known when a group last popped."""
-
-Place = tuple[str, int]
-"""Partition and offset."""
-
-
-@dataclass
-class Message:
-    payload: bytes
-    created_at: int
-    id: int
-    pushed_at: int
-    """A little after its time, which is that of the messages it is kept with; delays count from here."""
-    attributes: Attributes
-    withdrawn_at: int = 0
-    """When it was cancelled for groups that do not exist yet; 0 if it was not."""
-
-    @property
-    def shown(self) -> tuple[int, int]:
-        """Id and time as which it is shown: those of the first, if it took the place of another."""
-        return self.attributes.origin or (self.id, self.created_at)
-
-    @cached_property
-    def in_line(self) -> bool:
-        own = self.attributes
-        return own.priority == 0 and own.delay_ms == 0 and not own.lifo
-
-    @property
-    def level(self) -> int:
-        return -2 * self.attributes.priority + (0 if self.attributes.lifo else 1)
-
-    @property
-    def due_at(self) -> int:
-        delay_ms = self.attributes.delay_ms
-        return self.pushed_at + delay_ms if delay_ms else self.created_at
-
-    @property
-    def over_at(self) -> int:
-        """When its time to live ends."""
-        return self.pushed_at + self.attributes.ttl_ms if self.attributes.ttl_ms else FOREVER
-
-
-@dataclass
-class Cell:
-    """What became of one message in one group."""
-
-    kind: str
-    level: int = 1
-    due_at: int = 0
-    """When a scheduled message may be delivered, a leased one comes back, or an ended one ended."""
-    deliveries: int = 0
-    failures: int = 0
-    error: str = ""
-    lease: str = ""
-
-    def end(self, kind: str, now: int) -> None:
-        self.kind, self.due_at = kind, now
-
-    def schedule(self, due_at: int) -> None:
-        self.kind, self.due_at = SCHEDULED, due_at
-
-
-@dataclass
-class Lease:
-    queue: str
-    group: str
-    owner: int
-    cells: set[Place]
-    """What is still in it."""
-    cancelled: bool = False
-    """Whether something in it was."""
-
-
-@dataclass
-class Group:
-    name: str
-    cells: dict[str, list[Cell]] = field(default_factory=dict)
-    """By partition; the i-th cell is that of offset i."""
-    turns: dict[str, int] = field(default_factory=dict)
-    turn: int = 0
-    active_at: int = 0
-    """When it last popped, to a minute."""
-
-
-@dataclass
-class Noted:
-    """What is kept beside a message."""
-
-    notes: dict[int, list[bytes]] = field(default_factory=dict)
-    """By kind, oldest first."""
-    progress: tuple[int, str, int] | None = None
-
-
-@dataclass
-class Queue:
-    options: QueueOptions = field(default_factory=QueueOptions)
-    messages: dict[str, list[Message]] = field(default_factory=dict)
-    """By partition, in order of creation."""
-    first: dict[str, int] = field(default_factory=dict)
-    """By partition, where the log begins: reads, and groups that are made."""
-    islands: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
-    """Offsets [low, high) below that, which are kept for the sake of what is scheduled or dead there."""
-    groups: dict[str, Group] = field(default_factory=dict)
-    paused_until: int = 0
-    successors: dict[Place, int] = field(default_factory=dict)
-    """Offset of what took the place of a message, by the first's."""
-    noted: dict[Place, Noted] = field(default_factory=dict)
-    """By the first's place."""
-    emptied: dict[str, int] = field(default_factory=dict)
-    """Since when a partition has had nothing, at least."""
-
-    def current(self, place: Place) -> Place:
-        """What has taken the place of a message; itself if nothing has."""
-        return place[0], self.successors.get(place, place[1])
-
-    def firsts(self, place: Place) -> Place:
-        """The first of what a message took the place of; itself if it did not."""
-        messages = self.messages[place[0]]
-        first, _ = messages[place[1]].shown
-        return place[0], next(at for at, message in enumerate(messages) if message.id == first)
-
-    def size(self) -> int:
-        """Messages that wait, are delayed or active, in the group that has most of them."""
-        if not self.groups:
-            kept = ((name, each[self.first[name] :]) for name, each in self.messages.items())
-            return sum(not message.withdrawn_at for _, each in kept for message in each)
-        return max(
-            sum(cell.kind in (*WAITING, LEASED) for cells in group.cells.values() for cell in cells)
-            for group in self.groups.values()
-        )
-
-    def holding(self, now: int) -> list[Group]:
-        """The groups that keep messages from going: all that popped not long ago, all if none did."""
-        idle_ms = self.options.group_idle_ms
-        groups = list(self.groups.values())
-        found = [
-            each
-            for each in groups
-            if not idle_ms or each.name == "default" or now - each.active_at < idle_ms + ACTIVE_MS
-        ]
-        return found or groups
-
-    def has(self, place: Place) -> bool:
-        """Whether a message is still kept."""
-        partition, offset = place
-        islands = self.islands.get(partition, ())
-        return offset >= self.first[partition] or any(low <= offset < high for low, high in islands)
-
-    @property
-    def ordered(self) -> bool:
-        return self.options.ordering == "partition"
-
-    @property
-    def gated(self) -> bool:
-        """Whether it holds messages back."""
-        return self.options.delayed_processing_ms > 0 or self.options.window_buffer_ms > 0
-
-    def retention_ms(self, partition: str) -> int:
-        """How long messages of a partition are kept at most; 0 is for ever."""
-        return self.options.retention_ms
-
-    def opens_at(self, partition: str, at: int, cell: Cell) -> int:
-        """From when on a message that waits may be delivered, as far as it goes by itself."""
-        if cell.kind == SCHEDULED:
-            return cell.due_at
-        return self.messages[partition][at].created_at + self.options.delayed_processing_ms
-
-    def evicts_at(self, partition: str, at: int, cell: Cell) -> int:
-        """From when on a message that waits has waited too long."""
-        most = self.options.max_wait_ms
-        return self.opens_at(partition, at, cell) + most + 1 if most else FOREVER
-
-
-@dataclass
-class Taken:
-    partition: str
-    offset: int
-    payload: bytes
-    id: int
-    created_at: int
-    deliveries: int
-    failures: int
-    expires_at: int
-    priority: int
+from tests.sim.state import (
+    ACTIVE_MS as ACTIVE_MS,
+    CANCELLED as CANCELLED,
+    DAMAGED as DAMAGED,
+    DEAD as DEAD,
+    DISCARDED as DISCARDED,
+    DONE as DONE,
+    DUE as DUE,
+    ENDED as ENDED,
+    EVICTED as EVICTED,
+    EXPIRED as EXPIRED,
+    FOREVER as FOREVER,
+    FRESH as FRESH,
+    LEASED as LEASED,
+    OPEN as OPEN,
+    PARKED as PARKED,
+    SCHEDULED as SCHEDULED,
+    WAITING as WAITING,
+    Cell as Cell,
+    Group as Group,
+    Lease as Lease,
+    Message as Message,
+    Noted as Noted,
+    Place as Place,
+    Queue as Queue,
+    Taken as Taken,
+    Tied as Tied,
+    begin as begin,
+    begin_now as begin_now,
+)
 
 
 class Basics:
@@ -221,7 +55,7 @@ class Basics:
         self.emptied: set[str] = set()
         """Those of them whose last message was cancelled, as long as the process lives."""
         self.now = 0
-        self.ids: set[int] = set()
+        self.ids: dict[int, Message] = {}
         """Every id that was ever given out."""
 
     def queue(self, name: str) -> Queue:
@@ -253,20 +87,26 @@ class Basics:
         created_at: int,
         attributes: Attributes,
         now: int,
-    ) -> None:
+        *,
+        parked: bool = False,
+    ) -> list[Message]:
+        """What was pushed; if it is ``parked``, it waits for others."""
         known = self.queue(queue)
         messages = known.messages.setdefault(partition, [])
         known.first.setdefault(partition, 0)
         known.emptied.pop(partition, None)
         assert (messages[-1].created_at if messages else 0) <= created_at <= now
         ids = range(first_id, first_id + len(payloads))
-        assert self.ids.isdisjoint(ids), "an id was given out twice"
-        self.ids.update(ids)
+        assert self.ids.keys().isdisjoint(ids), "an id was given out twice"
         new = [Message(each, created_at, first_id + at, now, attributes) for at, each in enumerate(payloads)]
+        for at, message in enumerate(new, len(messages)):
+            message.queue, message.place, message.parked = queue, (partition, at), parked
+            self.ids[message.id] = message
         messages += new
         for group in known.groups.values():
             group.turns.setdefault(partition, 0)
             group.cells.setdefault(partition, []).extend(map(begin, new))
+        return new
 
     def group(self, queue: str, name: str, start: int | str) -> Group:
         """The group; a new one begins where ``start`` says."""
@@ -277,7 +117,7 @@ class Basics:
                 group.turns[partition] = 0
                 group.cells[partition] = [Cell(DONE) for _ in messages]
                 for at, message in enumerate(messages):
-                    if self._begins(known, partition, at, start):
+                    if message.parked or self._begins(known, partition, at, start):
                         group.cells[partition][at] = begin_now(message)
         return known.groups[name]
 
@@ -349,7 +189,11 @@ class Basics:
         if min_count > 1 and self.counted(queue, group, partition, now, planned) < min_count:
             return taken
         order = list(known.messages)
-        while len(taken) < count and any(left.values()):
+        count = min(count, self.allowed(queue, reader, now))
+        if count < min_count:
+            return taken
+        room = {name: self.partition_room(queue, reader, name, now) for name in left}
+        while len(taken) < count and any(found and room[name] for name, found in left.items()):
             level, _, _, name = min(
                 (
                     min(reader.cells[name][at].level for at in found),
@@ -358,12 +202,12 @@ class Basics:
                     name,
                 )
                 for name, found in left.items()
-                if found
+                if found and room[name]
             )
             before = len(taken)
             ordered = known.ordered
             for at in list(left[name]) if ordered else _line(reader.cells[name], level, left[name]):
-                if len(taken) == count:
+                if len(taken) == count or not room[name]:
                     break
                 left[name].remove(at)
                 message, cell = known.messages[name][at], reader.cells[name][at]
@@ -371,6 +215,7 @@ class Basics:
                 if ended is not None:
                     cell.end(ended, now)
                     continue
+                room[name] -= 1
                 lasts = lease_ms or message.attributes.timeout_ms or known.options.lease_ms
                 taken.append(
                     Taken(
@@ -388,6 +233,17 @@ class Basics:
                 reader.turn += 1
                 reader.turns[name] = reader.turn
         return taken
+
+    def allowed(self, queue: str, group: Group, now: int) -> int:
+        """How many messages limits let a group have now."""
+        return FOREVER
+
+    def partition_room(self, queue: str, group: Group, partition: str, now: int) -> int:
+        """How many of them from one partition."""
+        return FOREVER
+
+    def came_back(self, message: Message, now: int) -> None:
+        """A delivery of a message ended, and it waits again."""
 
     def _ended(self, queue: Queue, partition: str, at: int, cell: Cell, now: int) -> str | None:
         """What a pop finds to be over; who has waited too long is evicted, expired or not."""
@@ -504,6 +360,7 @@ class Basics:
             cell = self.cell(self.leases[token], place)
             cell.schedule(now)
             cell.deliveries -= 1
+            self.came_back(self._message(self.leases[token], place), now)
         self._leave(token, places)
 
     def extend(self, token: str, lease_ms: int | None, now: int) -> int:
@@ -537,6 +394,10 @@ class Basics:
             self._die(cell, options, now, why or cell.error or "delivered too often")
         else:
             cell.schedule(now + wait)
+            self.came_back(self._message(lease, place), now)
+
+    def _message(self, lease: Lease, place: Place) -> Message:
+        return self.queues[lease.queue].messages[place[0]][place[1]]
 
     def _die(self, cell: Cell, options: QueueOptions, now: int, why: str) -> None:
         cell.error = why
@@ -556,18 +417,6 @@ class Basics:
         for queue in self.queues.values():
             for group in queue.groups.values():
                 group.turn = max(group.turns.values(), default=0)
-
-
-def begin(message: Message) -> Cell:
-    """The cell of a message that nothing has happened to."""
-    if message.in_line:
-        return Cell(FRESH)
-    return Cell(SCHEDULED, message.level, message.due_at)
-
-
-def begin_now(message: Message) -> Cell:
-    """The same in a group that begins now."""
-    return Cell(CANCELLED, due_at=message.withdrawn_at) if message.withdrawn_at else begin(message)
 
 
 def _line(cells: list[Cell], level: int, found: list[int]) -> list[int]:

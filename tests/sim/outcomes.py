@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection
 
 from msgspec.structs import replace
 
+from penstock.core.model import Attributes
 from tests.sim.model import (
     CANCELLED,
     DEAD,
@@ -12,11 +13,13 @@ from tests.sim.model import (
     ENDED,
     FRESH,
     LEASED,
+    OPEN,
     SCHEDULED,
     WAITING,
     Basics,
     Cell,
     Group,
+    Message,
     Noted,
     Place,
     Queue,
@@ -40,15 +43,19 @@ class Model(Basics):
         message = known.messages[partition][offset]
         if group is not None:
             return group in known.groups and self._cancel(known.groups[group], place, now)
-        changed = [self._cancel(each, place, now) for each in known.groups.values()]
+        changed = [self._cancel(each, place, now, OPEN) for each in known.groups.values()]
         done = any(changed) if changed else not message.withdrawn_at
+        message.parked = False
+        message.unmet.clear()
         if done and not message.withdrawn_at and offset >= known.first[partition]:
             message.withdrawn_at = now
         return done
 
-    def _cancel(self, group: Group, place: Place, now: int) -> bool:
+    def _cancel(
+        self, group: Group, place: Place, now: int, kinds: Collection[str] = (FRESH, SCHEDULED, LEASED)
+    ) -> bool:
         cell = group.cells[place[0]][place[1]]
-        if cell.kind not in (FRESH, SCHEDULED, LEASED):
+        if cell.kind not in kinds:
             return False
         if cell.kind == LEASED:
             self._take_away(cell, place)
@@ -102,10 +109,14 @@ class Model(Basics):
             if cell.kind == DEAD
         ]
 
-    def requeue(self, queue: str, place: Place, group: str, now: int) -> None:
-        """A dead letter is delivered again as if for the first time."""
-        cell = self.queues[queue].groups[group].cells[place[0]][place[1]]
-        cell.schedule(now)
+    def requeue(self, queue: str, place: Place, group: str, now: int, *, seen: bool) -> None:
+        """A dead letter is delivered again as if for the first time.
+
+        A group that has not ``seen`` it yet finds it where it was pushed.
+        """
+        known = self.queues[queue]
+        cell = known.groups[group].cells[place[0]][place[1]]
+        cell.schedule(now if seen else known.messages[place[0]][place[1]].due_at)
         cell.deliveries, cell.failures, cell.error = 0, 0, ""
 
     def purge(self, queue: str, place: Place, group: str, now: int) -> None:
@@ -129,7 +140,7 @@ class Model(Basics):
         known = self.queues[queue]
         message = known.messages[place[0]][place[1]]
         kinds = {group.cells[place[0]][place[1]].kind for group in known.groups.values()}
-        waits = kinds <= set(WAITING) and (known.groups or not message.withdrawn_at)
+        waits = kinds <= set(WAITING) and (known.groups or not (message.withdrawn_at or message.parked))
         return bool(waits) and message.over_at > now
 
     def update(
@@ -139,7 +150,7 @@ class Model(Basics):
         known = self.queues[queue]
         partition, offset = place
         message = known.messages[partition][offset]
-        own, first = message.attributes, known.firsts(place)
+        own = message.attributes
         before = [(group, replace_cell(group.cells[partition][offset])) for group in known.groups.values()]
         remains = replace(
             own,
@@ -147,12 +158,26 @@ class Model(Basics):
             ttl_ms=message.over_at - now if own.ttl_ms else 0,
             origin=message.shown,
         )
-        assert self.cancel(queue, place, None, now)
-        self.push(queue, partition, [payload], new_id, created_at, remains, now)
+        self.take_place(message, payload, new_id, created_at, remains, now)
         for group, cell in before:
             if cell.kind == SCHEDULED:
                 group.cells[partition][-1] = cell
-        known.successors[first] = len(known.messages[partition]) - 1
+
+    def take_place(
+        self, message: Message, payload: bytes, new_id: int, created_at: int, attributes: Attributes, now: int
+    ) -> Message:
+        """Put another message in the place of one; what is tied to that goes along."""
+        known = self.queues[message.queue]
+        partition, first = message.place[0], known.firsts(message.place)
+        assert self.cancel(message.queue, message.place, None, now)
+        pushed = (message.queue, partition, [payload], new_id, created_at, attributes, now)
+        (successor,) = self.push(*pushed)
+        known.successors[first] = successor.place[1]
+        self.tie_to(message, successor)
+        return successor
+
+    def tie_to(self, message: Message, successor: Message) -> None:
+        """What has to be done when a message ends is done when its successor does."""
 
     # Seek.
 
@@ -255,6 +280,9 @@ class Model(Basics):
             old = 0 < known.retention_ms(partition) < self.now - message.created_at
             assert known.groups or old, "nobody has read the queue, so nothing may go"
             message.withdrawn_at = 0
+            if offset not in kept:
+                assert old or not message.parked, (queue, partition, offset)
+                self._go(message)
             for group in known.groups.values():
                 cell = group.cells[partition][offset]
                 told = (queue, partition, offset, group.name, cell.kind)
@@ -268,6 +296,7 @@ class Model(Basics):
                     cell.kind = DONE
         known.first[partition], known.islands[partition] = first, islands
         self._forget(known, partition)
+        self.forget_names(known)
         if first == len(known.messages[partition]) and not islands:
             known.emptied[partition] = self.now
 
@@ -284,12 +313,24 @@ class Model(Basics):
             if place in known.successors or known.has(place)
         }
 
+    def _go(self, message: Message) -> None:
+        """A message is no longer kept."""
+        message.gone, message.parked = True, False
+        message.unmet.clear()
+
+    def forget_names(self, known: Queue) -> None:
+        """Forget ids of messages that are no longer kept."""
+
     def removed(self, queue: str, partition: str) -> None:
         """A partition is gone: it was empty for long enough."""
         known = self.queues[queue]
         empty_ms = known.options.partition_retention_ms
         assert partition != "default"
         assert 0 < empty_ms <= self.now - known.emptied.pop(partition)
+        for message in known.messages[partition]:
+            message.lost = True
+        known.taken.pop(partition, None)
+        known.lanes.discard(partition)
         del known.messages[partition], known.first[partition], known.islands[partition]
         for group in known.groups.values():
             del group.cells[partition], group.turns[partition]
@@ -300,7 +341,11 @@ class Model(Basics):
         for token in [token for token, lease in self.leases.items() if lease.queue == queue]:
             del self.leases[token]
             self.ended.append(token)
-        return sum(known.has((name, at)) for name, each in known.messages.items() for at in range(len(each)))
+        kept = sum(known.has((name, at)) for name, each in known.messages.items() for at in range(len(each)))
+        for message in (message for each in known.messages.values() for message in each):
+            self._go(message)
+            message.lost = True
+        return kept
 
 
 def replace_cell(cell: Cell) -> Cell:

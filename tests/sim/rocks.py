@@ -4,6 +4,7 @@ from pathlib import Path
 
 from penstock.store.base import Store
 from penstock.store.rocks import RocksStore
+from tests.sim.job_steps import JobWorld
 from tests.sim.world import SHARDS, World
 
 
@@ -17,11 +18,18 @@ class RocksWorlds:
 
     def begin(self) -> World:
         """A world in which nothing has happened; the one before it is over."""
+        return World(self._make(), self._reopen)
+
+    def begin_jobs(self) -> JobWorld:
+        """The same with jobs."""
+        return JobWorld(self._make(), self._reopen)
+
+    def _make(self) -> Store:
         self.close()
         self._made += 1
         self._store = RocksStore(self._directory)
         self._store.shards(SHARDS)
-        return World(self._store, self._reopen)
+        return self._store
 
     def close(self) -> None:
         if self._store is not None:

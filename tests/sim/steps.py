@@ -17,16 +17,16 @@ from penstock.core.model import (
     RESULT,
     Attributes,
     Log,
-    Partition,
     Queue,
     Segment,
 )
 from penstock.store.base import Store
 from tests.sim import model as m
-from tests.sim.checks import TENANT, Checks, runs_of
+from tests.sim.checks import TENANT, runs_of
+from tests.sim.telling import Telling
 
 
-class Steps(Checks):
+class Steps(Telling):
     """One life of a few queues."""
 
     def __init__(
@@ -143,6 +143,7 @@ class Steps(Checks):
         self._trim(queue)
         self.model.group(queue, group, start)
         planned = self._planned(reply.queue, group)
+        allowed = self.model.allowed(queue, self.model.queues[queue].groups[group], self.now)
         wanted = self.model.pop(queue, group, count, min_count, partition, lease_ms, self.now, planned)
         lacking = self._damaged(reply) if damaged else None
         got = list(self._taken(reply, lacking))
@@ -150,11 +151,13 @@ class Steps(Checks):
         assert reply.lease is not None or not got
         if reply.lease is not None:
             self.model.lease(reply.lease, queue, group, owner, wanted)
-        most = c.Pop(TENANT, queue, group, 1_000, 1_000, partition)
-        counted = self.model.counted(queue, group, partition, self.now, planned)
-        assert self.engine.deliverable(most) == counted
-        if len(got) < count:
+            self.model.spend(queue, group, wanted, self.now)
+        self._follow()
+        limited = self.model.limits_partitions(queue)
+        self._compare_deliverable(queue, group, partition, planned)
+        if len(got) < min(count, allowed) and not limited:
             self._note_look(queue, group, partition)
+        self._note_starved(queue, group, partition, min_count, len(got), count, allowed)
         self._check(queue)
         if lacking is not None and not unheard:
             self.unread.append(reply)
@@ -176,24 +179,6 @@ class Steps(Checks):
     def _damaged(self, reply: c.Popped) -> Segment | None:
         """A segment whose body the core has not at hand; as if it could not be read."""
         return next((each.segment for each in reply.deliveries if not each.segment.present), None)
-
-    def _before_pop(self, queue: str, group: str) -> None:
-        """What was told before a pop looks is told for it."""
-        known, found = self.model.queues.get(queue), self.engine.queues.get((TENANT, queue))
-        if known is None or found is None or not (known.gated or known.ordered):
-            return
-        self._tick(queue)
-        self._hear()
-
-    def _note_look(self, queue: str, group: str, partition: str | None) -> None:
-        """A pop got all there was, or too little."""
-        known = self.model.queues[queue]
-        if known.paused_until <= self.now and not self.engine.queues[TENANT, queue].groups[group].unplanned:
-            names = [partition] if partition is not None else list(known.messages)
-            self._looked.update((queue, group, name) for name in names)
-            if (queue, group) in self._open and (known.gated or known.ordered):
-                left = self.model.deliverable(queue, group, partition, self.now, {})
-                self._open[queue, group].update(left)
 
     def put_off(self) -> None:
         """The core hears what of a pop could not be read, however late."""
@@ -275,9 +260,6 @@ class Steps(Checks):
         assert isinstance(body, bytes), body
         assert is_whole(body, segment.count, segment.size)
         return body
-
-    def _partition(self, queue: str, partition: str) -> Partition:
-        return self.engine.queues[TENANT, queue].partitions[partition]
 
     def _is_marked(self, queue: str, partition: str) -> bool:
         known = self.engine.queues.get((TENANT, queue))
@@ -465,7 +447,8 @@ class Steps(Checks):
             current = [known.current(place) for place in places]
             if group not in known.groups:
                 kept = [known.messages[name][at] for name, at in current if at >= known.first[name]]
-                if all(each.withdrawn_at or (only_delayed and each.due_at <= self.now) for each in kept):
+                there = [each for each in kept if not each.withdrawn_at and not each.parked]
+                if all(only_delayed and each.due_at <= self.now for each in there):
                     refused += self._ids(queue, places)
                     continue
                 self.model.group(queue, group, "all")
@@ -523,7 +506,9 @@ class Steps(Checks):
         assert sorted(reply.refused) == sorted(self._ids(queue, refused))
         for place in meant:
             if verb == "requeue":
-                self.model.requeue(queue, place, group, self.now)
+                message = self.model.queues[queue].messages[place[0]][place[1]]
+                seen = message.in_line or self._is_seen(message, group)
+                self.model.requeue(queue, place, group, self.now, seen=seen)
             elif verb == "purge":
                 self.model.purge(queue, place, group, self.now)
         assert (reply.count, reply.left) == (len(meant), len(self.model.dead(queue, group)))
@@ -573,5 +558,6 @@ class Steps(Checks):
             return
         self._apply(command)
         known.options = replace(before, **options)
+        self.model.forget_tokens()
         self._must_sync = True
         self._check(queue)

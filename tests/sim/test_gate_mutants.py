@@ -137,8 +137,8 @@ MUTANTS: dict[str, Planted] = {
     ),
     "lifo is taken in strict order": (
         order.check_ordered,
-        "(attributes.priority or attributes.lifo)",
-        "attributes.priority",
+        '("priority", "lifo", "depends_on")',
+        '("priority", "depends_on")',
     ),
     "an ordering changes under messages": (order.check_change, "if any(", "if False and any("),
     "a nack leaves those behind it in the lease": (

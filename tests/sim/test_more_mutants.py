@@ -182,7 +182,7 @@ MUTANTS: dict[str, Planted] = {
     ),
     "what became of carved messages is not forgotten": (
         carve.apply,
-        "forget(shard, group.tracks[partition.key], _between(island, carving.spans), now)",
+        "forget(shard, group.tracks[partition.key], gone, now)",
         "pass",
     ),
     "parts of an island have the attributes of its beginning": (

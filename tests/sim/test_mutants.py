@@ -1,11 +1,5 @@
 """Would the model notice? Bugs are planted in the core one at a time, and each must be caught."""
 
-import inspect
-import textwrap
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
-
 import pytest
 
 from penstock.core import (
@@ -34,14 +28,13 @@ from penstock.core.runs import pack_runs
 from penstock.core.schedule import Schedule
 from tests.sim import test_schedule
 from tests.sim.drive import Driver
+from tests.sim.plant import Planted as Planted, planted as planted
 
 SEEDS, STEPS = 12, 5_000
 """Far more than any of them needs."""
 
 CAUGHT = (AssertionError, KeyError, IndexError, ValueError, PenstockError)
 """The core and the model disagree, the core itself notices, or it refuses what it should not."""
-
-Planted = tuple[Callable[..., Any], str, str]
 
 MUTANTS: dict[str, Planted] = {
     "a lease lasts one millisecond too long": (Agenda.first_due, "at <= now", "at < now"),
@@ -63,14 +56,14 @@ MUTANTS: dict[str, Planted] = {
         "return log.end",
         "return log.first",
     ),
-    "a cursor is not stored": (taking.Taking._take_level, "self.shard.touch_track(track)", "pass"),
+    "a cursor is not stored": (taking.Taking._take, "self.shard.touch_track(track)", "pass"),
     "leased messages are swept away": (
         sweep._lowest_leased,
         "lowest = min(lowest, track.spans[at][0])",
         "pass",
     ),
     "the busiest partition is always served first": (
-        taking.Taking._take_level,
+        taking.Taking._take,
         "track.turn = group.turn",
         "track.turn = -group.turn",
     ),
@@ -287,7 +280,7 @@ MUTANTS: dict[str, Planted] = {
     ),
     "a cancelled message is cancelled for nobody to come": (
         cancel.cancel_everywhere,
-        "_withdraw(shard, place, *part, now)",
+        "withdraw(shard, place, *part, now)",
         "pass",
     ),
     "a new group gets what was cancelled": (
@@ -296,7 +289,7 @@ MUTANTS: dict[str, Planted] = {
         "pass",
     ),
     "a new group is planned what was cancelled": (
-        endings.plan,
+        endings._to_plan,
         "outside(track.outcomes, first, end)",
         "[(first, end)]",
     ),
@@ -380,21 +373,6 @@ MUTANTS: dict[str, Planted] = {
         "if True else run",
     ),
 }
-
-
-@contextmanager
-def planted(function: Callable[..., Any], old: str, new: str) -> Iterator[None]:
-    """Change a function's text while the block runs, for everyone who already imported it."""
-    source = textwrap.dedent(inspect.getsource(function))
-    assert source.count(old) == 1, f"{old!r} is not there exactly once"
-    space: dict[str, Any] = {}
-    exec(compile(source.replace(old, new), "<mutant>", "exec"), function.__globals__, space)
-    original = function.__code__
-    function.__code__ = space[function.__name__].__code__
-    try:
-        yield
-    finally:
-        function.__code__ = original
 
 
 def live() -> None:

@@ -11,6 +11,7 @@ from penstock.store.memory import MemoryStore
 from penstock.store.rocks import RocksStore
 from tests.sim import model as m
 from tests.sim.checks import SHARDS, TENANT, load, snapshot
+from tests.sim.snapshot import differences
 from tests.sim.steps import Steps
 
 __all__ = ["SHARDS", "STATES", "World", "load", "snapshot"]
@@ -110,6 +111,7 @@ class World(Steps):
         self.unread = [each for each in self.unread if each.queue is not found]
         self._woken = {wake for wake in self._woken if wake[0] is not found}
         self._looked = {each for each in self._looked if each[0] != queue}
+        self._starved = {key: each for key, each in self._starved.items() if key[0] != queue}
         self._open = {key: each for key, each in self._open.items() if key[0] != queue}
         self.check_all()
 
@@ -252,7 +254,7 @@ class World(Steps):
         assert (told and (told.percent, told.message, told.at)) == noted.progress
         about = known.messages[meant[0]][meant[1]]
         assert reply.state == self._state(about, queue, *meant, "default")
-        waits = reply.state.state in ("waiting", "delayed")
+        waits = reply.state.state in ("waiting", "delayed", "parked")
         assert reply.over_at == (about.over_at if waits and about.attributes.ttl_ms else NEVER)
 
     # What time brings, and what nobody outside should notice.
@@ -322,12 +324,18 @@ class World(Steps):
         self.engine = load(self.store, self.limits, self.now)
         assert not self.engine.damaged, self.engine.damaged
         self._check_fresh(marked, used)
-        assert snapshot(self.engine, marked) == before
+        found = list(differences(snapshot(self.engine, marked), before))
+        assert not found, found
         assert self.engine.next_due_at() <= self._next_due_at()
+        self._forget_process()
+
+    def _forget_process(self) -> None:
+        """Forget what was only in the memory of a process that ended."""
         self.model.restart()
         self._open.clear()
         self._woken.clear()
         self._looked.clear()
+        self._starved.clear()
         self.unread.clear()
 
     def _check_fresh(self, marked: dict[int, list[tuple[int, int]]], used: list[set[int]]) -> None:

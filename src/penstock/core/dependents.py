@@ -282,10 +282,11 @@ def _tell_one(
     if policy == WAIT and ended.how == DIED:
         return
     if policy != IGNORE:
-        if not _waits_for(ended.partition, row, low, high):
+        waited_for = _first_unmet(ended.partition, row, low, high)
+        if waited_for is None:
             return
         untell(ended.shard, ended.queue, ended.partition, row)
-        failed = _id(ended.partition, low)
+        failed = _id(ended.partition, waited_for)
         if DEFAULT not in place.queue.groups:
             # What is parked or released is counted as such by a group that is made, and not again.
             release_all(released, now)
@@ -303,10 +304,10 @@ def _tell_one(
             mine[3].append((begin, begin + length))
 
 
-def _waits_for(partition: Partition, row: Row, low: int, high: int) -> bool:
-    """Whether any of the messages [low, high) of a row is still waited for."""
-    met = partition.met.get((row[0], row[1]), 0)
-    return bool(((1 << high - low) - 1 << low - row[0]) & ~met)
+def _first_unmet(partition: Partition, row: Row, low: int, high: int) -> int | None:
+    """The first of the messages [low, high) of a row that is still waited for, if any is."""
+    unmet = ((1 << high - low) - 1 << low - row[0]) & ~partition.met.get((row[0], row[1]), 0)
+    return row[0] + (unmet & -unmet).bit_length() - 1 if unmet else None
 
 
 def _id(partition: Partition, offset: int) -> int:

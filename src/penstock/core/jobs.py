@@ -133,7 +133,7 @@ def _check_new(domain: Domain, tenant: str, plan: Plan) -> None:
 
 
 def _is_known(queue: Queue, job: Job, now: int) -> bool:
-    """Whether a job will find what it repeats, or replaces, and takes no room."""
+    """Whether a job will find what it repeats, and takes no room."""
     own = job.own
     if own is None:
         return False
@@ -142,7 +142,7 @@ def _is_known(queue: Queue, job: Job, now: int) -> bool:
     return (
         (taken is not None and taken[1] > now - queue.options.dedup_window_ms)
         or own.job_id in queue.named
-        or own.unique_key in queue.uniques
+        or (own.dedup == DROP and own.unique_key in queue.uniques)
     )
 
 

@@ -50,7 +50,7 @@ def check_partitions(limits: Limits, queue: Queue | None, names: set[str]) -> No
 def make_room(queue: Queue | None, count: int) -> None:
     """Raise unless so many more messages may be in a queue; they are counted in."""
     most = queue.options.max_size if queue is not None else 0
-    if queue is None or not most:
+    if queue is None or not most or not count:
         return
     if count > most:
         raise Invalid("messages", f"at most {most}: queue {queue.name} holds no more, see its max_size")

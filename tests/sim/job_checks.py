@@ -1,0 +1,185 @@
+"""What is compared of keys, ids and messages that wait for others."""
+
+from penstock.core import commands as c
+from penstock.core.engine import Engine
+from penstock.core.entries import weight
+from penstock.core.ids import OFFSET_BITS, OFFSET_MASK
+from penstock.core.model import Group, Limiter, Partition, Queue, Tie
+from tests.sim import model as m
+from tests.sim.jobs_model import JobModel
+from tests.sim.system_model import Name, SystemModel
+
+Ties = dict[int, tuple[str, tuple[bytes, ...], int]]
+
+
+def check_queue(queue: Queue, known: m.Queue, now: int) -> None:
+    """A key is held by one message that has not ended, and every id leads where it should."""
+    keys = {partition.name: partition.key for partition in queue.partitions.values()}
+    assert queue.uniques == {key: _at(keys, message) for key, message in known.uniques.items()}
+    for key, message in known.uniques.items():
+        assert message.tie is not None
+        assert message.tie.key == key
+    assert queue.named == {name: _at(keys, message) for name, message in known.named.items()}
+    once = {"\0".join(name): each for name, each in known.once.items() if each[0] > now}
+    found = {_name(name): each for name, each in queue.once.items() if each.until > now}
+    assert {name: each.until for name, each in found.items()} == {name: at for name, (at, _) in once.items()}
+    assert queue.tied_bytes == sum(
+        len(message.payload)
+        for messages in known.messages.values()
+        for message in messages
+        if message.tie is not None and message.tie.keys
+    )
+
+
+def _name(name: bytes) -> str:
+    return name[:1].decode() + "\0" + name[1:].decode()
+
+
+def _at(keys: dict[str, int], message: m.Message) -> tuple[int, int]:
+    return keys[message.place[0]], message.place[1]
+
+
+def check_partition(queue: Queue, partition: Partition, known: m.Queue) -> None:
+    """Nothing that ended is tied; what is parked is, and waits for as many as it should."""
+    messages = known.messages[partition.name]
+    found: Ties = {at: (tie.unique_key, tie.keys, tie.expires_at) for at, tie in partition.ties.items()}
+    wanted: Ties = {}
+    for at, message in enumerate(messages):
+        if message.tie is not None:
+            wanted[at] = (message.tie.key, message.tie.keys, message.tie.watch_at)
+    assert found == wanted, (queue.name, partition.name, found, wanted)
+    assert partition.concerned == len(partition.ties) + partition.dependents.size
+    parked = {at: unmet for first, count, unmet in partition.parked for at in range(first, first + count)}
+    assert parked == {at: len(each.unmet) for at, each in enumerate(messages) if each.parked}
+    assert partition.parked_messages == len(parked)
+    assert partition.lane == (partition.name in known.lanes)
+    rows = known.taken.get(partition.name, [])
+    taken = {name: message.place[1] for row in rows for message, name, _ in row}
+    assert {name: offset for name, (offset, _) in partition.transactions.items()}.items() <= taken.items()
+    names = {name: (offset, at) for at, row in partition.taken.values() for offset, name in row}
+    assert partition.transactions == names
+
+
+def check_waiting(engine: Engine, model: JobModel) -> None:
+    """For all that a message waits for there is one row that leads back to it, and none for anything else."""
+    wanted = {
+        (target.id, message.id)
+        for message in model.waiting
+        if message.parked
+        for target in message.unmet.values()
+    }
+    found: list[tuple[int, int]] = []
+    shards = len(engine.shards)
+    for queue in engine.queues.values():
+        for partition in queue.partitions.values():
+            messages = model.queues[queue.name].messages[partition.name]
+            for first, dependent, count, waiting in partition.dependents:
+                number = dependent >> OFFSET_BITS
+                place = engine.shards[number % shards].places.get(number)
+                offset = place.first + (dependent & OFFSET_MASK) if place is not None else 0
+                others = (
+                    model.queues[place.queue.name].messages[place.partition.name][offset : offset + waiting]
+                    if place is not None
+                    else []
+                )
+                parked = [message.id for message in others if message.parked]
+                met = partition.met.get((first, dependent), 0)
+                targets = [messages[first + at] for at in range(count) if not met >> at & 1]
+                found += [(target.id, each) for target in targets for each in parked]
+                if not parked:
+                    assert all(model.standing(target) in (None, m.DEAD) for target in targets), (first, count)
+    assert sorted(found) == sorted(wanted)
+
+
+def check_limits(group: Group, model: SystemModel, queue: str) -> None:
+    """A limit counts what is leased under it, and has the tokens that it should."""
+    known = model.queues[queue]
+    reader, options = known.groups[group.name], known.options
+    own = bool(options.rate_limit or options.byte_limit or options.concurrency)
+    names: list[Name] = [("group", queue, group.name)] if own else []
+    names += [("named", name) for name in options.limits if name in model.named]
+    assert len(group.limits) == len(names)
+    for limiter, name in zip(group.limits, names, strict=True):
+        active = model.active(reader) if name[0] == "group" else model.active_under(name[1])
+        _check_limiter(limiter, active, model, name)
+    for track in group.tracks.values():
+        name = ("partition", queue, group.name, track.partition.name)
+        limit = track.own_limit
+        most = model.partition_concurrency(queue, track.partition.name)
+        assert (limit is not None) == bool(most or options.partition_rate_limit)
+        assert track.limits == (*group.limits, *([limit] if limit is not None else []))
+        if limit is not None:
+            assert limit.concurrency == most
+            _check_limiter(limit, track.leased, model, name)
+
+
+def _check_limiter(limiter: Limiter, active: int, model: SystemModel, name: Name) -> None:
+    assert (limiter.active, limiter.taken) == (active, 0), name
+    tokens = model.tokens_of(name, model.now)
+    assert (limiter.bucket is None) == (tokens is None)
+    if limiter.bucket is not None and tokens is not None:
+        assert limiter.bucket.rate == tokens.rate
+        tokens.whole(model.now)
+        limiter.bucket.refill(model.now)
+        assert limiter.bucket.parts == tokens.parts, name
+
+
+def check_tenant(engine: Engine, model: SystemModel, now: int) -> None:
+    """Crons, and keys with their values, are those that they should be."""
+    crons = engine.crons.get("default", {})
+    assert {
+        name: (each.fired, each.last_slot, each.next_at, each.skipped) for name, each in crons.items()
+    } == {name: (each.fired, each.last_slot, each.next_at, 0) for name, each in model.crons.items()}
+    values = engine.values.get("default")
+    entries = values.entries if values is not None else {}
+    found = {key: (each.data, each.version, each.expires_at) for key, each in entries.items()}
+    assert found == {
+        key: (each.data, each.version, each.expires_at)
+        for key, each in model.entries.items()
+        if model.entry(key, now) is not None
+    }
+    if values is not None:
+        assert list(values.keys.between(b"", b"\xff")) == sorted(entries)
+        assert values.size == sum(weight(key, each) for key, each in entries.items())
+
+
+def snapshot_tenants(engine: Engine) -> object:
+    """What is a tenant's, but no queue's."""
+    crons = [
+        {field: getattr(each, field) for field in each.__struct_fields__}
+        for _, named in sorted(engine.crons.items())
+        for _, each in sorted(named.items())
+    ]
+    values = sorted(
+        (tenant, sorted(each.entries.items())) for tenant, each in engine.values.items() if each.entries
+    )
+    limits = sorted((tenant, sorted(each.items())) for tenant, each in engine.shared.items() if each)
+    active = sorted(
+        (tenant, name, each.active)
+        for tenant, named in engine.limiters.items()
+        for name, each in named.items()
+    )
+    return (crons, values, limits, active)
+
+
+def show(found: c.StateFound, known: m.Queue, message: m.Message) -> None:
+    """Tell of a message what it has for itself."""
+    first = known.messages[message.place[0]][known.firsts(message.place)[1]]
+    found.job_id = next((name for name, each in known.named.items() if each is first), None)
+    found.unique_key = (message.tie.key or None) if message.tie is not None else None
+    found.depends_on = message.attributes.depends_on
+
+
+def snapshot(queue: Queue) -> object:
+    """Everything of a queue that is known by key or id."""
+    once = sorted((name, each.until, each.ids, each.durability) for name, each in queue.once.items())
+    return (sorted(queue.uniques.items()), sorted(queue.named.items()), once, queue.tied_bytes)
+
+
+def snapshot_of(partition: Partition) -> object:
+    """The same of a partition, and what waits for others."""
+    ties: list[tuple[int, Tie]] = sorted(partition.ties.items())
+    counts = (partition.concerned, partition.parked_messages, partition.lane)
+    waits = (list(partition.parked), list(partition.dependents))
+    ids = (sorted(partition.job_ids.items()), sorted(partition.transactions.items()))
+    return (ties, counts, waits, ids, sorted(partition.taken.items()))

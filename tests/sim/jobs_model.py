@@ -1,0 +1,419 @@
+"""The queue as plain lists, continued: unique keys, ids that are known, and messages that wait for others.
+
+Nothing here is told that a message ended. Whoever is concerned looks where it stands, after every step.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from penstock.core.commands import Job
+from penstock.core.jobdata import Particulars
+from penstock.core.model import Attributes
+from tests.sim.model import (
+    CANCELLED,
+    DEAD,
+    DISCARDED,
+    DONE,
+    EXPIRED,
+    LEASED,
+    OPEN,
+    SCHEDULED,
+    WAITING,
+    Cell,
+    Message,
+    Queue,
+    Tied,
+)
+from tests.sim.outcomes import Model
+
+GONE = "gone"
+KNOWN, REPLACED, NEW = "known", "replaced", "new"
+"""What becomes of a job that is pushed."""
+
+
+class Core(NamedTuple):
+    """What the model takes over from the core."""
+
+    id_of: Callable[[str, str, int], int]
+    """The id of a message that was just appended, by queue, partition and offset."""
+    created_at: Callable[[str, str, int], int]
+    is_open: Callable[[Message, bool], bool]
+    """Whether a message is shown as one that has not ended: time alone may have ended it. What no group had
+    looked at before the command counts as not looked at, unless the command did so meanwhile."""
+    is_seen: Callable[[Message, str], bool]
+    """Whether a group has looked as far as a message."""
+    error_of: Callable[[Message], str | None]
+    """What it says a message died of, if it is a dead letter of the work queue."""
+    version_of: Callable[[bytes], int]
+    """The version of a key."""
+
+
+@dataclass
+class Batch:
+    """Jobs that are pushed together."""
+
+    queue: str
+    now: int
+    core: Core
+    answers: list[tuple[str, int]] = field(default_factory=list)
+    """What became of each, and its id."""
+    run: tuple[str, Attributes] | None = None
+    """Partition and attributes of those that are appended next."""
+    new: list[Message] = field(default_factory=list)
+    """Those of them that nobody has looked at yet."""
+    taken: list[tuple[Message, str, int]] = field(default_factory=list)
+    looked: set[str] = field(default_factory=set)
+    """Partitions that every group was made to look at."""
+
+
+class JobModel(Model):
+    """All queues of one tenant, with what messages have for themselves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tied: dict[Message, None] = {}
+        """Messages whose end has consequences, but for those that others wait for."""
+        self.waiting: dict[Message, None] = {}
+        """Those that wait for others, and did."""
+        self.over: set[Message] = set()
+        """Those whose time to live just ended."""
+        self.died: list[tuple[Message, tuple[bytes, ...]]] = []
+        """Those that just died, with the keys that get their payload."""
+
+    @property
+    def has_timers(self) -> bool:
+        """Whether something happens by itself at its time, and counts from when it was noticed."""
+        return bool(self.tied)
+
+    # Where a message stands for the work queue.
+
+    def standing(self, message: Message) -> str | None:
+        """How a message ended; None if it has not."""
+        if message.gone:
+            return GONE
+        group = self.queues[message.queue].groups.get("default")
+        if group is None:
+            return CANCELLED if message.withdrawn_at else None
+        kind = group.cells[message.place[0]][message.place[1]].kind
+        return None if kind in OPEN else kind
+
+    def follow(self, now: int, core: Core) -> None:
+        """See to everything that follows from what ended."""
+        again = True
+        while again:
+            again = any(self._untie_ended(each) for each in list(self.tied))
+            again |= any(self._look(each, now, core) for each in list(self.waiting))
+        self.over.clear()
+
+    def _how(self, message: Message) -> str | None:
+        return EXPIRED if message in self.over else self.standing(message)
+
+    def _untie_ended(self, message: Message) -> bool:
+        """Free what a message holds if it has ended."""
+        how = self._how(message)
+        if message.tie is not None and how is not None:
+            if message.tie.keys and how in (DEAD, DISCARDED):
+                self.died.append((message, message.tie.keys))
+            self.untie(message)
+            return True
+        return False
+
+    def untie(self, message: Message) -> Tied:
+        tie, uniques = message.tie, self.queues.get(message.queue, Queue()).uniques
+        assert tie is not None
+        if uniques.get(tie.key) is message:
+            del uniques[tie.key]
+        message.tie = None
+        del self.tied[message]
+        return tie
+
+    def tie(self, message: Message, tie: Tied) -> None:
+        if tie != Tied():
+            message.tie = tie
+            self.tied[message] = None
+            if tie.key:
+                self.queues[message.queue].uniques[tie.key] = message
+
+    def tie_to(self, message: Message, successor: Message) -> None:
+        if message.tie is not None:
+            self.tie(successor, self.untie(message))
+        for each in self.waiting:
+            if each.unmet.pop(message.id, None) is not None:
+                each.unmet[successor.id] = successor
+
+    # Messages that wait for others.
+
+    def targets(self, attributes: Attributes) -> list[Message]:
+        """What messages with these attributes depend on, or what took its place."""
+        ids = [each for first, count in attributes.depends_on for each in range(first, first + count)]
+        return [self._current(self.ids[each]) for each in ids]
+
+    def _current(self, message: Message) -> Message:
+        if message.gone or message.lost:
+            known = self.queues.get(message.queue)
+            at = known.successors.get(message.place) if known is not None and not message.lost else None
+            if known is None or at is None:
+                return message
+        known = self.queues[message.queue]
+        partition, offset = known.current(message.place)
+        return known.messages[partition][offset]
+
+    def depend(self, message: Message, now: int, core: Core) -> None:
+        """Have a message, just pushed, wait for what it depends on."""
+        policy = message.attributes.on_failed
+        failed: list[Message] = []
+        pending: list[Message] = []
+        for target in self.targets(message.attributes):
+            how = DONE if target.gone else self.standing(target)
+            if how is None or (how == DEAD and policy == "wait"):
+                pending.append(target)
+            elif how != DONE and policy != "ignore":
+                failed.append(target)
+        if failed:
+            self._fail_with(message, failed, now, core)
+        elif not pending:
+            self._release(message, now, core)
+        else:
+            message.unmet = {each.id: each for each in pending}
+            self.waiting[message] = None
+            for target in pending:
+                self._watch(target)
+
+    def _watch(self, target: Message) -> None:
+        """Have a message that is waited for end with its time to live."""
+        if not target.attributes.ttl_ms or self.standing(target) is not None:
+            return
+        if target.tie is None:
+            self.tie(target, Tied(watch_at=target.over_at))
+        elif not target.tie.watch_at:
+            target.tie.watch_at = target.over_at
+
+    def _look(self, message: Message, now: int, core: Core) -> bool:
+        """See what became of those a message waits for; whether anything becomes of it."""
+        if not message.parked:
+            del self.waiting[message]
+            return False
+        policy = message.attributes.on_failed
+        failed: list[Message] = []
+        for target in list(message.unmet.values()):
+            how = self._how(target)
+            if how is None or (how == DEAD and policy == "wait"):
+                continue
+            if how == DONE or policy == "ignore":
+                del message.unmet[target.id]
+            else:
+                failed.append(target)
+        if failed:
+            self._fail_with(message, failed, now, core)
+        elif not message.unmet:
+            self._release(message, now, core)
+        return not message.parked
+
+    def _release(self, message: Message, now: int, core: Core) -> None:
+        """A message waits for nothing any more."""
+        message.parked = False
+        partition, at = message.place
+        for group in self.queues[message.queue].groups.values():
+            # Who has still to look at it finds it there since it was pushed.
+            due_at = max(message.due_at, now) if core.is_seen(message, group.name) else message.due_at
+            group.cells[partition][at] = Cell(SCHEDULED, message.level, due_at)
+
+    def _fail_with(self, message: Message, failed: list[Message], now: int, core: Core) -> None:
+        """A message fails because others did."""
+        message.parked = False
+        message.unmet.clear()
+        known = self.queues[message.queue]
+        self.group(message.queue, "default", "all")
+        partition, at = message.place
+        for group in known.groups.values():
+            group.cells[partition][at] = cell = Cell(CANCELLED, due_at=now)
+            if group.name == "default":
+                wanted = [f"it depends on {each.id}, which failed" for each in failed]
+                error = core.error_of(message)
+                assert error is None or error in wanted, (error, wanted)
+                cell.level = message.level
+                self._die(cell, known.options, now, error or wanted[0])
+        if at >= known.first[partition]:
+            message.withdrawn_at = now
+
+    # The end of a time to live.
+
+    def tick(self, now: int) -> None:
+        """End messages whose end has consequences with their time to live."""
+        for message in list(self.tied):
+            if message.tie is not None and 0 < message.tie.watch_at <= now and not message.gone:
+                self._expire(message, message.tie, now)
+
+    def _expire(self, message: Message, tie: Tied, now: int) -> None:
+        groups, (partition, at) = self.queues[message.queue].groups, message.place
+        if message.parked:
+            message.parked = False
+            message.unmet.clear()
+            for group in groups.values():
+                group.cells[partition][at].end(EXPIRED, now)
+        elif "default" in groups:
+            cell = groups["default"].cells[partition][at]
+            if cell.kind == LEASED:
+                # It is being worked on: if it comes back, it is over.
+                tie.watch_at = max(cell.due_at, now + 1)
+                return
+            if cell.kind in WAITING:
+                cell.end(EXPIRED, now)
+        self.over.add(message)
+
+    def came_back(self, message: Message, now: int) -> None:
+        if message.tie is not None and message.tie.watch_at > now + 1 and message.over_at <= now:
+            message.tie.watch_at = now + 1
+
+    # Pushes of what may be known.
+
+    def push_jobs(self, queue: str, jobs: list[Job], now: int, core: Core) -> list[tuple[str, int]]:
+        """What becomes of each of these jobs, and its id."""
+        batch = Batch(queue, now, core)
+        for job in jobs:
+            batch.answers.append(self._push_job(batch, job))
+        self._append(batch)
+        return batch.answers
+
+    def _push_job(self, batch: Batch, job: Job) -> tuple[str, int]:
+        queue, now, known = batch.queue, batch.now, self.queue(batch.queue)
+        known.messages.setdefault(job.partition, [])
+        known.first.setdefault(job.partition, 0)
+        for group in known.groups.values():
+            group.turns.setdefault(job.partition, 0)
+            group.cells.setdefault(job.partition, [])
+        if job.lane:
+            known.lanes.add(job.partition)
+        own, attributes = job.own or Particulars(), job.attributes
+        if own.dedup == "debounce":
+            attributes = replace(attributes, delay_ms=own.window_ms)
+        found = self._find(batch, job.partition, own)
+        if found is not None:
+            return KNOWN, found
+        holder = known.uniques.get(own.unique_key or "")
+        if holder is not None and own.dedup in ("replace", "debounce"):
+            self._append(batch)
+            successor = self._replace(batch, job, own, attributes, holder)
+            if successor is not None:
+                self._enter(batch, successor, job, own)
+                self._take(batch)
+                return REPLACED, successor.shown[0]
+        if batch.run != (job.partition, attributes):
+            self._append(batch)
+            batch.run = (job.partition, attributes)
+        offset = len(known.messages[job.partition])
+        where = (queue, job.partition, offset)
+        ids = (batch.core.id_of(*where), batch.core.created_at(*where))
+        parked = bool(attributes.depends_on)
+        (message,) = self.push(queue, job.partition, [job.payload], *ids, attributes, now, parked=parked)
+        batch.new.append(message)
+        self._enter(batch, message, job, own)
+        return NEW, message.id
+
+    def _append(self, batch: Batch) -> None:
+        """What has come together is appended."""
+        batch.run = None
+        new, batch.new = batch.new, []
+        for message in new:
+            if message.attributes.depends_on:
+                self.depend(message, batch.now, batch.core)
+        self._take(batch)
+
+    def _take(self, batch: Batch) -> None:
+        if batch.taken:
+            partition = batch.taken[0][0].place[0]
+            self.queues[batch.queue].taken.setdefault(partition, []).append(batch.taken)
+            batch.taken = []
+
+    def repeats(self, queue: str, job: Job, now: int) -> bool:
+        """Whether a job is known to repeat another, and takes no room."""
+        known, own = self.queue(queue), job.own
+        if own is None:
+            return False
+        rows = known.taken.get(job.partition, [])
+        taken = {name: at for row in rows for _, name, at in row}
+        since = now - known.options.dedup_window_ms
+        return (
+            taken.get(own.transaction_id or "", 0) > max(since, 0)
+            or own.job_id in known.named
+            or (own.dedup == "drop" and own.unique_key in known.uniques)
+        )
+
+    def _find(self, batch: Batch, partition: str, own: Particulars) -> int | None:
+        """The id of the message that a job repeats, if it does."""
+        known, now = self.queues[batch.queue], batch.now
+        rows = [*known.taken.get(partition, []), batch.taken]
+        taken = {
+            name: (message, at) for row in rows for message, name, at in row if message.place[0] == partition
+        }
+        same, at = taken.get(own.transaction_id or "", (None, 0))
+        if same is not None and at > now - known.options.dedup_window_ms:
+            return same.id if same.gone else same.shown[0]
+        if own.job_id is not None and own.job_id in known.named:
+            return known.named[own.job_id].id
+        if own.unique_key is None:
+            return None
+        if own.dedup == "throttle":
+            until, ids = known.once.get(("t", own.unique_key), (0, []))
+            return ids[0] if until > now else None
+        holder = known.uniques.get(own.unique_key)
+        if holder is not None and holder not in batch.new and not self._is_open(batch, holder):
+            self.free(holder)
+            holder = None
+        return holder.shown[0] if holder is not None and own.dedup == "drop" else None
+
+    def _is_open(self, batch: Batch, message: Message) -> bool:
+        return batch.core.is_open(message, message.place[0] in batch.looked)
+
+    def free(self, message: Message) -> None:
+        """A message does not hold its key any more."""
+        tie = self.untie(message)
+        tie.key = ""
+        self.tie(message, tie)
+
+    def _replace(
+        self, batch: Batch, job: Job, own: Particulars, attributes: Attributes, holder: Message
+    ) -> Message | None:
+        """What took the place of the one that holds the key of a job, if it could."""
+        known, now, queue = self.queues[batch.queue], batch.now, batch.queue
+        if holder.parked or self.may_update(queue, holder.place, now):
+            if holder.place[0] == job.partition and not attributes.depends_on:
+                if own.dedup == "debounce" and own.max_ms:
+                    left = max(holder.shown[1] + own.max_ms - now, 0)
+                    attributes = replace(attributes, delay_ms=min(attributes.delay_ms, left))
+                self.untie(holder)
+                batch.looked.add(job.partition)
+                where = (queue, job.partition, len(known.messages[job.partition]))
+                ids = (batch.core.id_of(*where), batch.core.created_at(*where))
+                attributes = replace(attributes, origin=holder.shown)
+                return self.take_place(holder, job.payload, *ids, attributes, now)
+            assert self.cancel(queue, holder.place, None, now)
+        if holder.tie is not None:
+            self.free(holder)
+        return None
+
+    def _enter(self, batch: Batch, message: Message, job: Job, own: Particulars) -> None:
+        """Have a message found by its key and ids."""
+        known = self.queues[batch.queue]
+        key = own.unique_key or ""
+        if key and own.dedup == "throttle":
+            known.once["t", key] = (batch.now + own.window_ms, [message.shown[0]])
+            key = ""
+        if key or own.keys:
+            self.tie(message, Tied(key, own.keys, message.over_at if job.attributes.ttl_ms else 0))
+        if own.job_id is not None:
+            first = known.messages[message.place[0]][known.firsts(message.place)[1]]
+            known.named = {name: each for name, each in known.named.items() if each is not first}
+            known.named[own.job_id] = first
+        if own.transaction_id is not None:
+            batch.taken.append((message, own.transaction_id, batch.now))
+
+    def forget_names(self, known: Queue) -> None:
+        known.named = {
+            name: each
+            for name, each in known.named.items()
+            if not each.lost and (not each.gone or each.place in known.successors)
+        }

@@ -1,0 +1,410 @@
+"""Would the model notice? Bugs in keys, dependencies, limits, crons, values and transactions."""
+
+from itertools import cycle
+
+import pytest
+
+from penstock.core import (
+    cron,
+    dependents,
+    endings,
+    follow,
+    jobs,
+    limiters,
+    load,
+    pop,
+    rates,
+    seek,
+    settle,
+    shard,
+    shared,
+    taking,
+    ties,
+    transact,
+    values,
+)
+from penstock.core.jobdata import Bucket
+from tests.sim.job_drive import JobDriver
+from tests.sim.test_drive import PLANS
+from tests.sim.test_jobs import STEP
+from tests.sim.test_mutants import CAUGHT, Planted, planted
+
+SEEDS, STEPS = 24, 1_000
+"""As many as any of them needs."""
+
+MUTANTS: dict[str, Planted] = {
+    # Keys and ids.
+    "a key is not freed when its message ends": (
+        ties.untie,
+        "del queue.uniques[tied.unique_key]",
+        "pass",
+    ),
+    "a key is not freed by an eviction": (
+        endings.settle_as,
+        "if track.partition.concerned:",
+        "if track.partition.concerned and outcome != 3:",
+    ),
+    "a key is freed by any group": (
+        shard.Shard.end,
+        "track.group.name == DEFAULT",
+        "True",
+    ),
+    "a key is not freed by an ack of a lease": (
+        settle.ack_lease,
+        "shard.end(track, first, first + count, COMPLETED)",
+        "pass",
+    ),
+    "a key is not freed by an ack by id": (
+        settle.ack_ids,
+        "shard.end(track, each.offset, each.offset + each.length, COMPLETED)",
+        "pass",
+    ),
+    "a key is not freed by a death": (
+        endings.bury,
+        "shard.end(track, run.first, run.first + run.count, DIED)",
+        "pass",
+    ),
+    "a key is not freed when the work queue reads on elsewhere": (
+        seek.seek,
+        "recheck(shard, queue, track.partition)",
+        "pass",
+    ),
+    "a key is not freed when the work queue begins behind it": (
+        pop.new_group,
+        "recheck(shard, queue, partition)",
+        "pass",
+    ),
+    "a tie is not stored": (
+        ties.tie,
+        "shard.keep_row(queue, records.tie_key(queue.prefix, partition.key, offset), records.pack_tie(tied))",
+        "shard.touch()",
+    ),
+    "a tie stays in the store": (
+        ties.untie,
+        "shard.keep_row(queue, records.tie_key(queue.prefix, partition.key, offset), None)",
+        "shard.touch()",
+    ),
+    "a key stays with what was updated": (ties.move, "if offset in partition.ties:", "if False:"),
+    "a time to live that is over frees no key": (ties.expire_tied, "shard.tied.first_due(now)", "[]"),
+    "what is worked on loses its key with its time to live": (
+        ties._expire,
+        "if held is not None:",
+        "if False:",
+    ),
+    "what comes back too late keeps its key": (
+        ties.come_back,
+        "tie(shard, queue, partition, offset, replace(tied, expires_at=now + 1))",
+        "tie(shard, queue, partition, offset, tied)",
+    ),
+    "the second of equal keys counts": (jobs._Pushing._known, "own.dedup != DROP", "True"),
+    "throttle lets one through too early": (
+        jobs._Pushing._known,
+        "once.until > self.now",
+        "once.until > self.now + 1",
+    ),
+    "throttle holds its key": (
+        jobs._Pushing._enter,
+        "own.unique_key is not None and own.dedup != THROTTLE else",
+        "own.unique_key is not None else",
+    ),
+    "debounce puts off for ever": (
+        jobs._Pushing._put_off,
+        "min(attributes.delay_ms, left)",
+        "attributes.delay_ms",
+    ),
+    "replace leaves the one in another partition": (
+        jobs._Pushing._replace,
+        "cancel_everywhere(self.shard, where, self.now)",
+        "pass",
+    ),
+    "a custom id is not stored": (
+        jobs._Pushing._enter,
+        "shard.keep_row(queue, key, own.job_id.encode())",
+        "shard.touch()",
+    ),
+    "a custom id outlives its message": (
+        ties.forget_job_id,
+        "del queue.named[name]",
+        "pass",
+    ),
+    "a transaction id is known in every partition": (
+        jobs._Pushing._known,
+        "offset, at = partition.transactions.get(own.transaction_id, (-1, 0))",
+        "offset, at = next((each.transactions[own.transaction_id] for each in queue.partitions.values()"
+        " if own.transaction_id in each.transactions), (-1, 0))",
+    ),
+    "a transaction id is known a little too long": (
+        jobs._Pushing._known,
+        "> self.now - window",
+        ">= self.now - window",
+    ),
+    "transaction ids are not stored": (
+        jobs._Pushing._take,
+        "self.shard.keep_row(self.queue, key, records.pack_taken(self.now, taken))",
+        "self.shard.touch()",
+    ),
+    "the answer to a request is not stored": (
+        jobs._remember,
+        "shard.keep_row(queue, records.once_key(queue.prefix, name), records.pack_once(once))",
+        "shard.touch()",
+    ),
+    # Dependencies.
+    "one that is waited for is not counted": (
+        dependents.depend,
+        "park(shard, queue, partition, first, count, unmet)",
+        "park(shard, queue, partition, first, count, max(unmet - 1, 1))",
+    ),
+    "what is parked is released one too early": (
+        dependents._tell_one,
+        "if unmet > met:",
+        "if unmet > met + 1:",
+    ),
+    "one end counts twice": (
+        dependents._tell_one,
+        "unmet - met)",
+        "max(unmet - 2 * met, 1))",
+    ),
+    "a failure fails nobody": (
+        dependents._tell_one,
+        "if policy != IGNORE:",
+        "if False:",
+    ),
+    "a failure is never ignored": (
+        dependents._tell_one,
+        "if policy != IGNORE:",
+        "if ended.how != COMPLETED:",
+    ),
+    "nobody waits for a requeue": (
+        dependents._tell_one,
+        "if policy == WAIT and ended.how == DIED:",
+        "if False:",
+    ),
+    "what failed before fails nobody": (
+        dependents._wanted,
+        "elif how != COMPLETED and attributes.on_failed != IGNORE:",
+        "elif False:",
+    ),
+    "a row of a message that ended stays": (
+        ties.untell,
+        "shard.keep_row(queue, records.dependent_key(queue.prefix, partition.key, row[0], row[1]), None)",
+        "shard.touch()",
+    ),
+    "the rest of a row is forgotten": (
+        ties.meet,
+        "if met.bit_count() == count:",
+        "if True:",
+    ),
+    "what of a row was met is forgotten": (
+        ties.meet,
+        "partition.met[first, dependent] = met",
+        "pass",
+    ),
+    "what of a row was met is not stored": (
+        ties.meet,
+        "records.pack_dependent(count, waiting, met)",
+        "records.pack_dependent(count, waiting, 0)",
+    ),
+    "who waits for what is not stored": (
+        ties.expect,
+        "shard.keep_row(queue, key, records.pack_dependent(count, waiting, 0))",
+        "shard.touch()",
+    ),
+    "what is parked is not stored": (
+        ties.park,
+        "shard.keep_row(queue, key, records.pack_numbers((count, unmet)))",
+        "shard.touch()",
+    ),
+    "what is released stays parked in the store": (
+        ties.unpark,
+        "shard.keep_row(queue, records.parked_key(queue.prefix, partition.key, first), None)",
+        "shard.touch()",
+    ),
+    "what is released is due since it was pushed": (
+        dependents._runs,
+        "max(created_at + attributes.delay_ms, now)",
+        "created_at + attributes.delay_ms",
+    ),
+    "what is released is not counted where it is still to be planned": (
+        dependents.release,
+        "track.unplanned += run.count",
+        "pass",
+    ),
+    "other groups keep what failed": (
+        dependents.fail,
+        "settle_as(shard, other.tracks[partition.key], first, end, CANCELLED, now)",
+        "pass",
+    ),
+    "groups to come get what failed": (
+        dependents.fail,
+        "withdraw(shard, Place(queue, partition, 0), max(first, partition.log.first), end, now)",
+        "pass",
+    ),
+    "what is parked is planned": (
+        endings._to_plan,
+        "outside(track.partition.parked, low, high)",
+        "[(low, high)]",
+    ),
+    "a cut leaves too much parked": (
+        ties.take_parked,
+        "park(shard, queue, partition, low, first - low, unmet)",
+        "park(shard, queue, partition, low, first - low, unmet + 1)",
+    ),
+    "nobody is told of what is gone": (
+        ties.forget_gone,
+        "shard.ends.append(Ended(shard, queue, partition, low, high, GONE))",
+        "pass",
+    ),
+    "the rest is never told": (dependents.go_on, "if domain.unfinished:", "if False:"),
+    "who was not told is forgotten by a restart": (
+        load._decode,
+        "found.ended.append((how, partition, first, end))",
+        "pass",
+    ),
+    "what waits is told but not those who wait for it": (
+        follow.follow,
+        "while domain.ends:",
+        "if domain.ends:",
+    ),
+    # Limits.
+    "a cancel does not lower what is active": (
+        settle._take_out,
+        "let_go(shard, track, found.length)",
+        "pass",
+    ),
+    "the end of a lease does not lower what is active": (
+        settle._let_go,
+        "        let_go(shard, track, left)",
+        "        pass",
+    ),
+    "a token is spent on an empty pop": (
+        pop.pop,
+        "if limits and runs:\n        spend(limits, sum([run.count for run in runs.values()]),",
+        "if limits:\n        spend(limits, sum([run.count for run in runs.values()]) or 1,",
+    ),
+    "no token is spent": (Bucket.spend, "self.parts -= count * self.rate.per_ms", "pass"),
+    "tokens come in whole": (
+        Bucket.refill,
+        "(now - self.at) * rate.limit",
+        "(now - self.at) * rate.limit // rate.per_ms * rate.per_ms",
+    ),
+    "there are more tokens than there may be": (
+        Bucket.refill,
+        "rate.capacity * rate.per_ms)",
+        "rate.capacity * rate.per_ms + 1)",
+    ),
+    "one too many is active": (
+        rates.room,
+        "limiter.concurrency - limiter.active - limiter.taken if",
+        "limiter.concurrency - limiter.active - limiter.taken + 1 if",
+    ),
+    "what a pop has taken of a partition is not counted": (
+        taking.Taking._take_level,
+        "own.taken += taken",
+        "pass",
+    ),
+    "a limit of a partition spends nothing": (taking.Taking._take_level, "spend((own,), taken, 0)", "pass"),
+    "a named limit does not know what a queue brings along": (
+        shared.configure,
+        "_count(domain, queue, queue.options.limits, leased(queue))",
+        "pass",
+    ),
+    "a named limit begins as if nothing were leased": (
+        shared.reattach,
+        "limiter.active += leased(queue)",
+        "pass",
+    ),
+    "a queue that goes leaves what it had leased": (
+        shared.leave,
+        "_count(domain, queue, queue.options.limits, -leased(queue))",
+        "pass",
+    ),
+    "nobody is told when something is settled": (
+        rates.wake_starved,
+        "shards[number].woken[queue, name, None] = None",
+        "pass",
+    ),
+    "nobody is told when tokens come": (
+        rates.wake_limited,
+        "shard.woken[queue, name, None] = None",
+        "pass",
+    ),
+    "a lane is none after a restart": (load.load_queue, "partition.lane = packed.lane", "pass"),
+    "a partition at its limit is not looked at again": (
+        rates.let_go,
+        "list_ready(track, FIRST_LEVEL)",
+        "pass",
+    ),
+    "a limit is full after a restart": (
+        limiters._bucket,
+        "Bucket(rate, 0, since, rate.per_ms)",
+        "Bucket(rate, 0, 0, rate.per_ms)",
+    ),
+    # Crons.
+    "a slot is not moved in the commit": (cron._fire, "_keep(domain, cron)", "pass"),
+    "a slot comes twice": (cron._fire, "_next(cron, slot)", "_next(cron, slot - 1)"),
+    "all missed slots are made up for": (cron._fire, 'if cron.missed != "all":', "if False:"),
+    "what came too late comes all the same": (
+        cron._fire,
+        'if cron.missed != "none" or now - slot <= LATE_MS:',
+        "if True:",
+    ),
+    "a cron comes once too often": (
+        cron._fire,
+        "0 < cron.limit <= cron.fired",
+        "0 < cron.limit < cron.fired",
+    ),
+    "a cron begins anew when it is put again": (cron.put, "_when(before) == _when(cron)", "False"),
+    "a cron that was removed comes back": (cron._remove, "shard.keep_own(key, None)", "shard.touch()"),
+    # Values and transactions.
+    "a value is not stored": (
+        values.apply,
+        "shard.keep_own(records.value_key(own, key), records.pack_value(kept))",
+        "shard.touch()",
+    ),
+    "a value that was deleted is stored": (
+        values.apply,
+        "shard.keep_own(records.value_key(own, key), None)",
+        "shard.touch()",
+    ),
+    "a value lasts a little too long": (
+        values.expire,
+        "values.due.first_due(now)",
+        "values.due.first_due(now - 1)",
+    ),
+    "a check of a version is not made": (values.check, "!= version:", "!= version and False:"),
+    "a sum forgets when the value goes": (
+        values._changed,
+        "if change.ttl_ms is None and found is not None:",
+        "if False:",
+    ),
+    "a transaction does not see what it wrote": (transact.transact, "left |= writes[at]", "pass"),
+    "a transaction settles what is not leased": (
+        transact._leased,
+        "if refused:",
+        "if False:",
+    ),
+    "a transaction settles a message twice": (
+        transact._check_leased,
+        "if mine & settled:",
+        "if False:",
+    ),
+    "what dies leaves nothing to its keys": (follow.follow, "ended.how in (DIED, DISCARDED)", "False"),
+    "what is discarded leaves nothing to its keys": (
+        follow.follow,
+        "ended.how in (DIED, DISCARDED)",
+        "ended.how == DIED",
+    ),
+}
+
+
+def live(monkeypatch: pytest.MonkeyPatch, seeds: int = SEEDS) -> None:
+    for seed, plans, step in zip(range(seeds), cycle([500, PLANS]), cycle([STEP, STEP, 1_000]), strict=False):
+        monkeypatch.setattr(pop, "PLANS_MAX", plans)
+        monkeypatch.setattr(dependents, "STEP", step)
+        JobDriver(seed).run(STEPS)
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_the_model_catches(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with planted(*MUTANTS[name]), pytest.raises((*CAUGHT, TypeError)):
+        live(monkeypatch)
