@@ -54,7 +54,7 @@ def test_a_transaction_that_fails_and_acks_in_strict_order_is_refused_whole(core
         c.Nack("default", None, [first]),
         c.Ack("default", None, [first + 1]),
     ]
-    with pytest.raises(Invalid, match="ops"):
+    with pytest.raises(Invalid, match="ids"):
         core.engine.apply(c.Transact("default", ops), core.now)
     assert core.engine.seal(core.now) == []
 

@@ -259,11 +259,11 @@ class Life:
     def _seen(self) -> object:
         """Everything that is stored, and everything that can be asked."""
         parts: Any = snapshot(self.core.engine)
-        shown = []
+        shown = [parts.pop("tenants")]
         for tenant, name in sorted(parts):
-            *rest, groups, noted, leases = parts[tenant, name]
+            *rest, groups, noted, jobs, leases = parts[tenant, name]
             by_name = {group[1]: (group[0], group[3], sorted(group[4])) for group in groups}
-            shown.append((rest, by_name, noted, leases))
+            shown.append((rest, by_name, noted, jobs, leases))
         states = {(name, each): self._state(each, name) for each in self.payloads for name in GROUPS}
         counts = {name: self.core.counts(group=name) for name in GROUPS}
         notes = {each: self._notes(each) for each in self.payloads}

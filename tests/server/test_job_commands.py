@@ -218,7 +218,7 @@ def test_a_transaction_does_all_of_it(client: Raw, queue: str) -> None:
     ("op", "code", "field"),
     [
         ({"cmd": "ACK", "id": 1 << 60}, "conflict", None),
-        ({"cmd": "PUSH", "queue": "no queue", "data": 1}, "invalid", "queue"),
+        ({"cmd": "PUSH", "queue": "no queue", "data": 1}, "invalid", "ops[1].queue"),
         ({"cmd": "KVATOMIC", "checks": [{"key": "nobody", "version": "00"}]}, "conflict", None),
         ({"cmd": "PULL", "queue": "q"}, "invalid", "ops[1].cmd"),
         ({"cmd": "TX", "ops": []}, "invalid", "ops[1].cmd"),
@@ -239,7 +239,7 @@ def test_a_transaction_settles_each_message_once(client: Raw, queue: str) -> Non
     message = push(client, queue, "work")
     pull(client, queue)
     ops = [{"cmd": "ACK", "id": message}, {"cmd": "FAIL", "id": message}]
-    assert refused(client.ask({"cmd": "TX", "ops": ops}), "invalid", "ops")
+    assert refused(client.ask({"cmd": "TX", "ops": ops}), "invalid", "ops[1].ids")
     assert refused(client.ask({"cmd": "TX", "ops": []}), "invalid", "ops")
 
 

@@ -96,9 +96,9 @@ MUTANTS: dict[str, Planted] = {
         "tie(shard, queue, partition, offset, replace(tied, expires_at=now + 1))",
         "tie(shard, queue, partition, offset, tied)",
     ),
-    "the second of equal keys counts": (jobs._Pushing._known, "own.dedup != DROP", "True"),
+    "the second of equal keys counts": (jobs._Pushing.find, "own.dedup != DROP", "True"),
     "throttle lets one through too early": (
-        jobs._Pushing._known,
+        jobs._Pushing.find,
         "once.until > self.now",
         "once.until > self.now + 1",
     ),
@@ -128,13 +128,13 @@ MUTANTS: dict[str, Planted] = {
         "pass",
     ),
     "a transaction id is known in every partition": (
-        jobs._Pushing._known,
+        jobs._Pushing.find,
         "offset, at = partition.transactions.get(own.transaction_id, (-1, 0))",
         "offset, at = next((each.transactions[own.transaction_id] for each in queue.partitions.values()"
         " if own.transaction_id in each.transactions), (-1, 0))",
     ),
     "a transaction id is known a little too long": (
-        jobs._Pushing._known,
+        jobs._Pushing.find,
         "> self.now - window",
         ">= self.now - window",
     ),

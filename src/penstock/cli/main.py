@@ -159,7 +159,7 @@ def _add_push(commands: Any) -> None:
     parser = _command(commands, "push", _push, about, example)
     parser.add_argument("queue", metavar="QUEUE")
     parser.add_argument("payloads", metavar="PAYLOAD", nargs="+")
-    parser.add_argument("--partition", default="default", help="the lane they go to (default: default)")
+    parser.add_argument("--partition", default="default", help="the partition they go to (default: default)")
     parser.add_argument("--durability", help="what they must survive: fsync or os (default: the queue's)")
     _asks_server(parser)
 

@@ -17,6 +17,10 @@ class Disconnected(Exception):
     """The server could not be reached, or went away."""
 
 
+WAITING = ("PULL", "PULLB", "WAITJOB", "KVWATCH")
+"""Commands that may wait; none of them longer than a PULL if it does not say how long."""
+
+
 class Refused(PenstockError):
     """What the server answered instead of doing it, with its code and details."""
 
@@ -60,7 +64,7 @@ class Wire:
     def ask_raw(self, cmd: str, **fields: Any) -> bytes:
         """The answer as the bytes that came, so that payloads stay as they were written."""
         body = msgspec.json.encode({"cmd": cmd, **fields})
-        wait_ms = fields.get("timeout", PULL_WAIT_MS) if cmd in ("PULL", "PULLB") else 0
+        wait_ms = fields.get("timeout", PULL_WAIT_MS) if cmd in WAITING else 0
         try:
             self._socket.settimeout(self._timeout_s + wait_ms / 1000)
             self._socket.sendall(len(body).to_bytes(HEAD, "big") + body)

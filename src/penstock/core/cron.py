@@ -45,7 +45,7 @@ def _checked(domain: Domain, command: CronPut, now: int) -> Cron:
     """The cron that a command makes; raise unless it may."""
     check_name("name", command.name)
     if (command.schedule is None) == (command.every_ms is None):
-        raise Invalid("schedule", "given, or else repeat_every")
+        raise Invalid("schedule", "given, or else repeat_every, but not both")
     schedule, every_ms = "", command.every_ms or 0
     if command.schedule is not None:
         schedule, every_ms = parse(command.schedule)

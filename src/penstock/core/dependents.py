@@ -77,7 +77,8 @@ def check(domain: Domain, tenant: str, attributes: Attributes) -> None:
             or place.queue.tenant != tenant
             or place.first + last > end_of(place.partition, first >> OFFSET_BITS)
         ):
-            raise NotFound("there is no such message to depend on; push it first")
+            which = first if count == 1 else f"{first} to {first + count - 1}"
+            raise NotFound(f"there is no message {which} to depend on, or it is long gone")
 
 
 class _Wanted(Struct):

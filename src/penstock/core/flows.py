@@ -25,6 +25,7 @@ from penstock.core.limits import FLOW_MAX, check_name
 from penstock.core.model import DEFAULT, RESULT
 from penstock.core.numbers import number_of
 from penstock.core.order import check_ordered
+from penstock.core.push import reached
 
 DEPTH_MAX = 20
 """How deep children of children may lie."""
@@ -53,10 +54,17 @@ def _walk(node: FlowJob, depth: int) -> Iterator[tuple[FlowJob, int]]:
 
 
 def apply(domain: Domain, command: PushFlow, now: int) -> FlowPushed:
-    """Push a checked flow: children first."""
-    children = [_push(domain, command, child, now) for child in command.root.children]
-    pushed = _push_one(domain, command, command.root, children, now)
-    return FlowPushed(pushed.ids[0], children, pushed.durability)
+    """Push a checked flow: children first. If its parent is known already, so is the flow."""
+    root = command.root
+    parent = jobs.known(domain, command.tenant, root.queue, root.job, now)
+    if parent is not None:
+        found = children(domain, Children(command.tenant, parent), now)
+        queue = domain.queues[command.tenant, root.queue]
+        durability = reached(queue, command.durability, domain.reach)
+        return FlowPushed(parent, [each.state.id for each in found.shown.deliveries], durability, known=True)
+    ids = [_push(domain, command, child, now) for child in root.children]
+    pushed = _push_one(domain, command, root, ids, now)
+    return FlowPushed(pushed.ids[0], ids, pushed.durability)
 
 
 def _push(domain: Domain, command: PushFlow, node: FlowJob, now: int) -> int:

@@ -64,6 +64,8 @@ class FlowPushed(Struct, gc=False):
     children: list[int]
     """Of the message itself; not theirs."""
     durability: str
+    known: bool = False
+    """Whether it was there already: nothing was pushed."""
 
 
 class LimitPut(Struct, gc=False):

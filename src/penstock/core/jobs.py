@@ -266,6 +266,16 @@ def forget_due(shard: Shard, now: int) -> None:
             forget_once(shard, shard.queues[prefix], name)
 
 
+def known(domain: Domain, tenant: str, name: str, job: Job, now: int) -> int | None:
+    """The id of the message that a job would repeat, if it does."""
+    queue = domain.queues.get((tenant, name))
+    partition = queue.partitions.get(job.partition) if queue is not None else None
+    if queue is None or partition is None or job.own is None:
+        return None
+    shard = domain.shards[queue.shard]
+    return _Pushing(domain, shard, queue, "", now, [], [], [], [], []).find(partition, job.own)
+
+
 class _Pushing(Struct, eq=False):
     """Jobs on their way into a queue: those that share partition and attributes are appended together."""
 
@@ -298,7 +308,7 @@ class _Pushing(Struct, eq=False):
         if own is not None:
             if own.dedup == DEBOUNCE:
                 attributes = replace(attributes, delay_ms=own.window_ms)
-            known = self._known(partition, own)
+            known = self.find(partition, own)
             if known is not None:
                 self.duplicates.append(len(self.ids))
                 self.ids.append(known)
@@ -324,7 +334,7 @@ class _Pushing(Struct, eq=False):
             self.shard.renumber(self.queue, partition)
         return partition.numbers[-1]
 
-    def _known(self, partition: Partition, own: Particulars) -> int | None:
+    def find(self, partition: Partition, own: Particulars) -> int | None:
         """The id of the message that a job repeats, if it does."""
         queue, window = self.queue, self.queue.options.dedup_window_ms
         if own.transaction_id is not None:

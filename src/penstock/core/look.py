@@ -212,6 +212,7 @@ def describe(queue: Queue, now: int) -> QueueFound:
             partition.log.end,
             partition.log.size,
             partition.retention,
+            partition.lane,
         )
         for partition in queue.partitions.values()
     ]

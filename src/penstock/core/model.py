@@ -264,7 +264,7 @@ class Retention(Struct, frozen=True, gc=False, array_like=True):
 
 
 class Partition(Struct, eq=False, kw_only=True):
-    """One lane of a queue: an append-only log under numbers that are never reused."""
+    """A part of a queue: an append-only log under numbers that are never reused."""
 
     key: int
     """Its first number: names the partition in every record key."""

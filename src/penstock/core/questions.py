@@ -259,6 +259,7 @@ class PartitionFound(Struct, gc=False):
     payload_bytes: int
     retention: Retention
     """Where it differs from the queue's."""
+    lane: bool = False
 
 
 class QueueFound(Struct, gc=False):

@@ -48,7 +48,9 @@ def _check(limit: Shared) -> None:
             check_rate(field, rate)
     check_range("concurrency", limit.concurrency, 0, CONCURRENCY_MAX)
     if limit == Shared():
-        raise Invalid("rate_limit", "given, or else byte_limit or concurrency")
+        raise Invalid(
+            "rate_limit", "given, or else byte_limit or concurrency; LIMITDELETE takes a limit away"
+        )
 
 
 def reattach(domain: Domain, tenant: str, name: str, now: int) -> None:

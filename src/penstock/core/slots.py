@@ -61,7 +61,11 @@ def parse(schedule: str) -> tuple[str, int]:
         check_every(every_ms, "schedule")
         return "", every_ms
     fields = SHORT.get(text.lower(), text)
+    if text.startswith("@") and fields == text:
+        raise Invalid("schedule", ACCEPTED)
     if _SECONDS.fullmatch(fields):
+        if not 1 <= int(fields[2:]) <= 59:
+            raise Invalid("schedule", f"@every {fields[2:]}s: seconds of a minute have steps of 1 to 59")
         fields += " * * * * *"
     try:
         next(CronSim(fields, datetime(2000, 1, 1)))

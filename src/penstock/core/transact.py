@@ -34,16 +34,22 @@ def transact(domain: Domain, command: Transact, now: int) -> Transacted:
     writes: dict[int, values.Left] = {}
     settled: set[tuple[int, int, int]] = set()
     for at, op in enumerate(command.ops):
-        match op:
-            case PushJobs():
-                jobs.check(domain, op, now, plan)
-            case PushFlow():
-                flows.check(domain, op, now, plan)
-            case KvWrite():
-                writes[at] = values.check(domain, op, now, left)
-                left |= writes[at]
-            case Ack() | Nack():
-                _check_leased(domain, op, settled, plan)
+        try:
+            match op:
+                case PushJobs():
+                    jobs.check(domain, op, now, plan)
+                case PushFlow():
+                    flows.check(domain, op, now, plan)
+                case KvWrite():
+                    writes[at] = values.check(domain, op, now, left)
+                    left |= writes[at]
+                case Ack() | Nack():
+                    _check_leased(domain, op, settled, plan)
+        except Invalid as error:
+            raise Invalid(f"ops[{at}].{error.field}", error.accepted) from None
+        except PenstockError as error:
+            error.message = f"ops[{at}]: {error.message}"
+            raise
     try:
         return Transacted([_apply(domain, op, writes.get(at), now) for at, op in enumerate(command.ops)])
     except PenstockError as error:
@@ -62,7 +68,7 @@ def _check_leased(
         if isinstance(command, Ack) and len(lease.queue.groups) == 1:
             plan.freed[lease.queue.name] += end - first
     if mine & settled:
-        raise Invalid("ops", "about each message once; in strict order a FAIL is about all behind it, too")
+        raise Invalid("ids", "about each message once; in strict order a FAIL is about all behind it, too")
     settled |= mine
 
 

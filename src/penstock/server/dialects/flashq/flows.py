@@ -1,7 +1,7 @@
 """FLOW: a job and those it waits for; TX: several commands in one commit."""
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct
 
 from penstock.core import commands as core
 from penstock.core.errors import Invalid
@@ -52,6 +52,7 @@ class Flow(Pushing, tag="FLOW", gc=False, kw_only=True):
             parent_id=shown(reply.parent),
             children_ids=shown_all(reply.children),
             durability=reply.durability,
+            duplicate=True if reply.known else UNSET,
             reqId=self.reqId,
         )
 

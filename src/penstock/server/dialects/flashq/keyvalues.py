@@ -73,6 +73,8 @@ class KvSetMany(Writing, tag="KVMSET", gc=False, kw_only=True):
         return 3, max((len(each.value) for each in self.entries), default=0)
 
     def command(self, context: Context) -> core.KvWrite:
+        if not self.entries:
+            raise Invalid("entries", "a list of one or more")
         changes = [core.Change(SET, packed(each.key), bytes(each.value), each.ttl) for each in self.entries]
         return core.KvWrite(context.tenant, changes)
 
@@ -146,8 +148,10 @@ class KvAtomic(Writing, tag="KVATOMIC", gc=False, kw_only=True):
 
 
 def _change(given: Mutation) -> core.Change:
-    if (given.value is UNSET) != (given.kind in (DELETE, EXPIRE)):
-        raise Invalid("mutations.value", f"given, but for {DELETE} and {EXPIRE}")
+    if given.value is not UNSET and given.kind in (DELETE, EXPIRE):
+        raise Invalid("mutations.value", f"left out: {given.kind} takes none")
+    if given.value is UNSET and given.kind not in (DELETE, EXPIRE):
+        raise Invalid("mutations.value", "given")
     data = b"null" if given.value is UNSET else bytes(given.value)
     return core.Change(given.kind, packed(given.key), data, given.ttl)
 

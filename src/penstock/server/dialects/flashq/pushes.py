@@ -12,7 +12,7 @@ from penstock.core import commands as core
 from penstock.core.dependents import spans_of
 from penstock.core.errors import Conflict, Invalid
 from penstock.core.jobdata import DROP, THROTTLE, Particulars
-from penstock.core.limits import DELAY_MS_MAX
+from penstock.core.limits import DELAY_MS_MAX, DEPENDENCIES_MAX, check_name
 from penstock.core.model import (
     DEFAULT,
     EXPONENTIAL,
@@ -196,6 +196,10 @@ def job_of(given: JobIn | Pushing, data: bytes, *, waits: bool = False) -> core.
     if len(lanes) > 1 or (lanes and given.partition != DEFAULT):
         raise Invalid("key", "given without group_id and partition: it is the name of a partition")
     lane = lanes.pop() if lanes else None
+    if lane is not None:
+        check_name("key", lane)
+        if lane == DEFAULT:
+            raise Invalid("key", f"another name than {DEFAULT}, which is where everything else goes")
     partition = given.partition if lane is None else lane
     return core.Job(data, partition, attributes_of(given, waits=waits), own_of(given), lane is not None)
 
@@ -205,8 +209,11 @@ def attributes_of(given: JobIn | Pushing, *, waits: bool = False) -> Attributes:
     if given.depends_on is None and given.on_failed is None:
         return _attributes(given)
     if not given.depends_on and not waits:
-        raise Invalid("depends_on", "a list of one or more ids, if on_failed is given")
-    named = spans_of(addresses(given.depends_on or []))
+        raise Invalid("depends_on", f"a list of 1 to {DEPENDENCIES_MAX} ids, also if on_failed is given")
+    try:
+        named = spans_of(addresses(given.depends_on or []))
+    except Invalid as error:
+        raise Invalid("depends_on", f"a list of ids, and one of them {error.accepted}") from None
     return replace(_attributes(given), depends_on=named, on_failed=given.on_failed or FAIL)
 
 
@@ -232,7 +239,7 @@ class Push(Pushing, tag="PUSH", gc=False, kw_only=True):
         return 1, len(self.data)
 
     def command(self, context: Context) -> core.Command:
-        if _own_options(self) != _NO_OWN or self.idempotency_key is not None:
+        if _own_options(self) != _NO_OWN or self.idempotency_key is not None or self.producer:
             return self.jobs_command(context)
         attributes = attributes_of(self)
         return core.Push(context.tenant, self.queue, [self.data], self.partition, self.durability, attributes)
@@ -290,7 +297,7 @@ class PushBatch(Pushing, tag="PUSHB", gc=False, kw_only=True):
 
     def command(self, context: Context) -> core.Command:
         self._check()
-        if self.idempotency_key is not None or self.on_complete is not None:
+        if self.idempotency_key is not None or self.producer or self.on_complete is not None:
             return self.jobs_command(context)
         if self.jobs is UNSET:
             payloads: list[bytes] = self.messages  # type: ignore[assignment]
@@ -307,6 +314,8 @@ class PushBatch(Pushing, tag="PUSHB", gc=False, kw_only=True):
         if self.jobs is UNSET:
             if self.messages is UNSET:
                 raise Invalid("messages", "given, or else jobs")
+            if not self.messages:
+                raise Invalid("messages", "a list of one or more")
             if _own_options(self) != _NO_OWN:
                 raise Invalid("keys and ids of a message", "given in jobs, each its own")
             return

@@ -279,6 +279,7 @@ def _partition(found: core.PartitionFound) -> dict[str, object]:
         "first": found.first,
         "end": found.end,
         "bytes": found.payload_bytes,
+        **({"lane": True} if found.lane else {}),
         **{name: value for name, value in own.items() if value is not None},
     }
 

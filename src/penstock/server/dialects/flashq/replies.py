@@ -234,6 +234,7 @@ class OkFlow(Answer, gc=False, kw_only=True):
     parent_id: Id
     children_ids: Sequence[Id]
     durability: str
+    duplicate: bool | UnsetType = UNSET
 
 
 class OkChildren(Answer, gc=False, kw_only=True):
