@@ -46,8 +46,8 @@ DEEP = b"[" * 5_000 + b"]" * 5_000
         (b"{}", "invalid", "cmd"),
         (b'{"cmd":"NOPE"}', "invalid", "cmd"),
         (b'{"cmd":"PUSH"}', "invalid", "queue"),
-        (b'{"cmd":"TX","ops":[]}', "unsupported", None),
-        (b'{"cmd":"PUSH","queue":"q","data":1,"unique_key":"k"}', "unsupported", None),
+        (b'{"cmd":"STAGE","queue":"q"}', "unsupported", None),
+        (b'{"cmd":"PUSH","queue":"q","data":1,"tags":["k"]}', "unsupported", None),
     ],
     ids=lambda value: repr(value[:40]) if isinstance(value, bytes) else None,
 )

@@ -172,6 +172,11 @@ LISTED = f"one of {', '.join(flashq.COMMANDS)}"
 
 
 OPTIONS = "priority, delay, ttl, timeout, max_attempts, backoff, lifo"
+OWN = (
+    "unique_key, dedup, dedup_window_ms, dedup_max_ms, job_id, transaction_id, depends_on, on_failed, "
+    "keys_if_undelivered, key, group_id, debounce_id, debounce_ttl, idempotency_key, producer"
+)
+"""What a message may have for itself."""
 """Of a message."""
 
 
@@ -196,11 +201,11 @@ def test_an_unknown_command_is_invalid_and_the_known_ones_are_listed(body: bytes
 @pytest.mark.parametrize(
     ("cmd", "fields", "known"),
     [
-        ("PUSH", {"queue": "q", "data": 1}, f"reqId, queue, partition, durability, {OPTIONS}, data"),
+        ("PUSH", {"queue": "q", "data": 1}, f"reqId, queue, partition, durability, {OPTIONS}, {OWN}, data"),
         (
             "PUSHB",
             {"queue": "q", "messages": [1]},
-            f"reqId, queue, partition, durability, {OPTIONS}, messages, jobs",
+            f"reqId, queue, partition, durability, {OPTIONS}, {OWN}, messages, jobs, on_complete",
         ),
         ("PULL", {"queue": "q"}, "reqId, queue, timeout, group, partition, lease_ms, from"),
         (

@@ -11,7 +11,11 @@ from tests.serving import Raw, Server, packed, pull, pull_all, push, refused, st
 
 HOUR_MS = 3_600_000
 NOBODY = dict.fromkeys(
-    ("waiting", "delayed", "active", "completed", "failed", "expired", "cancelled", "evicted", "discarded"), 0
+    (
+        *("waiting", "delayed", "waiting-children", "active", "completed"),
+        *("failed", "expired", "cancelled", "evicted", "discarded"),
+    ),
+    0,
 )
 """The counts of a group that has nothing."""
 
@@ -323,6 +327,7 @@ def test_a_queue_is_configured_and_described(client: Raw, queue: str) -> None:
     made = client.ask({"cmd": "QUEUE", "queue": queue, "options": {"lease_ms": 5_000}})
     defaults = asdict(QueueOptions())
     defaults["backoff"] = {"kind": "exponential", "base_ms": 1_000, "cap_ms": 1_024_000, "jitter": 0.0}
+    defaults["limits"] = []
     assert made == {
         "ok": True,
         "queue": queue,
