@@ -30,6 +30,8 @@ class JobDriver(Driver):
     """Draws steps with jobs in them."""
 
     world: JobWorld
+    share = 0.25
+    """How many of the steps are about jobs."""
 
     def __init__(
         self, seed: int, begin: Callable[[], JobWorld] = lambda: JobWorld(MemoryStore(), every=EVERY)
@@ -37,7 +39,7 @@ class JobDriver(Driver):
         super().__init__(seed, begin)
 
     def step(self) -> None:
-        if self.random.random() < 0.75:
+        if self.random.random() >= self.share:
             super().step()
             return
         self.world.catch_up()
@@ -52,6 +54,7 @@ class JobDriver(Driver):
             self.outlive,
             self.push_again,
             self.tell_slowly,
+            self.leave_keys,
             self.limit,
             self.limit_by_name,
             *[self.cron] * 2,
@@ -89,7 +92,7 @@ class JobDriver(Driver):
             max_ms,
             f"j{pick.randrange(12)}" if pick.random() < 0.15 else None,
             f"t{pick.randrange(12)}" if pick.random() < 0.3 else None,
-            (pack(["left", self.world.payloads]),) if pick.random() < 0.1 else (),
+            (pack(["left", self.world.payloads]),) if pick.random() < 0.3 else (),
         )
         if pick.random() < 0.02:
             return self.world.job(pick.choice(PARTITIONS[1:]), attributes, own, lane=True)
@@ -182,6 +185,16 @@ class JobDriver(Driver):
             world.push_jobs(pick.choice(["b", "c.d"]), [world.job(each, attributes) for each in partitions])
         world.pop("a", "default", 100, partition="default", lease_ms=5_000)
         world.ack_and_reload("a", message.place)
+
+    def leave_keys(self) -> None:
+        """What has keys for its payload is given up, and may be kept as a dead letter or not."""
+        pick, world, queue = self.random, self.world, self.random.choice(["a", "b", "gated"])
+        world.configure(queue, dead_letters=pick.random() < 0.5)
+        own = Particulars(keys=(pack(["left", world.payloads]),))
+        ids = world.push_jobs(queue, [world.job("default", Attributes(), own)])
+        if ids:
+            place = world.model.ids[ids[0]].place
+            world.move({queue: [place]}, "default", None, None, discard=True)
 
     def push_again(self) -> None:
         """Push the same once more just before, or just when, it is not known any more."""
@@ -284,7 +297,7 @@ class JobDriver(Driver):
         pick, model = self.random, self.world.model
         ops: list[Op] = []
         for _ in range(pick.choice([1, 2, 3, 4])):
-            kind = pick.choice(["push", "write", "ack", "ack", "nack"])
+            kind = pick.choice(["push", "write", "write", "ack", "nack"])
             if kind == "push":
                 queue = self.queue()
                 if queue in model.queues and not model.queues[queue].options.max_size:
@@ -293,6 +306,8 @@ class JobDriver(Driver):
                 ops.append(Op("write", changes=self.changes(), checks=self.versions()))
             else:
                 ops += self.settling(kind)
+        if ops and pick.random() < 0.1:
+            ops.append(pick.choice(ops))
         if ops:
             self.world.transact(ops)
 

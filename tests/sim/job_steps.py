@@ -117,6 +117,7 @@ class JobWorld(World):
             self.merging = self.carving = None
             self.shelf = []
             self._forget_process()
+        self._follow()
         self.check_all()
 
     # Limits.
@@ -148,7 +149,11 @@ class JobWorld(World):
         self._tick()
         every_ms = cron.every_ms if cron.schedule is None else None
         how = (cron.schedule, every_ms, "UTC", cron.limit, cron.missed)
-        reply = self._apply(c.CronPut(TENANT, cron.name, cron.queue, cron.job, *how))
+        command = c.CronPut(TENANT, cron.name, cron.queue, cron.job, *how)
+        if self.model.has_come(cron):
+            self._refused(command, Invalid)
+            return
+        reply = self._apply(command)
         self.model.queue(cron.queue)
         self.model.put_cron(cron)
         assert isinstance(reply, c.CronsFound)
@@ -229,6 +234,7 @@ class JobWorld(World):
                 assert isinstance(each, c.Settled)
                 assert (each.count, list(each.refused)) == (len(op.places), [])
                 self._settle(op)
+        self._follow()
         self.check_all()
 
     def _command(self, op: Op) -> c.PushJobs | c.PushFlow | c.Ack | c.Nack | c.KvWrite:

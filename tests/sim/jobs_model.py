@@ -113,9 +113,9 @@ class JobModel(Model):
 
     def _untie_ended(self, message: Message) -> bool:
         """Free what a message holds if it has ended."""
-        how = self._how(message)
+        how = self.standing(message) or self._how(message)
         if message.tie is not None and how is not None:
-            if message.tie.keys and how in (DEAD, DISCARDED):
+            if message.tie.keys and (how in (DEAD, DISCARDED) or message.was in (DEAD, DISCARDED)):
                 self.died.append((message, message.tie.keys))
             self.untie(message)
             return True
@@ -260,8 +260,10 @@ class JobModel(Model):
                 # It is being worked on: if it comes back, it is over.
                 tie.watch_at = max(cell.due_at, now + 1)
                 return
-            if cell.kind in WAITING:
-                cell.end(EXPIRED, now)
+            if cell.kind not in WAITING:
+                tie.watch_at = 0
+                return  # it ended otherwise
+            cell.end(EXPIRED, now)
         self.over.add(message)
 
     def came_back(self, message: Message, now: int) -> None:

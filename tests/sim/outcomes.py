@@ -315,6 +315,9 @@ class Model(Basics):
 
     def _go(self, message: Message) -> None:
         """A message is no longer kept."""
+        group = self.queues[message.queue].groups.get("default") if message.queue in self.queues else None
+        if group is not None and not message.gone:
+            message.was = group.cells[message.place[0]][message.place[1]].kind
         message.gone, message.parked = True, False
         message.unmet.clear()
 

@@ -54,6 +54,8 @@ class Message:
     tie: Tied | None = None
     gone: bool = False
     """Whether it is no longer kept."""
+    was: str = ""
+    """What it was for the work queue before it went."""
     lost: bool = False
     """Whether nothing of it is known any more: its partition is gone."""
 

@@ -172,6 +172,11 @@ class SystemModel(JobModel):
 
     # Crons.
 
+    def has_come(self, cron: Cron) -> bool:
+        """Whether a cron that is put again came as often already as it shall."""
+        before = self.crons.get(cron.name)
+        return before is not None and _when(before) == _when(cron) and 0 < cron.limit <= before.fired
+
     def put_cron(self, cron: Cron) -> None:
         before = self.crons.pop(cron.name, None)
         if before is not None and _when(before) == _when(cron):

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator
 
-from penstock.core import log as logs
-from penstock.core.cancel import check_ids
+from penstock.core.cancel import check_ids, finish_plan
 from penstock.core.commands import Buried, Purge, Requeue
 from penstock.core.endings import cut_dead, dead_over, settle_as
 from penstock.core.errors import NotFound
@@ -32,11 +31,10 @@ def requeue(shard: Shard, queue: Queue, command: Requeue, now: int) -> Buried:
     group = queue.groups.get(command.group)
     parts, refused = _meant(shard, queue, group, command)
     for track, run, low, high in parts:
+        if high > track.planned:
+            finish_plan(shard, track, now)  # while it is dead, it is not planned
         cut_dead(shard, track, run, low, high)
-        if low >= track.planned and not logs.attributes_at(track.partition.log, low).in_line:
-            track.unplanned += high - low
-        else:
-            shard.schedule(track, Scheduled(now, low, high - low, run.level), now)
+        shard.schedule(track, Scheduled(now, low, high - low, run.level), now)
         if command.group == DEFAULT:
             for first, _, count, _ in waiting_over(track.partition, low, high):
                 watch_ttl(shard, queue, track.partition, max(first, low), min(first + count, high))

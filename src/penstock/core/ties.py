@@ -180,7 +180,6 @@ def expire_tied(shard: Shard, now: int) -> None:
 
 
 def _expire(shard: Shard, queue: Queue, partition: Partition, offset: int, now: int) -> None:
-    tied = partition.ties[offset]
     group = queue.groups.get(DEFAULT)
     track = group.tracks[partition.key] if group is not None else None
     if rows_over(partition.parked, offset, offset + 1):
@@ -195,11 +194,11 @@ def _expire(shard: Shard, queue: Queue, partition: Partition, offset: int, now: 
             tie(shard, queue, partition, offset, replace(rest, expires_at=max(held.expires_at, now + 1)))
             return
         _expire_in(shard, track, offset, now)
-    if partition.ties.get(offset) is tied:
+    if track is None:
         shard.ends.append(Ended(shard, queue, partition, offset, offset + 1, EXPIRED))
-        # The rest of the tie goes with the consequences; it is not met here again.
-        untied = untie(shard, queue, partition, offset)
-        tie(shard, queue, partition, offset, replace(untied, expires_at=0))
+    # It ended, now or just before: the rest of the tie goes with that, and is not met here again.
+    rest = untie(shard, queue, partition, offset)
+    tie(shard, queue, partition, offset, replace(rest, expires_at=0))
 
 
 def _expire_in(shard: Shard, track: Track, offset: int, now: int) -> None:
