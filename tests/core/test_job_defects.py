@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from penstock.core import commands as c, dependents, records
+from penstock.core import commands as c, dependents, pop, records
 from penstock.core.dependents import spans_of
 from penstock.core.errors import Busy, Damaged, Invalid
 from penstock.core.jobdata import Particulars
@@ -390,3 +390,37 @@ def test_acks_in_any_order_of_what_is_waited_for_leave_few_rows(core: Core) -> N
     assert core.state(waiting) == "parked"
     core.ack(ids=list(range(first + 1, first + 3_000, 2)))
     assert core.state(waiting) == "waiting"
+
+
+def test_transaction_ids_go_with_a_partition_that_is_removed(core: Core) -> None:
+    core.configure(partition_retention_ms=1, completed_retention_ms=0)
+    jobs(core, transaction_id="t", partition="p")
+    core.ack(core.pop().lease)
+    for _ in range(5):
+        core.commit()
+        core.wait(20_000)
+    assert "p" not in core.engine.queues["default", "q"].partitions
+    core.restart()
+    assert core.engine.damaged == {}
+    assert jobs(core, transaction_id="t", partition="p").duplicates == []
+
+
+def test_what_is_released_across_the_end_of_a_plan_comes_once(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = core.push(queue="first")
+    for _ in range(6):
+        after(core, target)
+        core.commit()
+    monkeypatch.setattr(pop, "PLANS_MAX", 3)
+    core.pop(group="late")
+    track = next(iter(core.engine.queues["default", "q"].groups["late"].tracks.values()))
+    assert 0 < track.planned < 6
+    core.pop(queue="first")
+    core.ack(ids=[target])
+    found: list[bytes] = []
+    for _ in range(6):
+        core.commit()
+        found += core.popped(9, group="late")
+    assert found == [b"then"] * 6
+    assert core.counts(group="late").active == 6

@@ -145,10 +145,10 @@ def release(shard: Shard, queue: Queue, partition: Partition, spans: list[Span],
     for run in _runs(partition, union(spans), now):
         for group in queue.groups.values():
             track = group.tracks[partition.key]
-            if run.first >= track.planned:
-                track.unplanned += run.count
-            else:
-                shard.schedule(track, run, now)
+            below = min(max(track.planned - run.first, 0), run.count)
+            track.unplanned += run.count - below
+            if below:
+                shard.schedule(track, replace(run, count=below), now)
 
 
 def _runs(partition: Partition, spans: list[Span], now: int) -> list[Scheduled]:

@@ -6,6 +6,7 @@ from penstock.core import records
 from penstock.core.agenda import NEVER
 from penstock.core.model import GONE, Partition, Queue
 from penstock.core.shard import Ended, Shard
+from penstock.core.ties import forget_taken
 
 
 def remove_queue(shard: Shard, queue: Queue) -> None:
@@ -44,6 +45,8 @@ def remove_partitions(shard: Shard, queue: Queue, partitions: list[Partition]) -
         group.ready[:] = [entry for entry in group.ready if entry[2] not in keys]
         heapify(group.ready)
     for partition in partitions:
+        for first in list(partition.taken):
+            forget_taken(shard, queue, partition, first)
         del queue.partitions[partition.name]
         for group in queue.groups.values():
             track = group.tracks.pop(partition.key)
