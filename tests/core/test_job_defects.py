@@ -424,3 +424,21 @@ def test_what_is_released_across_the_end_of_a_plan_comes_once(
         found += core.popped(9, group="late")
     assert found == [b"then"] * 6
     assert core.counts(group="late").active == 6
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_flow_whose_parent_is_known_and_gone_is_answered(core: Core, together: bool) -> None:
+    core.configure(completed_retention_ms=0)
+    parent = c.Job(b"p", own=Particulars(transaction_id="t"))
+    flow = c.PushFlow("default", c.FlowJob("q", parent, [c.FlowJob("child", c.Job(b"1"))]))
+    first = core.ask(flow, c.FlowPushed)
+    core.ack(core.pop(queue="child").lease)
+    core.ack(core.pop().lease)
+    for _ in range(3):
+        core.commit()
+        core.wait(20_000)
+    if together:
+        (again,) = core.ask(c.Transact("default", [flow]), c.Transacted).replies
+    else:
+        again = core.ask(flow, c.FlowPushed)
+    assert again == c.FlowPushed(first.parent, [], first.durability, known=True)

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from tests.crash.asking import Asker
 from tests.crash.flows import Flows
+from tests.crash.harness import CLIENT_S, FLAGS, Say
 from tests.crash.ledger import Violation
 from tests.crash.limited import Limited
 from tests.crash.parts import Client, Part
@@ -37,13 +38,8 @@ PARTS: dict[str, Callable[[], Part]] = {
 }
 LOAD_S = (0.05, 0.4)
 """How long the clients work before the kill."""
-FLAGS = ("--memory-bytes-max", str(1 << 20), "--shards", "8")
 FRESH_AFTER = 20
 """Cycles after which a new directory is taken, so that looking at all of it stays quick."""
-CLIENT_S = 30.0
-"""How long a client may take to notice that the server is gone."""
-
-Say = Callable[[str], object]
 
 
 @dataclass

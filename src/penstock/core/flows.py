@@ -1,6 +1,7 @@
 """Flows: a message and others it waits for, pushed together; and what is asked of them."""
 
 from collections.abc import Iterator
+from itertools import chain, islice
 
 from msgspec.structs import replace
 
@@ -16,11 +17,12 @@ from penstock.core.commands import (
     PushJobs,
     Show,
     ShownAll,
+    State,
 )
 from penstock.core.domain import Domain
 from penstock.core.errors import Invalid, NotFound
 from penstock.core.ids import address
-from penstock.core.leased import there
+from penstock.core.leased import Range, meant, there
 from penstock.core.limits import FLOW_MAX, check_name
 from penstock.core.model import DEFAULT, RESULT
 from penstock.core.numbers import number_of
@@ -58,10 +60,9 @@ def apply(domain: Domain, command: PushFlow, now: int) -> FlowPushed:
     root = command.root
     parent = jobs.known(domain, command.tenant, root.queue, root.job, now)
     if parent is not None:
-        found = children(domain, Children(command.tenant, parent), now)
         queue = domain.queues[command.tenant, root.queue]
         durability = reached(queue, command.durability, domain.reach)
-        return FlowPushed(parent, [each.state.id for each in found.shown.deliveries], durability, known=True)
+        return FlowPushed(parent, _waited_for(domain, command.tenant, parent)[0], durability, known=True)
     ids = [_push(domain, command, child, now) for child in root.children]
     pushed = _push_one(domain, command, root, ids, now)
     return FlowPushed(pushed.ids[0], ids, pushed.durability)
@@ -82,11 +83,8 @@ def _push_one(domain: Domain, command: PushFlow, node: FlowJob, children: list[i
 def children(domain: Domain, command: Children, now: int) -> ChildrenFound:
     """What a message waits for, or waited for, with what came of each."""
     (message,) = domain.current([command.id])
-    where = there(domain.shard_of(message), command.tenant, message)
-    spans = logs.attributes_at(where.place.partition.log, where.first).depends_on
-    total = sum(count for _, count in spans)
-    asked = [each for first, count in spans for each in range(first, first + min(count, look.SHOWN_MAX))]
-    given = asked[: look.SHOWN_MAX]
+    there(domain.shard_of(message), command.tenant, message)
+    given, total = _waited_for(domain, command.tenant, command.id)
     if not given:
         return ChildrenFound(command.id, ShownAll([]), [], 0)
     shown = look.show(domain.limits, domain.shards, Show(command.tenant, domain.current(given)), now)
@@ -95,6 +93,20 @@ def children(domain: Domain, command: Children, now: int) -> ChildrenFound:
         for current in domain.current([each.state.id for each in shown.deliveries])
     ]
     return ChildrenFound(command.id, shown, results, total)
+
+
+def _waited_for(domain: Domain, tenant: str, message: int) -> tuple[list[int], int]:
+    """The ids that a message waits for, or waited for, as many as are shown, and how many there are.
+
+    None if it is no longer kept: what is known of a push may outlive its message.
+    """
+    (current,) = domain.current([message])
+    where = meant(domain.shard_of(current), tenant, Range(current, 1))
+    if where is None:
+        return [], 0
+    spans = logs.attributes_at(where.place.partition.log, where.first).depends_on
+    asked = chain.from_iterable(range(first, first + count) for first, count in spans)
+    return list(islice(asked, look.SHOWN_MAX)), sum(count for _, count in spans)
 
 
 def find(domain: Domain, command: FindJob, now: int) -> ShownAll:
@@ -113,5 +125,9 @@ def find(domain: Domain, command: FindJob, now: int) -> ShownAll:
             ids.append(address(number, place[1] - base))
     if not ids:
         raise NotFound(f"there is no message with the custom id {command.job_id}")
-    shown = look.show(domain.limits, domain.shards, Show(command.tenant, domain.current(ids)), now)
-    return ShownAll([max(shown.deliveries, key=lambda each: each.state.created_at)])
+    found = [
+        look.state(domain.shard_of(each), State(command.tenant, each), now) for each in domain.current(ids)
+    ]
+    newest = max(found, key=lambda state: state.created_at)
+    asked = Show(command.tenant, domain.current([newest.id]))
+    return look.show(domain.limits, domain.shards, asked, now)

@@ -61,19 +61,23 @@ def _read(shard: Shard, track: Track, first: int, end: int) -> list[Stands]:
     found: list[Stands] = [(low, high, None) for low, high in waiting]
     dead = ((each.first, each.first + each.count) for each in dead_over(track, first, end))
     found += [(low, high, DIED) for low, high in _clipped(dead, first, end)]
-    for row in _rows(track.outcomes, first, end):
+    for row in rows(track.outcomes, first, end):
         found.append((max(row[0], first), min(row[0] + row[1], end), row[2]))
     return found
 
 
 def rows_over(table: Table, first: int, end: int) -> list[Span]:
     """What rows (first, count, ...) of a table cover of [first, end)."""
-    return [(max(row[0], first), min(row[0] + row[1], end)) for row in _rows(table, first, end)]
+    return [(max(row[0], first), min(row[0] + row[1], end)) for row in rows(table, first, end)]
 
 
-def _rows(table: Table, first: int, end: int) -> list[Row]:
+def rows(table: Table, first: int, end: int) -> list[Row]:
+    """The rows (first, count, ...) of a table that have messages in [first, end)."""
     if not table.size:
         return []
+    before = table.upto(first)
+    if before is not None and before[0] + before[1] >= end:
+        return [before]  # most often all of them are in one
     before = table.below(first)
     found = [before] if before is not None and before[0] + before[1] > first else []
     for row in table.since(first):

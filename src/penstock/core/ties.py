@@ -21,7 +21,7 @@ from penstock.core.model import (
     Track,
 )
 from penstock.core.shard import Ended, Shard
-from penstock.core.standing import rows_over, standing
+from penstock.core.standing import rows, rows_over, standing
 from penstock.core.table import Table
 
 NO_TIE = Tie()
@@ -258,18 +258,7 @@ def unpark(shard: Shard, queue: Queue, partition: Partition, first: int, count: 
 
 def parked_over(partition: Partition, first: int, end: int) -> list[tuple[int, ...]]:
     """The rows of messages of [first, end) that wait for others."""
-    if not partition.parked_messages:
-        return []
-    before = partition.parked.upto(first)
-    if before is not None and before[0] + before[1] >= end:
-        return [before]  # most often all of them are in one
-    before = partition.parked.below(first)
-    found = [before] if before is not None and before[0] + before[1] > first else []
-    for row in partition.parked.since(first):
-        if row[0] >= end:
-            break
-        found.append(row)
-    return found
+    return rows(partition.parked, first, end) if partition.parked_messages else []
 
 
 def take_parked(

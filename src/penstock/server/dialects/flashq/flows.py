@@ -5,6 +5,7 @@ from msgspec import UNSET, Raw, Struct
 
 from penstock.core import commands as core
 from penstock.core.errors import Invalid
+from penstock.core.flows import DEPTH_MAX
 from penstock.server.dialects.flashq import replies
 from penstock.server.dialects.flashq.base import Context, Request
 from penstock.server.dialects.flashq.keyvalues import (
@@ -18,9 +19,6 @@ from penstock.server.dialects.flashq.keyvalues import (
 from penstock.server.dialects.flashq.pops import Ack, AckBatch, Fail
 from penstock.server.dialects.flashq.pushes import JobIn, Push, PushBatch, Pushing, job_of
 from penstock.server.dialects.flashq.replies import shown, shown_all
-
-DEPTH_MAX = 20
-"""How deep children of children may lie in a request."""
 
 
 class Child(JobIn, gc=False, kw_only=True):
