@@ -96,6 +96,13 @@ MUTANTS: dict[str, Planted] = {
         "tie(shard, queue, partition, offset, replace(tied, expires_at=now + 1))",
         "tie(shard, queue, partition, offset, tied)",
     ),
+    "a single push takes a key that is held": (jobs.push_key, "key in queue.uniques", "False"),
+    "a single push does not hold its key": (
+        jobs.push_key,
+        "tie(shard, queue, partition, partition.log.end, Tie(key))",
+        "pass",
+    ),
+    "a single push does not look at what it is": (jobs.push_key, "not own.is_key_alone", "False"),
     "the second of equal keys counts": (jobs._Pushing.find, "own.dedup != DROP", "True"),
     "throttle lets one through too early": (
         jobs._Pushing.find,
@@ -278,10 +285,10 @@ MUTANTS: dict[str, Planted] = {
     ),
     "a token is spent on an empty pop": (
         pop.pop,
-        "if limits and runs:\n        spend(limits, sum([run.count for run in runs.values()]),",
-        "if limits:\n        spend(limits, sum([run.count for run in runs.values()]) or 1,",
+        "    if not runs:\n",
+        "    if not runs:\n        [limiter.bucket.spend(1) for limiter in limits if limiter.bucket]\n",
     ),
-    "no token is spent": (Bucket.spend, "self.parts -= count * self.rate.per_ms", "pass"),
+    "no token is spent": (pop.pop, "bucket.parts -= taken * bucket.per_ms", "pass"),
     "tokens come in whole": (
         Bucket.refill,
         "(now - self.at) * rate.limit",

@@ -138,6 +138,10 @@ def _push(domain: Domain, command: Push, now: int) -> Pushed:
 
 
 def _push_jobs(domain: Domain, command: PushJobs, now: int) -> PushedJobs:
+    if len(command.jobs) == 1:
+        pushed = jobs.push_key(domain, command, now)
+        if pushed is not None:
+            return pushed
     jobs.check(domain, command, now)
     return jobs.apply(domain, command, now)
 

@@ -31,6 +31,19 @@ class Particulars(Struct, frozen=True, gc=False):
     keys: tuple[bytes, ...] = ()
     """Keys, packed, that get its payload if it dies."""
 
+    @property
+    def is_key_alone(self) -> bool:
+        """Whether it has nothing but a unique key that drops what comes later: the usual case."""
+        return (
+            self.dedup == DROP
+            and self.unique_key is not None
+            and self.job_id is None
+            and self.transaction_id is None
+            and not self.keys
+            and not self.window_ms
+            and not self.max_ms
+        )
+
 
 class Tie(Struct, frozen=True, gc=False, array_like=True):
     """What has to be done when a message ends, or its time to live."""

@@ -77,29 +77,34 @@ def check(
     check_range("jobs", len(jobs), 1, limits.batch_max)
     check_payloads(limits, [job.payload for job in jobs])
     queue = domain.queues.get((command.tenant, command.queue))
-    for attributes in {id(job.attributes): job.attributes for job in jobs}.values():
-        if attributes is not PLAIN:
+    names: set[str] = set()
+    checked, tied, replacing = PLAIN, 0, False
+    for job in jobs:
+        names.add(job.partition)
+        attributes, own = job.attributes, job.own
+        if attributes is not PLAIN and attributes is not checked:
             check_attributes(limits, attributes)
             check_ordered(queue, attributes)
             if attributes.depends_on:
                 dependents.check(domain, command.tenant, attributes)
-    for job in jobs:
-        if job.own is not None:
-            _check_own(job, job.own)
+            checked = attributes
+        if own is not None:
+            _check_own(job, own)
+            if own.keys:
+                tied += len(job.payload) * len(own.keys)
+            replacing = replacing or own.dedup in (REPLACE, DEBOUNCE)
     if command.request is not None:
         check_name("idempotency_key", command.request[1])
         if command.request[0]:
             check_name("producer", command.request[0])
     reached(queue, command.durability, domain.reach)
-    if queue is not None and _once(queue, command, now) is not None:
+    if queue is not None and command.request is not None and _once(queue, command, now) is not None:
         return
     if plan is None and command.then is not None:
         plan = Plan()
     new = len(jobs)
     if queue is not None and queue.options.max_size:
         new = sum(not _is_known(queue, job, now) for job in jobs)
-    names = {job.partition for job in jobs}
-    tied = sum([len(job.payload) * len(job.own.keys) for job in jobs if job.own is not None])
     if plan is not None:
         plan.messages[command.queue] += new
         plan.tied[command.queue] += tied
@@ -109,15 +114,18 @@ def check(
         _check_new(domain, command.tenant, plan)
     known = queue.partitions if queue is not None else {}
     # Every partition may need a number, and a flow that many more: there are billions.
-    numbers = sum([name not in known or not fits(known[name], len(jobs)) for name in names])
+    numbers = 0
+    for name in names:
+        if name not in known or not fits(known[name], len(jobs)):
+            numbers += 1
     if queue is None or numbers:
         domain.check_room(command.tenant, command.queue, queue, names, numbers)
     if room and plan is not None:
         check_size(queue, plan.messages[command.queue] - plan.freed[command.queue])
     elif room:
         make_room(queue, new)
-    if queue is not None and room:
-        _check_held(queue, jobs, tied)
+    if queue is not None and room and (tied or replacing):
+        _check_held(queue, tied, replacing)
     if command.then is not None:
         name, job = command.then
         check(domain, PushJobs(command.tenant, name, [job]), now, plan)
@@ -160,10 +168,8 @@ def _request(command: PushJobs) -> bytes:
 def _check_own(job: Job, own: Particulars) -> None:
     if own.unique_key is not None:
         check_name("unique_key", own.unique_key)
-        if own.dedup == DROP and own.job_id is None and own.transaction_id is None and not own.keys:
-            if own.window_ms or own.max_ms:
-                raise Invalid("dedup_window_ms", f"left out: only {DEBOUNCE} and {THROTTLE} have a window")
-            return  # the usual one
+        if own.is_key_alone:
+            return
     for name, value in (("job_id", own.job_id), ("transaction_id", own.transaction_id)):
         if value is not None:
             check_name(name, value)
@@ -186,14 +192,14 @@ def _check_own(job: Job, own: Particulars) -> None:
         raise Invalid("delay and depends_on", f"left out: {DEBOUNCE} says when the message is delivered")
 
 
-def _check_held(queue: Queue, jobs: list[Job], size: int) -> None:
-    """Raise if what a queue holds forbids the jobs right now; ties will hold so many bytes more."""
+def _check_held(queue: Queue, size: int, replacing: bool) -> None:
+    """Raise if what a queue holds forbids jobs right now that replace others, or tie so many bytes more."""
     if size and queue.tied_bytes + size > TIED_BYTES_MAX:
         raise Busy(
             f"queue {queue.name} has {queue.tied_bytes} bytes of messages with keys_if_undelivered that have "
             f"not ended, and may have {TIED_BYTES_MAX}"
         )
-    if any(job.own is not None and job.own.dedup in (REPLACE, DEBOUNCE) for job in jobs):
+    if replacing:
         for name in queue.groups:
             check_made(queue, name)
 
@@ -208,7 +214,7 @@ def apply(domain: Domain, command: PushJobs, now: int) -> PushedJobs:
         if once is not None:
             ids = [each for first, count in once.ids for each in range(first, first + count)]
             return PushedJobs(ids, once.durability, list(range(len(ids))), then=once.then)
-    pushing = _Pushing(domain, shard, queue, durability, now, [], [], [], [], [])
+    pushing = _Pushing(domain, shard, queue, durability, now)
     for job in command.jobs:
         pushing.add(job)
     pushing.append()
@@ -222,6 +228,30 @@ def apply(domain: Domain, command: PushJobs, now: int) -> PushedJobs:
         once = Once(until, _in_order(pushing.ids), durability, pushed.then)
         _remember(shard, queue, _request(command), once, now)
     return pushed
+
+
+def push_key(domain: Domain, command: PushJobs, now: int) -> PushedJobs | None:
+    """Push one message that has nothing but a unique key, to where messages were pushed before.
+
+    That is the usual single push, and here it comes without a detour. None if there is more to it.
+    """
+    (job,) = command.jobs
+    own, queue = job.own, domain.queues.get((command.tenant, command.queue))
+    if own is None or queue is None or job.attributes is not PLAIN or queue.options.max_size:
+        return None
+    if command.request is not None or command.then is not None or job.lane or not own.is_key_alone:
+        return None
+    partition, key = queue.partitions.get(job.partition), own.unique_key
+    if partition is None or key is None or key in queue.uniques or not fits(partition, 1):
+        return None
+    payloads = [job.payload]
+    lengths = check_payloads(domain.limits, payloads)
+    check_name("unique_key", key)
+    durability = reached(queue, command.durability, domain.reach)
+    shard = domain.shards[queue.shard]
+    tie(shard, queue, partition, partition.log.end, Tie(key))
+    pushed = push(shard, queue, partition, payloads, lengths, durability, PLAIN, now)
+    return PushedJobs([pushed.first], durability)
 
 
 def _in_order(ids: list[int]) -> tuple[tuple[int, int], ...]:
@@ -273,7 +303,7 @@ def known(domain: Domain, tenant: str, name: str, job: Job, now: int) -> int | N
     if queue is None or partition is None or job.own is None:
         return None
     shard = domain.shards[queue.shard]
-    return _Pushing(domain, shard, queue, "", now, [], [], [], [], []).find(partition, job.own)
+    return _Pushing(domain, shard, queue, "", now).find(partition, job.own)
 
 
 class _Pushing(Struct, eq=False):
@@ -284,13 +314,13 @@ class _Pushing(Struct, eq=False):
     queue: Queue
     durability: str
     now: int
-    ids: list[int]
-    duplicates: list[int]
+    ids: list[int] = []
+    duplicates: list[int] = []
     """Places of those that are known already."""
-    replaced: list[int]
+    replaced: list[int] = []
     """Places of those that took the place of others."""
-    payloads: list[bytes]
-    transactions: list[tuple[int, str]]
+    payloads: list[bytes] = []
+    transactions: list[tuple[int, str]] = []
     """Offsets and transaction ids of the payloads."""
     partition: Partition | None = None
     attributes: Attributes = PLAIN
@@ -305,7 +335,7 @@ class _Pushing(Struct, eq=False):
             for group in queue.groups.values():
                 attach_track(group.tracks[partition.key])
         own, attributes = job.own, job.attributes
-        if own is not None:
+        if own is not None and not (own.is_key_alone and own.unique_key not in queue.uniques):
             if own.dedup == DEBOUNCE:
                 attributes = replace(attributes, delay_ms=own.window_ms)
             known = self.find(partition, own)
@@ -315,24 +345,25 @@ class _Pushing(Struct, eq=False):
                 return
             if own.unique_key is not None and self._replace(partition, job, own, attributes):
                 return
-        if partition is not self.partition or attributes != self.attributes:
+        if partition is not self.partition or (
+            attributes is not self.attributes and attributes != self.attributes
+        ):
             self.append()
             # A log is plain as long as nothing in it has attributes.
-            self.partition, self.attributes = partition, attributes if attributes != PLAIN else PLAIN
-        offset = partition.log.end + len(self.payloads)
-        number, base = self._next_number(partition, offset)
+            self.partition = partition
+            self.attributes = attributes if attributes is PLAIN or attributes != PLAIN else PLAIN
+        waiting = len(self.payloads)
+        if not fits(partition, waiting + 1):
+            self.append()
+            self.shard.renumber(queue, partition)
+            waiting = 0
+        offset = partition.log.end + waiting
+        number, base = partition.numbers[-1]
         self.payloads.append(job.payload)
-        message = address(number, offset - base)
+        message = number << OFFSET_BITS | offset - base
         self.ids.append(message)
         if own is not None:
             self._enter(partition, offset, message, job, own)
-
-    def _next_number(self, partition: Partition, offset: int) -> tuple[int, int]:
-        """The partition number that the message at an offset will have."""
-        if not fits(partition, len(self.payloads) + 1):
-            self.append()
-            self.shard.renumber(self.queue, partition)
-        return partition.numbers[-1]
 
     def find(self, partition: Partition, own: Particulars) -> int | None:
         """The id of the message that a job repeats, if it does."""
@@ -401,7 +432,8 @@ class _Pushing(Struct, eq=False):
                 self.replaced.append(len(self.ids))
                 self.ids.append(pushed.first)
                 self._enter(partition, partition.log.end - 1, pushed.first, job, own)
-                self._take(partition)
+                if self.transactions:
+                    self._take(partition)
                 return True
             cancel_everywhere(self.shard, where, self.now)
             self.shard.plan_sweep(self.queue, self.now)
@@ -438,6 +470,10 @@ class _Pushing(Struct, eq=False):
     def _enter(self, partition: Partition, offset: int, message: int, job: Job, own: Particulars) -> None:
         """Have a message found by its key and ids, and its end have the consequences it asks for."""
         queue, shard, attributes = self.queue, self.shard, job.attributes
+        if own.is_key_alone and not attributes.ttl_ms:
+            assert own.unique_key is not None
+            tie(shard, queue, partition, offset, Tie(own.unique_key))
+            return
         if own.unique_key is not None and own.dedup == THROTTLE:
             once = Once(self.now + own.window_ms, ((message, 1),), self.durability)
             _remember(shard, queue, SEEN + own.unique_key.encode(), once, self.now)
@@ -478,12 +514,11 @@ class _Pushing(Struct, eq=False):
         if self.attributes.depends_on:
             place = Place(self.queue, partition, 0)
             dependents.depend(self.domain, place, first, len(payloads), self.attributes, self.now)
-        self._take(partition)
+        if self.transactions:
+            self._take(partition)
 
     def _take(self, partition: Partition) -> None:
         """Keep the transaction ids of what was appended to a partition."""
-        if not self.transactions:
-            return
         taken, self.transactions = self.transactions, []
         first = taken[0][0]
         partition.taken[first] = (self.now, taken)

@@ -283,6 +283,5 @@ def hold_run(track: Track, run: LeaseRun, name: int) -> None:
         insort(track.spans, (run.first, run.count, name))
         held = run.unsettled
     track.leased += held
-    if track.limits:
-        for limiter in track.limits:
-            limiter.active += held
+    for limiter in track.limits:
+        limiter.active += held

@@ -28,7 +28,6 @@ from penstock.core.model import (
 from penstock.core.rates import (
     allowance,
     room,
-    spend,
     starve,
 )
 from penstock.core.shard import Shard
@@ -114,12 +113,21 @@ def pop(shard: Shard, queue: Queue, group: Group, command: Pop, now: int) -> Pop
         if partition is not None:
             taking.take_from(group.tracks[partition.key])
     runs = taking.runs
-    if limits and runs:
-        spend(limits, sum([run.count for run in runs.values()]), size - taking.bytes_left)
     if not runs:
         return Popped(queue, None, [], again=bool(group.unplanned) or taking.passes <= 0)
+    if len(runs) == 1:
+        (run,) = runs.values()
+        taken, due_at = run.count, run.expires_at
+    else:
+        taken = sum([run.count for run in runs.values()])
+        due_at = min([run.expires_at for run in runs.values()])
+    for limiter in limits:  # as spend does; every limited pop comes by
+        bucket = limiter.bucket
+        if bucket is not None:
+            bucket.parts -= taken * bucket.per_ms
+        if limiter.byte_bucket is not None:
+            limiter.byte_bucket.spend(size - taking.bytes_left)
     name = shard.next_name()
-    due_at = min(run.expires_at for run in runs.values()) if len(runs) > 1 else taking.first_expires_at()
     lease = Lease(name, queue, group, runs, due_at, command.owner)
     for limiter in taking.limited:
         limiter.taken = 0

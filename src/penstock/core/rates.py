@@ -27,15 +27,15 @@ def room(limiter: Limiter, now: int) -> int:
 def allowance(limits: tuple[Limiter, ...], count: int, now: int) -> int:
     """Of so many messages, how many limits let go now. Every limited pop comes by."""
     for limiter in limits:
-        if limiter.concurrency and limiter.concurrency - limiter.active < count:
-            count = max(limiter.concurrency - limiter.active, 0)
+        concurrency = limiter.concurrency
+        if concurrency and concurrency - limiter.active < count:
+            count = max(concurrency - limiter.active, 0)
         bucket = limiter.bucket
         if bucket is not None:
             if now > bucket.at:
                 bucket.refill(now)
-            left = bucket.parts // bucket.per_ms
-            if left < count:
-                count = left if left > 0 else 0
+            if bucket.parts < count * bucket.per_ms:
+                count = max(bucket.parts // bucket.per_ms, 0)
         if limiter.byte_bucket is not None and limiter.byte_bucket.tokens(now) <= 0:
             return 0
     return count

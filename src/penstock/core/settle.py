@@ -295,8 +295,10 @@ def _let_go(shard: Shard, track: Track, run: LeaseRun, name: int) -> int:
     if run.count == 1:
         del track.singles[run.first]
         track.leased -= 1
-        if track.limits:
-            let_go(shard, track, 1)
+        for limiter in track.limits:  # as let_go does; every single ack comes by
+            limiter.active -= 1
+            if limiter.starved or limiter is track.own_limit:
+                let_go(shard, track, 0)
         return 1
     left = run.unsettled
     spans = track.spans

@@ -194,10 +194,6 @@ class Taking(Struct, eq=False):
     def _expires_at(self, attributes: Attributes) -> int:
         return self.now + (self.lease_ms or attributes.timeout_ms or self.queue_lease_ms)
 
-    def first_expires_at(self) -> int:
-        """When the first run taken expires."""
-        return next(iter(self.runs.values())).expires_at
-
     def _take_scheduled(self, track: Track, run: Scheduled) -> None:
         partition, shard = track.partition, self.shard
         position = logs.find(partition.log, run.first)
