@@ -63,6 +63,50 @@ def test_a_message_is_delivered_once_all_it_depends_on_is_completed(core: Core) 
     assert core.counts().parked == 0
 
 
+def clean(core: Core, *states: str, **fields: Any) -> c.Cleaned:
+    return core.ask(c.Clean("default", "q", states, **fields), c.Cleaned)
+
+
+def test_what_waits_for_others_is_drained_with_the_rest(core: Core) -> None:
+    one = core.push(queue="first")
+    waiting, last = after(core, one), after(core, one)
+    plain = core.push()
+    on_it = after(core, waiting, queue="third")
+    assert clean(core, "waiting", "delayed", "parked", count=2).count == 2
+    assert [core.state(each) for each in (waiting, last, plain)] == ["cancelled", "cancelled", "waiting"]
+    assert core.state(on_it) == "dead", "what waits for it fails"
+    core.restart()
+    end(core, one, "complete")
+    assert core.popped() == [b"1"]
+    assert core.counts().parked == 0
+    assert core.popped(10, group="late") == [b"1"], "a group that is made later does not get it either"
+
+
+def test_what_waits_for_others_in_several_groups_is_cleaned_only_if_asked_for(core: Core) -> None:
+    one = core.push(queue="first")
+    core.pop(group="other")
+    core.pop()
+    waiting = after(core, one)
+    assert clean(core, "waiting", "delayed", "parked").count == 0
+    assert core.state(waiting) == "parked"
+    core.commit()
+    core.wait(1_000)
+    young = after(core, one)
+    assert clean(core, "parked", grace_ms=500).count == 1
+    assert [core.state(each) for each in (waiting, young)] == ["cancelled", "parked"]
+    assert core.counts(group="other").parked == 1
+
+
+def test_a_drain_of_very_many_that_wait_stops_and_goes_on(core: Core) -> None:
+    ones = [core.push(queue="first") for _ in range(2_002)]
+    for each in ones:
+        after(core, each)
+    found = clean(core, "waiting", "parked")
+    assert (found.count, found.more) == (2_000, True)
+    found = clean(core, "waiting", "parked")
+    assert (found.count, found.more) == (2, False)
+
+
 CASES = [
     (when, how)
     for when in ("before", "after", "after a restart")
@@ -94,7 +138,7 @@ def test_what_becomes_of_a_dependent_follows_its_policy(core: Core, how: str, po
         assert core.popped() == [b"then"]
     else:
         assert core.state(waiting) == "dead"
-        assert core.find(waiting).error == f"it depends on {message}, which failed"
+        assert core.find(waiting).error == f"it depends on {message}, which did not complete"
         assert core.popped() == []
 
 

@@ -150,7 +150,7 @@ def test_a_failure_goes_up_to_the_root(core: Core) -> None:
     pushed = push(core, parent(node(b"2", node(b"1", node(b"0")))))
     work(core, ok=False)
     assert core.state(pushed.parent) == "dead"
-    assert core.find(pushed.parent).error == f"it depends on {pushed.children[0]}, which failed"
+    assert core.find(pushed.parent).error == f"it depends on {pushed.children[0]}, which did not complete"
     assert core.counts("child").dead == 3
 
 
@@ -249,6 +249,18 @@ def results(found: c.ChildrenFound) -> list[list[bytes]]:
         [bytes(payload) for notes in each.notes for note in notes for payload in note.payloads()]
         for each in found.results
     ]
+
+
+@pytest.mark.parametrize(("size", "shown"), [(1, 3), (40, 2), (200, 1)])
+def test_of_large_children_as_many_are_shown_as_fit_and_all_are_counted(size: int, shown: int) -> None:
+    core = Core(Limits(read_bytes_max=100))
+    pushed = push(core, parent(*[node(b"x" * size) for _ in range(3)]))
+    core.pop(3, "child")
+    core.ack(ids=pushed.children[1:])
+    found = children(core, pushed.parent)
+    assert [each.state.id for each in found.shown.deliveries] == pushed.children[:shown]
+    assert (found.completed, found.total) == (2, 3)
+    assert len(found.results) == shown
 
 
 def test_children_are_shown_with_their_states_and_results(core: Core) -> None:

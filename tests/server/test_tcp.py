@@ -367,7 +367,7 @@ def test_every_queue_is_listed_with_its_counts(client: Raw, queue: str) -> None:
     pull(client, queue)
     queues = client.ask({"cmd": "LISTQUEUES"})["queues"]
     (found,) = [each for each in queues if each["name"] == queue]
-    counts = {"pending": 1, "processing": 1, "delayed": 0, "dlq": 0, "completed": 1}
+    counts = {"pending": 1, "processing": 1, "delayed": 0, "waiting-children": 0, "dlq": 0, "completed": 1}
     assert found == {"name": queue, **counts, "paused": False}
     assert [each["name"] for each in queues] == sorted(each["name"] for each in queues)
 
@@ -403,12 +403,14 @@ def test_the_state_of_a_message_nobody_pushed_is_not_found(client: Raw, queue: s
 def test_stats_count_the_messages_of_all_queues() -> None:
     with Server() as server, server.connect() as client:
         counts = {"queues": 0, "queued": 0, "processing": 0, "delayed": 0, "dlq": 0, "completed": 0}
+        counts["waiting-children"] = 0
         assert client.ask({"cmd": "STATS"}) == {"ok": True, **counts}
-        push(client, "a", 1, 2, 3)
+        first = push(client, "a", 1, 2, 3)
         push(client, "b", 4, 5)
+        client.ask({"cmd": "PUSH", "queue": "b", "data": 6, "depends_on": [first + 1]})
         client.ask({"cmd": "ACK", "id": pull(client, "a")["id"]})
         pull(client, "b")
-        counts |= {"queues": 2, "queued": 3, "processing": 1, "completed": 1}
+        counts |= {"queues": 2, "queued": 3, "processing": 1, "completed": 1, "waiting-children": 1}
         assert client.ask({"cmd": "STATS"}) == {"ok": True, **counts}
 
 

@@ -231,7 +231,7 @@ class JobModel(Model):
         for group in known.groups.values():
             group.cells[partition][at] = cell = Cell(CANCELLED, due_at=now)
             if group.name == "default":
-                wanted = [f"it depends on {each.id}, which failed" for each in failed]
+                wanted = [f"it depends on {each.id}, which did not complete" for each in failed]
                 error = core.error_of(message)
                 assert error is None or error in wanted, (error, wanted)
                 cell.level = message.level

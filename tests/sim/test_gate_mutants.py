@@ -201,9 +201,9 @@ MUTANTS: dict[str, Planted] = {
         "if created_at + attributes.delay_ms > now:",
         "if True:",
     ),
-    "another message of the segment is shown": (look.show, "offset - segment.base, 1", "0, 1"),
+    "another message of the segment is shown": (look.show_each, "offset - segment.base, 1", "0, 1"),
     "another message is shown after an unclean stop": (
-        look.show,
+        look.show_each,
         "place.first + (message & OFFSET_MASK)",
         "(message & OFFSET_MASK)",
     ),

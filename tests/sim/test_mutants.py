@@ -279,7 +279,7 @@ MUTANTS: dict[str, Planted] = {
         "        pass",
     ),
     "a cancelled message is cancelled for nobody to come": (
-        cancel.cancel_everywhere,
+        cancel._withdraw,
         "withdraw(shard, place, *part, now)",
         "pass",
     ),

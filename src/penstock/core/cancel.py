@@ -120,20 +120,33 @@ def cancel_everywhere(shard: Shard, found: Meant, now: int) -> list[Span]:
     place, first, end, _ = found
     groups = place.queue.groups
     changed: list[Span] = []
-    parked = take_parked(shard, place.queue, place.partition, first, end)
+    if place.partition.parked_messages:
+        changed += cancel_parked(shard, place, first, end, now)
     for group in groups.values():
-        track = group.tracks[place.partition.key]
-        for low, high in parked:
-            settle_as(shard, track, low, high, CANCELLED, now)
-        changed += parked + _cancel_in(shard, track, found, now)
+        changed += _cancel_in(shard, group.tracks[place.partition.key], found, now)
     if not groups:
-        changed = list(outside(place.partition.withdrawn, first, end))
+        changed += outside(place.partition.withdrawn, first, end)
     for low, high in union(changed):
-        # What the log has left behind no group will read that does not exist yet.
-        low = max(low, place.partition.log.first)
-        for part in list(outside(place.partition.withdrawn, low, high)):
-            withdraw(shard, place, *part, now)
+        _withdraw(shard, place, low, high, now)
     return union(changed)
+
+
+def cancel_parked(shard: Shard, place: Place, first: int, end: int, now: int) -> list[Span]:
+    """Cancel what of [first, end) waits for others, for all groups there are and will be; what it changed."""
+    parked = take_parked(shard, place.queue, place.partition, first, end)
+    for low, high in parked:
+        for group in place.queue.groups.values():
+            settle_as(shard, group.tracks[place.partition.key], low, high, CANCELLED, now)
+        _withdraw(shard, place, low, high, now)
+    return parked
+
+
+def _withdraw(shard: Shard, place: Place, low: int, high: int, now: int) -> None:
+    """Cancel messages for groups that do not exist yet, unless they are cancelled already."""
+    # What the log has left behind no group will read that does not exist yet.
+    low = max(low, place.partition.log.first)
+    for part in list(outside(place.partition.withdrawn, low, high)):
+        withdraw(shard, place, *part, now)
 
 
 def withdraw(shard: Shard, place: Place, first: int, end: int, now: int) -> None:

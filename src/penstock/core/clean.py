@@ -4,17 +4,17 @@ from collections.abc import Iterator
 from itertools import chain, islice
 
 from penstock.core import log as logs
-from penstock.core.cancel import check_made, finish_plan
+from penstock.core.cancel import cancel_parked, check_made, finish_plan
 from penstock.core.commands import Clean, Cleaned
 from penstock.core.endings import cut, cut_dead, fresh, settle_as, skip
 from penstock.core.errors import Invalid
 from penstock.core.limits import DELAY_MS_MAX, check_name, check_range
 from penstock.core.model import CANCELLED, DISCARDED, Group, Queue, Track
 from penstock.core.schedule import Scheduled
-from penstock.core.shard import Shard
+from penstock.core.shard import Place, Shard
 from penstock.core.sweep import drop_completed
 
-STATES = ("waiting", "delayed", "dead", "completed")
+STATES = ("waiting", "delayed", "parked", "dead", "completed")
 RUNS_MAX = 2_000
 """Runs that one command clears out: some 100 ms; the next does the rest."""
 COUNT_MAX = 1 << 62
@@ -38,6 +38,12 @@ def clean(shard: Shard, queue: Queue, group: Group | None, command: Clean, now: 
         cleaned.count += drop_completed(shard, queue, command.grace_ms, left, now)
     waits = {"waiting", "delayed"} & set(command.states)
     runs = RUNS_MAX
+    if command.states == ("parked",) or ("parked" in command.states and len(queue.groups) == 1):
+        for partition in queue.partitions.values():
+            place = Place(queue, partition, 0)
+            count, cut_up = _cancel_parked(shard, place, before, left - cleaned.count, runs, now)
+            cleaned.count, runs = cleaned.count + count, runs - cut_up
+        cleaned.more = runs <= 0 and cleaned.count < left
     for track in group.tracks.values() if group is not None else ():
         if waits:
             count, cut_up = _cancel(shard, track, waits, before, left - cleaned.count, runs, now)
@@ -88,6 +94,19 @@ def _cancel(
         settle_as(shard, track, low, high, CANCELLED, now)
     if spans:
         shard.reconsider(track, now)
+    return sum(high - low for low, high in spans), len(spans)
+
+
+def _cancel_parked(
+    shard: Shard, place: Place, before: int, left: int, runs: int, now: int
+) -> tuple[int, int]:
+    """Cancel what waits for others in a partition; how many messages and how many runs it was."""
+    partition = place.partition
+    end = logs.offset_at(partition.log, before + 1)
+    old = ((first, min(first + count, end)) for first, count, _ in partition.parked if first < end)
+    spans = list(_up_to(islice(old, runs), left))
+    for low, high in spans:
+        cancel_parked(shard, place, low, high, now)
     return sum(high - low for low, high in spans), len(spans)
 
 

@@ -294,13 +294,14 @@ class Clean(Struct, gc=False):
     """Clear out messages of a group that are in some state and old enough.
 
     What waits or is delayed is cancelled, dead letters are discarded. What is completed is dropped from the
-    log, in whole segments, if every group has settled it.
+    log, in whole segments, if every group has settled it. What is parked is so in every group, and cancelled
+    in every group: if it is asked for alone, or if there is no other group.
     """
 
     tenant: str
     queue: str
     states: tuple[str, ...]
-    """Of waiting, delayed, dead and completed."""
+    """Of waiting, delayed, parked, dead and completed."""
     group: str = DEFAULT
     grace_ms: int = 0
     """How long they are spared: since they were pushed, died, or were settled."""

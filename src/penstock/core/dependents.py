@@ -187,7 +187,7 @@ def fail(
         if group.tracks[partition.key].planned <= first:
             group.tracks[partition.key].unplanned -= end - first
     track = group.tracks[partition.key]
-    error = f"it depends on {failed}, which failed"
+    error = f"it depends on {failed}, which did not complete"
     for stretch in logs.stretches(partition.log, first, end):
         count = stretch.end - stretch.first
         bury(shard, track, Dead(stretch.first, count, 0, 0, now, error, stretch.attributes.level))

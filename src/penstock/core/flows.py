@@ -1,7 +1,7 @@
 """Flows: a message and others it waits for, pushed together; and what is asked of them."""
 
 from collections.abc import Iterator
-from itertools import chain, islice
+from itertools import accumulate, chain, islice
 
 from msgspec.structs import replace
 
@@ -85,14 +85,15 @@ def children(domain: Domain, command: Children, now: int) -> ChildrenFound:
     (message,) = domain.current([command.id])
     there(domain.shard_of(message), command.tenant, message)
     given, total = _waited_for(domain, command.tenant, command.id)
-    if not given:
-        return ChildrenFound(command.id, ShownAll([]), [], 0)
-    shown = look.show(domain.limits, domain.shards, Show(command.tenant, domain.current(given)), now)
+    found = look.show_each(domain.shards, Show(command.tenant, domain.current(given)), now)
+    open_ = sum(each.state.state != "completed" for each in found)
+    sizes = accumulate(map(logs.piece_bytes, found))
+    shown = found[: max(sum(size <= domain.limits.read_bytes_max for size in sizes), 1)]
     results = [
         look.notes(domain.shard_of(current), command.tenant, current, (RESULT,), DEFAULT, now)
-        for current in domain.current([each.state.id for each in shown.deliveries])
+        for current in domain.current([each.state.id for each in shown])
     ]
-    return ChildrenFound(command.id, shown, results, total)
+    return ChildrenFound(command.id, ShownAll(shown), results, len(given) - open_, total)
 
 
 def _waited_for(domain: Domain, tenant: str, message: int) -> tuple[list[int], int]:

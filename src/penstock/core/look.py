@@ -394,6 +394,14 @@ def show(limits: Limits, shards: list[Shard], command: Show, now: int) -> ShownA
     """Messages with their payloads; those that are there."""
     if not 1 <= len(command.ids) <= SHOWN_MAX:
         raise Invalid("ids", f"a list of 1 to {SHOWN_MAX} ids")
+    found = show_each(shards, command, now)
+    if len(found) > 1 and sum(map(logs.piece_bytes, found)) > limits.read_bytes_max:
+        raise Invalid("ids", f"fewer: their payloads are more than {limits.read_bytes_max} bytes")
+    return ShownAll(found)
+
+
+def show_each(shards: list[Shard], command: Show, now: int) -> list[Shown]:
+    """Those of some messages that are there, with where to find their payloads."""
     found: list[Shown] = []
     for message in command.ids:
         shard = shards[(message >> OFFSET_BITS) % len(shards)]
@@ -406,9 +414,7 @@ def show(limits: Limits, shards: list[Shard], command: Show, now: int) -> ShownA
         segment = log.segments[logs.find(log, offset)]
         at = (segment, offset - segment.base, 1, stands.created_at)
         found.append(Shown(*at, place.queue, place.partition.name, stands))
-    if len(found) > 1 and sum(map(logs.piece_bytes, found)) > limits.read_bytes_max:
-        raise Invalid("ids", f"fewer: their payloads are more than {limits.read_bytes_max} bytes")
-    return ShownAll(found)
+    return found
 
 
 def _withdrawn_at(partition: Partition, offset: int) -> int | None:

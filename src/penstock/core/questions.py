@@ -220,6 +220,8 @@ class ChildrenFound(Struct, gc=False):
     """Those that are still kept; not more than can be shown at a time."""
     results: list[NotesFound]
     """What came of each of them."""
+    completed: int
+    """Of the first that could be shown, however large they are; what is no longer kept is completed."""
     total: int
 
 

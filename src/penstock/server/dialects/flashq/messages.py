@@ -321,13 +321,11 @@ class GetChildren(Request, tag="GETCHILDREN", gc=False, kw_only=True):
             if results:
                 (payload,) = results[-1].payloads()
                 job.result = Raw(payload)
-        completed = sum(each.state.state == "completed" for each in reply.shown.deliveries)
-        gone = reply.total - len(jobs) if reply.total <= DEPENDENCIES_SHOWN else 0
         return replies.OkChildren(
             ok=True,
             parent_id=shown(reply.id),
             children=jobs,
-            completed=completed + gone,
+            completed=reply.completed,
             total=reply.total,
             reqId=self.reqId,
         )

@@ -107,7 +107,7 @@ class Drain(Request, tag="DRAIN", gc=False, kw_only=True):
     group: str = DEFAULT
 
     def command(self, context: Context) -> core.Command:
-        return core.Clean(context.tenant, self.queue, ("waiting", "delayed"), self.group)
+        return core.Clean(context.tenant, self.queue, ("waiting", "delayed", "parked"), self.group)
 
     def reply(self, reply: core.Cleaned, context: Context) -> Struct:
         return _cleaned(reply, self.reqId)
@@ -121,7 +121,7 @@ class Clean(Request, tag="CLEAN", gc=False, kw_only=True):
     group: str = DEFAULT
 
     def command(self, context: Context) -> core.Command:
-        states = (our_state(self.state, ("waiting", "delayed", "failed", "completed")),)
+        states = (our_state(self.state, ("waiting", "delayed", "waiting-children", "failed", "completed")),)
         return core.Clean(context.tenant, self.queue, states, self.group, self.grace, self.limit)
 
     def reply(self, reply: core.Cleaned, context: Context) -> Struct:
@@ -310,6 +310,7 @@ class ListQueues(Request, tag="LISTQUEUES", gc=False, kw_only=True):
                 "pending": each.counts.waiting,
                 "processing": each.counts.active,
                 "delayed": each.counts.delayed,
+                "waiting-children": each.counts.parked,
                 "dlq": each.counts.dead,
                 "completed": each.counts.completed,
                 "paused": each.paused,
@@ -330,6 +331,7 @@ class Stats(Request, tag="STATS", gc=False, kw_only=True):
             queued=reply.counts.waiting,
             processing=reply.counts.active,
             delayed=reply.counts.delayed,
+            waiting_children=reply.counts.parked,
             dlq=reply.counts.dead,
             completed=reply.counts.completed,
             reqId=self.reqId,

@@ -155,6 +155,7 @@ class OkStats(Answer, gc=False, kw_only=True):
     queued: int
     processing: int
     delayed: int
+    waiting_children: int = msgspec.field(name="waiting-children")
     dlq: int
     completed: int
 
