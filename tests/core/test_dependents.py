@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from penstock.core import commands as c, dependents
+from penstock.core import commands as c, dependents, handlers
 from penstock.core.dependents import spans_of
 from penstock.core.errors import Conflict, Invalid, NotFound
 from penstock.core.ids import OFFSET_BITS
@@ -245,6 +245,7 @@ def test_many_wait_for_a_batch(core: Core) -> None:
         assert core.state(waiting) == "parked"
         core.ack(ids=order[at : at + 500])
         core.restart()
+        tell_all(core)
     assert core.popped(9) == [b"a", b"b", b"c"]
     partition = core.engine.queues["default", "first"].partitions["default"]
     assert (partition.dependents.size, partition.concerned) == (0, 0)
@@ -275,6 +276,186 @@ def test_many_dependents_are_released_a_number_at_a_time(
     core.restart()
     assert not core.engine.unfinished
     assert core.popped(99) == []
+
+
+@pytest.fixture
+def slow(core: Core, monkeypatch: pytest.MonkeyPatch) -> Core:
+    """Those who wait are told two at a time."""
+    monkeypatch.setattr(dependents, "STEP", 2)
+    return core
+
+
+def tell_all(core: Core) -> None:
+    while core.engine.unfinished:
+        core.wait(0)
+
+
+@pytest.mark.parametrize("crash", [False, True])
+@pytest.mark.parametrize("how", ["die", "complete"])
+def test_those_who_come_while_others_are_told_are_not_told_of_what_is_over(
+    slow: Core, how: str, crash: bool
+) -> None:
+    core = slow
+    first = core.push(queue="first")
+    early = [after(core, first, queue=f"d{n}") for n in range(6)]
+    end(core, first, how)
+    if how == "die":
+        core.ask(c.Requeue("default", "first"), object)
+    else:
+        core.ask(c.Seek("default", "first", "default", "all"), c.Sought)
+    assert core.state(first) == "waiting"
+    assert core.engine.unfinished
+    late = after(core, first, queue="late")
+    if crash:
+        core.commit()
+        core.restart()
+    tell_all(core)
+    assert {core.state(each) for each in early} == {"dead" if how == "die" else "waiting"}
+    assert core.state(late) == "parked"
+    core.commit()
+    end(core, first, "complete")
+    assert core.state(late) == "waiting"
+
+
+def test_the_first_end_counts_for_those_who_have_not_been_told_of_it_yet(slow: Core) -> None:
+    core = slow
+    first = core.push(queue="first")
+    waiting = [after(core, first, queue=f"d{n}") for n in range(6)]
+    end(core, first, "die")
+    core.ask(c.Requeue("default", "first"), object)
+    end(core, first, "complete")
+    core.restart()
+    tell_all(core)
+    assert {core.state(each) for each in waiting} == {"dead"}
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_of_two_ends_at_the_same_place_both_are_told_to_the_end(slow: Core, crash: bool) -> None:
+    core = slow
+    first = core.push(*[b"x"] * 5, queue="first")
+    for _ in range(8):
+        after(core, first, queue="e")
+    for _ in range(6):
+        after(core, first + 4, queue="d")
+    core.nack(core.pop(5, queue="first").lease)
+    core.ask(c.Requeue("default", "first", ids=[first]), object)
+    core.nack(core.pop(queue="first").lease)
+    if crash:
+        core.commit()
+        core.restart()
+    tell_all(core)
+    assert core.counts("d").parked == core.counts("e").parked == 0
+    assert core.counts("d").dead == 6
+    core.restart()
+    assert not core.engine.unfinished
+
+
+def test_those_of_one_queue_do_not_wait_until_all_of_another_are_told(slow: Core) -> None:
+    core = slow
+    first, other = core.push(queue="first"), core.push(queue="other")
+    for n in range(50):
+        after(core, first, queue=f"d{n}")
+    for n in range(6):
+        after(core, other, queue=f"e{n}")
+    end(core, first, "complete")
+    core.ack(core.pop(queue="other").lease)
+    for _ in range(8):
+        core.wait(0)
+    assert [core.counts(f"e{n}").waiting for n in range(6)] == [1] * 6
+    assert core.engine.unfinished
+
+
+@pytest.mark.parametrize("how", ["sweep", "clean", "obliterate"])
+def test_those_who_wait_for_what_was_completed_are_released_even_if_it_is_gone(slow: Core, how: str) -> None:
+    core = slow
+    first = core.push(queue="first")
+    waiting = [after(core, first, queue=f"d{n}") for n in range(6)]
+    core.commit()
+    end(core, first, "complete")
+    assert core.engine.unfinished
+    if how == "sweep":
+        core.configure("first", completed_retention_ms=0)
+        core.wait(30_000)
+    elif how == "clean":
+        core.ask(c.Clean("default", "first", ("completed",)), c.Cleaned)
+    else:
+        end(core, first, "obliterate")
+    with pytest.raises(NotFound):
+        core.state(first)
+    core.restart()
+    tell_all(core)
+    assert {core.state(each) for each in waiting} == {"waiting"}
+
+
+@pytest.mark.parametrize("how", ["complete", "die"])
+def test_a_long_chain_falls_over_several_turns(core: Core, how: str) -> None:
+    last = first = core.push(queue="first")
+    chain = [last := after(core, last) for _ in range(200)]
+    end(core, first, how)
+    turns = 0
+    while core.engine.unfinished:
+        turns += 1
+        core.restart()
+        core.wait(0)
+    if how == "die":
+        assert turns >= 3
+        assert {core.state(each) for each in chain} == {"dead"}
+    else:
+        assert [core.state(each) for each in chain] == ["waiting"] + ["parked"] * 199
+
+
+def test_a_queue_for_whose_messages_very_many_wait_is_drained_before_it_goes(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handlers, "TOLD_AT_ONCE", 5)
+    first = core.push(queue="first")
+    waiting = [after(core, first, queue=f"d{n}") for n in range(6)]
+    with pytest.raises(Conflict, match="6 messages wait"):
+        end(core, first, "obliterate")
+    assert core.state(first) == "waiting"
+    core.ask(c.Clean("default", "first", ("waiting",)), c.Cleaned)
+    end(core, first, "obliterate")
+    assert {core.state(each) for each in waiting} == {"dead"}
+
+
+@pytest.mark.parametrize(("policy", "found"), [("fail", "dead"), ("wait", "dead"), ("ignore", "parked")])
+def test_what_was_in_memory_only_is_not_waited_for_after_a_restart(
+    core: Core, policy: str, found: str
+) -> None:
+    core.configure("memory", durability="memory")
+    lost, met, kept = core.push(queue="memory"), core.push(queue="memory"), core.push(queue="first")
+    core.pop(2, queue="memory")
+    core.ack(ids=[met])
+    both = after(core, lost, met, kept, on_failed=policy)
+    alone = core.push(b"1", b"2", depends_on=((lost, 1),), on_failed=policy)
+    other = after(core, kept)
+    on_it = after(core, alone, queue="next")
+    assert [core.state(each) for each in (both, alone, other)] == ["parked"] * 3
+    core.commit()
+    core.restart()
+    states = [core.state(each) for each in (both, alone, alone + 1, other)]
+    if policy == "ignore":
+        assert states == ["parked", "waiting", "waiting", "parked"]
+    else:
+        assert states == ["dead", "dead", "dead", "parked"]
+        assert core.find(both).error == f"it depends on {lost}, which did not complete"
+    assert core.state(on_it) == ("parked" if policy == "ignore" else "dead")
+    end(core, kept, "complete")
+    assert core.state(both) == ("waiting" if policy == "ignore" else "dead")
+    assert core.state(other) == "waiting"
+
+
+def test_all_are_told_at_once_if_what_they_wait_for_goes_with_its_queue(slow: Core) -> None:
+    core = slow
+    first = core.push(queue="first")
+    waiting = [after(core, first, queue=f"d{n}") for n in range(6)]
+    end(core, first, "die")
+    core.ask(c.Requeue("default", "first"), object)
+    late = [after(core, first, queue=f"e{n}") for n in range(6)]
+    end(core, first, "obliterate")
+    assert not core.engine.unfinished
+    core.restart()
+    assert {core.state(each) for each in waiting + late} == {"dead"}
 
 
 def test_what_is_parked_is_kept_while_the_log_goes_on(core: Core) -> None:

@@ -389,6 +389,8 @@ def test_acks_in_any_order_of_what_is_waited_for_leave_few_rows(core: Core) -> N
     core.restart()
     assert core.state(waiting) == "parked"
     core.ack(ids=list(range(first + 1, first + 3_000, 2)))
+    while core.engine.unfinished:
+        core.wait(0)
     assert core.state(waiting) == "waiting"
 
 

@@ -25,13 +25,11 @@ def order(part: Part) -> tuple[int, object]:
     """Where a part stands among others: by its kind, then among its like."""
     match part:
         case bool():
-            return (4, part)
+            return (3, part)
         case bytes():
             return (0, part)
         case str():
             return (1, part.encode())
-        case int() if abs(part) > EXACT:
-            return (3, part)
     return (2, part)
 
 
@@ -68,10 +66,25 @@ def test_a_prefix_is_a_range_of_what_is_below_it(prefix: list[Part], other: list
 
 
 def test_numbers_sort_as_numbers_do() -> None:
-    numbers = [-(1 << 53), -1e6, -2, -1.5, -5e-324, 0, 5e-324, 0.5, 1, 1.5, 2, 10, 1e300]
+    small = [-1e6, -2, -1.5, -5e-324, 0, 5e-324, 0.5, 1, 1.5, 2, 10]
+    big = [(1 << 53) - 1, 1 << 53, (1 << 53) + 1, 1 << 56, (1 << 56) + 1, 1e20, 10**20 + 1, 1 << 80]
+    huge = [(1 << 80) + 1, 1e300, int(1e300) + 1, 1 << 1_015]
+    numbers = [*(-number for number in reversed(big + huge)), *small, *big, *huge]
     assert sorted(numbers, key=lambda number: pack([number])) == numbers
-    big = [-(1 << 80), -(1 << 56) - 1, -(1 << 53) - 1, (1 << 53) + 1, 1 << 56, 1 << 80, (1 << 80) + 1]
-    assert sorted(big, key=lambda number: pack([number])) == big
+    assert list(unpack(pack(big))) == big
+
+
+def test_equal_numbers_are_one_key_however_large() -> None:
+    assert pack([1e20]) == pack([10**20])
+    assert pack([1e300]) == pack([int(1e300)])
+    assert pack([1 << 60]) != pack([(1 << 60) + 1])
+    (shown,) = unpack(pack([1 << 60]))
+    assert isinstance(shown, int)
+
+
+def test_what_is_below_a_large_number_is_not_below_the_next() -> None:
+    low, after = pack([1 << 60]), pack([1 << 60]) + AFTER
+    assert low <= pack([1 << 60, "x"]) < after <= pack([(1 << 60) + 1]) < pack([(1 << 60) + 1, "x"])
 
 
 def test_one_and_one_point_zero_and_both_zeros_are_one_key() -> None:

@@ -219,7 +219,7 @@ def test_a_transaction_does_all_of_it(client: Raw, queue: str) -> None:
     [
         ({"cmd": "ACK", "id": 1 << 60}, "conflict", None),
         ({"cmd": "PUSH", "queue": "no queue", "data": 1}, "invalid", "ops[1].queue"),
-        ({"cmd": "KVATOMIC", "checks": [{"key": "nobody", "version": "00"}]}, "conflict", None),
+        ({"cmd": "KVATOMIC", "checks": [{"key": "nobody", "version": "0" * 24}]}, "conflict", None),
         ({"cmd": "PULL", "queue": "q"}, "invalid", "ops[1].cmd"),
         ({"cmd": "TX", "ops": []}, "invalid", "ops[1].cmd"),
     ],
@@ -492,3 +492,47 @@ def test_a_write_of_nothing_is_refused_by_a_field_it_has(
     client: Raw, request_: dict[str, Any], field: str
 ) -> None:
     assert refused(client.ask(request_), "invalid", field)
+
+
+# What goes together.
+
+OPTIONS = "partition and the options of a message"
+
+
+def test_a_request_that_is_repeated_is_answered_even_if_it_was_debounced(client: Raw, queue: str) -> None:
+    fields = {"debounce_id": "d", "debounce_ttl": HOUR_MS, "idempotency_key": "r"}
+    first = job(client, queue, **fields)
+    again = job(client, queue, **fields)
+    assert (again["id"], again["duplicate"]) == (first["id"], True)
+    other = client.ask({"cmd": "PUSH", "queue": queue, "data": 1, **fields, "idempotency_key": "s"})
+    assert refused(other, "conflict")
+
+
+@pytest.mark.parametrize(
+    ("request_", "field"),
+    [
+        (
+            {"cmd": "PUSHB", "jobs": [{"data": 1}], "on_failed": "fail"},
+            "partition and the options of a message",
+        ),
+        ({"cmd": "PUSH", "data": 1, "debounce_id": "d", "dedup": "drop"}, "debounce_id"),
+        ({"cmd": "PUSH", "data": 1, "debounce_id": "d", "dedup_window_ms": 7}, "debounce_id"),
+        ({"cmd": "RATELIMIT", "bytes": 5, "burst": 9}, "burst"),
+        ({"cmd": "CRON", "name": "c", "schedule": "@daily", "data": 1, "on_failed": "fail"}, "on_failed"),
+        ({"cmd": "CRON", "name": "c", "schedule": "@every ٣s", "data": 1}, "schedule"),
+    ],
+    ids=lambda each: str(each)[:40],
+)
+def test_what_would_have_no_effect_is_refused(
+    client: Raw, queue: str, request_: dict[str, Any], field: str
+) -> None:
+    assert refused(client.ask({**request_, "queue": queue}), "invalid", field)
+
+
+def test_crons_behind_a_name_are_listed(client: Raw, queue: str) -> None:
+    for name in ("a", "b"):
+        ask(client, "CRON", name=f"{queue}-{name}", queue=queue, schedule="@yearly", data=1)
+    found = ask(client, "CRONLIST", after=f"{queue}-a")
+    assert f"{queue}-b" in [each["name"] for each in found["crons"]]
+    assert f"{queue}-a" not in [each["name"] for each in found["crons"]]
+    assert "more" not in found

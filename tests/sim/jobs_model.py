@@ -282,6 +282,10 @@ class JobModel(Model):
 
     def _push_job(self, batch: Batch, job: Job) -> tuple[str, int]:
         queue, now, known = batch.queue, batch.now, self.queue(batch.queue)
+        own, attributes = job.own or Particulars(), job.attributes
+        found = self._find(batch, job.partition, own)
+        if found is not None:
+            return KNOWN, found
         known.messages.setdefault(job.partition, [])
         known.first.setdefault(job.partition, 0)
         for group in known.groups.values():
@@ -289,12 +293,8 @@ class JobModel(Model):
             group.cells.setdefault(job.partition, [])
         if job.lane:
             known.lanes.add(job.partition)
-        own, attributes = job.own or Particulars(), job.attributes
         if own.dedup == "debounce":
             attributes = replace(attributes, delay_ms=own.window_ms)
-        found = self._find(batch, job.partition, own)
-        if found is not None:
-            return KNOWN, found
         holder = known.uniques.get(own.unique_key or "")
         if holder is not None and own.dedup in ("replace", "debounce"):
             self._append(batch)

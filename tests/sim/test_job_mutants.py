@@ -106,8 +106,8 @@ MUTANTS: dict[str, Planted] = {
     "the second of equal keys counts": (jobs._Pushing.find, "own.dedup != DROP", "True"),
     "throttle lets one through too early": (
         jobs._Pushing.find,
-        "once.until > self.now",
-        "once.until > self.now + 1",
+        "once.until <= self.now",
+        "once.until <= self.now + 1",
     ),
     "throttle holds its key": (
         jobs._Pushing._enter,
@@ -208,12 +208,12 @@ MUTANTS: dict[str, Planted] = {
     ),
     "what of a row was met is not stored": (
         ties.meet,
-        "records.pack_dependent(count, waiting, met)",
-        "records.pack_dependent(count, waiting, 0)",
+        "records.pack_dependent(count, waiting, met, since)",
+        "records.pack_dependent(count, waiting, 0, since)",
     ),
     "who waits for what is not stored": (
         ties.expect,
-        "shard.keep_row(queue, key, records.pack_dependent(count, waiting, 0))",
+        "shard.keep_row(queue, key, records.pack_dependent(count, waiting, 0, since))",
         "shard.touch()",
     ),
     "what is parked is not stored": (
@@ -261,10 +261,10 @@ MUTANTS: dict[str, Planted] = {
         "shard.ends.append(Ended(shard, queue, partition, low, high, GONE))",
         "pass",
     ),
-    "the rest is never told": (dependents.go_on, "if domain.unfinished:", "if False:"),
+    "the rest is never told": (dependents.go_on, "while domain.unfinished", "while False"),
     "who was not told is forgotten by a restart": (
         load._decode,
-        "found.ended.append((how, partition, first, end))",
+        "found.ended.append((serial, how, partition, begin[0] if begin else serial, end))",
         "pass",
     ),
     "what waits is told but not those who wait for it": (

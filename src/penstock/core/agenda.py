@@ -64,3 +64,16 @@ class Agenda(Generic[T]):
     def _forget_empty(self) -> None:
         self._instants = list(self._at)
         heapify(self._instants)
+
+
+class Alarm:
+    """When the next thing is due in any shard."""
+
+    __slots__ = ("at",)
+
+    def __init__(self) -> None:
+        self.at = 0
+
+    def sooner(self, at: int) -> None:
+        if at < self.at:
+            self.at = at

@@ -10,12 +10,14 @@ from penstock.core.commands import CronDelete, CronDeleted, CronList, CronPut, C
 from penstock.core.domain import Domain
 from penstock.core.errors import Busy, Invalid, NotFound, PenstockError
 from penstock.core.jobdata import MISSED, Cron
-from penstock.core.limits import CRONS_MAX, check_name, check_range
+from penstock.core.limits import CRON_BYTES_MAX, CRONS_MAX, check_name, check_range
 from penstock.core.shard import Shard
 from penstock.core.slots import check_every, last_slot, next_slot, parse, zone_of
 
 FIRED_AT_ONCE = 100
 """Crons that come in one go: some 10 ms. The others come in the next."""
+LISTED_MAX = 10_000
+"""Crons in one answer."""
 LATE_MS = 10_000
 """A slot is missed if nobody saw to it for so long."""
 COUNT_MAX = 1 << 52
@@ -34,9 +36,8 @@ def put(domain: Domain, command: CronPut, now: int) -> CronsFound:
         _remove(domain, before)
     cron.next_at = _next(cron, max(now, cron.last_slot))
     domain.made(command.tenant, command.queue)
-    domain.crons.setdefault(command.tenant, {})[command.name] = cron
     shard, _ = _place(domain, cron)
-    _plan(shard, cron)
+    add(domain, shard, cron)
     _keep(domain, cron)
     return CronsFound([cron])
 
@@ -59,8 +60,12 @@ def _checked(domain: Domain, command: CronPut, now: int) -> Cron:
         raise Invalid("depends_on", "left out: a cron depends on nothing")
     jobs.check(domain, PushJobs(command.tenant, command.queue, [command.job]), now, room=False)
     known = domain.crons.get(command.tenant, {})
-    if command.name not in known and len(known) >= CRONS_MAX:
+    before = known.get(command.name)
+    if before is None and len(known) >= CRONS_MAX:
         raise Busy(f"a tenant has at most {CRONS_MAX} crons")
+    size = domain.cron_bytes[command.tenant] - (len(before.payload) if before is not None else 0)
+    if size + len(command.job.payload) > CRON_BYTES_MAX:
+        raise Busy(f"the crons of a tenant have {CRON_BYTES_MAX} bytes of data at most, and {size} are taken")
     return Cron(
         name=command.name,
         tenant=command.tenant,
@@ -112,8 +117,17 @@ def delete(domain: Domain, command: CronDelete, now: int) -> CronDeleted:
 
 
 def listed(domain: Domain, command: CronList, now: int) -> CronsFound:
+    """Crons by name, as many as fit."""
     crons = domain.crons.get(command.tenant, {})
-    return CronsFound([crons[name] for name in sorted(crons)])
+    names = sorted(name for name in crons if command.after is None or name > command.after)
+    found: list[Cron] = []
+    left = domain.limits.read_bytes_max
+    for name in names[:LISTED_MAX]:
+        left -= len(crons[name].payload)
+        if left < 0 and found:
+            break
+        found.append(crons[name])
+    return CronsFound(found, len(found) < len(names))
 
 
 def _place(domain: Domain, cron: Cron) -> tuple[Shard, bytes]:
@@ -138,6 +152,7 @@ def forget(domain: Domain, shard: Shard, cron: Cron) -> None:
     if cron.next_at != NEVER:
         shard.crons.remove(cron.next_at, (cron.tenant, cron.name))
     del domain.crons[cron.tenant][cron.name]
+    domain.cron_bytes[cron.tenant] -= len(cron.payload)
 
 
 def _plan(shard: Shard, cron: Cron) -> None:
@@ -147,8 +162,9 @@ def _plan(shard: Shard, cron: Cron) -> None:
 
 
 def add(domain: Domain, shard: Shard, cron: Cron) -> None:
-    """A cron as its record tells it."""
+    """Have a cron come."""
     domain.crons.setdefault(cron.tenant, {})[cron.name] = cron
+    domain.cron_bytes[cron.tenant] += len(cron.payload)
     _plan(shard, cron)
 
 

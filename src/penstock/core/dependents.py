@@ -6,13 +6,15 @@ message is released to every group. If one of them fails, the message fails too,
 requeue.
 """
 
+from collections import Counter, deque
+
 from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.core import log as logs
 from penstock.core.agenda import NEVER
 from penstock.core.cancel import withdraw
-from penstock.core.domain import Domain, Unfinished
+from penstock.core.domain import Domain
 from penstock.core.endings import Span, bury, settle_as, union
 from penstock.core.errors import Invalid, NotFound
 from penstock.core.ids import OFFSET_BITS, OFFSET_MASK, address
@@ -34,7 +36,7 @@ from penstock.core.numbers import end_of, number_of
 from penstock.core.pop import new_group
 from penstock.core.records import ended_key, pack_numbers
 from penstock.core.schedule import Scheduled
-from penstock.core.shard import Ended, Place, Shard
+from penstock.core.shard import Ended, Place, Shard, Telling, Tellings
 from penstock.core.standing import standing
 from penstock.core.table import Row
 from penstock.core.ties import (
@@ -51,7 +53,11 @@ from penstock.core.ties import (
 )
 
 STEP = 300
-"""Rows of dependents that are told in one go: some 5 ms. The rest is told in the next."""
+"""Rows of dependents that are told in one turn: some 5 ms. The rest is told in the next."""
+FAILING_ROWS = 8
+"""Rows that could be told in the time it takes one dependent to fail."""
+SCANNED_MAX = 100
+"""Ends of a partition that are looked at for whether they are about the same messages."""
 
 
 def spans_of(ids: list[int]) -> tuple[tuple[int, int], ...]:
@@ -180,6 +186,7 @@ def fail(
     domain: Domain, shard: Shard, queue: Queue, partition: Partition, span: Span, failed: int, now: int
 ) -> None:
     """Messages fail because one they depend on did: dead letters of the work queue, and nobody else's."""
+    domain.told += FAILING_ROWS
     first, end = span
     group = queue.groups.get(DEFAULT)
     if group is None:
@@ -213,38 +220,74 @@ def release_all(released: Released, now: int) -> None:
 
 
 def tell(domain: Domain, ended: Ended, now: int) -> None:
-    """Tell those who wait for messages that these ended."""
-    _go_on(domain, unfinished(ended), now, first_time=True)
-
-
-def unfinished(ended: Ended) -> Unfinished:
-    """Something that ended, nobody of whose dependents was told yet."""
-    return Unfinished(ended, (ended.first, 0))
+    """Tell those who wait for messages that these ended; not before those of what ended earlier are told."""
+    shard, queue, partition, first, end, how = ended
+    telling = Telling(ended, 0, (first, 0))
+    tellings = domain.unfinished.get(partition.key)
+    if domain.told < STEP and not _is_behind(tellings, ended) and _tell_some(domain, telling, {}, now):
+        return
+    if tellings is None:
+        tellings = domain.unfinished[partition.key] = Tellings(deque())
+    telling.serial = shard.next_serial()
+    tellings.waiting.append(telling)
+    domain.alarm.sooner(now)
+    if _is_there(ended):
+        key = ended_key(queue.prefix, how, partition.key, telling.serial)
+        shard.keep_row(queue, key, pack_numbers((end, first)))
+        return
+    while partition.key in domain.unfinished:
+        _go_on(domain, partition.key, now)
 
 
 def go_on(domain: Domain, now: int) -> None:
-    """Tell a number of those more who have not been told yet."""
-    if domain.unfinished:
-        _go_on(domain, domain.unfinished.popleft(), now, first_time=False)
+    """Tell a number of those more who have not been told yet; each partition in turn."""
+    domain.told = 0
+    while domain.unfinished and domain.told < STEP:
+        key = next(iter(domain.unfinished))
+        domain.unfinished[key] = domain.unfinished.pop(key)
+        _go_on(domain, key, now)
 
 
-def _go_on(domain: Domain, telling: Unfinished, now: int, *, first_time: bool) -> None:
-    shard, queue, partition, first, end, how = ended = telling.ended
-    is_there = shard.queues.get(queue.prefix) is queue
-    rows, more = _rows(ended, telling.reached, STEP if is_there else NEVER)
+def _go_on(domain: Domain, key: int, now: int) -> None:
+    tellings = domain.unfinished[key]
+    telling = tellings.waiting[0]
+    if _tell_some(domain, telling, tellings.later, now):
+        tellings.waiting.popleft()
+        if not tellings.waiting:
+            del domain.unfinished[key]
+        ended = telling.ended
+        if _is_there(ended):
+            name = ended_key(ended.queue.prefix, ended.how, key, telling.serial)
+            ended.shard.keep_row(ended.queue, name, None)
+
+
+def _is_behind(tellings: Tellings | None, ended: Ended) -> bool:
+    """Whether some may yet have to be told of an earlier end of the same messages."""
+    return tellings is not None and (
+        len(tellings.waiting) > SCANNED_MAX
+        or any(each.ended.first < ended.end and ended.first < each.ended.end for each in tellings.waiting)
+    )
+
+
+def _is_there(ended: Ended) -> bool:
+    """Whether there still is a partition beside which it can be kept who is to be told."""
+    queue, partition = ended.queue, ended.partition
+    return ended.shard.queues.get(queue.prefix) is queue and queue.partitions.get(partition.name) is partition
+
+
+def _tell_some(domain: Domain, telling: Telling, later: dict[tuple[int, int], int], now: int) -> bool:
+    """Tell a number of those who were not told yet, but for those who came later; whether that is all."""
+    most = max(STEP - domain.told, 1) if _is_there(telling.ended) else NEVER
+    rows, more = _rows(telling.ended, telling.reached, most)
     released: Released = {}
     for row in rows:
-        _tell_one(domain, ended, row, released, now)
+        if not later or later.get((row[0], row[1]), 0) < telling.serial:
+            _tell_one(domain, telling.ended, row, released, now)
     release_all(released, now)
-    key = ended_key(queue.prefix, how, partition.key, first)
+    domain.told += max(len(rows), 1)
     if more is not None:
         telling.reached = more
-        domain.unfinished.append(telling)
-        domain.alarm.sooner(now)
-        if first_time:
-            shard.keep_row(queue, key, pack_numbers((end,)))
-    elif not first_time and is_there:
-        shard.keep_row(queue, key, None)
+    return more is None
 
 
 def _rows(ended: Ended, reached: tuple[int, int], most: int) -> tuple[list[Row], tuple[int, int] | None]:
@@ -303,6 +346,52 @@ def _tell_one(
         else:
             mine = released.setdefault(partition.key, (theirs, place.queue, partition, []))
             mine[3].append((begin, begin + length))
+
+
+def recover(domain: Domain, queues: list[Queue], now: int) -> None:
+    """After a start, see to those who wait for messages that were in memory only, and are gone with it."""
+    expected: dict[int, list[tuple[int, int, int]]] = {}
+    for queue in queues:
+        for partition in queue.partitions.values():
+            for first, dependent, count, waiting in partition.dependents:
+                place = domain.shard_of(dependent).places.get(dependent >> OFFSET_BITS)
+                if place is not None:
+                    offset = place.first + (dependent & OFFSET_MASK)
+                    unmet = count - partition.met.get((first, dependent), 0).bit_count()
+                    expected.setdefault(place.partition.key, []).append((offset, offset + waiting, unmet))
+    for queue in queues:
+        for partition in queue.partitions.values():
+            if partition.parked_messages:
+                _recover(domain, queue, partition, expected.get(partition.key, []), now)
+
+
+def _recover(
+    domain: Domain, queue: Queue, partition: Partition, expected: list[tuple[int, int, int]], now: int
+) -> None:
+    """The same for one partition; ``expected`` has who waits for how many that are still kept."""
+    shard = domain.shards[queue.shard]
+    still: Counter[int] = Counter()
+    for first, end, count in expected:
+        for low, _, _ in parked_over(partition, first, end):
+            still[low] += count
+    for first, count, unmet in list(partition.parked):
+        lost = unmet - still[first]
+        if lost <= 0:
+            continue
+        attributes = logs.attributes_at(partition.log, first)
+        unpark(shard, queue, partition, first, count)
+        if attributes.on_failed != IGNORE:
+            gone = [each for each, _ in attributes.depends_on if not _is_known(domain, each)]
+            fail(domain, shard, queue, partition, (first, first + count), gone[0], now)
+        elif still[first]:
+            park(shard, queue, partition, first, count, still[first])
+        else:
+            release(shard, queue, partition, [(first, first + count)], now)
+
+
+def _is_known(domain: Domain, message: int) -> bool:
+    """Whether the partition of a message is there."""
+    return message >> OFFSET_BITS in domain.shard_of(message).places
 
 
 def _first_unmet(partition: Partition, row: Row, low: int, high: int) -> int | None:

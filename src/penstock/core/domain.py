@@ -1,10 +1,9 @@
 """Every shard a node owns, and the directory that leads to them: what commands find their way in."""
 
-from collections import deque
-
-from msgspec import Struct
+from collections import Counter
 
 from penstock.core import settle
+from penstock.core.agenda import Alarm
 from penstock.core.commands import Settle
 from penstock.core.directory import Directory
 from penstock.core.entries import Values
@@ -15,15 +14,7 @@ from penstock.core.limits import Limits, check_queue_name
 from penstock.core.model import FSYNC, Cron, Lease, Limiter, Queue, QueueOptions, Shared
 from penstock.core.numbers import number_of
 from penstock.core.push import check_partitions
-from penstock.core.shard import Alarm, Ended, Shard
-
-
-class Unfinished(Struct, eq=False):
-    """Messages that ended, and how far their dependents have been told."""
-
-    ended: Ended
-    reached: tuple[int, int]
-    """The row of ``Partition.dependents`` to go on with."""
+from penstock.core.shard import Ended, Shard, Tellings
 
 
 class Domain:
@@ -38,9 +29,11 @@ class Domain:
         """Keys of partitions that have successors of messages."""
         self.ends: list[Ended] = []
         """What ended and has consequences that have not been seen to yet."""
-        self.unfinished: deque[Unfinished] = deque()
-        """What ended and has dependents that are told of it a number at a time."""
-        common = (0, limits, self.changed, self.alarm, self.updated, self.ends)
+        self.unfinished: dict[int, Tellings] = {}
+        """What ended and has dependents that are told of it a number at a time, by partition key."""
+        self.told = 0
+        """Rows of dependents that were told in this turn."""
+        common = (0, limits, self.changed, self.alarm, self.updated, self.ends, self.unfinished)
         self.shards = [Shard(number, shards, *common) for number in range(shards)]
         self.shared: dict[str, dict[str, Shared]] = {}
         """Limits that have names, by tenant and name."""
@@ -56,6 +49,8 @@ class Domain:
         """What a commit can survive at best: the store's durability."""
         self.crons: dict[str, dict[str, Cron]] = {}
         """By tenant and name."""
+        self.cron_bytes: Counter[str] = Counter()
+        """Their payloads, by tenant."""
         self.values: dict[str, Values] = {}
         """Keys and values, by tenant."""
         self.lost: dict[str, str] = {}

@@ -31,7 +31,7 @@ from penstock.core.commands import (
     Reply,
     Wake,
 )
-from penstock.core.dependents import go_on, unfinished
+from penstock.core.dependents import go_on, recover
 from penstock.core.directory import Directory
 from penstock.core.domain import Domain, new_queue
 from penstock.core.entries import Values
@@ -112,6 +112,7 @@ class Engine(Domain):
     def seal(self, now: int) -> list[Commit]:
         """What changed since the last seal, one commit a shard; nothing if nothing did."""
         assert not self.ends, "what follows from an end is kept with it"
+        self.told = 0
         commits = [self.directory.seal(now)] if self.directory.changes else []
         self.must_sync = self.wants_sync or bool(commits)
         self.wants_sync = False
@@ -277,7 +278,7 @@ def load(
             found = scan(*records.queue_bounds(queue.prefix))
             claim = claims[number]
             try:
-                ended, crons = load_queue(
+                crons = load_queue(
                     engine.shards[number],
                     queue,
                     found,
@@ -289,13 +290,16 @@ def load(
                 engine.damaged[tenant, name] = error.message
             else:
                 engine.queues[tenant, name] = queue
-                engine.unfinished += map(unfinished, ended)
                 for each in crons:
                     cron.add(engine, engine.shards[number], each)
         try:
             _load_own(engine, tenant, known.id, scan, now)
         except Damaged as error:
             engine.lost[tenant] = error.message
+        theirs = list(engine.of_tenant(tenant))
+        if not all(queue.stored for queue in theirs):
+            recover(engine, theirs, now)
+            follow(engine, now)
     engine.tick(now)
     return engine
 

@@ -40,12 +40,22 @@ def push(domain: Domain, command: PushFlow, now: int) -> FlowPushed:
 
 def check(domain: Domain, command: PushFlow, now: int, plan: jobs.Plan | None = None) -> None:
     """Raise unless all of a flow may be pushed, with what else is planned."""
-    plan = plan or jobs.Plan()
+    root = command.root
+    is_known = jobs.known(domain, command.tenant, root.queue, root.job, now) is not None
+    if plan is None or is_known:
+        plan = jobs.Plan()
+    names: set[tuple[str, ...]] = set()
     for count, (node, depth) in enumerate(_walk(command.root, 1), 1):
         if count > FLOW_MAX or depth > DEPTH_MAX:
             raise Invalid("children", f"at most {FLOW_MAX} in all, and {DEPTH_MAX} deep")
-        jobs.check(domain, PushJobs(command.tenant, node.queue, [node.job], command.durability), now, plan)
+        alone = PushJobs(command.tenant, node.queue, [node.job], command.durability)
+        jobs.check(domain, alone, now, plan, room=not is_known)
+        for name in jobs.names_of(node.job):
+            if (node.queue, *name) in names:
+                raise Invalid(name[0], "another than that of any other job of the flow")
+            names.add((node.queue, *name))
         if node.children:
+            jobs.check_waiting(node.job)
             check_ordered(domain.queues.get((command.tenant, node.queue)), jobs.WAITING)
 
 

@@ -97,10 +97,10 @@ from penstock.core.commands import (
     Update,
 )
 from penstock.core.domain import Domain
-from penstock.core.errors import Invalid
+from penstock.core.errors import Conflict, Invalid
 from penstock.core.leased import Range, first_offset, meant, there
 from penstock.core.limiters import LIMITING
-from penstock.core.limits import check_name, check_range
+from penstock.core.limits import TOLD_AT_ONCE, check_name, check_range
 from penstock.core.model import DEFAULT, PART, RESULT, Attributes, Lease, Queue, Retention
 from penstock.core.numbers import numbers_needed
 from penstock.core.options import check_options, set_options
@@ -281,6 +281,12 @@ def _clean(domain: Domain, command: Clean, now: int) -> Cleaned:
 
 def _obliterate(domain: Domain, command: Obliterate, now: int) -> Cleaned:
     queue = domain.known(command.tenant, command.queue)
+    rows = sum(partition.dependents.size for partition in queue.partitions.values())
+    if rows > TOLD_AT_ONCE:
+        raise Conflict(
+            f"{rows} messages wait for messages of queue {queue.name}: DRAIN it, CANCEL what is active, and "
+            "obliterate it when they have been told"
+        )
     count = sum(logs.count_kept(partition.log) for partition in queue.partitions.values())
     for each in list(domain.crons.get(queue.tenant, {}).values()):
         if each.queue == queue.name:

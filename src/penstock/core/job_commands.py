@@ -41,6 +41,8 @@ class PushedJobs(Struct, gc=False):
     """Places of jobs that took the place of others, under their ids."""
     then: int | None = None
     """The id of the message that waits for them."""
+    throttled: list[int] = []
+    """Places of those of the duplicates that came too soon."""
 
 
 class FlowJob(Struct, gc=False):

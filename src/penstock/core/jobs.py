@@ -63,6 +63,10 @@ class Plan(Struct, eq=False):
     """Messages that are settled first, by queue."""
     tied: Counter[str] = field(default_factory=Counter)
     """Payload bytes that ties will hold, by queue."""
+    seen: set[tuple[str, ...]] = set()
+    """Keys and ids of the messages, and their queues."""
+    settled: set[tuple[int, int]] = set()
+    """Partition and offset of what will have been settled for the work queue."""
 
 
 def check(
@@ -104,7 +108,7 @@ def check(
         plan = Plan()
     new = len(jobs)
     if queue is not None and queue.options.max_size:
-        new = sum(not _is_known(queue, job, now) for job in jobs)
+        new = _count_new(domain, queue, jobs, plan or Plan(), now)
     if plan is not None:
         plan.messages[command.queue] += new
         plan.tied[command.queue] += tied
@@ -129,6 +133,10 @@ def check(
     if command.then is not None:
         name, job = command.then
         check(domain, PushJobs(command.tenant, name, [job]), now, plan)
+        check_waiting(job)
+        mine = names_of(job)
+        if name == command.queue and mine and any(each in mine for other in jobs for each in names_of(other)):
+            raise Invalid("on_complete", "a message with keys and ids that none of the batch has")
         check_ordered(domain.queues.get((command.tenant, name)), WAITING)
 
 
@@ -140,18 +148,44 @@ def _check_new(domain: Domain, tenant: str, plan: Plan) -> None:
         raise Busy(f"a tenant has at most {domain.limits.queues_max} queues")
 
 
-def _is_known(queue: Queue, job: Job, now: int) -> bool:
-    """Whether a job will find what it repeats, and takes no room."""
+def _count_new(domain: Domain, queue: Queue, jobs: list[Job], plan: Plan, now: int) -> int:
+    """How many of the jobs take room: those that repeat neither what is known, nor each other."""
+    pushing = _Pushing(domain, domain.shards[queue.shard], queue, "", now)
+    new = 0
+    for job in jobs:
+        own = job.own
+        if own is not None:
+            names = {(queue.name, *name) for name in names_of(job)}
+            freed = own.unique_key is not None and queue.uniques.get(own.unique_key) in plan.settled
+            if freed and own.dedup == DROP:
+                own = replace(own, unique_key=None)
+            again = names & plan.seen and own.dedup in (DROP, THROTTLE)
+            if again or pushing.find(queue.partitions.get(job.partition), own) is not None:
+                continue
+            plan.seen |= names
+        new += 1
+    return new
+
+
+def names_of(job: Job) -> list[tuple[str, ...]]:
+    """What a job goes by in its queue: no two have the same."""
     own = job.own
     if own is None:
-        return False
-    partition = queue.partitions.get(job.partition)
-    taken = partition.transactions.get(own.transaction_id or "") if partition is not None else None
-    return (
-        (taken is not None and taken[1] > now - queue.options.dedup_window_ms)
-        or own.job_id in queue.named
-        or (own.dedup == DROP and own.unique_key in queue.uniques)
-    )
+        return []
+    found: list[tuple[str, ...]] = []
+    if own.unique_key is not None:
+        found.append(("throttled" if own.dedup == THROTTLE else "unique_key", own.unique_key))
+    if own.job_id is not None:
+        found.append(("job_id", own.job_id))
+    if own.transaction_id is not None:
+        found.append(("transaction_id", job.partition, own.transaction_id))
+    return found
+
+
+def check_waiting(job: Job) -> None:
+    """Raise unless a job may wait for others than it names."""
+    if job.own is not None and job.own.dedup == DEBOUNCE:
+        raise Invalid("dedup", f"another than {DEBOUNCE}: the message waits for others")
 
 
 def _once(queue: Queue, command: PushJobs, now: int) -> Once | None:
@@ -219,6 +253,7 @@ def apply(domain: Domain, command: PushJobs, now: int) -> PushedJobs:
         pushing.add(job)
     pushing.append()
     pushed = PushedJobs(pushing.ids, durability, pushing.duplicates, pushing.replaced)
+    pushed.throttled = pushing.throttled
     if command.then is not None:
         where, job = command.then
         job = replace(job, attributes=waiting_for(job.attributes, pushing.ids))
@@ -299,11 +334,10 @@ def forget_due(shard: Shard, now: int) -> None:
 def known(domain: Domain, tenant: str, name: str, job: Job, now: int) -> int | None:
     """The id of the message that a job would repeat, if it does."""
     queue = domain.queues.get((tenant, name))
-    partition = queue.partitions.get(job.partition) if queue is not None else None
-    if queue is None or partition is None or job.own is None:
+    if queue is None or job.own is None:
         return None
-    shard = domain.shards[queue.shard]
-    return _Pushing(domain, shard, queue, "", now).find(partition, job.own)
+    pushing = _Pushing(domain, domain.shards[queue.shard], queue, "", now)
+    return pushing.find(queue.partitions.get(job.partition), job.own)
 
 
 class _Pushing(Struct, eq=False):
@@ -317,6 +351,8 @@ class _Pushing(Struct, eq=False):
     ids: list[int] = []
     duplicates: list[int] = []
     """Places of those that are known already."""
+    throttled: list[int] = []
+    """Places of those of them that came too soon."""
     replaced: list[int] = []
     """Places of those that took the place of others."""
     payloads: list[bytes] = []
@@ -327,22 +363,20 @@ class _Pushing(Struct, eq=False):
 
     def add(self, job: Job) -> None:
         """Take one job: it is known, or takes the place of another, or is appended with the next."""
-        queue = self.queue
-        partition = queue.partitions.get(job.partition) or self.shard.add_partition(queue, job.partition)
-        if job.lane and not partition.lane:
-            partition.lane = True
-            self.shard.touch_partition(queue, partition)
-            for group in queue.groups.values():
-                attach_track(group.tracks[partition.key])
-        own, attributes = job.own, job.attributes
-        if own is not None and not (own.is_key_alone and own.unique_key not in queue.uniques):
-            if own.dedup == DEBOUNCE:
-                attributes = replace(attributes, delay_ms=own.window_ms)
+        queue, own, attributes = self.queue, job.own, job.attributes
+        partition = queue.partitions.get(job.partition)
+        is_new = own is None or (own.is_key_alone and own.unique_key not in queue.uniques)
+        if own is not None and not is_new:
             known = self.find(partition, own)
             if known is not None:
                 self.duplicates.append(len(self.ids))
                 self.ids.append(known)
                 return
+        if partition is None or (job.lane and not partition.lane):
+            partition = self._made(job)
+        if own is not None and not is_new:
+            if own.dedup == DEBOUNCE:
+                attributes = replace(attributes, delay_ms=own.window_ms)
             if own.unique_key is not None and self._replace(partition, job, own, attributes):
                 return
         if partition is not self.partition or (
@@ -365,10 +399,21 @@ class _Pushing(Struct, eq=False):
         if own is not None:
             self._enter(partition, offset, message, job, own)
 
-    def find(self, partition: Partition, own: Particulars) -> int | None:
+    def _made(self, job: Job) -> Partition:
+        """The partition of a job; made, and made a lane, as it needs it."""
+        queue = self.queue
+        partition = queue.partitions.get(job.partition) or self.shard.add_partition(queue, job.partition)
+        if job.lane and not partition.lane:
+            partition.lane = True
+            self.shard.touch_partition(queue, partition)
+            for group in queue.groups.values():
+                attach_track(group.tracks[partition.key])
+        return partition
+
+    def find(self, partition: Partition | None, own: Particulars) -> int | None:
         """The id of the message that a job repeats, if it does."""
         queue, window = self.queue, self.queue.options.dedup_window_ms
-        if own.transaction_id is not None:
+        if own.transaction_id is not None and partition is not None:
             offset, at = partition.transactions.get(own.transaction_id, (-1, 0))
             if offset >= 0 and at > self.now - window:
                 return self._id(partition, offset)
@@ -379,7 +424,10 @@ class _Pushing(Struct, eq=False):
             return None
         if own.dedup == THROTTLE:
             once = queue.once.get(SEEN + own.unique_key.encode())
-            return once.ids[0][0] if once is not None and once.until > self.now else None
+            if once is None or once.until <= self.now:
+                return None
+            self.throttled.append(len(self.ids))
+            return once.ids[0][0]
         holder = self._holder(own.unique_key)
         if holder is None or own.dedup != DROP:
             return None
@@ -391,10 +439,8 @@ class _Pushing(Struct, eq=False):
         if held is None:
             return None
         partition = self.shard.places[held[0]].partition
-        if held[1] < partition.log.end and not self._is_open(partition, held[1]):
-            free(self.shard, self.queue, key)
-            return None
-        return partition, held[1]
+        is_over = held[1] < partition.log.end and not self._is_open(partition, held[1])
+        return None if is_over else (partition, held[1])
 
     def _is_open(self, partition: Partition, offset: int) -> bool:
         """Whether a message is kept and has not ended, as it is shown."""
@@ -414,7 +460,9 @@ class _Pushing(Struct, eq=False):
     def _replace(self, partition: Partition, job: Job, own: Particulars, attributes: Attributes) -> bool:
         """Let a job take the place of the one that holds its key; whether that is all there is to do."""
         assert own.unique_key is not None
-        if own.dedup not in (REPLACE, DEBOUNCE) or self._holder(own.unique_key) is None:
+        if own.unique_key in self.queue.uniques and self._holder(own.unique_key) is None:
+            free(self.shard, self.queue, own.unique_key)
+        if own.dedup not in (REPLACE, DEBOUNCE) or own.unique_key not in self.queue.uniques:
             return False
         self.append()
         key, offset = self.queue.uniques[own.unique_key]

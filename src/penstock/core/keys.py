@@ -1,6 +1,6 @@
 """Keys of values: tuples of parts, packed so that they sort part by part.
 
-    bytes < text < numbers < whole numbers that no float holds < false < true
+    bytes < text < numbers < false < true
 
 A packed key begins with the packed keys of everything above it, so a prefix is a range.
 """
@@ -16,14 +16,15 @@ Part = str | int | float | bytes
 PARTS_MAX = 20
 KEY_BYTES_MAX = 2_048
 """Bytes of a packed key."""
-_BYTES, _TEXT, _NUMBER, _BIG, _FALSE, _TRUE = range(1, 7)
-_EXACT = 1 << 53
-"""Whole numbers up to here are exact as floats."""
+_BYTES, _TEXT, _NUMBER, _, _FALSE, _TRUE, _REST = range(1, 8)
+"""What a part begins with; the last one, what a whole number is more than the float before it."""
+_WHOLE = 10**21
+"""Whole numbers below are shown as such, and those beyond as floats if they are one."""
 _float = struct.Struct(">d")
 _bits = struct.Struct(">Q")
 _SIGN = 1 << 63
-AFTER = b"\xff"
-"""Behind every packed key that begins like what it is added to."""
+AFTER = bytes([_REST])
+"""Behind every packed key that begins with the parts of what it is added to."""
 
 
 def pack(parts: Sequence[Part]) -> bytes:
@@ -48,10 +49,10 @@ def _pack(part: Part) -> bytes:
             return bytes([_TEXT]) + _escaped(_utf8(part))
         case bytes():
             return bytes([_BYTES]) + _escaped(part)
-        case int() if abs(part) > _EXACT:
-            return bytes([_BIG]) + _big(part)
-        case int() | float():
-            return bytes([_NUMBER]) + _sortable(float(part))
+        case int():
+            return bytes([_NUMBER]) + _whole(part)
+        case float():
+            return bytes([_NUMBER]) + _sortable(part)
     raise Invalid("key", "a list of texts, numbers and booleans")
 
 
@@ -74,13 +75,25 @@ def _sortable(number: float) -> bytes:
     return _bits.pack(bits ^ (2 * _SIGN - 1) if bits & _SIGN else bits | _SIGN)
 
 
-def _big(number: int) -> bytes:
-    size = (abs(number).bit_length() + 7) // 8
-    if size > 127:
+def _number(packed: bytes) -> float:
+    (bits,) = _bits.unpack(packed)
+    found: float
+    (found,) = _float.unpack(_bits.pack(bits ^ _SIGN if bits & _SIGN else bits ^ (2 * _SIGN - 1)))
+    return found
+
+
+def _whole(number: int) -> bytes:
+    """The same of a whole number: the last float that is not above it, and how much is missing."""
+    if number.bit_length() > 1_016:
         raise Invalid("key", "a list with whole numbers of at most 127 bytes")
-    if number > 0:
-        return bytes([128 + size]) + number.to_bytes(size, "big")
-    return bytes([127 - size]) + (number + (1 << 8 * size) - 1).to_bytes(size, "big")
+    packed = _sortable(float(number))
+    if int(_number(packed)) > number:
+        packed = _bits.pack(_bits.unpack(packed)[0] - 1)
+    rest = number - int(_number(packed))
+    if not rest:
+        return packed
+    size = (rest.bit_length() + 7) // 8
+    return packed + bytes([_REST, size]) + rest.to_bytes(size, "big")
 
 
 def unpack(packed: bytes) -> tuple[Part, ...]:
@@ -100,15 +113,14 @@ def unpack(packed: bytes) -> tuple[Part, ...]:
             found.append(data if kind == _BYTES else data.decode())
             at = end + 1
         elif kind == _NUMBER:
-            (bits,) = _bits.unpack_from(packed, at)
-            (number,) = _float.unpack(_bits.pack(bits ^ _SIGN if bits & _SIGN else bits ^ (2 * _SIGN - 1)))
-            found.append(int(number) if number.is_integer() and abs(number) <= _EXACT else number)
+            number = _number(packed[at : at + 8])
             at += 8
-        elif kind == _BIG:
-            size = abs(packed[at] - 128) if packed[at] > 127 else 127 - packed[at]
-            value = int.from_bytes(packed[at + 1 : at + 1 + size], "big")
-            found.append(value if packed[at] > 127 else value - (1 << 8 * size) + 1)
-            at += 1 + size
+            if packed[at : at + 1] == AFTER:
+                end = at + 2 + packed[at + 1]
+                found.append(int(number) + int.from_bytes(packed[at + 2 : end], "big"))
+                at = end
+            else:
+                found.append(int(number) if number.is_integer() and abs(number) < _WHOLE else number)
         else:
             found.append(kind == _TRUE)
     return tuple(found)

@@ -21,6 +21,8 @@ PROGRESS_MAX = 10_000
 """Messages of a partition whose progress is kept: those that told it last."""
 DEPENDENCIES_MAX = 100_000
 """Messages that one can depend on."""
+TOLD_AT_ONCE = 2_000
+"""Rows of dependents that may be told when a queue goes: some 100 ms."""
 DEPENDENCY_RUNS_MAX = 1_000
 """Stretches of consecutive ids among them."""
 ONCE_MAX = 1_000_000
@@ -37,6 +39,8 @@ OPERATIONS_MAX = 1_000
 """Commands of one transaction."""
 SHARED_MAX = 10_000
 """Limits with names that a tenant has."""
+CRON_BYTES_MAX = 256 * 1024 * 1024
+"""Payload bytes of the crons of one tenant: they are all in memory."""
 CRONS_MAX = 100_000
 """Crons of one tenant."""
 KV_BYTES_MAX = 256 * 1024 * 1024

@@ -5,7 +5,7 @@ out, and the others never notice.
 """
 
 import struct
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable
 
 import msgspec
@@ -43,7 +43,7 @@ from penstock.core.notes import enter, new_notes
 from penstock.core.options import set_options
 from penstock.core.records import PackedCursor, PackedGroup, PackedPartition, Record
 from penstock.core.schedule import Schedule
-from penstock.core.shard import MERGE_AT, Ended, Place, Shard
+from penstock.core.shard import MERGE_AT, Ended, Place, Shard, Telling, Tellings
 from penstock.core.table import Table
 from penstock.core.ties import SPAN_MAX
 from penstock.core.tracks import list_ready, new_partition, new_track
@@ -88,8 +88,10 @@ class Found(Struct, eq=False):
     """Segments of notes and what they are about, by kind."""
     progress: dict[int, dict[int, Progress]] = {}
     """By partition and offset."""
-    ended: list[tuple[int, int, int, int]] = []
-    """How, partition, first and end of what ended and whose dependents are being told."""
+    ended: list[tuple[int, int, int, int, int]] = []
+    """Serial, how, partition, first and end of what ended and whose dependents are being told."""
+    later: dict[int, dict[tuple[int, int], int]] = {}
+    """Rows of dependents that were made meanwhile, by partition, and since when."""
     ties: dict[int, dict[int, Tie]] = {}
     """By partition and offset."""
     job_ids: dict[int, dict[int, str]] = {}
@@ -143,9 +145,9 @@ def _decode(queue: Queue, found: Found, key: bytes, value: bytes) -> None:
             partition, first = records.key_fields(key)
             found.withdrawn[partition].add((first, *_fields(value, 2)))
         case b"f":
-            how, partition, first = records.key_fields(key)
-            (end,) = records.unpack_numbers(value)
-            found.ended.append((how, partition, first, end))
+            how, partition, serial = records.key_fields(key)
+            end, *begin = records.unpack_numbers(value)  # where it begins was its serial once
+            found.ended.append((serial, how, partition, begin[0] if begin else serial, end))
         case b"g":
             (number,) = records.key_fields(key)
             found.groups[number] = records.unpack_group(value)
@@ -165,13 +167,15 @@ def _decode(queue: Queue, found: Found, key: bytes, value: bytes) -> None:
             partition, offset = records.key_fields(key)
             found.job_ids.setdefault(partition, {})[offset] = value.decode()
         case b"r":
-            partition, waits, met = records.unpack_dependent(key, value)
+            partition, waits, met, since = records.unpack_dependent(key, value)
             _counted(min(waits[2:]))
             if waits[2] > SPAN_MAX or met.bit_length() > waits[2]:
                 raise Damaged("a row of dependents is longer than any")
             found.dependents[partition].add(waits)
             if met:
                 found.met.setdefault(partition, {})[waits[:2]] = met
+            if since:
+                found.later.setdefault(partition, {})[waits[:2]] = since
         case b"t":
             found.crons.append(_cron(queue, value))
         case b"w":
@@ -268,7 +272,7 @@ def check(found: Found) -> dict[int, Log]:
         raise Damaged(f"groups and partitions are missing: {sorted(spoken_of - known)}")
     logged = found.segments.keys() | found.withdrawn.keys() | found.progress.keys() | found.successors.keys()
     logged |= found.ties.keys() | found.job_ids.keys() | found.dependents.keys() | found.parked.keys()
-    logged |= found.taken.keys() | {partition for _, partition, _, _ in found.ended}
+    logged |= found.taken.keys() | {partition for _, _, partition, _, _ in found.ended}
     if not logged <= found.partitions.keys():
         raise Damaged(f"partitions are missing: {sorted(logged - found.partitions.keys())}")
     _check_names(found)
@@ -403,10 +407,8 @@ def load_queue(
     now: int,
     down_ms: int = 0,
     renumber: bool = False,
-) -> tuple[list[Ended], list[Cron]]:
-    """Fill ``queue``, which knows only its name, from its records, and put it into its shard.
-
-    Returns what ended and has dependents that are being told, and the crons of the queue.
+) -> list[Cron]:
+    """Fill ``queue``, which knows only its name, from its records, and put it into its shard; its crons.
 
     ``down_ms`` is how long its leases could not be settled. ``renumber`` gives each of its partitions a fresh
     number, because ids may have been given out that these records know nothing of.
@@ -444,11 +446,11 @@ def load_queue(
         shard.pauses.add(queue.paused_until, queue.prefix)
         shard.alarm.sooner(queue.paused_until)
     shard.plan_sweep(queue, now)
-    ended = [
-        Ended(shard, queue, shard.places[key].partition, first, end, how)
-        for how, key, first, end in found.ended
-    ]
-    return ended, found.crons
+    for serial, how, key, first, end in sorted(found.ended):
+        ended = Ended(shard, queue, shard.places[key].partition, first, end, how)
+        tellings = shard.unfinished.setdefault(key, Tellings(deque(), found.later.get(key, {})))
+        tellings.waiting.append(Telling(ended, serial, (first, 0)))
+    return found.crons
 
 
 def _add_rows(shard: Shard, groups: dict[int, Group], queue: Queue, found: Found) -> None:

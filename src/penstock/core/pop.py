@@ -27,6 +27,7 @@ from penstock.core.model import (
 )
 from penstock.core.rates import (
     allowance,
+    ready_at,
     room,
     starve,
 )
@@ -85,8 +86,11 @@ def pop(shard: Shard, queue: Queue, group: Group, command: Pop, now: int) -> Pop
         starve(shard, queue, group, command.min_count, now)
         return Popped(queue, None, [])
     if command.min_count > 1 and available(group, queue, command, now) < command.min_count:
-        for track in _asked(group, queue, command) if queue.gated else ():
-            opens_at = gates.opens_at(track, now)
+        for track in _asked(group, queue, command):
+            opens_at = gates.opens_at(track, now) if queue.gated else NEVER
+            own = track.own_limit
+            if own is not None:
+                opens_at = min(opens_at, max(ready_at((own,), room(own, now) + 1, now), now + 1))
             if opens_at < track.due_at:
                 shard.look_at(track, opens_at)
         return Popped(queue, None, [], again=bool(group.unplanned))

@@ -310,13 +310,17 @@ class StateFound(Struct, gc=False):
 
 
 class CronList(Struct, gc=False):
-    """Every cron of the tenant, by name."""
+    """The crons of the tenant, by name."""
 
     tenant: str
+    after: str | None = None
+    """Those with names behind this one."""
 
 
 class CronsFound(Struct, gc=False):
     crons: list[Cron]
+    more: bool = False
+    """Whether there are more behind these."""
 
 
 class LimitList(Struct, gc=False):

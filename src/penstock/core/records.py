@@ -6,7 +6,7 @@ and every key of a queue starts with it:
     P c  group u32, partition u32                        cursor, turn and planned of a track
     P d  group u32, partition u32, first u64             run of dead letters
     P e  partition u32, first u64                        run withdrawn from every group
-    P f  how u32, partition u32, first u64               run that ended, whose dependents are being told
+    P f  how u32, partition u32, serial u64              run that ended, whose dependents are being told
     P g  group u32                                       group
     P h  partition u32, base u64                         header of a segment
     P i  kind u32, base u64                              header of a segment of notes, and what they are about
@@ -157,8 +157,8 @@ def withdrawn_key(prefix: bytes, partition: int, first: int) -> bytes:
     return _HEADER.pack(prefix, b"e", partition, first)
 
 
-def ended_key(prefix: bytes, how: int, partition: int, first: int) -> bytes:
-    return _PLACE.pack(prefix, b"f", how, partition, first)
+def ended_key(prefix: bytes, how: int, partition: int, serial: int) -> bytes:
+    return _PLACE.pack(prefix, b"f", how, partition, serial)
 
 
 def tie_key(prefix: bytes, partition: int, offset: int) -> bytes:
@@ -362,8 +362,9 @@ def unpack_value(packed: bytes) -> Value:
     return Value(data, int.from_bytes(version, "big"), expires_at)
 
 
-def pack_dependent(count: int, waiting: int, met: int) -> bytes:
-    return _encode((count, waiting, met.to_bytes((met.bit_length() + 7) // 8, "little")))
+def pack_dependent(count: int, waiting: int, met: int, since: int) -> bytes:
+    bits = met.to_bytes((met.bit_length() + 7) // 8, "little")
+    return _encode((count, waiting, bits, since) if since else (count, waiting, bits))
 
 
 def pack_taken(at: int, ids: list[tuple[int, str]]) -> bytes:
@@ -439,6 +440,14 @@ class PackedQueue(Struct, array_like=True):
     paused_until: int = 0
 
 
+class PackedDependent(Struct, array_like=True):
+    count: int
+    waiting: int
+    met: bytes
+    since: int = 0
+    """The serial of what ended last, if others are still being told of that."""
+
+
 class PackedScheduled(Struct, array_like=True):
     count: int
     deliveries: int
@@ -459,7 +468,7 @@ unpack_progress = msgpack.Decoder(Progress).decode
 unpack_tie = msgpack.Decoder(Tie).decode
 unpack_once = msgpack.Decoder(Once).decode
 _unpack_value = msgpack.Decoder(tuple[bytes, bytes, int]).decode
-_unpack_dependent = msgpack.Decoder(tuple[int, int, bytes]).decode
+_unpack_dependent = msgpack.Decoder(PackedDependent).decode
 unpack_shared = msgpack.Decoder(Shared).decode
 unpack_taken = msgpack.Decoder(tuple[int, list[tuple[int, str]]]).decode
 unpack_queue = msgpack.Decoder(PackedQueue).decode
@@ -511,11 +520,16 @@ def unpack_lease(value: bytes) -> tuple[int, list[LeaseRun], bool]:
     return packed.group, runs, packed.cancelled
 
 
-def unpack_dependent(key: bytes, value: bytes) -> tuple[int, tuple[int, int, int, int], int]:
-    """The partition's key, the row of what is waited for, and what of it is not waited for any more."""
+def unpack_dependent(key: bytes, value: bytes) -> tuple[int, tuple[int, int, int, int], int, int]:
+    """The partition's key, the row of what is waited for, what of it is met, and since when it is there."""
     _, _, partition, first, dependent = _DEPENDENT.unpack(key)
-    count, waiting, met = _unpack_dependent(value)
-    return partition, (first, dependent, count, waiting), int.from_bytes(met, "little")
+    found = _unpack_dependent(value)
+    return (
+        partition,
+        (first, dependent, found.count, found.waiting),
+        int.from_bytes(found.met, "little"),
+        found.since,
+    )
 
 
 def unpack_scheduled(key: bytes, value: bytes) -> tuple[int, int, Scheduled]:

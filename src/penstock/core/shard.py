@@ -3,11 +3,14 @@
 Changes mark what they touched. ``seal`` encodes each touched thing once and hands out one commit.
 """
 
+from collections import deque
 from itertools import islice
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from penstock.core import log as logs, records
-from penstock.core.agenda import NEVER, Agenda
+from penstock.core.agenda import NEVER, Agenda, Alarm
 from penstock.core.commands import Wake
 from penstock.core.errors import Busy
 from penstock.core.ids import lease_name
@@ -42,19 +45,6 @@ def next_sweep_at(now: int) -> int:
     return (now // SWEEP_MS + 1) * SWEEP_MS
 
 
-class Alarm:
-    """When the next thing is due in any shard."""
-
-    __slots__ = ("at",)
-
-    def __init__(self) -> None:
-        self.at = 0
-
-    def sooner(self, at: int) -> None:
-        if at < self.at:
-            self.at = at
-
-
 class Place(NamedTuple):
     """What a partition number leads to."""
 
@@ -73,6 +63,28 @@ class Ended(NamedTuple):
     first: int
     end: int
     how: int
+
+
+SERIAL_BITS = 44
+"""Of a serial within one epoch: years of them. A million epochs are left."""
+
+
+class Telling(Struct, eq=False):
+    """Messages that ended, and how far their dependents have been told."""
+
+    ended: Ended
+    serial: int
+    """Smaller than that of what ended later."""
+    reached: tuple[int, int]
+    """The row of ``Partition.dependents`` to go on with."""
+
+
+class Tellings(Struct, eq=False):
+    """What ended in a partition, in order, and has dependents that are told of it a number at a time."""
+
+    waiting: deque[Telling]
+    later: dict[tuple[int, int], int] = {}
+    """Rows of dependents made meanwhile: the newest serial there was. Nothing before that is theirs."""
 
 
 class Shard:
@@ -125,6 +137,7 @@ class Shard:
         "to_carve",
         "to_merge",
         "tracks_dirty",
+        "unfinished",
         "updated",
         "watched",
         "woken",
@@ -140,6 +153,7 @@ class Shard:
         alarm: Alarm,
         updated: set[int],
         ends: list["Ended"],
+        unfinished: dict[int, Tellings],
     ) -> None:
         self.number = number
         self.shards = shards
@@ -150,6 +164,8 @@ class Shard:
         """Keys of partitions, of any shard, that have successors of messages."""
         self.ends = ends
         """What ended, in any shard, and has consequences that have not been seen to yet."""
+        self.unfinished = unfinished
+        """What ended, in any shard, and has dependents that have not all been told, by partition key."""
         self.counter = 0
         """Names given out in this epoch."""
         self.numbers_made = 0
@@ -284,6 +300,11 @@ class Shard:
         """A name for a lease or a body that nothing else ever has."""
         self.counter += 1
         return lease_name(self.epoch, self.counter)
+
+    def next_serial(self) -> int:
+        """A number greater than any before, whatever restarts."""
+        self.counter += 1
+        return self.epoch << SERIAL_BITS | self.counter
 
     def check_numbers(self, count: int) -> None:
         """Raise unless so many partition numbers are left."""

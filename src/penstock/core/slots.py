@@ -33,7 +33,7 @@ SHORT = {
 }
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _PART = re.compile(r"(\d+)(ms|[smhdw])")
-_EVERY = re.compile(r"@every\s+((?:\d+(?:ms|[smhdw]))+)")
+_EVERY = re.compile(r"@every\s+((?:\d+(?:ms|[smhdw]))+)", re.ASCII)
 _SECONDS = re.compile(r"\*/\d+")
 _ZONE = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*")
 _SECOND = timedelta(seconds=1)

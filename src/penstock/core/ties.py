@@ -124,8 +124,11 @@ def meet(shard: Shard, queue: Queue, partition: Partition, row: tuple[int, ...],
         untell(shard, queue, partition, row)
     elif new:
         partition.met[first, dependent] = met
+        since = 0
+        if partition.key in shard.unfinished:
+            since = shard.unfinished[partition.key].later.get((first, dependent), 0)
         key = records.dependent_key(queue.prefix, partition.key, first, dependent)
-        shard.keep_row(queue, key, records.pack_dependent(count, waiting, met))
+        shard.keep_row(queue, key, records.pack_dependent(count, waiting, met, since))
     return new.bit_count()
 
 
@@ -136,8 +139,12 @@ def expect(shard: Shard, queue: Queue, partition: Partition, row: tuple[int, ...
     partition.concerned += 1
     if count > 1:
         partition.spans.add((first, dependent))
+    since = 0
+    tellings = shard.unfinished.get(partition.key)
+    if tellings is not None:
+        since = tellings.later[first, dependent] = tellings.waiting[-1].serial
     key = records.dependent_key(queue.prefix, partition.key, first, dependent)
-    shard.keep_row(queue, key, records.pack_dependent(count, waiting, 0))
+    shard.keep_row(queue, key, records.pack_dependent(count, waiting, 0, since))
 
 
 def untell(shard: Shard, queue: Queue, partition: Partition, row: tuple[int, ...]) -> None:

@@ -67,6 +67,8 @@ def _check_leased(
         mine |= {(lease.name, partition, offset) for offset in range(first, end)}
         if isinstance(command, Ack) and len(lease.queue.groups) == 1:
             plan.freed[lease.queue.name] += end - first
+        if lease.group.name == DEFAULT:
+            plan.settled |= {(partition, offset) for offset in range(first, end)}
     if mine & settled:
         raise Invalid("ids", "about each message once; in strict order a FAIL is about all behind it, too")
     settled |= mine

@@ -60,7 +60,16 @@ def get(domain: Domain, command: KvGet, now: int) -> KvFound:
     domain.check_own(command.tenant)
     check_range("keys", len(command.keys), 1, KV_LISTED_MAX)
     values = domain.values.get(command.tenant)
-    return KvFound([values.get(key, now) if values is not None else None for key in command.keys], now)
+    found = [values.get(key, now) if values is not None else None for key in command.keys]
+    return KvFound(_fitting(domain, found), now)
+
+
+def _fitting(domain: Domain, found: list[Value | None]) -> list[Value | None]:
+    """The values, if they are not too many for one answer."""
+    most = domain.limits.read_bytes_max
+    if len(found) > 1 and sum(len(value.data) for value in found if value is not None) > most:
+        raise Invalid("keys", f"fewer: their values are more than {most} bytes")
+    return found
 
 
 def listed(domain: Domain, command: KvList, now: int) -> KvListed:
@@ -129,6 +138,8 @@ def watch(domain: Domain, command: KvWatch, now: int) -> KvFound:
 
 # Writes: what they would leave is found first, then it is kept.
 
+UNWRITTEN = -1
+"""The version of what is still to be written: nobody can know it."""
 Left = dict[bytes, Value | None]
 """What a write leaves of each key it changes."""
 
@@ -172,7 +183,7 @@ def _changed(domain: Domain, change: Change, found: Value | None, now: int) -> V
     if change.kind == EXPIRE:
         if found is None:
             raise NotFound(f"there is no key {shown(change.key)}")
-        return Value(found.data, found.version, now + change.ttl_ms if change.ttl_ms else 0)
+        return Value(found.data, UNWRITTEN, now + change.ttl_ms if change.ttl_ms else 0)
     data = change.data
     expires_at = now + change.ttl_ms if change.ttl_ms else 0
     if change.kind != SET:
@@ -181,7 +192,7 @@ def _changed(domain: Domain, change: Change, found: Value | None, now: int) -> V
             expires_at = found.expires_at
     if len(data) > domain.limits.payload_bytes_max:
         raise Invalid("value", f"at most {domain.limits.payload_bytes_max} bytes; this has {len(data)}")
-    return Value(data, 0, expires_at)
+    return Value(data, UNWRITTEN, expires_at)
 
 
 def _combined(change: Change, found: Value | None) -> bytes:

@@ -1,6 +1,6 @@
 """CRON, CRONDELETE and CRONLIST."""
 
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct
 
 from penstock.core import commands as core
 from penstock.core.agenda import NEVER
@@ -24,7 +24,7 @@ class Cron(Pushing, tag="CRON", gc=False, kw_only=True):
         return 1, len(self.data)
 
     def command(self, context: Context) -> core.Command:
-        for field in ("durability", "idempotency_key", "job_id", "transaction_id", "depends_on"):
+        for field in ("durability", "idempotency_key", "job_id", "transaction_id", "depends_on", "on_failed"):
             if getattr(self, field) is not None:
                 raise Invalid(field, "left out: a cron has none")
         if self.producer:
@@ -61,11 +61,14 @@ class CronDelete(Request, tag="CRONDELETE", gc=False, kw_only=True):
 
 
 class CronList(Request, tag="CRONLIST", gc=False, kw_only=True):
+    after: str | None = None
+
     def command(self, context: Context) -> core.Command:
-        return core.CronList(context.tenant)
+        return core.CronList(context.tenant, self.after)
 
     def reply(self, reply: core.CronsFound, context: Context) -> Struct:
-        return replies.OkCrons(ok=True, crons=list(map(_shown, reply.crons)), reqId=self.reqId)
+        crons = list(map(_shown, reply.crons))
+        return replies.OkCrons(ok=True, crons=crons, more=reply.more or UNSET, reqId=self.reqId)
 
 
 def _shown(cron: CoreCron) -> dict[str, object]:

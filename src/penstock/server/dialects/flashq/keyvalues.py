@@ -1,6 +1,6 @@
 """Keys and values: flashQ's commands, and ours for prefixes, checks and watches."""
 
-from binascii import Error as NotHex
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +15,7 @@ from penstock.server.dialects.flashq import replies
 from penstock.server.dialects.flashq.base import Context, KeyIn, Request, packed
 
 VERSION_DIGITS = 24
+_VERSION = re.compile(f"[0-9a-fA-F]{{{VERSION_DIGITS}}}")
 
 
 def version_of(value: Value | None) -> str | None:
@@ -25,10 +26,9 @@ def version_of(value: Value | None) -> str | None:
 def _parsed(version: str | None) -> int | None:
     if version is None:
         return None
-    try:
-        return int.from_bytes(bytes.fromhex(version), "big")
-    except (ValueError, NotHex):
-        raise Invalid("version", f"{VERSION_DIGITS} hexadecimal digits, or null") from None
+    if not _VERSION.fullmatch(version):
+        raise Invalid("version", f"{VERSION_DIGITS} hexadecimal digits, or null")
+    return int(version, 16)
 
 
 def _raw(value: Value | None) -> Raw | None:

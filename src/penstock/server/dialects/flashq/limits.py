@@ -28,6 +28,8 @@ class RateLimit(Limiting, tag="RATELIMIT", gc=False, kw_only=True):
     def command(self, context: Context) -> core.Command:
         if self.limit is None and self.bytes is None:
             raise Invalid("limit", "given, or else bytes")
+        if self.limit is None and self.burst:
+            raise Invalid("burst", "given along with limit: bytes have none")
         for field in ("limit", "bytes", "per_ms"):
             value = getattr(self, field)
             if value is not None and value < 1:

@@ -173,8 +173,8 @@ def own_of(given: JobIn | Pushing) -> Particulars | None:
         return None
     key, mode, window_ms = given.unique_key, given.dedup, given.dedup_window_ms
     if given.debounce_id is not None:
-        if key is not None:
-            raise Invalid("debounce_id", "given without unique_key")
+        if key is not None or mode is not None or window_ms or given.dedup_max_ms:
+            raise Invalid("debounce_id", "given without unique_key, dedup, dedup_window_ms and dedup_max_ms")
         ttl = DEBOUNCE_MS if given.debounce_ttl is None else given.debounce_ttl
         key, mode, window_ms = given.debounce_id, THROTTLE, ttl
     elif given.debounce_ttl is not None:
@@ -251,7 +251,7 @@ class Push(Pushing, tag="PUSH", gc=False, kw_only=True):
     def reply(self, reply: core.Pushed | core.PushedJobs, context: Context) -> Struct:
         if isinstance(reply, core.Pushed):
             return replies.OkId(ok=True, id=shown(reply.first), durability=reply.durability, reqId=self.reqId)
-        if reply.duplicates and self.debounce_id is not None:
+        if reply.throttled and self.debounce_id is not None:
             raise Conflict(f"Debounced: {self.debounce_id} was pushed a little while ago")
         return self.known_or_not(reply)
 
@@ -324,7 +324,7 @@ class PushBatch(Pushing, tag="PUSHB", gc=False, kw_only=True):
         if not self.jobs:
             raise Invalid("jobs", "a list of one or more")
         shared = self.partition != DEFAULT or _has_options(self) or _own_options(self) != _NO_OWN
-        if shared or self.depends_on is not None:
+        if shared or self.depends_on is not None or self.on_failed is not None:
             raise Invalid("partition and the options of a message", "given in each of the jobs")
         if set(map(_durability, self.jobs)) != {None}:
             raise Invalid("durability", "given beside jobs: they are kept together")

@@ -255,6 +255,7 @@ class OkCron(Answer, gc=False, kw_only=True):
 class OkCrons(Answer, gc=False, kw_only=True):
     ok: bool
     crons: list[dict[str, Any]]
+    more: bool | UnsetType = UNSET
 
 
 class OkLimits(Answer, gc=False, kw_only=True):
