@@ -74,7 +74,7 @@ class JobWorld(World):
                 return Invalid
             if any(target.lost for target in self.model.targets(job.attributes)):
                 return NotFound
-        new = 0 if again else sum(not self.model.repeats(queue, job, self.now) for job in jobs)
+        new = 0 if again else self.model.count_new(queue, jobs, self._takes_over, self.now, set())
         return self._why_full(queue, new) if new and self._is_full(queue, new) else None
 
     def _breaks_order(self, queue: str, attributes: Attributes) -> bool:

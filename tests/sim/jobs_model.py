@@ -296,6 +296,9 @@ class JobModel(Model):
         if own.dedup == "debounce":
             attributes = replace(attributes, delay_ms=own.window_ms)
         holder = known.uniques.get(own.unique_key or "")
+        if holder is not None and own.dedup != "throttle" and not self._is_open(batch, holder):
+            self.free(holder)
+            holder = None
         if holder is not None and own.dedup in ("replace", "debounce"):
             self._append(batch)
             successor = self._replace(batch, job, own, attributes, holder)
@@ -330,19 +333,19 @@ class JobModel(Model):
             self.queues[batch.queue].taken.setdefault(partition, []).append(batch.taken)
             batch.taken = []
 
-    def repeats(self, queue: str, job: Job, now: int) -> bool:
-        """Whether a job is known to repeat another, and takes no room."""
-        known, own = self.queue(queue), job.own
-        if own is None:
-            return False
-        rows = known.taken.get(job.partition, [])
-        taken = {name: at for row in rows for _, name, at in row}
-        since = now - known.options.dedup_window_ms
-        return (
-            taken.get(own.transaction_id or "", 0) > max(since, 0)
-            or own.job_id in known.named
-            or (own.dedup == "drop" and own.unique_key in known.uniques)
-        )
+    def count_new(self, queue: str, jobs: list[Job], core: Core, now: int, seen: set[str]) -> int:
+        """How many jobs take room: those that repeat neither what is known, nor each other."""
+        batch, new = Batch(queue, now, core), 0
+        for job in jobs:
+            own = job.own or Particulars()
+            kind = "throttled" if own.dedup == "throttle" else "key"
+            named = {kind: own.unique_key, "id": own.job_id, f"in {job.partition}": own.transaction_id}
+            names = {f"{queue} {kind} {name}" for kind, name in named.items() if name is not None}
+            again = names & seen and own.dedup in ("drop", "throttle")
+            if not again and self._find(batch, job.partition, own) is None:
+                seen |= names
+                new += 1
+        return new
 
     def _find(self, batch: Batch, partition: str, own: Particulars) -> int | None:
         """The id of the message that a job repeats, if it does."""
@@ -362,13 +365,11 @@ class JobModel(Model):
             until, ids = known.once.get(("t", own.unique_key), (0, []))
             return ids[0] if until > now else None
         holder = known.uniques.get(own.unique_key)
-        if holder is not None and holder not in batch.new and not self._is_open(batch, holder):
-            self.free(holder)
-            holder = None
-        return holder.shown[0] if holder is not None and own.dedup == "drop" else None
+        is_held = holder is not None and self._is_open(batch, holder)
+        return holder.shown[0] if holder is not None and is_held and own.dedup == "drop" else None
 
     def _is_open(self, batch: Batch, message: Message) -> bool:
-        return batch.core.is_open(message, message.place[0] in batch.looked)
+        return message in batch.new or batch.core.is_open(message, message.place[0] in batch.looked)
 
     def free(self, message: Message) -> None:
         """A message does not hold its key any more."""
