@@ -180,6 +180,18 @@ def test_a_pop_that_waits_for_several_is_woken_when_its_partition_may_let_them_g
     assert found.lease is not None
 
 
+@pytest.mark.parametrize("partition_limit", [0, 100])
+def test_a_pop_ends_where_its_bytes_do_whatever_limits_partitions_have(
+    core: Core, partition_limit: int
+) -> None:
+    core.configure(byte_limit=Rate(100, 1_000), partition_concurrency=partition_limit)
+    for partition in ("a", "b"):
+        core.push(b"x" * 40, b"x" * 70, partition=partition)
+    core.pop()
+    core.wait(1_000)
+    assert [len(each) for each in core.popped(9)] == [40]
+
+
 # Answers.
 
 

@@ -149,14 +149,15 @@ class Taking(Struct, eq=False):
             self._take(track, level)
             return
         before, left = len(self.deliveries), self.left
-        self.left = min(left, room(own, self.now))
+        self.left = allowed = min(left, room(own, self.now))
         self._take(track, level)
         taken = sum(each.count for each in self.deliveries[before:])
         spend((own,), taken, 0)
         own.taken += taken
         self.limited.append(own)
+        ended = not self.left and taken < allowed  # before its count: it is full
         full = self.bytes_left <= 0 or len(self.deliveries) >= PIECES_MAX or len(self.runs) >= RUNS_MAX
-        self.left = 0 if full else left - taken
+        self.left = 0 if ended or full else left - taken
 
     def _take(self, track: Track, level: int) -> None:
         """Take what a track has at a level: what is due, then what is fresh."""
