@@ -119,6 +119,7 @@ class Life:
                 request |= {"schedule": cron.schedule, "missed": cron.missed, "limit": cron.limit}
                 cron.first = Asker(connection).ask(request)["next_run"]
             self._aim(server)
+        server.check_log()
 
     def cycle(self) -> None:
         """Start, check, wait for a slot to come up, kill."""
@@ -126,13 +127,12 @@ class Life:
             with server.connect() as connection:
                 self.check(Asker(connection))
             self._aim(server)
-        complaints = server.complaints()
-        if complaints:
-            raise Violation("the server's log says\n" + "\n".join(complaints))
+        server.check_log()
 
     def end(self) -> None:
         with self.process() as server, server.connect() as connection:
             self.check(Asker(connection))
+        server.check_log()
 
     # The kill.
 

@@ -81,13 +81,13 @@ class Life:
             self.check(server, name)
             self._load(server, name)
             self.killed_at = now_ms()
-        self._complain(server)
+        server.check_log()
 
     def end(self) -> None:
         """Start once more and look at every single message."""
         with self.process() as server:
             self.check(server, "at the end", thorough=True)
-        self._complain(server)
+        server.check_log()
 
     def check(self, server: Process, name: str, *, thorough: bool = False) -> None:
         """See that what the last kill left is good."""
@@ -124,11 +124,6 @@ class Life:
             self.answers += client.answers
             if client.record.violations:
                 raise Violation("\n".join(client.record.violations))
-
-    def _complain(self, server: Process) -> None:
-        complaints = server.complaints()
-        if complaints:
-            raise Violation("the server's log says\n" + "\n".join(complaints))
 
 
 def run(cycles: int, seed: int, say: Say = lambda line: None, planted: str = "") -> Figures:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.crash.ledger import Violation
 from tests.serving import PATIENCE_S, Raw
 
 DATA = "penstock-data"
@@ -68,9 +69,11 @@ class Process:
     def log(self) -> str:
         return self._log.read_text(errors="replace")
 
-    def complaints(self) -> list[str]:
-        """Lines of its log that should not be there."""
-        return [line for line in self.log().splitlines() if any(word in line for word in BAD_WORDS)]
+    def check_log(self) -> None:
+        """Raise if its log has lines that should not be there. The next life begins another."""
+        bad = [line for line in self.log().splitlines() if any(word in line for word in BAD_WORDS)]
+        if bad:
+            raise Violation("the server's log says\n" + "\n".join(bad))
 
     def __enter__(self) -> "Process":
         self.wait_ready()
