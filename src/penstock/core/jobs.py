@@ -377,7 +377,8 @@ class _Pushing(Struct, eq=False):
         if own is not None and not is_new:
             if own.dedup == DEBOUNCE:
                 attributes = replace(attributes, delay_ms=own.window_ms)
-            if own.unique_key is not None and self._replace(partition, job, own, attributes):
+            takes_key = own.unique_key is not None and own.dedup != THROTTLE
+            if takes_key and self._replace(partition, job, own, attributes):
                 return
         if partition is not self.partition or (
             attributes is not self.attributes and attributes != self.attributes
