@@ -182,8 +182,9 @@ def put_off(shard: Shard, lease: Lease, lacking: list[Delivery], now: int) -> No
         if not lease.queue.ordered:
             how = _Failed(DAMAGED, now, part.run.expires_at - now)
             _come_back(shard, lease, part.run, part.offset, part.length, how)
-    if found and lease.queue.ordered:
-        _all_back(shard, found, _Failed(DAMAGED, now, max(found[0].run.expires_at - now, 0)))
+    if lease.queue.ordered:
+        if found:
+            _all_back(shard, found, _Failed(DAMAGED, now, max(found[0].run.expires_at - now, 0)))
         return
     for each in lacking:
         _step_over(shard, lease, each, now)
