@@ -25,6 +25,7 @@ from penstock.core.model import (
 from penstock.core.numbers import number_of
 from penstock.core.questions import OPEN
 from penstock.core.shard import Shard
+from penstock.core.ties import parked_over, waiting_over
 from penstock.store.base import Store
 from tests.sim import job_checks, model as m
 from tests.sim.jobs_model import Core
@@ -53,6 +54,8 @@ class Checks:
         self.engine = load(store, self.limits, self.now)
         self.model = SystemModel()
         self._takes_over = Core(*(getattr(self, f"_{name}") for name in Core._fields))
+        self.slow = False
+        """Whether those who wait are told little by little, with every command some."""
         self.steps = 0
         self._woken: set[c.Wake] = set()
         """What the core said of what became deliverable, and was not compared yet."""
@@ -65,6 +68,8 @@ class Checks:
         self._starved: dict[tuple[str, str, str | None], int] = {}
         """How many a pop wanted that limits did not let go, of a group or a partition of it, and nobody was
         told of since."""
+        self._short: dict[tuple[str, str, str | None], int] = {}
+        """The same of all there is, by what was asked for: where there was less than a pop wanted."""
 
     def _planned(self, queue: Queue, group: str) -> dict[str, int]:
         """Up to where a group sees what is not in line, by partition."""
@@ -73,7 +78,8 @@ class Checks:
 
     def _apply(self, command: c.Command) -> c.Reply:
         self.steps += 1
-        if self._swept() or (self.model.has_timers and self.engine.next_due_at() <= self.now):
+        timed = self.model.has_timers and not self.slow
+        if self._swept() or (timed and self.engine.next_due_at() <= self.now):
             self._tick()
         self.model.advance(self.now)
         self._note_plans()
@@ -85,7 +91,8 @@ class Checks:
 
     def _refused(self, command: c.Command, error: type[Exception] = Conflict) -> None:
         """The command is refused, and changes nothing that could be seen."""
-        self._tick()
+        if not self.slow:
+            self._tick()
         # Where the schedule of a group is still to be made, whoever needs it makes it.
         planning = any(
             group.unplanned for queue in self.engine.queues.values() for group in queue.groups.values()
@@ -127,7 +134,7 @@ class Checks:
     def _follow(self) -> None:
         """The model sees to what follows from what ended; the core may do so a little at a time."""
         ticks = 0
-        while self.engine.unfinished:
+        while self.engine.unfinished and not self.slow:
             self.engine.tick(self.now)
             self.model.tick(self.now)
             ticks += 1
@@ -168,6 +175,15 @@ class Checks:
     def _is_seen(self, message: m.Message, group: str) -> bool:
         queue, (partition, offset) = self.engine.queues[TENANT, message.queue], message.place
         return offset < queue.groups[group].tracks[queue.partitions[partition].key].planned
+
+    def _is_awaited(self, message: m.Message) -> bool:
+        """Whether somebody waits for a message, or did when it died."""
+        partition, offset = message.place
+        return bool(waiting_over(self._partition(message.queue, partition), offset, offset + 1))
+
+    def _is_parked(self, message: m.Message) -> bool:
+        partition, offset = message.place
+        return bool(parked_over(self._partition(message.queue, partition), offset, offset + 1))
 
     def _error_of(self, message: m.Message) -> str | None:
         queue, (partition, offset) = self.engine.queues[TENANT, message.queue], message.place
@@ -245,7 +261,7 @@ class Checks:
         for partition in queue.partitions.values():
             assert partition.log.end == len(known.messages[partition.name])
             self._check_log(partition)
-            job_checks.check_partition(queue, partition, known)
+            job_checks.check_partition(queue, partition, known, told=not self.engine.unfinished)
             for group in queue.groups.values():
                 self._check_track(shard, known, group, partition)
         for reader in queue.groups.values():
@@ -286,6 +302,10 @@ class Checks:
             for each in list(self._starved):
                 if each[0] == queue.name and group in (None, each[1]) and partition in (None, each[2]):
                     del self._starved[each]
+            for each in list(self._short):
+                told = partition is None or each[2] in (None, partition)
+                if each[0] == queue.name and group in (None, each[1]) and told:
+                    del self._short[each]
 
     def _check_starved(self, queue: str, group: str) -> None:
         """Whoever was held back by limits was told when they let go."""
@@ -300,6 +320,12 @@ class Checks:
             planned = self._planned(self.engine.queues[TENANT, queue], group)
             left = self.model.deliverable(queue, group, partition, self.now, planned)
             assert room < count or not any(left.values()), (queue, group, partition)
+        planned = self._planned(self.engine.queues[TENANT, queue], group)
+        for (_, _, partition), count in [
+            each for each in self._short.items() if each[0][:2] == (queue, group)
+        ]:
+            found = self.model.counted(queue, group, partition, self.now, planned)
+            assert min(found, self.model.allowed(queue, reader, self.now)) < count, (queue, group, partition)
 
     def _check_log(self, partition: Partition) -> None:
         """Segments follow each other, none crosses a number, and what is settled is counted in whole ones."""
@@ -412,9 +438,10 @@ class Checks:
                     traced = partial(self._leaves_a_trace, partition, name)
                     self.model.trimmed(name, partition.name, log.first, islands, traced)
 
-    def _is_scheduled(self, partition: Partition, queue: str, group: str, offset: int) -> bool:
+    def _is_scheduled(self, message: m.Message, group: str) -> bool:
         """Whether the core has a message in the schedule of a group."""
-        track = self.engine.queues[TENANT, queue].groups[group].tracks[partition.key]
+        queue, (partition, offset) = self.engine.queues[TENANT, message.queue], message.place
+        track = queue.groups[group].tracks[queue.partitions[partition].key]
         return track.schedule.find(offset) is not None
 
     def _leaves_a_trace(self, partition: Partition, queue: str, group: str, offset: int) -> bool:

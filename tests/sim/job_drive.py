@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from penstock.core.commands import Change, Job
+from penstock.core.commands import Change, FlowJob, Job
 from penstock.core.dependents import spans_of
 from penstock.core.jobdata import MISSED, MODES, Particulars
 from penstock.core.keys import pack
@@ -20,6 +20,7 @@ WINDOWS = [5, 40, 1_000, 20_000]
 """Of debounce and throttle."""
 POLICIES = ["fail", "ignore", "wait"]
 RATES = [Rate(3, 1_000), Rate(2, 30, 5), Rate(100, 1_000)]
+BYTES = [Rate(20, 1_000), Rate(2, 10, 60), Rate(5_000, 1_000)]
 TIMED = ["timed", "often"]
 """Queues that crons push to."""
 KEYS = [pack([name]) for name in "abcd"]
@@ -50,18 +51,25 @@ class JobDriver(Driver):
         return [
             *[self.push_keyed] * 4,
             *[self.push_waiting] * 4,
+            *[self.push_then] * 2,
+            *[self.push_flow] * 3,
+            self.check_children,
             *[self.end_some] * 2,
             self.outlive,
-            self.push_again,
+            *[self.push_again] * 2,
             self.tell_slowly,
+            *[self.meanwhile] * 2,
             self.leave_keys,
             self.limit,
             self.limit_by_name,
+            self.wait_at_limit,
             *[self.cron] * 2,
             *[self.work] * 2,
             self.obliterate,
             self.write,
             self.transact,
+            self.swap,
+            self.nack_in_order,
         ]
 
     def push_keyed(self) -> None:
@@ -109,6 +117,55 @@ class JobDriver(Driver):
         if pick.random() < 0.3:
             jobs += [self.world.job(jobs[0].partition, attributes) for _ in range(3)]
         self.world.push_jobs(queue, jobs)
+
+    def push_then(self) -> None:
+        """Push jobs, and one that waits for all of them."""
+        pick, queue = self.random, self.queue()
+        jobs = [self.any_job(queue) for _ in range(pick.choice([1, 2, 2, 5]))]
+        request = ("me", f"r{pick.randrange(3)}") if pick.random() < 0.3 else None
+        self.world.push_jobs(queue, jobs, pick.choice([None, None, "os"]), request, self.last())
+
+    def last(self) -> tuple[str, Job]:
+        """A job that is to wait for others, and its queue: now and then one that may have none that wait."""
+        pick = self.random
+        queue = self.queue() if pick.random() < 0.1 else pick.choice(["a", "b", "gated"])
+        return queue, self.parent(self.any_job(queue))
+
+    def any_job(self, queue: str) -> Job:
+        """A job with keys and ids, or with none."""
+        if self.random.random() < 0.5:
+            return self.keyed(queue)
+        return self.world.job(self.random.choice(PARTITIONS), self.attributes(queue))
+
+    def parent(self, job: Job) -> Job:
+        """The job as one that others are added to which it waits for: put off it can't be."""
+        if job.own is not None and job.own.dedup == "debounce":
+            job.own = replace(job.own, dedup="replace", window_ms=0, max_ms=0)
+        on_failed = self.random.choice(POLICIES)
+        return replace(job, attributes=replace(job.attributes, on_failed=on_failed))
+
+    def push_flow(self) -> None:
+        """Push a job and those it waits for; rather in queues that may have such."""
+        pick = self.random
+        root = self.flow()
+        found = self.world.push_flow(root, pick.choice([None, None, "os"]))
+        for each in found[:2]:
+            self.world.check_children(self.world.model.ids[each])
+
+    def flow(self, depth: int = 0) -> FlowJob:
+        pick = self.random
+        count = pick.choice([0, 0, 1, 2] if depth else [1, 1, 2, 3]) if depth < 3 else 0
+        children = [self.flow(depth + 1) for _ in range(count)]
+        queue = self.queue() if not count or pick.random() < 0.05 else pick.choice(["a", "b", "gated"])
+        job = self.any_job(queue)
+        return FlowJob(queue, self.parent(job) if count else job, children)
+
+    def check_children(self) -> None:
+        """Look at what one waits for, or waited for."""
+        waiting = list(self.world.model.waiting)
+        message = self.some_message() if not waiting or self.random.random() < 0.3 else waiting[-1]
+        if message is not None:
+            self.world.check_children(message)
 
     def waiting_for(self, attributes: Attributes) -> Attributes:
         """Attributes of a message that waits for some others, most of them open."""
@@ -186,6 +243,67 @@ class JobDriver(Driver):
         world.pop("a", "default", 100, partition="default", lease_ms=5_000)
         world.ack_and_reload("a", message.place)
 
+    def meanwhile(self) -> None:
+        """Many wait for one that ends; while they are told, more come, some go, and the process ends."""
+        pick, world = self.random, self.world
+        ids = world.push_jobs("a", [world.job("default", Attributes())])
+        if not ids:
+            return
+        self.wait_for(ids, pick.choice([4, 16]))
+        world.pop("a", "default", 100, partition="default", lease_ms=5_000)
+        place = world.model.ids[ids[0]].place
+        with world.slowly():
+            match pick.choice(["ack", "ack", "cancel", "discard"]):
+                case "ack":
+                    world.settle_ids("ack", "a", [place], None, "default", 0)
+                case "cancel":
+                    world.cancel({"a": [place]}, None)
+                case _:
+                    world.move({"a": [place]}, "default", None, None, discard=True)
+            others = [self.push_keyed, self.push_flow, self.push_then, self.transact, self.settle_lease]
+            for _ in range(pick.choice([2, 4, 6])):
+                if not world.engine.unfinished:
+                    return
+                how = pick.choice(
+                    ["depend", "depend", "cancel", "reload", "other", "purge", "again", "again"]
+                )
+                if how == "depend":
+                    self.wait_for(ids, 1)
+                elif how == "again":
+                    self.end_again(ids)
+                elif how == "cancel":
+                    self.cancel_waiting()
+                elif how == "reload":
+                    world.reload()
+                elif how == "other":
+                    pick.choice(others)()
+                else:
+                    world.bury("purge", "a", "default", None)
+
+    def end_again(self, ids: list[int]) -> None:
+        """What ended comes back, others wait for it then, and it may end otherwise."""
+        pick, world = self.random, self.world
+        world.bury("requeue", "a", "default", None)
+        self.wait_for(ids, pick.choice([0, 1, 4]))
+        if pick.random() < 0.6:
+            token = world.pop("a", "default", 100, partition="default", lease_ms=5_000)
+            if token is not None:
+                world.settle_lease(pick.choice(["ack", "nack"]), token, None)
+
+    def wait_for(self, ids: list[int], count: int) -> None:
+        """Push messages that wait for these."""
+        pick, world = self.random, self.world
+        for _ in range(count):
+            attributes = Attributes(depends_on=spans_of(ids), on_failed=pick.choice(POLICIES))
+            partitions = pick.sample(PARTITIONS, pick.choice([1, 2]))
+            world.push_jobs(pick.choice(["b", "c.d"]), [world.job(each, attributes) for each in partitions])
+
+    def cancel_waiting(self) -> None:
+        """Cancel some of those that wait for others."""
+        waiting = [each for each in self.world.model.waiting if each.parked and not each.lost]
+        for message in self.random.sample(waiting, min(len(waiting), 2)):
+            self.world.cancel({message.queue: [message.place]}, self.random.choice([None, None, "default"]))
+
     def leave_keys(self) -> None:
         """What has keys for its payload is given up, and may be kept as a dead letter or not."""
         pick, world, queue = self.random, self.world, self.random.choice(["a", "b", "gated"])
@@ -207,6 +325,9 @@ class JobDriver(Driver):
         if pick.random() < 0.5:
             window_ms = pick.choice([5, 40])
             own = Particulars(name, "throttle", window_ms)
+        elif window_ms and pick.random() < 0.5:
+            window_ms = 40
+            self.world.configure(queue, dedup_window_ms=window_ms)
         self.world.push_jobs(queue, [self.world.job("default", Attributes(), own)])
         if 0 < window_ms <= 1_000:
             self.world.wait(window_ms - pick.choice([0, 1]))
@@ -219,6 +340,7 @@ class JobDriver(Driver):
         pick = self.random
         options: dict[str, Sequence[object]] = {
             "rate_limit": [None, None, *RATES],
+            "byte_limit": [None, None, *BYTES],
             "concurrency": [0, 0, 1, 3, 10],
             "partition_rate_limit": [None, None, None, *RATES],
             "partition_concurrency": [0, 0, 0, 1, 4],
@@ -230,13 +352,24 @@ class JobDriver(Driver):
     def limit_by_name(self) -> None:
         pick = self.random
         limits = [None, Shared(RATES[0]), Shared(RATES[1]), Shared(concurrency=2), Shared(RATES[1], None, 5)]
+        limits += [Shared(None, BYTES[0]), Shared(None, BYTES[1]), Shared(RATES[2], BYTES[1], 5)]
         self.world.put_limit(pick.choice(["one", "two"]), pick.choice(limits))
 
+    def wait_at_limit(self) -> None:
+        """Pop in vain from a partition at its limit, and again when something of it was settled."""
+        world, queue = self.world, self.random.choice(["a", "b"])
+        world.configure(queue, partition_concurrency=1)
+        world.push(queue, "default", 2)
+        token = world.pop(queue, "default", 50, lease_ms=5_000)
+        world.pop(queue, "default", 50, lease_ms=5_000)
+        if token in world.model.leases:
+            world.settle_lease("ack", token)
+        world.pop(queue, "default", 50, lease_ms=5_000)
+        world.configure(queue, partition_concurrency=0)
+
     def min_count(self, queue: str, count: int) -> int:
-        """With limits on partitions a pop may get less than it wants."""
-        if queue in self.world.model.queues and self.world.model.limits_partitions(queue):
-            return 1
-        return super().min_count(queue, count)
+        """Rather few, so that limits come to let as many go."""
+        return min(count, 2) if self.random.random() < 0.15 else super().min_count(queue, count)
 
     # Crons.
 
@@ -294,14 +427,16 @@ class JobDriver(Driver):
 
     def transact(self) -> None:
         """Several things at once, of which now and then one can't be done."""
-        pick, model = self.random, self.world.model
+        pick = self.random
         ops: list[Op] = []
         for _ in range(pick.choice([1, 2, 3, 4])):
-            kind = pick.choice(["push", "write", "write", "ack", "nack"])
+            kind = pick.choice(["push", "push", "flow", "write", "write", "ack", "nack"])
             if kind == "push":
                 queue = self.queue()
-                if queue in model.queues and not model.queues[queue].options.max_size:
-                    ops.append(Op("push", queue, [self.keyed(queue) for _ in range(pick.choice([1, 2]))]))
+                jobs = [self.keyed(queue) for _ in range(pick.choice([1, 2]))]
+                ops.append(Op("push", queue, jobs, then=self.last() if pick.random() < 0.3 else None))
+            elif kind == "flow":
+                ops.append(Op("flow", flow=self.flow()))
             elif kind == "write":
                 ops.append(Op("write", changes=self.changes(), checks=self.versions()))
             else:
@@ -311,26 +446,57 @@ class JobDriver(Driver):
         if ops:
             self.world.transact(ops)
 
+    def swap(self) -> None:
+        """What a transaction acks in a full queue makes room for what it pushes, if no other group has it."""
+        pick, world, queue = self.random, self.world, self.random.choice(["a", "b"])
+        token = world.pop(queue, "default", pick.choice([1, 3]), lease_ms=5_000)
+        if token not in world.model.leases:
+            return
+        room = pick.choice([0, 0, 1])
+        world.configure(queue, max_size=world.model.queues[queue].size() + room, require_lease=False)
+        places = sorted(world.model.leases[token].cells)
+        count = len(places) + pick.choice([0, 0, 1])
+        jobs = [world.job(pick.choice(PARTITIONS), Attributes()) for _ in range(count)]
+        pushes = [Op("push", queue, some) for some in (jobs[:1], jobs[1:]) if some]
+        world.transact([Op("ack", queue, places=places), *pushes])
+        world.configure(queue, max_size=0)
+
+    def nack_in_order(self) -> None:
+        """In strict order, a nack is about all behind it: only what is before it can be acked along."""
+        pick, world = self.random, self.world
+        world.push("strict", "default", 3)
+        token = world.pop("strict", "default", 10, partition="default", lease_ms=5_000)
+        places = sorted(world.model.leases[token].cells) if token in world.model.leases else []
+        if len(places) > 1:
+            at = pick.randrange(1, len(places))
+            first, rest = pick.choice([(places[at], places[:at]), (places[at - 1], places[at:])])
+            world.transact([Op("nack", "strict", places=[first]), Op("ack", "strict", places=rest)])
+
     def settling(self, kind: str) -> list[Op]:
-        """Settle some of what is leased; where order is strict, only as done."""
+        """Settle some of what is leased, by id or the whole lease; rather where order is strict."""
         pick, model = self.random, self.world.model
-        held = [
-            (lease.queue, sorted(lease.cells)) for lease in model.leases.values() if lease.group == "default"
-        ]
-        if not held:
+        tokens = list(model.leases)
+        strict = [each for each in tokens if model.queues[model.leases[each].queue].ordered]
+        if not tokens:
             return []
-        queue, places = pick.choice(held)
-        if model.queues[queue].ordered:
-            kind = "ack"
+        token = pick.choice(strict if strict and pick.random() < 0.4 else tokens)
+        lease = model.leases[token]
+        if lease.group != "default" or pick.random() < 0.2:
+            if pick.random() < 0.1 and model.ended:
+                token = model.ended[-1]
+            return [Op(kind, lease.queue, token=token)]
+        places = sorted(lease.cells)
         some = pick.sample(places, pick.randint(1, len(places)))
         if pick.random() < 0.15:
-            some = list(dict.fromkeys([*some, *self.places(queue)[:1]]))
-        found = {model.queues[queue].current(place): place for place in some}
-        return [Op(kind, queue, places=list(found.values()))]
-
-    def make(self, world: JobWorld, queue: str) -> None:  # type: ignore[override]
-        super().make(world, queue)
-        world.configure(queue, dedup_window_ms=self.random.choice([0, 1_000, 60_000, 3_600_000]))
+            some = list(dict.fromkeys([*some, *self.places(lease.queue)[:1]]))
+        if pick.random() < 0.3:
+            first = pick.choice(places)
+            behind = pick.random() < 0.5
+            rest = [place for place in places if (place > first if behind else place < first)]
+            parts = [Op(kind, lease.queue, places=[first])]
+            return [*parts, Op("ack", lease.queue, places=rest)] if rest else parts
+        found = {model.queues[lease.queue].current(place): place for place in some}
+        return [Op(kind, lease.queue, places=list(found.values()))]
 
 
 if __name__ == "__main__":

@@ -1,14 +1,17 @@
 """One life of a few queues, with what makes them a job system."""
 
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from penstock.core import commands as c
 from penstock.core.errors import Invalid, NotFound, PenstockError
 from penstock.core.jobdata import Particulars
-from penstock.core.model import Attributes, Shared
+from penstock.core.model import RESULT, Attributes, Shared
 from tests.sim import model as m
 from tests.sim.checks import TENANT, load
-from tests.sim.jobs_model import KNOWN, REPLACED
+from tests.sim.jobs_model import KNOWN, NEVER_SAID, REPLACED, names_of
 from tests.sim.system_model import Cron, Entry
 from tests.sim.world import World
 
@@ -17,14 +20,30 @@ __all__ = ["JobWorld", "Op"]
 
 @dataclass
 class Op:
-    """One command of a transaction: push, write, ack or nack."""
+    """One command of a transaction: push, flow, write, ack or nack."""
 
     kind: str
     queue: str = ""
     jobs: list[c.Job] = field(default_factory=list)
+    then: tuple[str, c.Job] | None = None
+    flow: c.FlowJob | None = None
     places: list[m.Place] = field(default_factory=list)
+    token: str | None = None
+    """A lease that is settled whole, instead of places."""
     changes: list[c.Change] = field(default_factory=list)
     checks: list[tuple[bytes, int | None]] = field(default_factory=list)
+
+
+@dataclass
+class Planned:
+    """What commands need in all that are carried out together."""
+
+    messages: Counter[str] = field(default_factory=Counter)
+    """By queue; less those that are settled first."""
+    seen: set[str] = field(default_factory=set)
+    """Keys and ids of those that are pushed."""
+    settled: set[tuple[str, m.Place]] = field(default_factory=set)
+    """What the work queue will have settled."""
 
 
 class JobWorld(World):
@@ -36,46 +55,142 @@ class JobWorld(World):
         jobs: list[c.Job],
         durability: str | None = None,
         request: tuple[str, str] | None = None,
+        then: tuple[str, c.Job] | None = None,
     ) -> list[int]:
-        """Push jobs that may be known already; their ids, if they are not refused."""
-        self._tick(queue)
-        command = c.PushJobs(TENANT, queue, jobs, durability, request)
-        again = (
-            request is not None and self.model.queue(queue).once.get(("r", *request), (0, []))[0] > self.now
-        )
-        why = self._forbids(queue, jobs, again=again)
+        """Push jobs that may be known, and what waits for them; their ids, if they are not refused."""
+        self._tick(queue, *([then[0]] if then is not None else []))
+        command = c.PushJobs(TENANT, queue, jobs, durability, request, then)
+        known = self.model.queue(queue)
+        before = known.once.get(("r", *request), NEVER_SAID) if request is not None else NEVER_SAID
+        again = before[0] > self.now
+        why = self._forbids(queue, jobs, then, again=again)
         if why is not None:
             self._refused(command, why)
             return []
         reply = self._apply(command)
         assert isinstance(reply, c.PushedJobs)
-        known = self.model.queue(queue)
-        before = known.once.get(("r", *request), (0, [])) if request is not None else (0, [])
-        if before[0] > self.now:
-            assert (reply.ids, reply.duplicates) == (before[1], list(range(len(before[1]))))
+        if again:
+            said = (reply.ids, reply.then, reply.duplicates)
+            assert said == (before[1], before[2], list(range(len(before[1]))))
         else:
-            self._compare_pushed(reply, self.model.push_jobs(queue, jobs, self.now, self._takes_over))
             self._must_sync |= durability != "os" and len(reply.duplicates) < len(jobs)
+            self._compare_pushed(reply, queue, jobs, then)
             if request is not None and known.options.dedup_window_ms:
-                known.once["r", *request] = (self.now + known.options.dedup_window_ms, reply.ids)
+                until = self.now + known.options.dedup_window_ms
+                known.once["r", *request] = (until, reply.ids, reply.then)
         self._check(queue)
+        if then is not None:
+            self._check(then[0])
         return reply.ids
 
-    def _compare_pushed(self, reply: c.PushedJobs, answers: list[tuple[str, int]]) -> None:
+    def _compare_pushed(
+        self, reply: c.PushedJobs, queue: str, jobs: list[c.Job], then: tuple[str, c.Job] | None
+    ) -> None:
+        """The model pushes the same, and gives the same answer."""
+        answers = self.model.push_jobs(queue, jobs, self.now, self._takes_over)
         kinds = [kind for kind, _ in answers]
         assert reply.ids == [message for _, message in answers], (reply, answers)
         assert reply.duplicates == [at for at, kind in enumerate(kinds) if kind == KNOWN], (reply, answers)
         assert reply.replaced == [at for at, kind in enumerate(kinds) if kind == REPLACED], (reply, answers)
+        if then is None:
+            assert reply.then is None
+        else:
+            assert reply.then == self.model.push_then(*then, reply.ids, self.now, self._takes_over)
 
-    def _forbids(self, queue: str, jobs: list[c.Job], *, again: bool = False) -> type[PenstockError] | None:
-        """Why jobs may not be pushed; what is sent again needs no room."""
+    def _forbids(
+        self,
+        queue: str,
+        jobs: list[c.Job],
+        then: tuple[str, c.Job] | None = None,
+        planned: Planned | None = None,
+        *,
+        again: bool = False,
+    ) -> type[PenstockError] | None:
+        """Why jobs may not be pushed, with what else is ``planned``; what is sent again needs no room."""
         for job in jobs:
             if self._breaks_order(queue, job.attributes):
                 return Invalid
             if any(target.lost for target in self.model.targets(job.attributes)):
                 return NotFound
-        new = 0 if again else self.model.count_new(queue, jobs, self._takes_over, self.now, set())
-        return self._why_full(queue, new) if new and self._is_full(queue, new) else None
+        if again:
+            return None
+        planned = planned or Planned()
+        core = self._takes_over
+        new = self.model.count_new(queue, jobs, core, self.now, planned.seen, planned.settled)
+        planned.messages[queue] += new
+        count = planned.messages[queue]
+        if count > 0 and self._is_full(queue, count):
+            return self._why_full(queue, count)
+        if then is None:
+            return None
+        where, job = then
+        why = self._forbids(where, [job], None, planned)
+        same = where == queue and any(names_of(where, job) & names_of(queue, each) for each in jobs)
+        return why or (Invalid if same or self.model.queue(where).ordered else None)
+
+    # Flows.
+
+    def push_flow(self, root: c.FlowJob, durability: str | None = None) -> list[int]:
+        """Push a message and those it waits for; the ids of all that are named, if they are not refused."""
+        queues = {node.queue for node in walk(root)}
+        self._tick(*queues)
+        command = c.PushFlow(TENANT, root, durability)
+        why = self._forbids_flow(root, Planned())
+        if why is not None:
+            self._refused(command, why)
+            return []
+        reply = self._apply(command)
+        assert isinstance(reply, c.FlowPushed)
+        self._compare_flow(reply, root)
+        self._must_sync |= durability != "os" and not reply.known
+        for queue in sorted(queues):
+            self._check(queue)
+        return [reply.parent, *reply.children]
+
+    def _compare_flow(self, reply: c.FlowPushed, root: c.FlowJob) -> None:
+        found = self.model.push_flow(root, self.now, self._takes_over)
+        assert (reply.parent, reply.children, reply.known) == found, (reply, found)
+
+    def _forbids_flow(self, root: c.FlowJob, planned: Planned) -> type[PenstockError] | None:
+        """Why a flow may not be pushed; one whose parent is known needs no room."""
+        again = self.model.known(root, self.now, self._takes_over) is not None
+        names: set[str] = set()
+        for node in walk(root):
+            why = self._forbids(node.queue, [node.job], None, planned, again=again)
+            if why is not None:
+                return why
+            mine = names_of(node.queue, node.job)
+            if mine & names or (node.children and self.model.queue(node.queue).ordered):
+                return Invalid
+            names |= mine
+        return None
+
+    def check_children(self, message: m.Message) -> None:
+        """What a message waits for, or waited for, is shown as it stands."""
+        self._tick()
+        reply_to = c.Children(TENANT, message.id)
+        current = self.model.current(message)
+        if current.gone or current.lost:
+            self._refused(reply_to, NotFound)
+            return
+        reply = self._apply(reply_to)
+        assert isinstance(reply, c.ChildrenFound)
+        targets = self.model.targets(current.attributes)
+        assert reply.total == len(targets)
+        kept = [each for each in targets if not each.gone and not each.lost]
+        got = [
+            (each.queue.name, (each.partition, each.offset), each.state) for each in reply.shown.deliveries
+        ]
+        assert got == [
+            (each.queue, each.place, self._state(each, each.queue, *each.place, "default")) for each in kept
+        ]
+        results: list[list[bytes]] = []
+        for found in reply.results:
+            for each in found.notes[0]:
+                self._fetch(found.queue, each)
+            results.append([bytes(payload) for each in found.notes[0] for payload in each.payloads()])
+        noted = [self.model.noted(each.queue, each.place) for each in kept]
+        assert results == [each.notes.get(RESULT, []) for each in noted]
 
     def _breaks_order(self, queue: str, attributes: Attributes) -> bool:
         return super()._breaks_order(queue, attributes) or (
@@ -107,20 +222,46 @@ class JobWorld(World):
         self.model.ack(token, {place})
         reloads = 0
         while self.engine.unfinished:
-            self.engine.clear_marks()
-            self.commit()
-            self.store = self._reopen(self.store)
-            self.engine = load(self.store, self.limits, self.now)
+            self._reload()
             reloads += 1
             assert reloads < 1_000, "those who wait are told at last"
-        if reloads:
-            self.merging = self.carving = None
-            self.shelf = []
-            self._forget_process()
+        self._follow()
+        self.check_all()
+
+    def reload(self) -> None:
+        """The process ends and begins again, in the middle of what it does."""
+        self._tick()
+        self._reload()
+        self._follow()
+
+    def _reload(self) -> None:
+        self.engine.clear_marks()
+        self.commit()
+        self.store = self._reopen(self.store)
+        self.engine = load(self.store, self.limits, self.now)
+        self.merging = self.carving = None
+        self.shelf = []
+        self._forget_process()
+
+    @contextmanager
+    def slowly(self) -> Iterator[None]:
+        """Those who wait are told little by little meanwhile."""
+        self.slow = True
+        try:
+            yield
+        finally:
+            self.slow = False
         self._follow()
         self.check_all()
 
     # Limits.
+
+    def _before_pop(self, queue: str, group: str) -> None:
+        """Where bytes and partitions are limited, a pop may go on elsewhere after what is too large."""
+        model = self.model
+        if queue in model.queues and model.limits_partitions(queue) and model.limits_bytes(queue):
+            self.configure(queue, byte_limit=None, limits=())
+        super()._before_pop(queue, group)
 
     def put_limit(self, name: str, limit: Shared | None) -> None:
         """Set a limit that queues share, or remove it."""
@@ -215,10 +356,14 @@ class JobWorld(World):
     def transact(self, ops: list[Op]) -> None:
         """Carry out several commands, all or none."""
         self._tick()
+        for op in ops:
+            if op.token in self.model.leases:
+                op.places = sorted(self.model.leases[op.token].cells)
         commands = [self._command(op) for op in ops]
         left: dict[bytes, Entry | None] = {}
         writes = [self._written(op, left) for op in ops]
-        if not all(map(self._may, ops)) or None in writes or self._meets(ops):
+        planned = Planned()
+        if not all(self._may(op, planned) for op in ops) or None in writes or self._meets(ops):
             self._refused(c.Transact(TENANT, commands), PenstockError)
             return
         reply = self._apply(c.Transact(TENANT, commands))
@@ -228,8 +373,10 @@ class JobWorld(World):
                 assert written is not None
                 self._keep(each, written)
             elif isinstance(each, c.PushedJobs):
-                jobs = self.model.push_jobs(op.queue, op.jobs, self.now, self._takes_over)
-                self._compare_pushed(each, jobs)
+                self._compare_pushed(each, op.queue, op.jobs, op.then)
+            elif isinstance(each, c.FlowPushed):
+                assert op.flow is not None
+                self._compare_flow(each, op.flow)
             else:
                 assert isinstance(each, c.Settled)
                 assert (each.count, list(each.refused)) == (len(op.places), [])
@@ -239,10 +386,14 @@ class JobWorld(World):
 
     def _command(self, op: Op) -> c.PushJobs | c.PushFlow | c.Ack | c.Nack | c.KvWrite:
         if op.kind == "push":
-            return c.PushJobs(TENANT, op.queue, op.jobs)
+            return c.PushJobs(TENANT, op.queue, op.jobs, then=op.then)
+        if op.flow is not None:
+            return c.PushFlow(TENANT, op.flow)
         if op.kind == "write":
             return c.KvWrite(TENANT, op.changes, op.checks)
         kind = c.Ack if op.kind == "ack" else c.Nack
+        if op.token is not None:
+            return kind(TENANT, op.token)
         return kind(TENANT, None, self._ids(op.queue, op.places), "default")
 
     def _written(self, op: Op, left: dict[bytes, Entry | None]) -> dict[bytes, Entry | None] | None:
@@ -255,34 +406,61 @@ class JobWorld(World):
         left.update(mine or {})
         return mine
 
-    def _may(self, op: Op) -> bool:
+    def _may(self, op: Op, planned: Planned) -> bool:
+        """Whether a command can be carried out with all that is ``planned`` before it."""
         if op.kind == "push":
-            return self._forbids(op.queue, op.jobs) is None
+            return self._forbids(op.queue, op.jobs, op.then, planned) is None
+        if op.flow is not None:
+            return self._forbids_flow(op.flow, planned) is None
         if op.kind == "write":
             return True
+        group = self.model.leases[op.token].group if op.token in self.model.leases else "default"
+        if group == "default":
+            planned.settled |= {(op.queue, self._current(op, place)) for place in op.places}
+        if op.kind == "ack" and len(self.model.queues[op.queue].groups) == 1:
+            planned.messages[op.queue] -= len(op.places)
+        if op.token is not None:
+            return op.token in self.model.leases
         if self.model.queues[op.queue].options.require_lease:
             return False
-        return all(self._held(op.queue, place) for place in op.places)
+        return all(self._held(op, place) for place in op.places)
 
-    def _held(self, queue: str, place: m.Place) -> str | None:
-        current = self.model.queues[queue].current(place)
-        return self.model.find(queue, current, None, "default", 0)
+    def _held(self, op: Op, place: m.Place) -> str | None:
+        """The token of the lease under which a command means a message."""
+        return op.token or self.model.find(op.queue, self._current(op, place), None, "default", 0)
+
+    def _current(self, op: Op, place: m.Place) -> m.Place:
+        return place if op.token is not None else self.model.queues[op.queue].current(place)
 
     def _meets(self, ops: list[Op]) -> bool:
         """Whether something is settled twice."""
-        settled = [
-            (op.queue, self.model.queues[op.queue].current(place)) for op in ops for place in op.places
-        ]
+        settled = [each for op in ops for each in self._settled(op)]
         return len(set(settled)) < len(settled)
+
+    def _settled(self, op: Op) -> set[tuple[str | None, m.Place]]:
+        """What a command is about; in strict order a nack is about all behind it, too."""
+        found = {(self._held(op, place), self._current(op, place)) for place in op.places}
+        if op.kind == "nack" and self.model.queues[op.queue].ordered:
+            for token, (partition, at) in list(found):
+                cells = self.model.leases[token].cells if token in self.model.leases else ()
+                found |= {(token, each) for each in cells if each[0] == partition and each[1] > at}
+        return found
 
     def _settle(self, op: Op) -> None:
         by_token: dict[str, set[m.Place]] = {}
         for place in op.places:
-            token = self._held(op.queue, place)
+            token = self._held(op, place)
             assert token is not None
-            by_token.setdefault(token, set()).add(self.model.queues[op.queue].current(place))
+            by_token.setdefault(token, set()).add(self._current(op, place))
         for token, places in by_token.items():
             if op.kind == "ack":
                 self.model.ack(token, places)
             else:
                 self.model.nack(token, places, "", None, self.now)
+
+
+def walk(node: c.FlowJob) -> Iterator[c.FlowJob]:
+    """A message of a flow and all below it."""
+    yield node
+    for child in node.children:
+        yield from walk(child)

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from penstock.core.commands import Job
+from penstock.core.commands import FlowJob, Job
+from penstock.core.dependents import spans_of
 from penstock.core.jobdata import Particulars
 from penstock.core.model import Attributes
 from tests.sim.model import (
@@ -24,12 +25,15 @@ from tests.sim.model import (
     WAITING,
     Cell,
     Message,
+    Place,
     Queue,
+    Said,
     Tied,
 )
 from tests.sim.outcomes import Model
 
 GONE = "gone"
+NEVER_SAID: Said = (0, [], None)
 KNOWN, REPLACED, NEW = "known", "replaced", "new"
 """What becomes of a job that is pushed."""
 
@@ -45,10 +49,22 @@ class Core(NamedTuple):
     looked at before the command counts as not looked at, unless the command did so meanwhile."""
     is_seen: Callable[[Message, str], bool]
     """Whether a group has looked as far as a message."""
+    is_scheduled: Callable[[Message, str], bool]
+    """Whether a group has a message in its schedule."""
+    is_parked: Callable[[Message], bool]
+    """Whether a message waits for others, or has not been told yet that it does not."""
     error_of: Callable[[Message], str | None]
     """What it says a message died of, if it is a dead letter of the work queue."""
     version_of: Callable[[bytes], int]
     """The version of a key."""
+
+
+def names_of(queue: str, job: Job) -> set[str]:
+    """What a job goes by: no two have the same."""
+    own = job.own or Particulars()
+    kind = "throttled" if own.dedup == "throttle" else "key"
+    names = {kind: own.unique_key, "id": own.job_id, f"in {job.partition}": own.transaction_id}
+    return {f"{queue} {kind} {name}" for kind, name in names.items() if name is not None}
 
 
 @dataclass
@@ -80,6 +96,8 @@ class JobModel(Model):
         """Those that wait for others, and did."""
         self.over: set[Message] = set()
         """Those whose time to live just ended."""
+        self.released: list[Message] = []
+        """Those that just stopped to wait for others."""
         self.died: list[tuple[Message, tuple[bytes, ...]]] = []
         """Those that just died, with the keys that get their payload."""
 
@@ -107,6 +125,7 @@ class JobModel(Model):
             again = any(self._untie_ended(each) for each in list(self.tied))
             again |= any(self._look(each, now, core) for each in list(self.waiting))
         self.over.clear()
+        self.released.clear()
 
     def _how(self, message: Message) -> str | None:
         return EXPIRED if message in self.over else self.standing(message)
@@ -148,10 +167,10 @@ class JobModel(Model):
 
     def targets(self, attributes: Attributes) -> list[Message]:
         """What messages with these attributes depend on, or what took its place."""
-        ids = [each for first, count in attributes.depends_on for each in range(first, first + count)]
-        return [self._current(self.ids[each]) for each in ids]
+        return [self.current(self.ids[each]) for each in ids_of(attributes)]
 
-    def _current(self, message: Message) -> Message:
+    def current(self, message: Message) -> Message:
+        """What took the place of a message; itself if nothing did."""
         if message.gone or message.lost:
             known = self.queues.get(message.queue)
             at = known.successors.get(message.place) if known is not None and not message.lost else None
@@ -180,9 +199,9 @@ class JobModel(Model):
             message.unmet = {each.id: each for each in pending}
             self.waiting[message] = None
             for target in pending:
-                self._watch(target)
+                self.watch(target)
 
-    def _watch(self, target: Message) -> None:
+    def watch(self, target: Message) -> None:
         """Have a message that is waited for end with its time to live."""
         if not target.attributes.ttl_ms or self.standing(target) is not None:
             return
@@ -192,29 +211,32 @@ class JobModel(Model):
             target.tie.watch_at = target.over_at
 
     def _look(self, message: Message, now: int, core: Core) -> bool:
-        """See what became of those a message waits for; whether anything becomes of it."""
+        """See what became of those a message waits for; whether anything becomes of it.
+
+        What is to become of it is clear at once, but it may be told later.
+        """
         if not message.parked:
             del self.waiting[message]
             return False
         policy = message.attributes.on_failed
-        failed: list[Message] = []
         for target in list(message.unmet.values()):
             how = self._how(target)
             if how is None or (how == DEAD and policy == "wait"):
                 continue
-            if how == DONE or policy == "ignore":
-                del message.unmet[target.id]
+            if how != DONE and policy != "ignore":
+                message.failed.append(target)
+            del message.unmet[target.id]
+        if (message.failed or not message.unmet) and not core.is_parked(message):
+            if message.failed:
+                self._fail_with(message, message.failed, now, core)
             else:
-                failed.append(target)
-        if failed:
-            self._fail_with(message, failed, now, core)
-        elif not message.unmet:
-            self._release(message, now, core)
+                self._release(message, now, core)
         return not message.parked
 
     def _release(self, message: Message, now: int, core: Core) -> None:
         """A message waits for nothing any more."""
         message.parked = False
+        self.released.append(message)
         partition, at = message.place
         for group in self.queues[message.queue].groups.values():
             # Who has still to look at it finds it there since it was pushed.
@@ -226,7 +248,7 @@ class JobModel(Model):
         message.parked = False
         message.unmet.clear()
         known = self.queues[message.queue]
-        self.group(message.queue, "default", "all")
+        self._make_work_queue(message.queue, now, core)
         partition, at = message.place
         for group in known.groups.values():
             group.cells[partition][at] = cell = Cell(CANCELLED, due_at=now)
@@ -238,6 +260,24 @@ class JobModel(Model):
                 self._die(cell, known.options, now, error or wanted[0])
         if at >= known.first[partition]:
             message.withdrawn_at = now
+
+    def _make_work_queue(self, queue: str, now: int, core: Core) -> None:
+        """Have a queue a group that what fails can be dead for.
+
+        It does not know what the log went on without, unless that is released just after it was made.
+        """
+        known = self.queues[queue]
+        if "default" in known.groups:
+            return
+        group = self.group(queue, "default", "all")
+        for message in self.released:
+            partition, at = message.place
+            if (
+                message.queue == queue
+                and at < known.first[partition]
+                and core.is_scheduled(message, "default")
+            ):
+                group.cells[partition][at] = Cell(SCHEDULED, message.level, max(message.due_at, now))
 
     # The end of a time to live.
 
@@ -279,6 +319,32 @@ class JobModel(Model):
             batch.answers.append(self._push_job(batch, job))
         self._append(batch)
         return batch.answers
+
+    def push_then(self, where: str, job: Job, ids: list[int], now: int, core: Core) -> int:
+        """The id of a message that waits for others, just pushed."""
+        ((_, found),) = self.push_jobs(where, [waiting_for(job, ids)], now, core)
+        return found
+
+    def push_flow(self, root: FlowJob, now: int, core: Core) -> tuple[int, list[int], bool]:
+        """The id of a message, of those it waits for, and whether it was known: then nothing is pushed."""
+        found = self.known(root, now, core)
+        if found is not None:
+            message = self.current(self.ids[found])
+            is_kept = not message.gone and not message.lost
+            return found, ids_of(message.attributes) if is_kept else [], True
+        children = [self.push_flow_job(each, now, core) for each in root.children]
+        return self.push_then(root.queue, root.job, children, now, core), children, False
+
+    def push_flow_job(self, node: FlowJob, now: int, core: Core) -> int:
+        children = [self.push_flow_job(each, now, core) for each in node.children]
+        return self.push_then(node.queue, node.job, children, now, core)
+
+    def known(self, node: FlowJob, now: int, core: Core) -> int | None:
+        """The id of the message that one would repeat, if it does."""
+        known, job = self.queues.get(node.queue), node.job
+        if known is None or job.own is None:
+            return None
+        return self._find(Batch(node.queue, now, core), job.partition, job.own)
 
     def _push_job(self, batch: Batch, job: Job) -> tuple[str, int]:
         queue, now, known = batch.queue, batch.now, self.queue(batch.queue)
@@ -333,15 +399,26 @@ class JobModel(Model):
             self.queues[batch.queue].taken.setdefault(partition, []).append(batch.taken)
             batch.taken = []
 
-    def count_new(self, queue: str, jobs: list[Job], core: Core, now: int, seen: set[str]) -> int:
-        """How many jobs take room: those that repeat neither what is known, nor each other."""
+    def count_new(
+        self,
+        queue: str,
+        jobs: list[Job],
+        core: Core,
+        now: int,
+        seen: set[str],
+        settled: set[tuple[str, Place]],
+    ) -> int:
+        """How many jobs take room: those that repeat neither what is known, nor each other.
+
+        A key is free whose holder will have been ``settled`` by then.
+        """
         batch, new = Batch(queue, now, core), 0
         for job in jobs:
-            own = job.own or Particulars()
-            kind = "throttled" if own.dedup == "throttle" else "key"
-            named = {kind: own.unique_key, "id": own.job_id, f"in {job.partition}": own.transaction_id}
-            names = {f"{queue} {kind} {name}" for kind, name in named.items() if name is not None}
+            own, names = job.own or Particulars(), names_of(queue, job)
             again = names & seen and own.dedup in ("drop", "throttle")
+            holder = self.queue(queue).uniques.get(own.unique_key or "")
+            if own.dedup == "drop" and holder is not None and (queue, holder.place) in settled:
+                own = replace(own, unique_key=None)
             if not again and self._find(batch, job.partition, own) is None:
                 seen |= names
                 new += 1
@@ -362,7 +439,7 @@ class JobModel(Model):
         if own.unique_key is None:
             return None
         if own.dedup == "throttle":
-            until, ids = known.once.get(("t", own.unique_key), (0, []))
+            until, ids, _ = known.once.get(("t", own.unique_key), NEVER_SAID)
             return ids[0] if until > now else None
         holder = known.uniques.get(own.unique_key)
         is_held = holder is not None and self._is_open(batch, holder)
@@ -403,7 +480,7 @@ class JobModel(Model):
         known = self.queues[batch.queue]
         key = own.unique_key or ""
         if key and own.dedup == "throttle":
-            known.once["t", key] = (batch.now + own.window_ms, [message.shown[0]])
+            known.once["t", key] = (batch.now + own.window_ms, [message.shown[0]], None)
             key = ""
         if key or own.keys:
             self.tie(message, Tied(key, own.keys, message.over_at if job.attributes.ttl_ms else 0))
@@ -420,3 +497,14 @@ class JobModel(Model):
             for name, each in known.named.items()
             if not each.lost and (not each.gone or each.place in known.successors)
         }
+
+
+def ids_of(attributes: Attributes) -> list[int]:
+    """The ids of what messages with these attributes depend on."""
+    return [each for first, count in attributes.depends_on for each in range(first, first + count)]
+
+
+def waiting_for(job: Job, ids: list[int]) -> Job:
+    """A job that waits for others, too."""
+    depends_on = spans_of([*ids_of(job.attributes), *ids])
+    return replace(job, attributes=replace(job.attributes, depends_on=depends_on))

@@ -37,6 +37,7 @@ from tests.sim.state import (
     Noted as Noted,
     Place as Place,
     Queue as Queue,
+    Said as Said,
     Taken as Taken,
     Tied as Tied,
     begin as begin,
@@ -159,14 +160,15 @@ class Basics:
     def counted(
         self, queue: str, group: str, partition: str | None, now: int, planned: dict[str, int]
     ) -> int:
-        """How many messages ``min_count`` counts: nothing that has waited too long."""
+        """How many messages ``min_count`` counts: nothing that has waited too long, or is over a limit."""
         known = self.queues[queue]
-        cells = known.groups[group].cells
-        return sum(
-            now < known.evicts_at(name, at, cells[name][at])
-            for name, found in self.deliverable(queue, group, partition, now, planned).items()
-            for at in found
-        )
+        reader = known.groups[group]
+        total = 0
+        for name, found in self.deliverable(queue, group, partition, now, planned).items():
+            cells = reader.cells.get(name, [])
+            here = sum(now < known.evicts_at(name, at, cells[at]) for at in found)
+            total += min(here, self.partition_room(queue, reader, name, now))
+        return total
 
     def pop(
         self,
@@ -178,8 +180,12 @@ class Basics:
         lease_ms: int | None,
         now: int,
         planned: dict[str, int],
+        got: int = FOREVER,
     ) -> list[Taken]:
-        """What a pop takes, in order. What it takes is not marked yet, what it finds over is."""
+        """What a pop takes, in order. What it takes is not marked yet, what it finds over is.
+
+        Where bytes are limited, it may have ``got`` enough before a message that is too large.
+        """
         known = self.queues[queue]
         reader = known.groups[group]
         if now - reader.active_at >= ACTIVE_MS:
@@ -193,6 +199,7 @@ class Basics:
         if count < min_count:
             return taken
         room = {name: self.partition_room(queue, reader, name, now) for name in left}
+        bytes_left = self.bytes_allowed(queue, reader, now)
         while len(taken) < count and any(found and room[name] for name, found in left.items()):
             level, _, _, name = min(
                 (
@@ -207,15 +214,25 @@ class Basics:
             before = len(taken)
             ordered = known.ordered
             for at in list(left[name]) if ordered else _line(reader.cells[name], level, left[name]):
+                message, cell = known.messages[name][at], reader.cells[name][at]
+                ended = self._ended(known, name, at, cell, now)
+                size = len(message.payload)
+                too_large = ended is None and size > bytes_left
+                if bytes_left <= 0:
+                    # What is empty may come along, if nothing is owed.
+                    enough = too_large or ended is not None or len(taken) == got
+                else:
+                    enough = too_large and len(taken) == got
+                if enough:
+                    count = len(taken)
                 if len(taken) == count or not room[name]:
                     break
                 left[name].remove(at)
-                message, cell = known.messages[name][at], reader.cells[name][at]
-                ended = self._ended(known, name, at, cell, now)
                 if ended is not None:
                     cell.end(ended, now)
                     continue
                 room[name] -= 1
+                bytes_left -= size
                 lasts = lease_ms or message.attributes.timeout_ms or known.options.lease_ms
                 taken.append(
                     Taken(
@@ -236,6 +253,10 @@ class Basics:
 
     def allowed(self, queue: str, group: Group, now: int) -> int:
         """How many messages limits let a group have now."""
+        return FOREVER
+
+    def bytes_allowed(self, queue: str, group: Group, now: int) -> int:
+        """How many bytes: one message may be more than is left of them."""
         return FOREVER
 
     def partition_room(self, queue: str, group: Group, partition: str, now: int) -> int:

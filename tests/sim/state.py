@@ -22,6 +22,9 @@ ACTIVE_MS = 60_000
 Place = tuple[str, int]
 """Partition and offset."""
 
+Said = tuple[int, list[int], int | None]
+"""Until when a push is answered as it was, with which ids, and that of what waits for them."""
+
 
 @dataclass
 class Tied:
@@ -51,6 +54,8 @@ class Message:
     """Whether it waits for others."""
     unmet: "dict[int, Message]" = field(default_factory=dict)
     """Those it waits for, by id."""
+    failed: "list[Message]" = field(default_factory=list)
+    """Those it waited for, and that it fails with."""
     tie: Tied | None = None
     gone: bool = False
     """Whether it is no longer kept."""
@@ -156,8 +161,8 @@ class Queue:
     """Who holds each unique key."""
     named: dict[str, Message] = field(default_factory=dict)
     """Who has each custom id: of what took the place of another, the first."""
-    once: dict[tuple[str, ...], tuple[int, list[int]]] = field(default_factory=dict)
-    """Until when a push is answered as it was, and how, by what it said."""
+    once: dict[tuple[str, ...], Said] = field(default_factory=dict)
+    """How a push is answered that was answered before, by what it said."""
     taken: dict[str, list[list[tuple[Message, str, int]]]] = field(default_factory=dict)
     """By partition, transaction ids as they were pushed together."""
     lanes: set[str] = field(default_factory=set)

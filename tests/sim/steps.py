@@ -138,13 +138,18 @@ class Steps(Telling):
             self._forget(self.engine.queues[TENANT, queue])
         pop = c.Pop(TENANT, queue, group, count, min_count, partition, lease_ms, start, 0, owner)
         self._before_pop(queue, group)
+        by_bytes = queue in self.model.queues and self.model.limits_bytes(queue)
+        if by_bytes:
+            self._remember(self.engine.queues[TENANT, queue])
         reply = self._apply(pop)
         assert isinstance(reply, c.Popped)
         self._trim(queue)
         self.model.group(queue, group, start)
         planned = self._planned(reply.queue, group)
         allowed = self.model.allowed(queue, self.model.queues[queue].groups[group], self.now)
-        wanted = self.model.pop(queue, group, count, min_count, partition, lease_ms, self.now, planned)
+        delivered = sum(each.count for each in reply.deliveries)
+        how = (count, min_count, partition, lease_ms, self.now, planned, delivered)
+        wanted = self.model.pop(queue, group, *how)
         lacking = self._damaged(reply) if damaged else None
         got = list(self._taken(reply, lacking))
         assert got == wanted, (got, wanted)
@@ -153,9 +158,9 @@ class Steps(Telling):
             self.model.lease(reply.lease, queue, group, owner, wanted)
             self.model.spend(queue, group, wanted, self.now)
         self._follow()
-        limited = self.model.limits_partitions(queue)
+        limited = by_bytes or self.model.limits_partitions(queue)
         self._compare_deliverable(queue, group, partition, planned)
-        if len(got) < min(count, allowed) and not limited:
+        if min_count <= allowed and len(got) < min(count, allowed) and not limited:
             self._note_look(queue, group, partition)
         self._note_starved(queue, group, partition, min_count, len(got), count, allowed)
         self._check(queue)
@@ -175,6 +180,13 @@ class Steps(Telling):
             if log in mine:
                 logs.let_go(log, segment)
         self.shelf = [each for each in self.shelf if each[0] not in mine]
+
+    def _remember(self, queue: Queue) -> None:
+        """Have the bodies of a queue in memory: without them, messages count for the average of a segment."""
+        for partition in queue.partitions.values():
+            for segment in partition.log.segments:
+                if not segment.present:
+                    segment.body = self._body(queue, segment)
 
     def _damaged(self, reply: c.Popped) -> Segment | None:
         """A segment whose body the core has not at hand; as if it could not be read."""
@@ -509,6 +521,8 @@ class Steps(Telling):
                 message = self.model.queues[queue].messages[place[0]][place[1]]
                 seen = message.in_line or self._is_seen(message, group)
                 self.model.requeue(queue, place, group, self.now, seen=seen)
+                if group == "default" and self._is_awaited(message):
+                    self.model.watch(message)
             elif verb == "purge":
                 self.model.purge(queue, place, group, self.now)
         assert (reply.count, reply.left) == (len(meant), len(self.model.dead(queue, group)))

@@ -68,7 +68,10 @@ class Entry:
 
 
 Name = tuple[str, ...]
-"""What has tokens: ("named", name), ("group", queue, group) or ("partition", queue, group, partition)."""
+"""What has tokens: ("named", name), ("group", queue, group) or ("partition", queue, group, partition).
+
+The first two have others for bytes: ("named bytes", name) and ("group bytes", queue, group).
+"""
 
 
 class SystemModel(JobModel):
@@ -95,7 +98,21 @@ class SystemModel(JobModel):
             if name in self.named:
                 most = self.named[name].concurrency
                 found.append(self._room(most, self.active_under(name), ("named", name), now))
-        return min(found)
+        return min(found) if self.bytes_allowed(queue, group, now) > 0 else 0
+
+    def bytes_allowed(self, queue: str, group: Group, now: int) -> int:
+        tokens = [self.tokens_of(name, now) for name in self._byte_names(queue, group.name)]
+        return min((each.whole(now) for each in tokens if each is not None), default=FOREVER)
+
+    def _byte_names(self, queue: str, group: str) -> list[Name]:
+        names: list[Name] = [("named bytes", name) for name in self.queues[queue].options.limits]
+        return [("group bytes", queue, group), *names]
+
+    def limits_bytes(self, queue: str) -> bool:
+        """Whether a queue has a limit of bytes, or shares one."""
+        options = self.queues[queue].options
+        shared = (self.named[name] for name in options.limits if name in self.named)
+        return bool(options.byte_limit or any(each.byte_limit for each in shared))
 
     def partition_room(self, queue: str, group: Group, partition: str, now: int) -> int:
         most = self.partition_concurrency(queue, partition)
@@ -129,14 +146,16 @@ class SystemModel(JobModel):
         )
 
     def _rate(self, name: Name) -> Rate | None:
-        if name[0] == "named":
-            return self.named[name[1]].rate_limit if name[1] in self.named else None
-        known = self.queues.get(name[1])
-        if known is None or name[2] not in known.groups:
+        kind, *rest = name
+        if kind in ("named", "named bytes"):
+            limit = self.named.get(rest[0], Shared())
+            return limit.rate_limit if kind == "named" else limit.byte_limit
+        known = self.queues.get(rest[0])
+        if known is None or rest[1] not in known.groups:
             return None
-        if name[0] == "group":
-            return known.options.rate_limit
-        return known.options.partition_rate_limit if name[3] in known.messages else None
+        if kind == "partition":
+            return known.options.partition_rate_limit if rest[2] in known.messages else None
+        return known.options.rate_limit if kind == "group" else known.options.byte_limit
 
     def tokens_of(self, name: Name, now: int) -> Tokens | None:
         """The tokens of a limit, if it has any: all there can be, to begin with."""
@@ -158,14 +177,18 @@ class SystemModel(JobModel):
                 tokens = self.tokens_of(name, now)
                 if tokens is not None:
                     tokens.parts -= tokens.rate.per_ms
+            for name in self._byte_names(queue, group):
+                tokens = self.tokens_of(name, now)
+                if tokens is not None:
+                    tokens.parts -= len(each.payload) * tokens.rate.per_ms
 
     def restart(self) -> None:
         """Nobody knows how many tokens were spent: there are none."""
         super().restart()
-        names: list[Name] = [("named", name) for name in self.named]
+        names: list[Name] = [(kind, name) for name in self.named for kind in ("named", "named bytes")]
         for queue, known in self.queues.items():
             for group in known.groups:
-                names += [("group", queue, group)]
+                names += [("group", queue, group), ("group bytes", queue, group)]
                 names += [("partition", queue, group, partition) for partition in known.messages]
         rates = ((name, self._rate(name)) for name in names)
         self.tokens = {name: Tokens(rate, 0, self.now) for name, rate in rates if rate is not None}

@@ -30,8 +30,6 @@ class Telling(Checks):
     ) -> None:
         """As many messages are deliverable as should be; none if limits do not let as many go."""
         count = 1_000
-        if self.model.limits_partitions(queue):
-            return
         counted = self.model.counted(queue, group, partition, self.now, planned)
         counted = min(counted, self.model.allowed(queue, self.model.queues[queue].groups[group], self.now))
         assert self.engine.deliverable(c.Pop(TENANT, queue, group, count, count, partition)) == counted
@@ -53,6 +51,8 @@ class Telling(Checks):
         self._hear()
         if allowed < min_count:
             self._starved[queue, group, None] = min_count
+        elif got < min_count > 1 and self.model.limits_partitions(queue):
+            self._short[queue, group, partition] = min_count
         elif got < min(count, allowed) and self.model.limits_partitions(queue):
             left = self.model.deliverable(queue, group, partition, self.now, {})
             reader = known.groups[group]

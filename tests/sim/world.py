@@ -95,7 +95,7 @@ class World(Steps):
 
     def _went(self, queue: str, group: str, place: m.Place) -> bool:
         """Whether the core has a message of a group no longer scheduled."""
-        return not self._is_scheduled(self._partition(queue, place[0]), queue, group, place[1])
+        return not self._is_scheduled(self.model.queues[queue].messages[place[0]][place[1]], group)
 
     def _count_kept(self, known: m.Queue) -> int:
         return sum(known.has((name, at)) for name, each in known.messages.items() for at in range(len(each)))
@@ -112,6 +112,7 @@ class World(Steps):
         self._woken = {wake for wake in self._woken if wake[0] is not found}
         self._looked = {each for each in self._looked if each[0] != queue}
         self._starved = {key: each for key, each in self._starved.items() if key[0] != queue}
+        self._short = {key: each for key, each in self._short.items() if key[0] != queue}
         self._open = {key: each for key, each in self._open.items() if key[0] != queue}
         self.check_all()
 
@@ -336,6 +337,7 @@ class World(Steps):
         self._woken.clear()
         self._looked.clear()
         self._starved.clear()
+        self._short.clear()
         self.unread.clear()
 
     def _check_fresh(self, marked: dict[int, list[tuple[int, int]]], used: list[set[int]]) -> None:
