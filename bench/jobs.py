@@ -83,8 +83,8 @@ def plain(size: int) -> tuple[float, float]:
     return MESSAGES / min(pushed), MESSAGES / min(settled)
 
 
-def released(parked: int, size: int) -> tuple[float, float, int]:
-    """Seconds, and the longest turn in ms, in which messages are released by one completion; and turns."""
+def released(parked: int, size: int) -> tuple[float, list[float]]:
+    """Seconds in which messages are released by one completion, and those of each turn."""
     engine = ready_engine()
     first = engine.apply(Push("default", "first", [b"1"]), NOW)
     assert isinstance(first, Pushed)
@@ -109,7 +109,7 @@ def released(parked: int, size: int) -> tuple[float, float, int]:
         turns.append(time.perf_counter() - begin)
     (partition,) = engine.queues["default", "q"].partitions.values()
     assert partition.parked_messages == 0
-    return time.perf_counter() - start, max(turns) * 1e3, len(turns)
+    return time.perf_counter() - start, turns
 
 
 def cycles(engine: Engine, count: int, size: int) -> float:
@@ -166,10 +166,10 @@ def main() -> None:
             f"popped and acked {settled:9,.0f}/s, {settled / bare_settled:.2f} of plain"
         )
     for size in (10_000, 1):
-        seconds, longest, turns = released(PARKED, size)
+        seconds, turns = released(PARKED, size)
         print(
-            f"  {PARKED:,} parked by {size:,} released by one completion: {seconds:.2f} s "
-            f"in {turns} turns, the longest {longest:.1f} ms"
+            f"  {PARKED:,} parked by {size:,} released by one completion: {seconds:.2f} s in {len(turns):,} "
+            f"turns, of {statistics.median(turns) * 1e3:.1f} ms; the longest {max(turns) * 1e3:.1f} ms"
         )
     beside = idle_crons(10_000)
     print(f"  push, pop and ack singly beside 10,000 idle crons: {beside:.3f} times as long as beside none")
