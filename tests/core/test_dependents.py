@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from penstock.core import commands as c, dependents, handlers
+from penstock.core import commands as c, dependents, handlers, records
 from penstock.core.dependents import spans_of
 from penstock.core.errors import Conflict, Invalid, NotFound
 from penstock.core.ids import OFFSET_BITS
@@ -443,6 +443,23 @@ def test_what_was_in_memory_only_is_not_waited_for_after_a_restart(
     end(core, kept, "complete")
     assert core.state(both) == ("waiting" if policy == "ignore" else "dead")
     assert core.state(other) == "waiting"
+
+
+def test_what_a_damaged_queue_had_may_come_back_and_is_waited_for(core: Core) -> None:
+    core.configure("memory", durability="memory")
+    kept = core.push(queue="first")
+    waiting = after(core, kept)
+    core.commit()
+    bounds = records.queue_bounds(core.engine.queues["default", "first"].prefix)
+    before = dict(core.store.scan(*bounds))
+    core.store._records.update(dict.fromkeys(before, b"\xc1"))
+    core.restart()
+    assert list(core.engine.damaged) == [("default", "first")]
+    assert core.state(waiting) == "parked"
+    core.store._records.update(before)
+    core.restart()
+    end(core, kept, "complete")
+    assert core.state(waiting) == "waiting"
 
 
 def test_all_are_told_at_once_if_what_they_wait_for_goes_with_its_queue(slow: Core) -> None:

@@ -381,8 +381,9 @@ def _recover(
         attributes = logs.attributes_at(partition.log, first)
         unpark(shard, queue, partition, first, count)
         if attributes.on_failed != IGNORE:
-            gone = [each for each, _ in attributes.depends_on if not _is_known(domain, each)]
-            fail(domain, shard, queue, partition, (first, first + count), gone[0], now)
+            named = [each for each, _ in attributes.depends_on]
+            gone = next((each for each in named if not _is_known(domain, each)), named[0])
+            fail(domain, shard, queue, partition, (first, first + count), gone, now)
         elif still[first]:
             park(shard, queue, partition, first, count, still[first])
         else:

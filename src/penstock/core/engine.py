@@ -297,7 +297,8 @@ def load(
         except Damaged as error:
             engine.lost[tenant] = error.message
         theirs = list(engine.of_tenant(tenant))
-        if not all(queue.stored for queue in theirs):
+        is_whole = not any((tenant, name) in engine.damaged for name in known.queues)
+        if is_whole and not all(queue.stored for queue in theirs):
             recover(engine, theirs, now)
             follow(engine, now)
     engine.tick(now)

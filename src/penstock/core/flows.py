@@ -52,7 +52,8 @@ def check(domain: Domain, command: PushFlow, now: int, plan: jobs.Plan | None = 
         jobs.check(domain, alone, now, plan, room=not is_known)
         for name in jobs.names_of(node.job):
             if (node.queue, *name) in names:
-                raise Invalid(name[0], "another than that of any other job of the flow")
+                field = "unique_key" if name[0] == "throttled" else name[0]
+                raise Invalid(field, "another than that of any other job of the flow")
             names.add((node.queue, *name))
         if node.children:
             jobs.check_waiting(node.job)
