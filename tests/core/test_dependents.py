@@ -410,7 +410,7 @@ def test_a_queue_for_whose_messages_very_many_wait_is_drained_before_it_goes(
     monkeypatch.setattr(handlers, "TOLD_AT_ONCE", 5)
     first = core.push(queue="first")
     waiting = [after(core, first, queue=f"d{n}") for n in range(6)]
-    with pytest.raises(Conflict, match="6 messages wait"):
+    with pytest.raises(Conflict, match="6 pushes wait"):
         end(core, first, "obliterate")
     assert core.state(first) == "waiting"
     core.ask(c.Clean("default", "first", ("waiting",)), c.Cleaned)

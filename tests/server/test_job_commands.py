@@ -217,9 +217,10 @@ def test_a_transaction_does_all_of_it(client: Raw, queue: str) -> None:
 @pytest.mark.parametrize(
     ("op", "code", "field"),
     [
-        ({"cmd": "ACK", "id": 1 << 60}, "conflict", None),
+        ({"cmd": "ACK", "id": 1 << 60}, "conflict", "ops[1]"),
         ({"cmd": "PUSH", "queue": "no queue", "data": 1}, "invalid", "ops[1].queue"),
-        ({"cmd": "KVATOMIC", "checks": [{"key": "nobody", "version": "0" * 24}]}, "conflict", None),
+        ({"cmd": "KVATOMIC", "checks": [{"key": "nobody", "version": "0" * 24}]}, "conflict", "ops[1]"),
+        ({"cmd": "PUSH", "queue": "q", "data": 1, "foo": 1}, "invalid", "ops[1].foo"),
         ({"cmd": "PULL", "queue": "q"}, "invalid", "ops[1].cmd"),
         ({"cmd": "TX", "ops": []}, "invalid", "ops[1].cmd"),
     ],
@@ -517,6 +518,7 @@ def test_a_request_that_is_repeated_is_answered_even_if_it_was_debounced(client:
         ),
         ({"cmd": "PUSH", "data": 1, "debounce_id": "d", "dedup": "drop"}, "debounce_id"),
         ({"cmd": "PUSH", "data": 1, "debounce_id": "d", "dedup_window_ms": 7}, "debounce_id"),
+        ({"cmd": "PUSH", "data": 1, "dedup": "drop"}, "unique_key"),
         ({"cmd": "RATELIMIT", "bytes": 5, "burst": 9}, "burst"),
         ({"cmd": "CRON", "name": "c", "schedule": "@daily", "data": 1, "on_failed": "fail"}, "on_failed"),
         ({"cmd": "CRON", "name": "c", "schedule": "@every ٣s", "data": 1}, "schedule"),

@@ -25,11 +25,13 @@ class PenstockError(Exception):
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.message = message
+        self.place = ""
+        """Which of several things in a request it is about, if there are several."""
 
     @property
     def details(self) -> dict[str, str | int]:
         """What a program may want to read without parsing the message."""
-        return {}
+        return {"field": self.place} if self.place else {}
 
 
 class Invalid(PenstockError):
@@ -73,7 +75,7 @@ class Busy(PenstockError):
 
     @property
     def details(self) -> dict[str, str | int]:
-        return {"retry_after_ms": self.retry_after_ms}
+        return {**super().details, "retry_after_ms": self.retry_after_ms}
 
 
 class Damaged(PenstockError):

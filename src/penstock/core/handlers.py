@@ -284,8 +284,8 @@ def _obliterate(domain: Domain, command: Obliterate, now: int) -> Cleaned:
     rows = sum(partition.dependents.size for partition in queue.partitions.values())
     if rows > TOLD_AT_ONCE:
         raise Conflict(
-            f"{rows} messages wait for messages of queue {queue.name}: DRAIN it, CANCEL what is active, and "
-            "obliterate it when they have been told"
+            f"{rows} pushes wait for messages of queue {queue.name}, or did: DRAIN {queue.name}, CANCEL what "
+            "is active in it, and obliterate it then"
         )
     count = sum(logs.count_kept(partition.log) for partition in queue.partitions.values())
     for each in list(domain.crons.get(queue.tenant, {}).values()):

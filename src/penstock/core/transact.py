@@ -48,7 +48,8 @@ def transact(domain: Domain, command: Transact, now: int) -> Transacted:
         except Invalid as error:
             raise Invalid(f"ops[{at}].{error.field}", error.accepted) from None
         except PenstockError as error:
-            error.message = f"ops[{at}]: {error.message}"
+            error.place = f"ops[{at}]"
+            error.message = f"{error.place}: {error.message}"
             raise
     try:
         return Transacted([_apply(domain, op, writes.get(at), now) for at, op in enumerate(command.ops)])

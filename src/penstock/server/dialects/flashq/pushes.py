@@ -179,6 +179,8 @@ def own_of(given: JobIn | Pushing) -> Particulars | None:
         key, mode, window_ms = given.debounce_id, THROTTLE, ttl
     elif given.debounce_ttl is not None:
         raise Invalid("debounce_ttl", "given along with a debounce_id")
+    elif mode is not None and key is None:
+        raise Invalid("unique_key", "given along with dedup, dedup_window_ms and dedup_max_ms")
     return Particulars(
         key,
         DROP if mode is None else mode,

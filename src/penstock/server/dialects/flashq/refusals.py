@@ -119,8 +119,11 @@ def _explain_field(text: str, kind: type[Request]) -> PenstockError:
         if field in OPTIONS_LATER:
             return Unsupported(f"{field} is not supported yet by this server")
         inner: type[Struct] = _INNER.get(_INDEX.sub("", where), kind)
+        place = f"{where}.{field}" if where else field
+        if where.startswith("ops"):
+            return Invalid(place, "left out; see the fields of that command")
         known = ", ".join(each.encode_name for each in msgspec.structs.fields(inner))
-        return Invalid(f"{where}.{field}" if where else field, f"left out; known here are {known}")
+        return Invalid(place, f"left out; known here are {known}")
     if where.startswith("ops") and where.endswith(".cmd"):
         return Invalid(where, f"one of {', '.join(OPERATIONS)}: a transaction has no other")
     if missing := _MISSING.search(text):
