@@ -78,8 +78,12 @@ def plain(command: core.Command) -> core.Command:
             {"queue": "q", "partition": "p", "offset": 4},
             core.Seek("acme", "q", "default", "all", "p", 4),
         ),
-        ("DRAIN", {"queue": "q"}, core.Clean("acme", "q", ("waiting", "delayed"))),
-        ("DRAIN", {"queue": "q", "group": "g"}, core.Clean("acme", "q", ("waiting", "delayed"), "g")),
+        ("DRAIN", {"queue": "q"}, core.Clean("acme", "q", ("waiting", "delayed", "parked"))),
+        (
+            "DRAIN",
+            {"queue": "q", "group": "g"},
+            core.Clean("acme", "q", ("waiting", "delayed", "parked"), "g"),
+        ),
         (
             "CLEAN",
             {"queue": "q", "state": "failed", "grace": 9},
