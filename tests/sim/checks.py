@@ -24,7 +24,7 @@ from penstock.core.model import (
 )
 from penstock.core.numbers import number_of
 from penstock.core.questions import OPEN
-from penstock.core.shard import Shard
+from penstock.core.shard import Shard, next_sweep_at
 from penstock.core.ties import parked_over, waiting_over
 from penstock.store.base import Store
 from tests.sim import job_checks, model as m
@@ -86,8 +86,18 @@ class Checks:
         return self.engine.apply(command, self.now)
 
     def _swept(self) -> list[str]:
-        """The queues that are swept when the core is told the time."""
-        return [name for (_, name), queue in self.engine.queues.items() if 0 < queue.sweep_at <= self.now]
+        """The queues that are swept when the core is told the time: some because a lease ran out long ago."""
+        late = {
+            lease.queue.name
+            for shard in self.engine.shards
+            for lease in shard.leases.values()
+            if next_sweep_at(lease.due_at) <= self.now and lease.queue.options.max_wait_ms
+        }
+        return [
+            name
+            for (_, name), queue in self.engine.queues.items()
+            if 0 < queue.sweep_at <= self.now or name in late
+        ]
 
     def _refused(self, command: c.Command, error: type[Exception] = Conflict) -> None:
         """The command is refused, and changes nothing that could be seen."""
