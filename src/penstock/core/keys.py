@@ -99,8 +99,8 @@ def _whole(number: int) -> bytes:
 def unpack(packed: bytes) -> tuple[Part, ...]:
     """The parts of a packed key.
 
-    >>> unpack(pack(("a", 7, 0.5, True, b"\\0", -(1 << 70))))
-    ('a', 7, 0.5, True, b'\\x00', -1180591620717411303424)
+    >>> unpack(pack(("a", 7, 0.5, True, b"\\0", -(1 << 70) - 1)))
+    ('a', 7, 0.5, True, b'\\x00', -1180591620717411303425)
     """
     found: list[Part] = []
     at = 0
