@@ -119,6 +119,17 @@ def test_a_key_that_a_transaction_frees_takes_room_again(core: Core, groups: int
         assert core.counts().waiting == 2
 
 
+def test_a_flow_whose_key_a_transaction_frees_takes_room_again(core: Core) -> None:
+    core.configure(max_size=2)
+    root = flow(flow(), unique_key="k")
+    first = send(core, root)
+    work = core.pop()
+    core.ack(work.lease)
+    assert core.pop().deliveries[0].first == first.parent
+    push(core, job())
+    refuse(core, c.Transact(T, [c.Ack(T, None, [first.parent]), c.PushFlow(T, root)]), Busy, "full")
+
+
 def test_a_key_whose_message_waited_too_long_takes_room_again(core: Core) -> None:
     core.configure(max_size=2, max_wait_ms=50)
     core.pop()
@@ -153,6 +164,10 @@ def test_a_repeat_makes_no_partition_and_no_lane(core: Core) -> None:
 def test_only_what_came_too_soon_is_told_so(core: Core) -> None:
     assert push(core, job(**SOON), request=("", "r")).throttled == []
     assert push(core, job(**SOON), job(), job(**SOON)).throttled == [0, 2]
+    for _ in range(2):
+        late = push(core, job(**SOON), request=("", "s"))
+        assert (late.duplicates, late.throttled) == ([0], [0]), "it is answered as the first was"
+        core.restart()
     repeated = push(core, job(**SOON), request=("", "r"))
     assert (repeated.duplicates, repeated.throttled) == ([0], [])
     core.wait(2_000)

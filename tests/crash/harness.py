@@ -12,7 +12,6 @@ import random
 import shutil
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from pathlib import Path
 from tests.crash.check import Check
 from tests.crash.ledger import Ledger, Violation
 from tests.crash.load import Client, now_ms
-from tests.crash.process import Process
+from tests.crash.process import Process, kill_amid
 
 CLIENTS = 5
 LOAD_S = (0.1, 0.5)
@@ -29,8 +28,6 @@ LOAD_S = (0.1, 0.5)
 FLAGS = ("--memory-bytes-max", str(1 << 20), "--shards", "8")
 FRESH_AFTER = 40
 """Cycles after which a new directory is taken, so that reading all of it stays quick."""
-CLIENT_S = 30.0
-"""How long a client may take to notice that the server is gone."""
 
 Say = Callable[[str], object]
 
@@ -110,15 +107,7 @@ class Life:
             )
             for number in range(CLIENTS)
         ]
-        threads = [threading.Thread(target=client.run, daemon=True) for client in clients]
-        for thread in threads:
-            thread.start()
-        time.sleep(self._rng.uniform(*LOAD_S))
-        server.kill()
-        for thread in threads:
-            thread.join(CLIENT_S)
-            if thread.is_alive():
-                raise Violation("a client still waits for a server that is gone")
+        kill_amid(server, [client.run for client in clients], self._rng.uniform(*LOAD_S))
         for client in clients:
             self.ledger.add(client.record)
             self.answers += client.answers

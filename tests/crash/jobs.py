@@ -12,7 +12,6 @@ import random
 import shutil
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,11 +19,10 @@ from pathlib import Path
 
 from tests.crash.asking import Asker
 from tests.crash.flows import Flows
-from tests.crash.harness import CLIENT_S, FLAGS, Say
-from tests.crash.ledger import Violation
+from tests.crash.harness import FLAGS, Say
 from tests.crash.limited import Limited
 from tests.crash.parts import Client, Part
-from tests.crash.process import Process
+from tests.crash.process import Process, kill_amid
 from tests.crash.repeats import Repeats
 from tests.crash.transactions import Transactions
 from tests.crash.uniques import Uniques
@@ -90,15 +88,7 @@ class Life:
             for part in self.parts
             for at in range(len(part.hands))
         ]
-        threads = [threading.Thread(target=client.run, daemon=True) for client in clients]
-        for thread in threads:
-            thread.start()
-        time.sleep(self._rng.uniform(*LOAD_S))
-        server.kill()
-        for thread in threads:
-            thread.join(CLIENT_S)
-            if thread.is_alive():
-                raise Violation("a client still waits for a server that is gone")
+        kill_amid(server, [client.run for client in clients], self._rng.uniform(*LOAD_S))
         for client in clients:
             self.answers += client.answers
             if client.error is not None:

@@ -6,6 +6,9 @@ import select
 import signal
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,10 @@ RUN = """
 from penstock.cli.main import main
 main()
 """
+
+
+CLIENT_S = 30.0
+"""How long a client may take to notice that the server is gone."""
 
 
 class Process:
@@ -81,3 +88,16 @@ class Process:
 
     def __exit__(self, *_: object) -> None:
         self.kill()
+
+
+def kill_amid(server: Process, works: Sequence[Callable[[], None]], seconds: float) -> None:
+    """Kill a server after a while, amid what threads do with it; each of them notices."""
+    threads = [threading.Thread(target=work, daemon=True) for work in works]
+    for thread in threads:
+        thread.start()
+    time.sleep(seconds)
+    server.kill()
+    for thread in threads:
+        thread.join(CLIENT_S)
+        if thread.is_alive():
+            raise Violation("a client still waits for a server that is gone")

@@ -153,7 +153,7 @@ class JobWorld(World):
 
     def _forbids_flow(self, root: c.FlowJob, planned: Planned) -> type[PenstockError] | None:
         """Why a flow may not be pushed; one whose parent is known needs no room."""
-        again = self.model.known(root, self.now, self._takes_over) is not None
+        again = self.model.known(root, self.now, self._takes_over, planned.settled) is not None
         names: set[str] = set()
         for node in walk(root):
             why = self._forbids(node.queue, [node.job], None, planned, again=again)

@@ -59,6 +59,10 @@ class Core(NamedTuple):
     """The version of a key."""
 
 
+Settled = set[tuple[str, Place]] | frozenset[tuple[str, Place]]
+"""Queue and place of what the work queue will have settled."""
+
+
 def names_of(queue: str, job: Job) -> set[str]:
     """What a job goes by: no two have the same."""
     own = job.own or Particulars()
@@ -339,12 +343,13 @@ class JobModel(Model):
         children = [self.push_flow_job(each, now, core) for each in node.children]
         return self.push_then(node.queue, node.job, children, now, core)
 
-    def known(self, node: FlowJob, now: int, core: Core) -> int | None:
-        """The id of the message that one would repeat, if it does."""
+    def known(self, node: FlowJob, now: int, core: Core, settled: Settled = frozenset()) -> int | None:
+        """The id of the message that one would repeat, if it does, after some were ``settled``."""
         known, job = self.queues.get(node.queue), node.job
         if known is None or job.own is None:
             return None
-        return self._find(Batch(node.queue, now, core), job.partition, job.own)
+        own = self._without_freed(node.queue, job.own, settled)
+        return self._find(Batch(node.queue, now, core), job.partition, own)
 
     def _push_job(self, batch: Batch, job: Job) -> tuple[str, int]:
         queue, now, known = batch.queue, batch.now, self.queue(batch.queue)
@@ -406,7 +411,7 @@ class JobModel(Model):
         core: Core,
         now: int,
         seen: set[str],
-        settled: set[tuple[str, Place]],
+        settled: Settled,
     ) -> int:
         """How many jobs take room: those that repeat neither what is known, nor each other.
 
@@ -416,13 +421,17 @@ class JobModel(Model):
         for job in jobs:
             own, names = job.own or Particulars(), names_of(queue, job)
             again = names & seen and own.dedup in ("drop", "throttle")
-            holder = self.queue(queue).uniques.get(own.unique_key or "")
-            if own.dedup == "drop" and holder is not None and (queue, holder.place) in settled:
-                own = replace(own, unique_key=None)
+            own = self._without_freed(queue, own, settled)
             if not again and self._find(batch, job.partition, own) is None:
                 seen |= names
                 new += 1
         return new
+
+    def _without_freed(self, queue: str, own: Particulars, settled: Settled) -> Particulars:
+        holder = self.queue(queue).uniques.get(own.unique_key or "")
+        if own.dedup == "drop" and holder is not None and (queue, holder.place) in settled:
+            return replace(own, unique_key=None)
+        return own
 
     def _find(self, batch: Batch, partition: str, own: Particulars) -> int | None:
         """The id of the message that a job repeats, if it does."""

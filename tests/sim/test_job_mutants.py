@@ -296,8 +296,8 @@ MUTANTS: dict[str, Planted] = {
     ),
     "a request that is repeated forgets what waits for it": (
         jobs.apply,
-        "Once(until, _in_order(pushing.ids), durability, pushed.then)",
-        "Once(until, _in_order(pushing.ids), durability)",
+        "Once(until, _in_order(pushing.ids), durability, pushed.then, throttled)",
+        "Once(until, _in_order(pushing.ids), durability, None, throttled)",
     ),
     "what waits for a batch needs no room": (
         jobs.check,

@@ -41,7 +41,7 @@ def push(domain: Domain, command: PushFlow, now: int) -> FlowPushed:
 def check(domain: Domain, command: PushFlow, now: int, plan: jobs.Plan | None = None) -> None:
     """Raise unless all of a flow may be pushed, with what else is planned."""
     root = command.root
-    is_known = jobs.known(domain, command.tenant, root.queue, root.job, now) is not None
+    is_known = jobs.known(domain, command.tenant, root.queue, root.job, now, plan) is not None
     if plan is None or is_known:
         plan = jobs.Plan()
     names: set[tuple[str, ...]] = set()

@@ -16,7 +16,7 @@ def follow(domain: Domain, now: int) -> None:
             for offset in tied_over(partition, ended.first, ended.end) if partition.ties else ():
                 tie = untie(ended.shard, ended.queue, partition, offset)
                 if tie.keys and ended.how in (DIED, DISCARDED):
-                    left: values.Left = {key: Value(tie.payload, 0) for key in tie.keys}
+                    left: values.Left = {key: Value(tie.payload, values.UNWRITTEN) for key in tie.keys}
                     values.apply(domain, ended.queue.tenant, left)
             if partition.dependents.size:
                 dependents.tell(domain, ended, now)

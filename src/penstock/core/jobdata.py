@@ -67,6 +67,8 @@ class Once(Struct, frozen=True, gc=False, array_like=True):
     durability: str
     then: int | None = None
     """The id of the message that waits for them, if there is one."""
+    throttled: tuple[int, ...] = ()
+    """Places of those that came too soon."""
 
 
 class Value(Struct, frozen=True, gc=False, array_like=True):

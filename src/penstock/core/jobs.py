@@ -156,15 +156,20 @@ def _count_new(domain: Domain, queue: Queue, jobs: list[Job], plan: Plan, now: i
         own = job.own
         if own is not None:
             names = {(queue.name, *name) for name in names_of(job)}
-            freed = own.unique_key is not None and queue.uniques.get(own.unique_key) in plan.settled
-            if freed and own.dedup == DROP:
-                own = replace(own, unique_key=None)
             again = names & plan.seen and own.dedup in (DROP, THROTTLE)
-            if again or pushing.find(queue.partitions.get(job.partition), own) is not None:
+            left = _without_freed(queue, own, plan.settled)
+            if again or pushing.find(queue.partitions.get(job.partition), left) is not None:
                 continue
             plan.seen |= names
         new += 1
     return new
+
+
+def _without_freed(queue: Queue, own: Particulars, settled: set[tuple[int, int]]) -> Particulars:
+    """What a job has for itself, without a key that will be free when its holder is settled."""
+    if own.dedup == DROP and own.unique_key is not None and queue.uniques.get(own.unique_key) in settled:
+        return replace(own, unique_key=None)
+    return own
 
 
 def names_of(job: Job) -> list[tuple[str, ...]]:
@@ -247,7 +252,8 @@ def apply(domain: Domain, command: PushJobs, now: int) -> PushedJobs:
         once = _once(queue, command, now)
         if once is not None:
             ids = [each for first, count in once.ids for each in range(first, first + count)]
-            return PushedJobs(ids, once.durability, list(range(len(ids))), then=once.then)
+            known = list(range(len(ids)))
+            return PushedJobs(ids, once.durability, known, then=once.then, throttled=list(once.throttled))
     pushing = _Pushing(domain, shard, queue, durability, now)
     for job in command.jobs:
         pushing.add(job)
@@ -260,7 +266,8 @@ def apply(domain: Domain, command: PushJobs, now: int) -> PushedJobs:
         (pushed.then,) = apply(domain, PushJobs(command.tenant, where, [job]), now).ids
     if command.request is not None:
         until = now + queue.options.dedup_window_ms
-        once = Once(until, _in_order(pushing.ids), durability, pushed.then)
+        throttled = tuple(pushing.throttled)
+        once = Once(until, _in_order(pushing.ids), durability, pushed.then, throttled)
         _remember(shard, queue, _request(command), once, now)
     return pushed
 
@@ -331,13 +338,14 @@ def forget_due(shard: Shard, now: int) -> None:
             forget_once(shard, shard.queues[prefix], name)
 
 
-def known(domain: Domain, tenant: str, name: str, job: Job, now: int) -> int | None:
-    """The id of the message that a job would repeat, if it does."""
+def known(domain: Domain, tenant: str, name: str, job: Job, now: int, plan: Plan | None = None) -> int | None:
+    """The id of the message that a job would repeat, if it does; with a plan, when that is carried out."""
     queue = domain.queues.get((tenant, name))
     if queue is None or job.own is None:
         return None
     pushing = _Pushing(domain, domain.shards[queue.shard], queue, "", now)
-    return pushing.find(queue.partitions.get(job.partition), job.own)
+    own = job.own if plan is None else _without_freed(queue, job.own, plan.settled)
+    return pushing.find(queue.partitions.get(job.partition), own)
 
 
 class _Pushing(Struct, eq=False):
