@@ -73,7 +73,7 @@ bench: .venv/bench.txt   ## figures of this machine, side by side with a peer
 lock:           ## write requirements/*.txt anew (needs uv)
 	@command -v uv >/dev/null || { echo "uv is needed to lock: pip install uv"; exit 1; }
 	@uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url \
-	  --extra dev pyproject.toml -o requirements/dev.txt
+	  --extra dev --extra spark pyproject.toml -o requirements/dev.txt
 	@uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url \
 	  --extra bench --constraint requirements/dev.txt pyproject.toml -o requirements/bench.txt
 

@@ -25,6 +25,7 @@ from penstock.broker.watchers import Watchers
 from penstock.core import engine as engines, look
 from penstock.core.agenda import NEVER
 from penstock.core.commands import (
+    Adopted,
     Await,
     BackedUp,
     Backup,
@@ -403,6 +404,8 @@ class Node:
         """Let answers go."""
         askers: dict[Asker, None] = {}
         for asker, ticket, reply in group:
+            if type(reply) is Adopted:
+                self._shelf.lacks = True  # its bodies never were in memory
             if self._shelf.lacks and (type(reply) is Popped or type(reply) is Log):
                 self._shelf.read_ahead(reply)
             asker.answered(ticket, reply)

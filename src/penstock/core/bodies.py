@@ -9,6 +9,8 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from operator import le
 
+from penstock.core.errors import Invalid
+
 OFFSET_BYTES = 4
 """Bytes of one offset in a body."""
 
@@ -49,6 +51,28 @@ def is_whole(body: bytes, count: int, size: int) -> bool:
         return False
     ends = body_ends(body, 0, count)
     return ends[0] == 0 and ends[-1] == size and all(map(le, ends, ends[1:]))
+
+
+def check_body(body: bytes, count: int) -> None:
+    """Raise unless a body that somebody sent holds so many payloads."""
+    size = len(body) - OFFSET_BYTES * (count + 1)
+    if count < 1 or size < 0 or not is_whole(body, count, size):
+        layout = f"count + 1 little-endian int32 offsets from 0 on ({count + 1} here), then the payloads"
+        raise Invalid("body", f"{layout}; these {len(body)} bytes are not")
+
+
+def body_part(body: bytes, count: int, start: int, taken: int) -> bytes:
+    """A body of payloads ``start`` to ``start + taken`` of one that holds ``count``.
+
+    >>> body_part(pack_body([b"a", b"bc", b""], [1, 2, 0]), 3, 1, 2) == pack_body([b"bc", b""], [2, 0])
+    True
+    """
+    if taken == count:
+        return body
+    ends = body_ends(body, start, taken)
+    low, data = ends[0], OFFSET_BYTES * (count + 1)
+    offsets = struct.pack(f"<{taken + 1}i", *map(low.__rsub__, ends))
+    return offsets + body[data + low : data + ends[-1]]
 
 
 _ONE = struct.Struct("<ii")

@@ -71,6 +71,14 @@ from penstock.core.questions import (
     Stats as Stats,
     StatsFound as StatsFound,
 )
+from penstock.core.stage_commands import (
+    Adopt as Adopt,
+    Adopted as Adopted,
+    Staged as Staged,
+    StageWrite as StageWrite,
+    Unstage as Unstage,
+    Unstaged as Unstaged,
+)
 
 Start = int | str
 """Where a new group begins: ``all``, ``new``, or a time in ms."""
@@ -467,6 +475,9 @@ Command = (
     | Children
     | FindJob
     | Transact
+    | StageWrite
+    | Adopt
+    | Unstage
     | Backup
 )
 Reply = (
@@ -500,5 +511,8 @@ Reply = (
     | FlowPushed
     | ChildrenFound
     | Transacted
+    | Staged
+    | Adopted
+    | Unstaged
     | BackedUp
 )

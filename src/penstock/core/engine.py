@@ -50,6 +50,7 @@ from penstock.core.pop import available
 from penstock.core.rates import wake_limited
 from penstock.core.records import Commit, Record
 from penstock.core.settle import expire
+from penstock.core.stage import forget_staged
 from penstock.core.sweep import sweep_due
 from penstock.core.ties import expire_tied
 
@@ -93,6 +94,7 @@ class Engine(Domain):
             expire(shard, now)
             expire_tied(shard, now)
             forget_due(shard, now)
+            forget_staged(shard, now)
             shard.ring(now)
             wake_limited(shard, now)
             if sweeps:

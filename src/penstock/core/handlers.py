@@ -23,6 +23,7 @@ from penstock.core import (
     seek,
     settling,
     shared,
+    stage,
     transact,
     values,
 )
@@ -30,6 +31,7 @@ from penstock.core.agenda import NEVER
 from penstock.core.commands import (
     Ack,
     AddNote,
+    Adopt,
     Await,
     Browse,
     Buried,
@@ -88,12 +90,14 @@ from penstock.core.commands import (
     Show,
     ShownAll,
     Sought,
+    StageWrite,
     State,
     StateFound,
     Stats,
     StatsFound,
     TellProgress,
     Transact,
+    Unstage,
     Update,
 )
 from penstock.core.domain import Domain
@@ -492,5 +496,8 @@ HANDLERS: dict[type, Callable[..., Reply]] = {
     Children: flows.children,
     FindJob: flows.find,
     Transact: transact.transact,
+    StageWrite: stage.write,
+    Adopt: stage.adopt,
+    Unstage: stage.unstage,
 }
 """What each command does: functions of domain, command and now."""

@@ -33,6 +33,18 @@ UNDELIVERED_KEYS_MAX = 10
 """Keys that get the payload of one message if it dies."""
 TIED_BYTES_MAX = 64 * 1024 * 1024
 """Payload bytes of messages of a queue that have not ended and whose payload is wanted if they die."""
+STAGES_MAX = 10_000
+"""Stages of a queue that nobody has adopted yet."""
+STAGED_BYTES_MAX = 64 * 1024 * 1024 * 1024
+"""Payload bytes in them."""
+KEYED_BYTES_MAX = 64 * 1024 * 1024
+"""Payload bytes in them of messages with unique keys: they are all in memory."""
+STAGED_MS_MAX = 7 * 86_400_000
+"""How long a stage is kept that nobody adopts, at most."""
+QUERIES_MAX = 10_000
+"""Queries whose adoptions a queue remembers: those that adopted last."""
+ADOPTIONS_MAX = 100
+"""Adoptions of one query that are remembered: the newest."""
 FLOW_MAX = 1_000
 """Messages of one flow."""
 OPERATIONS_MAX = 1_000

@@ -7,11 +7,12 @@ out, and the others never notice.
 import struct
 from collections import defaultdict, deque
 from collections.abc import Iterable
+from operator import attrgetter
 
 import msgspec
 from msgspec import MsgspecError, Struct
 
-from penstock.core import log as logs, records
+from penstock.core import log as logs, records, stage_records
 from penstock.core.agenda import NEVER
 from penstock.core.cron import check_kept
 from penstock.core.endings import count_unplanned
@@ -44,6 +45,7 @@ from penstock.core.options import set_options
 from penstock.core.records import PackedCursor, PackedGroup, PackedPartition, Record
 from penstock.core.schedule import Schedule
 from penstock.core.shard import MERGE_AT, Ended, Place, Shard, Telling, Tellings
+from penstock.core.stagedata import Adopted, Part, Stage
 from penstock.core.table import Table
 from penstock.core.ties import SPAN_MAX
 from penstock.core.tracks import list_ready, new_partition, new_track
@@ -107,6 +109,7 @@ class Found(Struct, eq=False):
     taken: dict[int, dict[int, tuple[int, list[tuple[int, str]]]]] = {}
     """By partition and first offset."""
     once: dict[bytes, Once] = {}
+    adopted: list[tuple[str, int, Adopted]] = []
     crons: list[Cron] = []
     leases: list[tuple[int, int, list[LeaseRun], bool]] = []
     """Name, group, runs, and whether some of it was cancelled."""
@@ -166,6 +169,11 @@ def _decode(queue: Queue, found: Found, key: bytes, value: bytes) -> None:
         case b"m":
             partition, offset = records.key_fields(key)
             found.job_ids.setdefault(partition, {})[offset] = value.decode()
+        case b"n":
+            _add_staged(queue, *stage_records.unpack_staged(key, value))
+        case b"z":
+            query, batch = stage_records.adopted_by(key)
+            found.adopted.append((query, batch, stage_records.unpack_adopted(value)))
         case b"r":
             partition, waits, met, since = records.unpack_dependent(key, value)
             _counted(min(waits[2:]))
@@ -435,6 +443,7 @@ def load_queue(
     _add_rows(shard, groups, queue, found)
     _add_notes(queue, found)
     _add_ties(shard, queue, found)
+    _add_stages(shard, queue, found)
     gained = min(down_ms, queue.options.lease_ms)
     for name_, number, runs, cancelled in found.leases:
         lease = Lease(name_, queue, groups[number], {}, 0, 0, stored=True, cancelled=cancelled)
@@ -497,6 +506,32 @@ def _add_ties(shard: Shard, queue: Queue, found: Found) -> None:
     for request, once in found.once.items():
         queue.once[request] = once
         shard.onces.add(once.until, (queue.prefix, request))
+
+
+def _add_staged(queue: Queue, stage: Stage, part: Part) -> None:
+    """One part of a stage, in whatever order they come."""
+    whole = part.count == sum(count for count, _ in part.runs) and part.keys[part.count :] == []
+    if part.count < 1 or part.size < 0 or not whole or (part.keys and part.body is None):
+        raise Damaged(f"a part of stage {stage.name} is not what was written")
+    known = queue.stages.setdefault(stage.name, stage)
+    known.expires_at = max(known.expires_at, stage.expires_at)
+    known.parts.append(part)
+    known.writes = max(known.writes, part.at + 1)
+    known.count += part.count
+    known.size += part.size
+
+
+def _add_stages(shard: Shard, queue: Queue, found: Found) -> None:
+    for stage in queue.stages.values():
+        stage.parts.sort(key=attrgetter("at", "body_name"))
+        queue.staged_bytes += stage.size
+        shard.staged.add(stage.expires_at, (queue.prefix, True, stage.name))
+    for query, batch, adopted in sorted(found.adopted, key=lambda each: (each[2].at, each[1])):
+        queue.adopted[query] = {**queue.adopted.pop(query, {}), batch: adopted}
+    for query, batches in queue.adopted.items():
+        until = batches[max(batches)].until
+        if until:
+            shard.staged.add(until, (queue.prefix, False, query))
 
 
 def _taken_at(item: tuple[int, tuple[int, list[tuple[int, str]]]]) -> tuple[int, int]:

@@ -68,7 +68,7 @@ def append(
         # Lists of its own: later pushes are added to them.
         _start_segment(log, payloads[:], lengths[:], size, now, attributes)
     else:
-        for start, end, part_size in _split(lengths):
+        for start, end, part_size in split(lengths):
             _start_segment(log, payloads[start:end], lengths[start:end], part_size, now, attributes)
     return first
 
@@ -114,7 +114,7 @@ def _start_segment(
     log.end += count
 
 
-def _split(lengths: list[int]) -> Iterator[tuple[int, int, int]]:
+def split(lengths: list[int]) -> Iterator[tuple[int, int, int]]:
     """(start, end, bytes) of parts that fit a segment each; a payload too large for that is one alone."""
     ends = list(accumulate(lengths, initial=0))
     start = 0
@@ -128,6 +128,18 @@ def _split(lengths: list[int]) -> Iterator[tuple[int, int, int]]:
         end = start + max(fitting, 1)
         yield start, end, ends[end] - ends[start]
         start = end
+
+
+def adopt(log: Log, segment: Segment) -> None:
+    """Add a segment that is sealed already. Nothing may be forming."""
+    assert log.forming is None, "what forms is sealed first"
+    assert segment.base == log.end, "a log has no gaps"
+    log.segments.append(segment)
+    log.bases.append(segment.base)
+    log.end = segment.end
+    log.size += segment.size
+    log.mixed += segment.mixed
+    log.time = segment.last_at
 
 
 def seal(segment: Segment, body_name: int) -> bytes:
@@ -164,6 +176,18 @@ def pieces(log: Log, first: int, count: int, position: int) -> Iterator[Piece]:
             yield Piece(segment, start, taken, segment.created_at)
         else:
             yield from by_run(segment, start, taken)
+        first += taken
+        count -= taken
+        position += 1
+
+
+def parts(log: Log, first: int, count: int, position: int) -> Iterator[Piece]:
+    """Like ``pieces``, but cut only where a segment ends; the time is that of the segment."""
+    while count:
+        segment = log.segments[position]
+        start = first - segment.base
+        taken = min(count, segment.count - start)
+        yield Piece(segment, start, taken, segment.created_at)
         first += taken
         count -= taken
         position += 1

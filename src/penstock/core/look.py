@@ -87,7 +87,8 @@ def read(limits: Limits, queue: Queue, command: Read) -> Log:
     offset = max(command.offset, log.first)
     count = min(most, log.end - offset)
     runs: list[ReadRun] = []
-    for piece in logs.pieces(log, offset, count, logs.find(log, offset)):
+    pieces = logs.parts if command.whole else logs.pieces
+    for piece in pieces(log, offset, count, logs.find(log, offset)):
         if left <= 0 or len(runs) >= PIECES_MAX:
             break
         part = logs.fit(piece, left)
@@ -192,10 +193,22 @@ def offsets(queue: Queue, command: Offsets) -> OffsetsFound:
                 partition.log.first,
                 partition.log.end,
                 None if command.at is None else offset_from(partition.log, command.at),
+                partition.log.size,
+                _next_at(partition, command.since) if command.since else None,
             )
             for partition in queue.partitions.values()
         ]
     )
+
+
+def _next_at(partition: Partition, since: dict[str, int]) -> int | None:
+    """When the next message of a partition was pushed from an offset on."""
+    log = partition.log
+    offset = max(since.get(partition.name, log.end), log.first)
+    if offset >= log.end:
+        return None
+    segment = log.segments[logs.find(log, offset)]
+    return segment.run_at(offset - segment.base)[1]
 
 
 def offset_from(log: model.Log, at: int) -> int:

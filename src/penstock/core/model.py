@@ -51,7 +51,9 @@ from penstock.core.jobdata import (
     Tie as Tie,
     Value as Value,
 )
+from penstock.core.partdata import Mark as Mark, Progress as Progress, Retention as Retention
 from penstock.core.schedule import Schedule
+from penstock.core.stagedata import Adopted, Stage
 from penstock.core.table import Table
 
 DEFAULT = "default"
@@ -222,21 +224,6 @@ class Log:
         """The segment that pushes may still join; sealed with the commit."""
 
 
-class Mark(Struct, frozen=True, gc=False, array_like=True):
-    """Everything below an offset was settled by every group at an instant."""
-
-    offset: int
-    at: int
-
-
-class Progress(Struct, frozen=True, gc=False, array_like=True):
-    """How far the work on a message is, as its consumer says."""
-
-    percent: int
-    message: str
-    at: int
-
-
 RESULT, LINE, PART = range(3)
 """What can be noted of a message: what came of it, a line of its log, a part of its result."""
 
@@ -253,14 +240,6 @@ class Notes(Struct, eq=False, kw_only=True):
     """(offset in the log, partition key, offset of the message)."""
     by_message: dict[int, Table]
     """*memory* (offset of the message, offset in the log), by partition key."""
-
-
-class Retention(Struct, frozen=True, gc=False, array_like=True):
-    """How long a partition keeps what, where that differs from its queue."""
-
-    retention_ms: int | None = None
-    completed_retention_ms: int | None = None
-    partition_retention_ms: int | None = None
 
 
 class Partition(Struct, eq=False, kw_only=True):
@@ -530,6 +509,12 @@ class Queue(Struct, eq=False, kw_only=True):
     once: dict[bytes, Once] = {}
     """What pushes answered that must not be repeated for a while, by kind and key. Each is a record of its
     own."""
+    stages: dict[str, Stage] = {}
+    """What is staged, by name. Each part of a stage is a record of its own."""
+    adopted: dict[str, dict[int, Adopted]] = {}
+    """What queries had adopted, by query and batch, those that did last last. Each is a record of its own."""
+    staged_bytes: int = 0
+    """*memory* Payload bytes in ``stages``."""
     uniques: dict[str, tuple[int, int]] = {}
     """*memory* Unique keys, and partition key and offset of the message that holds each."""
     named: dict[str, tuple[int, int]] = {}

@@ -125,10 +125,28 @@ def push(
     """Append checked payloads of these lengths, with checked attributes."""
     log = partition.log
     count = len(payloads)
+    expect(shard, queue, partition, count, durability, now)
     number, base = partition.numbers[-1]
+    if log.forming is None:
+        shard.touch()
+        shard.forming.append((queue, partition))
+    if attributes is not PLAIN and log.forming is not None and now > log.time:
+        attributes = _from(attributes, now - log.time)
+    offset = logs.append(log, payloads, lengths, sum(lengths), now, attributes)
+    if attributes is PLAIN or attributes.in_line:
+        tell(shard, queue, partition)
+    elif attributes.depends_on:
+        for group in queue.groups.values():
+            group.tracks[partition.key].aside += count
+    else:
+        _schedule(shard, queue, partition, offset, attributes, now)
+    return Pushed(number << OFFSET_BITS | offset - base, count, log.time, durability)
+
+
+def expect(shard: Shard, queue: Queue, partition: Partition, count: int, durability: str, now: int) -> None:
+    """So many messages are about to be appended to a partition."""
     if not fits(partition, count):
         shard.renumber(queue, partition)
-        number, base = partition.numbers[-1]
     if durability == FSYNC:
         shard.must_sync = True
     elif durability == OS and not partition.os_marked:
@@ -138,24 +156,15 @@ def push(
     if partition.emptied_at:
         partition.emptied_at = 0
         shard.touch_partition(queue, partition)
-    if log.forming is None:
-        shard.touch()
-        shard.forming.append((queue, partition))
-    if attributes is not PLAIN and log.forming is not None and now > log.time:
-        attributes = _from(attributes, now - log.time)
-    offset = logs.append(log, payloads, lengths, sum(lengths), now, attributes)
-    if attributes is PLAIN or attributes.in_line:
-        for group in queue.groups.values():
-            track = group.tracks[partition.key]
-            if track.listed is None or track.listed[0] > IN_LINE:
-                list_ready(track)
-        shard.woken[queue, None, partition.name] = None
-    elif attributes.depends_on:
-        for group in queue.groups.values():
-            group.tracks[partition.key].aside += count
-    else:
-        _schedule(shard, queue, partition, offset, attributes, now)
-    return Pushed(number << OFFSET_BITS | offset - base, count, log.time, durability)
+
+
+def tell(shard: Shard, queue: Queue, partition: Partition) -> None:
+    """Messages in line were appended to a partition."""
+    for group in queue.groups.values():
+        track = group.tracks[partition.key]
+        if track.listed is None or track.listed[0] > IN_LINE:
+            list_ready(track)
+    shard.woken[queue, None, partition.name] = None
 
 
 def _from(attributes: Attributes, later_ms: int) -> Attributes:
@@ -172,15 +181,20 @@ def _schedule(
 ) -> None:
     """Put messages that were just appended, and are not in line, into the schedule of every group."""
     log = partition.log
-    count = log.end - offset
     due_at = log.time + attributes.delay_ms
-    run = Scheduled(due_at, offset, count, attributes.level)
-    joined = _begins(log) < offset
+    run = Scheduled(due_at, offset, log.end - offset, attributes.level)
+    schedule(shard, queue, partition, run, now, joined=_begins(log) < offset)
+
+
+def schedule(
+    shard: Shard, queue: Queue, partition: Partition, run: Scheduled, now: int, *, joined: bool = False
+) -> None:
+    """Put a run of new messages into the schedule of every group; with the one before it, if it joined it."""
     for group in queue.groups.values():
         track = group.tracks[partition.key]
-        track.aside += count
+        track.aside += run.count
         if track.planned != NEVER:
-            track.unplanned += count
+            track.unplanned += run.count
             continue
         shard.schedule(track, _with_last(shard, track, run) if joined else run, now)
 

@@ -71,6 +71,8 @@ class Read(Struct, gc=False):
     """At most this many; 1,000 if None, or what the server allows."""
     max_bytes: int | None = None
     """At most this many payload bytes, but one message always; 1 MiB if None, or what the server allows."""
+    whole: bool = False
+    """Whether segments are read whole, not cut where messages have another time."""
 
 
 class ReadRun(Piece, gc=False, frozen=True):
@@ -95,6 +97,8 @@ class Offsets(Struct, gc=False):
     tenant: str
     queue: str
     at: int | None = None
+    since: dict[str, int] | None = None
+    """Offsets by partition: how old is what comes next there?"""
 
 
 class PartitionOffsets(Struct, gc=False):
@@ -103,6 +107,10 @@ class PartitionOffsets(Struct, gc=False):
     first: int
     end: int
     at: int | None
+    size: int = 0
+    """Payload bytes kept."""
+    since: int | None = None
+    """When the first message at or past the offset that was asked about was pushed, if there is one."""
 
 
 class OffsetsFound(Struct, gc=False):

@@ -14,6 +14,7 @@ and every key of a queue starts with it:
     P k  partition u32, offset u64                       tie of a message
     P l  lease name (epoch u32, counter u64)             lease
     P m  partition u32, offset u64                       custom id of a message
+    P n  body name (epoch u32, counter u64)              part of a stage
     P o  group u32, partition u32, first u64             outcome
     P p  partition u32                                   partition
     P q                                                  queue
@@ -25,6 +26,7 @@ and every key of a queue starts with it:
     P w  kind and key                                    what a push answered that must not be repeated
     P x  partition u32, first u64                        transaction ids of messages
     P y  partition u32, first u64                        run that waits for other messages
+    P z  batch u64, query                                what an adoption answered
     P b  body name (epoch u32, counter u64)              body of a segment: raw bytes, read by name
 
 ``P`` of eight zeros belongs to no queue and holds what the node as a whole knows:
@@ -132,7 +134,7 @@ def prefix(tenant: int, queue: int) -> bytes:
 
 def queue_bounds(prefix: bytes) -> tuple[bytes, bytes]:
     """Lower and upper bound of all records of a queue but its bodies."""
-    return prefix + b"c", prefix + b"z"
+    return prefix + b"c", prefix + b"{"
 
 
 def body_bounds(prefix: bytes) -> tuple[bytes, bytes]:

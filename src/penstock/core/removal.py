@@ -6,6 +6,7 @@ from penstock.core import records
 from penstock.core.agenda import NEVER
 from penstock.core.model import GONE, Partition, Queue
 from penstock.core.shard import Ended, Shard
+from penstock.core.stage import forget_stages
 from penstock.core.ties import forget_taken
 
 
@@ -22,6 +23,7 @@ def remove_queue(shard: Shard, queue: Queue) -> None:
     for group in queue.groups.values():
         if group.limited_at != NEVER:
             shard.limited.remove(group.limited_at, (queue.prefix, group.name))
+    forget_stages(shard, queue)
     for request, once in queue.once.items():
         shard.onces.remove(once.until, (queue.prefix, request))
     shard.notes = [each for each in shard.notes if each[0] is not queue]

@@ -3,11 +3,8 @@
 Changes mark what they touched. ``seal`` encodes each touched thing once and hands out one commit.
 """
 
-from collections import deque
 from itertools import islice
 from typing import NamedTuple
-
-from msgspec import Struct
 
 from penstock.core import log as logs, records
 from penstock.core.agenda import NEVER, Agenda, Alarm
@@ -30,6 +27,8 @@ from penstock.core.model import (
 )
 from penstock.core.records import Commit, Record
 from penstock.core.schedule import Scheduled
+from penstock.core.stagedata import Part
+from penstock.core.tellings import Ended as Ended, Telling as Telling, Tellings as Tellings
 from penstock.core.tracks import list_anew, list_ready, new_partition, new_track, scheduled_key_of
 
 MERGE_AT = 128
@@ -54,37 +53,8 @@ class Place(NamedTuple):
     """Offset of the first message under the number."""
 
 
-class Ended(NamedTuple):
-    """Messages [first, end) ended, for the work queue, in one way."""
-
-    shard: "Shard"
-    queue: Queue
-    partition: Partition
-    first: int
-    end: int
-    how: int
-
-
 SERIAL_BITS = 44
 """Of a serial within one epoch: years of them. A million epochs are left."""
-
-
-class Telling(Struct, eq=False):
-    """Messages that ended, and how far their dependents have been told."""
-
-    ended: Ended
-    serial: int
-    """Smaller than that of what ended later."""
-    reached: tuple[int, int]
-    """The row of ``Partition.dependents`` to go on with."""
-
-
-class Tellings(Struct, eq=False):
-    """What ended in a partition, in order, and has dependents that are told of it a number at a time."""
-
-    waiting: deque[Telling]
-    later: dict[tuple[int, int], int] = {}
-    """Rows of dependents made meanwhile: the newest serial there was. Nothing before that is theirs."""
 
 
 class Shard:
@@ -132,6 +102,8 @@ class Shard:
         "sealed",
         "seals",
         "shards",
+        "staged",
+        "staged_now",
         "sweeps",
         "tied",
         "to_carve",
@@ -194,6 +166,10 @@ class Shard:
         """Limits that have names, by tenant and name; the same for every shard of the node."""
         self.peers: list[Shard] = [self]
         """Every shard of the node, by number."""
+        self.staged = Agenda[tuple[bytes, bool, str]]()
+        """When stages, or else answers of adoptions, are forgotten: prefix of the queue, which, and name."""
+        self.staged_now: tuple[list[Part], list[Part]] = ([], [])
+        """What was staged before the last seal, and since: a body stays in memory until the store has it."""
         self.crons = Agenda[tuple[str, str]]()
         """When crons of its queues come, by tenant and name."""
         self.pauses = Agenda[bytes]()
@@ -497,13 +473,17 @@ class Shard:
     def next_at(self) -> int:
         """When the next thing is due."""
         agendas = (self.agenda, self.sweeps, self.dues, self.pauses)
-        rarer = (self.tied, self.onces, self.crons, self.limited)
+        rarer = (self.tied, self.onces, self.crons, self.limited, self.staged)
         return min(agenda.next_at() for agenda in (*agendas, *rarer))
 
     # The commit.
 
     def seal(self, now: int) -> Commit:
         """Everything that changed since the last seal, encoded once."""
+        if any(self.staged_now):
+            for part in self.staged_now[0]:
+                part.body = None
+            self.staged_now = (self.staged_now[1], [])
         puts, bodies, deletes, ranges = self._kept, self._kept_bodies, self.deletes, self.ranges
         for queue, partition in self.forming:
             self._seal_segments(queue, partition, puts, bodies)
@@ -538,6 +518,11 @@ class Shard:
         self.dirty = self.must_sync = False
         self.seals += 1
         return Commit(self.number, self.epoch, now, puts, deletes, bodies, ranges, body_ranges, clears)
+
+    def seal_now(self, queue: Queue, partition: Partition) -> None:
+        """Have nothing form in a partition: what comes next is no longer part of it."""
+        if partition.log.forming is not None:
+            self._seal_segments(queue, partition, self._kept, self._kept_bodies)
 
     def _seal_segments(
         self, queue: Queue, partition: Partition, puts: list[Record], bodies: list[Record]

@@ -13,7 +13,7 @@ from penstock.core.domain import new_queue
 from penstock.core.engine import Scan
 from penstock.core.errors import Damaged
 from penstock.core.limits import Limits
-from penstock.core.model import Segment
+from penstock.core.model import Queue, Segment
 from penstock.core.records import Record
 
 BODIES_AT_ONCE = 64
@@ -57,8 +57,9 @@ def verify(shards: int, scan: Scan, bodies: ReadBodies, found: set[bytes]) -> It
 def _verify_queue(
     report: Report, prefix: bytes, shard: int, held: Iterable[Record], bodies: ReadBodies, found: set[bytes]
 ) -> None:
+    queue = new_queue(report.tenant, report.queue, prefix, shard)
     try:
-        records_ = load.decode(new_queue(report.tenant, report.queue, prefix, shard), held)
+        records_ = load.decode(queue, held)
     except Damaged as error:
         report.damage.append(error.message)
         return
@@ -71,6 +72,7 @@ def _verify_queue(
         name = records_.partitions[key].name if key in records_.partitions else f"number {key}"
         for at in range(0, len(segments), BODIES_AT_ONCE):
             _verify_segments(report, prefix, name, segments[at : at + BODIES_AT_ONCE], bodies, found)
+    _verify_stages(report, prefix, queue, bodies, found)
     for noted in records_.notes.values():
         keys = [records.body_key(prefix, segment.body_name) for segment, _ in noted]
         found.update(keys)
@@ -80,6 +82,20 @@ def _verify_queue(
                 why = _damage(segment, body)
                 if why is not None:
                     report.damage.append(f"what is kept beside messages, from note {segment.base} on: {why}")
+
+
+def _verify_stages(
+    report: Report, prefix: bytes, queue: Queue, bodies: ReadBodies, found: set[bytes]
+) -> None:
+    for stage in queue.stages.values():
+        for part in stage.parts:
+            if part.body is None:
+                key = records.body_key(prefix, part.body_name)
+                found.add(key)
+                segment = Segment(0, part.count, part.size, 0)
+                why = _damage(segment, bodies([key])[0])
+                if why is not None:
+                    report.damage.append(f"stage {stage.name}, write {part.at}: {why}")
 
 
 def _verify_segments(

@@ -7,6 +7,10 @@ one payload does.
 import re
 from itertools import accumulate
 
+import msgspec
+from msgspec import Raw
+
+from penstock.core.bodies import body_slices
 from penstock.core.errors import Invalid
 
 DEPTH_MAX = 128
@@ -35,6 +39,34 @@ def check_depth(frame: bytes, wrapped: int, longest: int) -> None:
     """
     if longest >= 2 * (DEPTH_MAX + 1) and _depth_over(frame, DEPTH_MAX + wrapped):
         raise Invalid("payload", f"nested at most {DEPTH_MAX} deep")
+
+
+_values = msgspec.json.Decoder(list[Raw]).decode
+
+
+def check_values(body: bytes, count: int) -> None:
+    """Raise unless each payload in a well-formed body is one JSON value, with nothing around it."""
+    payloads = list(body_slices(body, count, 0, count))
+    joined = b"[" + b",".join(payloads) + b"]"
+    if not joined.isascii():
+        check_text(joined)
+    lengths = list(map(len, payloads))
+    try:
+        good = list(map(len, _values(joined))) == lengths
+    except (msgspec.DecodeError, RecursionError):
+        good = False
+    if not good:
+        # One bad payload can hide in its neighbours: only alone it is seen for what it is.
+        at = next((at for at, payload in enumerate(payloads) if not _is_value(payload)), 0)
+        raise Invalid("body", f"payloads that are JSON, without blanks around them; number {at} is not")
+    check_depth(joined, 1, max(lengths))
+
+
+def _is_value(payload: bytes) -> bool:
+    try:
+        return len(msgspec.json.decode(payload, type=Raw)) == len(payload)
+    except (msgspec.DecodeError, RecursionError):
+        return False
 
 
 def _depth_over(frame: bytes, allowed: int) -> bool:

@@ -11,11 +11,11 @@ from asyncio import AbstractEventLoop
 from collections import deque
 from typing import cast
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from penstock.broker.node import Node
 from penstock.core.commands import DeadFound, Log, Popped, QueuesFound, Reply, ShownAll
-from penstock.core.errors import Busy, Invalid, PenstockError, Unsupported
+from penstock.core.errors import Busy, Invalid, PenstockError
 from penstock.core.model import DEFAULT
 from penstock.server.dialects import flashq
 from penstock.server.dialects.flashq.base import WAIT_MS
@@ -53,11 +53,12 @@ class TcpLimits(Struct, frozen=True):
     """How long a client may take to finish a frame it began, or to read what it was sent."""
 
 
-Ticket = tuple[flashq.Request, int]
-"""A request, and its number among those answered in order (-1 if it has a reqId)."""
+Ticket = tuple[flashq.Request, int, bool]
+"""A request, its number among those answered in order (-1 if it has a reqId), whether it is MessagePack."""
 
-Answer = tuple[flashq.Request | None, Reply | PenstockError | bytes]
-"""A request and what it is answered with; bytes are encoded already. Others are when they leave."""
+Answer = tuple[flashq.Request | None, bool, Reply | PenstockError | bytes]
+"""A request, whether it is MessagePack, and what it is answered with; bytes are encoded already. Others are
+when they leave."""
 
 
 class Connection(asyncio.Protocol):
@@ -136,7 +137,7 @@ class Connection(asyncio.Protocol):
         self._ready.clear()
         self._held.clear()
         self._node.forget(self)
-        for _, reply in unsent:
+        for _, _, reply in unsent:
             if isinstance(reply, Popped):
                 self._node.give_back(reply)
         self._server.gone(self)
@@ -214,12 +215,18 @@ class Connection(asyncio.Protocol):
             if isinstance(body, TooLong):
                 limit = self._limits.frame_bytes_max
                 raise Invalid("frame", f"at most {limit} bytes; this one has {body.length} and was skipped")
-            if not body.startswith(b"{"):
-                raise _not_json(body)
-            if not body.isascii():
-                check_text(body)
-            request = flashq.decode(body)
-            command = request.command(self.context)
+            packed = flashq.is_packed(body)
+            if packed:
+                request = flashq.decode_packed(body)
+                command = request.packed_command(self.context)
+            else:
+                if not body.startswith(b"{"):
+                    begins = f"begins with {body[:1]!r}" if body else "is empty"
+                    raise Invalid("frame", f"one JSON object or MessagePack map; this one {begins}")
+                if not body.isascii():
+                    check_text(body)
+                request = flashq.decode(body)
+                command = request.command(self.context)
         except PenstockError as error:
             self._answer_at_once(body, error)
             return
@@ -228,7 +235,7 @@ class Connection(asyncio.Protocol):
             self._answer_at_once(body, Busy("the server met a bug of its own; nothing was carried out"))
             return
         self._in_flight += 1
-        self._node.ask(self, (request, self._number() if request.reqId is UNSET else -1), command)
+        self._node.ask(self, (request, self._number() if request.reqId is UNSET else -1, packed), command)
 
     def _number(self) -> int:
         """The place of a request among those answered in order."""
@@ -237,10 +244,13 @@ class Connection(asyncio.Protocol):
 
     def _answer_at_once(self, body: bytes | TooLong, error: PenstockError) -> None:
         """A request that never reached the core: answered in its turn."""
-        request_id = UNSET if isinstance(body, TooLong) else flashq.request_id(body)
+        request_id: flashq.RequestId | UnsetType = UNSET
+        packed = False
+        if not isinstance(body, TooLong):
+            request_id, packed = flashq.request_id(body), flashq.is_packed(body)
         self._in_flight += 1
         number = self._number() if request_id is UNSET else -1
-        self._put(number, (None, flashq.encode_error(error, request_id)))
+        self._put(number, (None, packed, flashq.encode_error(error, request_id, packed=packed)))
         self.flush()
 
     # Answers: called by the node.
@@ -249,9 +259,9 @@ class Connection(asyncio.Protocol):
         if self._lost:
             self._node.give_back(reply)
             return
-        request, number = cast(Ticket, ticket)
+        request, number, packed = cast(Ticket, ticket)
         self._rows += _rows(reply)
-        self._put(number, (request, reply))
+        self._put(number, (request, packed, reply))
 
     def _put(self, number: int, answer: Answer) -> None:
         """Put an answer where ``flush`` takes it, in order if it has a number."""
@@ -273,9 +283,9 @@ class Connection(asyncio.Protocol):
             out: list[bytes] = []
             size = 0
             while ready and size < WRITE_BYTES:
-                request, reply = ready.popleft()
+                request, packed, reply = ready.popleft()
                 self._rows -= _rows(reply)
-                body = self._encoded(request, reply)
+                body = self._encoded(request, packed, reply)
                 out += frame(body)
                 size += len(body)
                 self._in_flight -= 1
@@ -285,16 +295,18 @@ class Connection(asyncio.Protocol):
         if self._ending:
             self._close_if_done()
 
-    def _encoded(self, request: flashq.Request | None, reply: Reply | PenstockError | bytes) -> bytes:
+    def _encoded(
+        self, request: flashq.Request | None, packed: bool, reply: Reply | PenstockError | bytes
+    ) -> bytes:
         if isinstance(reply, bytes):
             return reply
         assert request is not None
         try:
-            return flashq.encode(request, reply, self.context)
+            return flashq.encode(request, reply, self.context, packed=packed)
         except Exception:
             logger.exception("bug: the answer to %s could not be encoded", type(request).__name__)
             self._node.give_back(reply)
-            return flashq.encode_error(Busy("the server met a bug of its own"), request.reqId)
+            return flashq.encode_error(Busy("the server met a bug of its own"), request.reqId, packed=packed)
 
     # The end.
 
@@ -307,7 +319,7 @@ class Connection(asyncio.Protocol):
         self._ending = True
         self._node.give_up(self)
         self._in_flight += 1
-        self._put(self._number(), (None, flashq.encode_error(error)))
+        self._put(self._number(), (None, False, flashq.encode_error(error)))
         self.flush()
 
     def end(self) -> None:
@@ -347,12 +359,6 @@ def _rows(reply: Reply | PenstockError | bytes) -> int:
             return len(reply.queues)
         case _:
             return 0
-
-
-def _not_json(body: bytes) -> PenstockError:
-    if not body:
-        return Invalid("frame", "one JSON object; this one is empty")
-    return Unsupported("a frame that does not begin with { is MessagePack, which is not supported yet")
 
 
 class TcpServer:

@@ -60,6 +60,13 @@ class Request(Struct, tag_field="cmd", forbid_unknown_fields=True, gc=False, kw_
     def reply(self, reply: Any, context: Context) -> Struct:
         raise NotImplementedError
 
+    def packed_command(self, context: Context) -> core.Command:
+        """The command, if the request came as MessagePack."""
+        return self.command(context)
+
+    def packed_reply(self, reply: Any, context: Context) -> Struct:
+        return self.reply(reply, context)
+
 
 def addresses(given: list[Id]) -> list[int]:
     """The ids of a request as numbers; all at once if they came as numbers."""

@@ -10,7 +10,7 @@ from penstock.core.errors import Invalid, NotFound
 from penstock.core.model import DEFAULT
 from penstock.server.dialects.flashq import replies
 from penstock.server.dialects.flashq.base import STATES, Context, Request, addresses, our_state
-from penstock.server.dialects.flashq.replies import Id, array, shown, shown_all
+from penstock.server.dialects.flashq.replies import Id, array, packed_run, shown, shown_all
 
 
 class ByIds(Request, gc=False, kw_only=True):
@@ -165,6 +165,20 @@ class Read(Request, tag="READ", gc=False, kw_only=True):
     def command(self, context: Context) -> core.Command:
         return core.Read(
             context.tenant, self.queue, self.offset, self.partition, self.max_count, self.max_bytes
+        )
+
+    def packed_command(self, context: Context) -> core.Command:
+        how_much = (self.max_count, self.max_bytes)
+        return core.Read(context.tenant, self.queue, self.offset, self.partition, *how_much, whole=True)
+
+    def packed_reply(self, reply: core.Log, context: Context) -> Struct:
+        return replies.OkPackedLog(
+            ok=True,
+            partition=reply.partition,
+            next=reply.next,
+            end=reply.end,
+            runs=list(map(packed_run, reply.runs)),
+            reqId=self.reqId,
         )
 
     def reply(self, reply: core.Log, context: Context) -> Struct:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from itertools import chain
 from operator import attrgetter
+from typing import Protocol
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -137,11 +138,8 @@ class Pushing(Request, gc=False, kw_only=True):
 
 _lane = attrgetter("partition", "priority", "delay", "ttl", "timeout", "max_attempts", "lifo")
 _given_backoff = attrgetter("backoff")
+_options = attrgetter("priority", "delay", "ttl", "timeout", "max_attempts", "lifo")
 _NO_OPTIONS = (0, 0, 0, 0, None, False)
-
-
-def _has_options(given: JobIn | Pushing) -> bool:
-    return _lane(given)[1:] != _NO_OPTIONS or given.backoff is not None
 
 
 _own_options = attrgetter(
@@ -209,19 +207,31 @@ def job_of(given: JobIn | Pushing, data: bytes, *, waits: bool = False) -> core.
 def attributes_of(given: JobIn | Pushing, *, waits: bool = False) -> Attributes:
     """The attributes of a job, made only if it has any."""
     if given.depends_on is None and given.on_failed is None:
-        return _attributes(given)
+        return plain_attributes(given)
     if not given.depends_on and not waits:
         raise Invalid("depends_on", f"a list of 1 to {DEPENDENCIES_MAX} ids, also if on_failed is given")
     try:
         named = spans_of(addresses(given.depends_on or []))
     except Invalid as error:
         raise Invalid("depends_on", f"a list of ids, and one of them {error.accepted}") from None
-    return replace(_attributes(given), depends_on=named, on_failed=given.on_failed or FAIL)
+    return replace(plain_attributes(given), depends_on=named, on_failed=given.on_failed or FAIL)
 
 
-def _attributes(given: JobIn | Pushing) -> Attributes:
+class Optional(Protocol):
+    """Whatever says how messages are delivered."""
+
+    priority: int
+    delay: int
+    ttl: int
+    timeout: int
+    max_attempts: int | None
+    backoff: AnyBackoff | None
+    lifo: bool
+
+
+def plain_attributes(given: Optional) -> Attributes:
     """The attributes of a job but for what it depends on, made only if it has any."""
-    if not _has_options(given):
+    if _options(given) == _NO_OPTIONS and given.backoff is None:
         return PLAIN
     return Attributes(
         given.priority,
@@ -325,7 +335,9 @@ class PushBatch(Pushing, tag="PUSHB", gc=False, kw_only=True):
             raise Invalid("jobs", "given without messages")
         if not self.jobs:
             raise Invalid("jobs", "a list of one or more")
-        shared = self.partition != DEFAULT or _has_options(self) or _own_options(self) != _NO_OWN
+        shared = (
+            self.partition != DEFAULT or plain_attributes(self) is not PLAIN or _own_options(self) != _NO_OWN
+        )
         if shared or self.depends_on is not None or self.on_failed is not None:
             raise Invalid("partition and the options of a message", "given in each of the jobs")
         if set(map(_durability, self.jobs)) != {None}:
@@ -354,11 +366,11 @@ class PushBatch(Pushing, tag="PUSHB", gc=False, kw_only=True):
         without_backoff = list(map(_given_backoff, jobs)).count(None) == len(jobs)
         alike = without_backoff and len(set(map(_lane, jobs))) == 1
         if alike:
-            return [(jobs[0].partition, list(map(_data, jobs)), _attributes(jobs[0]))]
+            return [(jobs[0].partition, list(map(_data, jobs)), plain_attributes(jobs[0]))]
         found: list[tuple[str, list[bytes], Attributes]] = []
         newest: dict[str, tuple[str, list[bytes], Attributes]] = {}
         for job in jobs:
-            attributes = _attributes(job)
+            attributes = plain_attributes(job)
             last = newest.get(job.partition)
             if last is not None and last[2] == attributes:
                 last[1].append(job.data)

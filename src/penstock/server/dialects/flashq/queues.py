@@ -145,9 +145,10 @@ def _cleaned(found: core.Cleaned, request_id: RequestId | UnsetType) -> Struct:
 class Offsets(Request, tag="OFFSETS", gc=False, kw_only=True):
     queue: str
     at: int | None = None
+    since: dict[str, int] | None = None
 
     def command(self, context: Context) -> core.Command:
-        return core.Offsets(context.tenant, self.queue, self.at)
+        return core.Offsets(context.tenant, self.queue, self.at, self.since)
 
     def reply(self, reply: core.OffsetsFound, context: Context) -> Struct:
         partitions = [
@@ -159,6 +160,8 @@ class Offsets(Request, tag="OFFSETS", gc=False, kw_only=True):
                 # An answer leaves after its commit, so all of the log it speaks of is kept.
                 "synced": each.end,
                 "at": each.at,
+                "bytes": each.size,
+                **({} if self.since is None else {"since": each.since}),
             }
             for each in reply.partitions
         ]

@@ -4,7 +4,7 @@ Only bad input comes here, and its payloads are not looked into.
 """
 
 import re
-from typing import get_args
+from typing import Any, get_args
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -16,18 +16,19 @@ from penstock.server.dialects.flashq.keyvalues import Check, Entry, Mutation
 from penstock.server.dialects.flashq.pushes import BackoffIn, Completion, JobIn
 from penstock.server.dialects.flashq.queues import OptionsIn, RateIn
 from penstock.server.dialects.flashq.replies import RequestId
-from penstock.server.dialects.flashq.requests import AnyRequest
+from penstock.server.dialects.flashq.requests import AnyRequest, PackedRequest
+from penstock.server.dialects.flashq.stages import RunIn
 
 COMMANDS: dict[str, type[Request]] = {kind.__struct_config__.tag: kind for kind in get_args(AnyRequest)}
 
 OPERATIONS = [kind.__struct_config__.tag for kind in get_args(Operation)]
 
+PACKED = [kind.__struct_config__.tag for kind in get_args(PackedRequest)]
+
 COMMANDS_LATER = frozenset(
     {
-        "ADOPT",
         "AUTH",
         "METRICS",
-        "STAGE",
         "SUBSCRIBE",
         "UNSUBSCRIBE",
     }
@@ -49,12 +50,17 @@ OPTIONS_LATER = frozenset(
 """Options of messages, acks and queues that do not exist yet: refused by name."""
 
 _fields = msgspec.json.Decoder(dict[str, Raw]).decode
+_packed_fields = msgspec.msgpack.Decoder(dict[str, Raw]).decode
 
 
 def request_id(body: bytes) -> RequestId | UnsetType:
     """The reqId of a body that could not be decoded, if it has a good one."""
     try:
-        given: RequestId = msgspec.json.decode(_fields(body)["reqId"], type=RequestId)
+        given: RequestId
+        if body.startswith(b"{"):
+            given = msgspec.json.decode(_fields(body)["reqId"], type=RequestId)
+        else:
+            given = msgspec.msgpack.decode(_packed_fields(body)["reqId"], type=RequestId)
     except (msgspec.DecodeError, UnicodeDecodeError, KeyError, RecursionError):
         return UNSET
     return given
@@ -85,6 +91,7 @@ _INNER: dict[str, type[Struct]] = {
     "checks": Check,
     "mutations": Mutation,
     "entries": Entry,
+    "runs": RunIn,
     "options.rate_limit": RateIn,
     "options.byte_limit": RateIn,
     "options.partition_rate_limit": RateIn,
@@ -94,20 +101,24 @@ _INNER: dict[str, type[Struct]] = {
 _INDEX = re.compile(r"\[[^]]*\]")
 
 
-def explain(body: bytes, error: Exception) -> PenstockError:
+def explain(body: bytes, error: Exception, *, packed: bool = False) -> PenstockError:
     """What is wrong with a body that ``error`` came of."""
+    form: Any = msgspec.msgpack if packed else msgspec.json
+    fields_of = _packed_fields if packed else _fields
     try:
-        fields = _fields(body)
+        fields = fields_of(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return Invalid("frame", f"one well-formed JSON object; {error}")
+        return Invalid("frame", f"one well-formed {'MessagePack map' if packed else 'JSON object'}; {error}")
     try:
-        name = msgspec.json.decode(fields.get("cmd", Raw(b"null")), type=str)
-    except msgspec.DecodeError:
+        name: str = form.decode(fields["cmd"], type=str)
+    except (msgspec.DecodeError, UnicodeDecodeError, KeyError):
         return Invalid("cmd", f"one of {', '.join(COMMANDS)}")
     if name in COMMANDS_LATER:
         return Unsupported(f"{name} is not supported yet by this server")
     if name not in COMMANDS:
         return Invalid("cmd", f"one of {', '.join(COMMANDS)}")
+    if packed and name not in PACKED:
+        return Unsupported(f"{name} is not supported yet in MessagePack, only {', '.join(PACKED)}: send JSON")
     return _explain_field(str(error), COMMANDS[name])
 
 

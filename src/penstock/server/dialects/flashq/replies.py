@@ -1,5 +1,7 @@
 """How answers are put: one class a shape, fields in the order they go out."""
 
+import struct
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,7 +9,10 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from penstock.core import ids
+from penstock.core.bodies import body_part, pack_body
 from penstock.core.log import Piece
+from penstock.core.model import Segment, count_sets, set_at
+from penstock.core.questions import ReadRun
 
 Id = int | str
 RequestId = str | int
@@ -128,6 +133,57 @@ class OkLog(Answer, gc=False, kw_only=True):
     next: int
     end: int
     runs: list["LogRun"]
+
+
+class PackedRun(Struct, gc=False, omit_defaults=True):
+    """Messages of one segment, in MessagePack: their payloads as they are kept."""
+
+    first: int
+    offset: int
+    created_at: int
+    count: int
+    messages: bytes
+    """count + 1 little-endian int32 offsets, then the payloads."""
+    ends: bytes = b""
+    """If they came at several times, or differ in attributes: where each run of them ends, u32 each."""
+    times: bytes = b""
+    """How many ms after created_at each run came, u32 each."""
+    which: bytes = b""
+    """Which of the attributes each run has, u32 each; the first if it is not there."""
+    attributes: list[dict[str, Any]] = []
+    """What runs have besides their time; empty if none has anything."""
+
+
+class OkPackedLog(Answer, gc=False, kw_only=True):
+    ok: bool
+    partition: str
+    next: int
+    end: int
+    runs: list[PackedRun]
+
+
+class OkStaged(Answer, gc=False, kw_only=True):
+    ok: bool
+    stage: str
+    part: int
+    count: int
+    bytes: int
+    expires_at: int
+
+
+class OkAdopted(Answer, gc=False, kw_only=True):
+    ok: bool
+    count: int
+    partitions: list[dict[str, Any]]
+    durability: str
+    duplicates: int | UnsetType = UNSET
+    repeated: bool | UnsetType = UNSET
+
+
+class OkUnstaged(Answer, gc=False, kw_only=True):
+    ok: bool
+    stages: int
+    count: int
 
 
 class OkOffsets(Answer, gc=False, kw_only=True):
@@ -402,3 +458,36 @@ def shown_all(messages: Sequence[int]) -> Sequence[Id]:
 def array(piece: Piece) -> Raw:
     """The payloads of a piece as one JSON array, joined in C."""
     return Raw(b"[" + b",".join(piece.payloads()) + b"]")
+
+
+def packed_run(run: ReadRun) -> PackedRun:
+    """A part of a segment as it is kept, with what its runs differ in."""
+    segment, start, count = run.segment, run.start, run.count
+    body = segment.body if segment.body is not None else pack_body(*_forming(segment))
+    found = PackedRun(
+        run.first, run.offset, run.created_at, count, body_part(body, segment.count, start, count)
+    )
+    if segment.spread or segment.sets:
+        _add_runs(found, segment, start)
+    return found
+
+
+def _forming(segment: Segment) -> tuple[list[bytes], list[int]]:
+    assert segment.payloads is not None, "the body is read before the payloads are"
+    assert segment.lengths is not None
+    return segment.payloads, segment.lengths
+
+
+def _add_runs(found: PackedRun, segment: Segment, start: int) -> None:
+    if segment.spread:
+        ends, times = segment.run_ends, segment.run_times
+        low, high = bisect_right(ends, start), bisect_left(ends, start + found.count) + 1
+        cut = [min(end - start, found.count) for end in ends[low:high]]
+        found.ends = struct.pack(f"<{len(cut)}I", *cut)
+        found.times = struct.pack(f"<{len(cut)}I", *times[low:high])
+        if segment.which:
+            which = memoryview(segment.which).cast("I")[low:high]
+            found.which = struct.pack(f"<{len(cut)}I", *which)
+    if segment.sets:
+        sets = [set_at(segment.sets, at) for at in range(count_sets(segment.sets))]
+        found.attributes = [{"priority": each.priority} for each in sets]

@@ -83,6 +83,7 @@ from penstock.server.dialects.flashq.queues import (
     Seek,
     Stats,
 )
+from penstock.server.dialects.flashq.stages import Adopt, Stage, Unstage
 
 AnyRequest = (
     Push
@@ -157,4 +158,10 @@ AnyRequest = (
     | KvList
     | KvAtomic
     | KvWatch
+    | Stage
+    | Adopt
+    | Unstage
 )
+
+PackedRequest = Read | Offsets | Stage | Adopt | Unstage
+"""Those that may come as MessagePack, too."""
