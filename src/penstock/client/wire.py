@@ -1,7 +1,7 @@
 """A small blocking client of the TCP and Unix socket listeners: one question, one answer."""
 
 import socket
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -44,6 +44,15 @@ class Outcome(msgspec.Struct):
 
 
 _decode_outcome = msgspec.json.Decoder(Outcome).decode
+_decode_packed_outcome = msgspec.msgpack.Decoder(Outcome).decode
+T = TypeVar("T")
+
+
+def _fine(answer: T, outcome: Outcome) -> T:
+    """The answer, unless it is an error."""
+    if not outcome.ok:
+        raise Refused(outcome.error, outcome.code, outcome.details)
+    return answer
 
 
 class Wire:
@@ -65,30 +74,51 @@ class Wire:
         """The answer as the bytes that came, so that payloads stay as they were written."""
         body = msgspec.json.encode({"cmd": cmd, **fields})
         wait_ms = fields.get("timeout", PULL_WAIT_MS) if cmd in WAITING else 0
+        self._send(body, wait_ms)
+        answer = bytes(self._receive())
+        return _fine(answer, _decode_outcome(answer))
+
+    def ask_packed(self, cmd: str, kind: type[T], **fields: Any) -> T:
+        """The answer to a command that is asked and answered in MessagePack; bytes in it are not copied."""
+        self.send_packed(cmd, **fields)
+        return self.receive_packed(kind)
+
+    def send_packed(self, cmd: str, **fields: Any) -> None:
+        """Ask, and don't wait: answers come in the order of the questions."""
+        self._send(msgspec.msgpack.encode({"cmd": cmd, **fields}), 0)
+
+    def receive_packed(self, kind: type[T]) -> T:
+        answer = self._receive()
+        _fine(answer, _decode_packed_outcome(answer))
+        return msgspec.msgpack.decode(answer, type=kind)
+
+    def _send(self, body: bytes, wait_ms: int) -> None:
         try:
             self._socket.settimeout(self._timeout_s + wait_ms / 1000)
-            self._socket.sendall(len(body).to_bytes(HEAD, "big") + body)
-            answer = self._receive()
+            head = len(body).to_bytes(HEAD, "big")
+            if len(body) < CHUNK:
+                self._socket.sendall(head + body)
+            else:
+                self._socket.sendall(head)
+                self._socket.sendall(body)
         except OSError as error:
             raise Disconnected(f"the connection was lost: {error}") from error
-        outcome = _decode_outcome(answer)
-        if not outcome.ok:
-            raise Refused(outcome.error, outcome.code, outcome.details)
-        return answer
 
-    def _receive(self) -> bytes:
-        length = int.from_bytes(self._exactly(HEAD), "big")
-        return self._exactly(length)
+    def _receive(self) -> bytearray:
+        try:
+            return self._exactly(int.from_bytes(self._exactly(HEAD), "big"))
+        except OSError as error:
+            raise Disconnected(f"the connection was lost: {error}") from error
 
-    def _exactly(self, count: int) -> bytes:
-        chunks: list[bytes] = []
-        while count:
-            chunk = self._socket.recv(min(count, CHUNK))
-            if not chunk:
+    def _exactly(self, count: int) -> bytearray:
+        received = bytearray(count)
+        view, at = memoryview(received), 0
+        while at < count:
+            size = self._socket.recv_into(view[at:])
+            if not size:
                 raise ConnectionResetError("the server closed it")
-            chunks.append(chunk)
-            count -= len(chunk)
-        return b"".join(chunks)
+            at += size
+        return received
 
     def close(self) -> None:
         self._socket.close()

@@ -1,0 +1,22 @@
+"""ANALYSES: a queue as a table and as a stream, on PySpark.
+
+    import penstock.spark
+    spark = penstock.spark.session("report")
+    spark.read.format("penstock").option("queue", "orders").load()
+
+Needs the extra ``penstock[spark]``. The format registers itself: ``pyspark_penstock`` is all Spark looks for.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.spark.session import session as session
+
+
+def __getattr__(name: str) -> object:
+    """``session`` is imported when it is asked for: a worker that only reads has no use for it."""
+    if name == "session":
+        from penstock.spark.session import session
+
+        return session
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,168 @@
+"""Which rows a micro-batch and each of its tasks read: plain arithmetic on offsets.
+
+An offset of a stream is what Spark keeps in its checkpoint and shows in its progress:
+
+    {"orders": {"default": 1000, "eu": 70}, "#": {"orders": {"default": 64, "eu": 129}}}
+
+how far each partition of each queue has been read, and, under ``#``, which partition that was: the number
+it was born with. A partition that is deleted and made again under its name has another.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from msgspec import Struct
+
+Offsets = dict[str, dict[str, Any]]
+Place = tuple[str, str]
+"""Queue and partition."""
+IDENTITY = "#"
+
+
+class Extent(Struct, frozen=True):
+    """What a partition holds right now."""
+
+    key: int
+    """The number it was born with."""
+    first: int
+    end: int
+    size: int
+    """Payload bytes between them."""
+    at: int | None = None
+    """The offset of the time that was asked for."""
+    since: int | None = None
+    """When the first message from the offset that was asked about on was pushed."""
+
+    @property
+    def mean(self) -> float:
+        """Bytes a message, about."""
+        return max(self.size / max(self.end - self.first, 1), 1.0)
+
+
+Extents = dict[Place, Extent]
+
+
+class Range(Struct, frozen=True):
+    """Rows [start, end) of a partition."""
+
+    queue: str
+    partition: str
+    start: int
+    end: int
+
+    @property
+    def rows(self) -> int:
+        return self.end - self.start
+
+
+def offsets_of(ends: dict[Place, int], extents: Extents) -> Offsets:
+    """Ends by place as an offset of a stream."""
+    found: Offsets = {}
+    identity: dict[str, dict[str, int]] = {}
+    for (queue, partition), end in sorted(ends.items()):
+        found.setdefault(queue, {})[partition] = end
+        if (queue, partition) in extents:
+            identity.setdefault(queue, {})[partition] = extents[queue, partition].key
+    return {**found, IDENTITY: identity}
+
+
+def ends_of(offsets: Offsets) -> dict[Place, int]:
+    """An offset of a stream by place."""
+    return {
+        (queue, partition): end
+        for queue, partitions in offsets.items()
+        if queue != IDENTITY
+        for partition, end in partitions.items()
+    }
+
+
+def keys_of(offsets: Offsets) -> dict[Place, int]:
+    """Which partitions an offset of a stream is about."""
+    found: dict[str, dict[str, int]] = offsets.get(IDENTITY, {})
+    return {(queue, name): key for queue, names in found.items() for name, key in names.items()}
+
+
+def limited(
+    starts: dict[Place, int], ends: dict[Place, int], weights: dict[Place, float], most: float
+) -> None:
+    """Lower ``ends`` until what lies between weighs at most ``most``, but is not nothing.
+
+    Each place gets its share of what it has, so that none falls behind.
+
+    >>> ends = {("q", "a"): 100, ("q", "b"): 300}
+    >>> limited({}, ends, {}, 40); ends
+    {('q', 'a'): 10, ('q', 'b'): 30}
+    """
+    waiting = {place: end - starts.get(place, 0) for place, end in ends.items() if end > starts.get(place, 0)}
+    total = sum(rows * weights.get(place, 1.0) for place, rows in waiting.items())
+    if total <= most:
+        return
+    left = most
+    for place, rows in waiting.items():
+        weight = weights.get(place, 1.0)
+        share = int(most * (rows * weight / total) / weight)
+        ends[place] = starts.get(place, 0) + share
+        left -= share * weight
+    # What is left over of the shares, a row at a time; and one row in any case.
+    for place, rows in waiting.items():
+        weight = weights.get(place, 1.0)
+        taken = ends[place] - starts.get(place, 0)
+        if taken < rows and (left >= weight or all(ends[each] == starts.get(each, 0) for each in waiting)):
+            ends[place] += 1
+            left -= weight
+
+
+def tasks(ranges: Iterable[Range], means: dict[Place, float], size: float, least: int) -> list[list[Range]]:
+    """Ranges by task: each reads about ``size`` bytes, from several places if they have little.
+
+    There are ``least`` tasks at least, if there are that many rows.
+
+    >>> [[(each.partition, each.start, each.end) for each in task] for task in tasks(
+    ...     [Range("q", "a", 0, 5), Range("q", "b", 0, 2), Range("q", "c", 0, 2)], {}, 4, 1)]
+    [[('a', 0, 4)], [('a', 4, 5), ('b', 0, 2), ('c', 0, 1)], [('c', 1, 2)]]
+    """
+    wanted = [each for each in ranges if each.rows > 0]
+    total = sum(each.rows * means.get((each.queue, each.partition), 1.0) for each in wanted)
+    size = max(min(size, total / least), 1.0)
+    found: list[list[Range]] = []
+    left = 0.0
+    for part in _cut(wanted, means, size):
+        weight = part.rows * means.get((part.queue, part.partition), 1.0)
+        if not found or weight > left * 1.000001:
+            found.append([])
+            left = size
+        found[-1].append(part)
+        left -= weight
+    return [_joined(task) for task in found]
+
+
+def _cut(ranges: list[Range], means: dict[Place, float], size: float) -> Iterator[Range]:
+    """Ranges cut where a task of ``size`` bytes is full."""
+    left = size
+    for each in ranges:
+        mean = means.get((each.queue, each.partition), 1.0)
+        start = each.start
+        while start < each.end:
+            rows = min(max(int(left / mean + 1e-9), 1), each.end - start)
+            yield Range(each.queue, each.partition, start, start + rows)
+            start += rows
+            left -= rows * mean
+            if left < mean:
+                left = size
+    return
+
+
+def _joined(task: list[Range]) -> list[Range]:
+    """Neighbours of one partition as one range."""
+    found: list[Range] = []
+    for each in task:
+        last = found[-1] if found else None
+        if last is not None and (last.queue, last.partition, last.end) == (
+            each.queue,
+            each.partition,
+            each.start,
+        ):
+            found[-1] = Range(last.queue, last.partition, last.start, each.end)
+        else:
+            found.append(each)
+    return found

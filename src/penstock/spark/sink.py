@@ -1,0 +1,363 @@
+"""The sink: rows become messages of a queue, each once.
+
+Every task stages its rows under a name of its own, where nobody sees them. When all are done, the driver
+adopts the stages in one commit, in the name of the query and the number of its batch. A batch that is run
+again is adopted once; a task that comes too late finds its batch adopted and is refused; what a dead task
+has staged expires.
+"""
+
+import logging
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import (
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructType,
+    VariantType,
+)
+
+from penstock.client.wire import Refused
+from penstock.core.limits import SEGMENT_BYTES_MAX
+from penstock.spark.link import Link, StageWriter, Unreachable
+from penstock.spark.options import SinkOptions
+
+logger = logging.getLogger("penstock.spark")
+
+NUMBERS = (ShortType, IntegerType, LongType)
+ABOUT = {
+    "partition": (StringType,),
+    "priority": NUMBERS,
+    "delay_ms": NUMBERS,
+    "unique_key": (StringType,),
+    "headers": (MapType,),
+}
+"""Columns that say how a row is delivered, and their types; all others are what it says."""
+GATHER_BYTES = 2 * 1024 * 1024
+"""Payload bytes of a partition that are gathered before full bodies are cut from them."""
+KEEP_MS = 86_400_000
+"""How long a batch write is known, so that asking again does not write twice."""
+
+
+@dataclass
+class Done(WriterCommitMessage):
+    """What a task has staged."""
+
+    query: str
+    task: int
+    """Its place in the order of the rows."""
+    stage: str
+    rows: int
+
+
+class BadRows(ValueError):
+    """Rows that can't become messages, and what to do."""
+
+
+def check_schema(schema: StructType, overwrite: bool) -> None:
+    """Raise unless rows of a schema can be written."""
+    if overwrite:
+        raise BadRows(
+            'mode "overwrite" can\'t be: a queue is a log that others read, so rows are only ever added; '
+            'use mode("append"), and OBLITERATE the queue first if it shall begin anew'
+        )
+    for field in schema:
+        kinds = ABOUT.get(field.name)
+        if kinds is not None and not isinstance(field.dataType, kinds):
+            wanted = " or ".join(kind.typeName() for kind in kinds)
+            raise BadRows(f"column {field.name} must be {wanted}, not {field.dataType.simpleString()}")
+    names = [field.name for field in schema if field.name not in ABOUT]
+    if not names:
+        raise BadRows("a column value is needed, or others that make up a JSON object")
+    if "value" in names and len(names) > 1:
+        others = ", ".join(name for name in names if name != "value")
+        raise BadRows(
+            f"beside value only {', '.join(ABOUT)} are written; drop {others}, or put all into one struct: "
+            "to_json(struct(…)) as value"
+        )
+    if "value" in names and isinstance(schema["value"].dataType, VariantType):
+        raise BadRows("column value is a variant: write to_json(value)")
+
+
+class Writing:
+    """What batch and stream writes have in common."""
+
+    options: SinkOptions
+
+    def _stage(self, rows: Iterator[pa.RecordBatch], query: str, batch: int) -> Done:
+        """Stage the rows of one task."""
+        context = TaskContext.get()
+        assert context is not None, "a task runs in Spark"
+        task = context.partitionId()
+        name = f"{task}.{context.attemptNumber()}.{uuid.uuid4().hex}"
+        options = self.options
+        with Link(options.server, options.retry_ms) as link:
+            about = {"queue": options.queue, "stage": name, "query": query, "batch": batch}
+            stage = StageWriter(link, **about, expire_ms=options.expire_ms)
+            gathering = Gathering(stage, options.partition)
+            try:
+                for each in rows:
+                    gathering.add(each)
+                gathering.finish()
+            except Refused as error:
+                raise _explained(error, task) from None
+        return Done(query, task, name if stage.rows else "", stage.rows)
+
+    def _adopt(self, done: Sequence[Done], query: str, batch: int, keep_ms: int | None) -> None:
+        ordered = sorted((each for each in done if each.stage), key=lambda each: each.task)
+        options = self.options
+        with Link(options.server, options.retry_ms) as link:
+            link.ask(
+                "ADOPT",
+                queue=options.queue,
+                query=query,
+                batch=batch,
+                stages=[each.stage for each in ordered],
+                counts=[each.rows for each in ordered],
+                durability=options.durability,
+                keep_ms=keep_ms,
+            )
+
+    def _drop(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """The write failed: what was staged is of no use. If this fails, too, it expires."""
+        stages = [each.stage for each in messages if isinstance(each, Done) and each.stage]
+        if not stages:
+            return
+        try:
+            with Link(self.options.server, 1_000) as link:
+                link.ask("UNSTAGE", queue=self.options.queue, stages=stages)
+        except (Refused, Unreachable) as error:
+            logger.warning("stages of a failed write are left to expire: %s", error)
+
+
+class BatchWriter(Writing, DataSourceArrowWriter):
+    """A DataFrame into a queue: all of it in one commit."""
+
+    def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
+        check_schema(schema, overwrite)
+        self.options = options
+        self.query = options.query or f"write.{uuid.uuid4().hex}"
+        self.batch = options.batch or 0
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self._stage(iterator, self.query, self.batch)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        done = [each for each in messages if isinstance(each, Done)]
+        self._adopt(done, self.query, self.batch, None if self.options.query else KEEP_MS)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._drop(messages)
+
+
+class StreamWriter(Writing, DataSourceStreamArrowWriter):
+    """A stream into a queue: each micro-batch in one commit, once."""
+
+    def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
+        check_schema(schema, overwrite)
+        self.options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        # In commit there is no context: what it has to know goes along with the message.
+        context = TaskContext.get()
+        assert context is not None, "a task runs in Spark"
+        query = context.getLocalProperty("sql.streaming.queryId")
+        batch = context.getLocalProperty("streaming.sql.batchId")
+        if query is None or batch is None:
+            raise RuntimeError("Spark does not say which query and batch this is: it can't be written once")
+        return self._stage(iterator, query, int(batch))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        done = [each for each in messages if isinstance(each, Done)]
+        if done:
+            self._adopt(done, done[0].query, batchId, None)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        self._drop(messages)
+
+
+def _explained(error: Refused, task: int) -> Exception:
+    """What the server has against some rows, in words of Spark."""
+    if error.details.get("field") == "body":
+        return BadRows(
+            f"a value of task {task} is not JSON ({error.message}, counted within what it sent): column "
+            "value must be JSON text, or a struct, which becomes JSON; wrap text as struct(text)"
+        )
+    return error
+
+
+class Gathering:
+    """Rows on their way into a stage, by partition, until there are enough for full bodies."""
+
+    def __init__(self, stage: StageWriter, partition: str) -> None:
+        self._stage = stage
+        self._partition = partition
+        self._waiting: dict[str, list[Rows]] = {}
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take a batch: its rows by partition, in their order."""
+        if not batch.num_rows:
+            return
+        rows = Rows.of(batch)
+        for partition, theirs in self._by_partition(batch, rows):
+            waiting = self._waiting.setdefault(partition, [])
+            waiting.append(theirs)
+            if sum(each.size for each in waiting) >= GATHER_BYTES:
+                self._send(partition, waiting, is_last=False)
+
+    def finish(self) -> None:
+        for partition, waiting in self._waiting.items():
+            self._send(partition, waiting, is_last=True)
+        self._stage.finish()
+
+    def _by_partition(self, batch: pa.RecordBatch, rows: "Rows") -> Iterator[tuple[str, "Rows"]]:
+        if "partition" not in batch.schema.names:
+            yield self._partition, rows
+            return
+        names = pc.fill_null(batch.column("partition"), self._partition).dictionary_encode()
+        if len(names.dictionary) == 1:
+            yield names.dictionary[0].as_py(), rows
+            return
+        codes = names.indices.to_numpy()
+        order = np.argsort(codes, kind="stable")
+        counts = np.bincount(codes, minlength=len(names.dictionary))
+        ordered, start = rows.take(order), 0
+        for name, count in zip(names.dictionary.to_pylist(), counts.tolist(), strict=True):
+            yield name, ordered.slice(start, count)
+            start += count
+
+    def _send(self, partition: str, waiting: list["Rows"], *, is_last: bool) -> None:
+        """Cut bodies from what waits; what does not fill one waits on, unless it is the last."""
+        rows = Rows.joined(waiting)
+        waiting.clear()
+        start = 0
+        for end in rows.cuts():
+            if end == rows.count and not is_last:
+                break
+            part = rows.slice(start, end - start)
+            self._stage.write(part.count, partition=partition, body=part.body(), **part.about())
+            start = end
+        if start < rows.count:
+            waiting.append(rows.slice(start, rows.count - start))
+
+
+class Rows:
+    """Payloads, and how each is delivered."""
+
+    def __init__(self, values: pa.Array, columns: dict[str, Any]) -> None:
+        self._values = values
+        self._columns = columns
+        """``priority``, ``delay``: numbers; ``unique_key``, ``headers``: Python's. Only those there are."""
+        offsets = np.frombuffer(values.buffers()[1], np.int32, len(values) + 1, 4 * values.offset)
+        self._offsets = offsets
+        self.count = len(values)
+        self.size = int(offsets[-1]) - int(offsets[0])
+
+    @staticmethod
+    def of(batch: pa.RecordBatch) -> "Rows":
+        columns: dict[str, Any] = {}
+        for name, option in (("priority", "priority"), ("delay_ms", "delay")):
+            if name in batch.schema.names:
+                columns[option] = pc.fill_null(batch.column(name), 0).to_numpy().astype(np.int64)
+        for name in ("unique_key", "headers"):
+            if name in batch.schema.names:
+                given = batch.column(name).to_pylist()
+                found = np.empty(len(given), dtype=object)
+                found[:] = (
+                    [None if each is None else tuple(each) for each in given] if name == "headers" else given
+                )
+                columns[name] = found
+        return Rows(_values(batch), columns)
+
+    @staticmethod
+    def joined(several: list["Rows"]) -> "Rows":
+        if len(several) == 1:
+            return several[0]
+        columns = {
+            name: np.concatenate([each._columns[name] for each in several]) for name in several[0]._columns
+        }
+        return Rows(pa.concat_arrays([each._values for each in several]), columns)
+
+    def take(self, order: "np.ndarray[Any, Any]") -> "Rows":
+        columns = {name: column[order] for name, column in self._columns.items()}
+        return Rows(self._values.take(pa.array(order)), columns)
+
+    def slice(self, start: int, count: int) -> "Rows":
+        columns = {name: column[start : start + count] for name, column in self._columns.items()}
+        return Rows(self._values.slice(start, count), columns)
+
+    def cuts(self) -> Iterator[int]:
+        """Where bodies end that are as full as they may be; a payload too large for that is one alone."""
+        ends = self._offsets[1:].astype(np.int64) - int(self._offsets[0])
+        weight = ends + 4 * np.arange(1, self.count + 1, dtype=np.int64)
+        start, used = 0, 0
+        while start < self.count:
+            end = int(np.searchsorted(weight, used + SEGMENT_BYTES_MAX - 4, side="right"))
+            end = max(end, start + 1)
+            yield end
+            start, used = end, int(weight[end - 1])
+
+    def body(self) -> bytes:
+        """The payloads as they are kept: offsets from 0 on, then the texts."""
+        low, high = int(self._offsets[0]), int(self._offsets[-1])
+        offsets = (self._offsets - low).astype("<i4") if low else self._offsets.astype("<i4", copy=False)
+        data = self._values.buffers()[2]
+        return offsets.tobytes() + (memoryview(data)[low:high].tobytes() if data is not None else b"")
+
+    def about(self) -> dict[str, Any]:
+        """How the rows are delivered, as STAGE takes it."""
+        found: dict[str, Any] = {}
+        if "unique_key" in self._columns:
+            found["unique_keys"] = self._columns["unique_key"].tolist()
+        columns = {name: column for name, column in self._columns.items() if name != "unique_key"}
+        if not columns:
+            return found
+        changes = np.zeros(self.count, dtype=bool)
+        changes[0] = True
+        for column in columns.values():
+            changes[1:] |= column[1:] != column[:-1]
+        starts = np.flatnonzero(changes)
+        lengths = np.diff(starts, append=self.count)
+        runs: list[dict[str, Any]] = [{"count": each} for each in lengths.tolist()]
+        for name, column in columns.items():
+            for run, value in zip(runs, column[starts].tolist(), strict=True):
+                if value:
+                    run[name] = dict(value) if name == "headers" else value
+        if len(runs) == 1:
+            runs[0].pop("count")
+            return found | runs[0]
+        return found | {"runs": runs}
+
+
+_encode = msgspec.json.Encoder(decimal_format="number").encode
+
+
+def _values(batch: pa.RecordBatch) -> pa.Array:
+    """What the rows say, as JSON text."""
+    if "value" in batch.schema.names:
+        column = batch.column("value")
+        if pa.types.is_string(column.type):
+            return pc.fill_null(column, "null") if column.null_count else column
+        if pa.types.is_binary(column.type):
+            return pc.fill_null(column, b"null").cast(pa.string())
+    else:
+        names = [name for name in batch.schema.names if name not in ABOUT]
+        column = pa.StructArray.from_arrays([batch.column(name) for name in names], names=names)
+    return pa.array([_encode(each).decode() for each in _plain(column)], pa.string())
+
+
+def _plain(column: pa.Array) -> list[Any]:
+    """Values that JSON knows; maps as objects."""
+    found: list[Any] = column.to_pylist(maps_as_pydicts="strict")
+    return found

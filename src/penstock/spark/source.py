@@ -1,0 +1,560 @@
+"""The format ``penstock``: queues as tables and as streams, and the way into the sink."""
+
+import logging
+import time
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from fnmatch import fnmatchcase
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegralType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from penstock.client.wire import Refused
+from penstock.spark.columns import Batches, Parser
+from penstock.spark.link import Link
+from penstock.spark.options import (
+    EARLIEST,
+    LATEST,
+    RAW,
+    At,
+    BadOption,
+    SourceOptions,
+    sink_options,
+    source_options,
+)
+from penstock.spark.ranges import (
+    Extents,
+    Offsets,
+    Place,
+    Range,
+    ends_of,
+    keys_of,
+    limited,
+    offsets_of,
+    tasks,
+)
+
+logger = logging.getLogger("penstock.spark")
+
+FIRST_MS = 2_000
+"""How long the driver waits for a server it has never reached: a wrong address shall show at once."""
+TYPES = {
+    "tenant": "string",
+    "queue": "string",
+    "partition": "string",
+    "offset": "bigint",
+    "id": "bigint",
+    "created_at": "timestamp",
+    "value": "string",
+    "headers": "map<string,string>",
+    "tags": "array<string>",
+    "priority": "int",
+}
+LAST = (1 << 63) - 1
+
+
+class DataLoss(Exception):
+    """Rows that were to be read are not there any more."""
+
+
+class Penstock(DataSource):
+    """``format("penstock")``."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "penstock"
+
+    def schema(self) -> str:
+        return schema_of(source_options({**self.options}))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = source_options({**self.options}, streaming=False)
+        kind = FilteringReader if options.push_filters else BatchReader
+        return kind(options, _checked(schema, options))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        options = source_options({**self.options}, streaming=True)
+        return StreamReader(options, _checked(schema, options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        from penstock.spark.sink import BatchWriter
+
+        return BatchWriter(sink_options({**self.options}, streaming=False), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        from penstock.spark.sink import StreamWriter
+
+        return StreamWriter(sink_options({**self.options}, streaming=True), schema, overwrite)
+
+
+def schema_of(options: SourceOptions) -> str:
+    """The columns of a read, in words that Spark parses."""
+    fields = [f"{name} {TYPES[name]}" for name in options.columns]
+    if is_typed(options):
+        parse = options.parse
+        kind = parse if parse.lower().startswith("struct<") else f"struct<{parse}>"
+        fields = [f"value {kind}" if each.startswith("value ") else each for each in fields]
+        fields.append("_corrupt string")
+    return ", ".join(fields)
+
+
+def is_typed(options: SourceOptions) -> bool:
+    return options.parse != RAW and "value" in options.columns
+
+
+READABLE = (
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegralType,
+    StringType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+
+def _check_type(where: str, kind: DataType) -> None:
+    """Raise unless payloads can be read as a type."""
+    if isinstance(kind, StructType):
+        for field in kind:
+            if isinstance(field.dataType, DateType):
+                raise BadOption(
+                    "parse", f"without dates inside of others: take string for {where}.{field.name}"
+                )
+            _check_type(f"{where}.{field.name}", field.dataType)
+    elif isinstance(kind, ArrayType):
+        if isinstance(kind.elementType, DateType):
+            raise BadOption("parse", f"without dates in arrays: take array<string> for {where}")
+        _check_type(f"{where}[]", kind.elementType)
+    elif not isinstance(kind, READABLE):
+        raise BadOption(
+            "parse",
+            f"made of numbers, strings, booleans, dates, timestamps, arrays and structs; {where} is "
+            f"{kind.simpleString()}: leave it out, or read it raw",
+        )
+
+
+def _checked(schema: StructType, options: SourceOptions) -> StructType:
+    """The schema of a read, as Spark parsed it; raise if somebody changed it, or it can't be read so."""
+    given = {field.name: field.dataType for field in schema}
+    wanted = [*options.columns, *(["_corrupt"] if is_typed(options) else [])]
+    changed = [
+        name
+        for name in options.columns
+        if name not in given
+        or (given[name].simpleString() != TYPES[name] and not (name == "value" and is_typed(options)))
+    ]
+    if changed or list(given) != wanted:
+        raise BadOption("parse", "what says how payloads are read: leave out .schema(…)")
+    if is_typed(options):
+        kind = given["value"]
+        if not isinstance(kind, StructType):
+            raise BadOption("parse", f'"{RAW}", or columns such as "id long, name string"')
+        for field in kind:
+            _check_type(field.name, field.dataType)
+    return schema
+
+
+class Task(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, ranges: list[Range]) -> None:
+        super().__init__(None)
+        self.ranges = ranges
+
+
+class Reading:
+    """What batch and stream reads have in common."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self.options = options
+        self.schema = schema
+
+    # On the driver.
+
+    def _queues(self, link: Link) -> list[str]:
+        """The queues that are meant, each once."""
+        wanted = self.options.queue
+        if not wanted.patterns:
+            return list(wanted.names)
+        known = link.queues()
+        matching = [name for name in known if any(fnmatchcase(name, each) for each in wanted.patterns)]
+        return list(dict.fromkeys([*wanted.names, *matching]))
+
+    def _extents(self, link: Link, at: int | None = None, since: dict[Place, int] | None = None) -> Extents:
+        """What the partitions that are meant hold."""
+        found: Extents = {}
+        for queue in self._queues(link):
+            mine = {name: offset for (other, name), offset in (since or {}).items() if other == queue}
+            try:
+                found |= link.extents(queue, at, mine or None)
+            except Refused as error:
+                raise _explained(error, queue) from None
+        only = self.options.partition
+        if only:
+            known = {partition for _, partition in found}
+            missing = [name for name in only if name not in known]
+            if missing and not self.options.queue.patterns:
+                raise BadOption(
+                    "partition",
+                    f"one that the queue has: {', '.join(sorted(known)[:20]) or 'it has none yet'}; "
+                    f"there is no {missing[0]!r}",
+                )
+            found = {place: each for place, each in found.items() if place[1] in only}
+        return found
+
+    def _resolved(self, link: Link, name: str, where: At) -> tuple[dict[Place, int], Extents]:
+        """Offsets of the places an option points to, and what there is."""
+        extents = self._extents(link, where if isinstance(where, int) else None)
+        default = EARLIEST if name == "startingOffsets" else LATEST
+        given: dict[Place, int | str] = {}
+        if isinstance(where, dict):
+            given = _by_place(name, where, extents)
+        found: dict[Place, int] = {}
+        for place, extent in extents.items():
+            wanted = given.get(place, default if isinstance(where, dict) else where)
+            if isinstance(where, int):
+                found[place] = extent.at if extent.at is not None else extent.end
+            elif wanted == EARLIEST:
+                found[place] = extent.first
+            elif wanted == LATEST:
+                found[place] = extent.end
+            else:
+                assert isinstance(wanted, int)
+                if wanted > extent.end:
+                    raise BadOption(
+                        name,
+                        f"between {extent.first} and {extent.end} for partition {place[1]!r} of queue "
+                        f"{place[0]!r}: it ends there, and {wanted} is past that",
+                    )
+                found[place] = wanted
+        return found, extents
+
+    def _tasks(self, starts: dict[Place, int], ends: dict[Place, int], extents: Extents) -> list[Task]:
+        """Who reads what; rows that are gone already are seen to."""
+        ranges = []
+        for place, end in sorted(ends.items()):
+            extent = extents.get(place)
+            if extent is None:
+                if end > starts.get(place, 0):
+                    self._lost(place, starts.get(place, 0), end)
+                continue
+            start = starts.get(place, extent.first)
+            if start < extent.first and end > start:
+                self._lost(place, start, min(extent.first, end))
+                start = min(extent.first, end)
+            ranges.append(Range(*place, start, end))
+        means = {place: extent.mean for place, extent in extents.items()}
+        options = self.options
+        found = tasks(ranges, means, options.bytes_per_partition, options.min_partitions)
+        return [Task(each) for each in found]
+
+    def _lost(self, place: Place, start: int, end: int) -> None:
+        """Rows are not there any more: an error, or a warning if that is fine."""
+        told = (
+            f"offsets {start} up to {end} of partition {place[1]!r} of queue {place[0]!r} are not there any "
+            "more: retention dropped them, or the queue was deleted"
+        )
+        if self.options.fail_on_data_loss:
+            raise DataLoss(
+                f"{told}. Keep them longer (completed_retention_ms of the queue), or go on without them: "
+                'option "failOnDataLoss" = false'
+            )
+        logger.warning("%s; going on without them", told)
+
+    # In a task.
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a task, a few megabytes at a time."""
+        ranges = partition.ranges if isinstance(partition, Task) else []
+        schema = to_arrow_schema(self.schema, timezone="UTC")
+        parser = None
+        if "_corrupt" in schema.names:
+            parser = Parser(to_arrow_type(self.schema["value"].dataType, timezone="UTC"))
+        with Link(self.options.server, self.options.retry_ms) as link:
+            for each in ranges:
+                batches = Batches(schema, each.queue, each.partition, parser)
+                yield from self._read(link, each, batches)
+
+    def _read(self, link: Link, wanted: Range, batches: Batches) -> Iterator[pa.RecordBatch]:
+        at = wanted.start
+        place = (wanted.queue, wanted.partition)
+        while at < wanted.end:
+            try:
+                log = link.read(*place, at, min(wanted.end - at, 100_000))
+            except Refused as error:
+                if error.code == "not_found" or "offset" in error.details.get("field", ""):
+                    self._lost(place, at, wanted.end)
+                    return
+                raise
+            runs = log.runs
+            begins = runs[0].offset if runs else wanted.end
+            if begins > at:
+                self._lost(place, at, min(begins, wanted.end))
+                if begins >= wanted.end:
+                    return
+            if runs[-1].offset + runs[-1].count > wanted.end:
+                # Rows before were dropped, so that the same number reaches further.
+                at = begins
+                continue
+            yield batches.batch(runs)
+            at = log.next
+
+
+def _by_place(name: str, where: dict[str, Any], extents: Extents) -> dict[Place, int | str]:
+    """What an option says of each partition."""
+    queues = {queue for queue, _ in extents}
+    found: dict[Place, int | str] = {}
+    for queue, partitions in where.items():
+        if queue == "#":
+            continue
+        for partition, offset in partitions.items():
+            if (queue, partition) not in extents:
+                known = sorted(each for other, each in extents if other == queue)
+                there = (
+                    f"its partitions are {', '.join(known[:20])}" if known else f"it reads {sorted(queues)}"
+                )
+                raise BadOption(
+                    name, f"about partitions that are read; {partition!r} of queue {queue!r} is not: {there}"
+                )
+            found[queue, partition] = offset
+    return found
+
+
+def _explained(error: Refused, queue: str) -> Exception:
+    if error.code == "not_found":
+        return BadOption(
+            "queue",
+            f"the name of a queue that is there; {queue!r} is not: push to it first, or see LISTQUEUES",
+        )
+    return error
+
+
+class BatchReader(Reading, DataSourceReader):
+    """A queue as a table: what it holds when the query is planned."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        self._only: dict[str, set[str]] = {}
+        """Names that a filter leaves, by column."""
+        self._low, self._high = 0, LAST
+        """Offsets that filters leave: [low, high)."""
+        self._after, self._before = 0, LAST
+        """Times that filters leave, in ms: [after, before]."""
+
+    def takes(self, filter: Filter) -> bool:
+        """Whether a filter is seen to here, so that Spark need not look at the rows again."""
+        (column, *inside) = filter.attribute if hasattr(filter, "attribute") else ("",)
+        if inside or column not in TYPES:
+            return False
+        if isinstance(filter, IsNotNull):
+            return column not in ("headers", "tags", "value")
+        if column in ("tenant", "queue", "partition") and isinstance(filter, EqualTo | In):
+            values = {filter.value} if isinstance(filter, EqualTo) else set(filter.value)
+            self._only[column] = self._only.get(column, values) & values
+            return True
+        if column == "offset" and type(getattr(filter, "value", None)) is int:
+            return self._takes_offset(filter)
+        if column == "created_at" and isinstance(getattr(filter, "value", None), datetime):
+            self._note_time(filter)
+        return False
+
+    def _takes_offset(self, filter: Any) -> bool:
+        match filter:
+            case EqualTo():
+                low, high = filter.value, filter.value + 1
+            case GreaterThan():
+                low, high = filter.value + 1, LAST
+            case GreaterThanOrEqual():
+                low, high = filter.value, LAST
+            case LessThan():
+                low, high = 0, filter.value
+            case LessThanOrEqual():
+                low, high = 0, filter.value + 1
+            case _:
+                return False
+        self._low, self._high = max(self._low, low), min(self._high, high)
+        return True
+
+    def _note_time(self, filter: Any) -> None:
+        """Times are left to Spark, too: there a timestamp has microseconds."""
+        millis = int(filter.value.timestamp() * 1000)
+        if isinstance(filter, GreaterThan | GreaterThanOrEqual | EqualTo):
+            self._after = max(self._after, millis)
+        if isinstance(filter, LessThan | LessThanOrEqual | EqualTo):
+            self._before = min(self._before, millis)
+
+    def partitions(self) -> list[InputPartition]:
+        options = self.options
+        with Link(options.server, min(options.retry_ms, FIRST_MS)) as link:
+            if options.queue.patterns and not self._queues(link):
+                raise BadOption(
+                    "queue", f"a pattern that a queue matches; none matches {options.queue.patterns}"
+                )
+            starts, _ = self._resolved(link, "startingOffsets", options.starting)
+            ends, extents = self._resolved(link, "endingOffsets", options.ending)
+            if self._after > 0:
+                for place, extent in self._extents(link, self._after).items():
+                    starts[place] = max(starts.get(place, 0), extent.at or 0)
+            if self._before < LAST:
+                for place, extent in self._extents(link, self._before + 1).items():
+                    if place in ends and extent.at is not None:
+                        ends[place] = min(ends[place], extent.at)
+        places = [place for place in ends if self._is_left(place)]
+        starts = {place: max(starts.get(place, 0), self._low) for place in places}
+        ends = {place: max(min(ends[place], self._high), starts[place]) for place in places}
+        return list(self._tasks(starts, ends, extents))
+
+    def _is_left(self, place: Place) -> bool:
+        names = {"tenant": "default", "queue": place[0], "partition": place[1]}
+        return all(names[column] in left for column, left in self._only.items())
+
+
+class FilteringReader(BatchReader):
+    """A table that leaves out what a query does not want.
+
+    Spark keeps what it pushed into a reader with the DataFrame, not with the query: another query of the same
+    DataFrame, or another branch of the same query, gets the same rows (seen in 4.3). So this is asked for by
+    an option, and for DataFrames that are used once.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        return [each for each in filters if not self.takes(each)]
+
+
+class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A queue as a stream. Offsets are the log's, so a micro-batch that is run again reads the same rows."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        self._link: Link | None = None
+        self._last: dict[Place, int] = {}
+        """How far the newest micro-batch reads."""
+        self._target: dict[Place, int] | None = None
+        """How far the query reads at all, if it ends there."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_link": None}
+
+    def _connected(self) -> Link:
+        if self._link is None:
+            self._link = Link(self.options.server, self.options.retry_ms)
+        return self._link
+
+    def initialOffset(self) -> Offsets:
+        # A server that was never reached shall not be waited for.
+        with Link(self.options.server, min(self.options.retry_ms, FIRST_MS)) as link:
+            starts, extents = self._resolved(link, "startingOffsets", self.options.starting)
+        return offsets_of(starts, extents)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        options = self.options
+        if not options.max_rows and not options.max_bytes:
+            return ReadAllAvailable()
+        return ReadMaxRows(options.max_rows or LAST)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        extents = self._extents(self._connected())
+        self._target = {place: extent.end for place, extent in extents.items()}
+
+    def latestOffset(self, start: Offsets | None = None, limit: ReadLimit | None = None) -> Offsets:
+        """How far the next micro-batch reads. Spark before 4.2 neither says from where nor how much."""
+        extents = self._extents(self._connected())
+        starts = ends_of(start) if start is not None else dict(self._last)
+        ends = {place: extent.end for place, extent in extents.items()}
+        if self._target is not None:
+            ends = {place: min(end, self._target.get(place, 0)) for place, end in ends.items()}
+        for place, key in keys_of(start or {}).items():
+            if place in extents and extents[place].key != key:
+                self._begin_anew(place)
+                starts[place] = extents[place].first
+        for place, begin in starts.items():
+            # What is gone is seen to when the rows are asked for.
+            ends[place] = max(ends.get(place, begin), begin)
+        for place, extent in extents.items():
+            starts.setdefault(place, min(extent.first, ends[place]))
+        if not isinstance(limit, ReadAllAvailable):
+            if self.options.max_rows:
+                limited(starts, ends, {}, self.options.max_rows)
+            if self.options.max_bytes:
+                means = {place: extent.mean for place, extent in extents.items()}
+                limited(starts, ends, means, self.options.max_bytes)
+        self._last = ends
+        return offsets_of(ends, extents)
+
+    def _begin_anew(self, place: Place) -> None:
+        """A partition was deleted and made again: an error, or a warning if that is fine."""
+        told = f"partition {place[1]!r} of queue {place[0]!r} was deleted and made again under its name"
+        if self.options.fail_on_data_loss:
+            raise DataLoss(
+                f"{told}: what was in it and not read yet is gone. Go on with the new one: option "
+                '"failOnDataLoss" = false'
+            )
+        logger.warning("%s; going on with the new one, from its beginning", told)
+
+    def reportLatestOffset(self) -> Offsets:
+        """What there is, and how far the query is behind it: shown in its progress."""
+        extents = self._extents(self._connected(), since=self._last)
+        ends = {place: extent.end for place, extent in extents.items()}
+        rows = sum(max(end - self._last.get(place, extents[place].first), 0) for place, end in ends.items())
+        oldest = [extent.since for extent in extents.values() if extent.since is not None]
+        age_ms = max(int(time.time() * 1000) - min(oldest), 0) if oldest else 0
+        return {**offsets_of(ends, extents), "behind": {"rows": rows, "age_ms": age_ms}}
+
+    def partitions(self, start: Offsets, end: Offsets) -> list[Task]:
+        extents = self._extents(self._connected())
+        starts, ends = ends_of(start), ends_of(end)
+        before, meant = keys_of(start), keys_of(end)
+        for place, key in meant.items():
+            if key != before.get(place, key):
+                starts[place] = 0  # it was made again meanwhile
+            if place in extents and extents[place].key != key and ends.get(place, 0) > starts.get(place, 0):
+                self._lost(place, starts.get(place, 0), ends[place])
+                starts[place] = ends[place]
+        return self._tasks(starts, ends, extents)
+
+    def commit(self, end: Offsets) -> None:
+        """Nothing to do: reading holds nothing back, and the checkpoint knows how far it is."""
+
+    def stop(self) -> None:
+        if self._link is not None:
+            self._link.close()
