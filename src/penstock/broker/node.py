@@ -406,7 +406,7 @@ class Node:
         for asker, ticket, reply in group:
             if type(reply) is Adopted:
                 self._shelf.lacks = True  # its bodies never were in memory
-            if self._shelf.lacks and (type(reply) is Popped or type(reply) is Log):
+            if self._shelf.lacks and (type(reply) is Popped or (type(reply) is Log and not reply.passing)):
                 self._shelf.read_ahead(reply)
             asker.answered(ticket, reply)
             askers[asker] = None

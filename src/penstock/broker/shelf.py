@@ -70,7 +70,9 @@ class Shelf:
         for reply in replies:
             if isinstance(reply, look.Payloads):
                 for each in look.absent(reply):
-                    found[id(each.segment)] = each
+                    known = found.get(id(each.segment))
+                    if known is None or known.passing:
+                        found[id(each.segment)] = each
         return list(found.values())
 
     def read(self, absent: list[Absent]) -> Bodies:
@@ -79,10 +81,13 @@ class Shelf:
 
     def put_back(self, absent: list[Absent], bodies: Bodies) -> None:
         """Give segments the bodies that were read for them."""
-        for (_, log, segment), body in zip(absent, bodies, strict=True):
+        for (_, log, segment, passing), body in zip(absent, bodies, strict=True):
             if isinstance(body, bytes) and segment.body is None:
                 segment.body = body
-                self.add(log, segment)
+                if passing and self._store.blocking:
+                    logs.let_go(log, segment)
+                else:
+                    self.add(log, segment)
 
     def read_ahead(self, reply: Popped | Log) -> None:
         """Read what the next pop or read will want, if it is not in memory."""

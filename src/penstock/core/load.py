@@ -14,6 +14,7 @@ from msgspec import MsgspecError, Struct
 
 from penstock.core import log as logs, records, stage_records
 from penstock.core.agenda import NEVER
+from penstock.core.bodies import is_whole
 from penstock.core.cron import check_kept
 from penstock.core.endings import count_unplanned
 from penstock.core.errors import Damaged, Invalid
@@ -510,8 +511,10 @@ def _add_ties(shard: Shard, queue: Queue, found: Found) -> None:
 
 def _add_staged(queue: Queue, stage: Stage, part: Part) -> None:
     """One part of a stage, in whatever order they come."""
-    whole = part.count == sum(count for count, _ in part.runs) and part.keys[part.count :] == []
-    if part.count < 1 or part.size < 0 or not whole or (part.keys and part.body is None):
+    whole = part.count == sum(count for count, _ in part.runs) and len(part.keys) in (0, part.count)
+    if part.keys:
+        whole = whole and part.body is not None and is_whole(part.body, part.count, part.size)
+    if part.count < 1 or part.size < 0 or not whole:
         raise Damaged(f"a part of stage {stage.name} is not what was written")
     known = queue.stages.setdefault(stage.name, stage)
     known.expires_at = max(known.expires_at, stage.expires_at)

@@ -91,7 +91,7 @@ def read(limits: Limits, queue: Queue, command: Read) -> Log:
     for piece in pieces(log, offset, count, logs.find(log, offset)):
         if left <= 0 or len(runs) >= PIECES_MAX:
             break
-        part = logs.fit(piece, left)
+        part = piece if command.whole else logs.fit(piece, left)
         number, base = number_of(partition, offset)
         first = address(number, offset - base)
         runs.append(ReadRun(part.segment, part.start, part.count, part.created_at, first))
@@ -99,7 +99,7 @@ def read(limits: Limits, queue: Queue, command: Read) -> Log:
         offset += part.count
         if part.count < piece.count:
             break
-    return Log(queue, partition.name, offset, log.end, runs)
+    return Log(queue, partition.name, offset, log.end, runs, command.whole)
 
 
 def cut(found: Log) -> Log:
@@ -126,6 +126,8 @@ class Absent(NamedTuple):
     queue: Queue
     log: model.Log
     segment: Segment
+    passing: bool = False
+    """Whether its body is of no use to anybody else."""
 
 
 Payloads = Popped | Log | DeadFound | ShownAll | NotesFound | ChildrenFound
@@ -150,7 +152,8 @@ def absent(reply: Payloads) -> list[Absent]:
         if not reply.runs:
             return []  # nor need its partition be there any more
         log = queue.partitions[reply.partition].log
-        return [Absent(queue, log, run.segment) for run in reply.runs if not run.segment.present]
+        missing = [run.segment for run in reply.runs if not run.segment.present]
+        return [Absent(queue, log, segment, reply.passing) for segment in missing]
     return [
         Absent(queue, queue.partitions[each.partition].log, each.segment)
         for each in reply.deliveries

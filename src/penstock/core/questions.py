@@ -72,7 +72,7 @@ class Read(Struct, gc=False):
     max_bytes: int | None = None
     """At most this many payload bytes, but one message always; 1 MiB if None, or what the server allows."""
     whole: bool = False
-    """Whether segments are read whole, not cut where messages have another time."""
+    """Whether segments are read whole, not cut where messages have another time or for ``max_bytes``."""
 
 
 class ReadRun(Piece, gc=False, frozen=True):
@@ -89,6 +89,8 @@ class Log(Struct, gc=False):
     """Where to read on."""
     end: int
     runs: list[ReadRun]
+    passing: bool = False
+    """Whether the reader goes through the whole log: what it reads is not worth keeping in memory."""
 
 
 class Offsets(Struct, gc=False):

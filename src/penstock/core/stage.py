@@ -60,7 +60,7 @@ def write(domain: Domain, command: StageWrite, now: int) -> Staged:
     """Add messages to a stage; made if it is missing, and so is the queue."""
     queue = domain.queues.get((command.tenant, command.queue))
     count = _check(domain, queue, command)
-    stage = _stage_of(queue, command, now)
+    stage = _stage_of(queue, command)
     if stage is not None and command.part is not None:
         if command.part < stage.writes:
             return _staged(stage, command.part)
@@ -71,6 +71,8 @@ def write(domain: Domain, command: StageWrite, now: int) -> Staged:
     elif command.part:
         raise Conflict(f"there is no stage {command.stage} that part {command.part} could be added to")
     bodies = _bodies(domain, command)
+    if queue is not None:
+        _check_room(queue, stage, bodies, keyed=bool(command.keys))
     runs = command.runs or [(count, PLAIN)]
     if queue is None:
         domain.check_new(command.tenant, command.queue)
@@ -128,7 +130,7 @@ def _check(domain: Domain, queue: Queue | None, command: StageWrite) -> int:
     return count
 
 
-def _stage_of(queue: Queue | None, command: StageWrite, now: int) -> Stage | None:
+def _stage_of(queue: Queue | None, command: StageWrite) -> Stage | None:
     """The stage that is meant, if it is there; raise unless it may be written to, or made."""
     if queue is None:
         return None
@@ -142,19 +144,23 @@ def _stage_of(queue: Queue | None, command: StageWrite, now: int) -> Stage | Non
     stage = queue.stages.get(command.stage)
     if stage is not None and (stage.query, stage.batch) != (command.query, command.batch):
         raise Conflict(f"stage {stage.name} is there for another query or batch: take another name")
+    return stage
+
+
+def _check_room(queue: Queue, stage: Stage | None, bodies: list[Body], *, keyed: bool) -> None:
+    """Raise unless so much more may be staged."""
     if stage is None and len(queue.stages) >= STAGES_MAX:
         raise Busy(f"queue {queue.name} has {STAGES_MAX} stages that nobody adopted: adopt or drop some")
-    size = len(command.body) if command.body is not None else sum(map(len, command.payloads))
+    size = sum(each.size for each in bodies)
     if queue.staged_bytes + size > STAGED_BYTES_MAX:
         raise Busy(f"queue {queue.name} has {queue.staged_bytes} bytes staged: adopt or drop some stages")
-    if command.keys:
-        keyed = sum(part.size for each in queue.stages.values() for part in each.parts if part.keys)
-        if keyed + size > KEYED_BYTES_MAX:
+    if keyed:
+        held = sum(part.size for each in queue.stages.values() for part in each.parts if part.keys)
+        if held + size > KEYED_BYTES_MAX:
             raise Busy(
-                f"queue {queue.name} has {keyed} bytes staged of messages with unique keys, and may have "
+                f"queue {queue.name} has {held} bytes staged of messages with unique keys, and may have "
                 f"{KEYED_BYTES_MAX}: write smaller batches"
             )
-    return stage
 
 
 def _bodies(domain: Domain, command: StageWrite) -> list[Body]:
@@ -332,9 +338,11 @@ def _check_adopt(domain: Domain, queue: Queue | None, command: Adopt, stages: li
         domain.check_new(command.tenant, command.queue)
     plan = jobs.Plan()
     counts: dict[str, int] = {}
+    new = 0
     for stage in stages:
         for part in stage.parts:
             counts[part.partition] = counts.get(part.partition, 0) + part.count
+            new += 0 if part.keys else part.count
             for _, attributes in part.runs:
                 check_ordered(queue, attributes)
             if part.keys:
@@ -343,7 +351,7 @@ def _check_adopt(domain: Domain, queue: Queue | None, command: Adopt, stages: li
     known = queue.partitions if queue is not None else {}
     numbers = sum(name not in known or not fits(known[name], count) for name, count in counts.items())
     domain.check_room(command.tenant, command.queue, queue, set(counts), numbers)
-    check_size(queue, sum(counts.values()))
+    check_size(queue, new + plan.messages[command.queue])
     return durability
 
 

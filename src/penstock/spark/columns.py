@@ -16,6 +16,8 @@ from penstock.core.model import DEFAULT
 from penstock.spark.link import Run
 
 OFFSET_BYTES = 4
+BLOCK_BYTES = 256 * 1024
+"""What is parsed at a time: as much as stays near the processor."""
 ALONE = 32
 """Rows below which misfits are looked for one by one."""
 
@@ -55,14 +57,13 @@ class Batches:
     def _column(self, field: pa.Field, runs: Sequence[Run], count: int) -> pa.Array:
         match field.name:
             case "offset":
-                return pa.array(np.arange(runs[0].offset, runs[0].offset + count, dtype=np.int64))
+                return _numbers(field.type, np.arange(runs[0].offset, runs[0].offset + count, dtype=np.int64))
             case "id":
-                return pa.array(_ids(runs))
+                return _numbers(field.type, _ids(runs))
             case "created_at":
-                micros = _times(runs) * 1000
-                return pa.Array.from_buffers(field.type, count, [None, pa.py_buffer(micros)])
+                return _numbers(field.type, _times(runs) * 1000)
             case "priority" if any(run.attributes for run in runs):
-                return pa.array(_priorities(runs))
+                return _numbers(field.type, _priorities(runs))
             case "headers" | "tags" if any(field.name in each for run in runs for each in run.attributes):
                 return _attributes(field, runs)
         return self._repeated(field, count)
@@ -74,11 +75,16 @@ class Batches:
             if field.name in self._texts:
                 known = pa.repeat(pa.scalar(self._texts[field.name], field.type), count)
             elif field.name == "priority":
-                known = pa.array(np.zeros(count, dtype=np.int32))
+                known = _numbers(field.type, np.zeros(count, dtype=np.int32))
             else:
                 known = pa.nulls(count, field.type)
             self._same[field.name] = known
         return known.slice(0, count)
+
+
+def _numbers(kind: pa.DataType, numbers: "np.ndarray[Any, Any]") -> pa.Array:
+    """Numbers as they lie in memory. ``pa.array`` would do, but imports pandas first: seconds a worker."""
+    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
 
 
 def _payloads(run: Run) -> pa.Array:
@@ -143,7 +149,7 @@ def _attributes(field: pa.Field, runs: Sequence[Run]) -> pa.Array:
         if run.attributes:
             sets = [each.get(field.name) for each in run.attributes]
             known = [list(each.items()) if isinstance(each, dict) else each for each in sets]
-            parts.append(pa.array(known, field.type).take(pa.array(_which(run))))
+            parts.append(pa.array(known, field.type).take(_numbers(pa.int64(), _which(run))))
         else:
             parts.append(pa.nulls(run.count, field.type))
     return pa.concat_arrays(parts)
@@ -171,14 +177,16 @@ class Parser:
             whole = self._read(values)
             if whole is not None:
                 return whole, pa.nulls(len(values), pa.string())
-        fits = np.array(is_object)
+        fits = np.array(is_object.to_pylist())
         places = np.flatnonzero(fits)
-        found = self._search(values.take(pa.array(places)), places, fits) if len(places) else []
+        chosen = values.take(_numbers(pa.int64(), places))
+        found = self._search(chosen, places, fits) if len(places) else []
         good = pa.concat_arrays(found) if found else pa.array([], self._kind)
-        index = np.full(len(values), -1, dtype=np.int64)
+        index = np.zeros(len(values), dtype=np.int64)
         index[fits] = np.arange(int(fits.sum()))
-        taken = good.take(pa.array(index, mask=~fits))
-        return taken, pc.if_else(pa.array(fits), pa.scalar(None, pa.string()), values)
+        is_good = pa.array(fits.tolist(), pa.bool_())
+        taken = good.take(pc.if_else(is_good, _numbers(pa.int64(), index), pa.scalar(None, pa.int64())))
+        return taken, pc.if_else(is_good, pa.scalar(None, pa.string()), values)
 
     def _search(
         self, values: pa.Array, places: "np.ndarray[Any, Any]", fits: "np.ndarray[Any, Any]"
@@ -203,7 +211,8 @@ class Parser:
             flat = pc.replace_substring(pc.replace_substring(values, "\n", " "), "\r", " ")
             lines = pc.binary_join_element_wise(flat, "", "\n")
             data = lines.buffers()[2].slice(0, _end(lines))
-        block = pj.ReadOptions(use_threads=False, block_size=max(data.size, 1024) + 1)
+        longest = pc.max(pc.binary_length(values)).as_py()
+        block = pj.ReadOptions(use_threads=False, block_size=max(BLOCK_BYTES, 2 * longest))
         try:
             table = pj.read_json(pa.BufferReader(data), read_options=block, parse_options=self._options)
             if table.num_rows != len(values):

@@ -7,7 +7,7 @@ an adoption is made once however often it is asked for.
 import random
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from msgspec import Struct
@@ -16,8 +16,10 @@ from penstock.client.wire import Disconnected, Refused, Wire
 from penstock.spark.ranges import Extent, Extents
 
 T = TypeVar("T")
-READ_BYTES = 4 * 1024 * 1024
-"""Payload bytes of one read."""
+READ_BYTES = 1024 * 1024
+"""Payload bytes of one read, about."""
+READ_ROWS = 100_000
+"""Messages of one read."""
 UNANSWERED_MAX = 8
 """Writes to a stage under way at a time."""
 PAUSE_S = 0.05
@@ -71,11 +73,32 @@ class Link:
     def ask(self, cmd: str, **fields: Any) -> dict[str, Any]:
         return self.again(lambda wire: wire.ask(cmd, **fields))
 
-    def read(self, queue: str, partition: str, offset: int, count: int) -> Log:
-        """Messages from an offset on, at most so many."""
-        how_much = {"max_count": count, "max_bytes": READ_BYTES}
-        where = {"queue": queue, "partition": partition, "offset": offset}
-        return self.again(lambda wire: wire.ask_packed("READ", Log, **where, **how_much))
+    def read(self, queue: str, partition: str, start: int, end: int) -> Iterator[Log]:
+        """Messages from an offset up to another, some megabytes at a time.
+
+        While one answer is looked at, the next is under way.
+        """
+        where = {"queue": queue, "partition": partition, "max_bytes": READ_BYTES}
+        asked: Wire | None = None
+
+        def send(wire: Wire) -> None:
+            nonlocal asked
+            wire.send_packed("READ", **where, offset=start, max_count=min(end - start, READ_ROWS))
+            asked = wire
+
+        def receive(wire: Wire) -> Log:
+            nonlocal asked
+            if asked is not wire:
+                send(wire)
+            asked = None
+            return wire.receive_packed(Log)
+
+        while start < end:
+            log = self.again(receive)
+            start = log.next if log.runs else end
+            if start < end:
+                self.again(send)
+            yield log
 
     def again(self, ask: Callable[[Wire], T]) -> T:
         """What ``ask`` comes to over a connection; a new one, if need be, until patience ends."""

@@ -9,6 +9,7 @@ it was born with. A partition that is deleted and made again under its name has 
 """
 
 from collections.abc import Iterable, Iterator
+from math import ceil
 from typing import Any
 
 from msgspec import Struct
@@ -113,17 +114,18 @@ def limited(
 
 
 def tasks(ranges: Iterable[Range], means: dict[Place, float], size: float, least: int) -> list[list[Range]]:
-    """Ranges by task: each reads about ``size`` bytes, from several places if they have little.
+    """Ranges by task: each reads the same, at most about ``size`` bytes, from several places if need be.
 
     There are ``least`` tasks at least, if there are that many rows.
 
     >>> [[(each.partition, each.start, each.end) for each in task] for task in tasks(
     ...     [Range("q", "a", 0, 5), Range("q", "b", 0, 2), Range("q", "c", 0, 2)], {}, 4, 1)]
-    [[('a', 0, 4)], [('a', 4, 5), ('b', 0, 2), ('c', 0, 1)], [('c', 1, 2)]]
+    [[('a', 0, 3)], [('a', 3, 5), ('b', 0, 1)], [('b', 1, 2), ('c', 0, 2)]]
     """
     wanted = [each for each in ranges if each.rows > 0]
     total = sum(each.rows * means.get((each.queue, each.partition), 1.0) for each in wanted)
-    size = max(min(size, total / least), 1.0)
+    count = max(ceil(total / size), least)
+    size = max(total / count, 1.0)
     found: list[list[Range]] = []
     left = 0.0
     for part in _cut(wanted, means, size):

@@ -291,7 +291,8 @@ class Rows:
 
     def take(self, order: "np.ndarray[Any, Any]") -> "Rows":
         columns = {name: column[order] for name, column in self._columns.items()}
-        return Rows(self._values.take(pa.array(order)), columns)
+        places = pa.Array.from_buffers(pa.int64(), len(order), [None, pa.py_buffer(order)])
+        return Rows(self._values.take(places), columns)
 
     def slice(self, start: int, count: int) -> "Rows":
         columns = {name: column[start : start + count] for name, column in self._columns.items()}

@@ -318,26 +318,20 @@ class Reading:
     def _read(self, link: Link, wanted: Range, batches: Batches) -> Iterator[pa.RecordBatch]:
         at = wanted.start
         place = (wanted.queue, wanted.partition)
-        while at < wanted.end:
-            try:
-                log = link.read(*place, at, min(wanted.end - at, 100_000))
-            except Refused as error:
-                if error.code == "not_found" or "offset" in error.details.get("field", ""):
-                    self._lost(place, at, wanted.end)
-                    return
+        try:
+            for log in link.read(*place, at, wanted.end):
+                begins = log.runs[0].offset if log.runs else wanted.end
+                if begins > at:
+                    self._lost(place, at, min(begins, wanted.end))
+                at = log.next
+                if begins < wanted.end:
+                    found = batches.batch(log.runs)
+                    # What was dropped before it lets the same number of rows reach further.
+                    yield found.slice(0, wanted.end - begins) if at > wanted.end else found
+        except Refused as error:
+            if error.code != "not_found" and error.details.get("field") != "offset":
                 raise
-            runs = log.runs
-            begins = runs[0].offset if runs else wanted.end
-            if begins > at:
-                self._lost(place, at, min(begins, wanted.end))
-                if begins >= wanted.end:
-                    return
-            if runs[-1].offset + runs[-1].count > wanted.end:
-                # Rows before were dropped, so that the same number reaches further.
-                at = begins
-                continue
-            yield batches.batch(runs)
-            at = log.next
+            self._lost(place, at, wanted.end)
 
 
 def _by_place(name: str, where: dict[str, Any], extents: Extents) -> dict[Place, int | str]:
