@@ -15,10 +15,12 @@ ABSURD = 4
 class TooLong:
     """A frame that is longer than the limit; its body is skipped."""
 
-    __slots__ = ("length",)
+    __slots__ = ("begins", "length")
 
-    def __init__(self, length: int) -> None:
+    def __init__(self, length: int, begins: bytes) -> None:
         self.length = length
+        self.begins = begins
+        """Its first byte: what form it has."""
 
 
 class Lost(Exception):
@@ -86,8 +88,12 @@ class Frames:
                 if length > self._limit:
                     if length > ABSURD * self._limit:
                         raise Lost
+                    begins = data[at + HEAD : at + HEAD + 1]
+                    if not begins:
+                        want = HEAD + 1
+                        return
                     at, self._skip = min(end, size), max(end - size, 0)
-                    yield TooLong(length)
+                    yield TooLong(length, begins)
                 elif end > size:
                     want = end - at
                     return

@@ -245,9 +245,9 @@ class Connection(asyncio.Protocol):
     def _answer_at_once(self, body: bytes | TooLong, error: PenstockError) -> None:
         """A request that never reached the core: answered in its turn."""
         request_id: flashq.RequestId | UnsetType = UNSET
-        packed = False
+        packed = flashq.is_packed(body.begins if isinstance(body, TooLong) else body)
         if not isinstance(body, TooLong):
-            request_id, packed = flashq.request_id(body), flashq.is_packed(body)
+            request_id = flashq.request_id(body)
         self._in_flight += 1
         number = self._number() if request_id is UNSET else -1
         self._put(number, (None, packed, flashq.encode_error(error, request_id, packed=packed)))
