@@ -47,7 +47,7 @@ DEEP = b"[" * 5_000 + b"]" * 5_000
         (b'{"cmd":"PUSH"}', "invalid", "queue"),
         (b'{"cmd":"METRICS"}', "unsupported", None),
         (b'{"cmd":"STAGE","queue":"q"}', "invalid", "stage"),
-        (b'{"cmd":"PUSH","queue":"q","data":1,"tags":["k"]}', "unsupported", None),
+        (b'{"cmd":"PUSH","queue":"q","data":1,"stall_timeout":5}', "unsupported", None),
     ],
     ids=lambda value: repr(value[:40]) if isinstance(value, bytes) else None,
 )

@@ -47,7 +47,7 @@ def test_frames_that_come_byte_by_byte_are_found_with_their_last_byte(wanted: li
     frames = Frames(LIMIT)
     for body in wanted:
         data = stream([body])
-        at = len(data) if len(body) <= LIMIT else HEAD
+        at = len(data) if len(body) <= LIMIT else HEAD + 1
         for position, byte in enumerate(data, 1):
             frames.feed(bytes([byte]))
             assert [plain(each) for each in frames] == (expected([body]) if position == at else [])
@@ -115,10 +115,10 @@ def test_a_frame_one_byte_past_the_limit_is_skipped_and_the_stream_goes_on() -> 
 def test_a_skipped_frame_is_partial_until_its_last_byte() -> None:
     frames = Frames(LIMIT)
     data = stream([b"x" * (LIMIT + 1)])
-    frames.feed(data[:HEAD])
+    frames.feed(data[: HEAD + 1])
     assert [plain(each) for each in frames] == [LIMIT + 1]
     assert frames.partial
-    frames.feed(data[HEAD:-1])
+    frames.feed(data[HEAD + 1 : -1])
     assert list(frames) == []
     assert frames.partial
     frames.feed(data[-1:] + stream([b"next"]))
@@ -128,7 +128,7 @@ def test_a_skipped_frame_is_partial_until_its_last_byte() -> None:
 
 def test_the_longest_length_that_makes_sense_is_skipped() -> None:
     frames = Frames(LIMIT)
-    frames.feed((ABSURD * LIMIT).to_bytes(HEAD, "big"))
+    frames.feed((ABSURD * LIMIT).to_bytes(HEAD, "big") + b"x")
     assert [plain(each) for each in frames] == [ABSURD * LIMIT]
 
 
@@ -168,7 +168,7 @@ def test_a_frame_past_the_limit_is_not_taken_whole() -> None:
 def test_nothing_is_taken_whole_while_another_frame_is_not_complete() -> None:
     begun, skipping = Frames(LIMIT), Frames(LIMIT)
     begun.feed(b"\0")
-    skipping.feed((LIMIT + 1).to_bytes(HEAD, "big"))
+    skipping.feed((LIMIT + 1).to_bytes(HEAD, "big") + b"x")
     assert [plain(each) for each in skipping] == [LIMIT + 1]
     assert begun.whole(stream([b"a"])) is None
     assert skipping.whole(stream([b"a"])) is None

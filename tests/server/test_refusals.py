@@ -174,7 +174,7 @@ LISTED = f"one of {', '.join(flashq.COMMANDS)}"
 OPTIONS = "priority, delay, ttl, timeout, max_attempts, backoff, lifo"
 OWN = (
     "unique_key, dedup, dedup_window_ms, dedup_max_ms, job_id, transaction_id, depends_on, on_failed, "
-    "keys_if_undelivered, key, group_id, debounce_id, debounce_ttl, idempotency_key, producer"
+    "keys_if_undelivered, key, group_id, debounce_id, debounce_ttl, headers, tags, idempotency_key, producer"
 )
 """What a message may have for itself."""
 """Of a message."""
@@ -218,7 +218,7 @@ def test_an_unknown_command_is_invalid_and_the_known_ones_are_listed(body: bytes
         ("FAIL", {"id": 1}, "reqId, id, ids, lease, group, error, delay"),
         ("EXTEND", {"id": 1}, "reqId, id, ids, lease, group, lease_ms"),
         ("READ", {"queue": "q", "offset": 0}, "reqId, queue, offset, partition, max_bytes, max_count"),
-        ("OFFSETS", {"queue": "q"}, "reqId, queue, at"),
+        ("OFFSETS", {"queue": "q"}, "reqId, queue, at, since"),
         ("QUEUE", {"queue": "q"}, "reqId, queue, options, partition"),
         ("LISTQUEUES", {}, "reqId"),
         ("GETSTATE", {"id": 1}, "reqId, id, group"),

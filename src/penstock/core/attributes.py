@@ -49,6 +49,17 @@ class Attributes(Struct, frozen=True, gc=False, array_like=True):
     """(first id, count) of messages that must be completed before it is delivered."""
     on_failed: str = FAIL
     """What becomes of it if one of them fails: it fails too, ignores that, or waits for a requeue."""
+    headers: tuple[tuple[str, str], ...] = ()
+    """What its producer says of it, for whoever delivers it: names and values."""
+    tags: tuple[str, ...] = ()
+    """What it is filed under."""
+
+    @property
+    def weight(self) -> int:
+        """Bytes that headers and tags take up, about."""
+        if not self.headers and not self.tags:
+            return 0
+        return sum(len(name) + len(value) for name, value in self.headers) + sum(map(len, self.tags))
 
     @property
     def in_line(self) -> bool:

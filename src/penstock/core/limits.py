@@ -45,6 +45,10 @@ QUERIES_MAX = 10_000
 """Queries whose adoptions a queue remembers: those that adopted last."""
 ADOPTIONS_MAX = 100
 """Adoptions of one query that are remembered: the newest."""
+HEADERS_MAX = 64
+"""Headers of one message, and tags."""
+HEADER_BYTES_MAX = 8 * 1024
+"""UTF-8 bytes of the headers of one message, names and values together."""
 FLOW_MAX = 1_000
 """Messages of one flow."""
 OPERATIONS_MAX = 1_000
@@ -112,6 +116,14 @@ def check_name(field: str, name: str) -> None:
         size = 0
     if not 1 <= size <= NAME_BYTES_MAX or "\0" in name:
         raise Invalid(field, f"1 to {NAME_BYTES_MAX} bytes of UTF-8 without NUL")
+
+
+def check_text(field: str, text: str) -> None:
+    """Raise unless a text can be kept: JSON can say what UTF-8 can't."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise Invalid(field, "text that UTF-8 can say: a lone surrogate is none") from None
 
 
 def check_range(field: str, value: int, low: int, high: int) -> None:

@@ -54,7 +54,11 @@ def append(
     forming = log.forming
     count = len(payloads)
     log.size += size
-    if forming is not None and body_bytes(forming.count + count, forming.size + size) <= SEGMENT_BYTES_MAX:
+    weight = forming.heavy + attributes.weight if forming is not None and attributes is not PLAIN else 0
+    if (
+        forming is not None
+        and body_bytes(forming.count + count, forming.size + size) + weight <= SEGMENT_BYTES_MAX
+    ):
         assert forming.payloads is not None
         assert forming.lengths is not None
         forming.payloads += payloads
@@ -84,6 +88,7 @@ def _mark(log: Log, forming: Segment, count: int, attributes: Attributes) -> Non
         marks[-1] = (end, attributes)
     else:
         marks.append((end, attributes))
+        forming.heavy += attributes.weight
     if not attributes.in_line:
         forming.aside += count
 
@@ -205,6 +210,24 @@ def by_run(segment: Segment, start: int, count: int) -> Iterator[Piece]:
         yield Piece(segment, start, high - start, segment.created_at + time)
         start = high
         at += 1
+
+
+def labelled(piece: Piece) -> Iterator[tuple[int, int, Attributes]]:
+    """Where headers or tags change within a piece: first message, how many, and attributes that have them."""
+    segment, start, end = piece.segment, piece.start, piece.start + piece.count
+    if not segment.mixed:
+        yield 0, piece.count, PLAIN
+        return
+    begin, known = start, None
+    while start < end:
+        high, _, attributes = segment.run_at(start)
+        if known is not None and (attributes.headers, attributes.tags) != (known.headers, known.tags):
+            yield begin - piece.start, start - begin, known
+            begin = start
+        known = attributes
+        start = min(high, end)
+    assert known is not None, "a piece has a message"
+    yield begin - piece.start, end - begin, known
 
 
 def attributes_at(log: Log, offset: int) -> Attributes:

@@ -111,6 +111,8 @@ class Segment(Struct, gc=False, eq=False):
     """*memory* Their lengths."""
     marks: list[tuple[int, Attributes]] | None = None
     """*memory* Of a forming segment, where each run ends and its attributes; None if none has any."""
+    heavy: int = 0
+    """*memory* Of a forming segment, bytes of headers and tags in ``marks``."""
     body: bytes | None = None
     """*memory* The body, if it is present; a header-only segment has neither this nor ``payloads``."""
 

@@ -4,7 +4,17 @@ import struct
 from zlib import crc32
 
 from penstock.core.errors import Invalid
-from penstock.core.limits import BACKOFF_STEPS_MAX, DELAY_MS_MAX, PRIORITY_MAX, Limits, check_range
+from penstock.core.limits import (
+    BACKOFF_STEPS_MAX,
+    DELAY_MS_MAX,
+    HEADER_BYTES_MAX,
+    HEADERS_MAX,
+    PRIORITY_MAX,
+    Limits,
+    check_name,
+    check_range,
+    check_text,
+)
 from penstock.core.model import (
     EXPONENTIAL,
     FAIL,
@@ -81,6 +91,21 @@ def check_backoff(backoff: Backoff) -> None:
         raise Invalid("backoff", "of kind list if it has steps")
 
 
+def _check_labels(attributes: Attributes) -> None:
+    """Raise unless messages may have these headers and tags."""
+    if len(attributes.headers) > HEADERS_MAX:
+        raise Invalid("headers", f"at most {HEADERS_MAX}")
+    for name, value in attributes.headers:
+        check_name("headers", name)
+        check_text("headers", value)
+    if sum(len(name.encode()) + len(value.encode()) for name, value in attributes.headers) > HEADER_BYTES_MAX:
+        raise Invalid("headers", f"at most {HEADER_BYTES_MAX} bytes of names and values")
+    if len(attributes.tags) > HEADERS_MAX or len(set(attributes.tags)) < len(attributes.tags):
+        raise Invalid("tags", f"a list of at most {HEADERS_MAX}, each once")
+    for tag in attributes.tags:
+        check_name("tags", tag)
+
+
 def check_attributes(limits: Limits, attributes: Attributes) -> Attributes:
     """Raise unless messages may have these; ``PLAIN`` itself if there are none."""
     if attributes is PLAIN or attributes == PLAIN:
@@ -97,6 +122,8 @@ def check_attributes(limits: Limits, attributes: Attributes) -> Attributes:
         check_range("max_attempts", attributes.max_attempts, 0, ATTEMPTS_MAX)
     if attributes.backoff is not None:
         check_backoff(attributes.backoff)
+    if attributes.headers or attributes.tags:
+        _check_labels(attributes)
     if attributes.on_failed not in POLICIES:
         raise Invalid("on_failed", f"one of {', '.join(POLICIES)}")
     if attributes.ttl_ms and attributes.ttl_ms <= attributes.delay_ms:

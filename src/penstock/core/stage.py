@@ -121,6 +121,10 @@ def _check(domain: Domain, queue: Queue | None, command: StageWrite) -> int:
             if attributes.depends_on:
                 raise Invalid("depends_on", "left out: what is staged waits for nothing")
             checked = attributes
+    if sum(attributes.weight for _, attributes in command.runs) > SEGMENT_BYTES_MAX:
+        raise Invalid(
+            "headers", f"at most {SEGMENT_BYTES_MAX} bytes in one part: stage fewer messages at once"
+        )
     if command.keys:
         if len(command.keys) != count:
             raise Invalid("unique_keys", f"a list of {count}, one for each message, or null")

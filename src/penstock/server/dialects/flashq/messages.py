@@ -10,7 +10,15 @@ from penstock.core.errors import Invalid, NotFound
 from penstock.core.model import DEFAULT
 from penstock.server.dialects.flashq import replies
 from penstock.server.dialects.flashq.base import STATES, Context, Request, addresses, our_state
-from penstock.server.dialects.flashq.replies import Id, array, packed_run, shown, shown_all
+from penstock.server.dialects.flashq.replies import (
+    Id,
+    array,
+    labelled,
+    labels_of,
+    packed_run,
+    shown,
+    shown_all,
+)
 
 
 class ByIds(Request, gc=False, kw_only=True):
@@ -99,6 +107,7 @@ class DeadLetters(Request, tag="DLQ", gc=False, kw_only=True):
 
 def _dead(found: core.DeadFound, each: core.DeadLetter) -> Iterator[replies.DeadJob]:
     payloads = each.payloads() if each.segment.present else repeat(b"null", each.count)
+    headers, tags = labels_of(each)
     for at, payload in enumerate(payloads):
         yield replies.DeadJob(
             id=shown(each.first + at),
@@ -115,6 +124,8 @@ def _dead(found: core.DeadFound, each: core.DeadLetter) -> Iterator[replies.Dead
             deliveries=each.deliveries,
             error=each.error,
             failed_at=each.dead_at,
+            headers=headers,
+            tags=tags,
         )
 
 
@@ -183,7 +194,11 @@ class Read(Request, tag="READ", gc=False, kw_only=True):
 
     def reply(self, reply: core.Log, context: Context) -> Struct:
         runs = [
-            replies.LogRun(shown(run.first), run.offset, run.created_at, array(run)) for run in reply.runs
+            replies.LogRun(
+                shown(run.first + start), run.offset + start, run.created_at, array(payloads), *labels
+            )
+            for run in reply.runs
+            for start, _, payloads, labels in labelled(run)
         ]
         return replies.OkLog(
             ok=True, partition=reply.partition, next=reply.next, end=reply.end, runs=runs, reqId=self.reqId
@@ -274,6 +289,7 @@ class GetJobs(Request, tag="GETJOBSBATCH", gc=False, kw_only=True):
 def _shown(found: core.Shown) -> replies.ShownJob:
     state = found.state
     (payload,) = found.payloads() if found.segment.present else (b"null",)
+    headers, tags = labels_of(found)
     return replies.ShownJob(
         id=shown(state.id),
         uuid=ids.to_uuid(state.id, state.created_at),
@@ -293,6 +309,8 @@ def _shown(found: core.Shown) -> replies.ShownJob:
         job_id=UNSET if state.job_id is None else state.job_id,
         unique_key=UNSET if state.unique_key is None else state.unique_key,
         depends_on=shown_spans(state.depends_on) if state.depends_on else UNSET,
+        headers=headers,
+        tags=tags,
     )
 
 

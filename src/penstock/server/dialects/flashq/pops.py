@@ -1,6 +1,6 @@
 """PULL, PULLB, and what becomes of what they delivered: ACK, ACKB, FAIL, EXTEND."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain, repeat
 
 import msgspec
@@ -11,7 +11,14 @@ from penstock.core.errors import Invalid
 from penstock.core.model import DEFAULT
 from penstock.server.dialects.flashq import replies
 from penstock.server.dialects.flashq.base import Context, Request, addresses
-from penstock.server.dialects.flashq.replies import Id, array, shown, shown_all
+from penstock.server.dialects.flashq.replies import (
+    Id,
+    array,
+    labelled,
+    labels_of,
+    shown,
+    shown_all,
+)
 
 
 class Pull(Request, tag="PULL", gc=False, kw_only=True):
@@ -52,29 +59,44 @@ class Pull(Request, tag="PULL", gc=False, kw_only=True):
             each.priority,
             reply.lease,
             each.expires_at,
+            *labels_of(each),
         )
         return replies.OkJob(ok=True, job=job, reqId=self.reqId)
 
 
 def _jobs(popped: core.Popped) -> list[replies.Job]:
     """One job a message, made by loops in C."""
-    return list(chain.from_iterable(_jobs_of(popped, each) for each in popped.deliveries))
+    return list(
+        chain.from_iterable(
+            _jobs_of(popped, each, *part) for each in popped.deliveries for part in labelled(each)
+        )
+    )
 
 
-def _jobs_of(popped: core.Popped, each: core.Delivery) -> "map[replies.Job]":
-    numbers: Sequence[Id] = range(each.first, each.first + each.count)
+def _jobs_of(
+    popped: core.Popped,
+    each: core.Delivery,
+    start: int,
+    count: int,
+    payloads: Iterable[bytes],
+    labels: replies.Labels,
+) -> "map[replies.Job]":
+    first, offset = each.first + start, each.offset + start
+    numbers: Sequence[Id] = range(first, first + count)
     return map(
         replies.Job,
         shown_all(numbers),  # type: ignore[arg-type]
         repeat(popped.queue.name),
         repeat(each.partition),
-        range(each.offset, each.offset + each.count),
-        map(Raw, each.payloads()),
+        range(offset, offset + count),
+        map(Raw, payloads),
         repeat(each.created_at),
         repeat(each.failures),
         repeat(each.priority),
         repeat(popped.lease),
         repeat(each.expires_at),
+        repeat(labels[0]),
+        repeat(labels[1]),
     )
 
 
@@ -103,15 +125,17 @@ class PullBatch(Pull, tag="PULLB", gc=False, kw_only=True):
         runs = [
             replies.DeliveredRun(
                 each.partition,
-                shown(each.first),
-                each.offset,
+                shown(each.first + start),
+                each.offset + start,
                 each.created_at,
                 each.failures,
                 each.priority,
                 each.expires_at,
-                array(each),
+                array(payloads),
+                *labels,
             )
             for each in reply.deliveries
+            for start, _, payloads, labels in labelled(each)
         ]
         return replies.OkRuns(ok=True, lease=reply.lease, runs=runs, reqId=self.reqId)
 

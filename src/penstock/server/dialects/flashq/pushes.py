@@ -104,6 +104,8 @@ class JobIn(Struct, forbid_unknown_fields=True, gc=False, kw_only=True):
     group_id: str | None = None
     debounce_id: str | None = None
     debounce_ttl: int | None = None
+    headers: dict[str, str] | None = None
+    tags: list[str] | None = None
 
 
 class Pushing(Request, gc=False, kw_only=True):
@@ -132,12 +134,15 @@ class Pushing(Request, gc=False, kw_only=True):
     group_id: str | None = None
     debounce_id: str | None = None
     debounce_ttl: int | None = None
+    headers: dict[str, str] | None = None
+    tags: list[str] | None = None
     idempotency_key: str | None = None
     producer: str = ""
 
 
 _lane = attrgetter("partition", "priority", "delay", "ttl", "timeout", "max_attempts", "lifo")
-_given_backoff = attrgetter("backoff")
+_given_rare = attrgetter("backoff", "headers", "tags")
+_NO_RARE = (None, None, None)
 _options = attrgetter("priority", "delay", "ttl", "timeout", "max_attempts", "lifo")
 _NO_OPTIONS = (0, 0, 0, 0, None, False)
 
@@ -227,11 +232,13 @@ class Optional(Protocol):
     max_attempts: int | None
     backoff: AnyBackoff | None
     lifo: bool
+    headers: dict[str, str] | None
+    tags: list[str] | None
 
 
 def plain_attributes(given: Optional) -> Attributes:
     """The attributes of a job but for what it depends on, made only if it has any."""
-    if _options(given) == _NO_OPTIONS and given.backoff is None:
+    if _options(given) == _NO_OPTIONS and _given_rare(given) == _NO_RARE:
         return PLAIN
     return Attributes(
         given.priority,
@@ -241,6 +248,8 @@ def plain_attributes(given: Optional) -> Attributes:
         given.timeout,
         given.max_attempts,
         None if given.backoff is None else backoff_of(given.backoff),
+        headers=tuple(given.headers.items()) if given.headers else (),
+        tags=tuple(given.tags) if given.tags else (),
     )
 
 
@@ -363,8 +372,8 @@ class PushBatch(Pushing, tag="PUSHB", gc=False, kw_only=True):
 
     def _pushes(self, jobs: list[JobIn]) -> list[tuple[str, list[bytes], Attributes]]:
         """The jobs of each partition in their order, cut where attributes change."""
-        without_backoff = list(map(_given_backoff, jobs)).count(None) == len(jobs)
-        alike = without_backoff and len(set(map(_lane, jobs))) == 1
+        without_rare = list(map(_given_rare, jobs)).count(_NO_RARE) == len(jobs)
+        alike = without_rare and len(set(map(_lane, jobs))) == 1
         if alike:
             return [(jobs[0].partition, list(map(_data, jobs)), plain_attributes(jobs[0]))]
         found: list[tuple[str, list[bytes], Attributes]] = []

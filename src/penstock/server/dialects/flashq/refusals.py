@@ -38,13 +38,11 @@ COMMANDS_LATER = frozenset(
 OPTIONS_LATER = frozenset(
     {
         "encrypted",
-        "headers",
         "keep_completed_age",
         "keep_completed_count",
         "remove_on_complete",
         "remove_on_fail",
         "stall_timeout",
-        "tags",
     }
 )
 """Options of messages, acks and queues that do not exist yet: refused by name."""

@@ -2,16 +2,16 @@
 
 import struct
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from penstock.core import ids
+from penstock.core import ids, log as logs
 from penstock.core.bodies import body_part, pack_body
 from penstock.core.log import Piece
-from penstock.core.model import Segment, count_sets, set_at
+from penstock.core.model import Attributes, Segment, count_sets, set_at
 from penstock.core.questions import ReadRun
 
 Id = int | str
@@ -387,6 +387,8 @@ class Job(Struct, gc=False):
     priority: int
     lease: str | None
     expires_at: int
+    headers: dict[str, str] | UnsetType = UNSET
+    tags: tuple[str, ...] | UnsetType = UNSET
 
 
 class DeadJob(Struct, gc=False, kw_only=True, omit_defaults=True):
@@ -404,6 +406,8 @@ class DeadJob(Struct, gc=False, kw_only=True, omit_defaults=True):
     error: str
     failed_at: int
     damaged: bool | UnsetType = UNSET
+    headers: dict[str, str] | UnsetType = UNSET
+    tags: tuple[str, ...] | UnsetType = UNSET
 
 
 class ShownJob(Struct, gc=False, kw_only=True, omit_defaults=True):
@@ -426,6 +430,8 @@ class ShownJob(Struct, gc=False, kw_only=True, omit_defaults=True):
     unique_key: str | UnsetType = UNSET
     depends_on: Sequence[Id] | UnsetType = UNSET
     result: Raw | UnsetType = UNSET
+    headers: dict[str, str] | UnsetType = UNSET
+    tags: tuple[str, ...] | UnsetType = UNSET
 
 
 class DeliveredRun(Struct, gc=False):
@@ -437,6 +443,8 @@ class DeliveredRun(Struct, gc=False):
     priority: int
     expires_at: int
     messages: Raw
+    headers: dict[str, str] | UnsetType = UNSET
+    tags: tuple[str, ...] | UnsetType = UNSET
 
 
 class LogRun(Struct, gc=False):
@@ -444,6 +452,8 @@ class LogRun(Struct, gc=False):
     offset: int
     created_at: int
     messages: Raw
+    headers: dict[str, str] | UnsetType = UNSET
+    tags: tuple[str, ...] | UnsetType = UNSET
 
 
 def shown(message: int) -> Id:
@@ -455,9 +465,34 @@ def shown_all(messages: Sequence[int]) -> Sequence[Id]:
     return messages if not messages or max(messages) < ids.JSON_SAFE else list(map(str, messages))
 
 
-def array(piece: Piece) -> Raw:
-    """The payloads of a piece as one JSON array, joined in C."""
-    return Raw(b"[" + b",".join(piece.payloads()) + b"]")
+def array(payloads: Iterable[bytes]) -> Raw:
+    """Payloads as one JSON array, joined in C."""
+    return Raw(b"[" + b",".join(payloads) + b"]")
+
+
+Labels = tuple[dict[str, str] | UnsetType, tuple[str, ...] | UnsetType]
+NO_LABELS: Labels = (UNSET, UNSET)
+
+
+def labels(attributes: Attributes) -> Labels:
+    """Headers and tags as they go out."""
+    return dict(attributes.headers) if attributes.headers else UNSET, attributes.tags or UNSET
+
+
+def labelled(piece: Piece) -> Iterator[tuple[int, int, Iterable[bytes], Labels]]:
+    """The payloads of a piece, cut where headers or tags change: first, how many, they, and those."""
+    if not piece.segment.mixed:
+        yield 0, piece.count, piece.payloads(), NO_LABELS
+        return
+    payloads = list(piece.payloads())
+    for start, count, attributes in logs.labelled(piece):
+        yield start, count, payloads[start : start + count], labels(attributes)
+
+
+def labels_of(piece: Piece) -> Labels:
+    """Headers and tags of the first message of a piece."""
+    segment = piece.segment
+    return labels(segment.run_at(piece.start)[2]) if segment.mixed else NO_LABELS
 
 
 def packed_run(run: ReadRun) -> PackedRun:
@@ -490,4 +525,14 @@ def _add_runs(found: PackedRun, segment: Segment, start: int) -> None:
             found.which = struct.pack(f"<{len(cut)}I", *which)
     if segment.sets:
         sets = [set_at(segment.sets, at) for at in range(count_sets(segment.sets))]
-        found.attributes = [{"priority": each.priority} for each in sets]
+        found.attributes = list(map(_told, sets))
+
+
+def _told(attributes: Attributes) -> dict[str, Any]:
+    """What a reader of the log is told of messages."""
+    found: dict[str, Any] = {"priority": attributes.priority}
+    if attributes.headers:
+        found["headers"] = dict(attributes.headers)
+    if attributes.tags:
+        found["tags"] = attributes.tags
+    return found

@@ -25,6 +25,8 @@ class RunIn(Struct, forbid_unknown_fields=True, gc=False, kw_only=True):
     max_attempts: int | None = None
     backoff: AnyBackoff | None = None
     lifo: bool = False
+    headers: dict[str, str] | None = None
+    tags: list[str] | None = None
 
 
 class Stage(Request, tag="STAGE", gc=False, kw_only=True):
@@ -41,6 +43,8 @@ class Stage(Request, tag="STAGE", gc=False, kw_only=True):
     max_attempts: int | None = None
     backoff: AnyBackoff | None = None
     lifo: bool = False
+    headers: dict[str, str] | None = None
+    tags: list[str] | None = None
     runs: list[RunIn] | UnsetType = UNSET
     unique_keys: list[str | None] | UnsetType = UNSET
     part: int | None = None
