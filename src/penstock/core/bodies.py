@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 from penstock.core.errors import Invalid
+from penstock.core.limits import SEGMENT_BYTES_MAX
 
 OFFSET_BYTES = 4
 """Bytes of one offset in a body."""
@@ -55,6 +56,8 @@ def is_whole(body: bytes, count: int, size: int) -> bool:
 
 def check_body(body: bytes, count: int) -> None:
     """Raise unless a body that somebody sent holds so many payloads."""
+    if len(body) > SEGMENT_BYTES_MAX and count != 1:
+        raise Invalid("body", f"at most {SEGMENT_BYTES_MAX} bytes, but for one of a single message")
     size = len(body) - OFFSET_BYTES * (count + 1)
     if count < 1 or size < 0 or not is_whole(body, count, size):
         layout = f"count + 1 little-endian int32 offsets from 0 on ({count + 1} here), then the payloads"

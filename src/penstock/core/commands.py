@@ -66,6 +66,7 @@ from penstock.core.questions import (
     Show as Show,
     Shown as Shown,
     ShownAll as ShownAll,
+    StagedFound as StagedFound,
     State as State,
     StateFound as StateFound,
     Stats as Stats,

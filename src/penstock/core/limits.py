@@ -39,6 +39,10 @@ STAGED_BYTES_MAX = 64 * 1024 * 1024 * 1024
 """Payload bytes in them."""
 KEYED_BYTES_MAX = 64 * 1024 * 1024
 """Payload bytes in them of messages with unique keys: they are all in memory."""
+STAGED_PARTS_MAX = 100_000
+"""Bodies in them: an adoption of that many takes a second."""
+KEYED_MAX = 200_000
+"""Messages in them with unique keys, or beside such: an adoption of that many takes a second."""
 STAGED_MS_MAX = 7 * 86_400_000
 """How long a stage is kept that nobody adopts, at most."""
 QUERIES_MAX = 10_000

@@ -527,7 +527,8 @@ def _add_staged(queue: Queue, stage: Stage, part: Part) -> None:
 def _add_stages(shard: Shard, queue: Queue, found: Found) -> None:
     for stage in queue.stages.values():
         stage.parts.sort(key=attrgetter("at", "body_name"))
-        queue.staged_bytes += stage.size
+        for part in stage.parts:
+            queue.staged.count(part)
         shard.staged.add(stage.expires_at, (queue.prefix, True, stage.name))
     for query, batch, adopted in sorted(found.adopted, key=lambda each: (each[2].at, each[1])):
         queue.adopted[query] = {**queue.adopted.pop(query, {}), batch: adopted}

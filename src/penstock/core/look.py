@@ -34,6 +34,7 @@ from penstock.core.commands import (
     Show,
     Shown,
     ShownAll,
+    StagedFound,
     State,
     StateFound,
 )
@@ -233,7 +234,9 @@ def describe(queue: Queue, now: int) -> QueueFound:
         for partition in queue.partitions.values()
     ]
     groups = [GroupFound(group.name, counts(queue, group, now)) for group in queue.groups.values()]
-    return QueueFound(queue.name, queue.options, partitions, groups, paused(queue, now))
+    stages = queue.stages.values()
+    staged = StagedFound(len(stages), sum(each.count for each in stages), queue.staged.bytes)
+    return QueueFound(queue.name, queue.options, partitions, groups, paused(queue, now), staged)
 
 
 def paused(queue: Queue, now: int) -> Paused:

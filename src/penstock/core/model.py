@@ -21,7 +21,7 @@ Fields marked *memory* are rebuilt at load; all others are stored. Instants end 
 from bisect import bisect_right
 from itertools import chain, repeat
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from penstock.core.agenda import NEVER
 from penstock.core.attributes import (
@@ -53,7 +53,7 @@ from penstock.core.jobdata import (
 )
 from penstock.core.partdata import Mark as Mark, Progress as Progress, Retention as Retention
 from penstock.core.schedule import Schedule
-from penstock.core.stagedata import Adopted, Stage
+from penstock.core.stagedata import Adopted, Stage, Sums
 from penstock.core.table import Table
 
 DEFAULT = "default"
@@ -515,8 +515,8 @@ class Queue(Struct, eq=False, kw_only=True):
     """What is staged, by name. Each part of a stage is a record of its own."""
     adopted: dict[str, dict[int, Adopted]] = {}
     """What queries had adopted, by query and batch, those that did last last. Each is a record of its own."""
-    staged_bytes: int = 0
-    """*memory* Payload bytes in ``stages``."""
+    staged: Sums = field(default_factory=Sums)
+    """*memory* What ``stages`` come to."""
     uniques: dict[str, tuple[int, int]] = {}
     """*memory* Unique keys, and partition key and offset of the message that holds each."""
     named: dict[str, tuple[int, int]] = {}

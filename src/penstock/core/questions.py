@@ -274,12 +274,21 @@ class PartitionFound(Struct, gc=False):
     lane: bool = False
 
 
+class StagedFound(Struct, gc=False):
+    """What is staged and not adopted."""
+
+    stages: int
+    messages: int
+    bytes: int
+
+
 class QueueFound(Struct, gc=False):
     queue: str
     options: QueueOptions
     partitions: list[PartitionFound]
     groups: list[GroupFound]
     paused: Paused
+    staged: StagedFound
 
 
 class QueueCounts(Struct, gc=False):

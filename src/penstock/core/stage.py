@@ -25,10 +25,12 @@ from penstock.core.jobdata import Particulars
 from penstock.core.limits import (
     ADOPTIONS_MAX,
     KEYED_BYTES_MAX,
+    KEYED_MAX,
     QUERIES_MAX,
     SEGMENT_BYTES_MAX,
     STAGED_BYTES_MAX,
     STAGED_MS_MAX,
+    STAGED_PARTS_MAX,
     STAGES_MAX,
     check_name,
     check_range,
@@ -141,10 +143,12 @@ def _stage_of(queue: Queue | None, command: StageWrite) -> Stage | None:
     if command.query is not None:
         adopted = queue.adopted.get(command.query)
         if adopted is not None and max(adopted) >= command.batch:
-            raise Conflict(
+            over = Conflict(
                 f"batch {command.batch} of query {command.query} is over: what is staged for it now would "
                 "never be adopted"
             )
+            over.place = "batch"
+            raise over
     stage = queue.stages.get(command.stage)
     if stage is not None and (stage.query, stage.batch) != (command.query, command.batch):
         raise Conflict(f"stage {stage.name} is there for another query or batch: take another name")
@@ -156,15 +160,17 @@ def _check_room(queue: Queue, stage: Stage | None, bodies: list[Body], *, keyed:
     if stage is None and len(queue.stages) >= STAGES_MAX:
         raise Busy(f"queue {queue.name} has {STAGES_MAX} stages that nobody adopted: adopt or drop some")
     size = sum(each.size for each in bodies)
-    if queue.staged_bytes + size > STAGED_BYTES_MAX:
-        raise Busy(f"queue {queue.name} has {queue.staged_bytes} bytes staged: adopt or drop some stages")
-    if keyed:
-        held = sum(part.size for each in queue.stages.values() for part in each.parts if part.keys)
-        if held + size > KEYED_BYTES_MAX:
-            raise Busy(
-                f"queue {queue.name} has {held} bytes staged of messages with unique keys, and may have "
-                f"{KEYED_BYTES_MAX}: write smaller batches"
-            )
+    held = queue.staged
+    if held.bytes + size > STAGED_BYTES_MAX or held.parts + len(bodies) > STAGED_PARTS_MAX:
+        raise Busy(
+            f"queue {queue.name} has {held.bytes} bytes staged in {held.parts} bodies: adopt or drop some"
+        )
+    count = sum(each.count for each in bodies)
+    if keyed and (held.keyed + count > KEYED_MAX or held.keyed_bytes + size > KEYED_BYTES_MAX):
+        raise Busy(
+            f"queue {queue.name} has {held.keyed} messages with unique keys staged ({held.keyed_bytes} bytes) "
+            f"and may have {KEYED_MAX}, {KEYED_BYTES_MAX} bytes: write smaller batches"
+        )
 
 
 def _bodies(domain: Domain, command: StageWrite) -> list[Body]:
@@ -178,8 +184,6 @@ def _bodies(domain: Domain, command: StageWrite) -> list[Body]:
             for start, end, size in logs.split(lengths)
         ]
     size = len(body) - OFFSET_BYTES * (command.count + 1)
-    if len(body) > SEGMENT_BYTES_MAX and command.count > 1:
-        raise Invalid("body", f"at most {SEGMENT_BYTES_MAX} bytes, but for one of a single message")
     longest = max(high - low for low, high in pairwise(body_ends(body, 0, command.count)))
     if longest > limits.payload_bytes_max:
         raise Invalid("payload", f"at most {limits.payload_bytes_max} bytes; one has {longest}")
@@ -227,7 +231,7 @@ def _keep(
     stage.parts.append(part)
     stage.count += part.count
     stage.size += part.size
-    queue.staged_bytes += part.size
+    queue.staged.count(part)
     if queue.stored:
         key = stage_records.staged_key(queue.prefix, part.body_name)
         shard.keep((key, stage_records.pack_staged(stage, part)))
@@ -249,7 +253,8 @@ def unstage(domain: Domain, command: Unstage, now: int) -> Unstaged:
 def _forget(shard: Shard, queue: Queue, stage: Stage) -> None:
     """Forget a stage, but for its bodies."""
     del queue.stages[stage.name]
-    queue.staged_bytes -= stage.size
+    for part in stage.parts:
+        queue.staged.count(part, -1)
     shard.staged.remove(stage.expires_at, (queue.prefix, True, stage.name))
     if queue.stored:
         shard.deletes += [stage_records.staged_key(queue.prefix, part.body_name) for part in stage.parts]

@@ -38,6 +38,24 @@ class Stage(Struct, eq=False):
     size: int = 0
 
 
+class Sums(Struct, eq=False):
+    """What all stages of a queue come to."""
+
+    bytes: int = 0
+    parts: int = 0
+    keyed: int = 0
+    """Messages with unique keys, or beside such."""
+    keyed_bytes: int = 0
+
+    def count(self, part: Part, sign: int = 1) -> None:
+        """Count a part in, or out again."""
+        self.bytes += sign * part.size
+        self.parts += sign
+        if part.keys:
+            self.keyed += sign * part.count
+            self.keyed_bytes += sign * part.size
+
+
 class Adopted(Struct, frozen=True, gc=False, array_like=True):
     """What an adoption came to."""
 

@@ -46,6 +46,8 @@ ABOUT = {
 """Columns that say how a row is delivered, and their types; all others are what it says."""
 GATHER_BYTES = 2 * 1024 * 1024
 """Payload bytes of a partition that are gathered before full bodies are cut from them."""
+OVER = "over"
+"""The name of a stage that there never is."""
 KEEP_MS = 86_400_000
 """How long a batch write is known, so that asking again does not write twice."""
 
@@ -59,6 +61,8 @@ class Done(WriterCommitMessage):
     """Its place in the order of the rows."""
     stage: str
     rows: int
+    is_over: bool = False
+    """Whether it found its batch adopted already: then it is run again, after its driver died."""
 
 
 class BadRows(ValueError):
@@ -111,11 +115,16 @@ class Writing:
                     gathering.add(each)
                 gathering.finish()
             except Refused as error:
+                if error.code == "conflict" and error.details.get("field") == "batch":
+                    return Done(query, task, "", 0, is_over=True)
                 raise _explained(error, task) from None
         return Done(query, task, name if stage.rows else "", stage.rows)
 
     def _adopt(self, done: Sequence[Done], query: str, batch: int, keep_ms: int | None) -> None:
         ordered = sorted((each for each in done if each.stage), key=lambda each: each.task)
+        if any(each.is_over for each in done):
+            # Nothing but the first answer will do: no stage has this name.
+            ordered = [Done(query, 0, OVER, 0)]
         options = self.options
         with Link(options.server, options.retry_ms) as link:
             link.ask(
@@ -302,6 +311,8 @@ class Rows:
         """Where bodies end that are as full as they may be; a payload too large for that is one alone."""
         ends = self._offsets[1:].astype(np.int64) - int(self._offsets[0])
         weight = ends + 4 * np.arange(1, self.count + 1, dtype=np.int64)
+        if "headers" in self._columns:
+            weight += np.cumsum([_weight(each) for each in self._columns["headers"]])
         start, used = 0, 0
         while start < self.count:
             end = int(np.searchsorted(weight, used + SEGMENT_BYTES_MAX - 4, side="right"))
@@ -339,6 +350,11 @@ class Rows:
             runs[0].pop("count")
             return found | runs[0]
         return found | {"runs": runs}
+
+
+def _weight(headers: tuple[tuple[str, str], ...] | None) -> int:
+    """Bytes of the headers of one row."""
+    return sum(len(name) + len(value or "") for name, value in headers) if headers else 0
 
 
 _encode = msgspec.json.Encoder(decimal_format="number").encode

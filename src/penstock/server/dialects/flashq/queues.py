@@ -271,6 +271,7 @@ class Queue(Request, tag="QUEUE", gc=False, kw_only=True):
             paused=reply.paused.paused,
             partitions=list(map(_partition, reply.partitions)),
             groups=[{"group": each.name, **_counts(each.counts)} for each in reply.groups],
+            staged=msgspec.structs.asdict(reply.staged),
             reqId=self.reqId,
         )
 

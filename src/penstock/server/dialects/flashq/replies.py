@@ -198,6 +198,7 @@ class OkQueue(Answer, gc=False, kw_only=True):
     paused: bool
     partitions: list[dict[str, Any]]
     groups: list[dict[str, Any]]
+    staged: dict[str, int]
 
 
 class OkQueues(Answer, gc=False, kw_only=True):
