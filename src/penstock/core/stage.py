@@ -168,8 +168,8 @@ def _check_room(queue: Queue, stage: Stage | None, bodies: list[Body], *, keyed:
     count = sum(each.count for each in bodies)
     if keyed and (held.keyed + count > KEYED_MAX or held.keyed_bytes + size > KEYED_BYTES_MAX):
         raise Busy(
-            f"queue {queue.name} has {held.keyed} messages with unique keys staged ({held.keyed_bytes} bytes) "
-            f"and may have {KEYED_MAX}, {KEYED_BYTES_MAX} bytes: write smaller batches"
+            f"queue {queue.name} has {held.keyed} messages ({held.keyed_bytes} bytes) with unique keys staged"
+            f" and may have {KEYED_MAX} ({KEYED_BYTES_MAX} bytes): write smaller batches"
         )
 
 

@@ -1,0 +1,40 @@
+"""What docs/SPARK.md shows runs as it is written, and names every option there is."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from penstock.spark.options import COLUMNS, SINK, SOURCE
+from penstock.spark.sink import ABOUT
+from tests.serving import Server
+from tests.spark.talking import Place
+
+PAGE = (Path(__file__).parent.parent.parent / "docs" / "SPARK.md").read_text()
+BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+
+
+def test_the_examples_run_as_they_are_written(
+    place: Place, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert len(BLOCKS) == 7
+    names: dict[str, object] = {"__name__": "docs"}
+    for block in BLOCKS:
+        local = block.replace("127.0.0.1:6789", server.tcp)
+        local = local.replace('"checkpoints/', f'"{tmp_path}/checkpoints/')
+        local = local.replace('"orders.parquet"', f'"{tmp_path}/orders.parquet"')
+        exec(compile(local, "docs/SPARK.md", "exec"), names)
+    dear = [*place.log("dear-orders", "eu"), *place.log("dear-orders", "us")]
+    assert sorted(each["id"] for each in dear) == [n for n in range(3000) if n * 1.5 > 4000]
+    assert [each["id"] for each in place.log("orders-copy")] == list(range(3000))
+
+
+@pytest.mark.parametrize("name", sorted({*SOURCE, *SINK}))
+def test_every_option_is_on_the_page(name: str) -> None:
+    assert f"`{name}`" in PAGE
+
+
+@pytest.mark.parametrize("name", [*COLUMNS, *ABOUT])
+def test_every_column_is_on_the_page(name: str) -> None:
+    assert f"| `{name}` |" in PAGE
