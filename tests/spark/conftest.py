@@ -3,11 +3,18 @@
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
 
 import penstock.spark
 from tests.serving import Server
 from tests.spark.talking import Place
+
+# The same examples on every run, however fast the machine is.
+settings.register_profile(
+    "spark", derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("spark")
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from penstock.spark.columns import Batches, Parser
 from penstock.spark.link import Run
@@ -103,15 +103,13 @@ fitting = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, derandomize=True, database=None)
 @given(st.lists(fitting | anything, min_size=1, max_size=40))
 def test_payloads_that_fit_are_read_and_others_are_handed_back(payloads: list[Any]) -> None:
     texts = [json.dumps(each, indent=1 if at % 3 == 0 else None) for at, each in enumerate(payloads)]
     values, corrupt = Parser(KIND).parse(pa.array(texts, pa.string()))
     assert values.type == KIND
-    for text, payload, value, bad in zip(
-        texts, payloads, values.to_pylist(), corrupt.to_pylist(), strict=True
-    ):
+    read = zip(texts, payloads, values.to_pylist(), corrupt.to_pylist(), strict=True)
+    for text, payload, value, bad in read:
         if bad is None:
             assert isinstance(payload, dict)
             assert value["id"] == payload.get("id")

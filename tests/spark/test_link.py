@@ -99,7 +99,7 @@ def test_what_is_refused_is_not_asked_again(server: Server) -> None:
 
 
 def test_a_server_that_stays_away_is_named() -> None:
-    with Link("127.0.0.1:1", 100) as link, pytest.raises(Unreachable, match='127.0.0.1:1.*option "server"'):
+    with Link("127.0.0.1:1", 100) as link, pytest.raises(Unreachable, match=r'option "server"'):
         link.queues()
 
 

@@ -6,6 +6,7 @@ from penstock.spark.ranges import Extent, Place, Range, ends_of, keys_of, limite
 
 PLACES = [("q", "a"), ("q", "b"), ("r", "a")]
 rows = st.dictionaries(st.sampled_from(PLACES), st.integers(0, 1_000))
+parts = st.lists(st.tuples(st.sampled_from(PLACES), st.integers(0, 500)))
 means = st.dictionaries(st.sampled_from(PLACES), st.floats(1, 500))
 
 
@@ -27,12 +28,7 @@ def test_a_limit_takes_as_much_as_it_may_and_never_nothing(
     assert not left or (weight + lost >= min(most, 1) and weight + 2 * lost >= most)
 
 
-@given(
-    st.lists(st.tuples(st.sampled_from(PLACES), st.integers(0, 500))),
-    means,
-    st.floats(1, 5_000),
-    st.integers(1, 9),
-)
+@given(parts, means, st.floats(1, 5_000), st.integers(1, 9))
 def test_tasks_read_every_row_once_and_in_order(
     wanted: list[tuple[Place, int]], weights: dict[Place, float], size: float, least: int
 ) -> None:
