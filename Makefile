@@ -52,6 +52,7 @@ format: setup   ## put the code in shape
 sim: setup      ## random lives against the model: make sim STEPS=1000000 SEED=7
 	@$(BIN)/python -m tests.sim.drive --steps $(STEPS) --seed $(SEED)
 	@$(BIN)/python -m tests.sim.job_drive --steps $$(($(STEPS) / 10)) --seed $(SEED)
+	@$(BIN)/python -m tests.sim.stage_drive --steps $$(($(STEPS) / 10)) --seed $(SEED)
 
 crash: setup    ## kill -9 the real server under load, again and again: make crash CYCLES=200 SEED=1
 	@$(BIN)/python -m tests.crash.harness --cycles $(CYCLES) --seed $(SEED)

@@ -5,6 +5,7 @@ from pathlib import Path
 from penstock.store.base import Store
 from penstock.store.rocks import RocksStore
 from tests.sim.job_steps import JobWorld
+from tests.sim.stage_drive import StageDriver
 from tests.sim.world import SHARDS, World
 
 
@@ -23,6 +24,10 @@ class RocksWorlds:
     def begin_jobs(self) -> JobWorld:
         """The same with jobs."""
         return JobWorld(self._make(), self._reopen)
+
+    def begin_stages(self, seed: int) -> StageDriver:
+        """A life of stages."""
+        return StageDriver(seed, self._make(), self._reopen)
 
     def _make(self) -> Store:
         self.close()

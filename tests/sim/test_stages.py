@@ -1,0 +1,240 @@
+"""Long random lives of stages, and whether the model would notice a bug in them."""
+
+from pathlib import Path
+
+import pytest
+
+from penstock.core import load, log as logs, removal, stage as stages
+from tests.sim.plant import Planted, planted
+from tests.sim.rocks import RocksWorlds
+from tests.sim.stage_drive import StageDriver
+from tests.sim.test_mutants import CAUGHT
+
+SEEDS, STEPS = 8, 600
+"""As many as any of the mutants needs."""
+
+
+@pytest.fixture(autouse=True)
+def _few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So few adoptions and queries are remembered that some are forgotten, and writes are cut soon."""
+    monkeypatch.setattr(logs, "SEGMENT_BYTES_MAX", 100)
+    monkeypatch.setattr(stages, "ADOPTIONS_MAX", 3)
+    monkeypatch.setattr(stages, "QUERIES_MAX", 2)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_long_random_life_of_stages_agrees_with_the_model(seed: int) -> None:
+    driver = StageDriver(seed)
+    driver.run(3_000)
+    kinds = (
+        "write",
+        "part again",
+        "late write",
+        "adoption",
+        "adoption again",
+        "merge",
+        "crash",
+        "obliterate",
+    )
+    assert all(driver.told.get(each, 0) > 0 for each in kinds), driver.told
+
+
+def test_a_long_random_life_of_stages_on_a_disk_agrees_with_the_model(tmp_path: Path) -> None:
+    worlds = RocksWorlds(tmp_path)
+    worlds.begin_stages(100).run(1_000)
+    worlds.close()
+
+
+def test_a_seed_replays_the_same_life_of_stages() -> None:
+    first, second = StageDriver(7), StageDriver(7)
+    first.run(400)
+    second.run(400)
+    assert (first.told, first.now, first.model) == (second.told, second.now, second.model)
+
+
+MUTANTS: dict[str, Planted] = {
+    # Writes.
+    "a part that comes again is kept again": (stages.write, "if command.part < stage.writes:", "if False:"),
+    "a gap between parts goes unnoticed": (stages.write, "if command.part > stage.writes:", "if False:"),
+    "a later write makes a stage expire sooner": (
+        stages.write,
+        "max(stage.expires_at, now + command.expire_ms)",
+        "now + command.expire_ms",
+    ),
+    "a late writer is let in": (
+        stages._stage_of,
+        "max(adopted) >= command.batch",
+        "max(adopted) > command.batch",
+    ),
+    "a stage takes what is for another batch": (
+        stages._stage_of,
+        "(stage.query, stage.batch) != (command.query, command.batch)",
+        "stage.query != command.query",
+    ),
+    "a part is not kept": (
+        stages._keep,
+        "shard.keep((key, stage_records.pack_staged(stage, part)))",
+        "pass",
+    ),
+    "a body is not kept": (
+        stages._keep,
+        "shard.keep_body((records.body_key(queue.prefix, part.body_name), each.body))",
+        "pass",
+    ),
+    "a body leaves memory before the store has it": (
+        stages._keep,
+        "shard.staged_now[1].append(part)",
+        "part.body = None",
+    ),
+    "a body is kept in a queue that is not": (stages._keep, "if queue.stored:", "if True:"),
+    "runs are cut one message too late": (stages._cut, "max(at, start)", "max(at, start - 1)"),
+    # Adoptions.
+    "an adoption that comes again is carried out again": (
+        stages.adopt,
+        "if command.batch in known:",
+        "if False:",
+    ),
+    "an adoption that comes again drops nothing": (
+        stages.adopt,
+        "            _drop_all(domain.shards[queue.shard], queue, command)\n",
+        "",
+    ),
+    "an old batch is adopted": (stages.adopt, "known and command.batch < max(known)", "False"),
+    "what is late stays": (
+        stages.adopt,
+        "    _drop_all(shard, queue, command)\n    if durability",
+        "    if durability",
+    ),
+    "what is for this batch stays": (
+        stages._drop_all,
+        "stage.batch <= command.batch",
+        "stage.batch < command.batch",
+    ),
+    "what is for later batches goes": (stages._drop_all, "stage.batch <= command.batch", "True"),
+    "counts are not looked at": (stages._stages, "command.counts[at] != stage.count", "False"),
+    "a stage is adopted by whoever comes": (stages._stages, "if stage.query is not None and", "if False and"),
+    "stages are adopted in the order they were made": (
+        stages.adopt,
+        "for stage in stages:",
+        "for stage in sorted(stages, key=list(queue.stages.values()).index):",
+    ),
+    "the first offset of the last part is told": (
+        stages.adopt,
+        "begun.setdefault(partition.name, partition.log.end)",
+        "begun[partition.name] = partition.log.end",
+    ),
+    "what forms is not sealed first": (stages._adopt_part, "shard.seal_now(queue, partition)", "pass"),
+    "a header is not kept": (
+        stages._adopt_part,
+        "shard.keep((key, records.pack_header(segment)))",
+        "pass",
+    ),
+    "what is not in line is not scheduled": (stages._adopt_part, "if not attributes.in_line:", "if False:"),
+    "what is scheduled begins at the first message": (stages._adopt_part, "offset += count", "pass"),
+    "delays begin too late": (
+        stages._adopt_part,
+        "Scheduled(created_at + attributes.delay_ms,",
+        "Scheduled(created_at + attributes.delay_ms + 1,",
+    ),
+    "nobody is told": (stages._adopt_part, "tell(shard, queue, partition)", "pass"),
+    "keys are not held": (stages._jobs, "None if key is None else Particulars(key)", "None"),
+    "keys are not looked at": (stages.adopt, "if part.keys:", "if False:"),
+    "a log does not know that it has attributes": (logs.adopt, "log.mixed += segment.mixed", "pass"),
+    "a log does not know its size": (logs.adopt, "log.size += segment.size", "pass"),
+    # What is remembered.
+    "an adoption is not kept": (
+        stages._remember,
+        "shard.keep_row(queue, key, stage_records.pack_adopted(adopted))",
+        "shard.touch()",
+    ),
+    "an adoption is known for ever in the store": (
+        stages._remember,
+        "shard.keep_row(queue, stage_records.adopted_key(queue.prefix, query, oldest), None)",
+        "shard.touch()",
+    ),
+    "the newest adoption is forgotten first": (
+        stages._remember,
+        "oldest = min(batches)",
+        "oldest = max(batches)",
+    ),
+    "the query that adopted first is the last": (
+        stages._remember,
+        "queue.adopted[query] = batches",
+        "queue.adopted = {query: batches, **queue.adopted}",
+    ),
+    "a query is known for ever in the store": (
+        stages._forget_query,
+        "shard.keep_row(queue, stage_records.adopted_key(queue.prefix, query, batch), None)",
+        "shard.touch()",
+    ),
+    "an earlier batch says how long a query is known": (
+        stages._remember,
+        "if batches and batches[max(batches)].until:",
+        "if False:",
+    ),
+    # Ends.
+    "a stage stays in the store": (
+        stages._forget,
+        "shard.deletes += [stage_records.staged_key(queue.prefix, part.body_name) for part in stage.parts]",
+        "pass",
+    ),
+    "the bytes of a stage are counted for ever": (stages._forget, "queue.staged_bytes -= stage.size", "pass"),
+    "a body stays in the store": (
+        stages._drop,
+        "shard.deletes += [records.body_key(queue.prefix, name) for name in named]",
+        "pass",
+    ),
+    "stages never expire": (
+        stages.forget_staged,
+        "if is_stage:",
+        "if is_stage and (queue.stages.clear() or 1):",
+    ),
+    "stages expire with a queue that is gone": (removal.remove_queue, "forget_stages(shard, queue)", "pass"),
+    # Loading.
+    "a part that was cut is several after a restart": (
+        load._add_staged,
+        "known.writes = max(known.writes, part.at + 1)",
+        "known.writes += 1",
+    ),
+    "a stage expires as its first part said": (
+        load._add_staged,
+        "known.expires_at = max(known.expires_at, stage.expires_at)",
+        "pass",
+    ),
+    "stages expire no more after a restart": (
+        load._add_stages,
+        "shard.staged.add(stage.expires_at, (queue.prefix, True, stage.name))",
+        "pass",
+    ),
+    "adoptions are known for ever after a restart": (
+        load._add_stages,
+        "shard.staged.add(until, (queue.prefix, False, query))",
+        "pass",
+    ),
+    "the bytes of stages are not counted after a restart": (
+        load._add_stages,
+        "queue.staged_bytes += stage.size",
+        "pass",
+    ),
+    "adoptions are in another order after a restart": (
+        load._add_stages,
+        "(each[2].at, each[1])",
+        "each[0]",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_the_model_of_stages_catches(name: str) -> None:
+    with planted(*MUTANTS[name]), pytest.raises((*CAUGHT, TypeError, AttributeError)):
+        live()
+
+
+def live() -> None:
+    for seed in range(SEEDS):
+        StageDriver(seed).run(STEPS)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_without_a_bug_core_and_model_of_stages_agree(seed: int) -> None:
+    StageDriver(seed).run(STEPS)
