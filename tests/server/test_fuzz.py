@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from penstock.broker.node import Node
@@ -209,7 +210,7 @@ class House:
 
 def check_answer(answer: bytes) -> bool:
     """Whether it is a good answer that says ok."""
-    reply = json.loads(answer)
+    reply = json.loads(answer) if answer.startswith(b"{") else msgspec.msgpack.decode(answer)
     assert isinstance(reply["ok"], bool)
     if not reply["ok"]:
         assert reply["code"] in CODES
@@ -284,6 +285,13 @@ VALID: list[dict[str, Any]] = [
     {"cmd": "CLEAN", "queue": "a", "state": "failed", "grace": 0, "limit": 5},
     {"cmd": "OBLITERATE", "queue": "c"},
     {"cmd": "QUEUE", "queue": "a", "options": {"retention_ms": 60_000}, "partition": "p"},
+    {"cmd": "STAGE", "queue": "a", "stage": "s", "messages": [1, "2"], "part": 0, "query": "x", "batch": 1},
+    {"cmd": "STAGE", "queue": "a", "stage": "s", "body": "AAAAAAEAAAAx", "count": 1, "expire_ms": 5_000},
+    {"cmd": "STAGE", "queue": "b", "stage": "t", "messages": [1], "runs": [{"count": 1, "priority": 1}]},
+    {"cmd": "STAGE", "queue": "b", "stage": "t", "messages": [1, 2], "unique_keys": ["k", None]},
+    {"cmd": "ADOPT", "queue": "a", "query": "x", "batch": 1, "stages": ["s"], "counts": [2]},
+    {"cmd": "ADOPT", "queue": "b", "query": "x", "batch": 2, "stages": ["t"], "keep_ms": 60_000},
+    {"cmd": "UNSTAGE", "queue": "a", "stages": ["s", "t"]},
 ]
 FIELDS = sorted({field for request in VALID for field in request} | {"reqId", "delay", "colour", "ops", ""})
 COMMANDS = sorted({request["cmd"] for request in VALID} | {"TX", "KVSET", "nope", ""})
