@@ -11,6 +11,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 PATIENCE_S = 30.0
 """How long a test waits for what must come."""
 STOP_S = 15.0
@@ -59,6 +61,13 @@ class Raw:
     def ask(self, request: Request) -> Reply:
         self.send(request)
         return self.receive()
+
+    def ask_packed(self, request: Request) -> Reply:
+        """The same as MessagePack, there and back."""
+        self.send_frame(msgspec.msgpack.encode(request))
+        length = int.from_bytes(self._exactly(4), "big")
+        reply: Reply = msgspec.msgpack.decode(self._exactly(length))
+        return reply
 
     def drain(self) -> list[Reply]:
         """Every whole answer until the server closes the connection."""

@@ -1,4 +1,4 @@
-"""Kills the server while unique keys, flows, transactions, repeated pushes and limits are at work.
+"""Kills the server while unique keys, flows, transactions, repeats, limits and stages are at work.
 
     python -m tests.crash.jobs --cycles 60 --seed 1
     python -m tests.crash.jobs --cycles 60 --seed 1 --only uniques
@@ -24,6 +24,7 @@ from tests.crash.limited import Limited
 from tests.crash.parts import Client, Part
 from tests.crash.process import Process, kill_amid
 from tests.crash.repeats import Repeats
+from tests.crash.stages import Stages
 from tests.crash.transactions import Transactions
 from tests.crash.uniques import Uniques
 
@@ -33,6 +34,7 @@ PARTS: dict[str, Callable[[], Part]] = {
     "transactions": Transactions,
     "repeats": Repeats,
     "limits": Limited,
+    "stages": Stages,
 }
 LOAD_S = (0.05, 0.4)
 """How long the clients work before the kill."""

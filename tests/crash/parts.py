@@ -96,6 +96,12 @@ class Client:
         self.answers += 1
         return reply
 
+    def ask_packed(self, request: Request) -> Reply:
+        """The same as MessagePack."""
+        reply = self._connection.ask_packed(request)
+        self.answers += 1
+        return reply
+
     def done(self, request: Request) -> Reply:
         """Ask what can't be refused."""
         reply = self.ask(request)

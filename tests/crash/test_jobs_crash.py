@@ -1,4 +1,4 @@
-"""Crons, unique keys, flows, transactions, repeats, limits and dependents when the server is killed.
+"""Crons, unique keys, flows, transactions, repeats, limits, stages and dependents when the server is killed.
 
 Longer lives are commands: ``tests.crash.crons``, ``tests.crash.jobs`` and ``tests.crash.dependents``.
 """
@@ -10,6 +10,7 @@ import pytest
 
 from tests.crash import crons, dependents, jobs
 from tests.crash.ledger import Violation
+from tests.crash.stages import Stages
 
 SEED = 1
 
@@ -21,10 +22,19 @@ def test_a_slot_of_a_cron_comes_once_whenever_the_server_is_killed() -> None:
     assert figures.messages > figures.slots
 
 
-def test_keys_flows_transactions_repeats_and_limits_hold_whenever_the_server_is_killed() -> None:
+def test_keys_flows_transactions_repeats_limits_and_stages_hold_whenever_the_server_is_killed() -> None:
     figures = jobs.run(5, SEED)
     assert figures.cycles == 5
     assert figures.answers > 100
+
+
+def test_a_batch_is_there_once_or_not_at_all_whenever_the_server_is_killed() -> None:
+    figures = jobs.run(6, SEED, ["stages"])
+    assert figures.cycles == 6
+    (part,) = figures.parts
+    assert isinstance(part, Stages)
+    assert part.adopted > 20
+    assert part.repeated > 20
 
 
 SLOWLY = """
@@ -85,6 +95,34 @@ cron._fire = forgetful
         """
 from penstock.core import shared
 shared.leased = lambda queue: 0
+""",
+    ),
+    "what an adoption answered is not kept": (
+        lambda planted: jobs.run(4, SEED, ["stages"], planted=planted),
+        FORGETFUL % b"z",
+    ),
+    "what is staged is not kept": (
+        lambda planted: jobs.run(4, SEED, ["stages"], planted=planted),
+        """
+from penstock.core.shard import Shard
+keep = Shard.keep
+def forgetful(self, record):
+    if record[0][8:9] != b"n":
+        keep(self, record)
+Shard.keep = forgetful
+""",
+    ),
+    "what an adoption answered is kept with the next one": (
+        lambda planted: jobs.run(6, SEED, ["stages"], planted=planted),
+        """
+from penstock.core.shard import Shard
+keep_row, late = Shard.keep_row, {}
+def later(self, queue, key, value):
+    if key[8:9] == b"z":
+        queue, key, value, late[self.number] = *late.get(self.number, (queue, b"", None)), (queue, key, value)
+    if key:
+        keep_row(self, queue, key, value)
+Shard.keep_row = later
 """,
     ),
     "shards are committed one by one": (
