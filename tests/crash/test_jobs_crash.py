@@ -22,7 +22,7 @@ def test_a_slot_of_a_cron_comes_once_whenever_the_server_is_killed() -> None:
     assert figures.messages > figures.slots
 
 
-def test_keys_flows_transactions_repeats_limits_and_stages_hold_whenever_the_server_is_killed() -> None:
+def test_keys_flows_transactions_repeats_and_limits_hold_whenever_the_server_is_killed() -> None:
     figures = jobs.run(5, SEED)
     assert figures.cycles == 5
     assert figures.answers > 100
