@@ -80,7 +80,7 @@ def staged(core: Core) -> object:
     """Everything that is known of stages and adoptions, in a form that can be compared."""
     return {
         key: (
-            queue.staged_bytes,
+            queue.staged.bytes,
             {name: _stage(each) for name, each in queue.stages.items()},
             {name: dict(each) for name, each in queue.adopted.items()},
         )

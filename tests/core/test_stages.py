@@ -67,7 +67,7 @@ def test_a_write_says_what_the_stage_has_so_far_and_when_it_expires(then: Again)
     assert stage_body(core, "s", b"333") == c.Staged("s", 1, 3, 6, core.now + STAGED_MS)
     then(core)
     assert stage(core, "other", expire_ms=5_000) == c.Staged("other", 0, 1, 1, core.now + 5_000)
-    assert queue_of(core).staged_bytes == 7
+    assert queue_of(core).staged.bytes == 7
 
 
 @again
@@ -87,7 +87,7 @@ def test_stages_are_adopted_in_the_order_they_are_named_and_each_in_the_order_it
     then(core)
     assert logged(core) == core.popped(10) == [b"b1", b"b2", b"b3", b"a1", b"a2"]
     assert names(core) == []
-    assert queue_of(core).staged_bytes == 0
+    assert queue_of(core).staged.bytes == 0
 
 
 @again
@@ -466,7 +466,7 @@ def test_a_stage_that_nobody_adopts_expires_with_everything_in_it(then: Again) -
     restart(core)
     core.wait(3_000)
     assert names(core) == []
-    assert queue_of(core).staged_bytes == 0
+    assert queue_of(core).staged.bytes == 0
     restart(core)
     assert core.store._bodies == {}
     assert stage_records(core) == []

@@ -214,9 +214,10 @@ class Stages:
 
     def check(self, asker: Asker, rng: random.Random) -> None:
         for batches in self.batches:
+            newest = batches[-2:-1]
             self._go_on(asker, batches)
             known = batches[-ADOPTIONS_MAX:-1]
-            for batch in rng.sample(known, min(TRIED_MAX, len(known))):
+            for batch in [*newest, *rng.sample(known, min(TRIED_MAX, len(known)))]:
                 assert batch.adopting is not None
                 self._check_again(batch, asker.ask(batch.adopting))
         self._check_log(asker)

@@ -312,6 +312,7 @@ def test_offsets_say_where_each_log_begins_and_ends_and_was_at_a_time(client: Ra
         "end": 5,
         "synced": 5,
         "at": None,
+        "bytes": 5,
     }
     assert [(each["partition"], each["end"]) for each in offsets["partitions"]] == [("default", 5), ("p", 1)]
     for time, at in ((0, 0), (before, 0), (before + 1, 2), (after, 2), (after + HOUR_MS, 5)):
@@ -335,6 +336,7 @@ def test_a_queue_is_configured_and_described(client: Raw, queue: str) -> None:
         "paused": False,
         "partitions": [],
         "groups": [],
+        "staged": {"stages": 0, "messages": 0, "bytes": 0},
     }
     changed = {"completed_retention_ms": 7, "completed_retention_bytes": 8}
     described = client.ask({"cmd": "QUEUE", "queue": queue, "options": changed})

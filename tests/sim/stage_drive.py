@@ -350,7 +350,7 @@ class StageDriver:
                 for each, stage in known.stages.items()
             }
             staged = sum(len(message.payload) for each in known.stages.values() for message in each.messages)
-            assert queue.staged_bytes == staged
+            assert queue.staged.bytes == staged
             assert list(queue.adopted.items()) == list(known.adopted.items())
             assert queue.uniques.keys() == known.held()
             self.check_logs(name, queue, known)

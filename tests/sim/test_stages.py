@@ -178,7 +178,7 @@ MUTANTS: dict[str, Planted] = {
         "shard.deletes += [stage_records.staged_key(queue.prefix, part.body_name) for part in stage.parts]",
         "pass",
     ),
-    "the bytes of a stage are counted for ever": (stages._forget, "queue.staged_bytes -= stage.size", "pass"),
+    "the bytes of a stage are counted for ever": (stages._forget, "queue.staged.count(part, -1)", "pass"),
     "a body stays in the store": (
         stages._drop,
         "shard.deletes += [records.body_key(queue.prefix, name) for name in named]",
@@ -213,7 +213,7 @@ MUTANTS: dict[str, Planted] = {
     ),
     "the bytes of stages are not counted after a restart": (
         load._add_stages,
-        "queue.staged_bytes += stage.size",
+        "queue.staged.count(part)",
         "pass",
     ),
     "adoptions are in another order after a restart": (

@@ -183,6 +183,7 @@ def _bodies(domain: Domain, command: StageWrite) -> list[Body]:
             Body(pack_body(payloads[start:end], lengths[start:end]), start, end - start, size)
             for start, end, size in logs.split(lengths)
         ]
+    assert len(body) <= SEGMENT_BYTES_MAX or command.count == 1, "a body is checked before it comes here"
     size = len(body) - OFFSET_BYTES * (command.count + 1)
     longest = max(high - low for low, high in pairwise(body_ends(body, 0, command.count)))
     if longest > limits.payload_bytes_max:
