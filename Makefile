@@ -18,7 +18,7 @@ setup: .venv/installed.txt   ## make .venv with everything in it (once)
 .venv/installed.txt: requirements/dev.txt pyproject.toml
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11"; exit 1; }
-	@echo "setting up .venv, once: a minute or so" >&2
+	@echo "setting up .venv, once: a minute or two (Spark and its Java are large)" >&2
 	@if command -v uv >/dev/null; then \
 	  set -e; uv venv --quiet --allow-existing --python $(PYTHON) .venv; \
 	  uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements/dev.txt; \
@@ -70,6 +70,7 @@ bench: .venv/bench.txt   ## figures of this machine, side by side with a peer
 	@$(BIN)/python -m bench.jobs
 	@$(BIN)/python -m bench.wire
 	@$(BIN)/python -m bench.stores
+	@$(BIN)/python -m bench.spark
 
 lock:           ## write requirements/*.txt anew (needs uv)
 	@command -v uv >/dev/null || { echo "uv is needed to lock: pip install uv"; exit 1; }
