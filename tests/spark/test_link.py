@@ -24,7 +24,8 @@ class Flaky:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self.asked = 0
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
 
     def _accept(self) -> None:
         while True:
@@ -50,14 +51,20 @@ class Flaky:
                 client.sendall(framed(answer))
 
     def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)  # whoever waits for the next connection is told
+        self._thread.join()
         self._listener.close()
 
 
 def _frame(connection: socket.socket) -> bytes | None:
-    head = connection.recv(4, socket.MSG_WAITALL)
-    if len(head) < 4:
+    """The next frame; None when the other side is gone."""
+    try:
+        head = connection.recv(4, socket.MSG_WAITALL)
+        if len(head) < 4:
+            return None
+        return connection.recv(int.from_bytes(head, "big"), socket.MSG_WAITALL)
+    except ConnectionError:
         return None
-    return connection.recv(int.from_bytes(head, "big"), socket.MSG_WAITALL)
 
 
 def test_writes_to_a_stage_go_out_again_and_count_once(server: Server) -> None:
@@ -121,3 +128,62 @@ def _packed(client: Raw, request: dict[str, Any]) -> dict[str, Any]:
     length = int.from_bytes(client._exactly(4), "big")
     reply: dict[str, Any] = msgspec.msgpack.decode(client._exactly(length))
     return reply
+
+
+def test_a_busy_server_is_asked_again_with_everything_behind_it() -> None:
+    """A scripted server: the first part is refused once, and so are those that came behind it."""
+    asked: list[int] = []
+
+    def answer(request: dict[str, Any]) -> dict[str, Any]:
+        asked.append(request["part"])
+        if asked.count(0) == 1:
+            return {"ok": False, "error": "full", "code": "busy" if request["part"] == 0 else "conflict"}
+        return {"ok": True, "part": request["part"], "count": 1}
+
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        for _ in range(2):
+            client, _ = listener.accept()
+            with client:
+                while (question := _frame(client)) is not None:
+                    client.sendall(framed(msgspec.msgpack.encode(answer(msgspec.msgpack.decode(question)))))
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    with Link(f"127.0.0.1:{listener.getsockname()[1]}", 10_000) as link:
+        stage = StageWriter(link, queue="q", stage="s")
+        for _ in range(3):
+            stage.write(1, body=packed_body(b"1"))
+        stage.finish()
+    thread.join()
+    listener.close()
+    assert asked[-3:] == [0, 1, 2]
+    assert stage.rows == 3
+
+
+def test_a_server_that_stays_busy_says_why() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            with client:
+                while _frame(client) is not None:
+                    client.sendall(
+                        framed(msgspec.msgpack.encode({"ok": False, "error": "full", "code": "busy"}))
+                    )
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    with Link(f"127.0.0.1:{listener.getsockname()[1]}", 200) as link:
+        stage = StageWriter(link, queue="q", stage="s")
+        stage.write(1, body=packed_body(b"1"))
+        with pytest.raises(Refused, match="full"):
+            stage.finish()
+    listener.shutdown(socket.SHUT_RDWR)
+    thread.join()
+    listener.close()

@@ -109,16 +109,15 @@ class Link:
                 if self._wire is None:
                     self._wire = Wire(self._server)
                 return ask(self._wire)
-            except (Disconnected, Refused) as error:
-                if isinstance(error, Refused):
-                    if error.code != "busy":
-                        raise
-                else:
-                    self.close()
+            except Disconnected as error:
+                self.close()
                 if time.monotonic() + pause_s > give_up_at:
-                    if isinstance(error, Refused):
-                        raise
+                    if isinstance(error.__cause__, Refused):
+                        raise error.__cause__ from None
                     raise Unreachable(self._server, error) from error
+            except Refused as error:
+                if error.code != "busy" or time.monotonic() + pause_s > give_up_at:
+                    raise
             # All that lost the same server come back at once, if nobody rolls dice.
             time.sleep(pause_s * random.uniform(0.5, 1.0))
             pause_s = min(2 * pause_s, 1.0)
@@ -199,7 +198,7 @@ class StageWriter:
         try:
             wire.receive_packed(_Staged)
         except Refused as error:
-            if error.code == "busy" and len(self._unanswered) > 1:
-                # Those behind it are refused, too, and have to go out again in their order.
+            if error.code == "busy":
+                # Those behind it are refused, too: all go out again, in their order.
                 raise Disconnected(error.message) from error
             raise

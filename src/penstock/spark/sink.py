@@ -48,6 +48,8 @@ GATHER_BYTES = 2 * 1024 * 1024
 """Payload bytes of a partition that are gathered before full bodies are cut from them."""
 OVER = "over"
 """The name of a stage that there never is."""
+GATHERED_BYTES_MAX = 64 * 1024 * 1024
+"""Payload bytes of all partitions that wait in a task."""
 KEEP_MS = 86_400_000
 """How long a batch write is known, so that asking again does not write twice."""
 
@@ -213,6 +215,8 @@ class Gathering:
         self._stage = stage
         self._partition = partition
         self._waiting: dict[str, list[Rows]] = {}
+        self._size = 0
+        """Payload bytes that wait."""
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Take a batch: its rows by partition, in their order."""
@@ -222,13 +226,20 @@ class Gathering:
         for partition, theirs in self._by_partition(batch, rows):
             waiting = self._waiting.setdefault(partition, [])
             waiting.append(theirs)
+            self._size += theirs.size
             if sum(each.size for each in waiting) >= GATHER_BYTES:
                 self._send(partition, waiting, is_last=False)
+        if self._size >= GATHERED_BYTES_MAX:
+            self._send_all()
 
     def finish(self) -> None:
+        self._send_all()
+        self._stage.finish()
+
+    def _send_all(self) -> None:
         for partition, waiting in self._waiting.items():
             self._send(partition, waiting, is_last=True)
-        self._stage.finish()
+        self._waiting.clear()
 
     def _by_partition(self, batch: pa.RecordBatch, rows: "Rows") -> Iterator[tuple[str, "Rows"]]:
         if "partition" not in batch.schema.names:
@@ -250,6 +261,7 @@ class Gathering:
         """Cut bodies from what waits; what does not fill one waits on, unless it is the last."""
         rows = Rows.joined(waiting)
         waiting.clear()
+        self._size -= rows.size
         start = 0
         for end in rows.cuts():
             if end == rows.count and not is_last:
@@ -258,7 +270,9 @@ class Gathering:
             self._stage.write(part.count, partition=partition, body=part.body(), **part.about())
             start = end
         if start < rows.count:
-            waiting.append(rows.slice(start, rows.count - start))
+            rest = rows.slice(start, rows.count - start)
+            waiting.append(rest)
+            self._size += rest.size
 
 
 class Rows:

@@ -88,6 +88,8 @@ TYPES = {
     "priority": "int",
 }
 LAST = (1 << 63) - 1
+IDLE_SHARE = 10
+"""How much longer a stream without news waits before it asks again than the answer took."""
 
 
 class DataLoss(Exception):
@@ -465,6 +467,10 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
         """How far the newest micro-batch reads."""
         self._target: dict[Place, int] | None = None
         """How far the query reads at all, if it ends there."""
+        self._idle = False
+        """Whether there was nothing new when this was last looked at."""
+        self._look_at = 0.0
+        """When to look again then."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_link": None}
@@ -486,13 +492,24 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
             return ReadAllAvailable()
         return ReadMaxRows(options.max_rows or LAST)
 
+    def _look(self) -> Extents:
+        """What there is now. Spark asks 100 times a second while nothing comes: large queues less often."""
+        if self._idle:
+            time.sleep(max(self._look_at - time.monotonic(), 0))
+        began = time.monotonic()
+        extents = self._extents(self._connected())
+        ended = time.monotonic()
+        self._look_at = ended + IDLE_SHARE * (ended - began)
+        self._idle = all(extent.end <= self._last.get(place, 0) for place, extent in extents.items())
+        return extents
+
     def prepareForTriggerAvailableNow(self) -> None:
         extents = self._extents(self._connected())
         self._target = {place: extent.end for place, extent in extents.items()}
 
     def latestOffset(self, start: Offsets | None = None, limit: ReadLimit | None = None) -> Offsets:
         """How far the next micro-batch reads. Spark before 4.2 neither says from where nor how much."""
-        extents = self._extents(self._connected())
+        extents = self._look()
         starts = ends_of(start) if start is not None else dict(self._last)
         ends = {place: extent.end for place, extent in extents.items()}
         if self._target is not None:
