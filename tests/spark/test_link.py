@@ -3,6 +3,7 @@
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -37,7 +38,7 @@ class Flaky:
 
     def _serve(self, client: socket.socket) -> None:
         host, _, port = self._server.rpartition(":")
-        with client, socket.create_connection((host, int(port))) as server:
+        with client, socket.create_connection((host, int(port))) as server, suppress(ConnectionError):
             while True:
                 question = _frame(client)
                 if question is None:
@@ -58,13 +59,10 @@ class Flaky:
 
 def _frame(connection: socket.socket) -> bytes | None:
     """The next frame; None when the other side is gone."""
-    try:
-        head = connection.recv(4, socket.MSG_WAITALL)
-        if len(head) < 4:
-            return None
-        return connection.recv(int.from_bytes(head, "big"), socket.MSG_WAITALL)
-    except ConnectionError:
+    head = connection.recv(4, socket.MSG_WAITALL)
+    if len(head) < 4:
         return None
+    return connection.recv(int.from_bytes(head, "big"), socket.MSG_WAITALL)
 
 
 def test_writes_to_a_stage_go_out_again_and_count_once(server: Server) -> None:
@@ -145,7 +143,7 @@ def test_a_busy_server_is_asked_again_with_everything_behind_it() -> None:
     def serve() -> None:
         for _ in range(2):
             client, _ = listener.accept()
-            with client:
+            with client, suppress(ConnectionError):
                 while (question := _frame(client)) is not None:
                     client.sendall(framed(msgspec.msgpack.encode(answer(msgspec.msgpack.decode(question)))))
 
@@ -171,7 +169,7 @@ def test_a_server_that_stays_busy_says_why() -> None:
                 client, _ = listener.accept()
             except OSError:
                 return
-            with client:
+            with client, suppress(ConnectionError):
                 while _frame(client) is not None:
                     client.sendall(
                         framed(msgspec.msgpack.encode({"ok": False, "error": "full", "code": "busy"}))
