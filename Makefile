@@ -54,11 +54,15 @@ sim: setup      ## random lives against the model: make sim STEPS=1000000 SEED=7
 	@$(BIN)/python -m tests.sim.job_drive --steps $$(($(STEPS) / 10)) --seed $(SEED)
 	@$(BIN)/python -m tests.sim.stage_drive --steps $$(($(STEPS) / 10)) --seed $(SEED)
 
-crash: setup    ## kill -9 the real server under load, again and again: make crash CYCLES=200 SEED=1
+crash: setup    ## kill -9 the server, and Spark, under load, again and again: make crash CYCLES=200 SEED=1
 	@$(BIN)/python -m tests.crash.harness --cycles $(CYCLES) --seed $(SEED)
 	@$(BIN)/python -m tests.crash.jobs --cycles $(CYCLES) --seed $(SEED)
 	@$(BIN)/python -m tests.crash.crons --kills $(CYCLES) --seed $(SEED)
 	@$(BIN)/python -m tests.crash.dependents --rounds $$(($(CYCLES) / 3 + 1)) --seed $(SEED)
+	@$(BIN)/python -m tests.spark.kills --case queue-to-queue --kills $$(($(CYCLES) / 10 + 1)) --seed $(SEED)
+	@$(BIN)/python -m tests.spark.kills --case queue-to-parquet --kills $$(($(CYCLES) / 10 + 1)) --seed $(SEED)
+	@$(BIN)/python -m tests.spark.kills --case executor --kills $$(($(CYCLES) / 10 + 1)) --seed $(SEED)
+	@$(BIN)/python -m tests.spark.kills --case server --kills $$(($(CYCLES) / 10 + 1)) --seed $(SEED)
 
 faults: setup   ## power losses and bit flips under the store: make faults RUNS=1000 SEED=1
 	@$(BIN)/python -m tests.store.power --runs $$(($(RUNS) / 3 + 1)) --seed $(SEED)
