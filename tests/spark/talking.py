@@ -53,17 +53,22 @@ class Place:
 
     def log(self, queue: str | None = None, partition: str = "default") -> list[Any]:
         """Every message of a partition, in the order of the log."""
-        found: list[Any] = []
-        at = 0
-        while True:
-            asked = {"cmd": "READ", "queue": queue or self.queue, "partition": partition, "offset": at}
-            reply = self.client.ask({**asked, "max_count": 100_000})
-            assert reply["ok"], reply
-            for run in reply["runs"]:
-                found += run["messages"]
-            at = reply["next"]
-            if at >= reply["end"]:
-                return found
+        return log_of(self.client, queue or self.queue, partition)
+
+
+def log_of(client: Raw, queue: str, partition: str = "default") -> list[Any]:
+    """Every message of a partition, in the order of the log."""
+    found: list[Any] = []
+    at = 0
+    while True:
+        asked = {"cmd": "READ", "queue": queue, "partition": partition, "offset": at, "max_count": 100_000}
+        reply = client.ask(asked)
+        assert reply["ok"], reply
+        for run in reply["runs"]:
+            found += run["messages"]
+        at = reply["next"]
+        if at >= reply["end"]:
+            return found
 
 
 def values(frame: DataFrame) -> list[Any]:
