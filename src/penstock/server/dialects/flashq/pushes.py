@@ -222,7 +222,7 @@ def attributes_of(given: JobIn | Pushing, *, waits: bool = False) -> Attributes:
     return replace(plain_attributes(given), depends_on=named, on_failed=given.on_failed or FAIL)
 
 
-class Optional(Protocol):
+class Given(Protocol):
     """Whatever says how messages are delivered."""
 
     priority: int
@@ -236,7 +236,7 @@ class Optional(Protocol):
     tags: list[str] | None
 
 
-def plain_attributes(given: Optional) -> Attributes:
+def plain_attributes(given: Given) -> Attributes:
     """The attributes of a job but for what it depends on, made only if it has any."""
     if _options(given) == _NO_OPTIONS and _given_rare(given) == _NO_RARE:
         return PLAIN
