@@ -206,7 +206,7 @@ class Parser:
         """All of the payloads, if all of them fit."""
         lines = pc.binary_join_element_wise(values, "", "\n")
         data = lines.buffers()[2].slice(0, _end(lines))
-        if bytes(data).count(b"\n") != len(values):
+        if np.count_nonzero(np.frombuffer(data, np.uint8) == ord("\n")) != len(values):
             # A line break in JSON is a blank between two tokens.
             flat = pc.replace_substring(pc.replace_substring(values, "\n", " "), "\r", " ")
             lines = pc.binary_join_element_wise(flat, "", "\n")
