@@ -125,3 +125,14 @@ def test_payloads_that_fit_are_read_and_others_are_handed_back(payloads: list[An
                 and "day" not in payload
             )
             assert not good, text
+
+
+def test_decimals_that_do_not_fit_are_misfits() -> None:
+    kind = pa.struct([("d", pa.decimal128(38, 2))])
+    texts = ['{"d":1.25}', '{"d":"7"}', '{"d":%s}' % ("1" * 38), '{"d":1.255}']
+    values, corrupt = Parser(kind).parse(pa.array(texts, pa.string()))
+    read = [None if each is None else str(each["d"]) for each in values.to_pylist()]
+    assert read == ["1.25", "7.00", None, None]
+    assert corrupt.to_pylist() == [None, None, *texts[2:]]
+    short = Parser(pa.struct([("d", pa.decimal128(5, 2))]))
+    assert short.parse(pa.array(['{"d":1234.5}']))[1].to_pylist() == ['{"d":1234.5}']

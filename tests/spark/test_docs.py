@@ -18,7 +18,7 @@ def test_the_examples_run_as_they_are_written(
     place: Place, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert len(BLOCKS) == 7
+    assert len(BLOCKS) == 8
     names: dict[str, object] = {"__name__": "docs"}
     for block in BLOCKS:
         local = block.replace("127.0.0.1:6789", server.tcp)

@@ -2,7 +2,7 @@
 
 from hypothesis import given, strategies as st
 
-from penstock.spark.ranges import Extent, Place, Range, ends_of, keys_of, limited, offsets_of, tasks
+from penstock.spark.ranges import Extent, Place, Range, ends_of, keys_of, limited, new_of, offsets_of, tasks
 
 PLACES = [("q", "a"), ("q", "b"), ("r", "a")]
 rows = st.dictionaries(st.sampled_from(PLACES), st.integers(0, 1_000))
@@ -58,7 +58,10 @@ def test_tasks_read_every_row_once_and_in_order(
 def test_offsets_go_there_and_back() -> None:
     extents = {("q", "a"): Extent(64, 0, 5, 10), ("r", "x"): Extent(65, 1, 2, 3)}
     ends = {("q", "a"): 5, ("r", "x"): 2, ("q", "gone"): 7}
-    offsets = offsets_of(ends, extents)
-    assert offsets == {"q": {"a": 5, "gone": 7}, "r": {"x": 2}, "#": {"q": {"a": 64}, "r": {"x": 65}}}
+    keys = {place: extent.key for place, extent in extents.items()}
+    offsets = offsets_of(ends, keys, {("r", "x"): 1})
+    identity = {"q": {"a": 64}, "r": {"x": 65}}
+    assert offsets == {"q": {"a": 5, "gone": 7}, "r": {"x": 2}, "#": identity, "#new": {"r": {"x": 1}}}
+    assert new_of(offsets) == {("r", "x"): 1}
     assert ends_of(offsets) == ends
     assert keys_of(offsets) == {("q", "a"): 64, ("r", "x"): 65}

@@ -59,7 +59,7 @@ def test_a_micro_batch_has_no_more_bytes_than_it_may(place: Place, tmp_path: Pat
 def test_progress_says_how_far_behind_the_query_is(place: Place, tmp_path: Path) -> None:
     place.push(*range(100))
     query = place.run(place.stream(maxRowsPerTrigger=60).select("value"), tmp_path)
-    behind = [json.loads(each.sources[0].latestOffset)["behind"] for each in query.recentProgress]
+    behind = [json.loads(each.sources[0].latestOffset)["#behind"] for each in query.recentProgress]
     assert [each["rows"] for each in behind[:2]] == [40, 0]
     assert behind[0]["age_ms"] > 0
     assert behind[1]["age_ms"] == 0
@@ -148,7 +148,7 @@ def test_a_queue_that_was_made_anew_stops_the_query_or_is_read_from_its_beginnin
     place.client.ask({"cmd": "OBLITERATE", "queue": place.queue})
     place.push(*range(100, 115))
     query = place.start(place.stream().select("value"), tmp_path)
-    with pytest.raises(StreamingQueryException, match="made again under its name"):
+    with pytest.raises(StreamingQueryException, match="was deleted and made again"):
         query.awaitTermination(120)
     place.run(place.stream(failOnDataLoss="false").select("value"), tmp_path)
     assert place.log(f"{place.queue}.out") == [*range(10), *range(100, 115)]

@@ -11,6 +11,8 @@ HEAD = 4
 PULL_WAIT_MS = 60_000
 """How long the server lets a pull wait that does not say."""
 CHUNK = 1 << 20
+FRAME_BYTES_MAX = 1 << 30
+"""No answer is longer."""
 
 
 class Disconnected(Exception):
@@ -106,7 +108,10 @@ class Wire:
 
     def _receive(self) -> bytearray:
         try:
-            return self._exactly(int.from_bytes(self._exactly(HEAD), "big"))
+            length = int.from_bytes(self._exactly(HEAD), "big")
+            if length > FRAME_BYTES_MAX:
+                raise ConnectionError("what answers there does not speak as a Penstock server does")
+            return self._exactly(length)
         except OSError as error:
             raise Disconnected(f"the connection was lost: {error}") from error
 

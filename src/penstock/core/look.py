@@ -79,6 +79,8 @@ def read(limits: Limits, queue: Queue, command: Read) -> Log:
     """Messages by offset, up to a count and a size, at least one if there is one."""
     most = min(READ_COUNT, limits.batch_max) if command.max_count is None else command.max_count
     left = min(READ_BYTES, limits.read_bytes_max) if command.max_bytes is None else command.max_bytes
+    if command.whole:
+        most = min(most, limits.batch_max)
     check_range("max_count", most, 1, limits.batch_max)
     check_range("max_bytes", left, 1, limits.read_bytes_max)
     partition = partition_of(queue, command.partition)
@@ -100,7 +102,7 @@ def read(limits: Limits, queue: Queue, command: Read) -> Log:
         offset += part.count
         if part.count < piece.count:
             break
-    return Log(queue, partition.name, offset, log.end, runs, command.whole)
+    return Log(queue, partition.name, offset, log.end, runs, partition.key, command.whole)
 
 
 def cut(found: Log) -> Log:

@@ -89,6 +89,8 @@ class Log(Struct, gc=False):
     """Where to read on."""
     end: int
     runs: list[ReadRun]
+    key: int = 0
+    """The number that the partition was born with."""
     passing: bool = False
     """Whether the reader goes through the whole log: what it reads is not worth keeping in memory."""
 

@@ -18,8 +18,6 @@ from penstock.spark.link import Run
 OFFSET_BYTES = 4
 BLOCK_BYTES = 256 * 1024
 """What is parsed at a time: as much as stays near the processor."""
-ALONE = 32
-"""Rows below which misfits are looked for one by one."""
 
 
 class Batches:
@@ -161,12 +159,9 @@ class Parser:
     def __init__(self, kind: pa.StructType) -> None:
         self._kind = kind
         self._fields = list(kind)
-        self._dates = [field.name for field in self._fields if pa.types.is_date32(field.type)]
-        """pyarrow reads dates from numbers only: they are read as texts first."""
-        read = [
-            pa.field(field.name, pa.string()) if field.name in self._dates else field
-            for field in self._fields
-        ]
+        self._first = {field.name: first for field in self._fields if (first := _read_first(field.type))}
+        """What is read as another type first, and cast then, which is checked."""
+        read = [pa.field(each.name, self._first.get(each.name, each.type)) for each in self._fields]
         self._options = pj.ParseOptions(explicit_schema=pa.schema(read), unexpected_field_behavior="ignore")
 
     def parse(self, values: pa.Array) -> tuple[pa.Array, pa.Array]:
@@ -198,7 +193,7 @@ class Parser:
         if len(values) == 1:
             fits[places[0]] = False
             return []
-        middle = len(values) // 2 if len(values) > ALONE else 1
+        middle = len(values) // 2
         low = self._search(values.slice(0, middle), places[:middle], fits)
         return low + self._search(values.slice(middle), places[middle:], fits)
 
@@ -220,11 +215,23 @@ class Parser:
             columns = []
             for field in self._fields:
                 column = table.column(field.name).combine_chunks()
-                column = column.cast(field.type) if field.name in self._dates else column
+                column = column.cast(field.type) if field.name in self._first else column
                 columns.append(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             return None
         return pa.StructArray.from_arrays(columns, fields=self._fields)
+
+
+def _read_first(kind: pa.DataType) -> pa.DataType | None:
+    """The type that a column is read as before it is cast to its own, if that is another.
+
+    Dates would be read from numbers only, and a decimal that has too many digits as another number.
+    """
+    if pa.types.is_date32(kind):
+        return pa.string()
+    if pa.types.is_decimal128(kind):
+        return pa.decimal256(76, kind.scale)
+    return None
 
 
 def _end(lines: pa.Array) -> int:

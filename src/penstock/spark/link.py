@@ -52,6 +52,8 @@ class Run(Struct):
 class Log(Struct):
     """What a read is answered with."""
 
+    number: int
+    """The number that the partition was born with."""
     next: int
     end: int
     runs: list[Run]

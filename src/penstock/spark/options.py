@@ -28,6 +28,8 @@ COLUMNS = (
 """Columns of the source, in their order."""
 BYTES_PER_PARTITION = 32 * 1024 * 1024
 """What one Spark partition reads: smaller queue partitions are put together, larger ones are cut."""
+YEAR_1973_MS = 100_000_000_000
+"""A number below is no time that anybody means: it looks like an offset."""
 RETRY_MS = 30_000
 """How long a server may be away before a task gives up."""
 
@@ -244,6 +246,8 @@ def _place(options: dict[str, str], name: str, default: str) -> At:
     if given in (EARLIEST, LATEST):
         return given
     if given.isascii() and given.isdigit():
+        if int(given) < YEAR_1973_MS:
+            raise BadOption(name, f'a time; for offset {given} write {{"QUEUE": {{"default": {given}}}}}')
         return int(given)
     accepted = (
         f"{EARLIEST}, {LATEST}, a time (2026-01-31T12:00:00Z, or ms since 1970), or JSON by partition: "
@@ -265,7 +269,7 @@ def _place(options: dict[str, str], name: str, default: str) -> At:
 
 def _checked(name: str, found: dict[str, Any], accepted: str) -> dict[str, Any]:
     for queue, partitions in found.items():
-        if queue == "#":
+        if queue.startswith("#"):
             continue
         if not isinstance(partitions, dict):
             raise BadOption(name, accepted)

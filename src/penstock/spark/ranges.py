@@ -2,10 +2,12 @@
 
 An offset of a stream is what Spark keeps in its checkpoint and shows in its progress:
 
-    {"orders": {"default": 1000, "eu": 70}, "#": {"orders": {"default": 64, "eu": 129}}}
+    {"orders": {"default": 1000, "eu": 70},
+     "#": {"orders": {"default": 64, "eu": 129}}, "#new": {"orders": {"eu": 0}}}
 
-how far each partition of each queue has been read, and, under ``#``, which partition that was: the number
-it was born with. A partition that is deleted and made again under its name has another.
+how far each partition of each queue has been read; under ``#``, which partition that was: the number it was
+born with (one that is deleted and made again under its name has another); and under ``#new`` where those
+begin that were not there before. No queue has such a name.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,6 +20,9 @@ Offsets = dict[str, dict[str, Any]]
 Place = tuple[str, str]
 """Queue and partition."""
 IDENTITY = "#"
+NEW = "#new"
+BEHIND = "#behind"
+"""How far behind a query is; only in what is reported."""
 
 
 class Extent(Struct, frozen=True):
@@ -50,37 +55,49 @@ class Range(Struct, frozen=True):
     partition: str
     start: int
     end: int
+    key: int = 0
+    """Which partition that was: the number it was born with."""
 
     @property
     def rows(self) -> int:
         return self.end - self.start
 
 
-def offsets_of(ends: dict[Place, int], extents: Extents) -> Offsets:
-    """Ends by place as an offset of a stream."""
+def offsets_of(
+    ends: dict[Place, int], keys: dict[Place, int], new: dict[Place, int] | None = None
+) -> Offsets:
+    """Ends by place as an offset of a stream, with numbers of partitions, and where new ones begin."""
+    found = _nested(ends)
+    found[IDENTITY] = _nested({place: key for place, key in keys.items() if place in ends})
+    if new:
+        found[NEW] = _nested(new)
+    return found
+
+
+def _nested(by_place: dict[Place, int]) -> Offsets:
     found: Offsets = {}
-    identity: dict[str, dict[str, int]] = {}
-    for (queue, partition), end in sorted(ends.items()):
-        found.setdefault(queue, {})[partition] = end
-        if (queue, partition) in extents:
-            identity.setdefault(queue, {})[partition] = extents[queue, partition].key
-    return {**found, IDENTITY: identity}
+    for (queue, partition), value in sorted(by_place.items()):
+        found.setdefault(queue, {})[partition] = value
+    return found
+
+
+def _flat(nested: dict[str, dict[str, int]]) -> dict[Place, int]:
+    return {(queue, name): value for queue, names in nested.items() for name, value in names.items()}
 
 
 def ends_of(offsets: Offsets) -> dict[Place, int]:
     """An offset of a stream by place."""
-    return {
-        (queue, partition): end
-        for queue, partitions in offsets.items()
-        if queue != IDENTITY
-        for partition, end in partitions.items()
-    }
+    return _flat({queue: names for queue, names in offsets.items() if not queue.startswith(IDENTITY)})
 
 
 def keys_of(offsets: Offsets) -> dict[Place, int]:
     """Which partitions an offset of a stream is about."""
-    found: dict[str, dict[str, int]] = offsets.get(IDENTITY, {})
-    return {(queue, name): key for queue, names in found.items() for name, key in names.items()}
+    return _flat(offsets.get(IDENTITY, {}))
+
+
+def new_of(offsets: Offsets) -> dict[Place, int]:
+    """Where partitions begin that were not there before."""
+    return _flat(offsets.get(NEW, {}))
 
 
 def limited(
@@ -146,7 +163,7 @@ def _cut(ranges: list[Range], means: dict[Place, float], size: float) -> Iterato
         start = each.start
         while start < each.end:
             rows = min(max(int(left / mean + 1e-9), 1), each.end - start)
-            yield Range(each.queue, each.partition, start, start + rows)
+            yield Range(each.queue, each.partition, start, start + rows, each.key)
             start += rows
             left -= rows * mean
             if left < mean:
@@ -164,7 +181,7 @@ def _joined(task: list[Range]) -> list[Range]:
             each.partition,
             each.start,
         ):
-            found[-1] = Range(last.queue, last.partition, last.start, each.end)
+            found[-1] = Range(last.queue, last.partition, last.start, each.end, last.key)
         else:
             found.append(each)
     return found

@@ -79,6 +79,8 @@ def check_schema(schema: StructType, overwrite: bool) -> None:
             'use mode("append"), and OBLITERATE the queue first if it shall begin anew'
         )
     for field in schema:
+        if field.name == "headers" and field.dataType.simpleString() != "map<string,string>":
+            raise BadRows(f"column headers must be map<string,string>, not {field.dataType.simpleString()}")
         kinds = ABOUT.get(field.name)
         if kinds is not None and not isinstance(field.dataType, kinds):
             wanted = " or ".join(kind.typeName() for kind in kinds)
@@ -116,10 +118,14 @@ class Writing:
                 for each in rows:
                     gathering.add(each)
                 gathering.finish()
-            except Refused as error:
-                if error.code == "conflict" and error.details.get("field") == "batch":
+            except BaseException as error:
+                if isinstance(error, Refused) and _is_over(error):
                     return Done(query, task, "", 0, is_over=True)
-                raise _explained(error, task) from None
+                # Nobody will adopt it, and it takes up room.
+                self._drop([Done(query, task, name, 0)])
+                if isinstance(error, Refused):
+                    raise _explained(error, task) from None
+                raise
         return Done(query, task, name if stage.rows else "", stage.rows)
 
     def _adopt(self, done: Sequence[Done], query: str, batch: int, keep_ms: int | None) -> None:
@@ -129,7 +135,7 @@ class Writing:
             ordered = [Done(query, 0, OVER, 0)]
         options = self.options
         with Link(options.server, options.retry_ms) as link:
-            link.ask(
+            reply = link.ask(
                 "ADOPT",
                 queue=options.queue,
                 query=query,
@@ -138,6 +144,14 @@ class Writing:
                 counts=[each.rows for each in ordered],
                 durability=options.durability,
                 keep_ms=keep_ms,
+            )
+        if reply.get("repeated"):
+            logger.warning(
+                "batch %d of query %s was written before (%d rows), so nothing is written now. After a driver"
+                " died that is as it should be; if it is another batch, it needs another query or checkpoint",
+                batch,
+                query,
+                reply["count"],
             )
 
     def _drop(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -198,6 +212,11 @@ class StreamWriter(Writing, DataSourceStreamArrowWriter):
         self._drop(messages)
 
 
+def _is_over(error: Refused) -> bool:
+    """Whether a write to a stage is refused because its batch was adopted."""
+    return error.code == "conflict" and error.details.get("field") == "batch"
+
+
 def _explained(error: Refused, task: int) -> Exception:
     """What the server has against some rows, in words of Spark."""
     if error.details.get("field") == "body":
@@ -254,7 +273,8 @@ class Gathering:
         counts = np.bincount(codes, minlength=len(names.dictionary))
         ordered, start = rows.take(order), 0
         for name, count in zip(names.dictionary.to_pylist(), counts.tolist(), strict=True):
-            yield name, ordered.slice(start, count)
+            # A copy: a slice would keep the whole batch in memory as long as it waits.
+            yield name, ordered.slice(start, count).copied()
             start += count
 
     def _send(self, partition: str, waiting: list["Rows"], *, is_last: bool) -> None:
@@ -297,9 +317,7 @@ class Rows:
             if name in batch.schema.names:
                 given = batch.column(name).to_pylist()
                 found = np.empty(len(given), dtype=object)
-                found[:] = (
-                    [None if each is None else tuple(each) for each in given] if name == "headers" else given
-                )
+                found[:] = list(map(_headers, given)) if name == "headers" else given
                 columns[name] = found
         return Rows(_values(batch), columns)
 
@@ -316,6 +334,13 @@ class Rows:
         columns = {name: column[order] for name, column in self._columns.items()}
         places = pa.Array.from_buffers(pa.int64(), len(order), [None, pa.py_buffer(order)])
         return Rows(self._values.take(places), columns)
+
+    def copied(self) -> "Rows":
+        """The same rows in memory of their own."""
+        offsets = self._offsets - self._offsets[0]
+        data = memoryview(self._values.buffers()[2])[int(self._offsets[0]) : int(self._offsets[-1])].tobytes()
+        values = pa.StringArray.from_buffers(self.count, pa.py_buffer(offsets), pa.py_buffer(data))
+        return Rows(values, {name: column.copy() for name, column in self._columns.items()})
 
     def slice(self, start: int, count: int) -> "Rows":
         columns = {name: column[start : start + count] for name, column in self._columns.items()}
@@ -366,9 +391,14 @@ class Rows:
         return found | {"runs": runs}
 
 
+def _headers(given: list[tuple[str, str | None]] | None) -> tuple[tuple[str, str], ...] | None:
+    """Headers as they are sent; one without a value is none."""
+    return None if given is None else tuple((name, value) for name, value in given if value is not None)
+
+
 def _weight(headers: tuple[tuple[str, str], ...] | None) -> int:
     """Bytes of the headers of one row."""
-    return sum(len(name) + len(value or "") for name, value in headers) if headers else 0
+    return sum(len(name) + len(value) for name, value in headers) if headers else 0
 
 
 _encode = msgspec.json.Encoder(decimal_format="number").encode
@@ -378,10 +408,12 @@ def _values(batch: pa.RecordBatch) -> pa.Array:
     """What the rows say, as JSON text."""
     if "value" in batch.schema.names:
         column = batch.column("value")
+        kind = column.type
+        if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_large_string(kind):
+            column = column.cast(pa.string())  # checked: it is UTF-8, and not too large for one column
         if pa.types.is_string(column.type):
-            return pc.fill_null(column, "null") if column.null_count else column
-        if pa.types.is_binary(column.type):
-            return pc.fill_null(column, b"null").cast(pa.string())
+            text = pc.fill_null(column, "null") if column.null_count else column
+            return pc.ascii_trim(text, characters=" \t\r\n")
     else:
         names = [name for name in batch.schema.names if name not in ABOUT]
         column = pa.StructArray.from_arrays([batch.column(name) for name in names], names=names)

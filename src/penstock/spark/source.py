@@ -60,6 +60,7 @@ from penstock.spark.options import (
     source_options,
 )
 from penstock.spark.ranges import (
+    BEHIND,
     Extents,
     Offsets,
     Place,
@@ -67,6 +68,7 @@ from penstock.spark.ranges import (
     ends_of,
     keys_of,
     limited,
+    new_of,
     offsets_of,
     tasks,
 )
@@ -158,14 +160,14 @@ def _check_type(where: str, kind: DataType) -> None:
     """Raise unless payloads can be read as a type."""
     if isinstance(kind, StructType):
         for field in kind:
-            if isinstance(field.dataType, DateType):
+            if isinstance(field.dataType, DateType | DecimalType):
                 raise BadOption(
                     "parse", f"without dates inside of others: take string for {where}.{field.name}"
                 )
             _check_type(f"{where}.{field.name}", field.dataType)
     elif isinstance(kind, ArrayType):
-        if isinstance(kind.elementType, DateType):
-            raise BadOption("parse", f"without dates in arrays: take array<string> for {where}")
+        if isinstance(kind.elementType, DateType | DecimalType):
+            raise BadOption("parse", f"without dates and decimals in arrays: take another type for {where}")
         _check_type(f"{where}[]", kind.elementType)
     elif not isinstance(kind, READABLE):
         raise BadOption(
@@ -191,6 +193,8 @@ def _checked(schema: StructType, options: SourceOptions) -> StructType:
         kind = given["value"]
         if not isinstance(kind, StructType):
             raise BadOption("parse", f'"{RAW}", or columns such as "id long, name string"')
+        if not kind.fields or len({field.name for field in kind}) < len(kind.fields):
+            raise BadOption("parse", "at least one column, and none twice")
         for field in kind:
             _check_type(field.name, field.dataType)
     return schema
@@ -280,11 +284,11 @@ class Reading:
                 if end > starts.get(place, 0):
                     self._lost(place, starts.get(place, 0), end)
                 continue
-            start = starts.get(place, extent.first)
+            start = starts.get(place, 0)
             if start < extent.first and end > start:
                 self._lost(place, start, min(extent.first, end))
                 start = min(extent.first, end)
-            ranges.append(Range(*place, start, end))
+            ranges.append(Range(*place, start, end, extent.key))
         means = {place: extent.mean for place, extent in extents.items()}
         options = self.options
         found = tasks(ranges, means, options.bytes_per_partition, options.min_partitions)
@@ -322,6 +326,9 @@ class Reading:
         place = (wanted.queue, wanted.partition)
         try:
             for log in link.read(*place, at, wanted.end):
+                if log.number != wanted.key:
+                    self._lost(place, at, wanted.end)  # it was made again since
+                    return
                 begins = log.runs[0].offset if log.runs else wanted.end
                 if begins > at:
                     self._lost(place, at, min(begins, wanted.end))
@@ -341,7 +348,7 @@ def _by_place(name: str, where: dict[str, Any], extents: Extents) -> dict[Place,
     queues = {queue for queue, _ in extents}
     found: dict[Place, int | str] = {}
     for queue, partitions in where.items():
-        if queue == "#":
+        if queue.startswith("#"):
             continue
         for partition, offset in partitions.items():
             if (queue, partition) not in extents:
@@ -467,6 +474,8 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
         """How far the newest micro-batch reads."""
         self._target: dict[Place, int] | None = None
         """How far the query reads at all, if it ends there."""
+        self._seen: dict[Place, tuple[int, int]] = {}
+        """Number and end of each partition when this was last looked at."""
         self._idle = False
         """Whether there was nothing new when this was last looked at."""
         self._look_at = 0.0
@@ -484,7 +493,7 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
         # A server that was never reached shall not be waited for.
         with Link(self.options.server, min(self.options.retry_ms, FIRST_MS)) as link:
             starts, extents = self._resolved(link, "startingOffsets", self.options.starting)
-        return offsets_of(starts, extents)
+        return offsets_of(starts, {place: extent.key for place, extent in extents.items()})
 
     def getDefaultReadLimit(self) -> ReadLimit:
         options = self.options
@@ -513,16 +522,12 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
         starts = ends_of(start) if start is not None else dict(self._last)
         ends = {place: extent.end for place, extent in extents.items()}
         if self._target is not None:
-            ends = {place: min(end, self._target.get(place, 0)) for place, end in ends.items()}
-        for place, key in keys_of(start or {}).items():
-            if place in extents and extents[place].key != key:
-                self._begin_anew(place)
-                starts[place] = extents[place].first
-        for place, begin in starts.items():
-            # What is gone is seen to when the rows are asked for.
-            ends[place] = max(ends.get(place, begin), begin)
-        for place, extent in extents.items():
-            starts.setdefault(place, min(extent.first, ends[place]))
+            # What comes later is not read any more, be it in partitions that come later.
+            target = {**starts, **self._target}
+            ends = {place: min(end, target[place]) for place, end in ends.items() if place in target}
+        self._see_to_gone(starts, ends, extents, keys_of(start or {}))
+        new = {place: min(extents[place].first, end) for place, end in ends.items() if place not in starts}
+        starts |= new
         if not isinstance(limit, ReadAllAvailable):
             if self.options.max_rows:
                 limited(starts, ends, {}, self.options.max_rows)
@@ -530,17 +535,39 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
                 means = {place: extent.mean for place, extent in extents.items()}
                 limited(starts, ends, means, self.options.max_bytes)
         self._last = ends
-        return offsets_of(ends, extents)
+        self._seen = {place: (extent.key, extent.end) for place, extent in extents.items()}
+        return offsets_of(ends, {place: extent.key for place, extent in extents.items()}, new)
 
-    def _begin_anew(self, place: Place) -> None:
-        """A partition was deleted and made again: an error, or a warning if that is fine."""
-        told = f"partition {place[1]!r} of queue {place[0]!r} was deleted and made again under its name"
+    def _see_to_gone(
+        self, starts: dict[Place, int], ends: dict[Place, int], extents: Extents, keys: dict[Place, int]
+    ) -> None:
+        """Partitions that are gone, or were made anew, or end too early: what is left of them is forgotten.
+
+        If all that was in one was read, nothing is lost: a queue may drop partitions that are empty.
+        """
+        for place, begin in list(starts.items()):
+            extent = extents.get(place)
+            if extent is not None and extent.key == keys.get(place, extent.key):
+                if extent.end < begin:
+                    self._gone(place, f"ends at {extent.end}, and offset {begin} was reached before")
+                    starts[place] = extent.end
+                ends[place] = max(ends.get(place, begin), starts[place])
+                continue
+            if self._seen.get(place) != (keys.get(place), begin):
+                self._gone(place, "was removed" if extent is None else "was deleted and made again")
+            del starts[place]  # if it is there, it is a new one
+            if extent is None:
+                ends.pop(place, None)
+
+    def _gone(self, place: Place, what: str) -> None:
+        """Rows of a partition may be gone: an error, or a warning if that is fine."""
+        told = f"partition {place[1]!r} of queue {place[0]!r} {what}"
         if self.options.fail_on_data_loss:
             raise DataLoss(
-                f"{told}: what was in it and not read yet is gone. Go on with the new one: option "
+                f"{told}: what was in it and not read yet is gone. Go on with what is there: option "
                 '"failOnDataLoss" = false'
             )
-        logger.warning("%s; going on with the new one, from its beginning", told)
+        logger.warning("%s; going on with what is there", told)
 
     def reportLatestOffset(self) -> Offsets:
         """What there is, and how far the query is behind it: shown in its progress."""
@@ -549,15 +576,13 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
         rows = sum(max(end - self._last.get(place, extents[place].first), 0) for place, end in ends.items())
         oldest = [extent.since for extent in extents.values() if extent.since is not None]
         age_ms = max(int(time.time() * 1000) - min(oldest), 0) if oldest else 0
-        return {**offsets_of(ends, extents), "behind": {"rows": rows, "age_ms": age_ms}}
+        found = offsets_of(ends, {place: extent.key for place, extent in extents.items()})
+        return {**found, BEHIND: {"rows": rows, "age_ms": age_ms}}
 
     def partitions(self, start: Offsets, end: Offsets) -> list[Task]:
         extents = self._extents(self._connected())
-        starts, ends = ends_of(start), ends_of(end)
-        before, meant = keys_of(start), keys_of(end)
-        for place, key in meant.items():
-            if key != before.get(place, key):
-                starts[place] = 0  # it was made again meanwhile
+        starts, ends = {**ends_of(start), **new_of(end)}, ends_of(end)
+        for place, key in keys_of(end).items():
             if place in extents and extents[place].key != key and ends.get(place, 0) > starts.get(place, 0):
                 self._lost(place, starts.get(place, 0), ends[place])
                 starts[place] = ends[place]

@@ -28,7 +28,7 @@ def session(app: str, master: str = "local[*,4]", **conf: Any) -> SparkSession:
     Settings may be given as they are (``**{"spark.sql.shuffle.partitions": 8}``) or with underscores for the
     dots (``spark_sql_shuffle_partitions=8``). They go before those set here.
     """
-    home = prepare()
+    home = prepare(master)
     builder = SparkSession.builder.appName(app).master(master)
     settings = {**defaults(master, home), **{_dotted(name): value for name, value in conf.items()}}
     for name, value in settings.items():
@@ -54,19 +54,22 @@ def defaults(master: str, home: Path) -> dict[str, Any]:
         "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.local.dir": str(home / "local"),
         "spark.sql.warehouse.dir": str(home / "warehouse"),
         "spark.pyspark.python": sys.executable,
     }
     if master.startswith("local"):
-        found |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        found |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.local.dir": str(home / "local"),
+        }
     return found
 
 
 _home: Path | None = None
 
 
-def prepare() -> Path:
+def prepare(master: str = "local") -> Path:
     """Set up what Spark starts with, once a process; a directory that ends with it."""
     global _home
     if _home is None:
@@ -74,7 +77,8 @@ def prepare() -> Path:
         atexit.register(shutil.rmtree, _home, ignore_errors=True)
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        if master.startswith("local"):
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         os.environ.setdefault("SPARK_HOME", str(_spark_home(_home)))
         if not os.environ.get("JAVA_HOME") and shutil.which("java") is None:
             os.environ["JAVA_HOME"] = str(_java_home(_home))

@@ -186,6 +186,7 @@ class Read(Request, tag="READ", gc=False, kw_only=True):
         return replies.OkPackedLog(
             ok=True,
             partition=reply.partition,
+            number=reply.key,
             next=reply.next,
             end=reply.end,
             runs=list(map(packed_run, reply.runs)),

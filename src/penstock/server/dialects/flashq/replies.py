@@ -157,6 +157,7 @@ class PackedRun(Struct, gc=False, omit_defaults=True):
 class OkPackedLog(Answer, gc=False, kw_only=True):
     ok: bool
     partition: str
+    number: int
     next: int
     end: int
     runs: list[PackedRun]
