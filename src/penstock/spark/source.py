@@ -92,6 +92,8 @@ TYPES = {
 LAST = (1 << 63) - 1
 IDLE_SHARE = 10
 """How much longer a stream without news waits before it asks again than the answer took."""
+IDLE_S_MAX = 1.0
+"""How long it waits at most: an answer may have taken long because the server was away."""
 
 
 class DataLoss(Exception):
@@ -508,7 +510,7 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
         began = time.monotonic()
         extents = self._extents(self._connected())
         ended = time.monotonic()
-        self._look_at = ended + IDLE_SHARE * (ended - began)
+        self._look_at = ended + min(IDLE_SHARE * (ended - began), IDLE_S_MAX)
         self._idle = all(extent.end <= self._last.get(place, 0) for place, extent in extents.items())
         return extents
 
