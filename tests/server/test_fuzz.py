@@ -228,6 +228,8 @@ def answers_due(stream: bytes) -> tuple[int, bool]:
             return count + 1, True
         if length <= FRAME_BYTES_MAX and at + 4 + length > len(stream):
             break
+        if length > FRAME_BYTES_MAX and len(stream) == at + 4:
+            break  # its first byte says in what form it is answered
         count += 1
         at += 4 + length
     return count, False

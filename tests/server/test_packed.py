@@ -110,7 +110,9 @@ def test_a_batch_is_staged_adopted_and_read_as_messagepack(talk: Talk) -> None:
         "count": 2,
         "messages": body(b"1", b'"two"'),
     }
-    assert found == {"ok": True, "partition": "default", "next": 2, "end": 2, "runs": [only]}
+    number = only["first"] >> 32
+    whole = {"ok": True, "partition": "default", "number": number, "next": 2, "end": 2, "runs": [only]}
+    assert found == whole
     (about,) = talk.ask("OFFSETS", queue="q", at=0, since={"default": 1})["partitions"]
     assert (about["end"], about["at"], about["bytes"], about["since"]) == (2, 0, 6, talk.house.now)
     assert talk.json("ADOPT", **wanted)["repeated"]
@@ -379,7 +381,7 @@ def test_numbers_beyond_reason_are_refused_where_there_is_a_log(talk: Talk) -> N
     talk.json("PUSH", queue="q", data=1)
     for field, values in {
         "offset": [-1, 2, HUGE, (1 << 64) - 1, -HUGE],
-        "max_count": [0, -1, HUGE, (1 << 64) - 1],
+        "max_count": [0, -1],
         "max_bytes": [0, -1, HUGE],
     }.items():
         for value in values:

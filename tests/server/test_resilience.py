@@ -123,7 +123,8 @@ def test_an_unknown_field_of_a_job_is_refused_and_the_known_ones_are_listed() ->
         "jobs[1].colour",
         "left out; known here are data, partition, durability, priority, delay, ttl, timeout, max_attempts,"
         " backoff, lifo, unique_key, dedup, dedup_window_ms, dedup_max_ms, job_id, transaction_id,"
-        " depends_on, on_failed, keys_if_undelivered, key, group_id, debounce_id, debounce_ttl",
+        " depends_on, on_failed, keys_if_undelivered, key, group_id, debounce_id, debounce_ttl,"
+        " headers, tags",
     )
 
 

@@ -112,7 +112,7 @@ MUTANTS: dict[str, Planted] = {
         "False",
     ),
     "a sweep comes once": (sweep._evict, "fresh_count(track) > 0 or track.schedule.messages > 0", "False"),
-    "a push does not have what waits swept": (push.push, "shard.plan_sweep(queue, now)", "pass"),
+    "a push does not have what waits swept": (push.expect, "shard.plan_sweep(queue, now)", "pass"),
     # Strict order.
     "a partition has several leases": (order.is_next, "if track.leased:", "if False:"),
     "what is not due goes along with what is before it": (

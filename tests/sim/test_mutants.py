@@ -368,7 +368,7 @@ MUTANTS: dict[str, Planted] = {
         "True",
     ),
     "singles become a batch though their attributes differ": (
-        push._schedule,
+        push.schedule,
         "if joined else run",
         "if True else run",
     ),

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 from msgspec import Struct, msgpack
+from msgspec.structs import astuple
 
 from penstock.core.model import PLACE_BYTES, PLAIN, Attributes, Run
 
@@ -56,6 +57,13 @@ def pack_runs(runs: Iterable[Run], created_at: int) -> Packed:
     return Packed(spread, pack_sets(list(sets)), places, aside)
 
 
+def _packed(attributes: Attributes) -> bytes:
+    """Attributes as they are kept: most have neither headers nor tags, which come last."""
+    if attributes.headers or attributes.tags:
+        return _encode(attributes)
+    return _encode(astuple(attributes)[:-2])
+
+
 def pack_sets(sets: Sequence[Attributes]) -> bytes:
     """Sets of attributes, each of which can be read without the others: where each begins, their end, they.
 
@@ -64,6 +72,6 @@ def pack_sets(sets: Sequence[Attributes]) -> bytes:
     >>> count_sets(packed), set_at(packed, 1).priority
     (2, 3)
     """
-    blobs = list(map(_encode, sets))
+    blobs = list(map(_packed, sets))
     places = accumulate(map(len, blobs), initial=PLACE_BYTES * (len(blobs) + 1))
     return struct.pack(f"={len(blobs) + 1}I", *places) + b"".join(blobs)
