@@ -109,9 +109,10 @@ def test_refusals_have_their_codes(client: Raw, queue: str) -> None:
 
 
 def test_what_is_staged_counts_for_nobody(client: Raw, queue: str) -> None:
-    before = client.ask({"cmd": "STATS"})
+    assert client.ask({"cmd": "PULL", "queue": queue, "timeout": 0})["job"] is None  # a group that counts
     stage(client, queue, 1, 2, 3)
-    after = client.ask({"cmd": "STATS"})
-    assert after["queued"] == before["queued"]
+    told = client.ask({"cmd": "QUEUE", "queue": queue})
+    assert told["staged"]["messages"] == 3
+    assert [told["groups"][0][each] for each in ("waiting", "delayed", "active")] == [0, 0, 0]
     assert client.ask({"cmd": "OFFSETS", "queue": queue})["partitions"] == []
     assert client.ask({"cmd": "UNSTAGE", "queue": queue, "stages": ["s"]})["count"] == 3
