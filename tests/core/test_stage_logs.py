@@ -13,6 +13,7 @@ from penstock.core.model import Attributes, Backoff
 from penstock.core.shard import MERGE_AT
 from tests.core.harness import Core
 from tests.core.staging import (
+    HOUR_MS,
     adopt,
     adopt_of,
     crash,
@@ -95,7 +96,7 @@ def test_whatever_is_pushed_staged_adopted_and_committed_in_whatever_order_is_th
                 made.setdefault(name, []).extend(payloads)
             case "adopt":
                 chosen = pick.sample(sorted(made), len(made))
-                adopt(core, batch, *chosen, counts=[len(made[name]) for name in chosen])
+                adopt(core, batch, *chosen, count=sum(len(made[name]) for name in chosen))
                 wanted += [each for name in chosen for each in made[name]]
                 made, batch = {}, batch + 1
             case "commit":
@@ -244,7 +245,7 @@ def test_of_messages_with_unique_keys_only_those_are_appended_whose_keys_are_fre
     stage(core, "s", b"1", b"2", b"3", keys=["free", "held", None])
     stage(core, "t", b"4", b"5", keys=["free", "other"])
     then(core)
-    reply = adopt(core, 0, "s", "t", counts=[3, 2])
+    reply = adopt(core, 0, "s", "t", count=5)
     assert (reply.count, reply.duplicates) == (3, 2)
     assert [each[2:] for each in reply.ranges] == [(1, 3)]
     then(core)
@@ -556,15 +557,16 @@ def test_a_queue_has_a_number_of_stages_and_so_many_bytes_in_them(monkeypatch: p
     monkeypatch.setattr("penstock.core.stage.STAGED_BYTES_MAX", 60)
     core = Core()
     stage(core, "a")
-    stage(core, "b")
+    stage(core, "b", query="other")
     refused(core, write_of("c"), Busy)
     stage(core, "a", b"x" * 58)
     refused(core, write_of("a"), Busy)
     restart(core)
     refused(core, write_of("a"), Busy)
+    refused(core, write_of("a", b"12"), Invalid)  # it would be too much even alone
     refused(core, adopt_of(0, "a", "b", "c"), Invalid)
     adopt(core, 0, "a")
-    assert stage(core, "c", b"x" * 60, batch=1).size == 60
+    assert stage(core, "c", b"x" * 59, batch=1).size == 59
 
 
 def test_messages_with_keys_are_in_memory_and_may_be_only_so_many_bytes(
@@ -574,9 +576,10 @@ def test_messages_with_keys_are_in_memory_and_may_be_only_so_many_bytes(
     core = Core()
     stage(core, "s", b"x" * 100)
     stage(core, "s", b"x" * 10, keys=["k"], part=1)
-    refused(core, write_of("t", keys=["l"]), Busy)
+    refused(core, write_of("t", keys=["l"]), Invalid)
+    refused(core, write_of("t", keys=["l"], query="other"), Busy)
     restart(core)
-    refused(core, write_of("t", keys=["l"]), Busy)
+    refused(core, write_of("t", keys=["l"], query="other"), Busy)
     stage(core, "t", b"x" * 100)
     adopt(core, 0, "s")
     assert stage(core, "t", keys=["l"], batch=1).count == 1
@@ -617,6 +620,23 @@ def test_a_queue_remembers_the_queries_that_adopted_last(monkeypatch: pytest.Mon
         adopt(core, core.now, query=query)
         restart(core)
     assert list(queue_of(core).adopted) == ["one", "three"]
+
+
+def test_a_queue_forgets_what_need_not_be_remembered_for_long_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.core.stage.QUERIES_MAX", 2)
+    core = Core()
+    adopt(core, 7, query="stream")
+    for number in range(3):
+        core.now += 1
+        adopt(core, 0, query=f"write {number}", keep_ms=HOUR_MS)
+        restart(core)
+        assert list(queue_of(core).adopted) == ["stream", f"write {number}"]
+    core.now += 1
+    adopt(core, 0, query="another stream")
+    assert list(queue_of(core).adopted) == ["stream", "another stream"]
+    core.now += 1
+    adopt(core, 0, query="write 3", keep_ms=HOUR_MS)
+    assert list(queue_of(core).adopted) == ["another stream", "write 3"]
 
 
 # Verifying.

@@ -5,14 +5,15 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from penstock.core import commands as c
-from penstock.core.errors import Conflict, Invalid, NotFound
+from penstock.core import commands as c, stage as stages
+from penstock.core.errors import Busy, Conflict, Invalid, NotFound
 from penstock.core.ids import OFFSET_BITS
 from penstock.core.limits import ADOPTIONS_MAX
 from penstock.core.stage_commands import STAGED_MS
 from tests.core.harness import Core
 from tests.core.staging import (
     HOUR_MS,
+    QUERY,
     adopt,
     adopt_of,
     crash,
@@ -226,7 +227,7 @@ def test_a_part_that_comes_again_changes_nothing(then: Again) -> None:
     assert staged(core) == before
     core.commit()
     assert core.engine.seal(core.now) == []
-    adopt(core, 0, "s", counts=[2])
+    adopt(core, 0, "s", count=2)
     assert logged(core) == [b"1", b"2"]
 
 
@@ -253,7 +254,7 @@ def test_a_part_that_was_cut_into_segments_is_one_part(then: Again) -> None:
     assert stage(core, "s", b"next", part=1).count == 5
     then(core)
     assert stage(core, "s", b"next", part=1).count == 5
-    adopt(core, 0, "s", counts=[5])
+    adopt(core, 0, "s", count=5)
     assert logged(core) == [*large, b"next"]
 
 
@@ -267,7 +268,7 @@ def test_an_adoption_that_comes_again_is_answered_as_the_first_was(then: Again) 
     second = adopt(core, 0, "s")
     assert (second.repeated, first.repeated) == (True, False)
     assert replace(second, repeated=False) == first
-    assert adopt(core, 0, "other", "names", counts=[7, 7]) == second, "whatever it names"
+    assert adopt(core, 0, "other", "names", count=2) == second, "whatever it names"
     assert logged(core) == [b"1", b"2"]
     core.commit()
     assert core.engine.seal(core.now) == []
@@ -382,12 +383,88 @@ def test_if_a_stage_has_more_or_fewer_messages_than_expected_nothing_is_adopted(
     stage(core, "s", b"1")
     stage(core, "t", b"1", b"2")
     then(core)
-    refused(core, adopt_of(0, "s", "t", counts=[1, 1]), Conflict)
-    refused(core, adopt_of(0, "s", "t", counts=[2, 2]), Conflict)
-    refused(core, adopt_of(0, "s", "t", counts=[1]), Invalid)
-    refused(core, adopt_of(0, "s", "t", counts=[]), Invalid)
-    refused(core, adopt_of(0, "s", "s", counts=[1, 1]), Invalid)
-    assert adopt(core, 0, "s", "t", counts=[1, 2]).count == 3
+    refused(core, adopt_of(0, "s", "t", count=2), Conflict)
+    refused(core, adopt_of(0, "s", "t", count=4), Conflict)
+    refused(core, adopt_of(0, count=3), Conflict)
+    refused(core, adopt_of(0, "s", "t", count=-1), Invalid)
+    refused(core, adopt_of(0, "s", "s", count=2), Invalid)
+    assert adopt(core, 0, "s", "t", count=3).count == 3
+
+
+@again
+def test_a_batch_that_comes_again_with_another_number_of_messages_is_another_batch(then: Again) -> None:
+    core = Core()
+    stage(core, "r", b"0", keys=["k"], query="other")
+    adopt(core, 0, "r", query="other")
+    stage(core, "s", b"1", b"2", b"3", keys=["k", None, None])
+    assert adopt(core, 0, "s", count=3).duplicates == 1
+    then(core)
+    for count in (0, 2, 4):
+        refused(core, adopt_of(0, count=count), Conflict)
+        refused(core, adopt_of(0, "s", count=count), Conflict)
+    assert adopt(core, 0, count=3).repeated
+    assert adopt(core, 0).repeated
+
+
+@again
+def test_only_the_newest_batch_may_come_again_by_way_of_its_writers(then: Again) -> None:
+    core = Core()
+    adopt(core, 3)
+    adopt(core, 4)
+    then(core)
+    for batch, place in ((4, "batch"), (3, ""), (2, "")):
+        with pytest.raises(Conflict) as caught:
+            stage(core, "s", batch=batch)
+        assert caught.value.place == place
+
+
+@again
+def test_a_later_run_of_a_query_takes_the_place_of_those_before(then: Again) -> None:
+    core = Core()
+    stage(core, "s", b"1", b"2", run=1)
+    stage(core, "t", b"3", run=1)
+    stage(core, "of another", b"4", query="other")
+    then(core)
+    stage(core, "u", b"5", run=2)
+    then(core)
+    assert list(queue_of(core).stages) == ["of another", "u"]
+    refused(core, write_of("v", b"6", run=1), Conflict)
+    refused(core, write_of("s", b"6", run=1, part=1), Conflict)
+    refused(core, write_of("u", b"6", run=3), Conflict)
+    refused(core, write_of("v", b"6", run=-1), Invalid)
+    refused(core, adopt_of(0, "s", "t"), NotFound)
+    stage(core, "w", b"6", run=2)
+    assert adopt(core, 0, "u", "w", count=2).count == 2
+    assert logged(core) == [b"5", b"6"]
+    restart(core)
+    assert names(core) == ["of another"]
+
+
+def test_the_room_that_an_earlier_run_took_is_there_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stages, "KEYED_MAX", 3)
+    monkeypatch.setattr(stages, "STAGES_MAX", 2)
+    core = Core()
+    stage(core, "s", b"1", keys=["a"], run=1)
+    stage(core, "t", b"1", b"2", keys=["b", "c"], run=1)
+    refused(core, write_of("u", b"3", keys=["d"], run=1), Invalid)
+    stage(core, "u", b"1", b"2", b"3", keys=["a", "b", "c"], run=2)
+    assert queue_of(core).staged.keyed == 3
+    refused(core, write_of("v", b"4", keys=["d"], query="other"), Busy)
+    stage(core, "v", b"4", query="other")
+    refused(core, write_of("w", b"4", query="a third"), Busy)
+
+
+def test_what_was_staged_for_a_query_can_be_dropped_without_names() -> None:
+    core = Core()
+    for batch in (0, 1, 2):
+        stage(core, f"s{batch}", b"1", batch=batch)
+    stage(core, "other", b"1", query="other")
+    told = core.ask(c.Unstage("default", "q", ["s0", "gone"], QUERY, 1), c.Unstaged)
+    assert (told.stages, told.count) == (2, 2)
+    assert list(queue_of(core).stages) == ["s2", "other"]
+    refused(core, c.Unstage("default", "q", []), Invalid)
+    refused(core, c.Unstage("default", "q", [], QUERY, -1), Invalid)
+    assert core.ask(c.Unstage("default", "q", [], QUERY, 1), c.Unstaged).stages == 0
 
 
 @again
@@ -579,7 +656,7 @@ def test_what_was_not_committed_never_happened() -> None:
     adopt(core, 0, "s")
     crash(core)
     assert names(core) == ["s"]
-    reply = adopt(core, 0, "s", counts=[2])
+    reply = adopt(core, 0, "s", count=2)
     assert not reply.repeated
     core.commit()
     crash(core)

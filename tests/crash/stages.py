@@ -175,7 +175,7 @@ class Stages:
             "query": batch.query,
             "batch": batch.number,
             "stages": names,
-            "counts": [counts[name] for name in names],
+            "count": sum(counts[name] for name in names),
             "durability": rng.choice((None, "os", "fsync")),
         }
         ask = client.ask if rng.random() < 0.5 else client.ask_packed
@@ -276,7 +276,7 @@ class Stages:
             batch = batches[-1]
             counts = batch.counts()
             batch.adopting = {"cmd": "ADOPT", "queue": QUEUE, "query": batch.query, "batch": batch.number}
-            batch.adopting |= {"stages": list(counts), "counts": list(counts.values())}
+            batch.adopting |= {"stages": list(counts), "count": sum(counts.values())}
             reply = asker.ask(batch.adopting)
             self._adopted(batches, reply)
         self._check_log(asker)

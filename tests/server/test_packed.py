@@ -96,7 +96,7 @@ def test_a_batch_is_staged_adopted_and_read_as_messagepack(talk: Talk) -> None:
     until = talk.house.now + 60_000
     assert staged == {"ok": True, "stage": "s", "part": 0, "count": 2, "bytes": 6, "expires_at": until}
     wanted = {"queue": "q", "query": "x", "batch": 7, "stages": ["s"]}
-    adopted = talk.ask("ADOPT", **wanted, counts=[2], keep_ms=60_000)
+    adopted = talk.ask("ADOPT", **wanted, count=2, keep_ms=60_000)
     (part,) = adopted["partitions"]
     assert part == {"partition": "default", "first": part["first"], "offset": 0, "count": 2}
     assert adopted == {"ok": True, "count": 2, "partitions": [part], "durability": adopted["durability"]}
@@ -128,7 +128,7 @@ def test_messages_are_staged_as_json_too_and_both_go_to_one_stage(talk: Talk) ->
     assert talk.json("STAGE", queue="q", stage="s", messages=[1, {"a": [2]}], part=0)["count"] == 2
     assert talk.stage(b"3", part=1)["count"] == 3
     assert talk.json("STAGE", queue="q", stage="s", body="AAAAAAEAAAA0", count=1, part=2)["count"] == 4
-    talk.json("ADOPT", queue="q", query="x", batch=0, stages=["s"], counts=[4])
+    talk.json("ADOPT", queue="q", query="x", batch=0, stages=["s"], count=4)
     assert talk.json("READ", queue="q", offset=0)["runs"][0]["messages"][:2] == [1, {"a": [2]}]
     found = talk.ask("READ", queue="q", offset=0)["runs"]
     assert [each["messages"] for each in found] == [body(b"1", b'{"a": [2]}'), body(b"3"), body(b"4")]
@@ -357,8 +357,10 @@ WRONG: list[tuple[str, Fields, str]] = [
     ("ADOPT", ADOPT | {"query": ""}, "query"),
     ("ADOPT", ADOPT | {"stages": "s"}, "stages"),
     ("ADOPT", ADOPT | {"stages": ["s", "s"]}, "stages"),
-    ("ADOPT", ADOPT | {"counts": []}, "counts"),
-    ("ADOPT", ADOPT | {"counts": ["1"]}, "counts[0]"),
+    ("ADOPT", ADOPT | {"count": -1}, "count"),
+    ("ADOPT", ADOPT | {"count": [1]}, "count"),
+    ("UNSTAGE", {"queue": "q"}, "stages"),
+    ("UNSTAGE", {"queue": "q", "query": "x"}, "query"),
     ("ADOPT", ADOPT | {"keep_ms": -1}, "keep_ms"),
     ("ADOPT", ADOPT | {"stages": [], "durability": "nonsense"}, "durability"),
     ("UNSTAGE", {"queue": "q", "stages": []}, "stages"),
@@ -674,7 +676,7 @@ GOOD: list[Fields] = [
     {"cmd": "STAGE", **STAGE, "part": 0, "query": "x", "batch": 1, "expire_ms": 5_000},
     {"cmd": "STAGE", **STAGE, "stage": "t", "runs": [{"count": 1, "priority": 2}], "unique_keys": ["k"]},
     {"cmd": "STAGE", "queue": "q", "stage": "u", "body": body(b"1", b'"2"', b"[3]"), "count": 3, "delay": 5},
-    {"cmd": "ADOPT", **ADOPT, "counts": [1], "durability": "os", "keep_ms": 5_000},
+    {"cmd": "ADOPT", **ADOPT, "count": 1, "durability": "os", "keep_ms": 5_000},
     {"cmd": "ADOPT", "queue": "q", "query": "y", "batch": 3, "stages": ["t", "u"]},
     {"cmd": "UNSTAGE", "queue": "q", "stages": ["s", "t"]},
 ]

@@ -61,7 +61,7 @@ def test_what_was_staged_long_before_is_read_from_the_disk(client: Raw, queue: s
         stage(client, queue, *messages)
     for number in range(5):  # commits in which its bodies leave memory
         push(client, queue, number, partition="other")
-    reply = adopt(client, queue, "s", counts=[50])
+    reply = adopt(client, queue, "s", count=50)
     first = int(reply["partitions"][0]["first"])
     job = client.ask({"cmd": "GETJOB", "id": first + 7})
     assert job["job"]["data"] == messages[7]
@@ -86,7 +86,7 @@ def test_refusals_have_their_codes(client: Raw, queue: str) -> None:
     assert refused(adopt(client, queue, "s"), "not_found")
     assert refused(client.ask({"cmd": "UNSTAGE", "queue": queue, "stages": ["s"]}), "not_found")
     stage(client, queue, 1, 2)
-    assert refused(adopt(client, queue, "s", counts=[1]), "conflict")
+    assert refused(adopt(client, queue, "s", count=1), "conflict")
     assert refused(adopt(client, queue, "s", "s"), "invalid", "stages")
     assert refused(adopt(client, queue, "s", query="y"), "conflict")
     assert adopt(client, queue, "s", batch=0)["count"] == 2

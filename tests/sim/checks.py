@@ -412,7 +412,8 @@ class Checks:
     def _check_woken(self, queue: Queue, group: str) -> None:
         """Whoever waits was told of everything that became deliverable.
 
-        What a queue holds back it may tell of too early, and again only when somebody looked in vain.
+        What a queue holds back it may tell of too early, and again only when somebody looked in vain. What
+        was open and is held back for a while is no news afterwards: who looked had seen it, and wants more.
         """
         now_open = self.model.deliverable(queue.name, group, None, self.now, self._planned(queue, group))
         before = self._open.get((queue.name, group), now_open)
@@ -425,6 +426,10 @@ class Checks:
             else:
                 told = ((queue, None, None), (queue, None, name), (queue, group, name))
                 assert not self._woken.isdisjoint(told), (queue.name, group, name)
+        if known.options.window_buffer_ms:
+            for name in [name for name, found in now_open.items() if not found]:
+                cells = self._cells(known, group, name)
+                now_open[name] = [at for at in before.get(name, ()) if _waits(cells, at)]
         self._open[queue.name, group] = now_open
 
     def _cells(self, known: m.Queue, group: str | None, partition: str) -> list[m.Cell]:
@@ -577,6 +582,10 @@ class Checks:
             found.state, found.ended_at = "expired", message.over_at
         elif opens_at > self.now:
             found.state, found.due_at = "delayed", opens_at
+
+
+def _waits(cells: list[m.Cell], at: int) -> bool:
+    return at < len(cells) and cells[at].kind in m.WAITING
 
 
 def _put(kinds: list[str], kind: str, first: int, count: int) -> None:

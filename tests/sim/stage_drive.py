@@ -118,8 +118,9 @@ class StageDriver:
         there = known.stages.get(stage)
         query: str | None = pick.choice([*QUERIES, None])
         batch = self.batch(known, query) if query is not None else 0
+        run = pick.choice([1, 1, 1, 1, 2])
         if there is not None and pick.random() < 0.9:
-            query, batch = there.query, there.batch
+            query, batch, run = there.query, there.batch, there.run
         writes = len(there.parts) if there is not None else 0
         part = pick.choice([None, writes, writes, max(writes - 1, 0), 0, writes + 1])
         keyed = pick.random() < 0.2
@@ -130,20 +131,27 @@ class StageDriver:
         command = c.StageWrite(TENANT, name, stage, partition, keys=keys, query=query, batch=batch)
         command.payloads = [each.payload for each in messages]
         command.runs = [(1, each.attributes) for each in messages]
-        command.part, command.expire_ms = part, expire_ms
+        command.part, command.expire_ms, command.run = part, expire_ms, run
         reply = self.ask(command)
         over = query is not None and query in known.adopted and max(known.adopted[query]) >= batch
-        other = there is not None and (there.query, there.batch) != (query, batch)
-        if over or other or (part is not None and part > writes):
+        other = there is not None and (there.query, there.batch, there.run) != (query, batch, run)
+        runs = {each.run for each in known.stages.values() if each.query == query is not None}
+        former = there is None and max(runs, default=0) > run
+        if over or other or former or (part is not None and part > writes):
             assert reply == "conflict", reply
-            self.tell("late write" if over else "refused write")
+            self.tell("late write" if over else "write of a former run" if former else "refused write")
             return
         assert isinstance(reply, c.Staged), reply
         if part is not None and part < writes:
             assert there is not None
             self.tell("part again")
         else:
-            there = known.stages.setdefault(stage, Stage(query, batch, 0))
+            if there is None and min(runs, default=run) < run:
+                known.stages = {
+                    each: its for each, its in known.stages.items() if its.query != query or its.run == run
+                }
+                self.tell("a later run")
+            there = known.stages.setdefault(stage, Stage(query, batch, 0, run))
             there.parts.append((partition, messages))
             there.expires_at = max(there.expires_at, self.now + expire_ms)
             part = writes
@@ -163,18 +171,25 @@ class StageDriver:
         names = pick.sample(wanted, pick.randint(0, len(wanted)) if pick.random() < 0.3 else len(wanted))
         if pick.random() < 0.1:
             names = list(dict.fromkeys([*names, pick.choice(STAGES)]))
-        counts = None
+        count = None
         if pick.random() < 0.5:
-            counts = [len(known.stages[each].messages) if each in known.stages else 1 for each in names]
-            if counts and pick.random() < 0.1:
-                counts[-1] += 1
+            count = sum(len(known.stages[each].messages) for each in names if each in known.stages)
+            first = known.adopted.get(query, {}).get(batch)
+            if first is not None and pick.random() < 0.7:
+                count = first.count + first.duplicates
+            elif pick.random() < 0.1:
+                count += 1
         keep_ms = pick.choice([None, None, 1_000, 30_000])
         durability = pick.choice([None, "os", "fsync"]) if known.stored else None
-        command = c.Adopt(TENANT, name, query, batch, names, counts, durability, keep_ms)
+        command = c.Adopt(TENANT, name, query, batch, names, count, durability, keep_ms)
         reply = self.ask(command)
         if batch in known.adopted.get(query, {}):
-            assert isinstance(reply, c.Adopted), reply
             first = known.adopted[query][batch]
+            if count is not None and count != first.count + first.duplicates:
+                assert reply == "conflict", reply
+                self.tell("another batch")
+                return
+            assert isinstance(reply, c.Adopted), reply
             assert [getattr(reply, each) for each in reply.__struct_fields__[:-1]] == [
                 getattr(first, each) for each in first.__struct_fields__[:-1]
             ]
@@ -182,7 +197,7 @@ class StageDriver:
             known.drop_late(query, batch, names)
             self.tell("adoption again")
             return
-        refusal = known.refusal(query, batch, names, counts)
+        refusal = known.refusal(query, batch, names, count)
         if refusal is not None:
             assert reply == refusal, (reply, refusal)
             self.tell("refused adoption")
@@ -217,8 +232,18 @@ class StageDriver:
     def unstage(self) -> None:
         name = self.queue()
         known, names = self.model[name], self.random.sample(STAGES, 2)
+        command = c.Unstage(TENANT, name, names)
+        if self.random.random() < 0.3:
+            command.query = self.random.choice(QUERIES)
+            command.batch = self.batch(known, command.query)
+            names += [
+                each
+                for each, stage in known.stages.items()
+                if stage.query == command.query and stage.batch <= command.batch and each not in names
+            ]
+            command.stages = command.stages[:2]
         found = [known.stages.pop(each) for each in names if each in known.stages]
-        reply = self.ask(c.Unstage(TENANT, name, names))
+        reply = self.ask(command)
         assert reply == c.Unstaged(len(found), sum(len(each.messages) for each in found))
         self.tell("unstage")
 
@@ -346,7 +371,7 @@ class StageDriver:
         for name, known in self.model.items():
             queue = self.engine.queues[TENANT, name]
             assert {each: self.shape(queue, stage) for each, stage in queue.stages.items()} == {
-                each: (stage.query, stage.batch, stage.expires_at, shape_of(stage))
+                each: (stage.query, stage.batch, stage.expires_at, stage.run, shape_of(stage))
                 for each, stage in known.stages.items()
             }
             staged = sum(len(message.payload) for each in known.stages.values() for message in each.messages)
@@ -368,7 +393,7 @@ class StageDriver:
             keys: list[str | None] = list(part.keys) or [None] * part.count
             rows = [(bytes(a), b, key) for a, b, key in zip(payloads, attributes, keys, strict=True)]
             parts[part.at] = (part.partition, [*parts[part.at][1], *rows])
-        return stage.query, stage.batch, stage.expires_at, parts
+        return stage.query, stage.batch, stage.expires_at, stage.run, parts
 
     def check_logs(self, name: str, queue: CoreQueue, known: Queue) -> None:
         for partition, messages in known.logs.items():

@@ -25,6 +25,7 @@ class Stage:
     query: str | None
     batch: int
     expires_at: int
+    run: int = 0
     parts: list[tuple[str, list[Message]]] = field(default_factory=list)
     """Partition and messages of each write."""
 
@@ -76,19 +77,19 @@ class Queue:
         log.append(message)
         return True
 
-    def refusal(self, query: str, batch: int, names: list[str], counts: list[int] | None) -> str | None:
+    def refusal(self, query: str, batch: int, names: list[str], count: int | None) -> str | None:
         """Why an adoption that was not made before can't be; None if it can."""
         known = self.adopted.get(query)
         if known and batch < max(known):
             return "conflict"
-        for at, name in enumerate(names):
+        for name in names:
             if name not in self.stages:
                 return "not_found"
             found = self.stages[name]
-            if counts is not None and counts[at] != len(found.messages):
-                return "conflict"
             if found.query is not None and (found.query, found.batch) != (query, batch):
                 return "conflict"
+        if count is not None and count != sum(len(self.stages[name].messages) for name in names):
+            return "conflict"
         return None
 
     def adopt(self, names: list[str], now: int) -> tuple[list[tuple[str, int, int]], int]:
@@ -109,7 +110,9 @@ class Queue:
         if len(self.adopted[query]) > vars(stages)["ADOPTIONS_MAX"]:
             del self.adopted[query][min(self.adopted[query])]
         if len(self.adopted) > vars(stages)["QUERIES_MAX"]:
-            del self.adopted[next(iter(self.adopted))]
+            brief = [each for each, known in self.adopted.items() if known[max(known)].until]
+            gone = [each for each in brief if each != query] or list(self.adopted)
+            del self.adopted[gone[0]]
 
     def drop_late(self, query: str, batch: int, names: list[str]) -> None:
         """What nobody can adopt any more goes."""

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core import load, log as logs, removal, stage as stages
+from penstock.core import load, log as logs, removal, stage as stages, stage_records
 from tests.sim.plant import Planted, planted
 from tests.sim.rocks import RocksWorlds
 from tests.sim.stage_drive import StageDriver
@@ -32,6 +32,9 @@ def test_a_long_random_life_of_stages_agrees_with_the_model(seed: int) -> None:
         "late write",
         "adoption",
         "adoption again",
+        "another batch",
+        "a later run",
+        "write of a former run",
         "merge",
         "crash",
         "obliterate",
@@ -63,12 +66,12 @@ MUTANTS: dict[str, Planted] = {
     ),
     "a late writer is let in": (
         stages._stage_of,
-        "max(adopted) >= command.batch",
-        "max(adopted) > command.batch",
+        "max(adopted) == command.batch",
+        "False",
     ),
     "a stage takes what is for another batch": (
         stages._stage_of,
-        "(stage.query, stage.batch) != (command.query, command.batch)",
+        "(stage.query, stage.batch, stage.run) != meant",
         "stage.query != command.query",
     ),
     "a part is not kept": (
@@ -106,12 +109,28 @@ MUTANTS: dict[str, Planted] = {
         "    if durability",
     ),
     "what is for this batch stays": (
-        stages._drop_all,
-        "stage.batch <= command.batch",
-        "stage.batch < command.batch",
+        stages._stages_of,
+        "each.batch <= batch",
+        "each.batch < batch",
     ),
-    "what is for later batches goes": (stages._drop_all, "stage.batch <= command.batch", "True"),
-    "counts are not looked at": (stages._stages, "command.counts[at] != stage.count", "False"),
+    "what is for later batches goes": (stages._stages_of, "each.batch <= batch", "True"),
+    "a count is not looked at": (stages._stages, "command.count != count", "False"),
+    "another batch is taken for the same": (stages._check_again, "command.count != had", "False"),
+    "what was left out does not count": (
+        stages._check_again,
+        "first.count + first.duplicates",
+        "first.count",
+    ),
+    "an old batch is staged": (stages._stage_of, "max(adopted) > command.batch", "False"),
+    "an earlier run stays": (stages._former, "stage.run < command.run", "False"),
+    "a later run goes": (stages._former, "stage.run > command.run", "False"),
+    "a run is for any query": (stages._former, "if stage.query == command.query", "if True"),
+    "a run is not kept": (stage_records.pack_staged, "stage.run", "0"),
+    "a stream is forgotten before a write": (
+        stages._remember,
+        "[max(queue.adopted[each])].until",
+        "[max(queue.adopted[each])].at",
+    ),
     "a stage is adopted by whoever comes": (stages._stages, "if stage.query is not None and", "if False and"),
     "stages are adopted in the order they were made": (
         stages.adopt,

@@ -73,7 +73,7 @@ def test_writes_to_a_stage_go_out_again_and_count_once(server: Server) -> None:
             stage.write(1, body=packed_body(b"%d" % at), partition="default")
         stage.finish()
         assert stage.rows == 30
-        link.ask("ADOPT", queue="flaky", query="q", batch=0, stages=["s"], counts=[30])
+        link.ask("ADOPT", queue="flaky", query="q", batch=0, stages=["s"], count=30)
         read = client.ask({"cmd": "READ", "queue": "flaky", "offset": 0})
         assert [each for run in read["runs"] for each in run["messages"]] == list(range(30))
         assert flaky.asked > 31

@@ -115,6 +115,28 @@ def test_a_write_under_a_name_is_made_once(place: Place) -> None:
     assert place.log() == [0, 1, 2, 3, 4]
     place.write(frame, query="nightly", batch=2)
     assert place.log() == [0, 1, 2, 3, 4] * 2
+    assert "adopted with 5 messages, and has 4 now" in failure(
+        lambda: place.write(frame.limit(4), query="nightly", batch=2)
+    )
+    assert "so batch 1 is over" in failure(lambda: place.write(frame, query="nightly", batch=1))
+    place.write(frame.limit(4), query="nightly", batch=2, failOnDataLoss=False)
+    assert place.log() == [0, 1, 2, 3, 4] * 2
+    assert staged(place) == 0
+
+
+def test_what_an_earlier_run_staged_makes_room_for_the_next(place: Place) -> None:
+    left = {"cmd": "STAGE", "queue": place.queue, "query": "nightly", "batch": 1, "run": 1}
+    keys = [f"k{number}" for number in range(10_000)]
+    for number in range(15):
+        reply = place.client.ask(
+            {**left, "stage": f"left {number}", "messages": [1] * 10_000, "unique_keys": keys}
+        )
+        assert reply["ok"], reply
+    frame = place.spark.range(60_000).selectExpr(
+        "cast(id AS string) AS value", "cast(id AS string) AS unique_key"
+    )
+    place.write(frame.coalesce(1), query="nightly", batch=1)
+    assert len(place.log()) == 60_000
     assert staged(place) == 0
 
 

@@ -5,8 +5,9 @@ that all of them are done adopts their stages, in the name of a query and the nu
 the messages are there, in one commit that moves no payload; before it, none is. The same adoption again
 changes nothing and is answered as the first was.
 
-A writer that is late finds its batch adopted and is refused; a stage that nobody adopts expires. So whatever
-dies at whatever moment, each message of a batch is there once, or the batch is not there at all.
+A writer that is late finds its batch adopted and is refused; a stage that nobody adopts goes when a later run
+of its query stages anew, or expires. So whatever dies at whatever moment, each message of a batch is there
+once, or the batch is not there at all.
 """
 
 from collections.abc import Iterator, Sequence
@@ -43,7 +44,7 @@ from penstock.core.retry import check_attributes
 from penstock.core.runs import pack_runs
 from penstock.core.schedule import Scheduled
 from penstock.core.shard import MERGE_AT, Shard
-from penstock.core.stagedata import Adopted, Part, Stage
+from penstock.core.stagedata import Adopted, Part, Stage, Sums
 
 BATCH_MAX = (1 << 63) - 1
 
@@ -73,23 +74,28 @@ def write(domain: Domain, command: StageWrite, now: int) -> Staged:
     elif command.part:
         raise Conflict(f"there is no stage {command.stage} that part {command.part} could be added to")
     bodies = _bodies(domain, command)
+    former: list[Stage] = []
     if queue is not None:
-        _check_room(queue, stage, bodies, keyed=bool(command.keys))
+        if stage is None:
+            former = _former(queue, command)
+        _check_room(queue, command, bodies, former)
     runs = command.runs or [(count, PLAIN)]
     if queue is None:
         domain.check_new(command.tenant, command.queue)
         queue = domain.made(command.tenant, command.queue)
     shard = domain.shards[queue.shard]
+    for each in former:
+        _drop(shard, queue, each)
     if stage is None:
-        stage = Stage(command.stage, command.query, command.batch, 0)
+        stage = Stage(command.stage, command.query, command.batch, 0, command.run)
         queue.stages[stage.name] = stage
     else:
         shard.staged.remove(stage.expires_at, (queue.prefix, True, stage.name))
     stage.expires_at = max(stage.expires_at, now + command.expire_ms)
     shard.staged.add(stage.expires_at, (queue.prefix, True, stage.name))
     shard.alarm.sooner(stage.expires_at)
-    for each in bodies:
-        _keep(shard, queue, stage, command, each, _cut(runs, each.start, each.count))
+    for body in bodies:
+        _keep(shard, queue, stage, command, body, _cut(runs, body.start, body.count))
     stage.writes += 1
     shard.touch()
     return _staged(stage, stage.writes - 1)
@@ -105,6 +111,7 @@ def _check(domain: Domain, queue: Queue | None, command: StageWrite) -> int:
     check_name("partition", command.partition)
     check_range("expire_ms", command.expire_ms, 1_000, STAGED_MS_MAX)
     check_range("batch", command.batch, 0, BATCH_MAX)
+    check_range("run", command.run, 0, BATCH_MAX)
     if command.query is not None:
         check_name("query", command.query)
     count = len(command.payloads) if command.body is None else command.count
@@ -142,35 +149,81 @@ def _stage_of(queue: Queue | None, command: StageWrite) -> Stage | None:
         return None
     if command.query is not None:
         adopted = queue.adopted.get(command.query)
-        if adopted is not None and max(adopted) >= command.batch:
+        if adopted is not None and max(adopted) == command.batch:
             over = Conflict(
                 f"batch {command.batch} of query {command.query} is over: what is staged for it now would "
                 "never be adopted"
             )
             over.place = "batch"
             raise over
+        if adopted is not None and max(adopted) > command.batch:
+            raise Conflict(_gone_back(command.query, command.batch, max(adopted)))
     stage = queue.stages.get(command.stage)
-    if stage is not None and (stage.query, stage.batch) != (command.query, command.batch):
-        raise Conflict(f"stage {stage.name} is there for another query or batch: take another name")
+    meant = (command.query, command.batch, command.run)
+    if stage is not None and (stage.query, stage.batch, stage.run) != meant:
+        raise Conflict(f"stage {stage.name} is there for another query, batch or run: take another name")
     return stage
 
 
-def _check_room(queue: Queue, stage: Stage | None, bodies: list[Body], *, keyed: bool) -> None:
+def _gone_back(query: str, batch: int, newest: int) -> str:
+    return (
+        f"query {query} is at batch {newest}, so batch {batch} is over: was an old checkpoint restored, or a "
+        "part of it lost? Take a new one, and a new query"
+    )
+
+
+def _former(queue: Queue, command: StageWrite) -> list[Stage]:
+    """What earlier runs of a query have staged; raise if there is a later one."""
+    if command.query is None:
+        return []
+    others = [stage for stage in queue.stages.values() if stage.query == command.query]
+    if any(stage.run > command.run for stage in others):
+        raise Conflict(f"query {command.query} has been started again: this run of it is over")
+    return [stage for stage in others if stage.run < command.run]
+
+
+def _check_room(queue: Queue, command: StageWrite, bodies: list[Body], former: list[Stage]) -> None:
     """Raise unless so much more may be staged."""
-    if stage is None and len(queue.stages) >= STAGES_MAX:
-        raise Busy(f"queue {queue.name} has {STAGES_MAX} stages that nobody adopted: adopt or drop some")
+    is_new = command.stage not in queue.stages
+    stages = len(queue.stages) + is_new - len(former)
+    held = replace(queue.staged)
+    for each in former:
+        for part in each.parts:
+            held.count(part, -1)
+    lacking = _lacking(held, stages, command, bodies)
+    if lacking is None:
+        return
+    if command.query is not None:
+        meant = (command.query, command.batch, command.run)
+        own = [each for each in queue.stages.values() if (each.query, each.batch, each.run) == meant]
+        alone = Sums()
+        for each in own:
+            for part in each.parts:
+                alone.count(part)
+        lacking_alone = _lacking(alone, len(own) + is_new, command, bodies)
+        if lacking_alone is not None:  # to wait is of no use
+            raise Invalid("batch", f"smaller: with this it has {lacking_alone}")
+    raise Busy(f"with this, queue {queue.name} has {lacking}: adopt or drop what is staged")
+
+
+def _lacking(held: Sums, stages: int, command: StageWrite, bodies: list[Body]) -> str | None:
+    """What is too much if this is staged, too, and how much of it there may be."""
     size = sum(each.size for each in bodies)
-    held = queue.staged
-    if held.bytes + size > STAGED_BYTES_MAX or held.parts + len(bodies) > STAGED_PARTS_MAX:
-        raise Busy(
-            f"queue {queue.name} has {held.bytes} bytes staged in {held.parts} bodies: adopt or drop some"
-        )
-    count = sum(each.count for each in bodies)
-    if keyed and (held.keyed + count > KEYED_MAX or held.keyed_bytes + size > KEYED_BYTES_MAX):
-        raise Busy(
-            f"queue {queue.name} has {held.keyed} messages ({held.keyed_bytes} bytes) with unique keys staged"
-            f" and may have {KEYED_MAX} ({KEYED_BYTES_MAX} bytes): write smaller batches"
-        )
+    sums = [
+        (stages, STAGES_MAX, "stages"),
+        (held.bytes + size, STAGED_BYTES_MAX, "bytes staged"),
+        (held.parts + len(bodies), STAGED_PARTS_MAX, "bodies staged"),
+    ]
+    if command.keys:
+        count = sum(each.count for each in bodies)
+        sums += [
+            (held.keyed + count, KEYED_MAX, "messages with unique keys staged"),
+            (held.keyed_bytes + size, KEYED_BYTES_MAX, "bytes with unique keys staged"),
+        ]
+    for found, most, what in sums:
+        if found > most:
+            return f"{found} {what}, and {most} are the most"
+    return None
 
 
 def _bodies(domain: Domain, command: StageWrite) -> list[Body]:
@@ -243,9 +296,12 @@ def _keep(
 
 def unstage(domain: Domain, command: Unstage, now: int) -> Unstaged:
     """Forget stages that nobody will adopt; those that are not there are passed over."""
-    check_range("stages", len(command.stages), 1, STAGES_MAX)
+    check_range("batch", command.batch, 0, BATCH_MAX)
+    check_range("stages", len(command.stages), 1 if command.query is None else 0, STAGES_MAX)
     queue = domain.known(command.tenant, command.queue)
     found = [queue.stages[name] for name in dict.fromkeys(command.stages) if name in queue.stages]
+    if command.query is not None:
+        found += [each for each in _stages_of(queue, command.query, command.batch) if each not in found]
     for stage in found:
         _drop(domain.shards[queue.shard], queue, stage)
     return Unstaged(len(found), sum(stage.count for stage in found))
@@ -277,21 +333,20 @@ def adopt(domain: Domain, command: Adopt, now: int) -> Adopted:
     check_range("stages", len(command.stages), 0, STAGES_MAX)
     if len(set(command.stages)) < len(command.stages):
         raise Invalid("stages", "a list that names each stage once")
-    if command.counts is not None and len(command.counts) != len(command.stages):
-        raise Invalid("counts", "a list with the messages of each stage")
+    if command.count is not None:
+        check_range("count", command.count, 0, BATCH_MAX)
     if command.keep_ms is not None:
         check_range("keep_ms", command.keep_ms, 1_000, STAGED_MS_MAX)
     queue = domain.queues.get((command.tenant, command.queue))
     if queue is not None:
         known = queue.adopted.get(command.query, {})
         if command.batch in known:
+            first = known[command.batch]
+            _check_again(command, first)
             _drop_all(domain.shards[queue.shard], queue, command)
-            return replace(known[command.batch], repeated=True)
+            return replace(first, repeated=True)
         if known and command.batch < max(known):
-            raise Conflict(
-                f"query {command.query} is at batch {max(known)}: batch {command.batch} is over, and what "
-                "came of it is not known any more; was an old checkpoint restored? Take a new one"
-            )
+            raise Conflict(_gone_back(command.query, command.batch, max(known)))
     elif command.stages:
         domain.known(command.tenant, command.queue)
     stages = _stages(queue, command)
@@ -322,22 +377,34 @@ def adopt(domain: Domain, command: Adopt, now: int) -> Adopted:
     return adopted
 
 
+def _check_again(command: Adopt, first: Adopted) -> None:
+    """Raise if a batch that was adopted was another one."""
+    had = first.count + first.duplicates
+    if command.count is not None and command.count != had:
+        other = Conflict(
+            f"batch {command.batch} of query {command.query} was adopted with {had} messages, and has "
+            f"{command.count} now, so it is another one: was an old checkpoint restored, or a part of it "
+            "lost? Take a new one, and a new query"
+        )
+        other.place = "count"
+        raise other
+
+
 def _stages(queue: Queue | None, command: Adopt) -> list[Stage]:
     """The stages that are named; raise unless all are there, and whole."""
     found: list[Stage] = []
-    for at, name in enumerate(command.stages):
+    for name in command.stages:
         stage = queue.stages.get(name) if queue is not None else None
         if stage is None:
             raise NotFound(
                 f"there is no stage {name}: it expired, was dropped, or never came; stage the batch again"
             )
-        if command.counts is not None and command.counts[at] != stage.count:
-            raise Conflict(
-                f"stage {name} has {stage.count} messages, not {command.counts[at]}: stage the batch again"
-            )
         if stage.query is not None and (stage.query, stage.batch) != (command.query, command.batch):
             raise Conflict(f"stage {name} is there for another query or batch")
         found.append(stage)
+    count = sum(stage.count for stage in found)
+    if command.count is not None and command.count != count:
+        raise Conflict(f"the stages have {count} messages, not {command.count}: stage the batch again")
     return found
 
 
@@ -435,7 +502,10 @@ def _remember(shard: Shard, queue: Queue, command: Adopt, adopted: Adopted) -> N
         del batches[oldest]
         shard.keep_row(queue, stage_records.adopted_key(queue.prefix, query, oldest), None)
     if len(queue.adopted) > QUERIES_MAX:
-        _forget_query(shard, queue, next(iter(queue.adopted)))
+        # Those that are forgotten anyway go first: a stream may come back after any time.
+        others = (each for each in queue.adopted if each != query)
+        brief = (each for each in others if queue.adopted[each][max(queue.adopted[each])].until)
+        _forget_query(shard, queue, next(brief, next(iter(queue.adopted))))
 
 
 def _forget_query(shard: Shard, queue: Queue, query: str) -> None:
@@ -449,10 +519,16 @@ def _forget_query(shard: Shard, queue: Queue, query: str) -> None:
 
 def _drop_all(shard: Shard, queue: Queue, command: Adopt) -> None:
     """Drop what nobody can adopt any more: the stages named, and others of the query up to this batch."""
-    for stage in list(queue.stages.values()):
-        is_late = stage.query == command.query and stage.batch <= command.batch
-        if is_late or (stage.query is None and stage.name in command.stages):
-            _drop(shard, queue, stage)
+    for stage in _stages_of(queue, command.query, command.batch):
+        _drop(shard, queue, stage)
+    for name in command.stages:
+        if name in queue.stages and queue.stages[name].query is None:
+            _drop(shard, queue, queue.stages[name])
+
+
+def _stages_of(queue: Queue, query: str, batch: int) -> list[Stage]:
+    """What is staged for the batches of a query up to this one."""
+    return [each for each in queue.stages.values() if each.query == query and each.batch <= batch]
 
 
 def forget_staged(shard: Shard, now: int) -> None:

@@ -32,6 +32,8 @@ class StageWrite(Struct, gc=False):
     batch: int = 0
     """What it is for: once that is adopted, nothing more is staged for it."""
     expire_ms: int = STAGED_MS
+    run: int = 0
+    """Which run of the query this is: what earlier ones have staged for it goes."""
 
 
 class Staged(Struct, gc=False):
@@ -51,8 +53,8 @@ class Adopt(Struct, gc=False):
     query: str
     batch: int
     stages: list[str]
-    counts: list[int] | None = None
-    """How many messages each must have."""
+    count: int | None = None
+    """How many messages they must have together; had, if they were adopted before."""
     durability: str | None = None
     keep_ms: int | None = None
     """How long the answer has to be known; as long as there is room if None."""
@@ -64,6 +66,9 @@ class Unstage(Struct, gc=False):
     tenant: str
     queue: str
     stages: list[str]
+    query: str | None = None
+    """Those of a query, whatever their names, up to this batch."""
+    batch: int = 0
 
 
 class Unstaged(Struct, gc=False):

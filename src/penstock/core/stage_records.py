@@ -13,7 +13,7 @@ _NAMED = struct.Struct(">8scQ")
 _encode = msgpack.Encoder().encode
 
 PackedStaged = tuple[
-    tuple[str, str | None, int, int],
+    tuple[str, str | None, int, int, int],
     tuple[int, str, int, int],
     list[tuple[int, Attributes]],
     list[str | None],
@@ -37,7 +37,7 @@ def adopted_key(prefix: bytes, query: str, batch: int) -> bytes:
 def pack_staged(stage: Stage, part: Part) -> bytes:
     return _encode(
         (
-            (stage.name, stage.query, stage.batch, stage.expires_at),
+            (stage.name, stage.query, stage.batch, stage.expires_at, stage.run),
             (part.at, part.partition, part.count, part.size),
             part.runs,
             part.keys,

@@ -31,6 +31,8 @@ class Stage(Struct, eq=False):
     """What they are staged for, if that was said."""
     batch: int
     expires_at: int
+    run: int = 0
+    """Which run of the query; one that began later takes the place of those before."""
     parts: list[Part] = []
     writes: int = 0
     """How often something was added."""

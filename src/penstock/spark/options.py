@@ -48,7 +48,7 @@ SOURCE = (
     "columns",
     "pushFilters",
 )
-SINK = (*SHARED, "partition", "query", "batch", "durability", "stageExpireMs")
+SINK = (*SHARED, "partition", "query", "batch", "durability", "stageExpireMs", "failOnDataLoss")
 OF_SPARK = frozenset({"checkpointlocation", "path", "queryname", "mergeschema", "__datasource__"})
 """Options that Spark itself puts among ours."""
 
@@ -101,6 +101,7 @@ class SinkOptions(Struct, frozen=True):
     batch: int | None = None
     durability: str | None = None
     expire_ms: int = 86_400_000
+    fail_on_data_loss: bool = True
     retry_ms: int = RETRY_MS
 
 
@@ -152,6 +153,7 @@ def sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
         batch=_number(options, "batch", 0, least=0) if "batch" in options else None,
         durability=options.get("durability"),
         expire_ms=_number(options, "stageExpireMs", 86_400_000, least=1_000),
+        fail_on_data_loss=_boolean(options, "failOnDataLoss", default=True),
         retry_ms=_number(options, "retryMs", RETRY_MS),
     )
 

@@ -7,6 +7,7 @@ has staged expires.
 """
 
 import logging
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -46,8 +47,6 @@ ABOUT = {
 """Columns that say how a row is delivered, and their types; all others are what it says."""
 GATHER_BYTES = 2 * 1024 * 1024
 """Payload bytes of a partition that are gathered before full bodies are cut from them."""
-OVER = "over"
-"""The name of a stage that there never is."""
 GATHERED_BYTES_MAX = 64 * 1024 * 1024
 """Payload bytes of all partitions that wait in a task."""
 KEEP_MS = 86_400_000
@@ -62,13 +61,22 @@ class Done(WriterCommitMessage):
     task: int
     """Its place in the order of the rows."""
     stage: str
+    """None, if it had no rows, or found its batch adopted already: run again, after its driver died."""
     rows: int
-    is_over: bool = False
-    """Whether it found its batch adopted already: then it is run again, after its driver died."""
 
 
 class BadRows(ValueError):
     """Rows that can't become messages, and what to do."""
+
+
+class OtherBatch(Exception):
+    """A batch that was written before has other rows now."""
+
+    def __init__(self, told: str) -> None:
+        super().__init__(
+            f"{told}. If the query itself may come to other rows each time (sample, rand), the first ones "
+            'are as good: option "failOnDataLoss" = false'
+        )
 
 
 def check_schema(schema: StructType, overwrite: bool) -> None:
@@ -102,6 +110,8 @@ class Writing:
     """What batch and stream writes have in common."""
 
     options: SinkOptions
+    run: int
+    """Later ones are larger: what a run that died has staged goes when the next one stages."""
 
     def _stage(self, rows: Iterator[pa.RecordBatch], query: str, batch: int) -> Done:
         """Stage the rows of one task."""
@@ -111,57 +121,60 @@ class Writing:
         name = f"{task}.{context.attemptNumber()}.{uuid.uuid4().hex}"
         options = self.options
         with Link(options.server, options.retry_ms) as link:
-            about = {"queue": options.queue, "stage": name, "query": query, "batch": batch}
+            about = {"queue": options.queue, "stage": name, "query": query, "batch": batch, "run": self.run}
             stage = StageWriter(link, **about, expire_ms=options.expire_ms)
             gathering = Gathering(stage, options.partition)
+            count = 0
             try:
                 for each in rows:
+                    count += each.num_rows
                     gathering.add(each)
                 gathering.finish()
             except BaseException as error:
                 if isinstance(error, Refused) and _is_over(error):
-                    return Done(query, task, "", 0, is_over=True)
+                    # It is the same batch if it has as many rows.
+                    return Done(query, task, "", count + sum(each.num_rows for each in rows))
                 # Nobody will adopt it, and it takes up room.
-                self._drop([Done(query, task, name, 0)])
+                self._drop(stages=[name])
                 if isinstance(error, Refused):
                     raise _explained(error, task) from None
                 raise
-        return Done(query, task, name if stage.rows else "", stage.rows)
+        return Done(query, task, name if count else "", count)
 
     def _adopt(self, done: Sequence[Done], query: str, batch: int, keep_ms: int | None) -> None:
         ordered = sorted((each for each in done if each.stage), key=lambda each: each.task)
-        if any(each.is_over for each in done):
-            # Nothing but the first answer will do: no stage has this name.
-            ordered = [Done(query, 0, OVER, 0)]
         options = self.options
+        is_over = any(each.rows and not each.stage for each in done)
         with Link(options.server, options.retry_ms) as link:
-            reply = link.ask(
-                "ADOPT",
-                queue=options.queue,
-                query=query,
-                batch=batch,
-                stages=[each.stage for each in ordered],
-                counts=[each.rows for each in ordered],
-                durability=options.durability,
-                keep_ms=keep_ms,
-            )
+            try:
+                reply = link.ask(
+                    "ADOPT",
+                    queue=options.queue,
+                    query=query,
+                    batch=batch,
+                    stages=[each.stage for each in ordered],
+                    count=None if is_over and not options.fail_on_data_loss else sum(e.rows for e in done),
+                    durability=options.durability,
+                    keep_ms=keep_ms,
+                )
+            except Refused as error:
+                if error.code == "conflict" and error.details.get("field") == "count":
+                    raise OtherBatch(error.message) from None
+                raise
         if reply.get("repeated"):
             logger.warning(
                 "batch %d of query %s was written before (%d rows), so nothing is written now. After a driver"
-                " died that is as it should be; if it is another batch, it needs another query or checkpoint",
+                " died that is as it should be; if it is another batch, it needs another query",
                 batch,
                 query,
                 reply["count"],
             )
 
-    def _drop(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+    def _drop(self, **what: Any) -> None:
         """The write failed: what was staged is of no use. If this fails, too, it expires."""
-        stages = [each.stage for each in messages if isinstance(each, Done) and each.stage]
-        if not stages:
-            return
         try:
             with Link(self.options.server, 1_000) as link:
-                link.ask("UNSTAGE", queue=self.options.queue, stages=stages)
+                link.ask("UNSTAGE", queue=self.options.queue, **what)
         except (Refused, Unreachable) as error:
             logger.warning("stages of a failed write are left to expire: %s", error)
 
@@ -172,6 +185,7 @@ class BatchWriter(Writing, DataSourceArrowWriter):
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
         check_schema(schema, overwrite)
         self.options = options
+        self.run = time.time_ns()
         self.query = options.query or f"write.{uuid.uuid4().hex}"
         self.batch = options.batch or 0
 
@@ -183,7 +197,11 @@ class BatchWriter(Writing, DataSourceArrowWriter):
         self._adopt(done, self.query, self.batch, None if self.options.query else KEEP_MS)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._drop(messages)
+        done = [each.stage for each in messages if isinstance(each, Done) and each.stage]
+        if self.options.query is None:
+            self._drop(query=self.query, batch=self.batch)  # nobody else has this name
+        elif done:
+            self._drop(stages=done)
 
 
 class StreamWriter(Writing, DataSourceStreamArrowWriter):
@@ -192,6 +210,7 @@ class StreamWriter(Writing, DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
         check_schema(schema, overwrite)
         self.options = options
+        self.run = time.time_ns()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         # In commit there is no context: what it has to know goes along with the message.
@@ -209,7 +228,9 @@ class StreamWriter(Writing, DataSourceStreamArrowWriter):
             self._adopt(done, done[0].query, batchId, None)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        self._drop(messages)
+        stages = [each.stage for each in messages if isinstance(each, Done) and each.stage]
+        if stages:
+            self._drop(stages=stages)
 
 
 def _is_over(error: Refused) -> bool:

@@ -50,6 +50,7 @@ class Stage(Request, tag="STAGE", gc=False, kw_only=True):
     part: int | None = None
     query: str | None = None
     batch: int | None = None
+    run: int = 0
     expire_ms: int = STAGED_MS
 
     def nested(self) -> tuple[int, int]:
@@ -89,6 +90,7 @@ class Stage(Request, tag="STAGE", gc=False, kw_only=True):
             self.query,
             self.batch or 0,
             self.expire_ms,
+            self.run,
         )
 
     def _runs(self, count: int) -> list[tuple[int, Attributes]]:
@@ -118,13 +120,13 @@ class Adopt(Request, tag="ADOPT", gc=False, kw_only=True):
     query: str
     batch: int
     stages: list[str]
-    counts: list[int] | None = None
+    count: int | None = None
     durability: str | None = None
     keep_ms: int | None = None
 
     def command(self, context: Context) -> core.Command:
         common = (context.tenant, self.queue, self.query, self.batch, self.stages)
-        return core.Adopt(*common, self.counts, self.durability, self.keep_ms)
+        return core.Adopt(*common, self.count, self.durability, self.keep_ms)
 
     def reply(self, reply: core.Adopted, context: Context) -> Struct:
         return replies.OkAdopted(
@@ -143,10 +145,14 @@ class Adopt(Request, tag="ADOPT", gc=False, kw_only=True):
 
 class Unstage(Request, tag="UNSTAGE", gc=False, kw_only=True):
     queue: str
-    stages: list[str]
+    stages: list[str] | None = None
+    query: str | None = None
+    batch: int | None = None
 
     def command(self, context: Context) -> core.Command:
-        return core.Unstage(context.tenant, self.queue, self.stages)
+        if (self.query is None) != (self.batch is None):
+            raise Invalid("query", "given along with batch, or both left out")
+        return core.Unstage(context.tenant, self.queue, self.stages or [], self.query, self.batch or 0)
 
     def reply(self, reply: core.Unstaged, context: Context) -> Struct:
         return replies.OkUnstaged(ok=True, stages=reply.stages, count=reply.count, reqId=self.reqId)
