@@ -31,20 +31,7 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
-from pyspark.sql.types import (
-    ArrayType,
-    BooleanType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegralType,
-    StringType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql.types import StructType
 
 from penstock.client.wire import Refused
 from penstock.spark.columns import Batches, Parser
@@ -52,7 +39,6 @@ from penstock.spark.link import Link
 from penstock.spark.options import (
     EARLIEST,
     LATEST,
-    RAW,
     At,
     BadOption,
     SourceOptions,
@@ -72,23 +58,12 @@ from penstock.spark.ranges import (
     offsets_of,
     tasks,
 )
+from penstock.spark.schemas import TYPES, checked, schema_of
 
 logger = logging.getLogger("penstock.spark")
 
 FIRST_MS = 2_000
 """How long the driver waits for a server it has never reached: a wrong address shall show at once."""
-TYPES = {
-    "tenant": "string",
-    "queue": "string",
-    "partition": "string",
-    "offset": "bigint",
-    "id": "bigint",
-    "created_at": "timestamp",
-    "value": "string",
-    "headers": "map<string,string>",
-    "tags": "array<string>",
-    "priority": "int",
-}
 LAST = (1 << 63) - 1
 IDLE_SHARE = 10
 """How much longer a stream without news waits before it asks again than the answer took."""
@@ -113,11 +88,11 @@ class Penstock(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         options = source_options({**self.options}, streaming=False)
         kind = FilteringReader if options.push_filters else BatchReader
-        return kind(options, _checked(schema, options))
+        return kind(options, checked(schema, options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = source_options({**self.options}, streaming=True)
-        return StreamReader(options, _checked(schema, options))
+        return StreamReader(options, checked(schema, options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         from penstock.spark.sink import BatchWriter
@@ -128,78 +103,6 @@ class Penstock(DataSource):
         from penstock.spark.sink import StreamWriter
 
         return StreamWriter(sink_options({**self.options}, streaming=True), schema, overwrite)
-
-
-def schema_of(options: SourceOptions) -> str:
-    """The columns of a read, in words that Spark parses."""
-    fields = [f"{name} {TYPES[name]}" for name in options.columns]
-    if is_typed(options):
-        parse = options.parse
-        kind = parse if parse.lower().startswith("struct<") else f"struct<{parse}>"
-        fields = [f"value {kind}" if each.startswith("value ") else each for each in fields]
-        fields.append("_corrupt string")
-    return ", ".join(fields)
-
-
-def is_typed(options: SourceOptions) -> bool:
-    return options.parse != RAW and "value" in options.columns
-
-
-READABLE = (
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegralType,
-    StringType,
-    TimestampNTZType,
-    TimestampType,
-)
-
-
-def _check_type(where: str, kind: DataType) -> None:
-    """Raise unless payloads can be read as a type."""
-    if isinstance(kind, StructType):
-        for field in kind:
-            if isinstance(field.dataType, DateType | DecimalType):
-                raise BadOption(
-                    "parse", f"without dates inside of others: take string for {where}.{field.name}"
-                )
-            _check_type(f"{where}.{field.name}", field.dataType)
-    elif isinstance(kind, ArrayType):
-        if isinstance(kind.elementType, DateType | DecimalType):
-            raise BadOption("parse", f"without dates and decimals in arrays: take another type for {where}")
-        _check_type(f"{where}[]", kind.elementType)
-    elif not isinstance(kind, READABLE):
-        raise BadOption(
-            "parse",
-            f"made of numbers, strings, booleans, dates, timestamps, arrays and structs; {where} is "
-            f"{kind.simpleString()}: leave it out, or read it raw",
-        )
-
-
-def _checked(schema: StructType, options: SourceOptions) -> StructType:
-    """The schema of a read, as Spark parsed it; raise if somebody changed it, or it can't be read so."""
-    given = {field.name: field.dataType for field in schema}
-    wanted = [*options.columns, *(["_corrupt"] if is_typed(options) else [])]
-    changed = [
-        name
-        for name in options.columns
-        if name not in given
-        or (given[name].simpleString() != TYPES[name] and not (name == "value" and is_typed(options)))
-    ]
-    if changed or list(given) != wanted:
-        raise BadOption("parse", "what says how payloads are read: leave out .schema(…)")
-    if is_typed(options):
-        kind = given["value"]
-        if not isinstance(kind, StructType):
-            raise BadOption("parse", f'"{RAW}", or columns such as "id long, name string"')
-        if not kind.fields or len({field.name for field in kind}) < len(kind.fields):
-            raise BadOption("parse", "at least one column, and none twice")
-        for field in kind:
-            _check_type(field.name, field.dataType)
-    return schema
 
 
 class Task(InputPartition):
