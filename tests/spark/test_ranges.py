@@ -55,6 +55,33 @@ def test_tasks_read_every_row_once_and_in_order(
         assert weight <= size * 1.001 + heaviest
 
 
+@given(
+    st.lists(st.tuples(st.integers(0, 40), st.floats(1, 1e6)), max_size=6),
+    st.floats(1, 1e9),
+    st.integers(1, 300),
+)
+def test_there_are_as_many_tasks_as_were_asked_for_however_the_weight_is_spread(
+    partitions: list[tuple[int, float]], size: float, least: int
+) -> None:
+    ranges = [Range("q", str(at), 0, count) for at, (count, _) in enumerate(partitions)]
+    weights = {("q", str(at)): mean for at, (_, mean) in enumerate(partitions)}
+    found = tasks(ranges, weights, size, least)
+    assert len(found) >= min(least, sum(each.rows for each in ranges))
+    read = [(part.partition, at) for task in found for part in task for at in range(part.start, part.end)]
+    assert read == [(each.partition, at) for each in ranges for at in range(each.end)]
+
+
+def test_a_heavy_row_does_not_take_the_tasks_of_the_light_ones() -> None:
+    ranges = [Range("q", "heavy", 0, 1), Range("q", "light", 0, 8)]
+    found = tasks(ranges, {("q", "heavy"): 500.0}, 1_000, 4)
+    assert [[(each.partition, each.rows) for each in task] for task in found] == [
+        [("heavy", 1)],
+        [("light", 3)],
+        [("light", 3)],
+        [("light", 2)],
+    ]
+
+
 def test_offsets_go_there_and_back() -> None:
     extents = {("q", "a"): Extent(64, 0, 5, 10), ("r", "x"): Extent(65, 1, 2, 3)}
     ends = {("q", "a"): 5, ("r", "x"): 2, ("q", "gone"): 7}

@@ -141,18 +141,28 @@ def tasks(ranges: Iterable[Range], means: dict[Place, float], size: float, least
     """
     wanted = [each for each in ranges if each.rows > 0]
     total = sum(each.rows * means.get((each.queue, each.partition), 1.0) for each in wanted)
-    count = max(ceil(total / size), least)
-    size = max(total / count, 1.0)
+    least = min(least, sum(each.rows for each in wanted))
+    size = max(total / max(ceil(total / size), least, 1), 1.0)
+    while True:
+        found = _grouped(wanted, means, size)
+        if len(found) >= least:
+            return [_joined(task) for task in found]
+        # A row that is heavier than its share leaves too little for the other tasks.
+        size /= 2
+
+
+def _grouped(ranges: list[Range], means: dict[Place, float], size: float) -> list[list[Range]]:
+    """Ranges by task, each of ``size`` bytes at most, or of one row."""
     found: list[list[Range]] = []
     left = 0.0
-    for part in _cut(wanted, means, size):
+    for part in _cut(ranges, means, size):
         weight = part.rows * means.get((part.queue, part.partition), 1.0)
         if not found or weight > left * 1.000001:
             found.append([])
             left = size
         found[-1].append(part)
         left -= weight
-    return [_joined(task) for task in found]
+    return found
 
 
 def _cut(ranges: list[Range], means: dict[Place, float], size: float) -> Iterator[Range]:
