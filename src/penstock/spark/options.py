@@ -2,7 +2,7 @@
 
 import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -158,6 +158,17 @@ def sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     )
 
 
+def meant(name: str, known: Iterable[str]) -> str:
+    """The name that was meant, as a question; nothing if none is near.
+
+    >>> meant("PRIORTY", ["partition", "priority"])
+    '; did you mean priority?'
+    """
+    by_lower = {each.lower(): each for each in known}
+    close = difflib.get_close_matches(name.lower(), by_lower, 1)
+    return f"; did you mean {by_lower[close[0]]}?" if close else ""
+
+
 def _known(given: Mapping[str, str], known: tuple[str, ...]) -> dict[str, str]:
     """The options by the names they have here; Spark does not care for case."""
     by_lower = {name.lower(): name for name in known}
@@ -167,9 +178,7 @@ def _known(given: Mapping[str, str], known: tuple[str, ...]) -> dict[str, str]:
         if lower in by_lower:
             found[by_lower[lower]] = str(value)
         elif lower not in OF_SPARK:
-            close = difflib.get_close_matches(lower, by_lower, 1)
-            hint = f"; did you mean {by_lower[close[0]]}?" if close else ""
-            raise BadOption(name, f"left out; known are {', '.join(known)}{hint}")
+            raise BadOption(name, f"left out; known are {', '.join(known)}{meant(name, known)}")
     if "token" in found:
         raise BadOption("token", "left out: this version knows no identities yet, so nobody could check it")
     if "path" in {name.lower() for name in given}:
@@ -217,8 +226,12 @@ def _columns(options: dict[str, str]) -> tuple[str, ...]:
     if "columns" not in options:
         return COLUMNS
     chosen = _listed(options, "columns", commas=True)
-    if not chosen or not set(chosen) <= set(COLUMNS):
-        raise BadOption("columns", f"some of {', '.join(COLUMNS)}, parted by commas")
+    accepted = f"some of {', '.join(COLUMNS)}, parted by commas"
+    if not chosen:
+        raise BadOption("columns", accepted)
+    for name in chosen:
+        if name not in COLUMNS:
+            raise BadOption("columns", f"{accepted}; {name!r} is none of them{meant(name, COLUMNS)}")
     return tuple(name for name in COLUMNS if name in chosen)
 
 

@@ -1,5 +1,7 @@
 """The columns of a read: what Spark is told of them, and whether payloads can be read so."""
 
+import re
+
 from pyspark.sql.types import (
     ArrayType,
     BooleanType,
@@ -15,7 +17,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from penstock.spark.options import RAW, BadOption, SourceOptions
+from penstock.spark.options import RAW, BadOption, SourceOptions, meant
 
 TYPES = {
     "tenant": "string",
@@ -40,6 +42,14 @@ READABLE = (
     TimestampNTZType,
     TimestampType,
 )
+WORDS = (
+    *("boolean", "byte", "tinyint", "short", "smallint", "int", "integer", "long", "bigint", "float", "real"),
+    *("double", "decimal", "dec", "numeric", "string", "char", "character", "varchar", "date", "time"),
+    *("timestamp", "timestamp_ntz", "timestamp_ltz", "binary", "interval", "void", "variant", "geometry"),
+    *("geography", "array", "map", "struct"),
+)
+"""What a type begins with in Spark's words."""
+_TOKEN = re.compile(r"""\s*(`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|\w+|\S)""")
 
 
 def schema_of(options: SourceOptions) -> str:
@@ -47,10 +57,49 @@ def schema_of(options: SourceOptions) -> str:
     fields = [f"{name} {TYPES[name]}" for name in options.columns]
     if is_typed(options):
         parse = options.parse
+        _check_words(parse)
         kind = parse if parse.lower().startswith("struct<") else f"struct<{parse}>"
         fields = [f"value {kind}" if each.startswith("value ") else each for each in fields]
         fields.append("_corrupt string")
     return ", ".join(fields)
+
+
+def _check_words(parse: str) -> None:
+    """Raise if a column has no type, or a type that is none.
+
+    Spark parses the text when nothing of ours runs, and its error shows a wrong place. What is sure to be
+    wrong is told here: the word where a type begins. All else is left to Spark.
+    """
+    if "--" in parse or "/*" in parse:
+        return  # comments of SQL
+    brackets = ["struct"]
+    """What those that are open belong to."""
+    wanted = "" if parse.lower().startswith("struct<") else "name"
+    name = before = ""
+    depth = 0
+    for token in [*_TOKEN.findall(parse), ""]:
+        if wanted == "name":
+            if not token.isidentifier() and not token.startswith("`"):
+                return
+            name, wanted = token, "type"
+        elif wanted == "type" and token != ":":
+            if token in ("", ",", ">"):
+                raise BadOption("parse", f"columns with their types (id long, name string); {name} has none")
+            if token.isidentifier() and token.lower() not in WORDS:
+                raise BadOption(
+                    "parse",
+                    f"columns with their types (id long, name string); {name} has one that there is not, "
+                    f"{token!r}{meant(token, WORDS)}",
+                )
+            wanted = ""
+        elif token == "<" or (token == "," and not depth):
+            if token == "<":
+                brackets.append(before.lower())
+            wanted = "name" if brackets[-1] == "struct" else "type"
+        elif token == ">" and len(brackets) > 1:
+            brackets.pop()
+        depth += (token == "(") - (token == ")")
+        before = token
 
 
 def is_typed(options: SourceOptions) -> bool:
