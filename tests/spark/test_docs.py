@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from penstock.spark.options import COLUMNS, SINK, SOURCE
-from penstock.spark.sink import ABOUT
+from penstock.spark.schemas import ABOUT
 from tests.serving import Server
 from tests.spark.talking import Place
 

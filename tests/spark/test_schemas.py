@@ -2,10 +2,25 @@
 
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    CalendarIntervalType,
+    DataType,
+    DayTimeIntervalType,
+    DecimalType,
+    IntegerType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    VariantType,
+    YearMonthIntervalType,
+)
 
 from penstock.spark.options import COLUMNS, BadOption, source_options
-from penstock.spark.schemas import schema_of
+from penstock.spark.schemas import ABOUT, BadRows, check_schema, schema_of
 
 
 def schema(**options: str) -> str:
@@ -81,3 +96,82 @@ def test_what_spark_takes_is_left_to_it(parse: str, spark: SparkSession) -> None
 @pytest.mark.parametrize("parse", ["id ][", "id long,, b int", "id long b int", "id 5", "a:: int"])
 def test_what_is_wrong_in_other_ways_is_left_to_spark_too(parse: str) -> None:
     assert parse in schema(parse=parse)
+
+
+TEXT, NUMBER = StringType(), IntegerType()
+
+
+def struct(*fields: tuple[str, DataType]) -> StructType:
+    return StructType([StructField(*each) for each in fields])
+
+
+def refused(schema: StructType, overwrite: bool = False, *, streaming: bool = False) -> str:
+    with pytest.raises(BadRows) as caught:
+        check_schema(schema, overwrite, streaming=streaming)
+    return str(caught.value)
+
+
+def test_a_queue_is_only_added_to() -> None:
+    assert 'use mode("append")' in refused(struct(("value", TEXT)), overwrite=True)
+    said = refused(struct(("value", TEXT)), overwrite=True, streaming=True)
+    assert 'outputMode "complete"' in said
+    assert 'use outputMode("append")' in said
+
+
+def test_a_column_beside_value_that_there_is_not_is_named_and_so_are_those_there_are() -> None:
+    said = refused(struct(("value", TEXT), ("Priority", NUMBER), ("colour", TEXT)))
+    assert "drop Priority, colour" in said
+    assert ", ".join(ABOUT) in said
+    assert said.endswith("did you mean priority?")
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (VariantType(), "value is variant"),
+        (struct(("a", NUMBER), ("v", VariantType())), "value.v is variant"),
+        (struct(("a", ArrayType(struct(("v", VariantType()))))), "value.a[].v is variant"),
+        (MapType(TEXT, VariantType()), "value[] is variant"),
+        (YearMonthIntervalType(), "value is interval year to month"),
+        (struct(("i", CalendarIntervalType())), "value.i is interval"),
+        (struct(("m", MapType(BooleanType(), TEXT))), "value.m is a map whose keys are boolean"),
+        (MapType(DecimalType(3, 1), TEXT), "value is a map whose keys are decimal(3,1)"),
+        (MapType(struct(("a", TEXT)), TEXT), "value is a map whose keys are struct<a:string>"),
+        (ArrayType(MapType(ArrayType(TEXT), TEXT)), "value[] is a map whose keys are array<string>"),
+    ],
+    ids=str,
+)
+def test_types_that_json_has_no_word_for_are_refused_wherever_they_are(kind: DataType, said: str) -> None:
+    told = refused(struct(("value", kind)))
+    assert told.startswith(said)
+    assert "to_json(struct(…)) AS value" in told
+    assert refused(struct(("x", struct(("y", kind))))).startswith(said.replace("value", "x.y", 1))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        struct(("a", NUMBER), ("A", NUMBER)),
+        MapType(NUMBER, TEXT),
+        MapType(TEXT, MapType(TEXT, BinaryType())),
+        DayTimeIntervalType(),
+    ],
+    ids=str,
+)
+def test_types_that_json_has_a_word_for_are_taken(kind: DataType) -> None:
+    check_schema(struct(("value", kind), ("headers", MapType(TEXT, TEXT))), False)
+
+
+def test_names_that_are_there_twice_are_refused() -> None:
+    assert refused(struct(("a", TEXT), ("b", TEXT), ("a", NUMBER))).startswith("column a is there twice")
+    assert refused(struct(("value", TEXT), ("value", TEXT))).startswith("column value is there twice")
+    inside = struct(("value", struct(("a", struct(("b", TEXT), ("b", TEXT))))))
+    assert refused(inside).startswith("field value.a.b is there twice")
+
+
+@pytest.mark.parametrize(
+    "kind", [TEXT, MapType(TEXT, NUMBER), MapType(NUMBER, TEXT), ArrayType(TEXT)], ids=str
+)
+def test_headers_are_text_by_text(kind: DataType) -> None:
+    said = refused(struct(("value", TEXT), ("headers", kind)))
+    assert said == f"column headers must be map<string,string>, not {kind.simpleString()}"

@@ -1,20 +1,29 @@
-"""The columns of a read: what Spark is told of them, and whether payloads can be read so."""
+"""The columns of reads and writes: what Spark is told of them, and what payloads can be read and made of."""
 
 import re
 
 from pyspark.sql.types import (
     ArrayType,
+    BinaryType,
     BooleanType,
+    CalendarIntervalType,
     DataType,
     DateType,
     DecimalType,
     DoubleType,
     FloatType,
+    IntegerType,
     IntegralType,
+    LongType,
+    MapType,
+    ShortType,
     StringType,
     StructType,
     TimestampNTZType,
     TimestampType,
+    TimeType,
+    VariantType,
+    YearMonthIntervalType,
 )
 
 from penstock.spark.options import RAW, BadOption, SourceOptions, meant
@@ -42,6 +51,28 @@ READABLE = (
     TimestampNTZType,
     TimestampType,
 )
+NUMBERS = (ShortType, IntegerType, LongType)
+ABOUT = {
+    "partition": (StringType,),
+    "priority": NUMBERS,
+    "delay_ms": NUMBERS,
+    "unique_key": (StringType,),
+    "headers": (MapType,),
+}
+"""Columns that say how a row is delivered, and their types; all others are what it says."""
+KEYS = (
+    BinaryType,
+    DateType,
+    DoubleType,
+    FloatType,
+    IntegralType,
+    StringType,
+    TimestampNTZType,
+    TimeType,
+    TimestampType,
+)
+"""Keys of maps that become names in JSON."""
+INSTEAD = "let Spark write it: to_json(struct(…)) AS value"
 WORDS = (
     *("boolean", "byte", "tinyint", "short", "smallint", "int", "integer", "long", "bigint", "float", "real"),
     *("double", "decimal", "dec", "numeric", "string", "char", "character", "varchar", "date", "time"),
@@ -148,3 +179,72 @@ def checked(schema: StructType, options: SourceOptions) -> StructType:
         for field in kind:
             _check_type(field.name, field.dataType)
     return schema
+
+
+class BadRows(ValueError):
+    """Rows that can't become messages, and what to do."""
+
+
+def check_schema(schema: StructType, overwrite: bool, *, streaming: bool = False) -> None:
+    """Raise unless rows of a schema can be written."""
+    if overwrite and streaming:
+        raise BadRows(
+            'outputMode "complete" can\'t be: it writes the whole result again with every batch, and a queue '
+            'is a log that rows are only ever added to; use outputMode("append"), with a watermark if there '
+            "is an aggregation, or foreachBatch"
+        )
+    if overwrite:
+        raise BadRows(
+            'mode "overwrite" can\'t be: a queue is a log that others read, so rows are only ever added; '
+            'use mode("append"), and OBLITERATE the queue first if it shall begin anew'
+        )
+    _check_twice("column ", schema)
+    for field in schema:
+        _check_about(field.name, field.dataType)
+    names = [field.name for field in schema if field.name not in ABOUT]
+    if not names:
+        raise BadRows("a column value is needed, or others that make up a JSON object")
+    if "value" in names and len(names) > 1:
+        others = [name for name in names if name != "value"]
+        raise BadRows(
+            f"beside value only {', '.join(ABOUT)} are written; drop {', '.join(others)}, or put all into "
+            f"one struct: to_json(struct(…)) AS value{meant(others[0], ABOUT)}"
+        )
+    for name in names:
+        _check_writable(name, schema[name].dataType)
+
+
+def _check_about(name: str, kind: DataType) -> None:
+    """Raise unless a column that says how a row is delivered has its type."""
+    kinds = ABOUT.get(name)
+    if name == "headers" and kind.simpleString() != "map<string,string>":
+        raise BadRows(f"column headers must be map<string,string>, not {kind.simpleString()}")
+    if kinds is not None and not isinstance(kind, kinds):
+        wanted = " or ".join(each.typeName() for each in kinds)
+        raise BadRows(f"column {name} must be {wanted}, not {kind.simpleString()}")
+
+
+def _check_twice(what: str, kind: StructType) -> None:
+    names = kind.fieldNames()
+    for name in names:
+        if names.count(name) > 1:
+            raise BadRows(f"{what}{name} is there twice, and JSON has one: rename or drop the other")
+
+
+def _check_writable(where: str, kind: DataType) -> None:
+    """Raise unless values of a type become JSON."""
+    if isinstance(kind, StructType):
+        _check_twice(f"field {where}.", kind)
+        for field in kind:
+            _check_writable(f"{where}.{field.name}", field.dataType)
+    elif isinstance(kind, ArrayType):
+        _check_writable(f"{where}[]", kind.elementType)
+    elif isinstance(kind, MapType):
+        if not isinstance(kind.keyType, KEYS):
+            raise BadRows(
+                f"{where} is a map whose keys are {kind.keyType.simpleString()}, and names in JSON are text: "
+                f"{INSTEAD}"
+            )
+        _check_writable(f"{where}[]", kind.valueType)
+    elif isinstance(kind, VariantType | YearMonthIntervalType | CalendarIntervalType):
+        raise BadRows(f"{where} is {kind.simpleString()}, which the sink has no JSON for: {INSTEAD}")

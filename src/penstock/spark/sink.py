@@ -19,32 +19,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.types import (
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructType,
-    VariantType,
-)
+from pyspark.sql.types import StructType
 
 from penstock.client.wire import Refused
 from penstock.core.limits import SEGMENT_BYTES_MAX
 from penstock.spark.link import Link, StageWriter, Unreachable
 from penstock.spark.options import SinkOptions
+from penstock.spark.schemas import ABOUT, BadRows, check_schema
 
 logger = logging.getLogger("penstock.spark")
 
-NUMBERS = (ShortType, IntegerType, LongType)
-ABOUT = {
-    "partition": (StringType,),
-    "priority": NUMBERS,
-    "delay_ms": NUMBERS,
-    "unique_key": (StringType,),
-    "headers": (MapType,),
-}
-"""Columns that say how a row is delivered, and their types; all others are what it says."""
 GATHER_BYTES = 2 * 1024 * 1024
 """Payload bytes of a partition that are gathered before full bodies are cut from them."""
 GATHERED_BYTES_MAX = 64 * 1024 * 1024
@@ -65,10 +49,6 @@ class Done(WriterCommitMessage):
     rows: int
 
 
-class BadRows(ValueError):
-    """Rows that can't become messages, and what to do."""
-
-
 class OtherBatch(Exception):
     """A batch that was written before has other rows now."""
 
@@ -77,33 +57,6 @@ class OtherBatch(Exception):
             f"{told}. If the query itself may come to other rows each time (sample, rand), the first ones "
             'are as good: option "failOnDataLoss" = false'
         )
-
-
-def check_schema(schema: StructType, overwrite: bool) -> None:
-    """Raise unless rows of a schema can be written."""
-    if overwrite:
-        raise BadRows(
-            'mode "overwrite" can\'t be: a queue is a log that others read, so rows are only ever added; '
-            'use mode("append"), and OBLITERATE the queue first if it shall begin anew'
-        )
-    for field in schema:
-        if field.name == "headers" and field.dataType.simpleString() != "map<string,string>":
-            raise BadRows(f"column headers must be map<string,string>, not {field.dataType.simpleString()}")
-        kinds = ABOUT.get(field.name)
-        if kinds is not None and not isinstance(field.dataType, kinds):
-            wanted = " or ".join(kind.typeName() for kind in kinds)
-            raise BadRows(f"column {field.name} must be {wanted}, not {field.dataType.simpleString()}")
-    names = [field.name for field in schema if field.name not in ABOUT]
-    if not names:
-        raise BadRows("a column value is needed, or others that make up a JSON object")
-    if "value" in names and len(names) > 1:
-        others = ", ".join(name for name in names if name != "value")
-        raise BadRows(
-            f"beside value only {', '.join(ABOUT)} are written; drop {others}, or put all into one struct: "
-            "to_json(struct(…)) as value"
-        )
-    if "value" in names and isinstance(schema["value"].dataType, VariantType):
-        raise BadRows("column value is a variant: write to_json(value)")
 
 
 class Writing:
@@ -208,7 +161,7 @@ class StreamWriter(Writing, DataSourceStreamArrowWriter):
     """A stream into a queue: each micro-batch in one commit, once."""
 
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
-        check_schema(schema, overwrite)
+        check_schema(schema, overwrite, streaming=True)
         self.options = options
         self.run = time.time_ns()
 
