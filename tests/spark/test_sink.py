@@ -50,22 +50,28 @@ def test_without_a_column_value_all_columns_make_up_an_object(place: Place) -> N
 
 def test_rows_go_where_and_when_their_columns_say(place: Place) -> None:
     rows = [
-        ("1", "a", 0, 0, None),
-        ("2", "b", 5, 0, {"k": "v"}),
-        ("3", "a", 5, 0, None),
-        ("4", None, 0, 3_600_000, {"k": "w"}),
-        ("5", "a", 0, 0, {"k": "v"}),
+        ("1", "a", 0, 0, None, ["x"]),
+        ("2", "b", 5, 0, {"k": "v"}, None),
+        ("3", "a", 5, 0, None, ["x", "y"]),
+        ("4", None, 0, 3_600_000, {"k": "w"}, None),
+        ("5", "a", 0, 0, {"k": "v"}, ["z"]),
     ]
-    kinds = "value string, partition string, priority int, delay_ms long, headers map<string,string>"
+    kinds = (
+        "value string, partition string, priority int, delay_ms long, headers map<string,string>, "
+        "tags array<string>"
+    )
     place.write(place.spark.createDataFrame(rows, kinds).coalesce(1), partition="rest")
     assert [place.log(partition=name) for name in ("a", "b", "rest")] == [[1, 3, 5], [2], [4]]
     asked = {"cmd": "PULLB", "queue": place.queue, "count": 9, "timeout": 0}
     jobs = place.client.ask(asked)["jobs"]
-    assert {(job["data"], job["priority"], job.get("headers", {}).get("k")) for job in jobs} == {
-        (1, 0, None),
-        (2, 5, "v"),
-        (3, 5, None),
-        (5, 0, "v"),
+    assert {
+        (job["data"], job["priority"], job.get("headers", {}).get("k"), "".join(job.get("tags", [])))
+        for job in jobs
+    } == {
+        (1, 0, None, "x"),
+        (2, 5, "v", ""),
+        (3, 5, None, "xy"),
+        (5, 0, "v", "z"),
     }
     counts = place.client.ask({"cmd": "GETJOBCOUNTS", "queue": place.queue})
     assert (counts["active"], counts["delayed"]) == (4, 1)
@@ -158,7 +164,7 @@ def test_what_can_only_be_added_to_is_not_overwritten(place: Place) -> None:
         ("5 AS priority", "column value"),
         ("'1' AS value, 'x' AS priority", "column priority must be"),
         ("'1' AS value, 5 AS partition", "column partition must be string"),
-        ("'no json' AS value", "is not JSON"),
+        ("'no json' AS value", "is not JSON; it is 'no json'"),
         ("'1, 2' AS value", "is not JSON"),
         ("'1' AS value, '' AS partition", "partition must be"),
         ("'1' AS value, 2000000000 AS priority", "priority must be"),

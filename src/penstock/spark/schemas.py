@@ -58,6 +58,7 @@ ABOUT = {
     "delay_ms": NUMBERS,
     "unique_key": (StringType,),
     "headers": (MapType,),
+    "tags": (ArrayType,),
 }
 """Columns that say how a row is delivered, and their types; all others are what it says."""
 KEYS = (
@@ -217,8 +218,8 @@ def check_schema(schema: StructType, overwrite: bool, *, streaming: bool = False
 def _check_about(name: str, kind: DataType) -> None:
     """Raise unless a column that says how a row is delivered has its type."""
     kinds = ABOUT.get(name)
-    if name == "headers" and kind.simpleString() != "map<string,string>":
-        raise BadRows(f"column headers must be map<string,string>, not {kind.simpleString()}")
+    if name in ("headers", "tags") and kind.simpleString() != TYPES[name]:
+        raise BadRows(f"column {name} must be {TYPES[name]}, not {kind.simpleString()}")
     if kinds is not None and not isinstance(kind, kinds):
         wanted = " or ".join(each.typeName() for each in kinds)
         raise BadRows(f"column {name} must be {wanted}, not {kind.simpleString()}")

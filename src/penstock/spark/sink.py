@@ -9,6 +9,7 @@ has staged expires.
 import logging
 import time
 import uuid
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,9 +24,10 @@ from pyspark.sql.types import StructType
 
 from penstock.client.wire import Refused
 from penstock.core.limits import SEGMENT_BYTES_MAX
-from penstock.spark.link import Link, StageWriter, Unreachable
+from penstock.spark.link import UNANSWERED_MAX, Link, StageWriter, Unreachable
 from penstock.spark.options import SinkOptions
-from penstock.spark.schemas import ABOUT, BadRows, check_schema
+from penstock.spark.refusals import explained, misfit
+from penstock.spark.schemas import ABOUT, check_schema
 
 logger = logging.getLogger("penstock.spark")
 
@@ -90,7 +92,7 @@ class Writing:
                 # Nobody will adopt it, and it takes up room.
                 self._drop(stages=[name])
                 if isinstance(error, Refused):
-                    raise _explained(error, task) from None
+                    raise explained(error, task, gathering.sent) from None
                 raise
         return Done(query, task, name if count else "", count)
 
@@ -191,16 +193,6 @@ def _is_over(error: Refused) -> bool:
     return error.code == "conflict" and error.details.get("field") == "batch"
 
 
-def _explained(error: Refused, task: int) -> Exception:
-    """What the server has against some rows, in words of Spark."""
-    if error.details.get("field") == "body":
-        return BadRows(
-            f"a value of task {task} is not JSON ({error.message}, counted within what it sent): column "
-            "value must be JSON text, or a struct, which becomes JSON; wrap text as struct(text)"
-        )
-    return error
-
-
 class Gathering:
     """Rows on their way into a stage, by partition, until there are enough for full bodies."""
 
@@ -208,13 +200,20 @@ class Gathering:
         self._stage = stage
         self._partition = partition
         self._waiting: dict[str, list[Rows]] = {}
+        self.sent: deque[dict[str, Any]] = deque(maxlen=UNANSWERED_MAX)
+        """What may not be answered yet, and may be refused."""
         self._size = 0
         """Payload bytes that wait."""
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Take a batch: its rows by partition, in their order."""
-        if not batch.num_rows:
-            return
+        try:
+            if batch.num_rows:
+                self._add(batch)
+        except (OverflowError, UnicodeDecodeError, pa.ArrowInvalid) as error:
+            raise misfit(batch) or error from None
+
+    def _add(self, batch: pa.RecordBatch) -> None:
         rows = Rows.of(batch)
         for partition, theirs in self._by_partition(batch, rows):
             waiting = self._waiting.setdefault(partition, [])
@@ -261,7 +260,9 @@ class Gathering:
             if end == rows.count and not is_last:
                 break
             part = rows.slice(start, end - start)
-            self._stage.write(part.count, partition=partition, body=part.body(), **part.about())
+            what = {"partition": partition, "body": part.body(), **part.about()}
+            self.sent.append({"count": part.count, **what})
+            self._stage.write(part.count, **what)
             start = end
         if start < rows.count:
             rest = rows.slice(start, rows.count - start)
@@ -275,7 +276,7 @@ class Rows:
     def __init__(self, values: pa.Array, columns: dict[str, Any]) -> None:
         self._values = values
         self._columns = columns
-        """``priority``, ``delay``: numbers; ``unique_key``, ``headers``: Python's. Only those there are."""
+        """``priority``, ``delay``: numbers; ``unique_key``, ``headers``, ``tags``: Python's; if there."""
         offsets = np.frombuffer(values.buffers()[1], np.int32, len(values) + 1, 4 * values.offset)
         self._offsets = offsets
         self.count = len(values)
@@ -287,11 +288,11 @@ class Rows:
         for name, option in (("priority", "priority"), ("delay_ms", "delay")):
             if name in batch.schema.names:
                 columns[option] = pc.fill_null(batch.column(name), 0).to_numpy().astype(np.int64)
-        for name in ("unique_key", "headers"):
+        for name, as_sent in (("unique_key", None), ("headers", _headers), ("tags", _tags)):
             if name in batch.schema.names:
                 given = batch.column(name).to_pylist()
                 found = np.empty(len(given), dtype=object)
-                found[:] = list(map(_headers, given)) if name == "headers" else given
+                found[:] = given if as_sent is None else list(map(as_sent, given))
                 columns[name] = found
         return Rows(_values(batch), columns)
 
@@ -326,6 +327,8 @@ class Rows:
         weight = ends + 4 * np.arange(1, self.count + 1, dtype=np.int64)
         if "headers" in self._columns:
             weight += np.cumsum([_weight(each) for each in self._columns["headers"]])
+        if "tags" in self._columns:
+            weight += np.cumsum([sum(map(len, each or ())) for each in self._columns["tags"]])
         start, used = 0, 0
         while start < self.count:
             end = int(np.searchsorted(weight, used + SEGMENT_BYTES_MAX - 4, side="right"))
@@ -368,6 +371,11 @@ class Rows:
 def _headers(given: list[tuple[str, str | None]] | None) -> tuple[tuple[str, str], ...] | None:
     """Headers as they are sent; one without a value is none."""
     return None if given is None else tuple((name, value) for name, value in given if value is not None)
+
+
+def _tags(given: list[str | None] | None) -> tuple[str, ...] | None:
+    """Tags as they are sent, each once."""
+    return None if given is None else tuple(dict.fromkeys(tag for tag in given if tag is not None))
 
 
 def _weight(headers: tuple[tuple[str, str], ...] | None) -> int:
