@@ -196,3 +196,14 @@ def test_an_offset_from_the_progress_is_one_to_start_from(server: Server, client
         reader = BatchReader(options, SCHEMA)
         (task,) = reader.partitions()
         assert [row for batch in reader.read(task) for row in batch.column(0).to_pylist()] == ["3", "4"]
+
+
+def test_a_stream_may_begin_at_what_the_progress_of_another_shows(server: Server, client: Raw) -> None:
+    push(client, "progress-shown", 1, 2)
+    stream = Stream(server, "progress-shown")
+    stream.step()
+    push(client, "progress-shown", 3)
+    shown = stream.reader.reportLatestOffset()
+    assert shown["#behind"]["rows"] == 1
+    push(client, "progress-shown", 4)
+    assert Stream(server, "progress-shown", startingOffsets=json.dumps(shown)).step() == ["4"]

@@ -217,3 +217,17 @@ def test_foreach_batch_writes_once_under_a_name(place: Place, tmp_path: Path) ->
     query = stream.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path))
     query.trigger(availableNow=True).start().awaitTermination(120)
     assert place.log(f"{place.queue}.out") == list(range(6))
+
+
+@pytest.mark.parametrize(
+    ("mode", "said"), [("complete", 'use outputMode("append")'), ("update", "does not support Update mode")]
+)
+def test_a_stream_only_adds_to_a_queue(place: Place, tmp_path: Path, mode: str, said: str) -> None:
+    place.push(1)
+    counted = place.stream().groupBy("partition").count()
+    given = place.options({"queue": f"{place.queue}.out"})
+    writer = counted.writeStream.format("penstock").options(**given).outputMode(mode)
+    query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+    with pytest.raises(StreamingQueryException) as caught:
+        query.awaitTermination(120)
+    assert said in str(caught.value)
