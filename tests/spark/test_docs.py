@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from penstock.spark.options import COLUMNS, SINK, SOURCE
@@ -10,7 +11,9 @@ from penstock.spark.schemas import ABOUT
 from tests.serving import Server
 from tests.spark.talking import Place
 
-PAGE = (Path(__file__).parent.parent.parent / "docs" / "SPARK.md").read_text()
+DOCS = Path(__file__).parent.parent.parent / "docs"
+PAGE = (DOCS / "SPARK.md").read_text()
+PROTOCOL = (DOCS / "PROTOCOL.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 
@@ -38,3 +41,28 @@ def test_every_option_is_on_the_page(name: str) -> None:
 @pytest.mark.parametrize("name", [*COLUMNS, *ABOUT])
 def test_every_column_is_on_the_page(name: str) -> None:
     assert f"| `{name}` |" in PAGE
+
+
+def test_the_packed_frames_are_what_a_server_takes_and_answers(server: Server) -> None:
+    (block,) = re.findall(r"^```\n(00 00 00 1d +#.*?)^```", PROTOCOL, re.MULTILINE | re.DOTALL)
+    asked, answered = (
+        bytes.fromhex("".join(line.partition("#")[0] for line in part.splitlines()))
+        for part in block.split("\n\n")
+    )
+    with server.connect() as client:
+        client.send_frame(b'{"cmd": "PUSHB", "queue": "tiny", "messages": [1,{"a":2}]}')
+        assert client.receive()["ok"]
+        client.send(asked)
+        found = client._exactly(int.from_bytes(client._exactly(4), "big"))
+    shown = msgspec.msgpack.decode(answered[4:])
+    assert answered[:4] == len(answered[4:]).to_bytes(4, "big")
+    assert shown["runs"][0]["first"] == shown["number"] << 32
+    # Each server has its own numbers and times.
+    real = msgspec.msgpack.decode(found)
+    shown["number"] = real["number"]
+    shown["runs"][0] |= {name: real["runs"][0][name] for name in ("first", "created_at")}
+    assert msgspec.msgpack.encode(shown) == found
+    for line in block.splitlines():
+        data, _, told = line.partition("#")
+        for text in re.findall(r'"(\w+)"', told.partition("{")[0]):
+            assert text.encode() in bytes.fromhex(data)
