@@ -4,9 +4,12 @@ import re
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
 import pytest
 
-from penstock.spark.options import COLUMNS, SINK, SOURCE
+from penstock.core.limits import KEYED_MAX, STAGED_PARTS_MAX, STAGES_MAX
+from penstock.spark.columns import Parser
+from penstock.spark.options import COLUMNS, SINK, SOURCE, BadOption, source_options
 from penstock.spark.schemas import ABOUT
 from tests.serving import Server
 from tests.spark.talking import Place
@@ -66,3 +69,38 @@ def test_the_packed_frames_are_what_a_server_takes_and_answers(server: Server) -
         data, _, told = line.partition("#")
         for text in re.findall(r'"(\w+)"', told.partition("{")[0]):
             assert text.encode() in bytes.fromhex(data)
+
+
+@pytest.mark.parametrize("limit", [STAGES_MAX, STAGED_PARTS_MAX, KEYED_MAX])
+def test_the_limits_of_a_write_are_on_both_pages(limit: int) -> None:
+    assert f"{limit:,}" in PAGE.split("**Limits of a write**")[1].split("\n- ")[0]
+    assert f"{limit:,}" in PROTOCOL.split("### STAGE\n")[1].split("\n### ")[0]
+
+
+@pytest.mark.parametrize("address", ["tcp://localhost:7000", "tcp://10.0.0.7:7000", "tcp://[::1]:7000"])
+def test_an_address_takes_the_forms_the_page_has(address: str) -> None:
+    assert source_options({"queue": "q", "server": address}).server == address.removeprefix("tcp://")
+    with pytest.raises(BadOption, match="tcp://HOST:PORT"):
+        source_options({"queue": "q", "server": address.removeprefix("tcp://")})
+
+
+def test_the_variable_of_the_command_line_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_SERVER", "10.0.0.7:7000")
+    assert source_options({"queue": "q"}).server == "127.0.0.1:6789"
+
+
+@pytest.mark.parametrize(
+    ("given", "at"),
+    [
+        ("1970-01-02T00:00:00", 86_400_000),
+        ("1970-01-02", 86_400_000),
+        ("1970-01-02T00:00:00Z", 86_400_000),
+        ("1970-01-02T00:00:00+01:00", 82_800_000),
+    ],
+)
+def test_a_time_without_a_zone_is_utc(given: str, at: int) -> None:
+    assert source_options({"queue": "q", "startingOffsets": given}).starting == at
+    values, _ = Parser(pa.struct([("at", pa.timestamp("us", "UTC"))])).parse(
+        pa.array([f'{{"at":"{given}"}}'])
+    )
+    assert values[0]["at"].value == at * 1000
