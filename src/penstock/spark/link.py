@@ -30,8 +30,9 @@ class Unreachable(Exception):
     """The server is not there, or not any more, and what to do."""
 
     def __init__(self, server: str, error: Exception) -> None:
+        reason = error.__cause__ or error  # which names the server, too
         super().__init__(
-            f'no Penstock server at {server}: {error}; start it (penstock serve), or correct option "server"'
+            f'no Penstock server at {server}: {reason}; start it (penstock serve), or correct option "server"'
         )
 
 
