@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from penstock.core.model import LINE, PART, PLAIN, Attributes, Backoff
 from penstock.store.memory import MemoryStore
+from tests.sim.labels import Labeller
 from tests.sim.model import SCHEDULED, WAITING, Group, Place, Queue
 from tests.sim.world import STATES, World
 
@@ -73,6 +74,7 @@ class Driver:
     ) -> None:
         """``begin`` makes a world in which nothing has happened."""
         self.random = random.Random(seed)
+        self.labels = Labeller(seed)
         self._begin = begin
         self.world = self.begin()
         self.merges = 0
@@ -163,6 +165,10 @@ class Driver:
         return found
 
     def any_attributes(self) -> Attributes:
+        return self.labels.label(self.own_attributes())
+
+    def own_attributes(self) -> Attributes:
+        """All but headers and tags."""
         pick = self.random
         if pick.random() < 0.4:
             return PLAIN

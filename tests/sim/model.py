@@ -244,6 +244,7 @@ class Basics:
                         cell.failures,
                         now + lasts,
                         -(level // 2),
+                        message.labels,
                     )
                 )
             if len(taken) > before:

@@ -6,7 +6,7 @@ and then everything is as the last commit left it.
 
 import argparse
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import deepcopy
 
 from penstock.core import commands as c, log as logs, look, merge as merges, records
@@ -19,6 +19,7 @@ from penstock.store.base import Store
 from penstock.store.memory import MemoryStore
 from penstock.store.rocks import RocksStore
 from tests.sim.checks import TENANT, load
+from tests.sim.labels import Labeller, labels_of
 from tests.sim.stage_model import Message, Queue, Stage
 
 QUEUES = {"a": True, "b": True, "memory": False}
@@ -39,6 +40,7 @@ class StageDriver:
         self, seed: int, store: Store | None = None, reopen: Callable[[Store], Store] = lambda store: store
     ) -> None:
         self.random = random.Random(seed)
+        self.labels = Labeller(seed)
         self.store: Store = MemoryStore() if store is None else store
         self.reopen = reopen
         self.limits = Limits()
@@ -105,7 +107,8 @@ class StageDriver:
             self.payloads += 1
             key = f"k{pick.randrange(8)}" if keyed and pick.random() < 0.8 else None
             size = pick.randrange(20)
-            found.append(Message(b"%d" % self.payloads + b"." * size, pick.choice(ATTRIBUTES), key))
+            attributes = self.labels.label(pick.choice(ATTRIBUTES))
+            found.append(Message(b"%d" % self.payloads + b"." * size, attributes, key))
         return found
 
     def batch(self, known: Queue, query: str) -> int:
@@ -279,6 +282,7 @@ class StageDriver:
         places = {(partition, offset) for partition, offset, _ in got}
         assert places <= set(wanted)
         assert len(got) == len(places) == min(count, len(wanted)), (got, wanted)
+        self.check_labels(known, [(each.partition, each) for each in reply.deliveries])
         for place in places:
             known.logs[place[0]][place[1]].leased_until = self.now + LEASE_MS
         acked = [each for each in got if pick.random() < 0.7]
@@ -404,6 +408,7 @@ class StageDriver:
                 found = self.read(name, partition, log.first, log.end - log.first)
                 payloads = [bytes(payload) for each in found.runs for payload in each.payloads()]
                 assert payloads == [each.payload for each in messages[log.first :]]
+                self.check_labels(known, [(partition, each) for each in found.runs])
             for at in range(log.first, log.end):
                 assert logs.attributes_at(log, at).priority == messages[at].attributes.priority
         counts = self.ask(c.GroupCounts(TENANT, name))
@@ -412,6 +417,12 @@ class StageDriver:
         assert counts.active == sum(each.leased_until > 0 for each in every)
         assert counts.delayed == sum(each.due_at > self.now for each in every)
         assert counts.waiting == len(every) - counts.active - counts.delayed
+
+    def check_labels(self, known: Queue, pieces: Iterable[tuple[str, logs.Piece]]) -> None:
+        """Messages come with their own headers and tags."""
+        for partition, piece in pieces:
+            messages = known.logs[partition][piece.offset : piece.offset + piece.count]
+            assert list(labels_of(piece)) == [each.labels for each in messages]
 
     def read(self, name: str, partition: str, offset: int, count: int) -> c.Log:
         """Messages by offset, in one of two ways; all of them."""

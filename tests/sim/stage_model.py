@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from penstock.core import stage as stages
 from penstock.core.model import PLAIN, Attributes
 from penstock.core.stagedata import Adopted
+from tests.sim.labels import Labels
 
 
 @dataclass
@@ -18,6 +19,10 @@ class Message:
     leased_until: int = 0
     """0 if nobody has it."""
     done: bool = False
+
+    @property
+    def labels(self) -> Labels:
+        return self.attributes.headers, self.attributes.tags
 
 
 @dataclass

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from penstock.core.model import Attributes, QueueOptions
+from tests.sim.labels import Labels
 
 FRESH, LEASED, SCHEDULED, DEAD = "fresh", "leased", "scheduled", "dead"
 PARKED = "parked"
@@ -68,6 +69,10 @@ class Message:
     def shown(self) -> tuple[int, int]:
         """Id and time as which it is shown: those of the first, if it took the place of another."""
         return self.attributes.origin or (self.id, self.created_at)
+
+    @property
+    def labels(self) -> Labels:
+        return self.attributes.headers, self.attributes.tags
 
     @cached_property
     def in_line(self) -> bool:
@@ -241,6 +246,7 @@ class Taken:
     failures: int
     expires_at: int
     priority: int
+    labels: Labels
 
 
 def begin(message: Message) -> Cell:

@@ -23,6 +23,7 @@ from penstock.core.model import (
 from penstock.store.base import Store
 from tests.sim import model as m
 from tests.sim.checks import TENANT, runs_of
+from tests.sim.labels import labels_of
 from tests.sim.telling import Telling
 
 
@@ -246,7 +247,7 @@ class Steps(Telling):
             if each.segment is not lacking:
                 self._fetch(reply.queue, each)
                 payloads = each.payloads()
-            for at, payload in enumerate(payloads):
+            for at, (payload, labels) in enumerate(zip(payloads, labels_of(each), strict=True)):
                 yield m.Taken(
                     each.partition,
                     each.offset + at,
@@ -257,6 +258,7 @@ class Steps(Telling):
                     each.failures,
                     each.expires_at,
                     each.priority,
+                    labels,
                 )
 
     def _fetch(self, queue: Queue, piece: Piece) -> None:
@@ -538,15 +540,16 @@ class Steps(Telling):
         for each in reply.deliveries:
             self._fetch(reply.queue, each)
             told = (each.created_at, each.deliveries, each.failures, each.dead_at, each.error, each.priority)
-            for at, payload in enumerate(each.payloads()):
-                got.append((each.partition, each.offset + at, each.first + at, bytes(payload), *told))
+            for at, (payload, labels) in enumerate(zip(each.payloads(), labels_of(each), strict=True)):
+                place = (each.partition, each.offset + at)
+                got.append((*place, each.first + at, bytes(payload), labels, *told))
         wanted: list[object] = []
         for partition, offset in dead[skip : skip + count]:
             message = self.model.queues[queue].messages[partition][offset]
             cell = self.model.queues[queue].groups[group].cells[partition][offset]
             past = (cell.deliveries, cell.failures, cell.due_at, cell.error, -(cell.level // 2))
             first, created_at = message.shown
-            wanted.append((partition, offset, first, message.payload, created_at, *past))
+            wanted.append((partition, offset, first, message.payload, message.labels, created_at, *past))
         assert (reply.total, got) == (len(dead), wanted)
 
     def pause(self, queue: str, ms: int | None) -> None:

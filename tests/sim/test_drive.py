@@ -8,8 +8,8 @@ from penstock.core import carve, merge as merges, pop
 from tests.sim.drive import Driver
 from tests.sim.rocks import RocksWorlds
 
-TIERS = (100, 400)
-"""So small that both tiers of merging have something to do."""
+TIERS = (150, 500)
+"""So small that both tiers of merging have something to do; headers count."""
 WORTH = 1
 """So little that islands of a few messages are carved."""
 PLANS = 2

@@ -13,6 +13,7 @@ from penstock.core import carve
 from penstock.core.model import LINE, PART, PLAIN, Attributes, Backoff
 from penstock.store.memory import MemoryStore
 from tests.sim.drive import CLEANED
+from tests.sim.labels import FEW, NO_LABELS
 from tests.sim.model import Place
 from tests.sim.rocks import RocksWorlds
 from tests.sim.test_drive import WORTH
@@ -45,11 +46,13 @@ delays = st.sampled_from([0, 3, 31])
 backoffs = st.sampled_from(
     [Backoff("none"), Backoff("fixed", 3), Backoff("exponential", 2, 5), Backoff("list", steps=(0, 3))]
 )
+labels = st.sampled_from([NO_LABELS, *FEW])
 
 
 @st.composite
 def some_attributes(draw: st.DrawFn) -> Attributes:
     delay_ms, ttl_ms = draw(delays), draw(st.sampled_from([0, 30, 60]))
+    headers, tags = draw(labels)
     return Attributes(
         draw(priorities),
         delay_ms,
@@ -58,6 +61,8 @@ def some_attributes(draw: st.DrawFn) -> Attributes:
         draw(st.sampled_from([0, 2])),
         draw(st.sampled_from([None, 0, 1, 2])),
         draw(st.none() | backoffs),
+        headers=headers,
+        tags=tags,
     )
 
 

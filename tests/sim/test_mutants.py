@@ -16,15 +16,16 @@ from penstock.core import (
     push,
     records,
     retry,
+    runs,
     settle,
     shard,
     sweep,
     taking,
+    update,
 )
 from penstock.core.agenda import Agenda
 from penstock.core.bodies import body_slices
 from penstock.core.errors import PenstockError
-from penstock.core.runs import pack_runs
 from penstock.core.schedule import Schedule
 from tests.sim import test_schedule
 from tests.sim.drive import Driver
@@ -96,7 +97,7 @@ MUTANTS: dict[str, Planted] = {
         "True",
     ),
     "merged messages all have the time of the first": (
-        pack_runs,
+        runs.pack_runs,
         "packed += (end, time - created_at)\n            which",
         "packed += (end, 0)\n            which",
     ),
@@ -371,6 +372,27 @@ MUTANTS: dict[str, Planted] = {
         push.schedule,
         "if joined else run",
         "if True else run",
+    ),
+    # Headers and tags.
+    "a message has the headers of the one behind it": (
+        log.labelled,
+        "yield begin - piece.start, start - begin, known",
+        "yield begin - piece.start, start - begin, attributes",
+    ),
+    "neighbours that differ in tags have those of the first": (
+        log.labelled,
+        "(attributes.headers, attributes.tags) != (known.headers, known.tags)",
+        "attributes.headers != known.headers",
+    ),
+    "tags without headers are not stored": (
+        runs._packed,
+        "if attributes.headers or attributes.tags:",
+        "if attributes.headers:",
+    ),
+    "an updated message has no headers": (
+        update._remaining,
+        "replace(attributes, ",
+        "replace(attributes, headers=(), ",
     ),
 }
 

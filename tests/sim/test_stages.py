@@ -148,6 +148,11 @@ MUTANTS: dict[str, Planted] = {
         "shard.keep((key, records.pack_header(segment)))",
         "pass",
     ),
+    "what is adopted has no tags": (
+        stages._adopt_part,
+        "Run(count, created_at, attributes)",
+        "Run(count, created_at, replace(attributes, tags=()))",
+    ),
     "what is not in line is not scheduled": (stages._adopt_part, "if not attributes.in_line:", "if False:"),
     "what is scheduled begins at the first message": (stages._adopt_part, "offset += count", "pass"),
     "delays begin too late": (

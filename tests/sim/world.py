@@ -11,6 +11,7 @@ from penstock.store.memory import MemoryStore
 from penstock.store.rocks import RocksStore
 from tests.sim import model as m
 from tests.sim.checks import SHARDS, TENANT, load, snapshot
+from tests.sim.labels import labels_of
 from tests.sim.snapshot import differences
 from tests.sim.steps import Steps
 
@@ -127,13 +128,14 @@ class World(Steps):
         for each in reply.deliveries:
             self._fetch(each.queue, each)
             (payload,) = each.payloads()
-            got.append((each.queue.name, (each.partition, each.offset), bytes(payload), each.state))
+            told = (bytes(payload), *labels_of(each), each.state)
+            got.append((each.queue.name, (each.partition, each.offset), *told))
         wanted: list[object] = []
         for partition, at in map(known.current, places):
             if known.has((partition, at)):
                 message = known.messages[partition][at]
                 state = self._state(message, queue, partition, at, group)
-                wanted.append((queue, (partition, at), message.payload, state))
+                wanted.append((queue, (partition, at), message.payload, message.labels, state))
         assert got == wanted, (got, wanted)
 
     def read(self, queue: str, partition: str, offset: int, max_count: int, max_bytes: int) -> None:
@@ -146,9 +148,10 @@ class World(Steps):
         at = first
         for run in reply.runs:
             self._fetch(reply.queue, run)
-            for payload in run.payloads():
+            for payload, labels in zip(run.payloads(), labels_of(run), strict=True):
                 wanted = messages[at]
                 assert (bytes(payload), run.created_at) == (wanted.payload, wanted.created_at)
+                assert labels == wanted.labels
                 assert run.first + at - run.offset == wanted.id
                 at += 1
         assert at == reply.next
@@ -165,7 +168,8 @@ class World(Steps):
         for each in reply.deliveries:
             self._fetch(each.queue, each)
             (payload,) = each.payloads()
-            got.append((each.partition, each.offset, bytes(payload), each.created_at, each.state))
+            told = (bytes(payload), *labels_of(each), each.created_at, each.state)
+            got.append((each.partition, each.offset, *told))
         places = [
             (name, at)
             for name, messages in known.messages.items()
@@ -176,7 +180,7 @@ class World(Steps):
         for name, at in places[skip : skip + count]:
             message = known.messages[name][at]
             found = self._state(message, queue, name, at, group)
-            wanted.append((name, at, message.payload, message.shown[1], found))
+            wanted.append((name, at, message.payload, message.labels, message.shown[1], found))
         assert (reply.total, got) == (len(places), wanted), (state, got, wanted)
 
     def _stands(self, known: m.Queue, place: m.Place, state: str | None, group: str) -> bool:
