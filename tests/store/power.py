@@ -11,11 +11,13 @@ import argparse
 import random
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
-from penstock.core import commands as c, engine as engines, merge as merges, records
+from penstock.core import commands as c, engine as engines, merge as merges, records, verify as verifies
 from penstock.core.bodies import body_slices, is_whole
 from penstock.core.directory import META_SHARD
 from penstock.core.engine import Engine
@@ -25,6 +27,7 @@ from penstock.core.model import DEFAULT, FSYNC, OS, PLAIN, Attributes, Partition
 from penstock.core.records import Commit
 from penstock.store.rocks import BATCH_BYTES
 from tests.store.faults import PowerCut
+from tests.store.staging import Staged, Staging
 
 SHARDS = 3
 LOSSES = 3
@@ -34,15 +37,16 @@ STEPS = 25
 TENANT = "default"
 PREFIX = records.prefix(1, 1)
 LOWEST, HIGHEST = PREFIX, PREFIX + b"\xff" * 32
+BYTES_LOST = "bytes lost"
 LARGE = random.Random(0).randbytes(BATCH_BYTES)
 
 
-def run(seed: int) -> int:
-    """One life; how many bytes it lost in all. Errors carry the seed."""
+def run(seed: int) -> Counter[str]:
+    """One life; how many bytes it lost in all, and what became of adoptions. Errors carry the seed."""
     rng = random.Random(seed)
     try:
         with tempfile.TemporaryDirectory(prefix="penstock-power-") as home:
-            life: Callable[[Path, random.Random], int] = _store_life if seed % 2 else _engine_life
+            life: Callable[[Path, random.Random], Counter[str]] = _store_life if seed % 2 else _engine_life
             return life(Path(home), rng)
     except BaseException as error:
         error.add_note(f"seed {seed}: python -m tests.store.power --runs 1 --seed {seed}")
@@ -101,7 +105,7 @@ class Kept:
     __hash__ = None  # type: ignore[assignment]
 
 
-def _store_life(home: Path, rng: random.Random) -> int:
+def _store_life(home: Path, rng: random.Random) -> Counter[str]:
     synced = Kept()
     later: list[list[Commit]] = []
     """Commits since."""
@@ -129,7 +133,7 @@ def _store_life(home: Path, rng: random.Random) -> int:
                         synced.apply(each)
                     later = []
             lost += store.lose(home / f"{number + 1}", rng)
-    return lost
+    return Counter({BYTES_LOST: lost})
 
 
 def _what_survived(found: Kept, synced: Kept, later: list[list[Commit]]) -> Kept:
@@ -187,6 +191,8 @@ def body_of(commit: int, shard: int, at: int = 0) -> bytes:
 
 QUEUES = ("q", "r")
 PARTITIONS = ("default", "other")
+ADOPTED = "adopted"
+"""A partition that gets nothing but what was staged."""
 HAVING = (PLAIN, PLAIN, Attributes(priority=2), Attributes(delay_ms=3), Attributes(max_attempts=1))
 """What messages may have."""
 
@@ -204,8 +210,10 @@ class Told:
         self.maybe: dict[int, bytes] = {}
         self.maybe_settled: dict[int, str] = {}
         """Confirmed, not synced."""
+        self.staged = Staged()
 
     def sync(self) -> None:
+        self.staged.sync()
         self.messages.update(self.maybe)
         self.settled |= self.maybe_settled
         self.maybe, self.maybe_settled = {}, {}
@@ -227,13 +235,14 @@ class Core:
         self.engine: Engine = engines.load(Limits(), claims, meta.epoch, store.scan, now)
         self._leases: list[tuple[str, list[int]]] = []
         self._answers: list[Callable[[], object]] = []
-        self._made = 0
+        self._stages = Staging(self.engine, told.staged, rng, self._payload, self._appended)
 
     def step(self) -> None:
         """A few commands, then the commit they form."""
         self.now += self._rng.randrange(1_000)
+        usual = [*[self._push] * 3, self._pop, self._settle, *[self._stage] * 4, self._adopt, self._adopt]
         for _ in range(self._rng.randrange(1, 4)):
-            self._rng.choice((self._push, self._push, self._push, self._pop, self._settle))()
+            self._unstage() if self._rng.random() < 0.02 else self._rng.choice(usual)()
         if self._rng.random() < 0.1:
             self._merge()
         self.commit()
@@ -249,22 +258,52 @@ class Core:
         answers, self._answers = self._answers, []
         for answer in answers:
             answer()
+        self._stages.answer()
         if sync:
             self.told.sync()
 
     def _push(self) -> None:
         queue, partition = self._rng.choice(QUEUES), self._rng.choice(PARTITIONS)
-        payloads = [self._payload() for _ in range(self._rng.randrange(1, 5))]
-        if self._rng.random() < 0.05:
-            payloads += [LARGE[self._rng.randrange(BATCH_BYTES // 2) :] for _ in range(2)]
+        payloads = [self._payload() for _ in range(self._rng.randrange(1, 5))] + self._large()
         durability = self._rng.choice((FSYNC, OS, OS, OS))
         having = self._rng.choice(HAVING)
         reply = self.engine.apply(c.Push(TENANT, queue, payloads, partition, durability, having), self.now)
         assert isinstance(reply, c.Pushed)
         ids = range(reply.first, reply.first + reply.count)
-        assert self.told.ids.isdisjoint(ids), "an id was given out twice"
-        self.told.ids.update(ids)
-        self._answers.append(lambda: self.told.maybe.update(zip(ids, payloads, strict=True)))
+        messages = dict(zip(ids, payloads, strict=True))
+        self._answers.append(lambda: self._appended(messages, durability))
+
+    def _appended(self, messages: dict[int, bytes], durability: str) -> None:
+        """Messages are confirmed."""
+        assert self.told.ids.isdisjoint(messages), "an id was given out twice"
+        self.told.ids.update(messages)
+        (self.told.messages if durability == FSYNC else self.told.maybe).update(messages)
+
+    def _large(self) -> list[bytes]:
+        """Mostly nothing, now and then payloads that one write does not take."""
+        if self._rng.random() >= 0.05:
+            return []
+        return [LARGE[self._rng.randrange(BATCH_BYTES // 2) :] for _ in range(2)]
+
+    def _stage(self) -> None:
+        queue, partition = self._rng.choice(QUEUES), self._rng.choice((*PARTITIONS, ADOPTED))
+        self._stages.write(TENANT, queue, partition, self._large(), self.now)
+
+    def _adopt(self) -> None:
+        self._stages.adopt(TENANT, self._rng.choice(QUEUES), self.now)
+
+    def adopt_last(self) -> None:
+        """Stage and adopt right before the power fails: little of it is synced."""
+        for _ in range(self._rng.randrange(1, 5)):
+            self._stage()
+            if self._rng.random() < 0.5:
+                self.commit()
+            queue, durability = self._rng.choice(QUEUES), self._rng.choice((FSYNC, OS, OS))
+            self._stages.adopt(TENANT, queue, self.now, durability)
+            self.commit()
+
+    def _unstage(self) -> None:
+        self._stages.unstage(TENANT, self._rng.choice(QUEUES), self.now)
 
     def _payload(self) -> bytes:
         return b'{"n":%d,"r":"%s"}' % (self._rng.randrange(1 << 30), b"x" * self._rng.randrange(200))
@@ -299,10 +338,18 @@ class Core:
         merge = self.engine.plan_merge(2)
         if merge is None:
             return
-        keys = [records.body_key(merge.queue.prefix, part.body_name) for part in merge.parts]
-        bodies = [body for body in self.store.bodies(keys) if isinstance(body, bytes)]
-        assert len(bodies) == len(keys)
+        bodies = [
+            self._body(records.body_key(merge.queue.prefix, part.body_name))
+            if part.body is None
+            else part.body
+            for part in merge.parts
+        ]
         self.engine.apply_merge(merge, merges.join(merge, bodies))
+
+    def _body(self, key: bytes) -> bytes:
+        (body,) = self.store.bodies([key])
+        assert isinstance(body, bytes), body
+        return body
 
     # After a loss.
 
@@ -314,7 +361,9 @@ class Core:
         for queue in self.engine.queues.values():
             for partition in queue.partitions.values():
                 self._read(queue, partition, found, names)
+        lost = self._stages.check(self._body, found, names)
         assert set(self.store.body_keys()) == names, "bodies that nobody knows"
+        self._verify(names)
         told = self.told
         for id, payload in told.messages.items():
             assert found.get(id) == payload, f"message {id} is gone"
@@ -326,7 +375,14 @@ class Core:
             assert reply.state == state, f"{id} was {state}"
         told.messages, told.maybe = found, {}
         told.maybe_settled = {}
+        self._stages.come_again(TENANT, lost, self.now)
         self._push_everywhere()
+
+    def _verify(self, names: set[bytes]) -> None:
+        found: set[bytes] = set()
+        reports = list(verifies.verify(SHARDS, self.store.scan, self.store.bodies, found))
+        assert not any(report.damage for report in reports), reports
+        assert found == names
 
     def _read(self, queue: Queue, partition: Partition, found: dict[int, bytes], names: set[bytes]) -> None:
         log = partition.log
@@ -346,13 +402,11 @@ class Core:
             for partition in queue.partitions:
                 reply = self.engine.apply(c.Push(tenant, name, [b"1"], partition), self.now)
                 assert isinstance(reply, c.Pushed)
-                assert reply.first not in self.told.ids, f"id {reply.first} was given out before"
-                self.told.ids.add(reply.first)
-                self.told.maybe[reply.first] = b"1"
+                self._answers.append(partial(self._appended, {reply.first: b"1"}, FSYNC))
         self.commit()
 
 
-def _engine_life(home: Path, rng: random.Random) -> int:
+def _engine_life(home: Path, rng: random.Random) -> Counter[str]:
     told = Told()
     lost = 0
     now = 1_700_000_000_000
@@ -363,9 +417,11 @@ def _engine_life(home: Path, rng: random.Random) -> int:
                 core.check()
             for _ in range(rng.randrange(1, STEPS)):
                 core.step()
+            if rng.random() < 0.7:
+                core.adopt_last()
             now = core.now
             lost += store.lose(home / f"{number + 1}", rng)
-    return lost
+    return Counter({BYTES_LOST: lost}) + told.staged.told
 
 
 def main() -> None:
@@ -373,10 +429,11 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=1_000)
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
-    lost = 0
+    told: Counter[str] = Counter()
     for seed in range(given.seed, given.seed + given.runs):
-        lost += run(seed)
-    sys.stdout.write(f"{given.runs} lives, {given.runs * LOSSES} power losses, {lost} bytes lost\n")
+        told += run(seed)
+    found = ", ".join(f"{count} {what}" for what, count in told.items())
+    sys.stdout.write(f"{given.runs} lives, {given.runs * LOSSES} power losses, {found}\n")
 
 
 if __name__ == "__main__":

@@ -1,16 +1,18 @@
 """What was synced survives power loss, the rest is lost from its end. ``make faults`` plays more lives."""
 
 import threading
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from penstock.core import records
+from penstock.core import records, stage as stages
 from penstock.core.records import Commit
 from penstock.core.shard import Shard
 from penstock.store import rocks
 from penstock.store.rocks import RocksStore
+from tests.sim.plant import Planted, planted
 from tests.store import power
 from tests.store.faults import PowerCut
 
@@ -19,13 +21,18 @@ LIVES = 40
 
 
 def test_a_hundred_and_twenty_power_losses_take_nothing_that_was_synced() -> None:
-    lost = _live()
-    assert lost > 0, "a loss that loses nothing proves nothing"
+    told: Counter[str] = Counter()
+    for seed in range(LIVES):
+        told += power.run(seed)
+    assert told[power.BYTES_LOST] > 0, "a loss that loses nothing proves nothing"
+    for what in ("kept", "lost", "repeated", "made again"):
+        assert told[f"adoptions {what}"] > 5, told
 
 
-def _live() -> int:
-    """Every life; how many bytes they lost."""
-    return sum(power.run(seed) for seed in range(LIVES))
+def _live(step: int = 1) -> None:
+    """Every life, or every ``step``-th of them."""
+    for seed in range(0, LIVES, step):
+        power.run(seed)
 
 
 def _nothing(*_: object) -> None:
@@ -44,6 +51,34 @@ def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(*PLANTED[name])
     with pytest.raises(AssertionError, match="seed"):
         _live()
+
+
+STAGES: dict[str, Planted] = {
+    "an adoption is confirmed before it is synced": (stages.adopt, "must_sync = True", "must_sync = False"),
+    "ids of a lost adoption are given out again": (
+        stages._adopt_part,
+        "part.count, durability, now)",
+        'part.count, "", now)',
+    ),
+    "an adopted body goes with its stage": (
+        stages.adopt,
+        "_forget(shard, queue, stage)",
+        "_drop(shard, queue, stage)",
+    ),
+    "an adoption is kept bit by bit": (
+        RocksStore.commit,
+        "self._write(lambda batch: self._fill(batch, group, bodies))",
+        "self._write(lambda batch: self._fill(batch, [], bodies)); "
+        "[self._write(partial(_put, *put)) for commit in group for put in commit.puts]; "
+        "self._write(lambda batch: self._fill(batch, group, []))",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_a_bug_that_is_planted_in_stages_is_found(name: str) -> None:
+    with planted(*STAGES[name]), pytest.raises(AssertionError, match="seed"):
+        _live(2)
 
 
 def test_a_log_is_synced_before_the_next_one_is_written(
