@@ -108,6 +108,21 @@ def test_each_part_goes_to_its_partition_and_the_answer_has_the_range_of_each(th
     assert core.state(x + 1) == core.state(y + 2) == "waiting"
 
 
+def test_an_adoption_moves_no_payload() -> None:
+    core = Core()
+    stage(core, "s", b"x" * 10_000, b"y" * 10_000)
+    stage_body(core, "t", b"z" * 10_000)
+    core.commit()
+    before = dict(core.store._bodies)
+    adopt(core, 0, "s", "t")
+    commits = core.engine.seal(core.now)
+    assert not any(commit.bodies for commit in commits)
+    assert sum(len(value) for commit in commits for _, value in commit.puts) < 1_000
+    core.store.commit(commits)
+    assert core.store._bodies == before
+    assert logged(core) == [b"x" * 10_000, b"y" * 10_000, b"z" * 10_000]
+
+
 def test_who_waits_for_messages_is_told_of_those_that_are_adopted() -> None:
     core = Core()
     core.pop(group="g")

@@ -11,12 +11,22 @@ OPEN = ("waiting", "delayed", "active", "waiting-children")
 """States of a message that has not ended."""
 
 
+Labels = tuple[tuple[tuple[str, str], ...], tuple[str, ...]]
+"""Headers and tags of a message."""
+
+
+def labels_of(told: Reply) -> Labels:
+    """What a job, a run of the log or the options of a push say of headers and tags."""
+    return tuple(told.get("headers", {}).items()), tuple(told.get("tags", ()))
+
+
 class Found(NamedTuple):
     """A message as the log has it."""
 
     id: int
     payload: str
     created_at: int
+    labels: Labels = ((), ())
 
 
 class Asker:
@@ -60,8 +70,8 @@ class Asker:
             for run in self.ask(place | {"offset": len(found), "max_count": 10_000})["runs"]:
                 if run["offset"] != len(found):
                     raise Violation(f"{queue}/{partition}: offsets {len(found)} to {run['offset']} are gone")
-                first, at = int(run["first"]), run["created_at"]
-                found += [Found(first + number, each, at) for number, each in enumerate(run["messages"])]
+                first, about = int(run["first"]), (run["created_at"], labels_of(run))
+                found += [Found(first + number, each, *about) for number, each in enumerate(run["messages"])]
         return found
 
     def states(self, ids: Iterable[int], group: str = "default") -> dict[int, str]:
@@ -80,5 +90,5 @@ class Asker:
         found: list[Found] = []
         request = {"cmd": "PULLB", "queue": queue, "group": group, "count": count, "timeout": 0}
         while jobs := self.ask(request | {"lease_ms": lease_ms})["jobs"]:
-            found += [Found(int(job["id"]), job["data"], job["created_at"]) for job in jobs]
+            found += [Found(int(job["id"]), job["data"], job["created_at"], labels_of(job)) for job in jobs]
         return found

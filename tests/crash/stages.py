@@ -3,9 +3,10 @@
     python -m tests.crash.jobs --cycles 60 --seed 1 --only stages
 
 Each client is a query: its tasks stage parts, some of them twice, some in stages that nobody names; its
-driver adopts batch after batch, and now and then one of them again. Tasks that are late are sent away. Others
-push to the same partitions meanwhile. After a kill, whatever was not answered is sent again as it was, and
-is answered as if nothing had happened.
+driver adopts batch after batch, and now and then one of them again. Tasks that are late are sent away, and
+stages are dropped. Others push to the same partitions meanwhile. After a kill, a batch whose adoption was cut
+off is there wholly or not at all; whatever was not answered is sent again as it was, and is answered as if
+nothing had happened.
 """
 
 import json
@@ -16,7 +17,7 @@ from typing import Any
 
 from penstock.core.bodies import pack_body
 from penstock.core.limits import ADOPTIONS_MAX, SEGMENT_BYTES_MAX
-from tests.crash.asking import Asker
+from tests.crash.asking import Asker, Labels, labels_of
 from tests.crash.ledger import Violation
 from tests.crash.parts import Client, Hands
 from tests.serving import Reply, Request
@@ -32,6 +33,9 @@ LARGE_PART = 0.01
 TRIED_MAX = 10
 """Batches of a query that are adopted again after a restart."""
 LEASE_MS = 3_600_000
+
+Row = tuple[str, Labels]
+"""A payload, and its headers and tags."""
 
 
 @dataclass
@@ -52,6 +56,8 @@ class Batch:
     query: str
     number: int
     writes: list[Write] = field(default_factory=list)
+    dropped: set[str] = field(default_factory=set)
+    """Stages that were, and have no parts since."""
     adopting: Request | None = None
     """Once it was sent."""
     reply: Reply | None = None
@@ -64,14 +70,16 @@ class Batch:
             found[write.stage] += len(write.payloads)
         return dict(found)
 
-    def wanted(self) -> dict[str, list[str]]:
+    def wanted(self) -> dict[str, list[Row]]:
         """What the adoption appends to each partition."""
         assert self.adopting is not None
-        found: dict[str, list[str]] = {}
+        found: dict[str, list[Row]] = {}
         for stage in self.adopting["stages"]:
             for write in self.writes:
                 if write.stage == stage:
-                    found.setdefault(write.partition, []).extend(write.payloads)
+                    labels = labels_of(write.options)
+                    rows = [(payload, labels) for payload in write.payloads]
+                    found.setdefault(write.partition, []).extend(rows)
         return found
 
 
@@ -90,6 +98,7 @@ class Stages:
     adopted: int = 0
     repeated: int = 0
     late: int = 0
+    dropped: int = 0
     cut_off: int = 0
     """Adoptions that the kill cut off."""
     cut_off_kept: int = 0
@@ -102,6 +111,7 @@ class Stages:
             (6, self._adopt),
             (1, self._adopt_again),
             (1, self._come_late),
+            (2, self._drop),
             (3, self._push),
         )
 
@@ -122,8 +132,11 @@ class Stages:
             options["priority"] = 3
         elif rng.random() < 0.2 and size < LARGE:
             options["unique_keys"] = payloads
+        if rng.random() < 0.3:
+            options |= {"headers": {"stage": stage, "part": str(part)}, "tags": [f"task-{task}"]}
         write = Write(stage, part, rng.choice(PARTITIONS), payloads, options)
         batch.writes.append(write)
+        batch.dropped.discard(stage)
         reply = self._send(client, batch, write)
         self.writes += 1
         if not reply["ok"] or reply["part"] != part or reply["count"] != batch.counts()[stage]:
@@ -160,6 +173,18 @@ class Stages:
             if reply["ok"] or reply["code"] != "conflict":
                 raise Violation(f"{stage} is late, and was answered {reply}")
             self.late += 1
+
+    def _drop(self, client: Client) -> None:
+        """A task that gives up drops its stage, and may begin anew."""
+        batch = self._of(client)[-1]
+        if batch.writes:
+            stage = client.rng.choice(batch.writes).stage
+            reply = client.done({"cmd": "UNSTAGE", "queue": QUEUE, "stages": [stage, "another"]})
+            if (reply["stages"], reply["count"]) != (1, batch.counts()[stage]):
+                raise Violation(f"{stage} has {batch.counts()[stage]} messages, and {reply} were dropped")
+            batch.writes = [write for write in batch.writes if write.stage != stage]
+            batch.dropped.add(stage)
+            self.dropped += 1
 
     # Drivers.
 
@@ -213,24 +238,35 @@ class Stages:
     # What must be so.
 
     def check(self, asker: Asker, rng: random.Random) -> None:
+        there = {each.payload for each in asker.log(QUEUE)}
         for batches in self.batches:
             newest = batches[-2:-1]
-            self._go_on(asker, batches)
+            self._go_on(asker, batches, there)
             known = batches[-ADOPTIONS_MAX:-1]
             for batch in [*newest, *rng.sample(known, min(TRIED_MAX, len(known)))]:
                 assert batch.adopting is not None
                 self._check_again(batch, asker.ask(batch.adopting))
         self._check_log(asker)
 
-    def _go_on(self, asker: Asker, batches: list[Batch]) -> None:
+    def _go_on(self, asker: Asker, batches: list[Batch], there: set[str]) -> None:
         """Send again what was cut off; what is adopted has only parts that were confirmed: it can't fail."""
         batch = batches[-1]
         if batch.adopting is not None:
+            wanted = {payload for rows in batch.wanted().values() for payload, _ in rows}
+            left = wanted & there
+            if left not in (set(), wanted):
+                raise Violation(f"{batch.adopting} was cut off, and is there in part: {_some(left)}")
             reply = asker.ask(batch.adopting)
+            if wanted and ("repeated" in reply) != (left == wanted):
+                raise Violation(f"{batch.adopting} was answered {reply}, there is {_some(left)}")
             self.cut_off += 1
             self.cut_off_kept += "repeated" in reply
             self._adopted(batches, reply)
             return
+        if batch.dropped:
+            reply = asker.ask({"cmd": "UNSTAGE", "queue": QUEUE, "stages": sorted(batch.dropped)})
+            if reply["stages"]:
+                raise Violation(f"{batch.dropped} were dropped, and are there again: {reply}")
         so_far: Counter[str] = Counter()
         totals = batch.counts()
         for write in batch.writes:
@@ -245,12 +281,12 @@ class Stages:
     def _check_log(self, asker: Asker) -> None:
         """Everything adopted is there once and where its answer says; nothing else but what was pushed is."""
         found = asker.log(QUEUE)
-        by_id = {each.id: each.payload for each in found}
+        by_id = {each.id: (each.payload, each.labels) for each in found}
         counted = Counter(each.payload for each in found)
         wanted: set[str] = set()
         for batch in (batch for batches in self.batches for batch in batches[:-1]):
             assert batch.reply is not None
-            got: dict[str, list[str | None]] = {}
+            got: dict[str, list[Row | None]] = {}
             for part in batch.reply["partitions"]:
                 first = int(part["first"])
                 ids = range(first, first + part["count"])
@@ -259,7 +295,7 @@ class Stages:
                 raise Violation(
                     f"batch {batch.number} of {batch.query} is not where it was told: {batch.reply}"
                 )
-            wanted.update(payload for payloads in got.values() for payload in payloads if payload)
+            wanted.update(row[0] for rows in got.values() for row in rows if row)
         wanted.update(payload for payload, confirmed in self.pushed.items() if confirmed)
         twice = [payload for payload, count in counted.items() if count > 1]
         missing = wanted - counted.keys()
@@ -280,12 +316,11 @@ class Stages:
             reply = asker.ask(batch.adopting)
             self._adopted(batches, reply)
         self._check_log(asker)
-        got = sorted(each.id for each in asker.pull_all(QUEUE, LEASE_MS))
-        if got != sorted(each.id for each in asker.log(QUEUE)):
+        if sorted(asker.pull_all(QUEUE, LEASE_MS)) != sorted(asker.log(QUEUE)):
             raise Violation("what is delivered is not what is there")
 
     def summary(self) -> str:
-        again = f"{self.repeated} answered again, {self.late} sent away"
+        again = f"{self.repeated} answered again, {self.late} sent away, {self.dropped} dropped"
         cut_off = f"{self.cut_off} cut off, {self.cut_off_kept} of them carried out"
         return f"stages: {self.writes} parts, {self.adopted} adopted, {again}, {cut_off}"
 

@@ -35,6 +35,7 @@ def test_a_batch_is_there_once_or_not_at_all_whenever_the_server_is_killed() -> 
     assert isinstance(part, Stages)
     assert part.adopted > 20
     assert part.repeated > 20
+    assert part.dropped > 5
 
 
 SLOWLY = """
@@ -110,6 +111,18 @@ def forgetful(self, record):
     if record[0][8:9] != b"n":
         keep(self, record)
 Shard.keep = forgetful
+""",
+    ),
+    "a stage that was dropped is there again": (
+        lambda planted: jobs.run(8, SEED, ["stages"], planted=planted),
+        """
+from penstock.core import stage
+drop = stage._drop
+def lightly(shard, queue, each):
+    before = len(shard.deletes)
+    drop(shard, queue, each)
+    del shard.deletes[before:]
+stage._drop = lightly
 """,
     ),
     "what an adoption answered is kept with the next one": (
