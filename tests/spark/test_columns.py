@@ -136,3 +136,55 @@ def test_decimals_that_do_not_fit_are_misfits() -> None:
     assert corrupt.to_pylist() == [None, None, *texts[2:]]
     short = Parser(pa.struct([("d", pa.decimal128(5, 2))]))
     assert short.parse(pa.array(['{"d":1234.5}']))[1].to_pylist() == ['{"d":1234.5}']
+
+
+TEXTS = [
+    *("0", "-0", "1.0", "1e3", "1.5", "1e999", "200", "99999999999", "9223372036854775808", "true", "null"),
+    *(
+        '""',
+        '"x"',
+        '"1"',
+        '"\\ud800"',
+        '"2024-01-02"',
+        '"2024-01-02T03:04:05Z"',
+        '"2024-13-02"',
+        '"20240102"',
+    ),
+    *("[]", "[1]", "[null]", '["x"]', "{}", '{"b":1}', '{"b":"x"}', '{"b":null,"c":1}'),
+]
+READ = [
+    *(pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.bool_(), pa.string()),
+    *(pa.timestamp("us", "UTC"), pa.timestamp("us"), pa.date32(), pa.decimal128(10, 2)),
+    *(pa.list_(pa.int64()), pa.struct([("b", pa.int64())]), pa.list_(pa.struct([("b", pa.string())]))),
+]
+
+
+@pytest.mark.parametrize("kind", READ, ids=str)
+def test_what_is_read_does_not_depend_on_what_is_beside_it(kind: pa.DataType) -> None:
+    """Alone, nothing but the reader decides; beside misfits, they are looked for before."""
+    parser = Parser(pa.struct([("a", kind)]))
+    texts = [f'{{"a":{text}}}' for text in TEXTS]
+    alone = [parser._read(pa.array([text])) for text in texts]
+    values, corrupt = parser.parse(pa.array(texts))
+    assert corrupt.to_pylist() == [
+        text if found is None else None for text, found in zip(texts, alone, strict=True)
+    ]
+    assert values.to_pylist() == [None if found is None else found[0].as_py() for found in alone]
+
+
+def test_many_misfits_do_not_need_many_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    parser = Parser(KIND)
+    reads = 0
+    read = Parser._read
+
+    def counted(self: Parser, values: pa.Array) -> pa.Array | None:
+        nonlocal reads
+        reads += 1
+        return read(self, values)
+
+    monkeypatch.setattr(Parser, "_read", counted)
+    texts = ['{"id":1}', '{"id":"1"}', '{"name":1}', '{"day":"soon"}', "7"] * 200
+    values, corrupt = parser.parse(pa.array(texts))
+    assert values.null_count == 800
+    assert corrupt.null_count == 200
+    assert reads <= 3

@@ -5,8 +5,9 @@ their offsets and their UTF-8 are checked, because a wrong one would be read pas
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -163,6 +164,7 @@ class Parser:
         """What is read as another type first, and cast then, which is checked."""
         read = [pa.field(each.name, self._first.get(each.name, each.type)) for each in self._fields]
         self._options = pj.ParseOptions(explicit_schema=pa.schema(read), unexpected_field_behavior="ignore")
+        self._look_at = msgspec.json.Decoder(_shape(kind)).decode
 
     def parse(self, values: pa.Array) -> tuple[pa.Array, pa.Array]:
         """A struct for each payload, null if it does not fit; and the payloads that do not."""
@@ -173,6 +175,9 @@ class Parser:
             if whole is not None:
                 return whole, pa.nulls(len(values), pa.string())
         fits = np.array(is_object.to_pylist())
+        for place, text in enumerate(values.to_pylist()):
+            if fits[place]:
+                fits[place] = self._may_fit(text)
         places = np.flatnonzero(fits)
         chosen = values.take(_numbers(pa.int64(), places))
         found = self._search(chosen, places, fits) if len(places) else []
@@ -182,6 +187,16 @@ class Parser:
         is_good = pa.array(fits.tolist(), pa.bool_())
         taken = good.take(pc.if_else(is_good, _numbers(pa.int64(), index), pa.scalar(None, pa.int64())))
         return taken, pc.if_else(is_good, pa.scalar(None, pa.string()), values)
+
+    def _may_fit(self, text: str) -> bool:
+        """Whether nothing is seen that is of another type: the reader would stop there, and not say where."""
+        try:
+            self._look_at(text)
+        except msgspec.ValidationError:
+            return False
+        except msgspec.DecodeError:
+            pass  # a number too large, say: the reader knows
+        return True
 
     def _search(
         self, values: pa.Array, places: "np.ndarray[Any, Any]", fits: "np.ndarray[Any, Any]"
@@ -220,6 +235,30 @@ class Parser:
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             return None
         return pa.StructArray.from_arrays(columns, fields=self._fields)
+
+
+DAY = msgspec.Meta(pattern="^[0-9]{4}-[0-9]{2}-[0-9]{2}")
+"""How everything begins that is read as a time."""
+
+
+def _shape(kind: pa.DataType) -> Any:
+    """A type that takes whatever a column can be read from, and little else."""
+    if pa.types.is_struct(kind):
+        fields = [(f"_{at}", _shape(field.type) | None, None) for at, field in enumerate(kind)]
+        names = {f"_{at}": field.name for at, field in enumerate(kind)}
+        return msgspec.defstruct("Shape", fields, rename=names, gc=False)
+    if pa.types.is_list(kind):
+        return list[_shape(kind.value_type) | None]  # type: ignore[misc]
+    if pa.types.is_signed_integer(kind):
+        top = 1 << (kind.bit_width - 1)
+        return Annotated[int, msgspec.Meta(ge=-top, le=top - 1)]
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return Annotated[str, DAY]
+    if pa.types.is_floating(kind):
+        return float
+    if pa.types.is_boolean(kind):
+        return bool
+    return str if pa.types.is_string(kind) else int | float | str
 
 
 def _read_first(kind: pa.DataType) -> pa.DataType | None:
