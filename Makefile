@@ -21,8 +21,8 @@ setup: .venv/installed.txt   ## make .venv with everything in it (once)
 	@echo "setting up .venv, once: a minute or two (Spark and its Java are large)" >&2
 	@if command -v uv >/dev/null; then \
 	  set -e; uv venv --quiet --allow-existing --python $(PYTHON) .venv; \
-	  uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements/dev.txt; \
-	  uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .; \
+	  uv pip install --quiet --compile-bytecode --python $(BIN)/python --require-hashes -r requirements/dev.txt; \
+	  uv pip install --quiet --compile-bytecode --python $(BIN)/python --no-deps --no-build-isolation -e .; \
 	else \
 	  set -e; $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || $(PYTHON) -m venv --clear .venv; \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt; \
@@ -31,7 +31,7 @@ setup: .venv/installed.txt   ## make .venv with everything in it (once)
 	@touch $@
 
 .venv/bench.txt: .venv/installed.txt requirements/bench.txt
-	@if command -v uv >/dev/null; then uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements/bench.txt; \
+	@if command -v uv >/dev/null; then uv pip install --quiet --compile-bytecode --python $(BIN)/python --require-hashes -r requirements/bench.txt; \
 	else $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/bench.txt; fi
 	@touch $@
 

@@ -72,7 +72,7 @@ class Batches:
         known = self._same.get(field.name)
         if known is None or len(known) < count:
             if field.name in self._texts:
-                known = pa.repeat(pa.scalar(self._texts[field.name], field.type), count)
+                known = same(self._texts[field.name], count)
             elif field.name == "priority":
                 known = _numbers(field.type, np.zeros(count, dtype=np.int32))
             else:
@@ -82,8 +82,18 @@ class Batches:
 
 
 def _numbers(kind: pa.DataType, numbers: "np.ndarray[Any, Any]") -> pa.Array:
-    """Numbers as they lie in memory. ``pa.array`` would do, but imports pandas first: seconds a worker."""
+    """Numbers as they lie in memory. ``pa.array`` and ``pa.scalar`` would do, but import pandas first."""
     return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
+
+
+def same(text: str, count: int) -> pa.Array:
+    """The same text so many times."""
+    data = text.encode()
+    ends = np.arange(count + 1, dtype=np.int32) * np.int32(len(data))
+    return pa.StringArray.from_buffers(count, pa.py_buffer(ends), pa.py_buffer(data * count))
+
+
+NOTHING, LINE_END = same("", 1)[0], same("\n", 1)[0]
 
 
 def _payloads(run: Run) -> pa.Array:
@@ -214,12 +224,12 @@ class Parser:
 
     def _read(self, values: pa.Array) -> pa.Array | None:
         """All of the payloads, if all of them fit."""
-        lines = pc.binary_join_element_wise(values, "", "\n")
+        lines = pc.binary_join_element_wise(values, NOTHING, LINE_END)
         data = lines.buffers()[2].slice(0, _end(lines))
         if np.count_nonzero(np.frombuffer(data, np.uint8) == ord("\n")) != len(values):
             # A line break in JSON is a blank between two tokens.
             flat = pc.replace_substring(pc.replace_substring(values, "\n", " "), "\r", " ")
-            lines = pc.binary_join_element_wise(flat, "", "\n")
+            lines = pc.binary_join_element_wise(flat, NOTHING, LINE_END)
             data = lines.buffers()[2].slice(0, _end(lines))
         longest = pc.max(pc.binary_length(values)).as_py()
         block = pj.ReadOptions(use_threads=False, block_size=max(BLOCK_BYTES, 2 * longest))

@@ -24,6 +24,7 @@ from pyspark.sql.types import StructType
 
 from penstock.client.wire import Refused
 from penstock.core.limits import SEGMENT_BYTES_MAX
+from penstock.spark.columns import same
 from penstock.spark.link import UNANSWERED_MAX, Link, StageWriter, Unreachable
 from penstock.spark.options import SinkOptions
 from penstock.spark.refusals import explained, misfit
@@ -237,11 +238,11 @@ class Gathering:
         if "partition" not in batch.schema.names:
             yield self._partition, rows
             return
-        names = pc.fill_null(batch.column("partition"), self._partition).dictionary_encode()
+        names = pc.fill_null(batch.column("partition"), same(self._partition, 1)[0]).dictionary_encode()
         if len(names.dictionary) == 1:
             yield names.dictionary[0].as_py(), rows
             return
-        codes = names.indices.to_numpy()
+        codes = np.frombuffer(names.indices.buffers()[1], np.int32, len(names), 4 * names.indices.offset)
         order = np.argsort(codes, kind="stable")
         counts = np.bincount(codes, minlength=len(names.dictionary))
         ordered, start = rows.take(order), 0

@@ -59,8 +59,11 @@ from penstock.spark.ranges import (
     tasks,
 )
 from penstock.spark.schemas import TYPES, checked, schema_of
+from penstock.spark.workers import leave_out_spark_core
 
 logger = logging.getLogger("penstock.spark")
+
+leave_out_spark_core()
 
 FIRST_MS = 2_000
 """How long the driver waits for a server it has never reached: a wrong address shall show at once."""
