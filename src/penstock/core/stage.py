@@ -185,28 +185,29 @@ def _former(queue: Queue, command: StageWrite) -> list[Stage]:
 def _check_room(queue: Queue, command: StageWrite, bodies: list[Body], former: list[Stage]) -> None:
     """Raise unless so much more may be staged."""
     is_new = command.stage not in queue.stages
-    stages = len(queue.stages) + is_new - len(former)
     held = replace(queue.staged)
-    for each in former:
-        for part in each.parts:
-            held.count(part, -1)
-    lacking = _lacking(held, stages, command, bodies)
-    if lacking is None:
+    _count(held, former, -1)
+    told = _too_much(held, len(queue.stages) - len(former) + is_new, command, bodies)
+    if told is None:
         return
     if command.query is not None:
         meant = (command.query, command.batch, command.run)
         own = [each for each in queue.stages.values() if (each.query, each.batch, each.run) == meant]
-        alone = Sums()
-        for each in own:
-            for part in each.parts:
-                alone.count(part)
-        lacking_alone = _lacking(alone, len(own) + is_new, command, bodies)
-        if lacking_alone is not None:  # to wait is of no use
-            raise Invalid("batch", f"smaller: with this it has {lacking_alone}")
-    raise Busy(f"with this, queue {queue.name} has {lacking}: adopt or drop what is staged")
+        held = Sums()
+        _count(held, own)
+        told_alone = _too_much(held, len(own) + is_new, command, bodies)
+        if told_alone is not None:  # to wait is of no use
+            raise Invalid("batch", f"smaller: with this it has {told_alone}")
+    raise Busy(f"with this, queue {queue.name} has {told}: adopt or drop what is staged")
 
 
-def _lacking(held: Sums, stages: int, command: StageWrite, bodies: list[Body]) -> str | None:
+def _count(sums: Sums, stages: list[Stage], sign: int = 1) -> None:
+    for stage in stages:
+        for part in stage.parts:
+            sums.count(part, sign)
+
+
+def _too_much(held: Sums, stages: int, command: StageWrite, bodies: list[Body]) -> str | None:
     """What is too much if this is staged, too, and how much of it there may be."""
     size = sum(each.size for each in bodies)
     sums = [
