@@ -123,7 +123,7 @@ MUTANTS: dict[str, Planted] = {
     ),
     "an old batch is staged": (stages._stage_of, "max(adopted) > command.batch", "False"),
     "an earlier run stays": (stages._former, "stage.run < command.run", "False"),
-    "a later run goes": (stages._former, "stage.run > command.run", "False"),
+    "a later run goes": (stages._former, "if stage.run > command.run", "if False"),
     "a run is for any query": (stages._former, "if stage.query == command.query", "if True"),
     "a run is not kept": (stage_records.pack_staged, "stage.run", "0"),
     "a stream is forgotten before a write": (

@@ -177,8 +177,12 @@ def _former(queue: Queue, command: StageWrite) -> list[Stage]:
     if command.query is None:
         return []
     others = [stage for stage in queue.stages.values() if stage.query == command.query]
-    if any(stage.run > command.run for stage in others):
-        raise Conflict(f"query {command.query} has been started again: this run of it is over")
+    later = next((stage for stage in others if stage.run > command.run), None)
+    if later is not None:
+        raise Conflict(
+            f"query {command.query} was started again, as run {later.run}, so this one, {command.run}, is over; "
+            "if that is not so, because clocks differ, UNSTAGE what is staged for it"
+        )
     return [stage for stage in others if stage.run < command.run]
 
 
