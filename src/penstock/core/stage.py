@@ -180,8 +180,8 @@ def _former(queue: Queue, command: StageWrite) -> list[Stage]:
     later = next((stage for stage in others if stage.run > command.run), None)
     if later is not None:
         raise Conflict(
-            f"query {command.query} was started again, as run {later.run}, so this one, {command.run}, is over; "
-            "if that is not so, because clocks differ, UNSTAGE what is staged for it"
+            f"query {command.query} was started again, as run {later.run}, so this one, {command.run}, is "
+            "over; if that is not so, because clocks differ, UNSTAGE what is staged for it"
         )
     return [stage for stage in others if stage.run < command.run]
 
