@@ -122,9 +122,9 @@ MUTANTS: dict[str, Planted] = {
         "first.count",
     ),
     "an old batch is staged": (stages._stage_of, "max(adopted) > command.batch", "False"),
-    "an earlier run stays": (stages._former, "stage.run < command.run", "False"),
-    "a later run goes": (stages._former, "if stage.run > command.run", "if False"),
-    "a run is for any query": (stages._former, "if stage.query == command.query", "if True"),
+    "an earlier run stays": (stages._former, "if run < command.run", "if False"),
+    "a later run goes": (stages._former, "if run > command.run", "if False"),
+    "what is dropped is still for a query": (stages._forget, "del of_query[stage.name]", "pass"),
     "a run is not kept": (stage_records.pack_staged, "stage.run", "0"),
     "a stream is forgotten before a write": (
         stages._remember,
@@ -233,6 +233,11 @@ MUTANTS: dict[str, Planted] = {
     "adoptions are known for ever after a restart": (
         load._add_stages,
         "shard.staged.add(until, (queue.prefix, False, query))",
+        "pass",
+    ),
+    "stages are for no query after a restart": (
+        load._add_stages,
+        "queue.staged_for.setdefault(stage.query, {})[stage.name] = stage",
         "pass",
     ),
     "the bytes of stages are not counted after a restart": (

@@ -139,7 +139,20 @@ def test_decimals_that_do_not_fit_are_misfits() -> None:
 
 
 TEXTS = [
-    *("0", "-0", "1.0", "1e3", "1.5", "1e999", "200", "99999999999", "9223372036854775808", "true", "null"),
+    *(
+        "0",
+        "-0",
+        "1.0",
+        "1e3",
+        "1.5",
+        "1e999",
+        "200",
+        "99999999999",
+        "9223372036854775808",
+        "1" * 400,
+        "true",
+        "null",
+    ),
     *(
         '""',
         '"x"',
@@ -188,3 +201,12 @@ def test_many_misfits_do_not_need_many_reads(monkeypatch: pytest.MonkeyPatch) ->
     assert values.null_count == 800
     assert corrupt.null_count == 200
     assert reads <= 3
+
+
+@pytest.mark.parametrize("name", ["a b", "a.b", 'a"b', "a\\b", "a\nb", "ä", "", "a'b", "A"])
+def test_a_column_may_have_any_name(name: str) -> None:
+    parser = Parser(pa.struct([(name, pa.int64()), ("a", pa.int64())]))
+    texts = [json.dumps({name: value, "a": 1}) for value in (1, "x")]
+    values, corrupt = parser.parse(pa.array(texts))
+    assert values.to_pylist() == [{name: 1, "a": 1}, None]
+    assert corrupt.to_pylist() == [None, texts[1]]

@@ -125,7 +125,8 @@ def test_a_write_under_a_name_is_made_once(place: Place) -> None:
         lambda: place.write(frame.limit(4), query="nightly", batch=2)
     )
     assert "so batch 1 is over" in failure(lambda: place.write(frame, query="nightly", batch=1))
-    place.write(frame.limit(4), query="nightly", batch=2, failOnDataLoss=False)
+    for rows in (4, 0):
+        place.write(frame.limit(rows), query="nightly", batch=2, failOnDataLoss=False)
     assert place.log() == [0, 1, 2, 3, 4] * 2
     assert staged(place) == 0
 

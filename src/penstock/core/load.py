@@ -529,6 +529,8 @@ def _add_stages(shard: Shard, queue: Queue, found: Found) -> None:
         stage.parts.sort(key=attrgetter("at", "body_name"))
         for part in stage.parts:
             queue.staged.count(part)
+        if stage.query is not None:
+            queue.staged_for.setdefault(stage.query, {})[stage.name] = stage
         shard.staged.add(stage.expires_at, (queue.prefix, True, stage.name))
     for query, batch, adopted in sorted(found.adopted, key=lambda each: (each[2].at, each[1])):
         queue.adopted[query] = {**queue.adopted.pop(query, {}), batch: adopted}

@@ -515,6 +515,8 @@ class Queue(Struct, eq=False, kw_only=True):
     """What is staged, by name. Each part of a stage is a record of its own."""
     adopted: dict[str, dict[int, Adopted]] = {}
     """What queries had adopted, by query and batch, those that did last last. Each is a record of its own."""
+    staged_for: dict[str, dict[str, Stage]] = {}
+    """*memory* Those of ``stages`` that are for a query, by query: all of one run of it."""
     staged: Sums = field(default_factory=Sums)
     """*memory* What ``stages`` come to."""
     uniques: dict[str, tuple[int, int]] = {}

@@ -89,6 +89,8 @@ def write(domain: Domain, command: StageWrite, now: int) -> Staged:
     if stage is None:
         stage = Stage(command.stage, command.query, command.batch, 0, command.run)
         queue.stages[stage.name] = stage
+        if stage.query is not None:
+            queue.staged_for.setdefault(stage.query, {})[stage.name] = stage
     else:
         shard.staged.remove(stage.expires_at, (queue.prefix, True, stage.name))
     stage.expires_at = max(stage.expires_at, now + command.expire_ms)
@@ -174,16 +176,14 @@ def _gone_back(query: str, batch: int, newest: int) -> str:
 
 def _former(queue: Queue, command: StageWrite) -> list[Stage]:
     """What earlier runs of a query have staged; raise if there is a later one."""
-    if command.query is None:
-        return []
-    others = [stage for stage in queue.stages.values() if stage.query == command.query]
-    later = next((stage for stage in others if stage.run > command.run), None)
-    if later is not None:
+    others = queue.staged_for.get(command.query, {}) if command.query is not None else {}
+    run = next((stage.run for stage in others.values()), command.run)
+    if run > command.run:
         raise Conflict(
-            f"query {command.query} was started again, as run {later.run}, so this one, {command.run}, is "
-            "over; if that is not so, because clocks differ, UNSTAGE what is staged for it"
+            f"query {command.query} was started again, as run {run}, so this one, {command.run}, is over; if "
+            "that is not so, because clocks differ, UNSTAGE what is staged for it"
         )
-    return [stage for stage in others if stage.run < command.run]
+    return list(others.values()) if run < command.run else []
 
 
 def _check_room(queue: Queue, command: StageWrite, bodies: list[Body], former: list[Stage]) -> None:
@@ -196,7 +196,8 @@ def _check_room(queue: Queue, command: StageWrite, bodies: list[Body], former: l
         return
     if command.query is not None:
         meant = (command.query, command.batch, command.run)
-        own = [each for each in queue.stages.values() if (each.query, each.batch, each.run) == meant]
+        known = queue.staged_for.get(command.query, {}).values()
+        own = [each for each in known if (each.query, each.batch, each.run) == meant]
         held = Sums()
         _count(held, own)
         told_alone = _too_much(held, len(own) + is_new, command, bodies)
@@ -306,7 +307,8 @@ def unstage(domain: Domain, command: Unstage, now: int) -> Unstaged:
     queue = domain.known(command.tenant, command.queue)
     found = [queue.stages[name] for name in dict.fromkeys(command.stages) if name in queue.stages]
     if command.query is not None:
-        found += [each for each in _stages_of(queue, command.query, command.batch) if each not in found]
+        named = set(command.stages)
+        found += [each for each in _stages_of(queue, command.query, command.batch) if each.name not in named]
     for stage in found:
         _drop(domain.shards[queue.shard], queue, stage)
     return Unstaged(len(found), sum(stage.count for stage in found))
@@ -315,6 +317,11 @@ def unstage(domain: Domain, command: Unstage, now: int) -> Unstaged:
 def _forget(shard: Shard, queue: Queue, stage: Stage) -> None:
     """Forget a stage, but for its bodies."""
     del queue.stages[stage.name]
+    if stage.query is not None:
+        of_query = queue.staged_for[stage.query]
+        del of_query[stage.name]
+        if not of_query:
+            del queue.staged_for[stage.query]
     for part in stage.parts:
         queue.staged.count(part, -1)
     shard.staged.remove(stage.expires_at, (queue.prefix, True, stage.name))
@@ -533,7 +540,7 @@ def _drop_all(shard: Shard, queue: Queue, command: Adopt) -> None:
 
 def _stages_of(queue: Queue, query: str, batch: int) -> list[Stage]:
     """What is staged for the batches of a query up to this one."""
-    return [each for each in queue.stages.values() if each.query == query and each.batch <= batch]
+    return [each for each in queue.staged_for.get(query, {}).values() if each.batch <= batch]
 
 
 def forget_staged(shard: Shard, now: int) -> None:

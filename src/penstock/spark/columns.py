@@ -4,6 +4,7 @@ A segment's body is laid out as Arrow lays out a column of strings, so the paylo
 their offsets and their UTF-8 are checked, because a wrong one would be read past its end.
 """
 
+import json
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -256,6 +257,8 @@ def _shape(kind: pa.DataType) -> Any:
     if pa.types.is_struct(kind):
         fields = [(f"_{at}", _shape(field.type) | None, None) for at, field in enumerate(kind)]
         names = {f"_{at}": field.name for at, field in enumerate(kind)}
+        if any(json.dumps(name) != f'"{name}"' for name in names.values()):
+            return dict[str, Any]  # msgspec does not take a name that has to be escaped
         return msgspec.defstruct("Shape", fields, rename=names, gc=False)
     if pa.types.is_list(kind):
         return list[_shape(kind.value_type) | None]  # type: ignore[misc]
@@ -265,7 +268,7 @@ def _shape(kind: pa.DataType) -> Any:
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         return Annotated[str, DAY]
     if pa.types.is_floating(kind):
-        return float
+        return int | float  # an integer of any length
     if pa.types.is_boolean(kind):
         return bool
     return str if pa.types.is_string(kind) else int | float | str

@@ -144,7 +144,8 @@ def _check_type(where: str, kind: DataType) -> None:
         for field in kind:
             if isinstance(field.dataType, DateType | DecimalType):
                 raise BadOption(
-                    "parse", f"without dates inside of others: take string for {where}.{field.name}"
+                    "parse",
+                    f"without dates and decimals inside of others: take string for {where}.{field.name}",
                 )
             _check_type(f"{where}.{field.name}", field.dataType)
     elif isinstance(kind, ArrayType):

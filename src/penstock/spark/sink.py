@@ -100,7 +100,7 @@ class Writing:
     def _adopt(self, done: Sequence[Done], query: str, batch: int, keep_ms: int | None) -> None:
         ordered = sorted((each for each in done if each.stage), key=lambda each: each.task)
         options = self.options
-        is_over = any(each.rows and not each.stage for each in done)
+        is_again = not ordered or any(each.rows and not each.stage for each in done)
         with Link(options.server, options.retry_ms) as link:
             try:
                 reply = link.ask(
@@ -109,7 +109,7 @@ class Writing:
                     query=query,
                     batch=batch,
                     stages=[each.stage for each in ordered],
-                    count=None if is_over and not options.fail_on_data_loss else sum(e.rows for e in done),
+                    count=None if is_again and not options.fail_on_data_loss else sum(e.rows for e in done),
                     durability=options.durability,
                     keep_ms=keep_ms,
                 )
