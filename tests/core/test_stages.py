@@ -427,7 +427,7 @@ def test_only_the_newest_batch_may_come_again_by_way_of_its_writers(then: Again)
     adopt(core, 3)
     adopt(core, 4)
     then(core)
-    for batch, place in ((4, "batch"), (3, ""), (2, "")):
+    for batch, place in ((4, "batch"), (3, "query"), (2, "query")):
         with pytest.raises(Conflict) as caught:
             stage(core, "s", batch=batch)
         assert caught.value.place == place

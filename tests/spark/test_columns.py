@@ -196,9 +196,16 @@ def test_many_misfits_do_not_need_many_reads(monkeypatch: pytest.MonkeyPatch) ->
         return read(self, values)
 
     monkeypatch.setattr(Parser, "_read", counted)
-    texts = ['{"id":1}', '{"id":"1"}', '{"name":1}', '{"day":"soon"}', "7"] * 200
-    values, corrupt = parser.parse(pa.array(texts))
-    assert values.null_count == 800
+    bad = [
+        '{"id":"1"}',
+        '{"name":1}',
+        '{"day":"soon"}',
+        '{"day":"2020-13-45"}',
+        '{"day":"2020-01-02T03:04"}',
+        "7",
+    ]
+    values, corrupt = parser.parse(pa.array(['{"id":1}', *bad] * 200))
+    assert values.null_count == 1_200
     assert corrupt.null_count == 200
     assert reads <= 3
 

@@ -79,9 +79,11 @@ def test_the_limits_of_a_write_are_on_both_pages(limit: int) -> None:
 
 @pytest.mark.parametrize("address", ["tcp://localhost:7000", "tcp://10.0.0.7:7000", "tcp://[::1]:7000"])
 def test_an_address_takes_the_forms_the_page_has(address: str) -> None:
-    assert source_options({"queue": "q", "server": address}).server == address.removeprefix("tcp://")
-    with pytest.raises(BadOption, match="tcp://HOST:PORT"):
-        source_options({"queue": "q", "server": address.removeprefix("tcp://")})
+    for given in (address, address.removeprefix("tcp://")):
+        assert source_options({"queue": "q", "server": given}).server == address.removeprefix("tcp://")
+    for wrong in (address.replace("tcp", "http"), address.removesuffix(":7000"), "/run/penstock.sock"):
+        with pytest.raises(BadOption, match="tcp://HOST:PORT"):
+            source_options({"queue": "q", "server": wrong})
 
 
 def test_the_variable_of_the_command_line_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,7 +72,6 @@ def test_writes_to_a_stage_go_out_again_and_count_once(server: Server) -> None:
         for at in range(30):
             stage.write(1, body=packed_body(b"%d" % at), partition="default")
         stage.finish()
-        assert stage.rows == 30
         link.ask("ADOPT", queue="flaky", query="q", batch=0, stages=["s"], count=30)
         read = client.ask({"cmd": "READ", "queue": "flaky", "offset": 0})
         assert [each for run in read["runs"] for each in run["messages"]] == list(range(30))
@@ -157,7 +156,6 @@ def test_a_busy_server_is_asked_again_with_everything_behind_it() -> None:
     thread.join()
     listener.close()
     assert asked[-3:] == [0, 1, 2]
-    assert stage.rows == 3
 
 
 def test_a_server_that_stays_busy_says_why() -> None:

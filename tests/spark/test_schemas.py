@@ -11,6 +11,7 @@ from pyspark.sql.types import (
     DayTimeIntervalType,
     DecimalType,
     IntegerType,
+    LongType,
     MapType,
     StringType,
     StructField,
@@ -58,6 +59,9 @@ def test_a_column_that_there_is_not_is_named_and_so_are_those_there_are(columns:
         ("a decimal(10, 2), b whatever", "b has one that there is not, 'whatever'"),
         ("a long comment 'x, y', b whatever", "b has one that there is not, 'whatever'"),
         ("`a, b` whatever", "`a, b` has one that there is not, 'whatever'"),
+        (str(StructType().add("a", LongType())), "of a StructType, its simpleString()"),
+        (StructType().add("a", LongType()).json(), "of a StructType, its simpleString()"),
+        ("array<long>", "columns with their types"),
         ("id", "id has none"),
         ("id, name string", "id has none"),
         ("a struct<b>", "b has none"),
@@ -118,9 +122,15 @@ def test_a_queue_is_only_added_to() -> None:
     assert 'use outputMode("append")' in said
 
 
+@pytest.mark.parametrize(("name", "said"), [("Value", "mean value"), ("Priority", "mean priority")])
+def test_a_column_in_another_case_is_not_taken_for_payload(name: str, said: str) -> None:
+    with pytest.raises(BadRows, match=said):
+        check_schema(StructType().add("a", LongType()).add(name, LongType()), overwrite=False)
+
+
 def test_a_column_beside_value_that_there_is_not_is_named_and_so_are_those_there_are() -> None:
-    said = refused(struct(("value", TEXT), ("Priority", NUMBER), ("colour", TEXT)))
-    assert "drop Priority, colour" in said
+    said = refused(struct(("value", TEXT), ("prioritty", NUMBER), ("colour", TEXT)))
+    assert "drop prioritty, colour" in said
     assert ", ".join(ABOUT) in said
     assert said.endswith("did you mean priority?")
 

@@ -183,6 +183,7 @@ def test_rows_that_can_not_be_messages_are_refused(place: Place, columns: str, s
     [
         ({"queue": "a,b"}, 'option "queue"'),
         ({"queue": "a*"}, 'option "queue"'),
+        ({"queue": "x 1/2"}, 'option "queue"'),
         ({"query": "q"}, 'option "query"'),
         ({"durability": "memory"}, 'option "durability"'),
         ({"server": "tcp://127.0.0.1:1", "retryMs": 100}, 'correct option "server"'),

@@ -281,3 +281,10 @@ def test_rows_that_were_dropped_are_an_error_that_names_them_or_a_warning(place:
     assert "offsets 4 up to 10" in said
     assert "failOnDataLoss" in said
     assert values(place.table(startingOffsets=start, failOnDataLoss="false")) == [10]
+
+
+@pytest.mark.parametrize("parse", ["a long not null", "a struct<b: long not null>"])
+def test_a_column_that_may_not_be_missing_is_refused(place: Place, parse: str) -> None:
+    place.push({})
+    with pytest.raises(PySparkException, match="without NOT NULL"):
+        place.table(parse=parse).collect()

@@ -19,6 +19,14 @@ for each in "$@"; do echo "[$each]"; done
 def test_a_session_is_found_again_and_stays_callable(spark: SparkSession) -> None:
     assert penstock.spark.session("tests").sparkContext is spark.sparkContext
     assert callable(penstock.spark.session)
+    zone = "spark.sql.session.timeZone"
+    assert spark.conf.get(zone) == "UTC"
+    spark.conf.set(zone, "Europe/Berlin")
+    try:
+        assert penstock.spark.session("tests").conf.get(zone) == "Europe/Berlin"
+        assert penstock.spark.session("tests", spark_sql_session_timeZone="UTC").conf.get(zone) == "UTC"
+    finally:
+        spark.conf.set(zone, "UTC")
     with pytest.raises(AttributeError, match="nothing"):
         _ = penstock.spark.nothing
 

@@ -231,3 +231,14 @@ def test_a_stream_only_adds_to_a_queue(place: Place, tmp_path: Path, mode: str, 
     with pytest.raises(StreamingQueryException) as caught:
         query.awaitTermination(120)
     assert said in str(caught.value)
+
+
+def test_a_checkpoint_of_another_queue_is_told_from_rows_that_are_gone(place: Place, tmp_path: Path) -> None:
+    place.push(1)
+    place.run(place.stream().select("value"), tmp_path)
+    push(place.client, f"{place.queue}.b", 2)
+    query = place.start(place.stream(queue=f"{place.queue}.b").select("value"), tmp_path)
+    with pytest.raises(
+        StreamingQueryException, match=f"of queue '{place.queue}', which the options leave out"
+    ):
+        query.awaitTermination(120)

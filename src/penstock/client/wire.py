@@ -58,7 +58,10 @@ def _fine(answer: T, outcome: Outcome) -> T:
 
 
 class Wire:
-    """A connection. ``server`` is HOST:PORT, or the path of a Unix socket (which has a slash or no colon)."""
+    """A connection. ``server`` is HOST:PORT, with tcp:// before it or without, or the path of a Unix socket.
+
+    A path has a slash or no colon, and may come after unix://.
+    """
 
     def __init__(self, server: str, *, timeout_s: float = 30.0) -> None:
         self._timeout_s = timeout_s
@@ -135,19 +138,34 @@ class Wire:
         self.close()
 
 
+def where(server: str) -> str | tuple[str, int]:
+    """The path of a socket, or a host and its port.
+
+    >>> where("tcp://[::1]:6789"), where("10.0.0.7:6789"), where("unix:///run/penstock.sock")
+    (('::1', 6789), ('10.0.0.7', 6789), '/run/penstock.sock')
+    """
+    scheme, found, rest = server.partition("://")
+    rest = rest if found else server
+    if scheme == "unix" if found else ("/" in server or ":" not in server):
+        return rest
+    host, _, port = rest.rpartition(":")
+    is_port = port.isascii() and port.isdigit() and int(port) <= 65_535
+    if (found and scheme != "tcp") or not host or "/" in host or not is_port:
+        raise Invalid("server", "HOST:PORT or the path of a Unix socket")
+    return host.strip("[]"), int(port)
+
+
 def _connect(server: str, timeout_s: float) -> socket.socket:
-    if "/" in server or ":" not in server:
+    place = where(server)
+    if isinstance(place, str):
         connection = socket.socket(socket.AF_UNIX)
         try:
             connection.settimeout(timeout_s)
-            connection.connect(server)
+            connection.connect(place)
         except OSError:
             connection.close()
             raise
         return connection
-    host, _, port = server.rpartition(":")
-    if not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
-        raise Invalid("server", "HOST:PORT or the path of a Unix socket")
-    connection = socket.create_connection((host.strip("[]"), int(port)), timeout_s)
+    connection = socket.create_connection(place, timeout_s)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection

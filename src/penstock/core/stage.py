@@ -159,7 +159,7 @@ def _stage_of(queue: Queue | None, command: StageWrite) -> Stage | None:
             over.place = "batch"
             raise over
         if adopted is not None and max(adopted) > command.batch:
-            raise Conflict(_gone_back(command.query, command.batch, max(adopted)))
+            raise _gone_back(command.query, command.batch, max(adopted))
     stage = queue.stages.get(command.stage)
     meant = (command.query, command.batch, command.run)
     if stage is not None and (stage.query, stage.batch, stage.run) != meant:
@@ -167,11 +167,14 @@ def _stage_of(queue: Queue | None, command: StageWrite) -> Stage | None:
     return stage
 
 
-def _gone_back(query: str, batch: int, newest: int) -> str:
-    return (
+def _gone_back(query: str, batch: int, newest: int) -> Conflict:
+    """A query has adopted later batches."""
+    error = Conflict(
         f"query {query} is at batch {newest}, so batch {batch} is over: was an old checkpoint restored, or a "
         "part of it lost? Take a new one, and a new query"
     )
+    error.place = "query"
+    return error
 
 
 def _former(queue: Queue, command: StageWrite) -> list[Stage]:
@@ -358,7 +361,7 @@ def adopt(domain: Domain, command: Adopt, now: int) -> Adopted:
             _drop_all(domain.shards[queue.shard], queue, command)
             return replace(first, repeated=True)
         if known and command.batch < max(known):
-            raise Conflict(_gone_back(command.query, command.batch, max(known)))
+            raise _gone_back(command.query, command.batch, max(known))
     elif command.stages:
         domain.known(command.tenant, command.queue)
     stages = _stages(queue, command)

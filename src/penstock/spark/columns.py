@@ -248,7 +248,7 @@ class Parser:
         return pa.StructArray.from_arrays(columns, fields=self._fields)
 
 
-DAY = msgspec.Meta(pattern="^[0-9]{4}-[0-9]{2}-[0-9]{2}")
+DAY = "^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
 """How everything begins that is read as a time."""
 
 
@@ -265,8 +265,10 @@ def _shape(kind: pa.DataType) -> Any:
     if pa.types.is_signed_integer(kind):
         top = 1 << (kind.bit_width - 1)
         return Annotated[int, msgspec.Meta(ge=-top, le=top - 1)]
-    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        return Annotated[str, DAY]
+    if pa.types.is_timestamp(kind):
+        return Annotated[str, msgspec.Meta(pattern=DAY)]
+    if pa.types.is_date(kind):
+        return Annotated[str, msgspec.Meta(pattern=f"{DAY}$")]
     if pa.types.is_floating(kind):
         return int | float  # an integer of any length
     if pa.types.is_boolean(kind):

@@ -4,6 +4,7 @@ Everything asked here may be asked again: reads change nothing, a write to a sta
 an adoption is made once however often it is asked for.
 """
 
+import logging
 import random
 import time
 from collections import deque
@@ -14,6 +15,8 @@ from msgspec import Struct
 
 from penstock.client.wire import Disconnected, Refused, Wire
 from penstock.spark.ranges import Extent, Extents
+
+logger = logging.getLogger("penstock.spark")
 
 T = TypeVar("T")
 READ_BYTES = 1024 * 1024
@@ -114,6 +117,8 @@ class Link:
                 return ask(self._wire)
             except Disconnected as error:
                 self.close()
+                if pause_s == PAUSE_S and self._retry_ms > 5_000:
+                    logger.warning("no answer from %s; trying again for %d ms", self._server, self._retry_ms)
                 if time.monotonic() + pause_s > give_up_at:
                     if isinstance(error.__cause__, Refused):
                         raise error.__cause__ from None
@@ -166,13 +171,11 @@ class StageWriter:
         self._sent = 0
         """How many of them went out over that connection."""
         self._parts = 0
-        self.rows = 0
 
     def write(self, count: int, **what: Any) -> None:
         """Stage messages: ``body`` and what goes along."""
         self._unanswered.append({"part": self._parts, "count": count, **what})
         self._parts += 1
-        self.rows += count
         while len(self._unanswered) >= UNANSWERED_MAX:
             self._step()
         if self._sent < len(self._unanswered):

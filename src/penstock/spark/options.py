@@ -8,6 +8,9 @@ from typing import Any
 
 from msgspec import Struct
 
+from penstock.client.wire import where
+from penstock.core.errors import Invalid
+from penstock.core.limits import check_queue_name
 from penstock.core.model import DEFAULT
 
 SERVER = "tcp://127.0.0.1:6789"
@@ -136,9 +139,11 @@ def source_options(given: Mapping[str, str], *, streaming: bool | None = None) -
 def sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     """The options of a write; ``BadOption`` says what is wrong with one."""
     options = _known(given, SINK)
-    queue = _queues(options)
-    if queue.patterns or len(queue.names) != 1:
-        raise BadOption("queue", "the name of one queue to write to")
+    queue = options.get("queue", "")
+    try:
+        check_queue_name(queue)
+    except Invalid as error:
+        raise BadOption("queue", f"the name of one queue to write to: {error.accepted}") from None
     if streaming and ("query" in options or "batch" in options):
         raise BadOption("query", "left out of a stream, and batch too: Spark numbers its batches")
     if ("query" in options) != ("batch" in options):
@@ -147,7 +152,7 @@ def sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
         raise BadOption("durability", "fsync or os")
     return SinkOptions(
         server=_server(options),
-        queue=queue.names[0],
+        queue=queue,
         partition=options.get("partition", DEFAULT),
         query=options.get("query"),
         batch=_number(options, "batch", 0, least=0) if "batch" in options else None,
@@ -189,12 +194,12 @@ def _known(given: Mapping[str, str], known: tuple[str, ...]) -> dict[str, str]:
 def _server(options: dict[str, str]) -> str:
     """The address as a client takes it."""
     given = options.get("server", SERVER)
-    scheme, found, rest = given.partition("://")
-    if found and scheme == "unix" and rest.startswith("/"):
-        return rest
-    host, _, port = rest.rpartition(":")
-    if found and scheme == "tcp" and host and port.isascii() and port.isdigit() and int(port) <= 65_535:
-        return rest
+    try:
+        place = where(given)
+    except Invalid:
+        place = ""
+    if isinstance(place, tuple) or (place.startswith("/") and given.startswith("unix://")):
+        return given.partition("://")[2] or given
     raise BadOption("server", f"tcp://HOST:PORT, such as {SERVER}, or unix:///PATH; this is {given!r}")
 
 

@@ -178,7 +178,6 @@ def _cut(ranges: list[Range], means: dict[Place, float], size: float) -> Iterato
             left -= rows * mean
             if left < mean:
                 left = size
-    return
 
 
 def _joined(task: list[Range]) -> list[Range]:

@@ -6,6 +6,7 @@ from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     BooleanType,
+    ByteType,
     CalendarIntervalType,
     DataType,
     DateType,
@@ -51,7 +52,7 @@ READABLE = (
     TimestampNTZType,
     TimestampType,
 )
-NUMBERS = (ShortType, IntegerType, LongType)
+NUMBERS = (ByteType, ShortType, IntegerType, LongType)
 ABOUT = {
     "partition": (StringType,),
     "priority": NUMBERS,
@@ -102,6 +103,10 @@ def _check_words(parse: str) -> None:
     Spark parses the text when nothing of ours runs, and its error shows a wrong place. What is sure to be
     wrong is told here: the word where a type begins. All else is left to Spark.
     """
+    if parse.startswith(("StructType(", "{", "array<")):
+        raise BadOption(
+            "parse", 'columns with their types ("id long, name string"); of a StructType, its simpleString()'
+        )
     if "--" in parse or "/*" in parse:
         return  # comments of SQL
     brackets = ["struct"]
@@ -147,6 +152,8 @@ def _check_type(where: str, kind: DataType) -> None:
                     "parse",
                     f"without dates and decimals inside of others: take string for {where}.{field.name}",
                 )
+            if not field.nullable:
+                raise BadOption("parse", f"without NOT NULL: a field may be missing ({where}.{field.name})")
             _check_type(f"{where}.{field.name}", field.dataType)
     elif isinstance(kind, ArrayType):
         if isinstance(kind.elementType, DateType | DecimalType):
@@ -171,7 +178,7 @@ def checked(schema: StructType, options: SourceOptions) -> StructType:
         or (given[name].simpleString() != TYPES[name] and not (name == "value" and is_typed(options)))
     ]
     if changed or list(given) != wanted:
-        raise BadOption("parse", "what says how payloads are read: leave out .schema(…)")
+        raise BadOption("parse", 'given instead of .schema(…): columns such as "id long, name string"')
     if is_typed(options):
         kind = given["value"]
         if not isinstance(kind, StructType):
@@ -179,6 +186,8 @@ def checked(schema: StructType, options: SourceOptions) -> StructType:
         if not kind.fields or len({field.name for field in kind}) < len(kind.fields):
             raise BadOption("parse", "at least one column, and none twice")
         for field in kind:
+            if not field.nullable:
+                raise BadOption("parse", f"without NOT NULL: a field may be missing ({field.name})")
             _check_type(field.name, field.dataType)
     return schema
 
@@ -198,10 +207,13 @@ def check_schema(schema: StructType, overwrite: bool, *, streaming: bool = False
     if overwrite:
         raise BadRows(
             'mode "overwrite" can\'t be: a queue is a log that others read, so rows are only ever added; '
-            'use mode("append"), and OBLITERATE the queue first if it shall begin anew'
+            'use mode("append"), and another queue if it shall begin anew'
         )
     _check_twice("column ", schema)
     for field in schema:
+        lower = field.name.lower()
+        if field.name != lower and lower in (*ABOUT, "value"):
+            raise BadRows(f"column {field.name}: do you mean {lower}? Name it so, or otherwise")
         _check_about(field.name, field.dataType)
     names = [field.name for field in schema if field.name not in ABOUT]
     if not names:

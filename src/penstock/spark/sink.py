@@ -36,6 +36,8 @@ GATHER_BYTES = 2 * 1024 * 1024
 """Payload bytes of a partition that are gathered before full bodies are cut from them."""
 GATHERED_BYTES_MAX = 64 * 1024 * 1024
 """Payload bytes of all partitions that wait in a task."""
+FIRST_MS = 2_000
+"""How long the driver waits for a server before the first row is written."""
 KEEP_MS = 86_400_000
 """How long a batch write is known, so that asking again does not write twice."""
 
@@ -55,10 +57,20 @@ class Done(WriterCommitMessage):
 class OtherBatch(Exception):
     """A batch that was written before has other rows now."""
 
-    def __init__(self, told: str) -> None:
+    def __init__(self, told: str, name: str | None) -> None:
+        if name is not None:
+            advice = (
+                f'In option "query", {name!r}, give every write to a queue a name of its own, and another '
+                "one with a new checkpoint"
+            )
+        else:
+            advice = (
+                "Begin a new checkpoint where the last progress ended: option "
+                '"startingOffsets" of the source = its endOffset'
+            )
         super().__init__(
-            f"{told}. If the query itself may come to other rows each time (sample, rand), the first ones "
-            'are as good: option "failOnDataLoss" = false'
+            f"{told}. {advice}. If the query itself may come to other rows each time (sample, rand), those "
+            'written first are as good: option "failOnDataLoss" = false'
         )
 
 
@@ -92,6 +104,8 @@ class Writing:
                     return Done(query, task, "", count + sum(each.num_rows for each in rows))
                 # Nobody will adopt it, and it takes up room.
                 self._drop(stages=[name])
+                if isinstance(error, Refused) and _is_other(error):
+                    raise OtherBatch(error.message, options.query) from None
                 if isinstance(error, Refused):
                     raise explained(error, task, gathering.sent) from None
                 raise
@@ -114,16 +128,23 @@ class Writing:
                     keep_ms=keep_ms,
                 )
             except Refused as error:
-                if error.code == "conflict" and error.details.get("field") == "count":
-                    raise OtherBatch(error.message) from None
+                if _is_other(error):
+                    raise OtherBatch(error.message, options.query) from None
                 raise
         if reply.get("repeated"):
             logger.warning(
                 "batch %d of query %s was written before (%d rows), so nothing is written now. After a driver"
-                " died that is as it should be; if it is another batch, it needs another query",
+                " died that is as it should be. If this is another write, it needs another name (query)",
                 batch,
                 query,
                 reply["count"],
+            )
+        elif reply.get("duplicates"):
+            logger.info(
+                "batch %d of query %s: %d rows were left out, because their unique keys are held",
+                batch,
+                query,
+                reply["duplicates"],
             )
 
     def _drop(self, **what: Any) -> None:
@@ -132,7 +153,8 @@ class Writing:
             with Link(self.options.server, 1_000) as link:
                 link.ask("UNSTAGE", queue=self.options.queue, **what)
         except (Refused, Unreachable) as error:
-            logger.warning("stages of a failed write are left to expire: %s", error)
+            if not (isinstance(error, Refused) and error.code == "not_found"):
+                logger.warning("what a failed write has staged is left to expire: %s", error)
 
 
 class BatchWriter(Writing, DataSourceArrowWriter):
@@ -140,6 +162,10 @@ class BatchWriter(Writing, DataSourceArrowWriter):
 
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
         check_schema(schema, overwrite)
+        # A server that was never reached shall not be waited for; foreachBatch may meet one that restarts.
+        patience_ms = options.retry_ms if options.query else min(options.retry_ms, FIRST_MS)
+        with Link(options.server, patience_ms) as link:
+            link.ask("STATS")
         self.options = options
         self.run = time.time_ns()
         self.query = options.query or f"write.{uuid.uuid4().hex}"
@@ -187,6 +213,11 @@ class StreamWriter(Writing, DataSourceStreamArrowWriter):
         stages = [each.stage for each in messages if isinstance(each, Done) and each.stage]
         if stages:
             self._drop(stages=stages)
+
+
+def _is_other(error: Refused) -> bool:
+    """Whether something is refused because the batch is not the one that was adopted."""
+    return error.code == "conflict" and error.details.get("field") in ("count", "query")
 
 
 def _is_over(error: Refused) -> bool:

@@ -275,7 +275,8 @@ def _explained(error: Refused, queue: str) -> Exception:
     if error.code == "not_found":
         return BadOption(
             "queue",
-            f"the name of a queue that is there; {queue!r} is not: push to it first, or see LISTQUEUES",
+            f"the name of a queue that is there; {queue!r} is not: push to it first, or look for it with "
+            "`penstock queues`",
         )
     return error
 
@@ -339,7 +340,8 @@ class BatchReader(Reading, DataSourceReader):
         with Link(options.server, min(options.retry_ms, FIRST_MS)) as link:
             if options.queue.patterns and not self._queues(link):
                 raise BadOption(
-                    "queue", f"a pattern that a queue matches; none matches {options.queue.patterns}"
+                    "queue",
+                    f"a pattern that a queue matches; none matches {', '.join(options.queue.patterns)}",
                 )
             starts, _ = self._resolved(link, "startingOffsets", options.starting)
             ends, extents = self._resolved(link, "endingOffsets", options.ending)
@@ -455,6 +457,12 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
         """
         for place, begin in list(starts.items()):
             extent = extents.get(place)
+            if extent is None and not self._is_meant(place):
+                raise BadOption(
+                    "queue",
+                    f"that of the checkpoint, or the checkpoint another one: this one has read partition "
+                    f"{place[1]!r} of queue {place[0]!r}, which the options leave out",
+                )
             if extent is not None and extent.key == keys.get(place, extent.key):
                 if extent.end < begin:
                     self._gone(place, f"ends at {extent.end}, and offset {begin} was reached before")
@@ -466,6 +474,13 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
             del starts[place]  # if it is there, it is a new one
             if extent is None:
                 ends.pop(place, None)
+
+    def _is_meant(self, place: Place) -> bool:
+        """Whether the options have a partition read, be it there or not."""
+        queue, partition = place
+        wanted = self.options.queue
+        matches = queue in wanted.names or any(fnmatchcase(queue, each) for each in wanted.patterns)
+        return matches and (not self.options.partition or partition in self.options.partition)
 
     def _gone(self, place: Place, what: str) -> None:
         """Rows of a partition may be gone: an error, or a warning if that is fine."""

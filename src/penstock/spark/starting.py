@@ -22,15 +22,22 @@ exec "{java}" "$@"
 """
 
 
+SOCKET_HOME_MAX = 60
+"""Bytes of a directory in which a Unix socket can be, with the name that Spark gives it."""
+
+
 def session(app: str, master: str = "local[*,4]", **conf: Any) -> SparkSession:
-    """A session, made or found. ``local[*,4]`` is all cores, and four tries for a task.
+    """A session, made or found; one that is found keeps its settings, but for those that are given.
+
+    ``local[*,4]`` is all cores, and four tries for a task.
 
     Settings may be given as they are (``**{"spark.sql.shuffle.partitions": 8}``) or with underscores for the
     dots (``spark_sql_shuffle_partitions=8``). They go before those set here.
     """
     home = prepare(master)
     builder = SparkSession.builder.appName(app).master(master)
-    settings = {**defaults(master, home), **{_dotted(name): value for name, value in conf.items()}}
+    settings = {} if SparkSession.getActiveSession() is not None else defaults(master, home)
+    settings |= {_dotted(name): value for name, value in conf.items()}
     for name, value in settings.items():
         builder = builder.config(name, value)
     made = builder.getOrCreate()
@@ -62,9 +69,11 @@ def defaults(master: str, home: Path) -> dict[str, Any]:
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.local.dir": str(home / "local"),
-            # To and from the workers without TCP: rows go through a sixth faster, and more.
-            "spark.python.unix.domain.socket.enabled": "true",
         }
+        if len(str(home)) <= SOCKET_HOME_MAX:
+            # To and from the workers without TCP: rows go through a sixth faster, and more.
+            found["spark.python.unix.domain.socket.enabled"] = "true"
+            found["spark.python.unix.domain.socket.dir"] = str(home)
     return found
 
 
