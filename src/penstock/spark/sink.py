@@ -114,23 +114,17 @@ class Writing:
     def _adopt(self, done: Sequence[Done], query: str, batch: int, keep_ms: int | None) -> None:
         ordered = sorted((each for each in done if each.stage), key=lambda each: each.task)
         options = self.options
-        is_again = not ordered or any(each.rows and not each.stage for each in done)
+        about = {"queue": options.queue, "query": query, "batch": batch, "durability": options.durability}
+        about |= {"stages": [each.stage for each in ordered], "keep_ms": keep_ms}
         with Link(options.server, options.retry_ms) as link:
             try:
-                reply = link.ask(
-                    "ADOPT",
-                    queue=options.queue,
-                    query=query,
-                    batch=batch,
-                    stages=[each.stage for each in ordered],
-                    count=None if is_again and not options.fail_on_data_loss else sum(e.rows for e in done),
-                    durability=options.durability,
-                    keep_ms=keep_ms,
-                )
+                reply = link.ask("ADOPT", **about, count=sum(each.rows for each in done))
             except Refused as error:
-                if _is_other(error):
+                if not _is_other(error):
+                    raise
+                if options.fail_on_data_loss or error.details["field"] != "count":
                     raise OtherBatch(error.message, options.query) from None
-                raise
+                reply = link.ask("ADOPT", **about)
         if reply.get("repeated"):
             logger.warning(
                 "batch %d of query %s was written before (%d rows), so nothing is written now. After a driver"
