@@ -25,6 +25,8 @@ READ_ROWS = 100_000
 """Messages of one read."""
 UNANSWERED_MAX = 8
 """Writes to a stage under way at a time."""
+FIRST_MS = 2_000
+"""How long the driver waits for a server it has never reached: a wrong address shall show at once."""
 PAUSE_S = 0.05
 """The first wait before another try; it doubles, up to a second."""
 

@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 from penstock.client.wire import Refused
 from penstock.core.limits import SEGMENT_BYTES_MAX
 from penstock.spark.columns import same
-from penstock.spark.link import UNANSWERED_MAX, Link, StageWriter, Unreachable
+from penstock.spark.link import FIRST_MS, UNANSWERED_MAX, Link, StageWriter, Unreachable
 from penstock.spark.options import SinkOptions
 from penstock.spark.refusals import explained, misfit
 from penstock.spark.schemas import ABOUT, check_schema
@@ -36,8 +36,6 @@ GATHER_BYTES = 2 * 1024 * 1024
 """Payload bytes of a partition that are gathered before full bodies are cut from them."""
 GATHERED_BYTES_MAX = 64 * 1024 * 1024
 """Payload bytes of all partitions that wait in a task."""
-FIRST_MS = 2_000
-"""How long the driver waits for a server before the first row is written."""
 KEEP_MS = 86_400_000
 """How long a batch write is known, so that asking again does not write twice."""
 
@@ -50,7 +48,7 @@ class Done(WriterCommitMessage):
     task: int
     """Its place in the order of the rows."""
     stage: str
-    """None, if it had no rows, or found its batch adopted already: run again, after its driver died."""
+    """Empty if it had no rows, or found its batch adopted already: run again, after its driver died."""
     rows: int
 
 

@@ -35,7 +35,7 @@ from pyspark.sql.types import StructType
 
 from penstock.client.wire import Refused
 from penstock.spark.columns import Batches, Parser
-from penstock.spark.link import Link
+from penstock.spark.link import FIRST_MS, Link
 from penstock.spark.options import (
     EARLIEST,
     LATEST,
@@ -65,8 +65,6 @@ logger = logging.getLogger("penstock.spark")
 
 leave_out_spark_core()
 
-FIRST_MS = 2_000
-"""How long the driver waits for a server it has never reached: a wrong address shall show at once."""
 LAST = (1 << 63) - 1
 IDLE_SHARE = 10
 """How much longer a stream without news waits before it asks again than the answer took."""
