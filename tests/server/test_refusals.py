@@ -7,8 +7,8 @@ from msgspec import UNSET
 
 from penstock.core import commands as core
 from penstock.server.dialects import flashq
-from penstock.server.dialects.flashq.queues import OptionsIn
 from penstock.server.dialects.flashq.refusals import COMMANDS_LATER, OPTIONS_LATER
+from penstock.server.options import OptionsIn
 from tests.server.talking import NOW, SHARDS, UUID, Fields, Talk, body_of, command_of, invalid, refusal
 
 # Ids and leases.

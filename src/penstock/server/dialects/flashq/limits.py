@@ -7,7 +7,7 @@ from penstock.core.errors import Invalid
 from penstock.core.model import Rate, Shared
 from penstock.server.dialects.flashq import replies
 from penstock.server.dialects.flashq.base import Context, Request
-from penstock.server.dialects.flashq.queues import AnyRate, rate_of, shown_rate
+from penstock.server.options import AnyRate, rate_of, shown_rate
 
 
 class Limiting(Request, gc=False, kw_only=True):

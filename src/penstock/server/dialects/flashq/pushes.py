@@ -5,7 +5,6 @@ from itertools import chain
 from operator import attrgetter
 from typing import Protocol
 
-import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
@@ -13,69 +12,18 @@ from penstock.core import commands as core
 from penstock.core.dependents import spans_of
 from penstock.core.errors import Conflict, Invalid
 from penstock.core.jobdata import DROP, THROTTLE, Particulars
-from penstock.core.limits import DELAY_MS_MAX, DEPENDENCIES_MAX, check_name
+from penstock.core.limits import DEPENDENCIES_MAX, check_name
 from penstock.core.model import (
     DEFAULT,
-    EXPONENTIAL,
     FAIL,
-    FIXED,
     IGNORE,
-    LIST,
-    NONE,
     PLAIN,
     Attributes,
-    Backoff,
 )
-from penstock.core.retry import BASE_MS, DOUBLINGS
 from penstock.server.dialects.flashq import replies
 from penstock.server.dialects.flashq.base import Context, KeyIn, Request, addresses, packed
 from penstock.server.dialects.flashq.replies import Id, shown, shown_all
-
-
-class BackoffIn(Struct, forbid_unknown_fields=True, gc=False):
-    """How long to wait before a retry."""
-
-    kind: str = EXPONENTIAL
-    base_ms: int | None = None
-    cap_ms: int | None = None
-    jitter: float = 0.0
-    steps: list[int] | None = None
-
-
-AnyBackoff = int | list[int] | BackoffIn
-_USED = {
-    NONE: (),
-    FIXED: ("base_ms", "jitter"),
-    EXPONENTIAL: ("base_ms", "cap_ms", "jitter"),
-    LIST: ("steps", "jitter"),
-}
-"""What a backoff of each kind may have."""
-
-
-def backoff_of(given: AnyBackoff) -> Backoff:
-    """A number is the base of an exponential backoff, 0 none; a list has one wait a retry."""
-    if isinstance(given, int):
-        given = BackoffIn(base_ms=given) if given else BackoffIn(NONE)
-    elif isinstance(given, list):
-        given = BackoffIn(LIST, steps=given)
-    used = _USED.get(given.kind, ("base_ms", "cap_ms", "jitter", "steps"))
-    for name in ("base_ms", "cap_ms", "jitter", "steps"):
-        if getattr(given, name) and name not in used:
-            raise Invalid(f"backoff.{name}", f"left out: a backoff of kind {given.kind} has none")
-    base = BASE_MS if given.base_ms is None else given.base_ms
-    cap = min(base << DOUBLINGS, DELAY_MS_MAX) if given.cap_ms is None else given.cap_ms
-    if given.kind in (NONE, LIST):
-        base = cap = 0
-    return Backoff(given.kind, base, cap, given.jitter, tuple(given.steps or ()))
-
-
-def shown_backoff(backoff: Backoff) -> object:
-    """The shortest form that means the same."""
-    if backoff.kind == LIST and not backoff.jitter:
-        return list(backoff.steps)
-    shown = msgspec.structs.asdict(backoff)
-    unused = {NONE: ("base_ms", "cap_ms", "steps"), FIXED: ("cap_ms", "steps"), LIST: ("base_ms", "cap_ms")}
-    return {name: shown[name] for name in shown if name not in unused.get(backoff.kind, ("steps",))}
+from penstock.server.options import AnyBackoff, backoff_of
 
 
 class JobIn(Struct, forbid_unknown_fields=True, gc=False, kw_only=True):

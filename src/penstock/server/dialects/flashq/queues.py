@@ -5,11 +5,11 @@ from msgspec import UNSET, Struct, UnsetType
 
 from penstock.core import commands as core
 from penstock.core.errors import Invalid
-from penstock.core.model import DEFAULT, Rate
+from penstock.core.model import DEFAULT
 from penstock.server.dialects.flashq import replies
 from penstock.server.dialects.flashq.base import Context, Request, our_state
-from penstock.server.dialects.flashq.pushes import AnyBackoff, backoff_of, shown_backoff
 from penstock.server.dialects.flashq.replies import RequestId
+from penstock.server.options import OptionsIn, configure, shown_options
 
 
 class Pause(Request, tag="PAUSE", gc=False, kw_only=True):
@@ -168,56 +168,6 @@ class Offsets(Request, tag="OFFSETS", gc=False, kw_only=True):
         return replies.OkOffsets(ok=True, partitions=partitions, reqId=self.reqId)
 
 
-class RateIn(Struct, forbid_unknown_fields=True, gc=False):
-    """So many in a time."""
-
-    limit: int
-    per_ms: int = 1_000
-    burst: int = 0
-
-
-AnyRate = int | RateIn
-
-
-def rate_of(given: AnyRate | None) -> Rate | None:
-    """A number is so many a second; 0 or null is no limit."""
-    if isinstance(given, int):
-        return Rate(given) if given else None
-    return None if given is None else Rate(given.limit, given.per_ms, given.burst)
-
-
-def shown_rate(rate: Rate | None) -> dict[str, int] | None:
-    return None if rate is None else {"limit": rate.limit, "per_ms": rate.per_ms, "burst": rate.capacity}
-
-
-class OptionsIn(Struct, forbid_unknown_fields=True, gc=False):
-    lease_ms: int | UnsetType = UNSET
-    completed_retention_ms: int | UnsetType | None = UNSET
-    completed_retention_bytes: int | UnsetType = UNSET
-    durability: str | UnsetType = UNSET
-    max_attempts: int | UnsetType = UNSET
-    backoff: AnyBackoff | UnsetType = UNSET
-    max_deliveries: int | UnsetType = UNSET
-    dead_letters: bool | UnsetType = UNSET
-    on_lease_expiry: str | UnsetType = UNSET
-    delayed_processing_ms: int | UnsetType = UNSET
-    window_buffer_ms: int | UnsetType = UNSET
-    max_wait_ms: int | UnsetType = UNSET
-    ordering: str | UnsetType = UNSET
-    retention_ms: int | UnsetType | None = UNSET
-    partition_retention_ms: int | UnsetType | None = UNSET
-    group_idle_ms: int | UnsetType = UNSET
-    max_size: int | UnsetType = UNSET
-    require_lease: bool | UnsetType = UNSET
-    dedup_window_ms: int | UnsetType = UNSET
-    rate_limit: AnyRate | UnsetType | None = UNSET
-    byte_limit: AnyRate | UnsetType | None = UNSET
-    concurrency: int | UnsetType = UNSET
-    partition_rate_limit: AnyRate | UnsetType | None = UNSET
-    partition_concurrency: int | UnsetType = UNSET
-    limits: list[str] | UnsetType = UNSET
-
-
 class Queue(Request, tag="QUEUE", gc=False, kw_only=True):
     queue: str
     options: OptionsIn | None = None
@@ -229,45 +179,13 @@ class Queue(Request, tag="QUEUE", gc=False, kw_only=True):
             if self.partition is not None:
                 raise Invalid("options", "given along with a partition")
             return core.Describe(context.tenant, self.queue)
-        return core.Configure(
-            context.tenant,
-            self.queue,
-            given.lease_ms,
-            given.completed_retention_ms,
-            given.completed_retention_bytes,
-            given.durability,
-            given.max_attempts,
-            UNSET if given.backoff is UNSET else backoff_of(given.backoff),
-            given.max_deliveries,
-            given.dead_letters,
-            given.on_lease_expiry,
-            given.delayed_processing_ms,
-            given.window_buffer_ms,
-            given.max_wait_ms,
-            given.ordering,
-            given.retention_ms,
-            given.partition_retention_ms,
-            given.group_idle_ms,
-            given.max_size,
-            given.require_lease,
-            given.dedup_window_ms,
-            UNSET if given.rate_limit is UNSET else rate_of(given.rate_limit),
-            UNSET if given.byte_limit is UNSET else rate_of(given.byte_limit),
-            given.concurrency,
-            UNSET if given.partition_rate_limit is UNSET else rate_of(given.partition_rate_limit),
-            given.partition_concurrency,
-            UNSET if given.limits is UNSET else tuple(given.limits),
-            self.partition,
-        )
+        return configure(context.tenant, self.queue, given, self.partition)
 
     def reply(self, reply: core.QueueFound, context: Context) -> Struct:
-        options = msgspec.structs.asdict(reply.options) | {"backoff": shown_backoff(reply.options.backoff)}
-        for name in ("rate_limit", "byte_limit", "partition_rate_limit"):
-            options[name] = shown_rate(options[name])
         return replies.OkQueue(
             ok=True,
             queue=reply.queue,
-            options=options,
+            options=shown_options(reply.options),
             paused=reply.paused.paused,
             partitions=list(map(_partition, reply.partitions)),
             groups=[{"group": each.name, **_counts(each.counts)} for each in reply.groups],

@@ -13,11 +13,11 @@ from penstock.core.errors import Invalid, PenstockError, Unsupported
 from penstock.server.dialects.flashq.base import Request
 from penstock.server.dialects.flashq.flows import Child, Operation
 from penstock.server.dialects.flashq.keyvalues import Check, Entry, Mutation
-from penstock.server.dialects.flashq.pushes import BackoffIn, Completion, JobIn
-from penstock.server.dialects.flashq.queues import OptionsIn, RateIn
+from penstock.server.dialects.flashq.pushes import Completion, JobIn
 from penstock.server.dialects.flashq.replies import RequestId
 from penstock.server.dialects.flashq.requests import AnyRequest, PackedRequest
 from penstock.server.dialects.flashq.stages import RunIn
+from penstock.server.options import BackoffIn, OptionsIn, RateIn
 
 COMMANDS: dict[str, type[Request]] = {kind.__struct_config__.tag: kind for kind in get_args(AnyRequest)}
 
