@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from penstock.core import commands as c, dependents, handlers, records
+from penstock.core import closing, commands as c, dependents, records
 from penstock.core.dependents import spans_of
 from penstock.core.errors import Conflict, Invalid, NotFound
 from penstock.core.ids import OFFSET_BITS
@@ -407,7 +407,7 @@ def test_a_long_chain_falls_over_several_turns(core: Core, how: str) -> None:
 def test_a_queue_for_whose_messages_very_many_wait_is_drained_before_it_goes(
     core: Core, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handlers, "TOLD_AT_ONCE", 5)
+    monkeypatch.setattr(closing, "TOLD_AT_ONCE", 5)
     first = core.push(queue="first")
     waiting = [after(core, first, queue=f"d{n}") for n in range(6)]
     with pytest.raises(Conflict, match="6 pushes wait"):

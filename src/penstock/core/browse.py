@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from heapq import merge
 
 from penstock.core import log as logs, look
+from penstock.core.agenda import NEVER
 from penstock.core.commands import Browse, Shown, ShownAll, State
 from penstock.core.endings import Span, fresh, outside, unplanned
 from penstock.core.errors import Invalid
@@ -28,6 +29,8 @@ STATES = (
     "discarded",
 )
 SKIP_MAX = 1 << 62
+LOOKED_AT_MAX = 100_000
+"""Runs that one browse looks at for those that are asked for: what it has not seen then, the next will."""
 NOWHERE = (1 << 62, 1 << 62)
 """Past the end of every log."""
 
@@ -44,17 +47,61 @@ def browse(limits: Limits, shard: Shard, queue: Queue, command: Browse, now: int
     kept = sum(logs.count_kept(partition.log) for partition in queue.partitions.values())
     found = ShownAll([], kept if command.state is None else getattr(counts, command.state))
     skip, bytes_left = command.skip, limits.read_bytes_max
-    for partition in queue.partitions.values():
-        for low, high in _spans(shard, group, partition, command.state, now):
-            passed = min(skip, high - low)
-            skip -= passed
+    looked_at = 0
+    for partition in _partitions(queue, command):
+        spans = _spans(shard, group, partition, command.state, now)
+        for low, high, is_asked in _matching(partition, _from(spans, partition, command), command):
+            looked_at += 1
+            passed = min(skip, high - low) if is_asked else high - low
+            skip -= passed if is_asked else 0
+            if looked_at > LOOKED_AT_MAX:
+                found.next = (partition.key, low)
+                return found
             for offset in range(low + passed, high):
                 if len(found.deliveries) == command.count or bytes_left <= 0:
+                    found.next = (partition.key, offset)
                     return found
                 shown = _shown(shard, queue, partition, offset, command, now)
                 found.deliveries.append(shown)
                 bytes_left -= logs.piece_bytes(shown)
     return found
+
+
+def _partitions(queue: Queue, command: Browse) -> list[Partition]:
+    """Where to look, in order."""
+    if command.partition is not None:
+        return [look.partition_of(queue, command.partition)]
+    first = command.after[0] if command.after is not None else 0
+    every = sorted(queue.partitions.values(), key=lambda partition: partition.key)
+    return [partition for partition in every if partition.key >= first]
+
+
+def _from(spans: Iterable[Span], partition: Partition, command: Browse) -> Iterator[Span]:
+    """What of some spans lies at or past the place where a browse goes on."""
+    at = command.after[1] if command.after is not None and command.after[0] == partition.key else 0
+    for low, high in spans:
+        if high > at:
+            yield max(low, at), high
+
+
+def _matching(
+    partition: Partition, spans: Iterable[Span], command: Browse
+) -> Iterator[tuple[int, int, bool]]:
+    """Spans, cut where messages differ in what is asked for, and whether they are."""
+    if command.tag is None and command.since is None and command.before is None:
+        yield from ((low, high, True) for low, high in spans)
+        return
+    since = command.since if command.since is not None else 0
+    before = command.before if command.before is not None else NEVER
+    log = partition.log
+    for low, high in spans:
+        while low < high:
+            segment = log.segments[logs.find(log, low)]
+            end, created_at, attributes = segment.run_at(low - segment.base)
+            end = min(segment.base + end, high)
+            tagged = command.tag is None or command.tag in attributes.tags
+            yield low, end, tagged and since <= created_at < before
+            low = end
 
 
 def _shown(shard: Shard, queue: Queue, partition: Partition, offset: int, command: Browse, now: int) -> Shown:

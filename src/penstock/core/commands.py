@@ -332,6 +332,40 @@ class Obliterate(Struct, gc=False):
     queue: str
 
 
+class Delete(Struct, gc=False):
+    """Close a queue at once, and remove it when nothing of it is leased any more."""
+
+    tenant: str
+    queue: str
+
+
+class Closed(Struct, gc=False):
+    """What becomes of a queue that is deleted."""
+
+    queue: str
+    active: int
+    """Messages that are still leased; with none, the queue is gone."""
+    until: int
+    """When it goes at the latest."""
+
+
+class GroupPut(Struct, gc=False):
+    """Make a group of a queue; one that is there stays as it is."""
+
+    tenant: str
+    queue: str
+    group: str
+    start: Start = "all"
+
+
+class GroupDelete(Struct, gc=False):
+    """Forget a group of a queue, and everything that is the group's."""
+
+    tenant: str
+    queue: str
+    group: str
+
+
 class Pause(Struct, gc=False):
     """Deliver nothing of a queue, until it is resumed or a time has come."""
 
@@ -446,6 +480,9 @@ Command = (
     | Seek
     | Clean
     | Obliterate
+    | Delete
+    | GroupPut
+    | GroupDelete
     | Browse
     | ListDead
     | Pause
@@ -491,6 +528,7 @@ Reply = (
     | Buried
     | Sought
     | Cleaned
+    | Closed
     | DeadFound
     | Paused
     | Log

@@ -43,6 +43,8 @@ class Domain:
             shard.peers, shard.limiters = self.shards, self.limiters
         self.queues: dict[tuple[str, str], Queue] = {}
         """By tenant and name."""
+        self.closing: dict[tuple[str, str], Queue] = {}
+        """Queues that are deleted and of which something is still leased: commands for them are refused."""
         self.damaged: dict[tuple[str, str], str] = {}
         """Queues whose records could not be read, and why: every command for one is refused."""
         self.reach = FSYNC
@@ -90,6 +92,8 @@ class Domain:
         self.directory.check_new(tenant, name)
 
     def _check_damage(self, tenant: str, name: str) -> None:
+        if (tenant, name) in self.closing:
+            raise Conflict(f"queue {name} is being deleted: it goes when nothing of it is leased any more")
         why = self.damaged.get((tenant, name))
         if why is not None:
             raise Damaged(f"queue {name} can't be read: {why}; stop the server and run penstock verify")

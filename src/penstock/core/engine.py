@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from penstock.core import (
     carve,
+    closing,
     cron,
     directory as directories,
     look,
@@ -82,6 +83,8 @@ class Engine(Domain):
             if self.alarm.at <= now:
                 self.tick(now)
         reply: Reply = HANDLERS[type(command)](self, command, self.now)
+        if self.closing:
+            closing.finish(self, self.now)
         if self.ends:
             follow(self, self.now)
         return reply
@@ -99,12 +102,14 @@ class Engine(Domain):
             wake_limited(shard, now)
             if sweeps:
                 sweeps = sweep_due(shard, now, sweeps)
+        closing.finish(self, now)
         follow(self, now)  # a cron may want the key of what ended just now
         cron.fire(self, now)
         follow(self, now)
         go_on(self, now)
         follow(self, now)
-        at = min(values.expire(self, now), *(shard.next_at() for shard in self.shards))
+        ends = (queue.closing_at for queue in self.closing.values())
+        at = min(values.expire(self, now), *ends, *(shard.next_at() for shard in self.shards))
         self.alarm.at = now if self.unfinished else at
 
     def next_due_at(self) -> int:
@@ -303,6 +308,8 @@ def load(
         if is_whole and not all(queue.stored for queue in theirs):
             recover(engine, theirs, now)
             follow(engine, now)
+    for place in [place for place, queue in engine.queues.items() if queue.closing_at]:
+        engine.closing[place] = engine.queues.pop(place)
     engine.tick(now)
     return engine
 

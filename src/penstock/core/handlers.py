@@ -12,12 +12,13 @@ from penstock.core import (
     browse,
     cancel,
     clean,
+    closing,
     cron,
     dead,
     dependents,
     flows,
+    groups,
     jobs,
-    log as logs,
     look,
     notes,
     seek,
@@ -45,12 +46,15 @@ from penstock.core.commands import (
     CronList,
     CronPut,
     DeadFound,
+    Delete,
     Describe,
     Discard,
     Extend,
     FindJob,
     GetNotes,
     GroupCounts,
+    GroupDelete,
+    GroupPut,
     KvGet,
     KvList,
     KvWatch,
@@ -101,17 +105,16 @@ from penstock.core.commands import (
     Update,
 )
 from penstock.core.domain import Domain
-from penstock.core.errors import Conflict, Invalid
+from penstock.core.errors import Invalid
 from penstock.core.leased import Range, first_offset, meant, there
 from penstock.core.limiters import LIMITING
-from penstock.core.limits import TOLD_AT_ONCE, check_name, check_range
+from penstock.core.limits import check_name, check_range
 from penstock.core.model import DEFAULT, PART, RESULT, Attributes, Lease, Queue, Retention
 from penstock.core.numbers import numbers_needed
 from penstock.core.options import check_options, set_options
 from penstock.core.order import check_ordered
 from penstock.core.pop import check_group, check_pop, new_group, pop
 from penstock.core.push import check_payloads, make_room, push, reached
-from penstock.core.removal import remove_queue
 from penstock.core.retry import check_attributes
 from penstock.core.settling import as_given, follow
 from penstock.core.shard import Place, Shard
@@ -283,25 +286,6 @@ def _clean(domain: Domain, command: Clean, now: int) -> Cleaned:
     return clean.clean(shard, queue, group, command, now)
 
 
-def _obliterate(domain: Domain, command: Obliterate, now: int) -> Cleaned:
-    queue = domain.known(command.tenant, command.queue)
-    rows = sum(partition.dependents.size for partition in queue.partitions.values())
-    if rows > TOLD_AT_ONCE:
-        raise Conflict(
-            f"{rows} pushes wait for messages of queue {queue.name}, or did: DRAIN {queue.name}, CANCEL what "
-            "is active in it, and obliterate it then"
-        )
-    count = sum(logs.count_kept(partition.log) for partition in queue.partitions.values())
-    for each in list(domain.crons.get(queue.tenant, {}).values()):
-        if each.queue == queue.name:
-            cron.forget(domain, domain.shards[queue.shard], each)
-    shared.leave(domain, queue)
-    domain.directory.remove(queue.tenant, queue.name)
-    del domain.queues[queue.tenant, queue.name]
-    remove_queue(domain.shards[queue.shard], queue)
-    return Cleaned(count)
-
-
 def _browse(domain: Domain, command: Browse, now: int) -> ShownAll:
     queue = domain.known(command.tenant, command.queue)
     return browse.browse(domain.limits, domain.shards[queue.shard], queue, command, now)
@@ -463,7 +447,10 @@ HANDLERS: dict[type, Callable[..., Reply]] = {
     Discard: _move,
     Seek: _seek,
     Clean: _clean,
-    Obliterate: _obliterate,
+    Obliterate: closing.obliterate,
+    Delete: closing.delete,
+    GroupPut: groups.put,
+    GroupDelete: groups.delete,
     Browse: _browse,
     Requeue: _requeue,
     Purge: _purge,

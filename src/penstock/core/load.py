@@ -42,7 +42,7 @@ from penstock.core.model import (
     fresh_count,
 )
 from penstock.core.notes import enter, new_notes
-from penstock.core.options import set_options
+from penstock.core.options import set_kept
 from penstock.core.records import PackedCursor, PackedGroup, PackedPartition, Record
 from penstock.core.schedule import Schedule
 from penstock.core.shard import MERGE_AT, Ended, Place, Shard, Telling, Tellings
@@ -212,9 +212,7 @@ def _decode(queue: Queue, found: Found, key: bytes, value: bytes) -> None:
             (partition,) = records.key_fields(key)
             found.partitions[partition] = records.unpack_partition(value)
         case b"q":
-            packed = records.unpack_queue(value)
-            queue.groups_made, queue.paused_until = packed.groups_made, packed.paused_until
-            set_options(queue, packed.options)
+            set_kept(queue, records.unpack_queue(value))
         case b"u":
             partition, offset = records.key_fields(key)
             (successor,) = records.unpack_numbers(value)

@@ -20,6 +20,7 @@ from penstock.core.model import (
     Retention,
 )
 from penstock.core.order import check_change
+from penstock.core.records import PackedQueue
 from penstock.core.retry import ATTEMPTS_MAX, check_backoff
 
 DAY_MS = 86_400_000
@@ -89,6 +90,13 @@ def check_options(limits: Limits, queue: Queue | None, command: Configure) -> di
         check_level(queue, command.durability)
         changes["durability"] = command.durability
     return changes
+
+
+def set_kept(queue: Queue, kept: PackedQueue) -> None:
+    """Give a queue what its record says."""
+    queue.groups_made, queue.paused_until = kept.groups_made, kept.paused_until
+    queue.closing_at = kept.closing_at
+    set_options(queue, kept.options)
 
 
 def set_options(queue: Queue, options: QueueOptions) -> None:

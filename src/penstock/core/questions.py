@@ -51,6 +51,20 @@ class Browse(Struct, gc=False):
     count: int = 100
     skip: int = 0
     """How many to pass over first."""
+    partition: str | None = None
+    """Only in this one."""
+    tag: str | None = None
+    """Only those that are filed under this one."""
+    since: int | None = None
+    """Only those pushed at this time or later."""
+    before: int | None = None
+    """Only those pushed before this time."""
+    after: "Spot | None" = None
+    """Only those from here on."""
+
+
+Spot = tuple[int, int]
+"""Partition key and offset: where a browse goes on."""
 
 
 class Paused(Struct, gc=False):
@@ -216,7 +230,9 @@ class Shown(Piece, gc=False, frozen=True):
 class ShownAll(Struct, gc=False):
     deliveries: list[Shown]
     total: int = 0
-    """Of a browse: how many messages are in that state."""
+    """Of a browse: how many messages are in that state, whatever else was asked for."""
+    next: Spot | None = None
+    """Of a browse: where to go on, if it has not looked at everything."""
 
 
 class Children(Struct, gc=False):

@@ -328,7 +328,7 @@ def pack_partition(partition: Partition) -> bytes:
 
 
 def pack_queue(queue: Queue) -> bytes:
-    return _encode((queue.groups_made, queue.options, queue.paused_until))
+    return _encode((queue.groups_made, queue.options, queue.paused_until, queue.closing_at))
 
 
 def pack_scheduled(run: Scheduled) -> bytes:
@@ -440,6 +440,7 @@ class PackedQueue(Struct, array_like=True):
     groups_made: int
     options: QueueOptions
     paused_until: int = 0
+    closing_at: int = 0
 
 
 class PackedDependent(Struct, array_like=True):

@@ -2,17 +2,22 @@
 
 import struct
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from penstock.core import ids, log as logs
+from penstock.core import ids
 from penstock.core.bodies import body_part, pack_body
-from penstock.core.log import Piece
 from penstock.core.model import Attributes, Segment, count_sets, set_at
 from penstock.core.questions import ReadRun
+from penstock.server.labels import (
+    Labels as Labels,
+    array as array,
+    labelled as labelled,
+    labels_of as labels_of,
+)
 
 Id = int | str
 RequestId = str | int
@@ -465,36 +470,6 @@ def shown(message: int) -> Id:
 
 def shown_all(messages: Sequence[int]) -> Sequence[Id]:
     return messages if not messages or max(messages) < ids.JSON_SAFE else list(map(str, messages))
-
-
-def array(payloads: Iterable[bytes]) -> Raw:
-    """Payloads as one JSON array, joined in C."""
-    return Raw(b"[" + b",".join(payloads) + b"]")
-
-
-Labels = tuple[dict[str, str] | UnsetType, tuple[str, ...] | UnsetType]
-NO_LABELS: Labels = (UNSET, UNSET)
-
-
-def labels(attributes: Attributes) -> Labels:
-    """Headers and tags as they go out."""
-    return dict(attributes.headers) if attributes.headers else UNSET, attributes.tags or UNSET
-
-
-def labelled(piece: Piece) -> Iterator[tuple[int, int, Iterable[bytes], Labels]]:
-    """The payloads of a piece, cut where headers or tags change: first, how many, they, and those."""
-    if not piece.segment.mixed:
-        yield 0, piece.count, piece.payloads(), NO_LABELS
-        return
-    payloads = list(piece.payloads())
-    for start, count, attributes in logs.labelled(piece):
-        yield start, count, payloads[start : start + count], labels(attributes)
-
-
-def labels_of(piece: Piece) -> Labels:
-    """Headers and tags of the first message of a piece."""
-    segment = piece.segment
-    return labels(segment.run_at(piece.start)[2]) if segment.mixed else NO_LABELS
 
 
 def packed_run(run: ReadRun) -> PackedRun:

@@ -9,8 +9,9 @@ from penstock.core.model import DEFAULT, Attributes
 from penstock.core.stage_commands import STAGED_MS
 from penstock.server.dialects.flashq import replies
 from penstock.server.dialects.flashq.base import Context, Request
-from penstock.server.dialects.flashq.pushes import AnyBackoff, plain_attributes
+from penstock.server.dialects.flashq.pushes import plain_attributes
 from penstock.server.dialects.flashq.replies import shown
+from penstock.server.options import AnyBackoff
 from penstock.server.payloads import check_values
 
 

@@ -1,0 +1,69 @@
+"""Why something could not be decoded, in words that help: from what msgspec says of it."""
+
+import re
+from collections.abc import Iterator
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
+
+import msgspec
+from msgspec import Struct
+
+from penstock.core.errors import Invalid
+
+_AT = re.compile(r" - at `\$\.?([^`]*)`$")
+_EXPECTED = re.compile(r"Expected `([^`]*)`")
+_UNKNOWN = re.compile(r"Object contains unknown field `([^`]*)`")
+_MISSING = re.compile(r"Object missing required field `([^`]*)`")
+_INDEX = re.compile(r"\[[^]]*\]")
+_WORDS = {
+    "int": "an integer",
+    "float": "a number",
+    "str": "a string",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "an object",
+}
+
+
+def explain(error: Exception, kind: type[Struct], whole: str) -> Invalid:
+    """What is wrong with what was to be a ``kind``; ``whole`` is the name of all of it."""
+    text = str(error)
+    at = _AT.search(text)
+    where = at.group(1) if at else ""
+    if unknown := _UNKNOWN.search(text):
+        field = unknown.group(1)
+        place = f"{where}.{field}" if where else field
+        inner = inside(kind, where)
+        if inner is None:
+            return Invalid(place, "left out; there is no such field here")
+        known = ", ".join(each.encode_name for each in msgspec.structs.fields(inner))
+        return Invalid(
+            place, f"left out; known here are {known}" if known else "left out; nothing is known here"
+        )
+    if missing := _MISSING.search(text):
+        return Invalid(f"{where}.{missing.group(1)}" if where else missing.group(1), "given")
+    if expected := _EXPECTED.search(text):
+        kinds = [_WORDS.get(each, each) for each in expected.group(1).split(" | ")]
+        return Invalid(where or whole, " or ".join(kinds))
+    return Invalid(where or whole, f"well-formed; {text}")
+
+
+def inside(kind: type[Struct], where: str) -> type[Struct] | None:
+    """The class of what lies at a place like ``messages[...].backoff``; None if that can't be told."""
+    found: type[Struct] | None = kind
+    for name in filter(None, _INDEX.sub("", where).split(".")):
+        if found is None:
+            return None
+        types = [each.type for each in msgspec.structs.fields(found) if each.encode_name == name]
+        inner = [each for one in types for each in _structs(one)]
+        found = inner[0] if len(inner) == 1 else None
+    return found
+
+
+def _structs(kind: Any) -> Iterator[type[Struct]]:
+    """The classes that a type is made of."""
+    if get_origin(kind) in (Union, UnionType, list, dict, tuple) or hasattr(kind, "__metadata__"):
+        for each in get_args(kind):
+            yield from _structs(each)
+    elif isinstance(kind, type) and issubclass(kind, Struct):
+        yield kind

@@ -1,0 +1,1 @@
+"""HTTP: the native API, events, health and metrics."""
