@@ -47,7 +47,18 @@ def running(command: list[str], core: int | None) -> Iterator[subprocess.Popen[b
 @contextmanager
 def running_penstock(core: int | None, store: str = "memory:") -> Iterator[int]:
     """A server of ours; its port."""
-    command = [sys.executable, "-m", "penstock", "serve", "--tcp", "127.0.0.1:0", "--store", store]
+    command = [
+        sys.executable,
+        "-m",
+        "penstock",
+        "serve",
+        "--tcp",
+        "127.0.0.1:0",
+        "--http",
+        "off",
+        "--store",
+        store,
+    ]
     with running(command, core) as process:
         assert process.stdout is not None
         yield int(json.loads(process.stdout.readline())["tcp"].rpartition(":")[2])

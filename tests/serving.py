@@ -15,6 +15,8 @@ import msgspec
 
 PATIENCE_S = 30.0
 """How long a test waits for what must come."""
+HTTP = ("--http", "127.0.0.1:0")
+"""Where servers of tests listen for HTTP, unless they say otherwise."""
 STOP_S = 15.0
 """How long a server may take to stop."""
 
@@ -125,7 +127,7 @@ class Server:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "penstock", "serve", "--tcp", "127.0.0.1:0", *self._flags],
+                [sys.executable, "-m", "penstock", "serve", "--tcp", "127.0.0.1:0", *HTTP, *self._flags],
                 cwd=home,
                 env=environment,
                 stdout=subprocess.PIPE,
@@ -134,6 +136,7 @@ class Server:
         self.pid = self._process.pid
         ready = self._ready()
         self.tcp: str = ready["tcp"]
+        self.http: str = ready["http"]
         self.unix: str | None = str(home / ready["unix"]) if ready["unix"] else None
         return self
 

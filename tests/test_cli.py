@@ -34,7 +34,7 @@ def command(*arguments: str) -> list[str]:
 
 def environment(**extra: str) -> dict[str, str]:
     plain = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
-    return plain | extra
+    return plain | {"PENSTOCK_HTTP": "off"} | extra
 
 
 def run(cwd: Path, *arguments: str, stdin: str = "", **variables: str) -> Done:
@@ -92,7 +92,7 @@ def serving(cwd: Path, *flags: str) -> Iterator[Server]:
 
 def started(cwd: Path, errors: IO[str], *flags: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        command("serve", "--tcp", "127.0.0.1:0", *flags),
+        command("serve", "--tcp", "127.0.0.1:0", "--http", "127.0.0.1:0", *flags),
         cwd=cwd,
         env=environment(),
         stdout=subprocess.PIPE,
@@ -415,10 +415,12 @@ def test_wrong_usage_is_explained(given: list[str], tmp_path: Path) -> None:
 
 
 def test_serve_says_when_it_is_ready_and_where(server: Server) -> None:
-    where = {"http": None, "tcp": server.tcp, "unix": None, "store": server.store}
+    http = server.ready["http"]
+    where = {"http": http, "tcp": server.tcp, "unix": None, "store": server.store}
     assert server.ready == {"ready": True, **where}
     assert re.fullmatch("rocksdb:/.*/penstock-data", server.store)
     assert re.fullmatch(r"127\.0\.0\.1:\d+", server.tcp)
+    assert re.fullmatch(r"127\.0\.0\.1:\d+", http)
 
 
 def test_serve_refuses_bad_settings_with_every_problem_on_its_own_line(tmp_path: Path) -> None:

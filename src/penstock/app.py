@@ -20,6 +20,7 @@ import uvloop
 from penstock.broker.node import Node
 from penstock.config import OFF, Settings, address
 from penstock.core.errors import Damaged
+from penstock.server.http.serving import HttpServer
 from penstock.server.tcp import TcpServer
 from penstock.store.base import CantOpen, Store, StoreError
 from penstock.store.memory import MemoryStore
@@ -87,8 +88,9 @@ async def _serve(settings: Settings, out: TextIO) -> None:
     except (StoreError, Damaged) as error:
         raise CantStart(f"{store.name} can't be loaded: {error}; restore a backup") from error
     server = TcpServer(node, loop, settings.tcp_limits())
+    http = HttpServer(node, loop, settings.http_limits())
     try:
-        ready = await _listen(settings, server)
+        ready = await _listen(settings, server, http)
     except CantStart:
         node.close()
         raise
@@ -102,10 +104,11 @@ async def _serve(settings: Settings, out: TextIO) -> None:
     logger.info("ready")
     await stop.wait()
     logger.info("stopping")
-    server.stop_accepting()
-    server.end_all()
+    for listener in (server, http):
+        listener.stop_accepting()
+        listener.end_all()
     await node.drain()
-    await server.close(STOP_S)
+    await asyncio.gather(server.close(STOP_S), http.close(STOP_S))
     await node.drain()
     node.close()
     if settings.unix != OFF:
@@ -129,10 +132,15 @@ def _open(settings: Settings) -> Store:
         raise CantStart(str(error)) from None
 
 
-async def _listen(settings: Settings, server: TcpServer) -> dict[str, object]:
+async def _listen(settings: Settings, server: TcpServer, http: HttpServer) -> dict[str, object]:
     """Open the sockets; what the readiness line says."""
     ready: dict[str, object] = {"ready": True, "http": None, "tcp": None, "unix": None}
-    tcp = address(settings.tcp)
+    tcp, web = address(settings.tcp), address(settings.http)
+    try:
+        if web is not None:
+            ready["http"] = await http.listen(*web)
+    except (OSError, UnicodeError) as error:
+        raise CantStart(f"can't listen on {settings.http}: {error}") from error
     try:
         if tcp is not None:
             ready["tcp"] = await server.listen_tcp(*tcp)

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from penstock.core.limits import Limits
+from penstock.server.http.serving import HttpLimits
 from penstock.server.tcp import TcpLimits
 
 FILE = "penstock.toml"
@@ -29,6 +30,7 @@ LATER = {
 
 _LIMITS = Limits()
 _TCP = TcpLimits()
+_HTTP = HttpLimits()
 
 
 def _about(text: str, ge: int | None = None, le: int | None = None) -> Meta:
@@ -42,7 +44,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     store: Annotated[
         str, _about("Where messages are kept: rocksdb: (in data), rocksdb:DIR, or memory: (lost at the end).")
     ] = "rocksdb:"
-    http: Annotated[str, _about("HTTP address, HOST:PORT or off. HTTP is not served yet.")] = "127.0.0.1:8080"
+    http: Annotated[str, _about("HTTP address, HOST:PORT or off. Port 0 picks a free one.")] = (
+        "127.0.0.1:8080"
+    )
     tcp: Annotated[str, _about("TCP address, HOST:PORT or off. Port 0 picks a free one.")] = "127.0.0.1:6789"
     unix: Annotated[str, _about("Path of a Unix socket, or off.")] = OFF
     log_format: Annotated[str, _about("Logs on standard error as text or json.")] = "text"
@@ -62,13 +66,20 @@ class Settings(Struct, frozen=True, kw_only=True):
     queues_max: Annotated[int, _about("Queues of one tenant.", ge=1)] = _LIMITS.queues_max
     partitions_max: Annotated[int, _about("Partitions of one queue.", ge=1)] = _LIMITS.partitions_max
     groups_max: Annotated[int, _about("Groups of one queue.", ge=1)] = _LIMITS.groups_max
-    frame_bytes_max: Annotated[int, _about("Bytes of one TCP frame.", ge=64, le=1 << 31)] = (
-        _TCP.frame_bytes_max
+    frame_bytes_max: Annotated[
+        int, _about("Bytes of one TCP frame, and of one HTTP body or line of a stream.", ge=64, le=1 << 31)
+    ] = _TCP.frame_bytes_max
+    connections_max: Annotated[int, _about("Connections at a time, of each listener.", ge=1)] = (
+        _TCP.connections_max
     )
-    connections_max: Annotated[int, _about("Connections at a time.", ge=1)] = _TCP.connections_max
     stall_ms: Annotated[
         int, _about("How long a client may take to finish a frame or to read an answer.", ge=1)
     ] = _TCP.stall_ms
+
+    idle_ms: Annotated[int, _about("How long an HTTP connection may be idle.", ge=1)] = _HTTP.idle_ms
+    cors: Annotated[
+        str, _about("Origins whose pages may use the HTTP API, with commas between them; * is any.")
+    ] = ""
 
     def directory(self) -> Path | None:
         """Where the store is; None if it is in memory."""
@@ -91,6 +102,15 @@ class Settings(Struct, frozen=True, kw_only=True):
             frame_bytes_max=self.frame_bytes_max,
             connections_max=self.connections_max,
             stall_ms=self.stall_ms,
+        )
+
+    def http_limits(self) -> HttpLimits:
+        return HttpLimits(
+            body_bytes_max=self.frame_bytes_max,
+            connections_max=self.connections_max,
+            stall_ms=self.stall_ms,
+            idle_ms=self.idle_ms,
+            origins=tuple(filter(None, self.cors.replace(" ", "").split(","))),
         )
 
 

@@ -39,7 +39,7 @@ class Process:
         program = ("-c", planted + RUN) if planted else ("-m", "penstock")
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, *program, "serve", "--tcp", "127.0.0.1:0", *flags],
+                [sys.executable, *program, "serve", "--tcp", "127.0.0.1:0", "--http", "127.0.0.1:0", *flags],
                 cwd=home,
                 env=environment,
                 stdout=subprocess.PIPE,

@@ -79,7 +79,7 @@ def test_a_store_in_memory_has_nothing_to_back_up(home: Path) -> None:
 
 
 def test_what_was_confirmed_is_there_after_the_process_was_killed(home: Path) -> None:
-    command = [sys.executable, "-m", "penstock", "serve", "--tcp", "127.0.0.1:0"]
+    command = [sys.executable, "-m", "penstock", "serve", "--tcp", "127.0.0.1:0", "--http", "off"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
     ids: list[int] = []
     for life in range(3):

@@ -242,7 +242,7 @@ def test_verify_refuses_a_directory_that_a_server_has_open(tmp_path: Path) -> No
         done = penstock("verify", data)
         assert done.returncode == USAGE
         assert "in use" in done.stderr
-        second = penstock("serve", "--data", data, "--tcp", "127.0.0.1:0")
+        second = penstock("serve", "--data", data, "--tcp", "127.0.0.1:0", "--http", "off")
         assert second.returncode == SERVER
         assert "in use" in second.stderr
 
@@ -257,7 +257,7 @@ def test_a_damaged_log_is_refused_until_it_is_repaired_and_what_came_before_stay
     damaged = bytearray(log.read_bytes())
     damaged[-20] ^= 1
     log.write_bytes(damaged)
-    done = penstock("serve", "--data", crashed, "--tcp", "127.0.0.1:0")
+    done = penstock("serve", "--data", crashed, "--tcp", "127.0.0.1:0", "--http", "off")
     assert done.returncode == SERVER
     assert "is damaged" in done.stderr
     assert "repair" in done.stderr
@@ -272,7 +272,7 @@ def test_a_damaged_log_is_refused_until_it_is_repaired_and_what_came_before_stay
 
 def test_a_directory_that_can_not_be_made_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    done = penstock("serve", "--data", tmp_path / "file" / "data", "--tcp", "127.0.0.1:0")
+    done = penstock("serve", "--data", tmp_path / "file" / "data", "--tcp", "127.0.0.1:0", "--http", "off")
     assert done.returncode == SERVER
     assert "can't be made" in done.stderr
     assert "Traceback" not in done.stderr

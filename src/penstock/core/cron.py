@@ -119,6 +119,11 @@ def delete(domain: Domain, command: CronDelete, now: int) -> CronDeleted:
 def listed(domain: Domain, command: CronList, now: int) -> CronsFound:
     """Crons by name, as many as fit."""
     crons = domain.crons.get(command.tenant, {})
+    if command.name is not None:
+        check_name("name", command.name)
+        if command.name not in crons:
+            raise NotFound(f"there is no cron {command.name}")
+        return CronsFound([crons[command.name]])
     names = sorted(name for name in crons if command.after is None or name > command.after)
     found: list[Cron] = []
     left = domain.limits.read_bytes_max

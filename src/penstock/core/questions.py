@@ -352,6 +352,8 @@ class CronList(Struct, gc=False):
     tenant: str
     after: str | None = None
     """Those with names behind this one."""
+    name: str | None = None
+    """Only this one, which must be there."""
 
 
 class CronsFound(Struct, gc=False):

@@ -1,6 +1,5 @@
 """Keys and values: flashQ's commands, and ours for prefixes, checks and watches."""
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,22 +12,12 @@ from penstock.core.model import Value
 from penstock.core.values import DELETE, EXPIRE, SET, SUM
 from penstock.server.dialects.flashq import replies
 from penstock.server.dialects.flashq.base import Context, KeyIn, Request, packed
-
-VERSION_DIGITS = 24
-_VERSION = re.compile(f"[0-9a-fA-F]{{{VERSION_DIGITS}}}")
+from penstock.server.versions import parse_version, shown_version
 
 
 def version_of(value: Value | None) -> str | None:
     """A version as it goes out: text that sorts as versions do."""
-    return None if value is None else f"{value.version:0{VERSION_DIGITS}x}"
-
-
-def _parsed(version: str | None) -> int | None:
-    if version is None:
-        return None
-    if not _VERSION.fullmatch(version):
-        raise Invalid("version", f"{VERSION_DIGITS} hexadecimal digits, or null")
-    return int(version, 16)
+    return None if value is None else shown_version(value.version)
 
 
 def _raw(value: Value | None) -> Raw | None:
@@ -43,7 +32,7 @@ class Writing(Request, gc=False, kw_only=True):
     """A write that is answered with its version."""
 
     def reply(self, reply: core.KvWritten, context: Context) -> Struct:
-        version = f"{reply.version:0{VERSION_DIGITS}x}"
+        version = shown_version(reply.version)
         return replies.OkVersion(ok=True, version=version, reqId=self.reqId)
 
 
@@ -143,7 +132,7 @@ class KvAtomic(Writing, tag="KVATOMIC", gc=False, kw_only=True):
     def command(self, context: Context) -> core.KvWrite:
         if not self.checks and not self.mutations:
             raise Invalid("mutations", "given, or else checks")
-        checks = [(packed(each.key), _parsed(each.version)) for each in self.checks]
+        checks = [(packed(each.key), parse_version(each.version)) for each in self.checks]
         return core.KvWrite(context.tenant, list(map(_change, self.mutations)), checks)
 
 
@@ -269,7 +258,7 @@ class KvWatch(Request, tag="KVWATCH", gc=False, kw_only=True):
 
     def command(self, context: Context) -> core.Command:
         wait_ms = context.wait_ms if self.timeout is UNSET else self.timeout
-        known = list(map(_parsed, self.versions))
+        known = list(map(parse_version, self.versions))
         return core.KvWatch(context.tenant, list(map(packed, self.keys)), known, wait_ms)
 
     def reply(self, reply: core.KvFound, context: Context) -> Struct:

@@ -1,0 +1,169 @@
+"""What comes in: bodies whole or in parts, packed or not, and queries."""
+
+import zlib
+from collections.abc import AsyncIterator
+from typing import Any, TypeVar, get_args
+from urllib.parse import parse_qsl
+
+import msgspec
+from starlette.types import Receive, Scope
+
+from penstock.core.errors import Invalid, Unsupported
+from penstock.server.explain import explain
+from penstock.server.http.base import Request
+from penstock.server.payloads import check_depth, check_text
+
+QUERY_FIELDS_MAX = 1_000
+"""Fields of one query: each of the ids of a DELETE is one."""
+UNPACKED_AT_ONCE = 64 * 1024
+"""Bytes that a packed body is unpacked to at a time: however well it is packed, memory is bounded."""
+
+
+class Gone(Exception):
+    """The client went away before its request was complete: nobody is there to be answered."""
+
+
+class TooLarge(Invalid):
+    """A body over the limit."""
+
+    status = 413
+
+
+def header(scope: Scope, name: bytes) -> bytes:
+    """A header of a request; empty if it is not there."""
+    for key, value in scope["headers"]:
+        if key == name:
+            return bytes(value)
+    return b""
+
+
+async def parts(receive: Receive, packed: bool) -> AsyncIterator[bytes]:
+    """The body as it comes, unpacked if it is packed."""
+    unpacker = zlib.decompressobj(wbits=31) if packed else None
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Gone
+        body = message.get("body", b"")
+        more = message.get("more_body", False)
+        if unpacker is None:
+            if body:
+                yield body
+        else:
+            try:
+                while body:
+                    yield unpacker.decompress(body, UNPACKED_AT_ONCE)
+                    body = unpacker.unconsumed_tail
+                if not more and not unpacker.eof:
+                    raise Invalid("body", "whole: its gzip stream ends too early")
+            except zlib.error as error:
+                raise Invalid("body", f"gzip, as Content-Encoding says; {error}") from None
+        if not more:
+            return
+
+
+async def whole(scope: Scope, receive: Receive, limit: int) -> bytes:
+    """All of a body."""
+    packed = is_packed(scope)
+    if not packed:
+        message = await receive()
+        if message["type"] == "http.request" and not message.get("more_body", False):
+            body: bytes = message.get("body", b"")
+            if len(body) <= limit:
+                return body
+            raise _too_large(limit)
+        receive = _again(message, receive)
+    found: list[bytes] = []
+    size = 0
+    async for part in parts(receive, packed):
+        size += len(part)
+        if size > limit:
+            raise _too_large(limit)
+        found.append(part)
+    return b"".join(found)
+
+
+def _too_large(limit: int) -> TooLarge:
+    return TooLarge("body", f"at most {limit} bytes; send more as a stream of lines, application/x-ndjson")
+
+
+def _again(first: Any, receive: Receive) -> Receive:
+    """What was received already, and then the rest."""
+    waiting = [first]
+
+    async def received() -> Any:
+        return waiting.pop() if waiting else await receive()
+
+    return received
+
+
+def is_packed(scope: Scope) -> bool:
+    """Whether a body is gzip; raise if it is packed otherwise."""
+    encoding = header(scope, b"content-encoding").lower()
+    if encoding in (b"", b"identity"):
+        return False
+    if encoding not in (b"gzip", b"x-gzip"):
+        raise Unsupported(f"a body packed as {encoding.decode('latin-1')} is not supported, only gzip")
+    return True
+
+
+Kind = TypeVar("Kind", bound=Request)
+
+
+class Reader:
+    """Makes requests of one class from bodies or queries."""
+
+    def __init__(self, kind: type[Request]) -> None:
+        self._kind = kind
+        self._decode = msgspec.json.Decoder(kind).decode
+        self._lists = {each.encode_name for each in msgspec.structs.fields(kind) if _is_list(each.type)}
+
+    def body(self, body: bytes) -> Request:
+        """What a body says; an empty one says nothing."""
+        if not body.isascii():
+            try:
+                check_text(body)
+            except Invalid as error:
+                raise Invalid("body", error.accepted) from None
+        try:
+            request = self._decode(body or b"{}")
+        except RecursionError:
+            raise Invalid("body", "nested less deep") from None
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise explain(error, self._kind, "body") from None
+        wrapped, longest = request.nested()
+        if wrapped:
+            check_depth(body, wrapped, longest)
+        return request
+
+    def query(self, query: bytes) -> Request:
+        """What a query says."""
+        if not query:
+            given: dict[str, Any] = {}
+        else:
+            given = self._fields(query)
+        try:
+            return msgspec.convert(given, self._kind, strict=False)
+        except msgspec.ValidationError as error:
+            raise explain(error, self._kind, "query") from None
+
+    def _fields(self, query: bytes) -> dict[str, Any]:
+        try:
+            pairs = parse_qsl(
+                query.decode(), keep_blank_values=True, errors="strict", max_num_fields=QUERY_FIELDS_MAX
+            )
+        except (ValueError, UnicodeDecodeError):
+            raise Invalid("query", f"at most {QUERY_FIELDS_MAX} fields of UTF-8") from None
+        given: dict[str, Any] = {}
+        for name, value in pairs:
+            if name in self._lists:
+                given.setdefault(name, []).append(value)
+            elif name in given:
+                raise Invalid(name, "given once")
+            else:
+                given[name] = value
+        return given
+
+
+def _is_list(kind: Any) -> bool:
+    return getattr(kind, "__origin__", None) is list or any(map(_is_list, get_args(kind)))

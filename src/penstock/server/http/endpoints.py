@@ -1,0 +1,205 @@
+"""Operations as ASGI applications: read the request, ask the node, write the answer."""
+
+import asyncio
+import gzip
+import logging
+from asyncio import Future
+from collections.abc import Mapping
+
+from msgspec import Struct
+from starlette.types import Message, Receive, Scope, Send
+
+from penstock.broker.node import Node
+from penstock.core.commands import Await, Command, KvWatch, Pop, Popped, Reply
+from penstock.core.errors import Busy, PenstockError, Unsupported
+from penstock.server.http.base import Asked, Operation, encode
+from penstock.server.http.bodies import Gone, Reader, header, whole
+
+logger = logging.getLogger("penstock.http")
+
+PACK_FROM = 1_024
+"""Bytes of an answer that are worth packing."""
+PACK_ASIDE = 128 * 1024
+"""Bytes of an answer that take so long to pack that it is done in a thread."""
+
+
+class Errors(Struct, gc=False):
+    """Every error looks like this."""
+
+    error: "Problem"
+
+
+class Problem(Struct, gc=False, omit_defaults=True):
+    """``code`` is stable, ``message`` is for people, ``details`` for programs."""
+
+    code: str
+    message: str
+    details: dict[str, str | int] = {}
+
+
+class Questions:
+    """Asks the node for everyone whose request is answered with one answer."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self._loop = asyncio.get_running_loop()
+
+    def ask(self, command: Command) -> "Future[Reply | PenstockError]":
+        future = self._loop.create_future()
+        self.node.ask(self, future, command)
+        return future
+
+    def answered(self, ticket: object, reply: Reply | PenstockError) -> None:
+        assert isinstance(ticket, Future)
+        if ticket.done():
+            self.node.give_back(reply)
+        else:
+            ticket.set_result(reply)
+
+    def flush(self) -> None:
+        """Each answer leaves by itself."""
+
+
+class Patient(Questions):
+    """One that may wait: when its client goes away, so does its question."""
+
+    async def answer(self, command: Command, receive: Receive) -> Reply | PenstockError:
+        """The answer; raises if the client goes away first."""
+        answer = self.ask(command)
+        await asyncio.sleep(0)
+        gone = asyncio.ensure_future(_until_gone(receive))
+        try:
+            await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
+            if gone.done():
+                if answer.done():
+                    self.node.give_back(answer.result())
+                raise Gone
+            return answer.result()
+        finally:
+            gone.cancel()
+            if not answer.done():
+                answer.cancel()
+                self.node.forget(self)
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def may_wait(command: Command) -> bool:
+    return isinstance(command, Pop | Await | KvWatch) and command.wait_ms > 0
+
+
+class Endpoint:
+    """One operation."""
+
+    def __init__(self, operation: Operation, questions: Questions, body_bytes_max: int) -> None:
+        self.operation = operation
+        self._questions = questions
+        self._reader = Reader(operation.request)
+        self._has_body = operation.has_body
+        self._body_bytes_max = body_bytes_max
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            status, body = 200, encode(await self._answer(scope, receive))
+        except PenstockError as error:
+            await send_error(scope, send, error)
+            return
+        await respond(scope, send, status, body)
+
+    async def _answer(self, scope: Scope, receive: Receive) -> Struct:
+        if self._has_body:
+            request = self._reader.body(await whole(scope, receive, self._body_bytes_max))
+        else:
+            request = self._reader.query(scope["query_string"])
+        asked = Asked(path=scope["path_params"])
+        command = request.command(asked)
+        if may_wait(command):
+            reply = await Patient(self._questions.node).answer(command, receive)
+        else:
+            reply = await self._questions.ask(command)
+        if isinstance(reply, PenstockError):
+            raise reply
+        if isinstance(reply, Popped) and is_gone(scope):
+            self._questions.node.give_back(reply)
+            raise Gone
+        try:
+            return request.reply(reply, asked)
+        except PenstockError:
+            raise
+        except Exception:
+            logger.exception("bug: the answer to %s could not be put", type(request).__name__)
+            self._questions.node.give_back(reply)
+            raise Busy("the server met a bug of its own") from None
+
+
+def is_gone(scope: Scope) -> bool:
+    """Whether the client of a request is known to have gone away."""
+    connection = scope.get("penstock.connection")
+    return connection is not None and connection.transport.is_closing()
+
+
+class Resource:
+    """One path, with what can be done there."""
+
+    def __init__(self, by_method: Mapping[str, Endpoint]) -> None:
+        self._by_method = dict(by_method)
+        if "GET" in by_method:
+            self._by_method["HEAD"] = by_method["GET"]
+        self._allowed = ", ".join(sorted(self._by_method)).encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        endpoint = self._by_method.get(scope["method"])
+        if endpoint is None:
+            error = Unsupported(f"{scope['method']} is not supported here, only {self._allowed.decode()}")
+            await send_error(scope, send, error, status=405, headers=[(b"allow", self._allowed)])
+            return
+        await endpoint(scope, receive, send)
+
+
+Headers = list[tuple[bytes, bytes]]
+
+JSON = (b"content-type", b"application/json")
+
+
+async def respond(
+    scope: Scope,
+    send: Send,
+    status: int,
+    body: bytes,
+    headers: Headers | None = None,
+    kind: bytes | None = None,
+) -> None:
+    """Write an answer, packed if that is worth it and the client takes it."""
+    said = [JSON if kind is None else (b"content-type", kind)]
+    if len(body) >= PACK_FROM and b"gzip" in header(scope, b"accept-encoding"):
+        if len(body) >= PACK_ASIDE:
+            body = await asyncio.to_thread(gzip.compress, body, 1, mtime=0)
+        else:
+            body = gzip.compress(body, 1, mtime=0)
+        said += [(b"content-encoding", b"gzip"), (b"vary", b"accept-encoding")]
+    said.append((b"content-length", b"%d" % len(body)))
+    if headers:
+        said += headers
+    start: Message = {"type": "http.response.start", "status": status, "headers": said}
+    await send(start)
+    await send({"type": "http.response.body", "body": body})
+
+
+async def send_error(
+    scope: Scope,
+    send: Send,
+    error: PenstockError,
+    *,
+    status: int | None = None,
+    headers: Headers | None = None,
+) -> None:
+    status = error.status if status is None else status
+    headers = headers or []
+    if status in (429, 503):
+        after_ms = error.retry_after_ms if isinstance(error, Busy) else 1_000
+        headers = [*headers, (b"retry-after", b"%d" % -(-after_ms // 1_000))]
+    body = encode(Errors(Problem(error.code, error.message, error.details)))
+    await respond(scope, send, status, body, headers)

@@ -1,0 +1,223 @@
+"""Operations that take more than one step: a stream of lines, a search, an act on all messages that match."""
+
+import msgspec
+from msgspec import Struct
+from starlette.types import Receive, Scope, Send
+
+from penstock.core.commands import Buried, Pushed, PushedJobs, Reply, Settled, Shown, ShownAll
+from penstock.core.errors import Conflict, Invalid, PenstockError
+from penstock.core.limits import check_range
+from penstock.core.look import SHOWN_MAX
+from penstock.core.questions import Spot
+from penstock.server.explain import explain
+from penstock.server.http import messages
+from penstock.server.http.base import Asked, Id, encode, shown
+from penstock.server.http.bodies import header, is_packed, parts, whole
+from penstock.server.http.endpoints import Endpoint, respond, send_error
+from penstock.server.http.messages import Acted, Browsed, cursor_of, holds, parse_cursor, seen
+from penstock.server.http.pushes import Message, push_of
+from penstock.server.payloads import check_depth, check_text
+
+LINES = b"application/x-ndjson"
+CHUNK_BYTES = 1 << 20
+"""Bytes of lines that are pushed together."""
+STEPS_MAX = 100
+"""Pages that one search, or one act on many messages, looks at; then it says where to go on."""
+
+
+class Streamed(Struct, gc=False, kw_only=True, omit_defaults=True):
+    """How many lines were pushed, and what they survive. ``duplicates`` of them were known already."""
+
+    count: int
+    first: Id | None
+    durability: str
+    duplicates: int = 0
+
+
+class Stopped(PenstockError):
+    """A stream that could not be carried on: what came before the line is kept."""
+
+    def __init__(self, error: PenstockError, line: int, kept: int) -> None:
+        super().__init__(f"line {line}: {error.message}; {kept} messages before it were kept")
+        self._details = {**error.details, "line": line, "kept": kept}
+        self.code, self.status = error.code, error.status  # type: ignore[misc]
+
+    @property
+    def details(self) -> dict[str, str | int]:
+        return self._details
+
+
+class PushEndpoint(Endpoint):
+    """A push whose body may be a stream of lines, of any length."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not header(scope, b"content-type").startswith(LINES):
+            await super().__call__(scope, receive, send)
+            return
+        try:
+            pushed = await self._push_lines(scope, receive)
+        except PenstockError as error:
+            # What is left of the body is not read: the connection can't go on.
+            await send_error(scope, send, error, headers=[(b"connection", b"close")])
+            return
+        await respond(scope, send, 200, encode(pushed))
+
+    async def _push_lines(self, scope: Scope, receive: Receive) -> Streamed:
+        done = Streamed(count=0, first=None, durability="")
+        queue = scope["path_params"]["queue"]
+        waiting: list[bytes] = []
+        size = 0
+        line = 1
+        async for part in parts(receive, is_packed(scope)):
+            waiting.append(part)
+            size += len(part)
+            if size > self._body_bytes_max:
+                accepted = f"lines of at most {self._body_bytes_max} bytes"
+                raise Stopped(Invalid("body", accepted), line, done.count)
+            if size >= CHUNK_BYTES and b"\n" in part:
+                chunk, _, rest = b"".join(waiting).rpartition(b"\n")
+                waiting, size = ([rest], len(rest)) if rest else ([], 0)
+                line = await self._push_chunk(queue, chunk, line, done)
+        if waiting:
+            line = await self._push_chunk(queue, b"".join(waiting), line, done)
+        if not done.count:
+            raise Invalid("body", 'one or more lines, each a message like {"payload": 1}')
+        return done
+
+    async def _push_chunk(self, queue: str, chunk: bytes, line: int, done: Streamed) -> int:
+        """Push the messages of whole lines; the number of the line behind them."""
+        lines = chunk.split(b"\n")
+        found = _decoded(lines, line, done.count)
+        most = self._questions.node.limits.batch_max
+        for start in range(0, len(found), most):
+            try:
+                reply = await self._questions.ask(push_of(Asked().tenant, queue, found[start : start + most]))
+                if isinstance(reply, PenstockError):
+                    raise reply
+            except PenstockError as error:
+                raise Stopped(error, line, done.count) from None
+            _count(done, reply)
+        return line + len(lines)
+
+
+_messages = msgspec.json.Decoder(list[Message]).decode
+_message = msgspec.json.Decoder(Message).decode
+
+
+def _decoded(lines: list[bytes], line: int, kept: int) -> list[Message]:
+    """The messages of some lines: all decoded at once; one by one only to say which is bad."""
+    given = [each for each in lines if each and not each.isspace()]
+    joined = b"[" + b",".join(given) + b"]"
+    try:
+        if not joined.isascii():
+            check_text(joined)
+        found = _messages(joined)
+        if len(found) == len(given):
+            check_depth(joined, 2, max((len(each.payload) for each in found), default=0))
+            return found
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, Invalid):
+        pass  # which line it is, and why, is found below
+    for at, each in enumerate(lines):
+        if each and not each.isspace():
+            try:
+                check_text(each)
+                check_depth(each, 1, len(_message(each).payload))
+            except RecursionError:
+                raise Stopped(Invalid("payload", "nested less deep"), line + at, kept) from None
+            except Invalid as error:
+                raise Stopped(error, line + at, kept) from None
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise Stopped(explain(error, Message, "line"), line + at, kept) from None
+    raise Stopped(Invalid("line", "one message"), line, kept)
+
+
+def _count(done: Streamed, reply: Reply) -> None:
+    if isinstance(reply, Pushed):
+        done.count += reply.count
+        first = reply.first
+    else:
+        assert isinstance(reply, PushedJobs)
+        done.count += len(reply.ids)
+        done.duplicates += len(reply.duplicates)
+        first = reply.ids[0]
+    if done.first is None:
+        done.first = shown(first)
+    done.durability = reply.durability
+
+
+class BrowseEndpoint(Endpoint):
+    """A browse that may search payloads: the core finds what may match, page by page."""
+
+    async def _answer(self, scope: Scope, receive: Receive) -> Struct:
+        request = self._reader.query(scope["query_string"])
+        assert isinstance(request, messages.Browse)
+        asked = Asked(path=scope["path_params"])
+        check_range("limit", request.limit, 1, SHOWN_MAX)
+        after = parse_cursor(request.cursor)
+        text = None if request.text is None else request.text.encode()
+        found = Browsed(messages=[], total=0, cursor=None)
+        for _ in range(STEPS_MAX):
+            wanted = request.limit - len(found.messages)
+            count = wanted if text is None else SHOWN_MAX
+            reply = await self._page(request, asked, count, after)
+            found.total, after = reply.total, reply.next
+            for each in reply.deliveries:
+                if text is None or holds(each, text):
+                    if len(found.messages) == request.limit:
+                        after = _spot(each)
+                        break
+                    found.messages.append(seen(each))
+            if after is None or len(found.messages) >= request.limit or text is None:
+                break
+        found.cursor = cursor_of(after)
+        return found
+
+    async def _page(self, request: messages.Filter, asked: Asked, count: int, after: Spot | None) -> ShownAll:
+        reply = await self._questions.ask(request.browse(asked, count, after))
+        if isinstance(reply, PenstockError):
+            raise reply
+        assert isinstance(reply, ShownAll)
+        return reply
+
+
+def _spot(found: Shown) -> Spot:
+    """Where a browse goes on with a message."""
+    return found.queue.partitions[found.partition].key, found.offset
+
+
+class BulkEndpoint(BrowseEndpoint):
+    """An act on all messages that match: page by page, each page in one commit."""
+
+    async def _answer(self, scope: Scope, receive: Receive) -> Struct:
+        request = self._reader.body(await whole(scope, receive, self._body_bytes_max))
+        assert isinstance(request, messages.Bulk)
+        request.check()
+        asked = Asked(path=scope["path_params"])
+        if request.action in ("requeue", "purge"):
+            request.state = "dead"
+        check_range("limit", request.limit, 1, self._questions.node.limits.batch_max)
+        after = parse_cursor(request.cursor)
+        text = None if request.text is None else request.text.encode()
+        done = Acted(matched=0, count=0, dry_run=request.dry_run, cursor=None)
+        for _ in range(STEPS_MAX):
+            reply = await self._page(request, asked, min(SHOWN_MAX, request.limit - done.matched), after)
+            after = reply.next
+            meant = [each.state.id for each in reply.deliveries if text is None or holds(each, text)]
+            if meant:
+                done.matched += len(meant)
+                done.count += await self._act(request, asked, meant)
+            if after is None or done.matched >= request.limit:
+                break
+        done.cursor = cursor_of(after)
+        return done
+
+    async def _act(self, request: messages.Bulk, asked: Asked, meant: list[int]) -> int:
+        if request.dry_run:
+            return 0
+        reply = await self._questions.ask(request.act(asked.tenant, asked.queue, meant))
+        if isinstance(reply, Conflict):
+            return 0  # none of them is what it was a moment ago
+        if isinstance(reply, PenstockError):
+            raise reply
+        assert isinstance(reply, Settled | Buried)
+        return reply.count
