@@ -8,6 +8,7 @@ from penstock.core import cron, log as logs, records, shared
 from penstock.core.commands import Cleaned, Closed, Delete, Obliterate
 from penstock.core.domain import Domain
 from penstock.core.errors import Conflict
+from penstock.core.happenings import DELETED
 from penstock.core.limits import TOLD_AT_ONCE
 from penstock.core.model import Queue
 from penstock.core.removal import remove_queue
@@ -69,6 +70,7 @@ def _remove(domain: Domain, queue: Queue) -> None:
     domain.directory.remove(queue.tenant, queue.name)
     domain.queues.pop((queue.tenant, queue.name), None)
     domain.closing.pop((queue.tenant, queue.name), None)
+    domain.shards[queue.shard].happened.note_queue(DELETED, queue)
     remove_queue(domain.shards[queue.shard], queue)
 
 

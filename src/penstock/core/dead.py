@@ -6,6 +6,7 @@ from penstock.core.cancel import check_ids, finish_plan
 from penstock.core.commands import Buried, Purge, Requeue
 from penstock.core.endings import cut_dead, dead_over, settle_as
 from penstock.core.errors import NotFound
+from penstock.core.happenings import REQUEUED
 from penstock.core.leased import meant, ranges, split
 from penstock.core.limits import Limits, check_name
 from penstock.core.model import DEFAULT, DISCARDED, Dead, Group, Queue, Track
@@ -35,6 +36,7 @@ def requeue(shard: Shard, queue: Queue, command: Requeue, now: int) -> Buried:
             finish_plan(shard, track, now)  # while it is dead, it is not planned
         cut_dead(shard, track, run, low, high)
         shard.schedule(track, Scheduled(now, low, high - low, run.level), now)
+        shard.happened.note(REQUEUED, queue, command.group, track.partition, low, high - low)
         if command.group == DEFAULT:
             for first, _, count, _ in waiting_over(track.partition, low, high):
                 watch_ttl(shard, queue, track.partition, max(first, low), min(first + count, high))

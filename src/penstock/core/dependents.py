@@ -186,7 +186,7 @@ def fail(
     domain: Domain, shard: Shard, queue: Queue, partition: Partition, span: Span, failed: int, now: int
 ) -> None:
     """Messages fail because one they depend on did: dead letters of the work queue, and nobody else's."""
-    domain.told += FAILING_ROWS
+    domain.rows_told += FAILING_ROWS
     first, end = span
     group = queue.groups.get(DEFAULT)
     if group is None:
@@ -224,7 +224,7 @@ def tell(domain: Domain, ended: Ended, now: int) -> None:
     shard, queue, partition, first, end, how = ended
     telling = Telling(ended, 0, (first, 0))
     tellings = domain.unfinished.get(partition.key)
-    if domain.told < STEP and not _is_behind(tellings, ended) and _tell_some(domain, telling, {}, now):
+    if domain.rows_told < STEP and not _is_behind(tellings, ended) and _tell_some(domain, telling, {}, now):
         return
     if tellings is None:
         tellings = domain.unfinished[partition.key] = Tellings(deque())
@@ -241,8 +241,8 @@ def tell(domain: Domain, ended: Ended, now: int) -> None:
 
 def go_on(domain: Domain, now: int) -> None:
     """Tell a number of those more who have not been told yet; each partition in turn."""
-    domain.told = 0
-    while domain.unfinished and domain.told < STEP:
+    domain.rows_told = 0
+    while domain.unfinished and domain.rows_told < STEP:
         key = next(iter(domain.unfinished))
         domain.unfinished[key] = domain.unfinished.pop(key)
         _go_on(domain, key, now)
@@ -277,14 +277,14 @@ def _is_there(ended: Ended) -> bool:
 
 def _tell_some(domain: Domain, telling: Telling, later: dict[tuple[int, int], int], now: int) -> bool:
     """Tell a number of those who were not told yet, but for those who came later; whether that is all."""
-    most = max(STEP - domain.told, 1) if _is_there(telling.ended) else NEVER
+    most = max(STEP - domain.rows_told, 1) if _is_there(telling.ended) else NEVER
     rows, more = _rows(telling.ended, telling.reached, most)
     released: Released = {}
     for row in rows:
         if not later or later.get((row[0], row[1]), 0) < telling.serial:
             _tell_one(domain, telling.ended, row, released, now)
     release_all(released, now)
-    domain.told += max(len(rows), 1)
+    domain.rows_told += max(len(rows), 1)
     if more is not None:
         telling.reached = more
     return more is None

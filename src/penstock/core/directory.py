@@ -64,10 +64,10 @@ class Directory:
             self.changes[records.tenant_key(tenant)] = records.pack_numbers((known.id, 0))
         return known
 
-    def create(self, tenant: str, queue: str) -> tuple[bytes, int]:
+    def create(self, tenant: str, queue: str, shard: int | None = None) -> tuple[bytes, int]:
         """The prefix and the shard of a new queue, whose name was checked."""
         known = self._known(tenant)
-        shard = self.next_shard(tenant)
+        shard = self.next_shard(tenant) if shard is None else shard
         known.queues_made += 1
         assert known.queues_made <= IDS_MAX
         known.queues[queue] = (known.queues_made, shard)

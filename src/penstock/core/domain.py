@@ -8,6 +8,8 @@ from penstock.core.commands import Settle
 from penstock.core.directory import Directory
 from penstock.core.entries import Values
 from penstock.core.errors import Conflict, Damaged, Invalid, NotFound
+from penstock.core.eventlogs import EventLog, Told
+from penstock.core.happenings import CREATED, Tally
 from penstock.core.ids import OFFSET_BITS, OFFSET_MASK, address, parse_lease
 from penstock.core.leased import Range, ranges, split
 from penstock.core.limits import Limits, check_queue_name
@@ -31,7 +33,7 @@ class Domain:
         """What ended and has consequences that have not been seen to yet."""
         self.unfinished: dict[int, Tellings] = {}
         """What ended and has dependents that are told of it a number at a time, by partition key."""
-        self.told = 0
+        self.rows_told = 0
         """Rows of dependents that were told in this turn."""
         common = (0, limits, self.changed, self.alarm, self.updated, self.ends, self.unfinished)
         self.shards = [Shard(number, shards, *common) for number in range(shards)]
@@ -61,6 +63,14 @@ class Domain:
         """How many wait for keys to change."""
         self.touched_keys: dict[tuple[str, bytes], None] = {}
         """Keys that changed since somebody looked who waits for that, with their tenants."""
+        self.tallies: dict[bytes, Tally] = {}
+        """What happened to messages since the node started, by prefix of the queue."""
+        self.event_logs: dict[int, EventLog] = {}
+        """Lifecycle events, by shard."""
+        self.listening = False
+        """Whether somebody wants to hear of events."""
+        self.told: list[Told] = []
+        """Those that are kept with the last seal's commits, if somebody does."""
         self.wants_sync = False
         """Whether the next seal has to ask for a sync, whatever is in it."""
         self.now = 0
@@ -106,6 +116,7 @@ class Domain:
             queue = new_queue(tenant, name, prefix, shard)
             self.queues[tenant, name] = queue
             self.shards[shard].add_queue(queue)
+            self.shards[shard].happened.note_queue(CREATED, queue)
         return queue
 
     def check_room(

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from penstock.core import log as logs, records
 from penstock.core.agenda import NEVER
+from penstock.core.happenings import DEAD
 from penstock.core.model import DIED, DISCARDED, Dead, Track
 from penstock.core.schedule import Scheduled
 from penstock.core.shard import Shard
@@ -17,8 +18,12 @@ Span = tuple[int, int]
 """Offsets [first, end)."""
 
 
-def settle_as(shard: Shard, track: Track, first: int, end: int, outcome: int, now: int) -> None:
-    """Note that messages of a group were settled, and how."""
+def settle_as(
+    shard: Shard, track: Track, first: int, end: int, outcome: int, now: int, *, told: bool = False
+) -> None:
+    """Note that messages of a group were settled, and how; ``told`` says that it happened long ago."""
+    if not told:
+        shard.happened.note(outcome, track.queue, track.group.name, track.partition, first, end - first)
     if shard.watched:
         shard.tell(track.partition.key, first, end)
     if track.partition.concerned:
@@ -130,6 +135,7 @@ def cut(shard: Shard, track: Track, run: Scheduled, first: int, end: int, now: i
 
 def bury(shard: Shard, track: Track, run: Dead) -> None:
     """Keep a run as dead letters, or discard it if its queue keeps none."""
+    shard.happened.note(DEAD, track.queue, track.group.name, track.partition, run.first, run.count)
     if not track.queue.options.dead_letters:
         settle_as(shard, track, run.first, run.first + run.count, DISCARDED, run.dead_at)
     else:

@@ -16,6 +16,7 @@ from penstock.core import (
     closing,
     cron,
     directory as directories,
+    events,
     look,
     merge as merges,
     model,
@@ -37,6 +38,8 @@ from penstock.core.directory import Directory
 from penstock.core.domain import Domain, new_queue
 from penstock.core.entries import Values
 from penstock.core.errors import Damaged
+from penstock.core.eventlogs import Told
+from penstock.core.events import SYSTEM
 from penstock.core.follow import follow
 from penstock.core.handlers import HANDLERS
 from penstock.core.ids import parse_lease
@@ -119,7 +122,10 @@ class Engine(Domain):
     def seal(self, now: int) -> list[Commit]:
         """What changed since the last seal, one commit a shard; nothing if nothing did."""
         assert not self.ends, "what follows from an end is kept with it"
-        self.told = 0
+        self.rows_told = 0
+        for shard in self.changed:
+            if shard.happened.entries:
+                events.keep(self, shard, now)
         commits = [self.directory.seal(now)] if self.directory.changes else []
         self.must_sync = self.wants_sync or bool(commits)
         self.wants_sync = False
@@ -143,6 +149,11 @@ class Engine(Domain):
         """Segments whose bodies are in memory and, with the last seal's commits, in the store."""
         sealed, self._sealed = self._sealed, []
         return sealed
+
+    def take_told(self) -> list[Told]:
+        """Events that are kept with the last seal's commits."""
+        told, self.told = self.told, []
+        return told
 
     @property
     def may_merge(self) -> bool:
@@ -310,6 +321,8 @@ def load(
             follow(engine, now)
     for place in [place for place, queue in engine.queues.items() if queue.closing_at]:
         engine.closing[place] = engine.queues.pop(place)
+    for queue in engine.of_tenant(SYSTEM):
+        events.restore(engine, queue, now)
     engine.tick(now)
     return engine
 

@@ -106,6 +106,7 @@ from penstock.core.commands import (
 )
 from penstock.core.domain import Domain
 from penstock.core.errors import Invalid
+from penstock.core.happenings import CONFIGURED
 from penstock.core.leased import Range, first_offset, meant, there
 from penstock.core.limiters import LIMITING
 from penstock.core.limits import check_name, check_range
@@ -336,6 +337,7 @@ def _configure(domain: Domain, command: Configure, now: int) -> QueueFound:
     if changes.keys() & set(LIMITING):
         shared.configure(domain, queue, before)
     shard.touch_queue(queue)
+    shard.happened.note_queue(CONFIGURED, queue)
     shard.look_anew(queue, now)
     shard.plan_sweep(queue, now)
     return look.describe(queue, now)

@@ -104,6 +104,10 @@ class Limits(Struct, frozen=True):
     """Payload bytes of one read; at least one message is always read."""
     pop_bytes_max: int = 32 * 1024 * 1024
     """Payload bytes of one pop; at least one message is always delivered."""
+    events_bytes_max: int = 0
+    """Bytes of lifecycle events that a shard keeps; with 0 there are none."""
+    events_retention_ms: int = 7 * 86_400_000
+    """How long they are kept at most."""
 
 
 def check_queue_name(name: str) -> None:

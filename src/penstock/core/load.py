@@ -18,6 +18,7 @@ from penstock.core.bodies import is_whole
 from penstock.core.cron import check_kept
 from penstock.core.endings import count_unplanned
 from penstock.core.errors import Damaged, Invalid
+from penstock.core.headers import load_log
 from penstock.core.keys import unpack
 from penstock.core.leased import gaps, hold
 from penstock.core.model import (
@@ -38,7 +39,6 @@ from penstock.core.model import (
     Tie,
     Track,
     Value,
-    count_sets,
     fresh_count,
 )
 from penstock.core.notes import enter, new_notes
@@ -290,7 +290,7 @@ def check(found: Found) -> dict[int, Log]:
         try:
             if not packed.numbers:
                 raise Damaged("it has no number")
-            made[key] = _load_log(packed.first, found.segments.get(key, []))
+            made[key] = load_log(packed.first, found.segments.get(key, []))
         except Damaged as error:
             raise Damaged(f"partition {packed.name}: {error.message}") from None
     _check_places(found, made)
@@ -323,29 +323,6 @@ def _check_names(found: Found) -> None:
     groups = [packed.name for packed in found.groups.values()]
     if len(set(names)) < len(names) or len(set(groups)) < len(groups):
         raise Damaged("two groups or partitions have one name")
-
-
-def _load_log(first: int, segments: list[Segment]) -> Log:
-    for segment in segments:
-        spread = segment.spread
-        if segment.count < 1 or len(spread) % 8 or (spread and segment.run_ends[-1] != segment.count):
-            raise Damaged(f"the header at offset {segment.base} is not what was written")
-        if segment.sets:
-            _check_sets(segment)
-    return logs.load(first, segments)
-
-
-def _check_sets(segment: Segment) -> None:
-    """Raise if a header's attributes are not what was written."""
-    try:
-        sets = count_sets(segment.sets)
-        which = memoryview(segment.which).cast("I") if segment.which else [0]
-        good = max(which) < sets and len(which) in (1, len(segment.spread) // 8)
-        aside = sum(run.count for run in segment.runs if not run.attributes.in_line)
-    except (MsgspecError, TypeError, ValueError, IndexError, struct.error):
-        good, aside = False, 0
-    if not good or segment.aside != aside:
-        raise Damaged(f"the attributes in the header at offset {segment.base} are not what was written")
 
 
 def _check_places(found: Found, made: dict[int, Log]) -> None:

@@ -581,6 +581,8 @@ class Lease(Struct, eq=False):
     """*memory* The earliest ``expires_at`` of its runs."""
     owner: int
     """*memory* The connection it was delivered to; 0 after a restart."""
+    leased_at: int = 0
+    """*memory* When it began; 0 after a restart."""
     stored: bool = False
     """*memory* Whether a record of it exists."""
     dirty: bool = False

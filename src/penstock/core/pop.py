@@ -11,6 +11,7 @@ from penstock.core.endings import (
     skip,
 )
 from penstock.core.errors import Busy, Invalid
+from penstock.core.happenings import POPPED
 from penstock.core.ids import lease_token
 from penstock.core.leased import hold
 from penstock.core.limiters import attach_group
@@ -135,6 +136,11 @@ def pop(shard: Shard, queue: Queue, group: Group, command: Pop, now: int) -> Pop
     lease = Lease(name, queue, group, runs, due_at, command.owner)
     for limiter in taking.limited:
         limiter.taken = 0
+    lease.leased_at = now
+    for run in runs.values():
+        shard.happened.note(
+            POPPED, queue, group.name, group.tracks[run.partition].partition, run.first, run.count
+        )
     hold(shard, lease)
     shard.touch_lease(lease)
     return Popped(queue, lease_token(shard.number, name), taking.deliveries)
@@ -197,7 +203,7 @@ def _withdraw(shard: Shard, track: Track, first: int, end: int, at: int) -> None
     """Settle for a new group what was cancelled before it was made."""
     for low, high in list(fresh(track, first, end)):
         skip(shard, track, low, high)
-    settle_as(shard, track, first, end, CANCELLED, at)
+    settle_as(shard, track, first, end, CANCELLED, at, told=True)
 
 
 def begin_of(log: Log, start: int | str) -> int:

@@ -6,6 +6,7 @@ from penstock.core import log as logs
 from penstock.core.agenda import NEVER
 from penstock.core.commands import Pushed
 from penstock.core.errors import Busy, Conflict, Invalid
+from penstock.core.happenings import PUSHED
 from penstock.core.ids import OFFSET_BITS
 from penstock.core.limits import Limits, check_name
 from penstock.core.model import (
@@ -133,6 +134,7 @@ def push(
     if attributes is not PLAIN and log.forming is not None and now > log.time:
         attributes = _from(attributes, now - log.time)
     offset = logs.append(log, payloads, lengths, sum(lengths), now, attributes)
+    shard.happened.note(PUSHED, queue, "", partition, offset, count)
     if attributes is PLAIN or attributes.in_line:
         tell(shard, queue, partition)
     elif attributes.depends_on:

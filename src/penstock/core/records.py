@@ -301,6 +301,11 @@ def pack_header(segment: Segment) -> bytes:
     return _encode((*fields, segment.sets, segment.which, segment.aside))
 
 
+def pack_tail(payloads: list[bytes], size: int, created_at: int) -> bytes:
+    """The header of a segment that holds its payloads itself."""
+    return _encode((len(payloads), size, created_at, b"", b"", b"", b"", 0, payloads))
+
+
 def pack_notes(segment: Segment, about: Iterable[tuple[int, int]]) -> bytes:
     """The header of a segment of notes; ``about`` has partition key and offset of each."""
     name = segment.body_name.to_bytes(NAME_BYTES, "big")
@@ -408,6 +413,7 @@ class PackedHeader(Struct, array_like=True):
     sets: bytes = b""
     which: bytes = b""
     aside: int = 0
+    payloads: list[bytes] | None = None
 
 
 class PackedNotes(Struct, array_like=True):
@@ -480,7 +486,7 @@ unpack_numbers = msgpack.Decoder(tuple[int, ...]).decode
 
 
 def unpack_header(base: int, value: bytes) -> Segment:
-    """A header-only segment."""
+    """A header-only segment, or one that holds its payloads itself."""
     found = _unpack_header(value)
     return Segment(
         base,
@@ -492,6 +498,8 @@ def unpack_header(base: int, value: bytes) -> Segment:
         found.sets,
         found.which,
         found.aside,
+        payloads=found.payloads,
+        lengths=None if found.payloads is None else list(map(len, found.payloads)),
     )
 
 

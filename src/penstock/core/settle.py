@@ -17,6 +17,7 @@ from penstock.core.agenda import NEVER
 from penstock.core.commands import Ack, Delivery, Extend, Extended, Nack, Settle, Settled
 from penstock.core.endings import bury, dead_over, fresh, outcome_at, skip
 from penstock.core.errors import Conflict, Invalid
+from penstock.core.happenings import RETRIED, SETTLED
 from penstock.core.leased import Found, Range, find, find_all, gaps, hold_run, leased_runs, meant, stretches
 from penstock.core.limits import DELAY_MS_MAX, ERROR_CHARS_MAX, NOTES_MAX, Limits, check_name, check_range
 from penstock.core.model import (
@@ -86,10 +87,18 @@ def ack_lease(shard: Shard, lease: Lease, now: int) -> Settled:
     shard.plan_sweep(lease.queue, now)
     for run in lease.runs.values():
         track = lease.group.tracks[run.partition]
-        if track.partition.concerned:
-            for first, count in gaps(run):
-                shard.end(track, first, first + count, COMPLETED)
+        for first, count in gaps(run):
+            _done(shard, lease, track, first, count, now)
     return Settled(_end(shard, lease))
+
+
+def _done(shard: Shard, lease: Lease, track: Track, first: int, count: int, now: int) -> None:
+    """Messages of a lease are done."""
+    spent_ms = now - lease.leased_at if lease.leased_at else None
+    happened = shard.happened
+    happened.note(SETTLED, lease.queue, lease.group.name, track.partition, first, count, spent_ms)
+    if track.partition.concerned:
+        shard.end(track, first, first + count, COMPLETED)
 
 
 def ack_ids(shard: Shard, token: Lease | None, ids: list[Range], command: Ack, now: int) -> Settled:
@@ -98,8 +107,7 @@ def ack_ids(shard: Shard, token: Lease | None, ids: list[Range], command: Ack, n
     for each in found:
         shard.plan_sweep(each.lease.queue, now)
         track = each.lease.group.tracks[each.run.partition]
-        if track.partition.concerned:
-            shard.end(track, each.offset, each.offset + each.length, COMPLETED)
+        _done(shard, each.lease, track, each.offset, each.length, now)
         _take_out(shard, each)
     return Settled(sum(each.length for each in found), refused)
 
@@ -436,6 +444,7 @@ def _come_back(shard: Shard, lease: Lease, run: LeaseRun, first: int, count: int
         error = error or (FAILED_TOO_OFTEN if isinstance(how, _Failed) else DELIVERED_TOO_OFTEN)
         bury(shard, track, Dead(first, count, deliveries, failures, how.now, error, run.level))
         return
+    shard.happened.note(RETRIED, lease.queue, lease.group.name, track.partition, first, count)
     run_again = Scheduled(due_at, first, count, run.level, deliveries, failures, error)
     shard.schedule(track, run_again, how.now)
     if track.partition.ties:

@@ -10,6 +10,7 @@ from penstock.core import log as logs, records
 from penstock.core.agenda import NEVER, Agenda, Alarm
 from penstock.core.commands import Wake
 from penstock.core.errors import Busy
+from penstock.core.happenings import Happenings
 from penstock.core.ids import lease_name
 from penstock.core.limits import NUMBERS_MAX, Limits
 from penstock.core.model import (
@@ -78,6 +79,7 @@ class Shard:
         "ends",
         "epoch",
         "forming",
+        "happened",
         "leases",
         "leases_dirty",
         "limited",
@@ -174,6 +176,8 @@ class Shard:
         """When crons of its queues come, by tenant and name."""
         self.pauses = Agenda[bytes]()
         """When pauses of queues end, by prefix."""
+        self.happened = Happenings()
+        """What happened since the last commit."""
         self.woken: dict[Wake, None] = {}
         """What became deliverable since the node last looked."""
         self.dirty = False

@@ -21,6 +21,7 @@ from penstock.core.bodies import OFFSET_BYTES, body_ends, body_slices, pack_body
 from penstock.core.commands import Adopt, Job, PushJobs, Staged, StageWrite, Unstage, Unstaged
 from penstock.core.domain import Domain
 from penstock.core.errors import Busy, Conflict, Invalid, NotFound
+from penstock.core.happenings import PUSHED
 from penstock.core.ids import address
 from penstock.core.jobdata import Particulars
 from penstock.core.limits import (
@@ -471,6 +472,7 @@ def _adopt_part(
     runs = (packed.spread, packed.sets, packed.which, packed.aside)
     segment = Segment(log.end, *about, *runs, body=part.body)
     logs.adopt(log, segment)
+    shard.happened.note(PUSHED, queue, "", partition, segment.base, segment.count)
     if queue.stored:
         key = records.header_key(queue.prefix, partition.key, segment.base)
         shard.keep((key, records.pack_header(segment)))

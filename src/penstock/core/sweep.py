@@ -298,6 +298,8 @@ def _drop_old(shard: Shard, queue: Queue, partition: Partition, now: int) -> Non
         return
     groups = list(queue.groups.values())
     before = min(logs.offset_at(log, now - retention_ms), _lowest_leased(queue, partition))
+    if log.forming is not None:
+        before = min(before, log.forming.base)
     tracks = [group.tracks[partition.key] for group in groups]
     if any(track.schedule or track.dead for track in tracks):
         # What is set aside is taken out one by one: a part of the log now, the rest with the next sweeps.
@@ -316,6 +318,11 @@ def _drop_old(shard: Shard, queue: Queue, partition: Partition, now: int) -> Non
         if not any(_is_leased(shard, group.tracks[partition.key], segment) for group in groups):
             old.append(segment)
     _sink(shard, queue, partition, old, now)
+
+
+def cut_to(shard: Shard, queue: Queue, partition: Partition, before: int, now: int) -> None:
+    """Drop the segments of a log that no group reads, up to one that begins at ``before``."""
+    _cut_off(shard, queue, partition, before, set(), now)
 
 
 def _cut_off(

@@ -106,6 +106,7 @@ def _verify_segments(
     bodies: ReadBodies,
     found: set[bytes],
 ) -> None:
+    segments = [segment for segment in segments if segment.payloads is None]  # others hold them themselves
     keys = [records.body_key(prefix, segment.body_name) for segment in segments]
     found.update(keys)
     for segment, body in zip(segments, bodies(keys), strict=True):

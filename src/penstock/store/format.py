@@ -15,10 +15,10 @@ from msgspec import Struct
 
 from penstock.store.base import CantOpen
 
-FORMAT = 5
+FORMAT = 6
 """The format this version writes, and the newest it reads. 2 added attributes, dead letters and outcomes; 3
-added what is kept beside messages, successors and stragglers; 4 keys,
-dependencies, crons, limits and values; 5 stages and adoptions."""
+added what is kept beside messages, successors and stragglers; 4 keys, dependencies, crons, limits and
+values; 5 stages and adoptions; 6 events, and queues that are being deleted."""
 OLDEST = 1
 """The oldest it reads; a directory in it is in the newest from the first time a server opens it."""
 NAME = "FORMAT"

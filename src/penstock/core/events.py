@@ -1,0 +1,189 @@
+"""Lifecycle events are themselves a log: tenant ``_system``, a queue of one partition in each shard.
+
+Events are written in the commit that they tell of, one for each kind, queue and group, with the runs it is
+about. The newest segment of such a log stays open over many commits: each adds one small record, its tail,
+and only when there are enough of them do they become a segment like any other.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+from msgspec import Struct
+
+from penstock.core import log as logs, records
+from penstock.core.domain import Domain, new_queue
+from penstock.core.eventlogs import EventLog, Told
+from penstock.core.happenings import KINDS, Happening, Ran, tally
+from penstock.core.ids import JSON_SAFE, address
+from penstock.core.model import DEFAULT, Partition, Queue, QueueOptions, Segment
+from penstock.core.numbers import fits, number_of
+from penstock.core.options import set_options
+from penstock.core.shard import Shard
+from penstock.core.sweep import cut_to
+
+SYSTEM = "_system"
+"""The tenant whose queues the node itself writes."""
+NAME = "events"
+"""What its queues are called, with the number of the shard."""
+SEAL_COUNT = 1_000
+SEAL_BYTES = 128 * 1024
+"""Events, and their bytes, that become a segment."""
+RUNS_MAX = 1_000
+"""Runs of one event; what happened to more is several events."""
+
+
+class Event(Struct, omit_defaults=True, gc=False):
+    """One event, as it is kept."""
+
+    kind: str
+    tenant: str
+    queue: str
+    at: int
+    count: int = 0
+    """Messages it is about."""
+    group: str = ""
+    runs: list[tuple[str, int, int, int | str]] = []
+    """Partition, first offset, count and first id of each run of them."""
+    duration_ms: int | None = None
+    """Of what was settled: how long ago it was delivered, on average."""
+
+
+def queue_name(shard: int) -> str:
+    return f"{NAME}.{shard}"
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def keep(domain: Domain, shard: Shard, now: int) -> None:
+    """Count what happened in a shard, and have it kept with its next commit."""
+    happened = shard.happened.take()
+    for each in happened:
+        tally(domain.tallies, each)
+    if not domain.limits.events_bytes_max:
+        return
+    log = domain.event_logs.get(shard.number) or _new_log(domain, shard)
+    first = log.partition.log.end
+    told: list[tuple[Happening, bytes]] = []
+    for each in happened:
+        if len(each.runs) <= RUNS_MAX:
+            told.append((each, _encode(_event(each, each.count, each.runs, now))))
+        else:
+            told += _in_parts(each, now)
+    payloads = [payload for _, payload in told]
+    _append(domain, shard, log, payloads, now)
+    if domain.listening:
+        for each, payload in told:
+            queue = each.queue
+            domain.told.append(Told(shard.number, first, each.kind, queue.tenant, queue.name, payload))
+            first += 1
+
+
+def _event(happened: Happening, count: int, runs: list[Ran], now: int) -> Event:
+    queue, times = happened.queue, happened.times
+    found = Event(KINDS[happened.kind], queue.tenant, queue.name, now, count, happened.group)
+    found.runs = [_run(*run) for run in runs]
+    if times:
+        spent = sum([spent_ms * each for spent_ms, each in times])
+        found.duration_ms = spent // sum([each for _, each in times])
+    return found
+
+
+def _in_parts(happened: Happening, now: int) -> Iterator[tuple[Happening, bytes]]:
+    for start in range(0, len(happened.runs), RUNS_MAX):
+        runs = happened.runs[start : start + RUNS_MAX]
+        yield happened, _encode(_event(happened, sum(run[2] for run in runs), runs, now))
+
+
+def _run(partition: Partition, first: int, count: int) -> tuple[str, int, int, int | str]:
+    number, base = partition.numbers[-1]
+    if first < base:
+        number, base = number_of(partition, first)
+    message = address(number, first - base)
+    return partition.name, first, count, message if message < JSON_SAFE else str(message)
+
+
+def _append(domain: Domain, shard: Shard, log: EventLog, payloads: list[bytes], now: int) -> None:
+    """Add events to the open segment, or close it."""
+    queue, partition = log.queue, log.partition
+    if not fits(partition, len(payloads)):
+        _close(domain, shard, log, now)
+        shard.renumber(queue, partition)
+    lengths = list(map(len, payloads))
+    size = sum(lengths)
+    first = logs.append(partition.log, payloads, lengths, size, now)
+    segment = partition.log.forming
+    assert segment is not None
+    if segment.base > first or segment.count >= SEAL_COUNT or segment.size >= SEAL_BYTES:
+        _close(domain, shard, log, now)
+    else:
+        key = records.header_key(queue.prefix, partition.key, first)
+        shard.keep((key, records.pack_tail(payloads, size, segment.created_at)))
+        log.tail.append(key)
+
+
+def _close(domain: Domain, shard: Shard, log: EventLog, now: int) -> None:
+    """Have the open segment kept like any other, and drop those that are too many."""
+    queue, partition = log.queue, log.partition
+    begins = [each.base for each in partition.log.segments if each.payloads is not None]
+    shard.seal_now(queue, partition)
+    partition.unmerged = 0
+    kept = {records.header_key(queue.prefix, partition.key, base) for base in begins}
+    shard.deletes += [key for key in log.tail if key not in kept]
+    log.tail.clear()
+    surplus = partition.log.size - domain.limits.events_bytes_max
+    if surplus > 0:
+        cut_to(shard, queue, partition, _past(partition, surplus), now)
+    shard.plan_sweep(queue, now)
+
+
+def _past(partition: Partition, size: int) -> int:
+    """The offset behind the first segments of a log that are at least ``size`` bytes together."""
+    for segment in partition.log.segments[:-1]:
+        size -= segment.size
+        if size <= 0:
+            return segment.end
+    return partition.log.segments[-1].base
+
+
+def _new_log(domain: Domain, shard: Shard) -> EventLog:
+    name = queue_name(shard.number)
+    prefix, number = domain.directory.create(SYSTEM, name, shard.number)
+    queue = new_queue(SYSTEM, name, prefix, number)
+    set_options(queue, _options(domain, queue))
+    domain.queues[SYSTEM, name] = queue
+    shard.add_queue(queue)
+    log = EventLog(queue, shard.add_partition(queue, DEFAULT), [])
+    domain.event_logs[shard.number] = log
+    return log
+
+
+def _options(domain: Domain, queue: Queue) -> QueueOptions:
+    return msgspec.structs.replace(queue.options, retention_ms=domain.limits.events_retention_ms)
+
+
+def restore(domain: Domain, queue: Queue, now: int) -> None:
+    """Go on with a log of events that was loaded: what its tail holds becomes a segment like any other."""
+    shard = domain.shards[queue.shard]
+    (partition,) = queue.partitions.values()
+    if queue.options.retention_ms != domain.limits.events_retention_ms:
+        set_options(queue, _options(domain, queue))
+        shard.touch_queue(queue)
+    log = partition.log
+    open_ = [each for each in log.segments if each.payloads is not None]
+    events = EventLog(queue, partition, [])
+    domain.event_logs[shard.number] = events
+    if open_:
+        events.tail = [records.header_key(queue.prefix, partition.key, each.base) for each in open_]
+        log.segments[-len(open_) :] = [joined := _joined(open_)]
+        log.bases[-len(open_) :] = [joined.base]
+        log.forming = joined
+        _close(domain, shard, events, now)
+
+
+def _joined(parts: list[Segment]) -> Segment:
+    first = parts[0]
+    payloads = [payload for each in parts for payload in each.payloads or ()]
+    lengths = list(map(len, payloads))
+    count, size = len(payloads), sum(lengths)
+    return Segment(first.base, count, size, first.created_at, payloads=payloads, lengths=lengths)

@@ -1,0 +1,228 @@
+"""Lifecycle events: in the commit they tell of, one for each kind, queue and group, and bounded."""
+
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from penstock.core import commands as c, events, records
+from penstock.core.errors import NotFound
+from penstock.core.events import SYSTEM
+from penstock.core.happenings import KINDS
+from penstock.core.limits import Limits
+from tests.core.harness import Core
+from tests.sim.world import load
+
+ON = Limits(events_bytes_max=1 << 20)
+
+
+@pytest.fixture
+def core() -> Core:
+    return Core(ON)
+
+
+def log(core: Core) -> list[dict[str, Any]]:
+    """Every event that is kept, by shard and offset."""
+    core.commit()
+    found: list[dict[str, Any]] = []
+    for (tenant, name), queue in sorted(core.engine.queues.items()):
+        if tenant == SYSTEM:
+            at = queue.partitions["default"].log.first
+            while at < queue.partitions["default"].log.end:
+                reply = core.ask(c.Read(SYSTEM, name, at), c.Log)
+                for run in reply.runs:
+                    body_of(core, reply, run)
+                    found += [json.loads(payload) for payload in run.payloads()]
+                at = reply.next
+    return found
+
+
+def body_of(core: Core, reply: c.Log, run: c.ReadRun) -> None:
+    if not run.segment.present:
+        (body,) = core.store.bodies([records.body_key(reply.queue.prefix, run.segment.body_name)])
+        assert isinstance(body, bytes)
+        run.segment.body = body
+
+
+def kinds(core: Core) -> list[tuple[str, int]]:
+    return [(each["kind"], each.get("count", 0)) for each in log(core)]
+
+
+def test_a_life_is_told_from_push_to_ack(core: Core) -> None:
+    first = core.push(b"1", b"2", b"3")
+    core.commit()
+    lease = core.pop(3).lease
+    core.commit()
+    core.now += 250
+    core.ack(lease)
+    assert log(core) == [
+        {"kind": "created", "tenant": "default", "queue": "q", "at": core.now - 250},
+        {
+            "kind": "pushed",
+            "tenant": "default",
+            "queue": "q",
+            "at": core.now - 250,
+            "count": 3,
+            "runs": [["default", 0, 3, first]],
+        },
+        {
+            "kind": "popped",
+            "tenant": "default",
+            "queue": "q",
+            "at": core.now - 250,
+            "count": 3,
+            "group": "default",
+            "runs": [["default", 0, 3, first]],
+        },
+        {
+            "kind": "settled",
+            "tenant": "default",
+            "queue": "q",
+            "at": core.now,
+            "count": 3,
+            "group": "default",
+            "runs": [["default", 0, 3, first]],
+            "duration_ms": 250,
+        },
+    ]
+
+
+def test_pushes_of_one_commit_are_one_event(core: Core) -> None:
+    for _ in range(5):
+        core.push(b"1")
+    core.push(b"1", partition="other")
+    core.push(b"1", queue="second")
+    found = [(each["queue"], each["runs"]) for each in log(core) if each["kind"] == "pushed"]
+    assert [(queue, [run[:3] for run in runs]) for queue, runs in found] == [
+        ("q", [["default", 0, 5], ["other", 0, 1]]),
+        ("second", [["default", 0, 1]]),
+    ]
+
+
+def test_every_way_to_end_has_its_kind(core: Core) -> None:
+    core.configure(max_attempts=1)
+    core.push(b"dies")
+    core.nack(core.pop().lease)
+    core.push(b"again")
+    core.ask(c.Requeue("default", "q"), c.Buried)
+    core.ask(c.Pop("default", "q", count=2), c.Popped)
+    core.push(b"expires", ttl_ms=10)
+    core.push(b"cancelled")
+    core.cancel(core.push(b"also"))
+    core.wait(20)
+    core.pop(9)
+    core.configure(max_wait_ms=5)
+    core.push(b"evicted")
+    core.wait(20_000)
+    core.ask(c.Purge("default", "q"), c.Buried)
+    core.ask(c.Obliterate("default", "q"), c.Cleaned)
+    told = {kind for kind, _ in kinds(core)}
+    assert told == set(KINDS) - {"settled", "retried", "discarded"} | (told & {"retried", "discarded"})
+
+
+def test_a_retry_is_told(core: Core) -> None:
+    core.push(b"1", b"2")
+    core.nack(core.pop(2).lease, error="no")
+    core.wait(60_000)
+    core.pop(2)
+    core.wait(30_001)
+    counted: Counter[str] = Counter()
+    for kind, count in kinds(core):
+        counted[kind] += count
+    assert (counted["popped"], counted["retried"]) == (4, 4)
+
+
+def test_what_is_not_kept_is_not_told(core: Core) -> None:
+    core.push(b"1")
+    core.commit()
+    core.push(b"2")
+    core.engine = load(core.store, core.limits, core.now)
+    assert [each["count"] for each in log(core) if each["kind"] == "pushed"] == [1]
+
+
+@pytest.mark.parametrize("commits", [1, 7, 40])
+def test_what_is_told_is_the_same_after_a_restart(
+    core: Core, commits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "SEAL_COUNT", 10)
+    for at in range(commits):
+        core.push(b"1" * (at + 1))
+        core.commit()
+    before = log(core)
+    for _ in range(3):
+        core.restart()
+        assert log(core) == before
+    core.push(b"1")
+    assert len(log(core)) == len(before) + 1
+
+
+def test_events_become_segments_and_leave_no_other_records(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "SEAL_COUNT", 10)
+    for _ in range(35):
+        core.push(b"1")
+        core.commit()
+    ((number, kept),) = core.engine.event_logs.items()
+    assert len(kept.partition.log.segments) == 4
+    assert len(kept.tail) == len(core.engine.event_logs[number].tail) <= 10
+    headers = [key for key, _ in core.store.scan(kept.queue.prefix + b"h", kept.queue.prefix + b"i")]
+    assert len(headers) == 3 + len(kept.tail)
+
+
+def test_events_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "SEAL_COUNT", 10)
+    core = Core(Limits(events_bytes_max=5_000))
+    for _ in range(300):
+        core.push(b"1")
+        core.commit()
+    (kept,) = core.engine.event_logs.values()
+    assert kept.partition.log.size < 5_000 + 10 * 200
+    assert kept.partition.log.first > 200
+    core.restart()
+    assert log(core)[-1]["kind"] == "pushed"
+
+
+def test_events_are_bounded_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "SEAL_COUNT", 10)
+    core = Core(Limits(events_bytes_max=1 << 20, events_retention_ms=60_000))
+    for _ in range(100):
+        core.push(b"1")
+        core.commit()
+        core.wait(5_000)
+    (kept,) = core.engine.event_logs.values()
+    assert kept.partition.log.first >= 60
+    assert kept.partition.log.end > 100
+    core.restart()
+    assert log(core)
+
+
+def test_a_scattered_ack_is_told_in_parts(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "RUNS_MAX", 4)
+    first = core.push(*[b"1"] * 20)
+    core.pop(20)
+    core.ack(ids=[first + at for at in range(0, 20, 2)])
+    told = [each for each in log(core) if each["kind"] == "settled"]
+    assert [each["count"] for each in told] == [4, 4, 2]
+
+
+def test_without_events_nothing_is_kept_but_all_is_counted() -> None:
+    core = Core()
+    core.push(b"1", b"2")
+    core.ack(core.pop().lease)
+    core.commit()
+    assert not core.engine.event_logs
+    (tally,) = core.engine.tallies.values()
+    counted = {kind: count for kind, count in zip(KINDS, tally.counts, strict=True) if count}
+    assert counted == {"pushed": 2, "popped": 1, "settled": 1}
+    assert sum(tally.times) == 1
+
+
+def test_a_tenant_does_not_see_the_queues_of_events(core: Core) -> None:
+    core.push()
+    core.commit()
+    assert [each.name for each in core.ask(c.ListQueues("default"), c.QueuesFound).queues] == ["q"]
+    (name,) = (name for tenant, name in core.engine.queues if tenant == SYSTEM)
+    with pytest.raises(NotFound):
+        core.engine.apply(c.Describe("default", name), core.now)
