@@ -81,6 +81,13 @@ class Settings(Struct, frozen=True, kw_only=True):
         str, _about("Origins whose pages may use the HTTP API, with commas between them; * is any.")
     ] = ""
 
+    events_bytes_max: Annotated[
+        int, _about("Bytes of lifecycle events kept, of each shard; 0 keeps none.", ge=0)
+    ] = 64 * 1024 * 1024
+    events_retention_ms: Annotated[int, _about("How long events are kept at most.", ge=1)] = (
+        _LIMITS.events_retention_ms
+    )
+
     def directory(self) -> Path | None:
         """Where the store is; None if it is in memory."""
         kind, _, place = self.store.partition(":")
@@ -95,6 +102,8 @@ class Settings(Struct, frozen=True, kw_only=True):
             queues_max=self.queues_max,
             partitions_max=self.partitions_max,
             groups_max=self.groups_max,
+            events_bytes_max=self.events_bytes_max,
+            events_retention_ms=self.events_retention_ms,
         )
 
     def tcp_limits(self) -> TcpLimits:

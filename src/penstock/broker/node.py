@@ -11,13 +11,14 @@ being kept and the group that forms; no answer leaves before the commit that was
 
 import logging
 from asyncio import AbstractEventLoop, Future, TimerHandle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import PurePath
 from typing import NamedTuple
 
 from penstock.broker.committer import Bodies, Committer
 from penstock.broker.keywatchers import KeyWatchers
+from penstock.broker.loading import cause, counting, down
 from penstock.broker.merger import Merger
 from penstock.broker.shelf import Shelf, readable
 from penstock.broker.waiters import Asker, Ticket, Waiter, Waiters
@@ -41,10 +42,11 @@ from penstock.core.commands import (
 from penstock.core.directory import META_SHARD
 from penstock.core.engine import Engine
 from penstock.core.errors import Busy, Conflict, Invalid, NotFound, PenstockError
+from penstock.core.eventlogs import Told
 from penstock.core.limits import Limits
 from penstock.core.look import Absent
-from penstock.core.records import Commit, Record
-from penstock.store.base import Claim, Lost, Store, StoreError
+from penstock.core.records import Commit
+from penstock.store.base import Lost, Store, StoreError
 
 logger = logging.getLogger("penstock.node")
 
@@ -56,14 +58,14 @@ class Kept(NamedTuple):
 
     wrote: bool
     synced: bool
+    told: list[Told]
+    """Events that tell of it, if somebody listens."""
 
 
 TIMER_MS_MAX = 3_600_000
 """The longest a timer is set for; it is set again when it rings early."""
 SYNC_S = 0.2
 """How long what was confirmed as ``os`` may stay unsynced: what a power loss can take."""
-PROGRESS_RECORDS = 200_000
-"""Records loaded between two lines of progress: about a second's worth."""
 RELOAD_RETRY_S = 1.0
 """How long to wait before the store is asked again after a reload failed."""
 
@@ -122,6 +124,8 @@ class Node:
         self._timer_at = NEVER
         self._settled: Future[None] | None = None
         """Told when a group has been answered, while the node stops."""
+        self._hear: Callable[[list[Told]], None] | None = None
+        """Who is told of events."""
         self.draining = False
         """Nobody waits any more: a pop that finds nothing is answered at once."""
         self.failures = 0
@@ -201,6 +205,16 @@ class Node:
             self._answer(asker, waiter.ticket, nothing)
         self._watchers.give_up(self._engine, asker)
         self._key_watchers.give_up(self._engine, asker)
+
+    def listen(self, hear: Callable[[list[Told]], None] | None) -> None:
+        """Have somebody told of events once they are kept; nobody, if it is None."""
+        self._hear = hear
+        self._engine.listening = hear is not None
+
+    @property
+    def engine(self) -> Engine:
+        """What the node knows right now: to be looked at, not to be changed."""
+        return self._engine
 
     def _apply(self, command: Command) -> Reply | PenstockError:
         if self._broken is not None:
@@ -339,7 +353,7 @@ class Node:
         self._merger.sealed()
         sync = self._engine.must_sync
         if commits or absent or (sync and self._unsynced):
-            kept = partial(self._kept, group, absent, Kept(bool(commits), sync))
+            kept = partial(self._kept, group, absent, Kept(bool(commits), sync, self._engine.take_told()))
             self._committer.commit(commits, sync, partial(self._shelf.read, absent), kept)
         else:
             self._deliver(group)
@@ -360,6 +374,8 @@ class Node:
                 self._shelf.put_back(absent, outcome)
                 group = [(asker, ticket, self._readable(reply)) for asker, ticket, reply in group]
             self._deliver(group)
+            if how.told and self._hear is not None:
+                self._hear(how.told)
             self._merger.kept()
         if self._forming or self._broken or self._engine.changed or self._engine.wants_sync:
             self._plan_flush()
@@ -384,7 +400,7 @@ class Node:
         logger.error("commit failed: %s", error)
         if isinstance(error, Lost):
             self._tell_lost(error)
-        self._break(f"{_cause(error)}; nothing of this was carried out")
+        self._break(f"{cause(error)}; nothing of this was carried out")
 
     def _tell_lost(self, error: Lost) -> None:
         """The store can't be written any more: say so, once."""
@@ -478,11 +494,12 @@ class Node:
                 self._tell_lost(error)
                 return
             logger.error("reload failed, next try in %g s: %s", RELOAD_RETRY_S, error)
-            self._broken = f"{_cause(error)}; nothing of this was carried out"
+            self._broken = f"{cause(error)}; nothing of this was carried out"
             self._failed_in_a_row += 2
             self._plan_reload()
             return
         self._engine.take_owners(before)
+        self._engine.listening = self._hear is not None
         self._merger.stopped = True
         self._merger = self._new_merger()
         logger.warning("reloaded from the store")
@@ -506,12 +523,12 @@ class Node:
         self._ahead_ms = max(self._ahead_ms, latest - self._wall())
         now = self._clock()
         claims = [
-            engines.Taken(claim.epoch, _down(claim, now) if down_ms is None else down_ms, claim.restored)
+            engines.Taken(claim.epoch, down(claim, now) if down_ms is None else down_ms, claim.restored)
             for claim in found
         ]
         # No name of this epoch is given out before the epoch itself survives power loss.
         self._store.sync()
-        engine = engines.load(self.limits, claims, meta.epoch, _counting(self._store.scan), now)
+        engine = engines.load(self.limits, claims, meta.epoch, counting(self._store.scan), now)
         logger.info("loaded %d queues", len(engine.queues))
         engine.reach = self.durability
         self._shelf.clear()
@@ -559,30 +576,3 @@ class Node:
             except Exception as error:
                 logger.error("the last commit failed, and what was confirmed as os may be lost: %s", error)
         self._store.close()
-
-
-def _counting(scan: engines.Scan) -> engines.Scan:
-    """Says now and then how much has been loaded."""
-    seen = 0
-
-    def counted(lower: bytes, upper: bytes) -> Iterator[Record]:
-        nonlocal seen
-        for record in scan(lower, upper):
-            yield record
-            seen += 1
-            if seen % PROGRESS_RECORDS == 0:
-                logger.info("loading: %d records so far", seen)
-
-    return counted
-
-
-def _cause(error: Exception) -> str:
-    """What a client is told of a store that failed: not its paths."""
-    if "No space left" in str(error):
-        return "the server's disk is full"
-    return "the server's store could not keep a commit"
-
-
-def _down(claim: Claim, now: int) -> int:
-    """How long a shard was down: since its last commit, if it has any."""
-    return max(now - claim.committed_at, 0) if claim.committed_at else 0

@@ -28,6 +28,8 @@ NAME = "events"
 SEAL_COUNT = 1_000
 SEAL_BYTES = 128 * 1024
 """Events, and their bytes, that become a segment."""
+NOT_KEPT = -1
+"""The offset of an event that is told and not kept."""
 RUNS_MAX = 1_000
 """Runs of one event; what happened to more is several events."""
 
@@ -60,23 +62,25 @@ def keep(domain: Domain, shard: Shard, now: int) -> None:
     happened = shard.happened.take()
     for each in happened:
         tally(domain.tallies, each)
-    if not domain.limits.events_bytes_max:
+    is_kept = domain.limits.events_bytes_max > 0
+    if not is_kept and not domain.listening:
         return
-    log = domain.event_logs.get(shard.number) or _new_log(domain, shard)
-    first = log.partition.log.end
     told: list[tuple[Happening, bytes]] = []
     for each in happened:
         if len(each.runs) <= RUNS_MAX:
             told.append((each, _encode(_event(each, each.count, each.runs, now))))
         else:
             told += _in_parts(each, now)
-    payloads = [payload for _, payload in told]
-    _append(domain, shard, log, payloads, now)
+    first = NOT_KEPT
+    if is_kept:
+        log = domain.event_logs.get(shard.number) or _new_log(domain, shard)
+        first = log.partition.log.end
+        _append(domain, shard, log, [payload for _, payload in told], now)
     if domain.listening:
         for each, payload in told:
             queue = each.queue
             domain.told.append(Told(shard.number, first, each.kind, queue.tenant, queue.name, payload))
-            first += 1
+            first += 1 if is_kept else 0
 
 
 def _event(happened: Happening, count: int, runs: list[Ran], now: int) -> Event:

@@ -15,13 +15,13 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request as StarletteRequest
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from penstock.broker.node import Node
-from penstock.core.errors import Busy, Denied, Invalid, NotFound, PenstockError
+from penstock.core.errors import Busy, Denied, Invalid, NotFound, PenstockError, Unsupported
 from penstock.server.http.base import encode
 from penstock.server.http.bodies import Gone, header
 from penstock.server.http.endpoints import (
@@ -33,10 +33,12 @@ from penstock.server.http.endpoints import (
     respond,
     send_error,
 )
+from penstock.server.http.events import EventSocket, EventStream, ListenStream
 from penstock.server.http.openapi import document
-from penstock.server.http.operations import OPERATIONS
+from penstock.server.http.operations import OPERATIONS, QUEUE
 from penstock.server.http.reference import page
 from penstock.server.http.streams import BrowseEndpoint, BulkEndpoint, PushEndpoint
+from penstock.server.hub import Hub
 
 logger = logging.getLogger("penstock.http")
 
@@ -137,15 +139,15 @@ class Connection(HttpToolsProtocol):
         is_idle = (self.cycle is None or self.cycle.response_complete) and not self.began_at
         reading = self.body_at and not self.flow.read_paused and now - self.came_at > stall_s
         if unsent and now - self.went_at > stall_s:
-            self._cut("did not read its answer")
+            self.cut("did not read its answer")
         elif self.began_at and now - self.began_at > stall_s:
             self.refuse(408, Invalid("request", f"complete within {limits.stall_ms} ms"))
         elif reading:
-            self._cut("did not finish its request")
+            self.cut("did not finish its request")
         elif is_idle and now - self.idle_since > limits.idle_ms / 1000:
             self.transport.close()
 
-    def _cut(self, why: str) -> None:
+    def cut(self, why: str) -> None:
         logger.warning("connection of %s closed: it %s", self.client, why)
         self.transport.abort()
 
@@ -160,8 +162,7 @@ class HttpServer:
         self._state = ServerState()
         self._listeners: list[asyncio.Server] = []
         self._check: asyncio.TimerHandle | None = None
-        self._empty: asyncio.Future[None] | None = None
-        self.closing = False
+        self.hub = Hub(node, loop)
         self._config = uvicorn.Config(
             self._app(),
             http=_connection_class(self),
@@ -177,7 +178,11 @@ class HttpServer:
 
     def _app(self) -> ASGIApp:
         questions = Questions(self.node)
-        routes: list[BaseRoute] = [*_routes(questions, self.limits.body_bytes_max), *self._pages()]
+        routes: list[BaseRoute] = [
+            *_routes(questions, self.limits.body_bytes_max),
+            *self._streams(questions),
+            *self._pages(),
+        ]
         middleware = []
         if self.limits.origins:
             middleware.append(
@@ -192,6 +197,13 @@ class HttpServer:
         app = Starlette(routes=routes, middleware=middleware, exception_handlers={404: _not_found})
         app.router.redirect_slashes = False
         return Guard(app, self.limits.origins)
+
+    def _streams(self, questions: Questions) -> list[BaseRoute]:
+        return [
+            Route(f"{QUEUE}/listen", EventsOnly(ListenStream(self.hub, questions))),
+            Route("/v1/events", EventsOnly(EventStream(self.hub, questions))),
+            WebSocketRoute("/v1/events/ws", EventSocket(self.hub, questions)),
+        ]
 
     def _pages(self) -> list[BaseRoute]:
         described = document(OPERATIONS)
@@ -225,12 +237,12 @@ class HttpServer:
     # The end.
 
     def stop_accepting(self) -> None:
-        self.closing = True
         for listener in self._listeners:
             listener.close()
 
     def end_all(self) -> None:
         """Take no more requests; every connection closes with its last answer."""
+        self.hub.end()
         for connection in list(self._state.connections):
             connection.shutdown()
 
@@ -273,6 +285,24 @@ def _with_slashes(path: str) -> str:
     return path
 
 
+class EventsOnly:
+    """A path at which there is a stream, for those who get it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] != "GET":
+            await _not_allowed(scope, send, b"GET")
+            return
+        await self._app(scope, receive, send)
+
+
+async def _not_allowed(scope: Scope, send: Send, allowed: bytes) -> None:
+    error = Unsupported(f"{scope['method']} is not supported here, only {allowed.decode()}")
+    await send_error(scope, send, error, status=405, headers=[(b"allow", allowed)])
+
+
 class Page:
     """Something that is always the same."""
 
@@ -281,8 +311,7 @@ class Page:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] not in ("GET", "HEAD"):
-            error = Invalid("method", "GET")
-            await send_error(scope, send, error, status=405, headers=[(b"allow", b"GET, HEAD")])
+            await _not_allowed(scope, send, b"GET, HEAD")
             return
         await respond(scope, send, 200, self._body, kind=self._kind)
 

@@ -1,0 +1,386 @@
+"""Events as they happen, and messages as they come: server-sent events and WebSockets."""
+
+import asyncio
+from asyncio import AbstractEventLoop, Future, TimerHandle
+from collections.abc import AsyncIterator
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from penstock.broker.node import Node
+from penstock.core.commands import Log, Pop, Popped, Read, Reply
+from penstock.core.errors import Invalid, PenstockError
+from penstock.core.events import SYSTEM, queue_name
+from penstock.core.ids import parse_lease
+from penstock.core.limits import check_range
+from penstock.core.model import DEFAULT
+from penstock.server.http.base import Asked, Request, encode
+from penstock.server.http.bodies import Reader, header
+from penstock.server.http.endpoints import Patient, Questions, send_error
+from penstock.server.http.pops import delivered
+from penstock.server.hub import (
+    Batch,
+    Hub,
+    Listener,
+    Positions,
+    Wanted,
+    kinds_of,
+    matching,
+    parse_positions,
+    shown_positions,
+)
+
+PING_S = 15.0
+"""How long a stream is silent before a ping says that it still is there."""
+HELD_MAX = 1_000
+"""Messages that a listener may hold at a time, at most."""
+STREAM = [
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class Events(Request, kw_only=True):
+    """Which events to hear of, and from where: those behind ``after``, or ``from`` all that are kept."""
+
+    queue: list[str] = msgspec.field(default_factory=list)
+    kind: list[str] = msgspec.field(default_factory=list)
+    after: str | None = None
+    start: str = msgspec.field(default="new", name="from")
+
+    def wanted(self, asked: Asked) -> Wanted:
+        if self.start not in ("new", "all"):
+            raise Invalid("from", "new or all")
+        return Wanted(asked.tenant, frozenset(self.queue), kinds_of(self.kind))
+
+    def begin(self, scope: Scope) -> Positions | None:
+        """Where to begin; None if with what comes next."""
+        last = header(scope, b"last-event-id").decode("latin-1") or self.after
+        if last is not None:
+            return parse_positions(last)
+        return {} if self.start == "all" else None
+
+
+class Streaming:
+    """What streams have in common: they end when the client goes, or the server does."""
+
+    def __init__(self, hub: Hub, questions: Questions) -> None:
+        self.hub = hub
+        self.questions = questions
+
+    async def missed(self, wanted: Wanted, begin: Positions, end: Positions) -> AsyncIterator[Batch]:
+        """What was told while nobody listened, from one place up to another, shard by shard."""
+        at = dict(begin)
+        for shard, limit in end.items():
+            offset = begin.get(shard, 0)
+            while offset < limit:
+                reply = await self.questions.ask(Read(SYSTEM, queue_name(shard), offset))
+                if isinstance(reply, PenstockError):
+                    raise reply
+                assert isinstance(reply, Log)
+                first = reply.runs[0].offset if reply.runs else limit
+                if first > offset and begin:
+                    lost = encode({"shard": shard, "from": offset, "to": min(first, limit)})
+                    yield Batch([("lost", lost)], shown_positions(at | {shard: first}))
+                payloads = [
+                    payload
+                    for run in reply.runs
+                    for place, payload in enumerate(run.payloads(), run.offset)
+                    if place < limit
+                ]
+                offset = max(reply.next, offset + 1)
+                at[shard] = min(offset, limit)
+                events = list(matching(payloads, wanted))
+                if events:
+                    yield Batch(events, shown_positions(at))
+        yield Batch([], shown_positions(end | {each: at[each] for each in at if each not in end}))
+
+
+class EventStream(Streaming):
+    """Lifecycle events as server-sent events."""
+
+    def __init__(self, hub: Hub, questions: Questions) -> None:
+        super().__init__(hub, questions)
+        self._reader = Reader(Events)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            request = self._reader.query(scope["query_string"])
+            assert isinstance(request, Events)
+            wanted, begin = request.wanted(Asked()), request.begin(scope)
+        except PenstockError as error:
+            await send_error(scope, send, error)
+            return
+        out = Out(send)
+        listener, end = self.hub.join(wanted)
+        gone = asyncio.ensure_future(_end_with(receive, listener))
+        pings = Pings(listener)
+        try:
+            await out.start()
+            if begin is None:
+                await out.send(b"id: %s\n: listening\n\n" % shown_positions(end).encode())
+            else:
+                async for batch in self.missed(wanted, begin, end):
+                    await out.send(batch.as_stream() if batch.events else b": caught up\n\n")
+            while not (listener.ended or listener.dropped):
+                await listener.wait()
+                chunk = b"".join(stream for _, stream in listener.take())
+                if chunk or pings.is_due:
+                    await out.send(chunk or b"event: ping\ndata:\n\n")
+                    pings.again()
+            if not listener.dropped:
+                await out.end()
+        finally:
+            pings.stop()
+            gone.cancel()
+            self.hub.leave(wanted, listener)
+            if listener.dropped:
+                scope["penstock.connection"].cut("did not read its events")
+
+
+class Out:
+    """The answer of a stream."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+
+    async def start(self) -> None:
+        await self._send({"type": "http.response.start", "status": 200, "headers": list(STREAM)})
+
+    async def send(self, chunk: bytes) -> None:
+        await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+
+    async def end(self) -> None:
+        await self._send({"type": "http.response.body", "body": b""})
+
+
+async def _end_with(receive: Receive, listener: Listener) -> None:
+    """End a listener when its client goes away."""
+    while (await receive())["type"] not in ("http.disconnect", "websocket.disconnect"):
+        pass
+    listener.end()
+
+
+class Pings:
+    """Wakes a listener when nothing was sent for a while."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._loop: AbstractEventLoop = asyncio.get_running_loop()
+        self._sent_at = self._loop.time()
+        self.is_due = False
+        self._timer: TimerHandle = self._loop.call_later(PING_S, self._ring)
+
+    def again(self) -> None:
+        self._sent_at, self.is_due = self._loop.time(), False
+
+    def _ring(self) -> None:
+        due_at = self._sent_at + PING_S
+        if due_at <= self._loop.time():
+            self.is_due = True
+            self._listener.wake()
+            due_at = self._loop.time() + PING_S
+        self._timer = self._loop.call_at(due_at, self._ring)
+
+    def stop(self) -> None:
+        self._timer.cancel()
+
+
+class EventSocket(Streaming):
+    """Lifecycle events as text frames of a WebSocket, one event each; the last of a batch has an ``id``."""
+
+    def __init__(self, hub: Hub, questions: Questions) -> None:
+        super().__init__(hub, questions)
+        self._reader = Reader(Events)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        try:
+            request = self._reader.query(scope["query_string"])
+            assert isinstance(request, Events)
+            wanted, begin = request.wanted(Asked()), request.begin(scope)
+        except PenstockError as error:
+            await send({"type": "websocket.close", "code": 1008, "reason": error.message[:120]})
+            return
+        await send({"type": "websocket.accept"})
+        listener, end = self.hub.join(wanted)
+        gone = asyncio.ensure_future(_end_with(receive, listener))
+        try:
+            if begin is not None:
+                async for batch in self.missed(wanted, begin, end):
+                    await _send_frames(send, batch)
+            while not (listener.ended or listener.dropped):
+                await listener.wait()
+                for batch, _ in listener.take():
+                    await _send_frames(send, batch)
+            if not gone.done():
+                code = 1008 if listener.dropped else 1001
+                await send({"type": "websocket.close", "code": code})
+        finally:
+            gone.cancel()
+            self.hub.leave(wanted, listener)
+
+
+async def _send_frames(send: Send, batch: Batch) -> None:
+    last = len(batch.events) - 1
+    for at, (_, payload) in enumerate(batch.events):
+        if at == last:
+            payload = b'{"id":"%s",' % batch.after.encode() + payload[1:]
+        await send({"type": "websocket.send", "text": payload.decode()})
+
+
+class Listen(Request, kw_only=True):
+    """Which messages to lease to this connection: at most ``max`` at a time that are not settled."""
+
+    group: str = DEFAULT
+    partition: str | None = None
+    lease_ms: int | None = None
+    max: int = 100
+    start: int | str = msgspec.field(default="all", name="from")
+
+
+class Holding:
+    """What a connection was given and has not settled."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._leases: dict[str, Popped] = {}
+
+    def add(self, popped: Popped) -> None:
+        assert popped.lease is not None
+        self._leases[popped.lease] = Popped(popped.queue, popped.lease, [])
+
+    def count(self) -> int:
+        """Messages it still holds; leases that are over are forgotten."""
+        shards = self._node.engine.shards
+        held = 0
+        for token in list(self._leases):
+            number, name = parse_lease(token)
+            lease = shards[number].leases.get(name)
+            if lease is None:
+                del self._leases[token]
+            else:
+                held += sum(run.unsettled for run in lease.runs.values())
+        return held
+
+    def give_back(self) -> None:
+        """The connection is gone: others may have what it held, as if it had never been delivered."""
+        for popped in self._leases.values():
+            self._node.give_back(popped)
+        self._leases.clear()
+
+
+class ListenStream(Streaming):
+    """Messages of a queue as server-sent events, leased to the connection until they are settled."""
+
+    def __init__(self, hub: Hub, questions: Questions) -> None:
+        super().__init__(hub, questions)
+        self._reader = Reader(Listen)
+        self._owners = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            request = self._reader.query(scope["query_string"])
+            assert isinstance(request, Listen)
+            check_range("max", request.max, 1, HELD_MAX)
+        except PenstockError as error:
+            await send_error(scope, send, error)
+            return
+        self._owners -= 1
+        await _Listening(self, request, scope, receive, send, self._owners).run()
+
+
+class _Listening(Patient):
+    """One connection that messages are leased to."""
+
+    def __init__(
+        self, streams: ListenStream, request: Listen, scope: Scope, receive: Receive, send: Send, owner: int
+    ) -> None:
+        super().__init__(streams.questions.node)
+        self._hub = streams.hub
+        self._request, self._scope, self._receive = request, scope, receive
+        self._send, self._owner = send, owner
+        self._queue: str = scope["path_params"]["queue"]
+        self._out = Out(send)
+        self._holding = Holding(self.node)
+
+    async def run(self) -> None:
+        # Told of what happens in the queue, it looks whether it may have more.
+        wanted = Wanted(Asked().tenant, frozenset({self._queue}))
+        listener, _ = self._hub.join(wanted)
+        gone = asyncio.ensure_future(_end_with(self._receive, listener))
+        pings = Pings(listener)
+        pop: Future[Reply | PenstockError] | None = None
+        started = False
+        try:
+            while not listener.ended and not self.node.draining:
+                if pop is None and (room := self._request.max - self._holding.count()) > 0:
+                    pop = self.ask(self._pop(room))
+                    pop.add_done_callback(lambda _: listener.wake())
+                if pop is not None and pop.done():
+                    popped, pop = pop.result(), None
+                    if isinstance(popped, PenstockError):
+                        if not started:
+                            await send_error(self._scope, self._send, popped)
+                        return
+                    assert isinstance(popped, Popped)
+                    started = await self._started(started)
+                    await self._deliver(popped, pings)
+                    continue
+                await listener.wait()
+                listener.take()
+                listener.dropped = False  # what it was told is not sent: it only looks again
+                if pings.is_due:
+                    started = await self._started(started)
+                    await self._out.send(b"event: ping\ndata:\n\n")
+                    pings.again()
+            if started:
+                await self._out.end()
+        finally:
+            pings.stop()
+            gone.cancel()
+            self._hub.leave(wanted, listener)
+            if pop is not None:
+                if pop.done():
+                    self.node.give_back(pop.result())
+                pop.cancel()
+            self.node.forget(self)
+            self._holding.give_back()
+
+    def _pop(self, room: int) -> Pop:
+        request = self._request
+        wait_ms = min(60_000, self.node.limits.wait_ms_max)
+        return Pop(
+            Asked().tenant,
+            self._queue,
+            request.group,
+            room,
+            1,
+            request.partition,
+            request.lease_ms,
+            request.start,
+            wait_ms,
+            self._owner,
+        )
+
+    async def _started(self, started: bool) -> bool:
+        if not started:
+            await self._out.start()
+        return True
+
+    async def _deliver(self, popped: Popped, pings: Pings) -> None:
+        if popped.lease is None:
+            return
+        self._holding.add(popped)
+        out = (
+            b"event: message\nid: %s\ndata: %s\n\n" % (str(each.id).encode(), _one_line(encode(each)))
+            for each in delivered(popped)
+        )
+        await self._out.send(b"".join(out))
+        pings.again()
+
+
+def _one_line(body: bytes) -> bytes:
+    """JSON without line breaks: payloads are kept as they came, and may have some between their parts."""
+    return body.replace(b"\r", b" ").replace(b"\n", b" ") if b"\n" in body or b"\r" in body else body
