@@ -34,6 +34,11 @@ def packed(*requests: Request) -> bytes:
     return b"".join(framed(json.dumps(each).encode()) for each in requests)
 
 
+def lined(*requests: Request) -> bytes:
+    """Requests as lines."""
+    return b"".join(json.dumps(each).encode() + b"\n" for each in requests)
+
+
 class Raw:
     """One connection, byte by byte if need be."""
 
@@ -71,6 +76,20 @@ class Raw:
         reply: Reply = msgspec.msgpack.decode(self._exactly(length))
         return reply
 
+    def receive_line(self) -> Reply:
+        """The next answer, which is a line."""
+        while (end := self._got.find(b"\n")) < 0:
+            self._more()
+        line = self._exactly(end + 1)
+        assert b"\r" not in line
+        reply: Reply = json.loads(line)
+        return reply
+
+    def ask_line(self, request: Request) -> Reply:
+        """The same as a line of JSON, there and back."""
+        self.send(lined(request))
+        return self.receive_line()
+
     def drain(self) -> list[Reply]:
         """Every whole answer until the server closes the connection."""
         replies = []
@@ -96,13 +115,16 @@ class Raw:
 
     def _exactly(self, count: int) -> bytes:
         while len(self._got) < count:
-            chunk = self.socket.recv(1 << 20)
-            if not chunk:
-                raise EOFError(f"the server closed the connection after {bytes(self._got)!r}")
-            self._got += chunk
+            self._more()
         taken = bytes(self._got[:count])
         del self._got[:count]
         return taken
+
+    def _more(self) -> None:
+        chunk = self.socket.recv(1 << 20)
+        if not chunk:
+            raise EOFError(f"the server closed the connection after {bytes(self._got)!r}")
+        self._got += chunk
 
     def __enter__(self) -> "Raw":
         return self

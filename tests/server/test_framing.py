@@ -3,7 +3,7 @@ from itertools import islice, pairwise
 import pytest
 from hypothesis import given, strategies as st
 
-from penstock.server.framing import ABSURD, HEAD, Frames, Lost, TooLong, frame
+from penstock.server.framing import ABSURD, HEAD, Frames, Lines, Lost, TooLong, cutter
 
 LIMIT = 100
 
@@ -13,7 +13,7 @@ streams = st.lists(st.binary(max_size=LIMIT) | st.binary(min_size=LIMIT + 1, max
 
 
 def stream(wanted: list[bytes]) -> bytes:
-    return b"".join(b"".join(frame(body)) for body in wanted)
+    return b"".join(b"".join(Frames.wrapped(body)) for body in wanted)
 
 
 def plain(found: bytes | TooLong) -> bytes | int:
@@ -175,4 +175,138 @@ def test_nothing_is_taken_whole_while_another_frame_is_not_complete() -> None:
 
 
 def test_a_frame_is_its_length_and_its_body() -> None:
-    assert frame(b"abc") == (bytes([0, 0, 0, 3]), b"abc")
+    assert Frames.wrapped(b"abc") == (bytes([0, 0, 0, 3]), b"abc")
+
+
+def test_a_frame_that_is_not_complete_at_the_end_never_is() -> None:
+    frames = Frames(LIMIT)
+    frames.feed(stream([b"abc"])[:-1])
+    frames.end()
+    assert list(frames) == []
+    assert frames.partial
+
+
+# Lines.
+
+texts = st.binary(max_size=LIMIT + 20) | st.text("ab \t\r{", max_size=LIMIT + 20).map(str.encode)
+long_texts = st.binary(min_size=LIMIT - 2, max_size=4 * LIMIT)
+breaks = st.sampled_from([b"\n", b"\r\n", b"\n\n", b" \n\t\r\n ", b"\n" + b" " * 3 * LIMIT])
+written = st.lists(st.tuples(texts | long_texts, breaks).map(b"".join), max_size=12).map(b"".join)
+"""Streams of lines, some of them too long or blank, each with its end."""
+
+
+def read_plainly(data: bytes) -> list[bytes | int]:
+    """The lines of a stream that ends: what they are, or the lengths of those that were skipped."""
+    lines = [line.lstrip(b" \t\r") for line in data.split(b"\n")]
+    return [line if len(line) <= LIMIT else len(line) for line in lines if line]
+
+
+@given(written, texts, st.lists(st.integers(0, 10_000), max_size=30))
+def test_lines_are_the_same_however_the_stream_is_cut(data: bytes, last: bytes, places: list[int]) -> None:
+    lines = Lines(LIMIT)
+    found: list[bytes | int] = []
+    for chunk in cut(data + last, places):
+        whole = lines.whole(chunk)
+        if whole is not None:
+            found.append(whole)
+            continue
+        lines.feed(chunk)
+        found += [plain(each) for each in lines]
+    lines.end()
+    found += [plain(each) for each in lines]
+    assert found == read_plainly(data + last)
+    assert not lines.partial
+    assert not lines.waiting
+
+
+@given(written)
+def test_lines_that_come_byte_by_byte_are_found_with_their_end(data: bytes) -> None:
+    lines = Lines(LIMIT)
+    before = b""
+    for byte in data:
+        lines.feed(bytes([byte]))
+        found = [plain(each) for each in lines]
+        before += bytes([byte])
+        if byte == ord("\n"):
+            assert found == read_plainly(before)
+            before = b""
+        else:
+            assert found == []
+        assert lines.partial == bool(before.strip(b" \t\r\n")), "blanks are not owed the rest of a line"
+        assert lines.waiting <= LIMIT, "what is too long is not kept"
+
+
+@given(written, st.lists(st.integers(0, 10_000), max_size=30), st.integers(1, 3))
+def test_stopping_early_loses_no_line(data: bytes, places: list[int], stop: int) -> None:
+    lines = Lines(LIMIT)
+    found: list[bytes | int] = []
+    for chunk in cut(data, places):
+        lines.feed(chunk)
+        turn = iter(lines)
+        found += [plain(each) for each in islice(turn, stop)]
+        turn.close()
+    found += [plain(each) for each in lines]
+    assert found == read_plainly(data)
+
+
+def test_a_line_at_the_limit_is_taken_and_one_past_it_is_skipped_with_its_length() -> None:
+    lines = Lines(LIMIT)
+    lines.feed(b"x" * LIMIT + b"\n" + b"y" * (LIMIT + 1) + b"\nnext\n")
+    assert [plain(each) for each in lines] == [b"x" * LIMIT, LIMIT + 1, b"next"]
+    assert lines.whole(b"x" * LIMIT + b"\n") == b"x" * LIMIT
+    assert lines.whole(b"x" * (LIMIT + 1) + b"\n") is None
+
+
+def test_a_line_that_never_ends_takes_up_no_memory_and_is_told_of_with_its_end() -> None:
+    lines = Lines(LIMIT)
+    for _ in range(1_000):
+        lines.feed(b"x" * 70)
+        assert list(lines) == []
+        assert lines.waiting <= LIMIT
+        assert lines.partial
+        assert lines.whole(b"{}\n") is None
+    lines.feed(b"y\n{}\n{")
+    assert [plain(each) for each in lines] == [70_001, b"{}"]
+    assert lines.partial
+
+
+def test_the_last_line_needs_no_end() -> None:
+    lines = Lines(LIMIT)
+    lines.feed(b"{}")
+    lines.end()
+    assert list(lines) == [b"{}"]
+    lines.feed(b"x" * (LIMIT + 1))
+    assert list(lines) == []
+    lines.end()
+    assert [plain(each) for each in lines] == [LIMIT + 1]
+    lines.end()
+    assert list(lines) == []
+
+
+@given(st.binary(max_size=LIMIT), st.sampled_from([b"", b"\n", b"\r\n"]))
+def test_data_that_is_one_line_is_taken_whole_and_nothing_else_is(text: bytes, end: bytes) -> None:
+    data = text + end
+    lines = Lines(LIMIT)
+    lines.feed(data)
+    found = lines.whole(data) or Lines(LIMIT).whole(data)
+    if found is not None:
+        assert data.count(b"\n") == 1
+        assert list(lines) == [found]
+    assert Lines(LIMIT).whole(b'{"cmd":"STATS"}\n') == b'{"cmd":"STATS"}'
+
+
+def test_nothing_is_taken_whole_while_another_line_has_not_ended() -> None:
+    lines = Lines(LIMIT)
+    lines.feed(b"{")
+    assert lines.whole(b"}\n") is None
+    assert lines.whole(b"") is None
+
+
+def test_a_line_goes_out_as_one_line() -> None:
+    assert b"".join(Lines.wrapped(b'{"a":1}')) == b'{"a":1}\n'
+    assert b"".join(Lines.wrapped(b'{"a":\r\n[1,\n2]}')) == b'{"a":  [1, 2]}\n'
+
+
+@given(st.binary(min_size=1, max_size=8))
+def test_the_first_byte_decides_whether_a_stream_has_frames_or_lines(data: bytes) -> None:
+    assert isinstance(cutter(data[0], LIMIT), Lines) == (data[:1] in (b"{", b"\r", b"\n"))

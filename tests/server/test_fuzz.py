@@ -22,7 +22,7 @@ from penstock.core.limits import Limits
 from penstock.server.framing import ABSURD
 from penstock.server.tcp import Connection, TcpLimits, TcpServer
 from penstock.store.memory import MemoryStore
-from tests.serving import framed, packed
+from tests.serving import framed, lined, packed
 
 FRAME_BYTES_MAX = 8_192
 REQUESTS = 40_000
@@ -118,9 +118,10 @@ class Wires(asyncio.Transport):
 
 
 class Client:
-    """A connection and the other end of it."""
+    """A connection and the other end of it, which talks in frames or in lines."""
 
-    def __init__(self, house: "House") -> None:
+    def __init__(self, house: "House", *, lines: bool = False) -> None:
+        self._lines = lines
         self._loop = house.loop
         self._wires = Wires()
         self._connection = Connection(house.server)
@@ -138,6 +139,10 @@ class Client:
 
     def _taken(self) -> list[bytes]:
         out, self._wires.out = bytes(self._wires.out), bytearray()
+        if self._lines:
+            *lines, rest = out.split(b"\n")
+            assert not rest, "answers are whole lines"
+            return lines
         answers = []
         while out:
             end = 4 + int.from_bytes(out[:4], "big")
@@ -147,13 +152,19 @@ class Client:
         return answers
 
     def ask(self, **request: Any) -> dict[str, Any]:
-        (answer,) = self.say(packed(request))
+        (answer,) = self.say(lined(request) if self._lines else packed(request))
         reply: dict[str, Any] = json.loads(answer)
         return reply
 
     @property
     def closed(self) -> bool:
         return self._wires.closed
+
+    def end(self) -> list[bytes]:
+        """Say that nothing more is sent; the answers that come then."""
+        self._connection.eof_received()
+        self._loop.run()
+        return self._taken()
 
     def leave(self) -> None:
         if not self.closed:
@@ -472,6 +483,17 @@ class Sender:
             stream = stream[size:]
         return chunks
 
+    def lines(self) -> bytes:
+        """A few lines, some of them blank, cut by a line break, or without an end."""
+        ends = [b"\n", b"\n", b"\r\n", b"\n\n", b" \n\t\n", b" ", b"\r"]
+        stream = self.random.choice([b"", b"\n", b"\r\n \n"])
+        for _ in range(self.random.randrange(1, 6)):
+            body = self.body()
+            if self.random.random() < 0.05:
+                body = body.ljust(self.random.choice([FRAME_BYTES_MAX, FRAME_BYTES_MAX + 1, 50_000]), b"x")
+            stream += body + self.random.choice(ends)
+        return stream if stream[:1] in (b"{", b"\r", b"\n") else b"\n" + stream
+
 
 def complaints(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
@@ -527,4 +549,32 @@ def test_every_frame_of_a_broken_stream_gets_one_answer_or_the_stream_is_closed(
     house.works()
     assert ends > STREAMS // 50
     assert REQUESTS + frames >= FRAMES
+    assert complaints(caplog) == []
+
+
+def test_every_line_of_a_broken_stream_gets_one_answer_and_the_stream_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    sender = Sender(seed=4)
+    house = House()
+    lines = oks = 0
+    for number in range(STREAMS):
+        client = Client(house, lines=True)
+        stream = sender.lines()
+        answers = client.say(*sender.chunks(stream))
+        due = sum(bool(line.strip(b" \t\r")) for line in stream.split(b"\n")[:-1])
+        assert len(answers) == due, stream
+        assert not client.closed
+        last = bool(stream.rpartition(b"\n")[2].strip(b" \t\r"))
+        answers += client.end()
+        assert len(answers) == due + last, stream
+        assert client.closed
+        lines += due + last
+        oks += sum(map(check_answer, answers))
+        client.leave()
+        if number % 500 == 0 and house.is_full():
+            house.works()
+            house = House()
+    house.works()
+    assert lines // 20 < oks < lines // 2
     assert complaints(caplog) == []

@@ -1,9 +1,11 @@
-"""Bytes to frames: a 4-byte big-endian length, then a body.
+"""Bytes to bodies: frames of a 4-byte big-endian length and a body, or one body a line.
 
-A frame over the limit is skipped and reported, so the stream goes on behind it. A length that no client of
-ours would ever send means that the other side speaks something else; such a stream can't be followed.
+The first byte of a stream decides. A body over the limit is skipped and reported, so the stream goes on
+behind it. A length that no client of ours would ever send means that the other side speaks something else;
+such a stream can't be followed. A stream of lines always can.
 """
 
+import re
 from collections.abc import Generator
 
 HEAD = 4
@@ -13,14 +15,14 @@ ABSURD = 4
 
 
 class TooLong:
-    """A frame that is longer than the limit; its body is skipped."""
+    """A body that is longer than the limit; it is skipped."""
 
     __slots__ = ("begins", "length")
 
     def __init__(self, length: int, begins: bytes) -> None:
         self.length = length
         self.begins = begins
-        """Its first byte: what form it has."""
+        """Its first byte, if it came in a frame: what form it has."""
 
 
 class Lost(Exception):
@@ -36,6 +38,11 @@ class Frames:
     >>> frames.feed(bytes([0, 1]) + b"c"); list(frames)
     [b'c']
     """
+
+    takes = "one JSON object or MessagePack map"
+    """What a body has to be."""
+    packs = True
+    """Whether it may be MessagePack."""
 
     __slots__ = ("_chunks", "_limit", "_size", "_skip", "_want")
 
@@ -75,6 +82,14 @@ class Frames:
             self._chunks.append(data)
             self._size += len(data)
 
+    def end(self) -> None:
+        """Nothing more comes: a frame that is not complete never will be."""
+
+    @staticmethod
+    def wrapped(body: bytes) -> tuple[bytes, bytes]:
+        """The parts of an answer, to be written one after the other."""
+        return len(body).to_bytes(HEAD, "big"), body
+
     def __iter__(self) -> Generator[bytes | TooLong, None, None]:
         """The complete frames; stopping early loses nothing."""
         if self._size < self._want:
@@ -108,6 +123,104 @@ class Frames:
             self._want = want
 
 
-def frame(body: bytes) -> tuple[bytes, bytes]:
-    """The two parts of a frame, to be written one after the other."""
-    return len(body).to_bytes(HEAD, "big"), body
+class Lines:
+    """Cuts what arrives into lines. Blanks before a line, and lines of nothing else, are passed over.
+
+    >>> lines = Lines(100)
+    >>> lines.feed(b"{}" + bytes([10, 13, 10]) + b" {"); list(lines)
+    [b'{}']
+    >>> lines.feed(b"}"); lines.end(); list(lines)
+    [b'{}']
+    """
+
+    takes = "one JSON object a line"
+    """What a body has to be."""
+    packs = False
+    """Whether it may be MessagePack."""
+
+    __slots__ = ("_chunks", "_ended", "_limit", "_size", "_skipped")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._chunks: list[bytes] = []
+        """They begin with a line, and not with a blank; with the end of one if some of it was skipped."""
+        self._size = 0
+        """Bytes in the chunks."""
+        self._ended = False
+        """Whether a line may end in the chunks."""
+        self._skipped = 0
+        """Bytes of a line that is too long, so far."""
+
+    @property
+    def waiting(self) -> int:
+        """Bytes that have come and are not taken yet."""
+        return self._size
+
+    @property
+    def partial(self) -> bool:
+        """Whether a line has begun and has not ended."""
+        return self._size > 0 or self._skipped > 0
+
+    def whole(self, data: bytes) -> bytes | None:
+        """The line, if ``data`` is exactly one and nothing came before: the usual case, at once."""
+        length = len(data) - 1
+        if self._size or self._skipped or length > self._limit or data[:1] <= b" ":
+            return None
+        return data[:length] if data.find(b"\n") == length else None
+
+    def feed(self, data: bytes) -> None:
+        if not self._size:
+            if self._skipped:
+                end = data.find(b"\n")
+                self._skipped += end if end >= 0 else len(data)
+                data = data[end:] if end >= 0 else b""
+            else:
+                data = data.lstrip(_BLANKS)
+        if data:
+            self._chunks.append(data)
+            self._size += len(data)
+            self._ended = self._ended or b"\n" in data
+
+    def end(self) -> None:
+        """Nothing more comes: that is the end of the last line, too."""
+        self.feed(b"\n")
+
+    @staticmethod
+    def wrapped(body: bytes) -> tuple[bytes, bytes]:
+        """The parts of an answer, to be written one after the other.
+
+        Payloads go out as they came in, and what came in a frame may have line breaks between its values.
+        """
+        if b"\n" in body or b"\r" in body:
+            body = body.translate(_ONE_LINE)
+        return body, b"\n"
+
+    def __iter__(self) -> Generator[bytes | TooLong, None, None]:
+        """The complete lines; stopping early loses nothing."""
+        if not self._ended:
+            if self._size > self._limit:
+                self._skipped, self._size, self._chunks = self._size, 0, []
+            return
+        data = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+        at, ended = 0, True
+        try:
+            while (end := data.find(b"\n", at)) >= 0:
+                begin, length = at, end - at + self._skipped
+                at, self._skipped = _blanks(data, end).end(), 0  # type: ignore[union-attr]
+                yield data[begin:end] if length <= self._limit else TooLong(length, b"")
+            ended = False
+        finally:
+            rest = data[at:]
+            self._chunks = [rest] if rest else []
+            self._size = len(rest)
+            self._ended = ended
+
+
+_BLANKS = b" \t\r\n"
+_blanks = re.compile(rb"[ \t\r\n]*").match
+_ONE_LINE = bytes.maketrans(b"\r\n", b"  ")
+
+
+def cutter(first: int, limit: int) -> Frames | Lines:
+    """What cuts a stream that begins with this byte."""
+    return Lines(limit) if first in b"{\r\n" else Frames(limit)

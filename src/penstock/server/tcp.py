@@ -1,4 +1,4 @@
-"""The TCP and Unix socket listeners: frames in, frames out.
+"""The TCP and Unix socket listeners: frames in, frames out, or lines of JSON in and out.
 
 Requests may be pipelined. A request with a ``reqId`` is answered as soon as its answer is there; those
 without one are answered in the order they came, so a waiting pop holds back the answers behind it (they are
@@ -19,7 +19,7 @@ from penstock.core.errors import Busy, Invalid, PenstockError
 from penstock.core.model import DEFAULT
 from penstock.server.dialects import flashq
 from penstock.server.dialects.flashq.base import WAIT_MS
-from penstock.server.framing import Frames, Lost, TooLong, frame
+from penstock.server.framing import Frames, Lines, Lost, TooLong, cutter
 from penstock.server.payloads import check_text
 
 logger = logging.getLogger("penstock.tcp")
@@ -68,7 +68,9 @@ class Connection(asyncio.Protocol):
         self._server = server
         self._node = server.node
         self._limits = server.limits
-        self._frames = Frames(server.limits.frame_bytes_max)
+        self._frames: Frames | Lines = Frames(server.limits.frame_bytes_max)
+        self._begun = False
+        """Whether anything came: its first byte says whether these are frames or lines."""
         self._transport: asyncio.Transport
         self._in_flight = 0
         """Requests whose answers have not left yet."""
@@ -114,6 +116,9 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._ending:
             return
+        if not self._begun and data:
+            self._begun = True
+            self._frames = cutter(data[0], self._limits.frame_bytes_max)
         if not self._pump_planned and not self._blocked():
             body = self._frames.whole(data)
             if body is not None:
@@ -126,6 +131,7 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """The client sends nothing more: nobody waits for it, and what has come is answered first."""
         self._eof = True
+        self._frames.end()
         self._node.give_up(self)
         if not self._pump_planned:
             self._pump()
@@ -171,10 +177,9 @@ class Connection(asyncio.Protocol):
                 self._request(body)
                 left = left - 1 if self._server.loop.time() < over_at else 0
         except Lost:
-            accepted = (
-                f"a 4-byte big-endian length up to {self._limits.frame_bytes_max}, then that many bytes"
-            )
-            self._refuse(Invalid("frame", f"{accepted} (lines of JSON are not supported yet)"))
+            limit = self._limits.frame_bytes_max
+            accepted = f"a 4-byte big-endian length up to {limit}, then that many bytes"
+            self._refuse(Invalid("frame", f"{accepted}; or else begin with {{ and send lines of JSON"))
             return
         finally:
             frames.close()
@@ -215,18 +220,18 @@ class Connection(asyncio.Protocol):
             if isinstance(body, TooLong):
                 limit = self._limits.frame_bytes_max
                 raise Invalid("frame", f"at most {limit} bytes; this one has {body.length} and was skipped")
-            packed = flashq.is_packed(body)
-            if packed:
-                request = flashq.decode_packed(body)
-                command = request.packed_command(self.context)
-            else:
-                if not body.startswith(b"{"):
-                    begins = f"begins with {body[:1]!r}" if body else "is empty"
-                    raise Invalid("frame", f"one JSON object or MessagePack map; this one {begins}")
+            packed = False
+            if body.startswith(b"{"):
                 if not body.isascii():
                     check_text(body)
                 request = flashq.decode(body)
                 command = request.command(self.context)
+            elif packed := self._is_packed(body):
+                request = flashq.decode_packed(body)
+                command = request.packed_command(self.context)
+            else:
+                begins = f"begins with {body[:1]!r}" if body else "is empty"
+                raise Invalid("frame", f"{self._frames.takes}; this one {begins}")
         except PenstockError as error:
             self._answer_at_once(body, error)
             return
@@ -237,6 +242,9 @@ class Connection(asyncio.Protocol):
         self._in_flight += 1
         self._node.ask(self, (request, self._number() if request.reqId is UNSET else -1, packed), command)
 
+    def _is_packed(self, body: bytes) -> bool:
+        return self._frames.packs and flashq.is_packed(body)
+
     def _number(self) -> int:
         """The place of a request among those answered in order."""
         self._asked += 1
@@ -245,7 +253,7 @@ class Connection(asyncio.Protocol):
     def _answer_at_once(self, body: bytes | TooLong, error: PenstockError) -> None:
         """A request that never reached the core: answered in its turn."""
         request_id: flashq.RequestId | UnsetType = UNSET
-        packed = flashq.is_packed(body.begins if isinstance(body, TooLong) else body)
+        packed = self._is_packed(body.begins if isinstance(body, TooLong) else body)
         if not isinstance(body, TooLong):
             request_id = flashq.request_id(body)
         self._in_flight += 1
@@ -278,7 +286,7 @@ class Connection(asyncio.Protocol):
 
     def flush(self) -> None:
         """Send what may leave. What the client does not read yet is not even encoded."""
-        ready = self._ready
+        ready, wrapped = self._ready, self._frames.wrapped
         while ready and not self._write_paused:
             out: list[bytes] = []
             size = 0
@@ -286,7 +294,7 @@ class Connection(asyncio.Protocol):
                 request, packed, reply = ready.popleft()
                 self._rows -= _rows(reply)
                 body = self._encoded(request, packed, reply)
-                out += frame(body)
+                out += wrapped(body)
                 size += len(body)
                 self._in_flight -= 1
             self._transport.writelines(out)
