@@ -19,6 +19,7 @@ import pytest
 from penstock.broker.node import Node
 from penstock.core.errors import CODES
 from penstock.core.limits import Limits
+from penstock.server.dialects import flashq
 from penstock.server.framing import ABSURD
 from penstock.server.tcp import Connection, TcpLimits, TcpServer
 from penstock.store.memory import MemoryStore
@@ -376,6 +377,8 @@ def written(request: dict[str, Any]) -> bytes:
 class Sender:
     """Makes frames out of chance."""
 
+    strange = STRANGE
+
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self._kinds = [
@@ -401,8 +404,11 @@ class Sender:
             request["reqId"] = self.random.choice([1, "r", 1 << 70, -5])
         return request
 
+    def written(self, request: dict[str, Any]) -> bytes:
+        return written(request)
+
     def valid(self) -> bytes:
-        return written(self.request())
+        return self.written(self.request())
 
     def noise(self) -> bytes:
         begin = self.random.choice([b"", b"{", b'{"', b'{"cmd":"', b"\x81\xa3cmd"])
@@ -427,24 +433,24 @@ class Sender:
         request["cmd"] = self.random.choice(COMMANDS)
         if self.random.random() < 0.5:
             request.pop(self.random.choice(list(request)))
-        return written(request)
+        return self.written(request)
 
     def mistyped(self) -> bytes:
         """A field has a value of another kind, or there is one that is not known."""
         request = self.request()
         field = self.random.choice(list(request) if self.random.random() < 0.7 else FIELDS)
-        request[field] = self.random.choice(STRANGE)
-        return written(request)
+        request[field] = self.random.choice(self.strange)
+        return self.written(request)
 
     def misspelt(self) -> bytes:
         """A field has a value that JSON does not know, or that is nested deep."""
         request = self.request()
         request[self.random.choice(list(request) if self.random.random() < 0.7 else FIELDS)] = "@"
-        return written(request).replace(b'"@"', self.random.choice(TEXTS), 1)
+        return self.written(request).replace(b'"@"', self.random.choice(TEXTS), 1)
 
     def doubled(self) -> bytes:
         """Fields come twice."""
-        return self.valid()[:-1] + b"," + written(self.request())[1:]
+        return self.valid()[:-1] + b"," + self.written(self.request())[1:]
 
     def spliced(self) -> bytes:
         """Two requests, run together."""
@@ -495,12 +501,81 @@ class Sender:
         return stream if stream[:1] in (b"{", b"\r", b"\n") else b"\n" + stream
 
 
+pack = msgspec.msgpack.encode
+PACKED_STRANGE: list[Any] = [
+    *(each for each in STRANGE if not isinstance(each, int) or -(1 << 63) <= each < 1 << 64),
+    b"",
+    b"binary \xcb\x7f\xf0",
+    float("nan"),
+    float("-inf"),
+    [1, {"a": [float("inf")]}],
+    {1: 2},
+    {1: 2, "1": 3},
+    {None: 1},
+    {b"a": 1},
+    {"a": {1.5: 1}},
+    [msgspec.msgpack.Ext(5, b"x")],
+    msgspec.msgpack.Ext(-1, b"\0\0\0\0"),
+    msgspec.msgpack.Ext(-1, b"\xff" * 12),
+]
+PACKED_TEXTS = [
+    b"",
+    b"\xc1",
+    b"\xa1\xff",
+    b"\xa3\xed\xa0\x80",
+    b"\x81\xa1\xff\x01",
+    b"\x81\x81\x01\x01\x01",
+    b"\x82\xa1a\x01\xa1a\x02",
+    b"\xca\x7f\x80\0\0",
+    b"\xca\x7f\x7f\xff\xff",
+    b"\xdd\xff\xff\xff\xff",
+    b"\xdf\xff\xff\xff\xff\xa1a",
+    b"\xc6\xff\xff\xff\xff",
+    b"\xdb\0\0\0\0",
+    b"\x91" * 128 + b"\x01",
+    b"\x91" * 129 + b"\x01",
+    b"\x81\xa1a" * 500 + b"\x01",
+    b"\x91" * 5_000 + b"\x01",
+    b"\x91" * 5_000,
+]
+"""Values as they stand in a map of MessagePack, good and bad."""
+
+
+class PackedSender(Sender):
+    """The same in MessagePack."""
+
+    strange = PACKED_STRANGE
+
+    def written(self, request: dict[str, Any]) -> bytes:
+        if type(request.get("reqId")) is int and request["reqId"] > 1 << 64:
+            request["reqId"] = "large"
+        return pack(request)
+
+    def noise(self) -> bytes:
+        begin = self.random.choice([b"\x81", b"\x82\xa3cmd\xa4PUSH", b"\x9f", b"\xde\0\x03", b"\xff"])
+        return begin + self.random.randbytes(self.random.choice([0, 1, 2, 10, 100]))
+
+    def misspelt(self) -> bytes:
+        """A field has a value that MessagePack or JSON does not know, or that is nested deep."""
+        request = self.request()
+        request[self.random.choice(list(request) if self.random.random() < 0.7 else FIELDS)] = "@"
+        return self.written(request).replace(b"\xa1@", self.random.choice(PACKED_TEXTS), 1)
+
+    def doubled(self) -> bytes:
+        """Fields come twice."""
+        one, other = self.valid(), self.valid()
+        return bytes([one[0] + (other[0] & 0x0F)]) + one[1:] + other[1:]
+
+
 def complaints(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-def test_every_broken_request_gets_one_answer_and_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    sender = Sender(seed=1)
+@pytest.mark.parametrize("kind", [Sender, PackedSender])
+def test_every_broken_request_gets_one_answer_and_changes_nothing(
+    caplog: pytest.LogCaptureFixture, kind: type[Sender]
+) -> None:
+    sender = kind(seed=1)
     house = House()
     client = Client(house)
     seen: list[bytes] | None = None
@@ -517,6 +592,7 @@ def test_every_broken_request_gets_one_answer_and_changes_nothing(caplog: pytest
             seen = None
         else:
             assert house.look() == seen, body
+        assert answers[0].startswith(b"{") != flashq.is_packed(body), "in the form of the request"
         if number % 500 == 0 and house.is_full():
             house.works()
             house, seen = House(), None
@@ -526,10 +602,11 @@ def test_every_broken_request_gets_one_answer_and_changes_nothing(caplog: pytest
     assert complaints(caplog) == []
 
 
+@pytest.mark.parametrize("kind", [Sender, PackedSender])
 def test_every_frame_of_a_broken_stream_gets_one_answer_or_the_stream_is_closed(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, kind: type[Sender]
 ) -> None:
-    sender = Sender(seed=2)
+    sender = kind(seed=2)
     house = House()
     frames = ends = 0
     for number in range(STREAMS):

@@ -19,7 +19,7 @@ from penstock.server.payloads import DEPTH_MAX
 from tests.core.harness import Core
 from tests.core.staging import adopt, run, stage
 from tests.core.test_stage_logs import merge_all
-from tests.server.test_fuzz import FRAME_BYTES_MAX, TEXTS, Client, House
+from tests.server.test_fuzz import FRAME_BYTES_MAX, TEXTS, VALID, Client, House
 from tests.serving import Raw, framed
 
 pack = msgspec.msgpack.encode
@@ -149,18 +149,18 @@ def test_options_runs_and_unique_keys_are_staged(talk: Talk) -> None:
     assert (second["ends"], second["which"]) == (struct.pack("<2I", 1, 3), struct.pack("<2I", 0, 1))
 
 
-def test_commands_that_have_no_packed_form_say_so(talk: Talk) -> None:
-    for cmd in sorted(set(flashq.COMMANDS) - {"READ", "OFFSETS", "STAGE", "ADOPT", "UNSTAGE"}):
-        assert talk.refused(cmd, queue="q") == ("unsupported", None)
-        assert talk.refused(cmd) == ("unsupported", None)
+def test_commands_and_options_that_do_not_exist_are_refused_by_name(talk: Talk) -> None:
     assert talk.refused("METRICS") == ("unsupported", None)
+    assert talk.refused("PUSH", queue="q", data=1, stall_timeout=5) == ("unsupported", None)
     assert talk.refused("NOPE") == talk.refused("") == ("invalid", "cmd")
-    reply = talk.ask("PUSH", queue="q", data=1)
-    assert "READ, OFFSETS, STAGE, ADOPT, UNSTAGE" in reply["error"]
 
 
-def test_payloads_come_as_a_body_only(talk: Talk) -> None:
-    assert talk.refused("STAGE", queue="q", stage="s", messages=[1]) == ("invalid", "messages")
+def test_payloads_are_staged_as_values_or_as_a_body_but_not_as_both(talk: Talk) -> None:
+    assert talk.ask("STAGE", queue="q", stage="s", messages=[1, {"a": b"b"}], part=0)["count"] == 2
+    assert talk.stage(b"3", part=1)["count"] == 3
+    talk.ask("ADOPT", queue="q", query="x", batch=0, stages=["s"], count=3)
+    found = talk.ask("READ", queue="q", offset=0)["runs"]
+    assert [each["messages"] for each in found] == [body(b"1", b'{"a":"Yg=="}'), body(b"3")]
     assert talk.refused("STAGE", queue="q", stage="s", messages=[]) == ("invalid", "messages")
     assert talk.refused("STAGE", queue="q", stage="s", messages=[1], body=body(b"1"), count=1) == (
         "invalid",
@@ -210,7 +210,7 @@ def test_a_request_id_comes_back_in_whichever_form_it_went(client: Raw, queue: s
         client.send({"cmd": "OFFSETS", "queue": queue, "reqId": each})
         got = [receive(client) for _ in range(4)]
         assert [reply["reqId"] for reply in got] == [each] * 4
-        assert sorted(reply["code"] for reply in got) == ["invalid", "not_found", "not_found", "unsupported"]
+        assert sorted(reply["code"] for reply in got) == ["invalid", "invalid", "not_found", "not_found"]
     client.send_frame(pack({"cmd": "OFFSETS", "queue": queue, "reqId": 1.5}))
     assert "reqId" not in receive(client)
 
@@ -267,10 +267,22 @@ def test_a_broken_map_is_answered_as_messagepack_and_the_connection_goes_on(talk
     assert talk.stage(b"1")["ok"]
 
 
-@pytest.mark.parametrize("frame", [b"", b"\x90", b"\x93\x01\x02\x03", b"\xc0", b"\x05", b"\xa3cmd", b"\xff"])
-def test_what_is_neither_an_object_nor_a_map_is_answered_as_json(talk: Talk, frame: bytes) -> None:
+@pytest.mark.parametrize(
+    "frame", [b"", b"\x05", b"\x7f", b"[]", b"nonsense", b" {}", b"\n{}", b"\xef\xbb\xbf{}"]
+)
+def test_what_may_have_been_meant_as_text_is_answered_as_json(talk: Talk, frame: bytes) -> None:
     reply = json.loads(talk.raw(frame))
     assert (reply["code"], reply["details"]["field"]) == ("invalid", "frame")
+    assert "one JSON object or MessagePack map" in reply["error"]
+
+
+@pytest.mark.parametrize(
+    "frame", [b"\x90", b"\x93\x01\x02\x03", b"\xdd\0\0\0\0", b"\xc0", b"\xa3cmd", b"\xff"]
+)
+def test_what_no_text_begins_with_is_answered_as_messagepack(talk: Talk, frame: bytes) -> None:
+    reply = unpack(talk.raw(frame))
+    assert (reply["code"], reply["details"]["field"]) == ("invalid", "frame")
+    assert "MessagePack map" in reply["error"]
 
 
 def test_every_beginning_of_a_good_request_is_refused(talk: Talk) -> None:
@@ -679,6 +691,7 @@ GOOD: list[Fields] = [
     {"cmd": "ADOPT", **ADOPT, "count": 1, "durability": "os", "keep_ms": 5_000},
     {"cmd": "ADOPT", "queue": "q", "query": "y", "batch": 3, "stages": ["t", "u"]},
     {"cmd": "UNSTAGE", "queue": "q", "stages": ["s", "t"]},
+    *VALID,
 ]
 numbers = st.integers(-(1 << 63), (1 << 64) - 1) | st.sampled_from([0, 1, 2, -1, 1 << 31, 1 << 32])
 anything = st.recursive(

@@ -10,8 +10,8 @@ from penstock.core.errors import Invalid, PenstockError
 from penstock.server.dialects.flashq.base import Context, Request
 from penstock.server.dialects.flashq.refusals import COMMANDS, explain, request_id
 from penstock.server.dialects.flashq.replies import Failed, RequestId
-from penstock.server.dialects.flashq.requests import AnyRequest, PackedRequest
-from penstock.server.dialects.flashq.stages import Stage
+from penstock.server.dialects.flashq.requests import AnyRequest
+from penstock.server.packing import check_finite, json_of, packed_of
 from penstock.server.payloads import check_depth
 
 __all__ = [
@@ -29,7 +29,7 @@ __all__ = [
 
 _decode = msgspec.json.Decoder(AnyRequest).decode
 _encode = msgspec.json.Encoder().encode
-_decode_packed = msgspec.msgpack.Decoder(PackedRequest).decode
+_decode_packed = msgspec.msgpack.Decoder(AnyRequest).decode
 _encode_packed = msgspec.msgpack.Encoder().encode
 
 
@@ -47,23 +47,27 @@ def decode(body: bytes) -> Request:
     return request
 
 
-_MAPS = frozenset(bytes([first]) for first in (*range(0x80, 0x90), 0xDE, 0xDF))
-"""What a MessagePack map begins with."""
-
-
 def is_packed(body: bytes) -> bool:
-    """Whether a body is a MessagePack map."""
-    return body[:1] in _MAPS
+    """Whether a body is MessagePack: it begins with a byte that no JSON begins with.
+
+    But for a byte order mark, which in MessagePack is a number; whoever sends that means text.
+    """
+    return body[:1] > b"\x7f" and body[:1] != b"\xef"
 
 
 def decode_packed(body: bytes) -> Request:
-    """The request in a frame's body that is MessagePack."""
+    """The request in a frame's body that is MessagePack.
+
+    It is checked in its own form first, so that binary does not pass for a name. If it has payloads, it then
+    comes as JSON.
+    """
     try:
         request: Request = _decode_packed(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise explain(body, error, packed=True) from None
-    if isinstance(request, Stage) and request.messages is not UNSET:
-        raise Invalid("messages", "left out in MessagePack: give body and count")
+    if request.nested()[0]:
+        return decode(json_of(body))
+    check_finite(body)
     return request
 
 
@@ -72,9 +76,12 @@ def encode(request: Request, reply: object, context: Context, *, packed: bool = 
     if isinstance(reply, PenstockError):
         return encode_error(reply, request.reqId, packed=packed)
     try:
-        if packed:
-            return _encode_packed(request.packed_reply(reply, context))
-        return _encode(request.reply(reply, context))
+        if not packed:
+            return _encode(request.reply(reply, context))
+        answer = request.packed_reply(reply, context)
+        if answer is not None:
+            return _encode_packed(answer)
+        return packed_of(_encode(request.reply(reply, context)))
     except PenstockError as error:  # what the core calls nothing is an error in this dialect
         return encode_error(error, request.reqId, packed=packed)
 

@@ -64,8 +64,9 @@ class Request(Struct, tag_field="cmd", forbid_unknown_fields=True, gc=False, kw_
         """The command, if the request came as MessagePack."""
         return self.command(context)
 
-    def packed_reply(self, reply: Any, context: Context) -> Struct:
-        return self.reply(reply, context)
+    def packed_reply(self, reply: Any, context: Context) -> Struct | None:
+        """The reply, if it has a form of its own in MessagePack; None if it has the one of JSON."""
+        return None
 
 
 def addresses(given: list[Id]) -> list[int]:

@@ -15,15 +15,13 @@ from penstock.server.dialects.flashq.flows import Child, Operation
 from penstock.server.dialects.flashq.keyvalues import Check, Entry, Mutation
 from penstock.server.dialects.flashq.pushes import Completion, JobIn
 from penstock.server.dialects.flashq.replies import RequestId
-from penstock.server.dialects.flashq.requests import AnyRequest, PackedRequest
+from penstock.server.dialects.flashq.requests import AnyRequest
 from penstock.server.dialects.flashq.stages import RunIn
 from penstock.server.options import BackoffIn, OptionsIn, RateIn
 
 COMMANDS: dict[str, type[Request]] = {kind.__struct_config__.tag: kind for kind in get_args(AnyRequest)}
 
 OPERATIONS = [kind.__struct_config__.tag for kind in get_args(Operation)]
-
-PACKED = [kind.__struct_config__.tag for kind in get_args(PackedRequest)]
 
 COMMANDS_LATER = frozenset(
     {
@@ -115,8 +113,6 @@ def explain(body: bytes, error: Exception, *, packed: bool = False) -> PenstockE
         return Unsupported(f"{name} is not supported yet by this server")
     if name not in COMMANDS:
         return Invalid("cmd", f"one of {', '.join(COMMANDS)}")
-    if packed and name not in PACKED:
-        return Unsupported(f"{name} is not supported yet in MessagePack, only {', '.join(PACKED)}: send JSON")
     return _explain_field(str(error), COMMANDS[name])
 
 

@@ -162,6 +162,3 @@ AnyRequest = (
     | Adopt
     | Unstage
 )
-
-PackedRequest = Read | Offsets | Stage | Adopt | Unstage
-"""Those that may come as MessagePack, too."""
