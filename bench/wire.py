@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
+
 CORES = sorted(os.sched_getaffinity(0))
 PAYLOAD = {"to": "user@example.com", "n": 1}
 ROUNDS = 5
@@ -193,6 +195,31 @@ def throughput(ours: int, theirs: int | None) -> None:
         print(f"  batches of {size:>6,}: push {pushed / 1e6:5.2f} M msg/s, pop {popped / 1e6:5.2f} M msg/s")
 
 
+def compare_forms(port: int) -> None:
+    """Round trips of the same requests as frames of JSON, as lines and as MessagePack, taken in turns."""
+    messages = [{"to": "user@example.com", "n": number} for number in range(100)]
+    requests: dict[str, dict[str, object]] = {
+        "push": {"cmd": "PUSH", "queue": "forms", "data": PAYLOAD},
+        "pull": {"cmd": "PULL", "queue": "forms", "timeout": 0},
+        "batch of 100": {"cmd": "PUSHB", "queue": "forms", "messages": messages},
+    }
+    for name, request in requests.items():
+        packed = msgspec.msgpack.encode(request)
+        sent = {
+            "JSON": framed(request),
+            "lines": framed(request)[4:] + b"\n",
+            "MessagePack": len(packed).to_bytes(4, "big") + packed,
+        }
+        took: dict[str, list[float]] = {form: [] for form in sent}
+        for _ in range(2 * ROUNDS):
+            for form, body in sent.items():
+                with connect(port) as connection:
+                    took[form].append(round_trips(connection, body, 300))
+        best_of = {form: min(each) for form, each in took.items()}
+        shown = ", ".join(f"{form} {us:.0f} µs ({us / best_of['JSON']:.2f})" for form, us in best_of.items())
+        print(f"  {name} in each form: {shown}")
+
+
 def main() -> None:
     server_core, client_core = CORES[-1], CORES[0]
     print(f"wire, in memory, {len(CORES)} cores")
@@ -208,6 +235,8 @@ def main() -> None:
         print(f"  round trip of a push, client and server on {name}: {us:.0f} µs{beside}")
     with running_penstock(server_core) as ours, redis(server_core) as theirs:
         throughput(ours, theirs)
+    with running_penstock(server_core) as ours:
+        compare_forms(ours)
 
 
 if __name__ == "__main__":

@@ -67,7 +67,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     partitions_max: Annotated[int, _about("Partitions of one queue.", ge=1)] = _LIMITS.partitions_max
     groups_max: Annotated[int, _about("Groups of one queue.", ge=1)] = _LIMITS.groups_max
     frame_bytes_max: Annotated[
-        int, _about("Bytes of one TCP frame, and of one HTTP body or line of a stream.", ge=64, le=1 << 31)
+        int,
+        _about(
+            "Bytes of one TCP frame or line, and of one HTTP body or line of a stream.", ge=64, le=1 << 31
+        ),
     ] = _TCP.frame_bytes_max
     connections_max: Annotated[int, _about("Connections at a time, of each listener.", ge=1)] = (
         _TCP.connections_max

@@ -89,8 +89,7 @@ def encode(request: Request, reply: object, context: Context, *, packed: bool = 
 def encode_error(
     error: PenstockError, request_id: RequestId | UnsetType = UNSET, *, packed: bool = False
 ) -> bytes:
-    encoded = _encode_packed if packed else _encode
-    return encoded(
+    body = _encode(
         Failed(
             ok=False,
             error=error.message,
@@ -99,3 +98,4 @@ def encode_error(
             reqId=request_id,
         )
     )
+    return packed_of(body) if packed else body
