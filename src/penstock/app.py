@@ -17,6 +17,7 @@ from typing import TextIO
 import msgspec
 import uvloop
 
+from penstock import __version__
 from penstock.broker.node import Node
 from penstock.config import OFF, Settings, address
 from penstock.core.errors import Damaged
@@ -88,7 +89,7 @@ async def _serve(settings: Settings, out: TextIO) -> None:
     except (StoreError, Damaged) as error:
         raise CantStart(f"{store.name} can't be loaded: {error}; restore a backup") from error
     server = TcpServer(node, loop, settings.tcp_limits())
-    http = HttpServer(node, loop, settings.http_limits())
+    http = HttpServer(node, loop, settings.http_limits(), __version__, lambda: {"tcp": server.connections})
     try:
         ready = await _listen(settings, server, http)
     except CantStart:

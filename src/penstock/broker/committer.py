@@ -7,9 +7,12 @@ not block does both on the spot.
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
+
+from msgspec import Struct
 
 from penstock.core.errors import Damaged
+from penstock.core.eventlogs import Told
 from penstock.core.records import Commit
 from penstock.store.base import Store
 
@@ -19,6 +22,24 @@ Bodies = list[bytes | Damaged | None]
 Read = Callable[[], Bodies]
 Done = Callable[[Bodies | Exception], None]
 """Told on the event loop that the group is kept, with the bodies asked for along; or why it is not."""
+
+
+class Meter(Struct):
+    """What was kept since the node started."""
+
+    groups: int = 0
+    answers: int = 0
+    seconds: float = 0.0
+
+
+class Kept(NamedTuple):
+    """How a group was kept."""
+
+    began_at: float
+    wrote: bool
+    synced: bool
+    told: list[Told]
+    """Events that tell of it, if somebody listens."""
 
 
 class Committer:

@@ -14,9 +14,8 @@ from asyncio import AbstractEventLoop, Future, TimerHandle
 from collections.abc import Callable
 from functools import partial
 from pathlib import PurePath
-from typing import NamedTuple
 
-from penstock.broker.committer import Bodies, Committer
+from penstock.broker.committer import Bodies, Committer, Kept, Meter
 from penstock.broker.keywatchers import KeyWatchers
 from penstock.broker.loading import cause, counting, down
 from penstock.broker.merger import Merger
@@ -51,15 +50,6 @@ from penstock.store.base import Lost, Store, StoreError
 logger = logging.getLogger("penstock.node")
 
 Answer = tuple[Asker, Ticket, Reply | PenstockError]
-
-
-class Kept(NamedTuple):
-    """How a group was kept."""
-
-    wrote: bool
-    synced: bool
-    told: list[Told]
-    """Events that tell of it, if somebody listens."""
 
 
 TIMER_MS_MAX = 3_600_000
@@ -130,6 +120,7 @@ class Node:
         """Nobody waits any more: a pop that finds nothing is answered at once."""
         self.failures = 0
         """Commits that failed."""
+        self.meter = Meter()
         self._engine = self._load()
         self._merger = self._new_merger()
         self._plan_flush()
@@ -210,6 +201,21 @@ class Node:
         """Have somebody told of events once they are kept; nobody, if it is None."""
         self._hear = hear
         self._engine.listening = hear is not None
+
+    @property
+    def broken(self) -> str | None:
+        """Why every question gets ``busy`` right now; None if none does."""
+        return self._broken
+
+    @property
+    def waiting(self) -> int:
+        """Pops that wait."""
+        return self._waiters.count
+
+    @property
+    def body_bytes(self) -> int:
+        """Bytes of payloads in memory that the store has, too."""
+        return self._shelf.bytes
 
     @property
     def engine(self) -> Engine:
@@ -353,7 +359,8 @@ class Node:
         self._merger.sealed()
         sync = self._engine.must_sync
         if commits or absent or (sync and self._unsynced):
-            kept = partial(self._kept, group, absent, Kept(bool(commits), sync, self._engine.take_told()))
+            how = Kept(self._loop.time(), bool(commits), sync, self._engine.take_told())
+            kept = partial(self._kept, group, absent, how)
             self._committer.commit(commits, sync, partial(self._shelf.read, absent), kept)
         else:
             self._deliver(group)
@@ -367,6 +374,9 @@ class Node:
             self._fail(group)
         else:
             self._failed_in_a_row = 0
+            self.meter.groups += 1
+            self.meter.answers += len(group)
+            self.meter.seconds += self._loop.time() - how.began_at
             self._unsynced = not how.synced and (how.wrote or self._unsynced)
             if self._unsynced and self._sync_timer is None and self._store.blocking:
                 self._sync_timer = self._loop.call_later(SYNC_S, self._sync)

@@ -51,6 +51,8 @@ from penstock.core.questions import (
     ListDead as ListDead,
     ListQueues as ListQueues,
     Log as Log,
+    Measure as Measure,
+    Measured as Measured,
     Note as Note,
     NotesFound as NotesFound,
     Offsets as Offsets,
@@ -60,6 +62,7 @@ from penstock.core.questions import (
     Paused as Paused,
     QueueCounts as QueueCounts,
     QueueFound as QueueFound,
+    QueueMeasured as QueueMeasured,
     QueuesFound as QueuesFound,
     Read as Read,
     ReadRun as ReadRun,
@@ -494,6 +497,7 @@ Command = (
     | GroupCounts
     | ListQueues
     | Stats
+    | Measure
     | State
     | Show
     | AddNote
@@ -537,6 +541,7 @@ Reply = (
     | Counts
     | QueuesFound
     | StatsFound
+    | Measured
     | StateFound
     | ShownAll
     | Noted

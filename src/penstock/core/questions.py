@@ -4,6 +4,7 @@ from msgspec import Struct
 
 from penstock.core import model
 from penstock.core.agenda import NEVER
+from penstock.core.happenings import Tally
 from penstock.core.log import Piece
 from penstock.core.model import DEFAULT, Cron, Progress, Queue, QueueOptions, Retention, Shared, Value
 
@@ -160,6 +161,28 @@ class Stats(Struct, gc=False):
     """Counts over the tenant's queues."""
 
     tenant: str
+
+
+class Measure(Struct, gc=False):
+    """Figures of every queue of every tenant, up to so many: for whoever runs the node."""
+
+    most: int
+
+
+class QueueMeasured(Struct, gc=False):
+    tenant: str
+    queue: str
+    counts: "Counts"
+    oldest_at: int | None
+    """When the oldest message was pushed that its work queue has never delivered."""
+    tally: Tally | None
+
+
+class Measured(Struct, gc=False):
+    queues: list[QueueMeasured]
+    all_queues: int
+    leases: int
+    now: int
 
 
 class State(Struct, gc=False):

@@ -69,6 +69,8 @@ class Wanted(Struct, frozen=True):
         )
 
 
+BEGINNING = "0.0"
+"""The id before the first event of all."""
 Positions = dict[int, int]
 """Where each log of events goes on, by shard."""
 
@@ -79,7 +81,7 @@ def shown_positions(positions: Positions) -> str:
     >>> shown_positions({3: 105, 7: 2}), parse_positions("3.105-7.2")
     ('3.105-7.2', {3: 105, 7: 2})
     """
-    return "-".join(f"{shard}.{offset}" for shard, offset in sorted(positions.items()))
+    return "-".join(f"{shard}.{offset}" for shard, offset in sorted(positions.items())) or BEGINNING
 
 
 def parse_positions(text: str) -> Positions:

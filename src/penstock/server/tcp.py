@@ -395,6 +395,10 @@ class TcpServer:
         self._listeners.append(listener)
         return path
 
+    @property
+    def connections(self) -> int:
+        return len(self._connections)
+
     def next_owner(self) -> int:
         self._owners += 1
         return self._owners

@@ -188,6 +188,11 @@ async def respond(
     await send({"type": "http.response.body", "body": body})
 
 
+def told(error: PenstockError) -> Errors:
+    """An error as it goes out."""
+    return Errors(Problem(error.code, error.message, error.details))
+
+
 async def send_error(
     scope: Scope,
     send: Send,
@@ -201,5 +206,4 @@ async def send_error(
     if status in (429, 503):
         after_ms = error.retry_after_ms if isinstance(error, Busy) else 1_000
         headers = [*headers, (b"retry-after", b"%d" % -(-after_ms // 1_000))]
-    body = encode(Errors(Problem(error.code, error.message, error.details)))
-    await respond(scope, send, status, body, headers)
+    await respond(scope, send, status, encode(told(error)), headers)

@@ -16,7 +16,7 @@ from penstock.core.limits import check_range
 from penstock.core.model import DEFAULT
 from penstock.server.http.base import Asked, Request, encode
 from penstock.server.http.bodies import Reader, header
-from penstock.server.http.endpoints import Patient, Questions, send_error
+from penstock.server.http.endpoints import Patient, Questions, send_error, told
 from penstock.server.http.pops import delivered
 from penstock.server.hub import (
     Batch,
@@ -32,6 +32,8 @@ from penstock.server.hub import (
 
 PING_S = 15.0
 """How long a stream is silent before a ping says that it still is there."""
+WAIT_MS = 60_000
+"""How long a stream of messages waits for the next before it asks again."""
 HELD_MAX = 1_000
 """Messages that a listener may hold at a time, at most."""
 STREAM = [
@@ -312,8 +314,14 @@ class _Listening(Patient):
         gone = asyncio.ensure_future(_end_with(self._receive, listener))
         pings = Pings(listener)
         pop: Future[Reply | PenstockError] | None = None
-        started = False
         try:
+            first = await self.ask(self._pop(self._request.max, wait_ms=0))
+            if isinstance(first, PenstockError):
+                await send_error(self._scope, self._send, first)
+                return
+            assert isinstance(first, Popped)
+            await self._out.start()
+            await self._deliver(first, pings)
             while not listener.ended and not self.node.draining:
                 if pop is None and (room := self._request.max - self._holding.count()) > 0:
                     pop = self.ask(self._pop(room))
@@ -321,22 +329,18 @@ class _Listening(Patient):
                 if pop is not None and pop.done():
                     popped, pop = pop.result(), None
                     if isinstance(popped, PenstockError):
-                        if not started:
-                            await send_error(self._scope, self._send, popped)
-                        return
+                        await self._out.send(b"event: error\ndata: %s\n\n" % encode(told(popped)))
+                        break
                     assert isinstance(popped, Popped)
-                    started = await self._started(started)
                     await self._deliver(popped, pings)
                     continue
                 await listener.wait()
                 listener.take()
                 listener.dropped = False  # what it was told is not sent: it only looks again
                 if pings.is_due:
-                    started = await self._started(started)
                     await self._out.send(b"event: ping\ndata:\n\n")
                     pings.again()
-            if started:
-                await self._out.end()
+            await self._out.end()
         finally:
             pings.stop()
             gone.cancel()
@@ -348,9 +352,8 @@ class _Listening(Patient):
             self.node.forget(self)
             self._holding.give_back()
 
-    def _pop(self, room: int) -> Pop:
+    def _pop(self, room: int, wait_ms: int = WAIT_MS) -> Pop:
         request = self._request
-        wait_ms = min(60_000, self.node.limits.wait_ms_max)
         return Pop(
             Asked().tenant,
             self._queue,
@@ -360,14 +363,9 @@ class _Listening(Patient):
             request.partition,
             request.lease_ms,
             request.start,
-            wait_ms,
+            min(wait_ms, self.node.limits.wait_ms_max),
             self._owner,
         )
-
-    async def _started(self, started: bool) -> bool:
-        if not started:
-            await self._out.start()
-        return True
 
     async def _deliver(self, popped: Popped, pings: Pings) -> None:
         if popped.lease is None:

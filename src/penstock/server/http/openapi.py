@@ -6,7 +6,6 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from penstock import __version__
 from penstock.core.errors import CODES
 from penstock.server.http.base import Operation
 from penstock.server.http.endpoints import Errors
@@ -34,7 +33,7 @@ STATUSES = {
 REF = "#/components/schemas/{name}"
 
 
-def document(operations: list[Operation]) -> dict[str, Any]:
+def document(operations: list[Operation], version: str) -> dict[str, Any]:
     """The whole document."""
     kinds: list[Any] = [Errors, Message, Streamed]
     for each in operations:
@@ -50,7 +49,7 @@ def document(operations: list[Operation]) -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {
             "title": "Penstock",
-            "version": __version__,
+            "version": version,
             "description": "A multi-tenant message and job queue. Times are integers in milliseconds. Errors "
             f"have a stable code: {', '.join(CODES)}.",
         },

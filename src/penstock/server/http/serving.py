@@ -4,6 +4,7 @@ import asyncio
 import logging
 import secrets
 from asyncio import AbstractEventLoop
+from collections.abc import Callable
 from email.utils import formatdate
 from itertools import count
 from typing import Any
@@ -34,6 +35,7 @@ from penstock.server.http.endpoints import (
     send_error,
 )
 from penstock.server.http.events import EventSocket, EventStream, ListenStream
+from penstock.server.http.health import Healthz, Metrics, Readyz
 from penstock.server.http.openapi import document
 from penstock.server.http.operations import OPERATIONS, QUEUE
 from penstock.server.http.reference import page
@@ -155,9 +157,19 @@ class Connection(HttpToolsProtocol):
 class HttpServer:
     """Every HTTP connection."""
 
-    def __init__(self, node: Node, loop: AbstractEventLoop, limits: HttpLimits) -> None:
+    def __init__(
+        self,
+        node: Node,
+        loop: AbstractEventLoop,
+        limits: HttpLimits,
+        version: str,
+        connections: Callable[[], dict[str, int]] = dict,
+    ) -> None:
+        """``connections`` tells those of other listeners."""
         self.node = node
         self.limits = limits
+        self._version = version
+        self._others = connections
         self._loop = loop
         self._state = ServerState()
         self._listeners: list[asyncio.Server] = []
@@ -181,7 +193,7 @@ class HttpServer:
         routes: list[BaseRoute] = [
             *_routes(questions, self.limits.body_bytes_max),
             *self._streams(questions),
-            *self._pages(),
+            *self._pages(questions),
         ]
         middleware = []
         if self.limits.origins:
@@ -200,16 +212,19 @@ class HttpServer:
 
     def _streams(self, questions: Questions) -> list[BaseRoute]:
         return [
-            Route(f"{QUEUE}/listen", EventsOnly(ListenStream(self.hub, questions))),
-            Route("/v1/events", EventsOnly(EventStream(self.hub, questions))),
+            Route(f"{QUEUE}/listen", GetOnly(ListenStream(self.hub, questions), head=False)),
+            Route("/v1/events", GetOnly(EventStream(self.hub, questions), head=False)),
             WebSocketRoute("/v1/events/ws", EventSocket(self.hub, questions)),
         ]
 
-    def _pages(self) -> list[BaseRoute]:
-        described = document(OPERATIONS)
+    def _pages(self, questions: Questions) -> list[BaseRoute]:
+        described = document(OPERATIONS, self._version)
         return [
-            Route("/openapi.json", Page(encode(described), b"application/json")),
-            Route("/docs", Page(page(described).encode(), b"text/html; charset=utf-8")),
+            Route("/healthz", GetOnly(Healthz())),
+            Route("/readyz", GetOnly(Readyz(self.node))),
+            Route("/metrics", GetOnly(Metrics(questions, self._all_connections))),
+            Route("/openapi.json", GetOnly(Page(encode(described), b"application/json"))),
+            Route("/docs", GetOnly(Page(page(described).encode(), b"text/html; charset=utf-8"))),
         ]
 
     async def listen(self, host: str, port: int) -> str:
@@ -222,9 +237,8 @@ class HttpServer:
         bound = listener.sockets[0].getsockname()
         return f"[{bound[0]}]:{bound[1]}" if ":" in bound[0] else f"{bound[0]}:{bound[1]}"
 
-    @property
-    def connections(self) -> int:
-        return len(self._state.connections)
+    def _all_connections(self) -> dict[str, int]:
+        return {"http": len(self._state.connections), "streams": self.hub.count, **self._others()}
 
     def _tick(self) -> None:
         now = self._loop.time()
@@ -285,22 +299,20 @@ def _with_slashes(path: str) -> str:
     return path
 
 
-class EventsOnly:
-    """A path at which there is a stream, for those who get it."""
+class GetOnly:
+    """A path that can only be looked at."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, *, head: bool = True) -> None:
         self._app = app
+        self._allowed = ("GET", "HEAD") if head else ("GET",)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] != "GET":
-            await _not_allowed(scope, send, b"GET")
+        if scope["method"] not in self._allowed:
+            allowed = ", ".join(self._allowed)
+            error = Unsupported(f"{scope['method']} is not supported here, only {allowed}")
+            await send_error(scope, send, error, status=405, headers=[(b"allow", allowed.encode())])
             return
         await self._app(scope, receive, send)
-
-
-async def _not_allowed(scope: Scope, send: Send, allowed: bytes) -> None:
-    error = Unsupported(f"{scope['method']} is not supported here, only {allowed.decode()}")
-    await send_error(scope, send, error, status=405, headers=[(b"allow", allowed)])
 
 
 class Page:
@@ -310,9 +322,6 @@ class Page:
         self._body, self._kind = body, kind
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] not in ("GET", "HEAD"):
-            await _not_allowed(scope, send, b"GET, HEAD")
-            return
         await respond(scope, send, 200, self._body, kind=self._kind)
 
 

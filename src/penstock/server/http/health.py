@@ -1,0 +1,152 @@
+"""Is the server alive, is it ready, and how is it doing?"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+from msgspec import Struct
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from starlette.types import Receive, Scope, Send
+
+from penstock.broker.node import Node
+from penstock.core.commands import Measure, Measured
+from penstock.core.errors import PenstockError
+from penstock.core.happenings import BUCKETS_MS, KINDS
+from penstock.server.dialects.flashq import metrics as flashq
+from penstock.server.http.base import encode
+from penstock.server.http.endpoints import Questions, respond, send_error
+
+TEXT = b"text/plain; version=0.0.4; charset=utf-8"
+QUEUES_MAX = 5_000
+"""Queues with figures of their own; of more, only these are told."""
+STATES = ("waiting", "delayed", "parked", "active", "completed", "dead", "expired", "cancelled", "evicted")
+
+
+class Health(Struct):
+    status: str
+
+
+class Readiness(Struct, omit_defaults=True):
+    ready: bool
+    why: str | None = None
+
+
+class Healthz:
+    """The process answers."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await respond(scope, send, 200, encode(Health("ok")))
+
+
+class Readyz:
+    """The server takes requests: it has loaded its store, can write it, and is not about to stop."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        why = "the server is stopping" if self._node.draining else self._node.broken
+        if why is None:
+            await respond(scope, send, 200, encode(Readiness(True)))
+        else:
+            await respond(scope, send, 503, encode(Readiness(False, why)), [(b"retry-after", b"1")])
+
+
+Connections = Callable[[], dict[str, int]]
+"""How many there are, by listener."""
+
+
+class Metrics:
+    """Figures for Prometheus."""
+
+    def __init__(self, questions: Questions, connections: Connections) -> None:
+        self._questions = questions
+        self._connections = connections
+        self._process = ProcessCollector(registry=None)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        measured = await self._questions.ask(Measure(QUEUES_MAX))
+        if isinstance(measured, PenstockError):
+            await send_error(scope, send, measured)
+            return
+        assert isinstance(measured, Measured)
+        connections = self._connections()
+        body = await asyncio.to_thread(self._text, measured, connections)
+        await respond(scope, send, 200, body, kind=TEXT)
+
+    def _text(self, measured: Measured, connections: dict[str, int]) -> bytes:
+        registry = CollectorRegistry()
+        process = list(self._process.collect())
+        memory = next(
+            (each.samples[0].value for each in process if each.name == "process_resident_memory_bytes"), 0.0
+        )
+        families = [
+            *process,
+            *_queues(measured),
+            *_node(self._questions.node, measured, connections),
+            *flashq.families(measured, sum(connections.values()), memory),
+        ]
+        registry.register(_Collected(families))
+        return generate_latest(registry)
+
+
+class _Collected:
+    """Figures that were taken already."""
+
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._families
+
+
+def _queues(measured: Measured) -> Iterator[Metric]:
+    names = ["tenant", "queue"]
+    depth = GaugeMetricFamily(
+        "penstock_queue_messages", "Messages of the group default, by state.", labels=[*names, "state"]
+    )
+    oldest = GaugeMetricFamily(
+        "penstock_queue_oldest_seconds", "Age of the oldest message never delivered.", labels=names
+    )
+    happened = CounterMetricFamily(
+        "penstock_messages", "What happened to messages since the server started.", labels=[*names, "kind"]
+    )
+    times = HistogramMetricFamily("penstock_message_duration_seconds", "From delivery to ack.", labels=names)
+    for each in measured.queues:
+        place = [each.tenant, each.queue]
+        for state in STATES:
+            depth.add_metric([*place, state], getattr(each.counts, state))
+        age_ms = 0 if each.oldest_at is None else measured.now - each.oldest_at
+        oldest.add_metric(place, age_ms / 1000)
+        if each.tally is not None:
+            for kind, count in zip(KINDS, each.tally.counts, strict=True):
+                if count:
+                    happened.add_metric([*place, kind], count)
+            times.add_metric(place, _buckets(BUCKETS_MS, each.tally.times), each.tally.spent_ms / 1000)
+    yield from (depth, oldest, happened, times)
+
+
+def _buckets(bounds_ms: tuple[int, ...], counts: list[int]) -> list[tuple[str, float]]:
+    """Cumulative counts by upper bound in seconds."""
+    total = 0
+    found: list[tuple[str, float]] = []
+    for bound, count in zip([*(f"{each / 1000:g}" for each in bounds_ms), "+Inf"], counts, strict=True):
+        total += count
+        found.append((bound, total))
+    return found
+
+
+def _node(node: Node, measured: Measured, connections: dict[str, int]) -> Iterator[Metric]:
+    yield GaugeMetricFamily("penstock_queues", "Queues there are.", measured.all_queues)
+    yield GaugeMetricFamily("penstock_leases", "Leases that are live.", measured.leases)
+    yield GaugeMetricFamily("penstock_waiting_pops", "Pops that wait for messages.", node.waiting)
+    yield GaugeMetricFamily("penstock_bodies_bytes", "Bytes of payloads kept in memory.", node.body_bytes)
+    yield CounterMetricFamily("penstock_commit_failures", "Commits that failed.", node.failures)
+    meter = node.meter
+    yield CounterMetricFamily("penstock_commits", "Groups of answers that were kept together.", meter.groups)
+    yield CounterMetricFamily("penstock_answers", "Answers in them.", meter.answers)
+    yield CounterMetricFamily("penstock_commit_seconds", "Time that keeping them took.", meter.seconds)
+    open_ = GaugeMetricFamily("penstock_connections", "Connections, by listener.", labels=["listener"])
+    for listener, count in connections.items():
+        open_.add_metric([listener], count)
+    yield open_
