@@ -52,12 +52,12 @@ MUTANTS: dict[str, Planted] = {
     ),
     "a key is not freed by an ack of a lease": (
         settle.ack_lease,
-        "shard.end(track, first, first + count, COMPLETED)",
+        "_done(shard, lease, track, first, count, now)",
         "pass",
     ),
     "a key is not freed by an ack by id": (
         settle.ack_ids,
-        "shard.end(track, each.offset, each.offset + each.length, COMPLETED)",
+        "_done(shard, each.lease, track, each.offset, each.length, now)",
         "pass",
     ),
     "a key is not freed by a death": (
