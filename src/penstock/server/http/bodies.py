@@ -1,7 +1,7 @@
 """What comes in: bodies whole or in parts, packed or not, and queries."""
 
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any, TypeVar, get_args
 from urllib.parse import parse_qsl
 
@@ -15,6 +15,8 @@ from penstock.server.payloads import check_depth, check_text
 
 QUERY_FIELDS_MAX = 1_000
 """Fields of one query: each of the ids of a DELETE is one."""
+GZIP = 31
+"""What zlib calls gzip."""
 UNPACKED_AT_ONCE = 64 * 1024
 """Bytes that a packed body is unpacked to at a time: however well it is packed, memory is bounded."""
 
@@ -39,27 +41,44 @@ def header(scope: Scope, name: bytes) -> bytes:
 
 async def parts(receive: Receive, packed: bool) -> AsyncIterator[bytes]:
     """The body as it comes, unpacked if it is packed."""
-    unpacker = zlib.decompressobj(wbits=31) if packed else None
+    unpacker = Unpacker() if packed else None
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise Gone
         body = message.get("body", b"")
         more = message.get("more_body", False)
-        if unpacker is None:
-            if body:
-                yield body
-        else:
-            try:
-                while body:
-                    yield unpacker.decompress(body, UNPACKED_AT_ONCE)
-                    body = unpacker.unconsumed_tail
-                if not more and not unpacker.eof:
-                    raise Invalid("body", "whole: its gzip stream ends too early")
-            except zlib.error as error:
-                raise Invalid("body", f"gzip, as Content-Encoding says; {error}") from None
+        if unpacker is not None:
+            for part in unpacker.unpack(body):
+                yield part
+            if not more and not unpacker.is_complete:
+                raise Invalid("body", "whole: its gzip stream ends too early")
+        elif body:
+            yield body
         if not more:
             return
+
+
+class Unpacker:
+    """Unpacks gzip, which may be of several members one behind the other."""
+
+    def __init__(self) -> None:
+        self._member = zlib.decompressobj(wbits=GZIP)
+
+    @property
+    def is_complete(self) -> bool:
+        return self._member.eof
+
+    def unpack(self, body: bytes) -> Iterator[bytes]:
+        """What some more of a body holds, a little at a time."""
+        try:
+            while body:
+                if self._member.eof:
+                    self._member = zlib.decompressobj(wbits=GZIP)
+                yield self._member.decompress(body, UNPACKED_AT_ONCE)
+                body = self._member.unconsumed_tail or self._member.unused_data
+        except zlib.error as error:
+            raise Invalid("body", f"gzip, as Content-Encoding says; {error}") from None
 
 
 async def whole(scope: Scope, receive: Receive, limit: int) -> bytes:
