@@ -1,7 +1,7 @@
 """Operations that take more than one step: a stream of lines, a search, an act on all messages that match."""
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 from starlette.types import Receive, Scope, Send
 
 from penstock.core.commands import Buried, Pushed, PushedJobs, Reply, Settled, Shown, ShownAll
@@ -15,12 +15,14 @@ from penstock.server.http.base import Asked, Id, encode, shown
 from penstock.server.http.bodies import header, is_packed, parts, whole
 from penstock.server.http.endpoints import Endpoint, respond, send_error
 from penstock.server.http.messages import Acted, Browsed, cursor_of, holds, parse_cursor, seen
-from penstock.server.http.pushes import Message, push_of
+from penstock.server.http.pushes import Message, job_of, push_of
 from penstock.server.payloads import check_depth, check_text
 
 LINES = b"application/x-ndjson"
 CHUNK_BYTES = 1 << 20
 """Bytes of lines that are pushed together."""
+BLANKS = b" \t\r"
+"""What may stand around a line, or make one up that is passed over."""
 STEPS_MAX = 100
 """Pages that one search, or one act on many messages, looks at; then it says where to go on."""
 
@@ -51,74 +53,89 @@ class PushEndpoint(Endpoint):
     """A push whose body may be a stream of lines, of any length."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if not header(scope, b"content-type").startswith(LINES):
+        if not header(scope, b"content-type").lower().startswith(LINES):
             await super().__call__(scope, receive, send)
             return
         try:
             pushed = await self._push_lines(scope, receive)
         except PenstockError as error:
-            # What is left of the body is not read: the connection can't go on.
-            await send_error(scope, send, error, headers=[(b"connection", b"close")])
+            # What is left of the body is passed over. Were the connection closed, a client that is still
+            # sending could not read the answer.
+            await send_error(scope, send, error)
             return
         await respond(scope, send, 200, encode(pushed))
 
     async def _push_lines(self, scope: Scope, receive: Receive) -> Streamed:
         done = Streamed(count=0, first=None, durability="")
         queue = scope["path_params"]["queue"]
+        most = self._body_bytes_max
         waiting: list[bytes] = []
         size = 0
         line = 1
+        has_end = False
         async for part in parts(receive, is_packed(scope)):
             waiting.append(part)
             size += len(part)
-            if size > self._body_bytes_max:
-                accepted = f"lines of at most {self._body_bytes_max} bytes"
-                raise Stopped(Invalid("body", accepted), line, done.count)
-            if size >= CHUNK_BYTES and b"\n" in part:
+            has_end = has_end or b"\n" in part
+            if has_end and size >= min(CHUNK_BYTES, most):
                 chunk, _, rest = b"".join(waiting).rpartition(b"\n")
-                waiting, size = ([rest], len(rest)) if rest else ([], 0)
+                waiting, size, has_end = [rest], len(rest), False
                 line = await self._push_chunk(queue, chunk, line, done)
-        if waiting:
-            line = await self._push_chunk(queue, b"".join(waiting), line, done)
+            if size > most:
+                raise _too_long(most, line, done.count)
+        line = await self._push_chunk(queue, b"".join(waiting), line, done)
         if not done.count:
             raise Invalid("body", 'one or more lines, each a message like {"payload": 1}')
         return done
 
     async def _push_chunk(self, queue: str, chunk: bytes, line: int, done: Streamed) -> int:
         """Push the messages of whole lines; the number of the line behind them."""
-        lines = chunk.split(b"\n")
+        lines = [each.strip(BLANKS) for each in chunk.split(b"\n")]
+        if len(chunk) > self._body_bytes_max:
+            for at, each in enumerate(lines):
+                if len(each) > self._body_bytes_max:
+                    raise _too_long(self._body_bytes_max, line + at, done.count)
         found = _decoded(lines, line, done.count)
-        most = self._questions.node.limits.batch_max
-        for start in range(0, len(found), most):
+        limits = self._questions.node.limits
+        for start in range(0, len(found), limits.batch_max):
+            batch = found[start : start + limits.batch_max]
             try:
-                reply = await self._questions.ask(push_of(Asked().tenant, queue, found[start : start + most]))
+                reply = await self._questions.ask(push_of(Asked().tenant, queue, batch))
                 if isinstance(reply, PenstockError):
                     raise reply
             except PenstockError as error:
-                raise Stopped(error, line, done.count) from None
+                numbers = [line + at for at, each in enumerate(lines) if each]
+                bad = start + _first_bad(batch, limits.payload_bytes_max)
+                raise Stopped(error, numbers[bad], done.count) from None
             _count(done, reply)
         return line + len(lines)
 
 
+def _too_long(most: int, line: int, kept: int) -> Stopped:
+    return Stopped(Invalid("line", f"at most {most} bytes"), line, kept)
+
+
 _messages = msgspec.json.Decoder(list[Message]).decode
 _message = msgspec.json.Decoder(Message).decode
+_values = msgspec.json.Decoder(list[Raw]).decode
 
 
 def _decoded(lines: list[bytes], line: int, kept: int) -> list[Message]:
     """The messages of some lines: all decoded at once; one by one only to say which is bad."""
-    given = [each for each in lines if each and not each.isspace()]
+    given = list(filter(None, lines))
     joined = b"[" + b",".join(given) + b"]"
     try:
         if not joined.isascii():
             check_text(joined)
         found = _messages(joined)
-        if len(found) == len(given):
+        # Two bad lines can look good side by side: each must be a value of its own.
+        if list(map(len, _values(joined))) == list(map(len, given)):
             check_depth(joined, 2, max((len(each.payload) for each in found), default=0))
             return found
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, Invalid):
         pass  # which line it is, and why, is found below
     for at, each in enumerate(lines):
-        if each and not each.isspace():
+        if each:
             try:
                 check_text(each)
                 check_depth(each, 1, len(_message(each).payload))
@@ -129,6 +146,18 @@ def _decoded(lines: list[bytes], line: int, kept: int) -> list[Message]:
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 raise Stopped(explain(error, Message, "line"), line + at, kept) from None
     raise Stopped(Invalid("line", "one message"), line, kept)
+
+
+def _first_bad(messages: list[Message], payload_bytes_max: int) -> int:
+    """Which of some messages is refused; the first, if it is none of them alone."""
+    for at, each in enumerate(messages):
+        try:
+            job_of(each, each.payload)
+        except PenstockError:
+            return at
+        if len(each.payload) > payload_bytes_max:
+            return at
+    return 0
 
 
 def _count(done: Streamed, reply: Reply) -> None:
