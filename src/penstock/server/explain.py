@@ -60,6 +60,15 @@ def inside(kind: type[Struct], where: str) -> type[Struct] | None:
     return found
 
 
+def names_within(kind: type[Struct]) -> frozenset[str]:
+    """The names of all fields of a class, and of those that lie in it."""
+    found = {each.encode_name for each in msgspec.structs.fields(kind)}
+    for each in msgspec.structs.fields(kind):
+        for inner in _structs(each.type):
+            found |= names_within(inner)
+    return frozenset(found)
+
+
 def _structs(kind: Any) -> Iterator[type[Struct]]:
     """The classes that a type is made of."""
     if get_origin(kind) in (Union, UnionType, list, dict, tuple) or hasattr(kind, "__metadata__"):

@@ -11,8 +11,9 @@ from starlette.types import Message, Receive, Scope, Send
 
 from penstock.broker.node import Node
 from penstock.core.commands import Await, Command, KvWatch, Pop, Popped, Reply
-from penstock.core.errors import Busy, PenstockError, Unsupported
-from penstock.server.http.base import Asked, Operation, encode
+from penstock.core.errors import Busy, Invalid, PenstockError, Unsupported
+from penstock.server.explain import names_within
+from penstock.server.http.base import Asked, Operation, Request, encode
 from penstock.server.http.bodies import Gone, Reader, header, whole
 
 logger = logging.getLogger("penstock.http")
@@ -91,6 +92,10 @@ def may_wait(command: Command) -> bool:
     return isinstance(command, Pop | Await | KvWatch) and command.wait_ms > 0
 
 
+OTHER_WORDS = {"timeout": ("wait_ms",), "count": ("limit",), "offset": ("skip",)}
+"""What the core calls some fields, and what they may be called here."""
+
+
 class Endpoint:
     """One operation."""
 
@@ -99,21 +104,34 @@ class Endpoint:
         self._questions = questions
         self._reader = Reader(operation.request)
         self._has_body = operation.has_body
+        self._fields = names_within(operation.request)
         self._body_bytes_max = body_bytes_max
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             status, body = 200, encode(await self._answer(scope, receive))
         except PenstockError as error:
-            await send_error(scope, send, error)
+            await send_error(scope, send, self.in_our_words(error))
             return
         await respond(scope, send, status, body)
 
+    def in_our_words(self, error: PenstockError) -> PenstockError:
+        """An error of the core about a field, which may have another name here."""
+        if type(error) is not Invalid or error.field in self._fields:
+            return error
+        for name in (f"{error.field}_ms", *OTHER_WORDS.get(error.field, ())):
+            if name in self._fields:
+                return Invalid(name, error.accepted)
+        return error
+
+    async def _request(self, scope: Scope, receive: Receive) -> Request:
+        if not self._has_body:
+            return self._reader.query(scope["query_string"])
+        check_no_query(scope)
+        return self._reader.body(await whole(scope, receive, self._body_bytes_max))
+
     async def _answer(self, scope: Scope, receive: Receive) -> Struct:
-        if self._has_body:
-            request = self._reader.body(await whole(scope, receive, self._body_bytes_max))
-        else:
-            request = self._reader.query(scope["query_string"])
+        request = await self._request(scope, receive)
         asked = Asked(path=scope["path_params"])
         command = request.command(asked)
         if may_wait(command):
@@ -133,6 +151,12 @@ class Endpoint:
             logger.exception("bug: the answer to %s could not be put", type(request).__name__)
             self._questions.node.give_back(reply)
             raise Busy("the server met a bug of its own") from None
+
+
+def check_no_query(scope: Scope) -> None:
+    """Raise if there is a query that nobody would look at: a ``dry_run`` in it must not be passed over."""
+    if scope["query_string"]:
+        raise Invalid("query", "left out; what is asked for stands in the body")
 
 
 def is_gone(scope: Scope) -> bool:
@@ -174,7 +198,7 @@ async def respond(
 ) -> None:
     """Write an answer, packed if that is worth it and the client takes it."""
     said = [JSON if kind is None else (b"content-type", kind)]
-    if len(body) >= PACK_FROM and b"gzip" in header(scope, b"accept-encoding"):
+    if len(body) >= PACK_FROM and takes_gzip(header(scope, b"accept-encoding")):
         if len(body) >= PACK_ASIDE:
             body = await asyncio.to_thread(gzip.compress, body, 1, mtime=0)
         else:
@@ -191,6 +215,21 @@ async def respond(
 def told(error: PenstockError) -> Errors:
     """An error as it goes out."""
     return Errors(Problem(error.code, error.message, error.details))
+
+
+def takes_gzip(accepted: bytes) -> bool:
+    """Whether an Accept-Encoding has gzip in it, with a weight that is not 0.
+
+    >>> [takes_gzip(each) for each in (b"gzip, br", b"br;q=1, gzip;q=0.5", b"gzip;q=0", b"", b"xgzip")]
+    [True, True, False, False, False]
+    """
+    if accepted in (b"gzip", b"gzip, deflate"):
+        return True
+    for each in accepted.lower().split(b","):
+        name, _, weight = each.replace(b" ", b"").partition(b";q=")
+        if name in (b"gzip", b"x-gzip"):
+            return weight.strip(b"0.") != b"" or not weight
+    return False
 
 
 async def send_error(

@@ -126,20 +126,20 @@ class Pop(Request, kw_only=True):
         return Popped(lease=reply.lease, runs=runs)
 
 
-class Settled(Struct, gc=False, omit_defaults=True, kw_only=True):
-    """How many messages it was, and which of those named were not leased."""
+class Settled(Struct, gc=False, kw_only=True):
+    """How many messages it was, and which of those named it was not."""
 
     count: int
-    refused: Sequence[Id] = ()
+    refused: Sequence[Id]
 
 
-class Extended(Struct, gc=False, omit_defaults=True, kw_only=True):
+class Extended(Struct, gc=False, kw_only=True):
     """When the first of the leases ends; ``cancelled`` if a message was cancelled meanwhile."""
 
     count: int
     expires_at: int
     cancelled: bool
-    refused: Sequence[Id] = ()
+    refused: Sequence[Id]
 
 
 class Settle(Request, kw_only=True):

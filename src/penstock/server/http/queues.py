@@ -336,13 +336,13 @@ def _letter(group: str, found: core.DeadLetter) -> DeadLetter:
     )
 
 
-class Buried(Struct, gc=False, kw_only=True, omit_defaults=True):
+class Buried(Struct, gc=False, kw_only=True):
     """How many dead letters it was, and how many are left."""
 
     count: int
     left: int
     dry_run: bool
-    refused: Sequence[Id] = ()
+    refused: Sequence[Id]
 
 
 class RequeueDead(Request, kw_only=True):

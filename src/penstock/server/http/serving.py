@@ -8,6 +8,7 @@ from collections.abc import Callable
 from email.utils import formatdate
 from itertools import count
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 import uvicorn
 from msgspec import Struct
@@ -95,15 +96,18 @@ class Connection(HttpToolsProtocol):
         self.came_at = self.loop.time()
         if not self.head_bytes and not self.body_at:
             self.began_at = self.came_at
-        if self.head_bytes > self.listener.limits.head_bytes_max:
-            most = self.listener.limits.head_bytes_max
-            self.refuse(431, Invalid("headers", f"at most {most} bytes, the request line included"))
-            return
         if not self.body_at:
             self.head_bytes += len(data)
         super().data_received(data)
+        if self.head_bytes > self.listener.limits.head_bytes_max and not self.transport.is_closing():
+            self._refuse_head()
 
     def on_headers_complete(self) -> None:
+        most = self.listener.limits.head_bytes_max
+        # What came may have more than the head in it: only if it is much, the head itself is measured.
+        if self.head_bytes > most and len(self.url) + sum(len(a) + len(b) for a, b in self.headers) > most:
+            self._refuse_head()
+            raise ValueError("the head is too large")
         self.head_bytes, self.began_at = 0, 0.0
         self.body_at = self.came_at
         self.scope["penstock.connection"] = self  # type: ignore[typeddict-unknown-key]
@@ -117,8 +121,13 @@ class Connection(HttpToolsProtocol):
         self.idle_since = self.loop.time()
         super().on_response_complete()
 
+    def _refuse_head(self) -> None:
+        most = self.listener.limits.head_bytes_max
+        self.refuse(431, Invalid("headers", f"at most {most} bytes, the request line included"))
+
     def send_400_response(self, msg: str) -> None:
-        self.refuse(400, Invalid("request", "HTTP/1.1, well-formed"))
+        if not self.transport.is_closing():
+            self.refuse(400, Invalid("request", "HTTP/1.1, well-formed"))
 
     def refuse(self, status: int, error: PenstockError) -> None:
         """Say why, and close."""
@@ -332,6 +341,14 @@ async def _not_found(request: StarletteRequest, error: Exception) -> Response:
     )
 
 
+def check_path(path: bytes) -> None:
+    """Raise unless a path is UTF-8: names that are not would all look the same."""
+    try:
+        unquote_to_bytes(path).decode()
+    except UnicodeDecodeError:
+        raise Invalid("path", "UTF-8, where it is escaped") from None
+
+
 class Guard:
     """Around everything: gives requests their ids, keeps foreign pages out, and answers what broke."""
 
@@ -356,7 +373,11 @@ class Guard:
             if not self._is_welcome(scope):
                 await _close(scope, send_with_id, Denied("pages of this origin may not use this server"))
                 return
+            if b"%" in scope.get("raw_path", b""):
+                check_path(scope["raw_path"])
             await self._app(scope, receive, send_with_id)
+        except Invalid as error:
+            await send_error(scope, send_with_id, error)
         except Gone:
             pass
         except Exception:

@@ -4,7 +4,17 @@ import msgspec
 from msgspec import Raw, Struct
 from starlette.types import Receive, Scope, Send
 
-from penstock.core.commands import Buried, Pushed, PushedJobs, Reply, Settled, Shown, ShownAll
+from penstock.core.commands import (
+    Buried,
+    Command,
+    GroupPut,
+    Pushed,
+    PushedJobs,
+    Reply,
+    Settled,
+    Shown,
+    ShownAll,
+)
 from penstock.core.errors import Conflict, Invalid, PenstockError
 from penstock.core.limits import check_range
 from penstock.core.look import SHOWN_MAX
@@ -12,8 +22,8 @@ from penstock.core.questions import Spot
 from penstock.server.explain import explain
 from penstock.server.http import messages
 from penstock.server.http.base import Asked, Id, encode, shown
-from penstock.server.http.bodies import header, is_packed, parts, whole
-from penstock.server.http.endpoints import Endpoint, respond, send_error
+from penstock.server.http.bodies import header, is_packed, parts
+from penstock.server.http.endpoints import Endpoint, check_no_query, respond, send_error
 from penstock.server.http.messages import Acted, Browsed, cursor_of, holds, parse_cursor, seen
 from penstock.server.http.pushes import Message, job_of, push_of
 from penstock.server.payloads import check_depth, check_text
@@ -57,6 +67,7 @@ class PushEndpoint(Endpoint):
             await super().__call__(scope, receive, send)
             return
         try:
+            check_no_query(scope)
             pushed = await self._push_lines(scope, receive)
         except PenstockError as error:
             # What is left of the body is passed over. Were the connection closed, a client that is still
@@ -106,7 +117,7 @@ class PushEndpoint(Endpoint):
             except PenstockError as error:
                 numbers = [line + at for at, each in enumerate(lines) if each]
                 bad = start + _first_bad(batch, limits.payload_bytes_max)
-                raise Stopped(error, numbers[bad], done.count) from None
+                raise Stopped(self.in_our_words(error), numbers[bad], done.count) from None
             _count(done, reply)
         return line + len(lines)
 
@@ -178,7 +189,7 @@ class BrowseEndpoint(Endpoint):
     """A browse that may search payloads: the core finds what may match, page by page."""
 
     async def _answer(self, scope: Scope, receive: Receive) -> Struct:
-        request = self._reader.query(scope["query_string"])
+        request = await self._request(scope, receive)
         assert isinstance(request, messages.Browse)
         asked = Asked(path=scope["path_params"])
         check_range("limit", request.limit, 1, SHOWN_MAX)
@@ -202,10 +213,14 @@ class BrowseEndpoint(Endpoint):
         return found
 
     async def _page(self, request: messages.Filter, asked: Asked, count: int, after: Spot | None) -> ShownAll:
-        reply = await self._questions.ask(request.browse(asked, count, after))
+        reply = await self._ask(request.browse(asked, count, after))
+        assert isinstance(reply, ShownAll)
+        return reply
+
+    async def _ask(self, command: Command) -> Reply:
+        reply = await self._questions.ask(command)
         if isinstance(reply, PenstockError):
             raise reply
-        assert isinstance(reply, ShownAll)
         return reply
 
 
@@ -218,7 +233,7 @@ class BulkEndpoint(BrowseEndpoint):
     """An act on all messages that match: page by page, each page in one commit."""
 
     async def _answer(self, scope: Scope, receive: Receive) -> Struct:
-        request = self._reader.body(await whole(scope, receive, self._body_bytes_max))
+        request = await self._request(scope, receive)
         assert isinstance(request, messages.Bulk)
         request.check()
         asked = Asked(path=scope["path_params"])
@@ -243,10 +258,12 @@ class BulkEndpoint(BrowseEndpoint):
     async def _act(self, request: messages.Bulk, asked: Asked, meant: list[int]) -> int:
         if request.dry_run:
             return 0
-        reply = await self._questions.ask(request.act(asked.tenant, asked.queue, meant))
-        if isinstance(reply, Conflict):
-            return 0  # none of them is what it was a moment ago
-        if isinstance(reply, PenstockError):
-            raise reply
+        if request.action == "cancel":
+            # A group that nobody has popped for has nothing yet that could be cancelled for it.
+            await self._ask(GroupPut(asked.tenant, asked.queue, request.group))
+        try:
+            reply = await self._ask(request.act(asked.tenant, asked.queue, meant))
+        except Conflict:
+            return 0  # to none of them it can be done as it stands
         assert isinstance(reply, Settled | Buried)
         return reply.count

@@ -10,7 +10,7 @@ from penstock.core.errors import Invalid, NotFound
 from penstock.core.jobdata import Cron as CoreCron
 from penstock.core.model import Value
 from penstock.core.values import DELETE, EXPIRE, SET
-from penstock.server.http.base import Asked, Key, Request, packed
+from penstock.server.http.base import Asked, Key, KeyPart, Request, packed
 from penstock.server.http.pushes import Message, job_of
 from penstock.server.versions import parse_version, shown_version
 
@@ -110,7 +110,8 @@ class ListValues(Request, kw_only=True):
     cursor: str | None = None
 
     def command(self, asked: Asked) -> core.Command:
-        prefix = b"" if self.prefix is None else packed(list(filter(None, self.prefix.split("/"))) or "")
+        parts: list[KeyPart] = [part for part in (self.prefix or "").split("/") if part]
+        prefix = packed(parts) if parts else b""
         low, high = b"", None
         if self.cursor is not None:
             try:
