@@ -92,7 +92,12 @@ def may_wait(command: Command) -> bool:
     return isinstance(command, Pop | Await | KvWatch) and command.wait_ms > 0
 
 
-OTHER_WORDS = {"timeout": ("wait_ms",), "count": ("limit",), "offset": ("skip",)}
+OTHER_WORDS = {
+    "timeout": ("wait_ms",),
+    "count": ("limit",),
+    "offset": ("skip",),
+    "repeat_every": ("every_ms",),
+}
 """What the core calls some fields, and what they may be called here."""
 
 
