@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from penstock.core import commands as c, pop as pops, records
+from penstock.core import browse as browses, commands as c, pop as pops, records
 from penstock.core.browse import STATES
 from penstock.core.errors import Invalid, NotFound, PenstockError
 from penstock.core.limits import Limits
 from penstock.core.look import SHOWN_MAX
 from penstock.core.shard import SWEEP_MS
-from tests.core.harness import AT_ONCE, Core
+from tests.core.harness import AT_ONCE, NOW, Core
 
 HOUR_MS = 3_600_000
 
@@ -202,6 +202,99 @@ def test_browsing_changes_nothing() -> None:
     for state in (None, *STATES):
         browse(core, state)
     assert core.engine.seal(core.now) == []
+
+
+# Filters, and going on where a browse stopped.
+
+
+def labelled(core: Core) -> None:
+    """Messages that differ in partition, tags and time; some are leased, some are done."""
+    for at in range(6):
+        core.push(b"%d" % at, b"%d+" % at, tags=("even", "all") if at % 2 == 0 else ("all",))
+        core.push(b"p%d" % at, partition="p", tags=("even",) if at % 2 == 0 else ())
+        core.commit()
+        core.wait(10)
+    core.ack(core.pop(2, partition="default").lease)
+    core.pop(3, partition="default")
+
+
+FILTERS: list[tuple[dict[str, Any], list[bytes]]] = [
+    ({"partition": "p"}, [b"p0", b"p1", b"p2", b"p3", b"p4", b"p5"]),
+    ({"tag": "even", "partition": "p"}, [b"p0", b"p2", b"p4"]),
+    ({"tag": "all", "partition": "p"}, []),
+    ({"tag": "even", "partition": "default"}, [b"0", b"0+", b"2", b"2+", b"4", b"4+"]),
+    ({"since": NOW + 40, "partition": "default"}, [b"4", b"4+", b"5", b"5+"]),
+    ({"before": NOW + 10, "partition": "p"}, [b"p0"]),
+    ({"since": NOW + 10, "before": NOW + 20, "partition": "default"}, [b"1", b"1+"]),
+    ({"since": NOW + 11, "before": NOW + 20}, []),
+    ({"state": "active", "tag": "even"}, [b"2"]),
+    ({"state": "completed", "tag": "even"}, [b"0", b"0+"]),
+    ({"state": "completed", "tag": "even", "since": NOW + 1}, []),
+    ({"state": "waiting", "tag": "even", "since": NOW + 21}, [b"4", b"4+", b"p4"]),
+    ({"state": "waiting", "tag": "even", "group": "audit", "before": NOW + 10}, [b"0", b"0+", b"p0"]),
+]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize(("filters", "wanted"), FILTERS)
+def test_filters_leave_what_matches(filters: dict[str, Any], wanted: list[bytes], restarted: bool) -> None:
+    core = Core()
+    labelled(core)
+    if restarted:
+        core.restart()
+    assert sorted(browse(core, **filters)) == sorted(wanted)
+    if "partition" in filters:
+        assert browse(core, **filters) == wanted
+
+
+def paged(core: Core, size: int, **filters: Any) -> list[bytes]:
+    """Everything, page by page; each page goes on where the one before stopped."""
+    found: list[bytes] = []
+    after = None
+    while True:
+        page = core.ask(c.Browse("default", "q", count=size, after=after, **filters), c.ShownAll)
+        found += [payload for payload, _ in shown(core, count=size, after=after, **filters)]
+        assert len(page.deliveries) <= size
+        after = page.next
+        if after is None:
+            return found
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 100])
+@pytest.mark.parametrize("filters", [{}, {"state": "waiting"}, {"tag": "even"}, {"since": NOW + 20}])
+def test_a_browse_goes_on_where_it_stopped(size: int, filters: dict[str, Any]) -> None:
+    core = Core()
+    labelled(core)
+    whole = browse(core, count=1_000, **filters)
+    assert paged(core, size, **filters) == whole
+    core.restart()
+    assert paged(core, size, **filters) == whole
+
+
+def test_a_browse_that_goes_on_misses_nothing_that_was_there_all_the_while() -> None:
+    core = Core()
+    core.push(*[b"%d" % at for at in range(10)])
+    page = core.ask(c.Browse("default", "q", "waiting", count=3), c.ShownAll)
+    core.pop(5)
+    core.push(b"more")
+    assert browse(core, "waiting", after=page.next) == [b"5", b"6", b"7", b"8", b"9", b"more"]
+
+
+def test_a_browse_looks_at_so_many_runs_and_says_where_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    core = Core()
+    labelled(core)
+    whole = browse(core, tag="even")
+    monkeypatch.setattr(browses, "LOOKED_AT_MAX", 2)
+    first = core.ask(c.Browse("default", "q", tag="even"), c.ShownAll)
+    assert first.next is not None
+    assert len(first.deliveries) < len(whole)
+    assert paged(core, 100, tag="even") == whole
+
+
+def test_a_partition_that_is_not_there_is_told() -> None:
+    core = Core()
+    core.push(b"1")
+    refuse(core, c.Browse("default", "q", partition="none"), NotFound)
 
 
 def test_an_empty_queue_has_nothing_in_any_state() -> None:

@@ -1,0 +1,179 @@
+"""The end of a queue in two phases: closed while something of it is leased, then gone."""
+
+import pytest
+
+from penstock.core import commands as c
+from penstock.core.errors import Conflict, NotFound, PenstockError
+from tests.core.harness import NOW, Core
+
+LEASE_MS = 5_000
+
+
+def delete(core: Core, queue: str = "q") -> c.Closed:
+    return core.ask(c.Delete("default", queue), c.Closed)
+
+
+def refuse(core: Core, command: c.Command, kind: type[PenstockError]) -> None:
+    core.commit()
+    with pytest.raises(kind):
+        core.engine.apply(command, core.now)
+    assert core.engine.seal(core.now) == []
+
+
+def is_gone(core: Core) -> bool:
+    try:
+        core.engine.apply(c.Describe("default", "q"), core.now)
+    except NotFound:
+        return True
+    except Conflict:
+        return False
+    raise AssertionError("the queue is neither gone nor closed")
+
+
+def closed(core: Core) -> tuple[str, int]:
+    """A queue that is closed: the lease it waits for, and the id of the first message it holds."""
+    first = core.push(b"0", b"1", b"2")
+    lease = core.pop(2, lease_ms=LEASE_MS).lease
+    assert lease is not None
+    assert delete(core) == c.Closed("q", 2, NOW + LEASE_MS)
+    return lease, first
+
+
+def test_what_is_not_leased_goes_at_once() -> None:
+    core = Core()
+    first = core.push(b"0")
+    core.push(b"1", delay_ms=10)
+    core.commit()
+    assert delete(core) == c.Closed("q", 0, NOW)
+    for restarted in (False, True):
+        if restarted:
+            core.restart()
+        assert is_gone(core)
+        refuse(core, c.State("default", first), NotFound)
+    refuse(core, c.Delete("default", "q"), NotFound)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_closed_queue_takes_and_gives_nothing(restarted: bool) -> None:
+    core = Core()
+    closed(core)
+    if restarted:
+        core.restart()
+    for command in (
+        c.Push("default", "q", [b"1"]),
+        c.PushJobs("default", "q", [c.Job(b"1")]),
+        c.Pop("default", "q"),
+        c.Configure("default", "q", lease_ms=1),
+        c.Describe("default", "q"),
+        c.Pause("default", "q"),
+        c.Browse("default", "q"),
+        c.GroupPut("default", "q", "audit"),
+        c.Seek("default", "q", "default", "all"),
+    ):
+        refuse(core, command, Conflict)
+    assert core.ask(c.ListQueues("default"), c.QueuesFound).queues == []
+    assert not is_gone(core)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("how", ["ack", "nack", "ids"])
+def test_a_closed_queue_goes_with_its_last_lease(restarted: bool, how: str) -> None:
+    core = Core()
+    lease, first = closed(core)
+    if restarted:
+        core.restart()
+    if how == "ids":
+        core.ack(ids=[first])
+        assert not is_gone(core)
+        core.ack(ids=[first + 1])
+    elif how == "ack":
+        core.ack(lease)
+    else:
+        core.nack(lease)
+    assert is_gone(core)
+    core.restart()
+    assert is_gone(core)
+    assert core.push(b"new") not in range(first, first + 3)
+    assert core.popped(9) == [b"new"]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_closed_queue_goes_when_its_leases_would_have_ended(restarted: bool) -> None:
+    core = Core()
+    closed(core)
+    if restarted:
+        core.restart()
+    assert core.engine.next_due_at() <= NOW + LEASE_MS
+    core.wait(LEASE_MS - 1)
+    assert not is_gone(core)
+    core.wait(1)
+    assert is_gone(core)
+
+
+def test_it_goes_with_the_last_of_several_leases_of_several_groups() -> None:
+    core = Core()
+    core.push(b"0", b"1")
+    one = core.pop(lease_ms=LEASE_MS).lease
+    two = core.pop(lease_ms=2 * LEASE_MS).lease
+    three = core.pop(group="audit", lease_ms=3 * LEASE_MS).lease
+    assert delete(core) == c.Closed("q", 3, NOW + 3 * LEASE_MS)
+    core.ack(two)
+    core.ack(three)
+    assert not is_gone(core)
+    assert delete(core).active == 1
+    core.ack(one)
+    assert is_gone(core)
+
+
+def test_a_lease_that_is_extended_does_not_keep_it() -> None:
+    core = Core()
+    lease, _ = closed(core)
+    core.ask(c.Extend("default", lease, lease_ms=100 * LEASE_MS), c.Extended)
+    core.wait(LEASE_MS)
+    assert is_gone(core)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_it_goes_at_once_by_force(restarted: bool) -> None:
+    core = Core()
+    lease, _ = closed(core)
+    if restarted:
+        core.restart()
+    assert core.ask(c.Obliterate("default", "q"), c.Cleaned).count == 3
+    assert is_gone(core)
+    refuse(core, c.Ack("default", lease), Conflict)
+    core.restart()
+    assert is_gone(core)
+
+
+def test_other_queues_and_other_tenants_are_not_touched() -> None:
+    core = Core()
+    core.push(b"other", queue="other")
+    core.push(b"theirs", tenant="acme")
+    closed(core)
+    assert core.popped(queue="other") == [b"other"]
+    assert core.popped(tenant="acme") == [b"theirs"]
+    refuse(core, c.Delete("evil", "q"), NotFound)
+
+
+def test_crons_end_with_the_queue_that_is_closed() -> None:
+    core = Core()
+    core.ask(c.CronPut("default", "n", "q", c.Job(b"1"), None, 1_000), c.CronsFound)
+    closed(core)
+    assert core.ask(c.CronList("default"), c.CronsFound).crons == []
+    core.restart()
+    core.wait(2_000)
+    assert core.ask(c.CronList("default"), c.CronsFound).crons == []
+
+
+def test_those_who_wait_for_its_messages_are_told() -> None:
+    core = Core()
+    _, first = closed(core)
+    core.commit()
+    waits = core.push(b"waits", queue="other", depends_on=((first, 1),), on_failed="ignore")
+    assert core.state(waits) == "parked"
+    core.ask(c.Obliterate("default", "q"), c.Cleaned)
+    for _ in range(10):
+        core.commit()
+        core.wait(1)
+    assert core.state(waits) == "waiting"
