@@ -84,6 +84,9 @@ class Unpacker:
 async def whole(scope: Scope, receive: Receive, limit: int) -> bytes:
     """All of a body."""
     packed = is_packed(scope)
+    said = header(scope, b"content-length")
+    if said and int(said) > limit:
+        raise _too_large(limit)
     if not packed:
         message = await receive()
         if message["type"] == "http.request" and not message.get("more_body", False):
