@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from penstock.core.limits import Limits
-from penstock.server.http.serving import HttpLimits
+from penstock.server.http.connections import HttpLimits
 from penstock.server.tcp import TcpLimits
 
 FILE = "penstock.toml"

@@ -5,6 +5,7 @@ import gzip
 import logging
 from asyncio import Future
 from collections.abc import Mapping
+from urllib.parse import unquote_to_bytes
 
 from msgspec import Struct
 from starlette.types import Message, Receive, Scope, Send
@@ -18,6 +19,8 @@ from penstock.server.http.bodies import Gone, Reader, header, whole
 
 logger = logging.getLogger("penstock.http")
 
+LEASED = "penstock.leased"
+"""Where the scope of a request has what was leased for it, until it has been sent."""
 PACK_FROM = 1_024
 """Bytes of an answer that are worth packing."""
 PACK_ASIDE = 128 * 1024
@@ -64,11 +67,11 @@ class Questions:
 class Patient(Questions):
     """One that may wait: when its client goes away, so does its question."""
 
-    async def answer(self, command: Command, receive: Receive) -> Reply | PenstockError:
+    async def answer(self, command: Command, scope: Scope, receive: Receive) -> Reply | PenstockError:
         """The answer; raises if the client goes away first."""
         answer = self.ask(command)
         await asyncio.sleep(0)
-        gone = asyncio.ensure_future(_until_gone(receive))
+        gone = asyncio.ensure_future(_until_gone(scope, receive))
         try:
             await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
             if gone.done():
@@ -83,8 +86,8 @@ class Patient(Questions):
                 self.node.forget(self)
 
 
-async def _until_gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
+async def _until_gone(scope: Scope, receive: Receive) -> None:
+    while not is_gone(scope) and (await receive())["type"] != "http.disconnect":
         pass
 
 
@@ -116,9 +119,13 @@ class Endpoint:
         try:
             status, body = 200, encode(await self._answer(scope, receive))
         except PenstockError as error:
-            await send_error(scope, send, self.in_our_words(error))
+            await send_error(scope, send, self.in_our_words(error), headers=stop_reading(scope))
             return
-        await respond(scope, send, status, body)
+        try:
+            await respond(scope, send, status, body)
+        except Gone:
+            self._questions.node.give_back(scope[LEASED])
+            raise
 
     def in_our_words(self, error: PenstockError) -> PenstockError:
         """An error of the core about a field, which may have another name here."""
@@ -140,14 +147,16 @@ class Endpoint:
         asked = Asked(path=scope["path_params"])
         command = request.command(asked)
         if may_wait(command):
-            reply = await Patient(self._questions.node).answer(command, receive)
+            reply = await Patient(self._questions.node).answer(command, scope, receive)
         else:
             reply = await self._questions.ask(command)
         if isinstance(reply, PenstockError):
             raise reply
-        if isinstance(reply, Popped) and is_gone(scope):
-            self._questions.node.give_back(reply)
-            raise Gone
+        if isinstance(reply, Popped):
+            if is_gone(scope):
+                self._questions.node.give_back(reply)
+                raise Gone
+            scope[LEASED] = reply
         try:
             return request.reply(reply, asked)
         except PenstockError:
@@ -167,7 +176,13 @@ def check_no_query(scope: Scope) -> None:
 def is_gone(scope: Scope) -> bool:
     """Whether the client of a request is known to have gone away."""
     connection = scope.get("penstock.connection")
-    return connection is not None and connection.transport.is_closing()
+    return connection is not None and connection.is_gone
+
+
+def stop_reading(scope: Scope) -> "Headers":
+    """Read no more of a request that is refused: the headers to say so, if more of it is to come."""
+    connection = scope.get("penstock.connection")
+    return [(b"connection", b"close")] if connection is not None and connection.stop_reading() else []
 
 
 class Resource:
@@ -185,7 +200,19 @@ class Resource:
             error = Unsupported(f"{scope['method']} is not supported here, only {self._allowed.decode()}")
             await send_error(scope, send, error, status=405, headers=[(b"allow", self._allowed)])
             return
+        if "\ufffd" in scope["path"] and not is_text(scope["raw_path"]):
+            await send_error(scope, send, Invalid("path", "UTF-8, with % before what is not ASCII"))
+            return
         await endpoint(scope, receive, send)
+
+
+def is_text(path: bytes) -> bool:
+    """Whether a path is UTF-8: in one that is not, different names would look the same."""
+    try:
+        unquote_to_bytes(path).decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 Headers = list[tuple[bytes, bytes]]
@@ -201,7 +228,10 @@ async def respond(
     headers: Headers | None = None,
     kind: bytes | None = None,
 ) -> None:
-    """Write an answer, packed if that is worth it and the client takes it."""
+    """Write an answer, packed if that is worth it and the client takes it.
+
+    Raises if something was leased for a client that went away before any of it was written.
+    """
     said = [JSON if kind is None else (b"content-type", kind)]
     if len(body) >= PACK_FROM and takes_gzip(header(scope, b"accept-encoding")):
         if len(body) >= PACK_ASIDE:
@@ -212,6 +242,8 @@ async def respond(
     said.append((b"content-length", b"%d" % len(body)))
     if headers:
         said += headers
+    if LEASED in scope:
+        await _until_writable(scope)
     start: Message = {"type": "http.response.start", "status": status, "headers": said}
     await send(start)
     await send({"type": "http.response.body", "body": body})
@@ -235,6 +267,16 @@ def takes_gzip(accepted: bytes) -> bool:
         if name in (b"gzip", b"x-gzip"):
             return weight.strip(b"0.") != b"" or not weight
     return False
+
+
+async def _until_writable(scope: Scope) -> None:
+    """Wait until the client has read enough of what it was sent before; raise if it goes away."""
+    connection = scope.get("penstock.connection")
+    if connection is not None:
+        if connection.flow.write_paused:
+            await connection.flow.drain()
+        if connection.is_gone:
+            raise Gone
 
 
 async def send_error(

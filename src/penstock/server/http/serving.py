@@ -11,7 +11,6 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 import uvicorn
-from msgspec import Struct
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
@@ -19,13 +18,13 @@ from starlette.requests import Request as StarletteRequest
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from penstock.broker.node import Node
 from penstock.core.errors import Busy, Denied, Invalid, NotFound, PenstockError, Unsupported
 from penstock.server.http.base import encode
 from penstock.server.http.bodies import Gone, header
+from penstock.server.http.connections import Connection, HttpLimits
 from penstock.server.http.endpoints import (
     Endpoint,
     Errors,
@@ -47,120 +46,12 @@ logger = logging.getLogger("penstock.http")
 
 CHECK_S = 1.0
 """How often stalled clients are looked for, and the Date header is made anew."""
-BODY_STALLS = 10
-"""A body that is no stream must be complete within this many times ``stall_ms``."""
+LAST_S = 0.5
+"""How long requests of connections that were cut get to come to their end."""
+EVENTS_SOCKET = "/v1/events/ws"
 REQUEST_ID = b"x-request-id"
 REQUEST_ID_MAX = 128
 """Characters of a request id that a client gives."""
-
-
-class HttpLimits(Struct, frozen=True):
-    """What one connection, and all of them, may take up."""
-
-    body_bytes_max: int = 64 * 1024 * 1024
-    """Bytes of a body that is no stream of lines, and of one line of a stream."""
-    head_bytes_max: int = 64 * 1024
-    """Bytes of a request line and headers."""
-    connections_max: int = 10_000
-    stall_ms: int = 30_000
-    """How long a client may take to send more of what it began, or to read more of what it was sent."""
-    idle_ms: int = 75_000
-    """How long a connection may be idle between requests."""
-    origins: tuple[str, ...] = ()
-    """Origins whose pages may use this server from a browser; ``*`` is any."""
-
-
-class Connection(HttpToolsProtocol):
-    """One client."""
-
-    listener: "HttpServer"
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self.head_bytes = 0
-        """Bytes of the request that has begun, while its headers are not complete."""
-        self.began_at = 0.0
-        """When the request began whose headers are not complete; 0 if there is none."""
-        self.came_at = self.idle_since = self.loop.time()
-        self.body_at = 0.0
-        """When the body began that is not complete; 0 if there is none."""
-        self.went_at = 0.0
-        self.unsent = 0
-        limit = self.listener.limits.connections_max
-        if len(self.connections) > limit:
-            self.refuse(503, Busy(f"the server takes at most {limit} connections"))
-
-    def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing():
-            return
-        self.came_at = self.loop.time()
-        if not self.head_bytes and not self.body_at:
-            self.began_at = self.came_at
-        if not self.body_at:
-            self.head_bytes += len(data)
-        super().data_received(data)
-        if self.head_bytes > self.listener.limits.head_bytes_max and not self.transport.is_closing():
-            self._refuse_head()
-
-    def on_headers_complete(self) -> None:
-        most = self.listener.limits.head_bytes_max
-        # What came may have more than the head in it: only if it is much, the head itself is measured.
-        if self.head_bytes > most and len(self.url) + sum(len(a) + len(b) for a, b in self.headers) > most:
-            self._refuse_head()
-            raise ValueError("the head is too large")
-        self.head_bytes, self.began_at = 0, 0.0
-        self.body_at = self.came_at
-        self.scope["penstock.connection"] = self  # type: ignore[typeddict-unknown-key]
-        super().on_headers_complete()
-
-    def on_message_complete(self) -> None:
-        self.body_at = 0.0
-        super().on_message_complete()
-
-    def on_response_complete(self) -> None:
-        self.idle_since = self.loop.time()
-        super().on_response_complete()
-
-    def _refuse_head(self) -> None:
-        most = self.listener.limits.head_bytes_max
-        self.refuse(431, Invalid("headers", f"at most {most} bytes, the request line included"))
-
-    def send_400_response(self, msg: str) -> None:
-        if not self.transport.is_closing():
-            self.refuse(400, Invalid("request", "HTTP/1.1, well-formed"))
-
-    def refuse(self, status: int, error: PenstockError) -> None:
-        """Say why, and close."""
-        body = encode(Errors(Problem(error.code, error.message, error.details)))
-        retry = b"retry-after: 1\r\n" if status == 503 else b""
-        self.transport.write(
-            b"HTTP/1.1 %d \r\ncontent-type: application/json\r\n%scontent-length: %d\r\n"
-            b"connection: close\r\n\r\n%s" % (status, retry, len(body), body)
-        )
-        self.transport.close()
-
-    def check_stall(self, now: float) -> None:
-        """Close the connection if the client has not done its part for too long."""
-        limits = self.listener.limits
-        stall_s = limits.stall_ms / 1000
-        unsent, before = self.transport.get_write_buffer_size(), self.unsent
-        if unsent < before or not before:
-            self.went_at = now
-        self.unsent = unsent
-        is_idle = (self.cycle is None or self.cycle.response_complete) and not self.began_at
-        reading = self.body_at and not self.flow.read_paused and now - self.came_at > stall_s
-        if unsent and now - self.went_at > stall_s:
-            self.cut("did not read its answer")
-        elif self.began_at and now - self.began_at > stall_s:
-            self.refuse(408, Invalid("request", f"complete within {limits.stall_ms} ms"))
-        elif reading:
-            self.cut("did not finish its request")
-        elif is_idle and now - self.idle_since > limits.idle_ms / 1000:
-            self.transport.close()
-
-    def cut(self, why: str) -> None:
-        logger.warning("connection of %s closed: it %s", self.client, why)
-        self.transport.abort()
 
 
 class HttpServer:
@@ -184,6 +75,7 @@ class HttpServer:
         self._listeners: list[asyncio.Server] = []
         self._check: asyncio.TimerHandle | None = None
         self.hub = Hub(node, loop)
+        self.websockets = frozenset({EVENTS_SOCKET})
         self._config = uvicorn.Config(
             self._app(),
             http=_connection_class(self),
@@ -223,7 +115,7 @@ class HttpServer:
         return [
             Route(f"{QUEUE}/listen", GetOnly(ListenStream(self.hub, questions), head=False)),
             Route("/v1/events", GetOnly(EventStream(self.hub, questions), head=False)),
-            WebSocketRoute("/v1/events/ws", EventSocket(self.hub, questions)),
+            WebSocketRoute(EVENTS_SOCKET, EventSocket(self.hub, questions)),
         ]
 
     def _pages(self, questions: Questions) -> list[BaseRoute]:
@@ -278,8 +170,9 @@ class HttpServer:
             self.end_all()
             await asyncio.sleep(0.01)
         for connection in list(self._state.connections):
-            if isinstance(connection, Connection):
-                connection.transport.abort()
+            connection.transport.abort()
+        while self._state.tasks and self._loop.time() < until + LAST_S:
+            await asyncio.sleep(0.01)
 
 
 def _connection_class(listener: HttpServer) -> type[Connection]:
@@ -379,7 +272,9 @@ class Guard:
         except Invalid as error:
             await send_error(scope, send_with_id, error)
         except Gone:
-            pass
+            connection = scope.get("penstock.connection")
+            if connection is not None:
+                connection.let_go()
         except Exception:
             logger.exception("bug: request %s of %s broke", request_id.decode(), scope.get("path"))
             if not started:

@@ -1,5 +1,7 @@
 """Operations that take more than one step: a stream of lines, a search, an act on all messages that match."""
 
+import asyncio
+
 import msgspec
 from msgspec import Raw, Struct
 from starlette.types import Receive, Scope, Send
@@ -15,7 +17,7 @@ from penstock.core.commands import (
     Shown,
     ShownAll,
 )
-from penstock.core.errors import Conflict, Invalid, PenstockError
+from penstock.core.errors import Busy, Conflict, Invalid, PenstockError
 from penstock.core.limits import check_range
 from penstock.core.look import SHOWN_MAX
 from penstock.core.questions import Spot
@@ -23,7 +25,7 @@ from penstock.server.explain import explain
 from penstock.server.http import messages
 from penstock.server.http.base import Asked, Id, encode, shown
 from penstock.server.http.bodies import header, is_packed, parts
-from penstock.server.http.endpoints import Endpoint, check_no_query, respond, send_error
+from penstock.server.http.endpoints import Endpoint, check_no_query, respond, send_error, stop_reading
 from penstock.server.http.messages import Acted, Browsed, cursor_of, holds, parse_cursor, seen
 from penstock.server.http.pushes import Message, job_of, push_of
 from penstock.server.payloads import check_depth, check_text
@@ -70,9 +72,7 @@ class PushEndpoint(Endpoint):
             check_no_query(scope)
             pushed = await self._push_lines(scope, receive)
         except PenstockError as error:
-            # What is left of the body is passed over. Were the connection closed, a client that is still
-            # sending could not read the answer.
-            await send_error(scope, send, error)
+            await send_error(scope, send, error, headers=stop_reading(scope))
             return
         await respond(scope, send, 200, encode(pushed))
 
@@ -92,6 +92,8 @@ class PushEndpoint(Endpoint):
                 chunk, _, rest = b"".join(waiting).rpartition(b"\n")
                 waiting, size, has_end = [rest], len(rest), False
                 line = await self._push_chunk(queue, chunk, line, done)
+                if self._questions.node.draining:
+                    raise Stopped(Busy("the server stops"), line, done.count)
             if size > most:
                 raise _too_long(most, line, done.count)
         line = await self._push_chunk(queue, b"".join(waiting), line, done)
@@ -101,6 +103,9 @@ class PushEndpoint(Endpoint):
 
     async def _push_chunk(self, queue: str, chunk: bytes, line: int, done: Streamed) -> int:
         """Push the messages of whole lines; the number of the line behind them."""
+        await asyncio.sleep(0)  # others get their turn, also if there are only blank lines
+        if not chunk or chunk.isspace():
+            return line + chunk.count(b"\n") + 1
         lines = [each.strip(BLANKS) for each in chunk.split(b"\n")]
         if len(chunk) > self._body_bytes_max:
             for at, each in enumerate(lines):
