@@ -4,6 +4,7 @@ import json
 import os
 import socket
 import struct
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from tests.serving import Raw, Server
@@ -90,8 +91,12 @@ class Http(Raw):
 
 
 def open_files(pid: int) -> int:
-    """How many files a process has open."""
-    return len(os.listdir(f"/proc/{pid}/fd"))
+    """How many sockets a process has open."""
+    found = 0
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        with suppress(FileNotFoundError):
+            found += os.readlink(f"/proc/{pid}/fd/{name}").startswith("socket:")
+    return found
 
 
 # What many tests ask for.

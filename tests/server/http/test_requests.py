@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.server.http.bodies import QUERY_FIELDS_MAX
+from penstock.server.http.connections import HttpLimits
 from penstock.server.http.endpoints import PACK_ASIDE, PACK_FROM
-from penstock.server.http.serving import REQUEST_ID_MAX, HttpLimits
+from penstock.server.http.serving import REQUEST_ID_MAX
 from tests.server.http.talking import Answer, Http, at, packed
 from tests.serving import PATIENCE_S, Server
 
