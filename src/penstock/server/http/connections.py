@@ -124,17 +124,26 @@ class Connection(HttpToolsProtocol):
     def _take(self, data: bytes) -> None:
         before = self.scope
         super().data_received(data)
-        if self.scope is before and (self.began_at or self.body_at):
-            self.head_bytes += len(data)
-            most = self.listener.limits.head_bytes_max
-            if self.head_bytes > most:
-                self._fail(431, Invalid("headers", f"at most {most} bytes, the request line included"))
+        if not self.deaf and (self.began_at or self.body_at):
+            self.head_bytes = len(data) + (self.head_bytes if self.scope is before else 0)
+            if self.head_bytes > self.listener.limits.head_bytes_max:
+                self._refuse_head()
+
+    def _refuse_head(self) -> None:
+        most = self.listener.limits.head_bytes_max
+        self._fail(431, Invalid("headers", f"at most {most} bytes, the request line included"))
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self.began_at, self.head_bytes = self.came_at, 0
 
+    def _has_too_large_head(self) -> bool:
+        headers = sum(len(name) + len(value) + len(": \r\n") for name, value in self.headers)
+        return len(self.url) + headers > self.listener.limits.head_bytes_max
+
     def on_headers_complete(self) -> None:
+        if self.head_bytes and self._has_too_large_head():
+            raise ValueError("the head is too large")
         self.is_upgrade = bool(self.listener.websockets) and self._wants_websocket()
         self.scope["penstock.connection"] = self  # type: ignore[typeddict-unknown-key]
         super().on_headers_complete()
@@ -237,7 +246,10 @@ class Connection(HttpToolsProtocol):
     # What is refused.
 
     def send_400_response(self, msg: str) -> None:
-        self._fail(400, Invalid("request", "HTTP/1.1, well-formed"))
+        if self.began_at and self._has_too_large_head():
+            self._refuse_head()
+        else:
+            self._fail(400, Invalid("request", "HTTP/1.1, well-formed"))
 
     def _fail(self, status: int, error: PenstockError) -> None:
         """Refuse what is coming in, behind the answers to what came before it."""
