@@ -12,7 +12,7 @@ import asyncio
 import logging
 import socket
 import struct
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from msgspec import Struct
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -147,6 +147,7 @@ class Connection(HttpToolsProtocol):
         self.is_upgrade = bool(self.listener.websockets) and self._wants_websocket()
         self.scope["penstock.connection"] = self  # type: ignore[typeddict-unknown-key]
         super().on_headers_complete()
+        self.cycle.transport = Joined(self.transport)  # type: ignore[assignment]
         self.began_at, self.body_at, self.head_bytes = 0.0, self.came_at, 0
         if self.pipeline:
             self.flow.resume_reading()  # or else it is not seen that the client goes away
@@ -219,6 +220,8 @@ class Connection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         self.idle_since = self.loop.time()
+        if self.running is not None:
+            cast(Joined, self.running.transport).flush()
         if self.lingers_since or self.transport.is_closing():
             return
         if self.pipeline:
@@ -348,10 +351,46 @@ class Connection(HttpToolsProtocol):
         self.transport.abort()
 
 
-class Farewell:
-    """A transport whose end waits until the client had time to read."""
+CONTINUE = b"HTTP/1.1 100 "
+
+
+class Joined:
+    """A transport that sends the head of an answer along with what comes first behind it, in one call."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._head: bytes | None = None
+        self._begun = False
+        self.is_closing = transport.is_closing
+
+    def write(self, data: bytes) -> None:
+        if self._begun:
+            self._transport.write(data)
+        elif self._head is not None:
+            self._begun = True
+            self._transport.write(self._head + data)
+        elif data.startswith(CONTINUE):
+            self._transport.write(data)
+        else:
+            self._head = data
+
+    def flush(self) -> None:
+        """There is nothing behind the head."""
+        if self._head is not None and not self._begun:
+            self.write(b"")
+
+    def close(self) -> None:
+        self.flush()
+        self._transport.close()
+
+
+class Farewell(Joined):
+    """One whose end waits until the client had time to read."""
 
     def __init__(self, connection: Connection) -> None:
-        self.write = connection.transport.write
-        self.is_closing = connection.transport.is_closing
-        self.close = connection.linger
+        super().__init__(connection.transport)
+        self._end = connection.linger
+
+    def close(self) -> None:
+        self.flush()
+        self._end()

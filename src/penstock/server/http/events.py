@@ -149,6 +149,7 @@ class Out:
 
     async def start(self) -> None:
         await self._send({"type": "http.response.start", "status": 200, "headers": list(STREAM)})
+        await self.send(b": hello\n\n")  # the head leaves with it
 
     async def send(self, chunk: bytes) -> None:
         await self._send({"type": "http.response.body", "body": chunk, "more_body": True})

@@ -84,6 +84,7 @@ class HttpServer:
             log_config=None,
             access_log=False,
             server_header=False,
+            proxy_headers=False,
             timeout_keep_alive=limits.idle_ms // 1000 + 1,
         )
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
