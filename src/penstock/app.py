@@ -4,6 +4,7 @@ import asyncio
 import gc
 import logging
 import os
+import resource
 import secrets
 import signal
 import socket
@@ -29,6 +30,8 @@ from penstock.store.rocks import RocksStore
 
 logger = logging.getLogger("penstock")
 
+SPARE_FILES = 1_000
+"""Files that are open besides connections: those of the store, mostly."""
 STOP_S = 8.0
 """How long connections get to read their last answers when the server stops."""
 
@@ -60,7 +63,24 @@ def serve(settings: Settings, out: TextIO) -> None:
         runner.run(_serve(settings, out))
 
 
+def _allow_files(settings: Settings) -> None:
+    """Have as many files open as the system lets us: each connection is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * settings.connections_max + SPARE_FILES
+    if soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft < wanted:
+        logger.warning(
+            "the system allows %d open files: with more than about %d connections, new ones are not answered "
+            "(raise ulimit -n, or lower connections_max)",
+            soft,
+            max(soft - SPARE_FILES, 0),
+        )
+
+
 async def _serve(settings: Settings, out: TextIO) -> None:
+    _allow_files(settings)
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -27,7 +27,7 @@ def log(core: Core) -> list[dict[str, Any]]:
     core.commit()
     found: list[dict[str, Any]] = []
     for (tenant, name), queue in sorted(core.engine.queues.items()):
-        if tenant == SYSTEM:
+        if tenant == SYSTEM and events.is_log(queue):
             at = queue.partitions["default"].log.first
             while at < queue.partitions["default"].log.end:
                 reply = core.ask(c.Read(SYSTEM, name, at), c.Log)
@@ -111,14 +111,14 @@ def test_every_way_to_end_has_its_kind(core: Core) -> None:
     core.push(b"cancelled")
     core.cancel(core.push(b"also"))
     core.wait(20)
-    core.pop(9)
+    core.nack(core.pop(9).lease)
     core.configure(max_wait_ms=5)
     core.push(b"evicted")
     core.wait(20_000)
     core.ask(c.Purge("default", "q"), c.Buried)
     core.ask(c.Obliterate("default", "q"), c.Cleaned)
     told = {kind for kind, _ in kinds(core)}
-    assert told == set(KINDS) - {"settled", "retried", "discarded"} | (told & {"retried", "discarded"})
+    assert told == set(KINDS) - {"settled", "retried", "returned"}
 
 
 def test_a_retry_is_told(core: Core) -> None:
@@ -131,6 +131,21 @@ def test_a_retry_is_told(core: Core) -> None:
     for kind, count in kinds(core):
         counted[kind] += count
     assert (counted["popped"], counted["retried"]) == (4, 4)
+
+
+def test_what_was_never_delivered_is_told_as_returned(core: Core) -> None:
+    core.push(b"1", b"2")
+    core.engine.give_back(core.pop(2))
+    assert kinds(core)[-2:] == [("popped", 2), ("returned", 2)]
+
+
+def test_nobody_hears_of_what_the_server_does_for_itself(core: Core) -> None:
+    core.push(tenant="_own")
+    core.push(tenant="default")
+    core.restart()
+    core.push(tenant=SYSTEM, queue="other")
+    core.restart()
+    assert {each["tenant"] for each in log(core)} == {"default"}
 
 
 def test_what_is_not_kept_is_not_told(core: Core) -> None:

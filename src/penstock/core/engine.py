@@ -322,7 +322,8 @@ def load(
     for place in [place for place, queue in engine.queues.items() if queue.closing_at]:
         engine.closing[place] = engine.queues.pop(place)
     for queue in engine.of_tenant(SYSTEM):
-        events.restore(engine, queue, now)
+        if events.is_log(queue):
+            events.restore(engine, queue, now)
     engine.tick(now)
     return engine
 

@@ -23,6 +23,8 @@ from penstock.core.sweep import cut_to
 
 SYSTEM = "_system"
 """The tenant whose queues the node itself writes."""
+OWN = "_"
+"""What the names of tenants begin with that are the server's own: nobody hears of what happens there."""
 NAME = "events"
 """What its queues are called, with the number of the shard."""
 SEAL_COUNT = 1_000
@@ -54,6 +56,16 @@ def queue_name(shard: int) -> str:
     return f"{NAME}.{shard}"
 
 
+def is_own(tenant: str) -> bool:
+    """Whether a tenant is the server's own."""
+    return tenant.startswith(OWN)
+
+
+def is_log(queue: Queue) -> bool:
+    """Whether a queue of the system's is a log of events."""
+    return queue.name == queue_name(queue.shard)
+
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -62,6 +74,9 @@ def keep(domain: Domain, shard: Shard, now: int) -> None:
     happened = shard.happened.take()
     for each in happened:
         tally(domain.tallies, each)
+    happened = [each for each in happened if not is_own(each.queue.tenant)]
+    if not happened:
+        return
     is_kept = domain.limits.events_bytes_max > 0
     if not is_kept and not domain.listening:
         return

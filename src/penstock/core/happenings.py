@@ -16,6 +16,7 @@ KINDS = (
     "popped",
     "settled",
     "retried",
+    "returned",
     "dead",
     "requeued",
     "created",
@@ -23,7 +24,9 @@ KINDS = (
     "deleted",
 )
 """Every kind of event. An outcome has its own number."""
-PUSHED, POPPED, SETTLED, RETRIED, DEAD, REQUEUED, CREATED, CONFIGURED, DELETED = range(4, len(KINDS))
+PUSHED, POPPED, SETTLED, RETRIED, RETURNED, DEAD, REQUEUED, CREATED, CONFIGURED, DELETED = range(
+    len(OUTCOMES), len(KINDS)
+)
 BUCKETS_MS = (10, 100, 1_000, 10_000, 60_000)
 """Upper bounds of what the time from delivery to ack is counted by; one more is for all above."""
 

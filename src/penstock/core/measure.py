@@ -3,7 +3,7 @@
 from penstock.core import log as logs, look
 from penstock.core.commands import Measure, Measured, QueueMeasured
 from penstock.core.domain import Domain
-from penstock.core.events import SYSTEM
+from penstock.core.events import is_own
 from penstock.core.model import DEFAULT, Queue, fresh_count
 
 
@@ -11,12 +11,12 @@ def measure(domain: Domain, command: Measure, now: int) -> Measured:
     """Every queue of every tenant, up to so many."""
     found: list[QueueMeasured] = []
     for (tenant, _), queue in domain.queues.items():
-        if tenant != SYSTEM:
+        if not is_own(tenant):
             if len(found) == command.most:
                 break
             found.append(_queue(domain, queue, now))
     leases = sum(len(shard.leases) for shard in domain.shards)
-    queues = sum(tenant != SYSTEM for tenant, _ in domain.queues)
+    queues = sum(not is_own(tenant) for tenant, _ in domain.queues)
     return Measured(found, queues, leases, now)
 
 

@@ -17,7 +17,7 @@ from penstock.core.agenda import NEVER
 from penstock.core.commands import Ack, Delivery, Extend, Extended, Nack, Settle, Settled
 from penstock.core.endings import bury, dead_over, fresh, outcome_at, skip
 from penstock.core.errors import Conflict, Invalid
-from penstock.core.happenings import RETRIED, SETTLED
+from penstock.core.happenings import RETRIED, RETURNED, SETTLED
 from penstock.core.leased import Found, Range, find, find_all, gaps, hold_run, leased_runs, meant, stretches
 from penstock.core.limits import DELAY_MS_MAX, ERROR_CHARS_MAX, NOTES_MAX, Limits, check_name, check_range
 from penstock.core.model import (
@@ -444,7 +444,8 @@ def _come_back(shard: Shard, lease: Lease, run: LeaseRun, first: int, count: int
         error = error or (FAILED_TOO_OFTEN if isinstance(how, _Failed) else DELIVERED_TOO_OFTEN)
         bury(shard, track, Dead(first, count, deliveries, failures, how.now, error, run.level))
         return
-    shard.happened.note(RETRIED, lease.queue, lease.group.name, track.partition, first, count)
+    kind = RETURNED if isinstance(how, _Undelivered) else RETRIED
+    shard.happened.note(kind, lease.queue, lease.group.name, track.partition, first, count)
     run_again = Scheduled(due_at, first, count, run.level, deliveries, failures, error)
     shard.schedule(track, run_again, how.now)
     if track.partition.ties:

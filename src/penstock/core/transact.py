@@ -29,6 +29,9 @@ from penstock.core.settling import ack, follow, nack
 def transact(domain: Domain, command: Transact, now: int) -> Transacted:
     """Carry out several commands, all or none."""
     check_range("ops", len(command.ops), 1, OPERATIONS_MAX)
+    pushed = sum(len(op.jobs) for op in command.ops if isinstance(op, PushJobs))
+    if pushed > domain.limits.batch_max:
+        raise Invalid("ops", f"at most {domain.limits.batch_max} messages together; there are {pushed}")
     plan = jobs.Plan()
     left: values.Left = {}
     writes: dict[int, values.Left] = {}

@@ -26,6 +26,7 @@ NAMES = {
     "popped": ("job:popped", "popped"),
     "settled": ("job:completed", "completed"),
     "retried": ("job:retried", "retried"),
+    "returned": ("job:returned", "returned"),
     "dead": ("job:failed", "failed"),
     "requeued": ("job:requeued", "requeued"),
     "cancelled": ("job:cancelled", "cancelled"),

@@ -6,9 +6,10 @@ import secrets
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from email.utils import formatdate
+from ipaddress import ip_address
 from itertools import count
 from typing import Any
-from urllib.parse import unquote_to_bytes
+from urllib.parse import unquote_to_bytes, urlsplit
 
 import uvicorn
 from starlette.applications import Starlette
@@ -296,11 +297,23 @@ class Guard:
         if not origin or (scope["type"] == "http" and scope["method"] in ("GET", "HEAD", "OPTIONS")):
             return True
         name = origin.decode("latin-1")
-        return (
-            "*" in self._origins
-            or name in self._origins
-            or name.partition("://")[2].encode() == header(scope, b"host")
-        )
+        if "*" in self._origins or name in self._origins:
+            return True
+        place = name.partition("://")[2]
+        return place.encode("latin-1") == header(scope, b"host") and _is_certain(place)
+
+
+def _is_certain(place: str) -> bool:
+    """Whether a host can't be made to mean another: names can, so they have to be allowed.
+
+    >>> [_is_certain(each) for each in ("127.0.0.1:8080", "[::1]:8080", "localhost", "queue.example:80")]
+    [True, True, True, False]
+    """
+    try:
+        host = urlsplit(f"//{place}").hostname or ""
+        return host == "localhost" or bool(ip_address(host))
+    except ValueError:
+        return False
 
 
 async def _close(scope: Scope, send: Send, error: PenstockError) -> None:
