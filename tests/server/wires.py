@@ -1,0 +1,258 @@
+"""One way to talk for scenarios, whatever is spoken below: a table of wires, and an adapter for each kind.
+
+To have another listener or framing in every scenario, give it a line in ``WIRES``.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from tests.server.http.talking import Http, at
+from tests.serving import Raw, Reply, Request, Server
+
+
+class Message(Struct, frozen=True):
+    """What a scenario wants to know of a message that was delivered."""
+
+    id: int
+    payload: Any
+    lease: str | None
+    failures: int = 0
+    priority: int = 0
+
+
+class Refused(Exception):
+    """An error, by its code."""
+
+
+class Wire(Protocol):
+    """What scenarios do. Options of a push have the names they have over HTTP."""
+
+    def push(self, queue: str, *payloads: Any, **options: Any) -> list[int]: ...
+    def pop(self, queue: str, count: int = 1, **fields: Any) -> list[Message]: ...
+    def ack(self, *ids: int, lease: str | None = None, group: str | None = None) -> int: ...
+    def nack(self, *ids: int, error: str = "", delay_ms: int = 0) -> int: ...
+    def extend(self, lease: str, lease_ms: int) -> int: ...
+    def cancel(self, queue: str, *ids: int) -> int: ...
+    def state(self, queue: str, message: int, group: str = "default") -> str: ...
+    def configure(self, queue: str, **options: Any) -> None: ...
+    def pause(self, queue: str, paused: bool) -> None: ...
+    def dead(self, queue: str) -> list[tuple[Any, str]]: ...
+    def requeue(self, queue: str) -> int: ...
+    def log(self, queue: str) -> list[Any]: ...
+    def set(self, key: list[str], value: Any) -> str: ...
+    def get(self, key: list[str]) -> Any: ...
+    def add(self, key: list[str], amount: int) -> None: ...
+    def transact(self, acked: int, queue: str, payload: Any) -> None: ...
+    def cron(self, name: str, queue: str, payload: Any, **fields: Any) -> None: ...
+    def crons(self) -> list[str]: ...
+    def end_cron(self, name: str) -> None: ...
+
+
+# flashQ's words, in whatever framing.
+
+WORDS = {
+    "delay_ms": "delay",
+    "ttl_ms": "ttl",
+    "timeout_ms": "timeout",
+    "wait_ms": "timeout",
+    "every_ms": "repeat_every",
+}
+STATES = {"failed": "dead", "waiting-children": "parked"}
+
+
+class Flashq:
+    """Commands of TCP; ``asking`` sends one and waits for its reply."""
+
+    def __init__(self, asking: Callable[[Request], Reply]) -> None:
+        self._asking = asking
+
+    def _ask(self, cmd: str, **fields: Any) -> Reply:
+        said = {WORDS.get(name, name): value for name, value in fields.items() if value is not None}
+        reply = self._asking({"cmd": cmd, **said})
+        if not reply["ok"]:
+            raise Refused(reply["code"])
+        return reply
+
+    def push(self, queue: str, *payloads: Any, **options: Any) -> list[int]:
+        said = {WORDS.get(name, name): value for name, value in options.items()}
+        jobs = [{"data": payload, **said} for payload in payloads]
+        ids: list[int] = self._ask("PUSHB", queue=queue, jobs=jobs)["ids"]
+        return ids
+
+    def pop(self, queue: str, count: int = 1, **fields: Any) -> list[Message]:
+        jobs = self._ask("PULLB", queue=queue, count=count, **{"wait_ms": 0, **fields})["jobs"]
+        return [
+            Message(each["id"], each["data"], each["lease"], each["attempts"], each["priority"])
+            for each in jobs
+        ]
+
+    def ack(self, *ids: int, lease: str | None = None, group: str | None = None) -> int:
+        return int(self._ask("ACKB", ids=list(ids) or None, lease=lease, group=group)["count"])
+
+    def nack(self, *ids: int, error: str = "", delay_ms: int = 0) -> int:
+        return int(self._ask("FAIL", ids=list(ids), error=error, delay_ms=delay_ms)["count"])
+
+    def extend(self, lease: str, lease_ms: int) -> int:
+        return int(self._ask("EXTEND", lease=lease, lease_ms=lease_ms)["expires_at"])
+
+    def cancel(self, queue: str, *ids: int) -> int:
+        return int(self._ask("CANCEL", ids=list(ids))["count"])
+
+    def state(self, queue: str, message: int, group: str = "default") -> str:
+        state: str = self._ask("GETSTATE", id=message, group=group)["state"]
+        return STATES.get(state, state)
+
+    def configure(self, queue: str, **options: Any) -> None:
+        self._ask("QUEUE", queue=queue, options=options)
+
+    def pause(self, queue: str, paused: bool) -> None:
+        self._ask("PAUSE" if paused else "RESUME", queue=queue)
+
+    def dead(self, queue: str) -> list[tuple[Any, str]]:
+        return [(each["data"], each["error"]) for each in self._ask("DLQ", queue=queue)["jobs"]]
+
+    def requeue(self, queue: str) -> int:
+        return int(self._ask("RETRYDLQ", queue=queue)["count"])
+
+    def log(self, queue: str) -> list[Any]:
+        runs = self._ask("READ", queue=queue, offset=0)["runs"]
+        return [payload for run in runs for payload in run["messages"]]
+
+    def set(self, key: list[str], value: Any) -> str:
+        version: str = self._ask("KVSET", key=key, value=value)["version"]
+        return version
+
+    def get(self, key: list[str]) -> Any:
+        return self._ask("KVGET", key=key)["value"]
+
+    def add(self, key: list[str], amount: int) -> None:
+        self._ask("KVINCR", key=key, by=amount)
+
+    def transact(self, acked: int, queue: str, payload: Any) -> None:
+        push = {"cmd": "PUSH", "queue": queue, "data": payload}
+        self._ask("TX", ops=[push, {"cmd": "ACK", "id": acked}])
+
+    def cron(self, name: str, queue: str, payload: Any, **fields: Any) -> None:
+        self._ask("CRON", name=name, queue=queue, data=payload, **fields)
+
+    def crons(self) -> list[str]:
+        return [each["name"] for each in self._ask("CRONLIST")["crons"]]
+
+    def end_cron(self, name: str) -> None:
+        self._ask("CRONDELETE", name=name)
+
+
+# HTTP.
+
+
+class Native:
+    """Operations of HTTP."""
+
+    def __init__(self, http: Http) -> None:
+        self._http = http
+
+    def _ask(self, method: str, path: str, body: object = None, **query: Any) -> Any:
+        answer = self._http.ask(method, path, body, **query)
+        if answer.status != 200:
+            raise Refused(answer.code)
+        return answer.json
+
+    def push(self, queue: str, *payloads: Any, **options: Any) -> list[int]:
+        messages = [{"payload": payload, **options} for payload in payloads]
+        ids: list[int] = self._ask("POST", f"{at(queue)}/messages", {"messages": messages})["ids"]
+        return ids
+
+    def pop(self, queue: str, count: int = 1, **fields: Any) -> list[Message]:
+        found = self._ask("POST", f"{at(queue)}/pop", {"count": count, **fields})["messages"]
+        return [
+            Message(each["id"], each["payload"], each["lease"], each["failures"], each["priority"])
+            for each in found
+        ]
+
+    def _settle(self, path: str, ids: tuple[int, ...], **fields: Any) -> Any:
+        said = {"ids": list(ids)} if ids else {}
+        return self._ask("POST", path, {**said, **fields})
+
+    def ack(self, *ids: int, lease: str | None = None, group: str | None = None) -> int:
+        return int(self._settle("/v1/ack", ids, lease=lease, group=group)["count"])
+
+    def nack(self, *ids: int, error: str = "", delay_ms: int = 0) -> int:
+        return int(self._settle("/v1/nack", ids, error=error, delay_ms=delay_ms)["count"])
+
+    def extend(self, lease: str, lease_ms: int) -> int:
+        return int(self._ask("POST", "/v1/extend", {"lease": lease, "lease_ms": lease_ms})["expires_at"])
+
+    def cancel(self, queue: str, *ids: int) -> int:
+        return int(self._ask("POST", f"{at(queue)}/cancel", {"ids": list(ids)})["count"])
+
+    def state(self, queue: str, message: int, group: str = "default") -> str:
+        state: str = self._ask("GET", f"{at(queue)}/messages/{message}", group=group)["state"]
+        return state
+
+    def configure(self, queue: str, **options: Any) -> None:
+        self._ask("PUT", at(queue), {"options": options})
+
+    def pause(self, queue: str, paused: bool) -> None:
+        self._ask("POST", f"{at(queue)}/{'pause' if paused else 'resume'}", {})
+
+    def dead(self, queue: str) -> list[tuple[Any, str]]:
+        found = self._ask("GET", f"{at(queue)}/dead")["messages"]
+        return [(each["payload"], each["error"]) for each in found]
+
+    def requeue(self, queue: str) -> int:
+        return int(self._ask("POST", f"{at(queue)}/dead", {})["count"])
+
+    def log(self, queue: str) -> list[Any]:
+        runs = self._ask("GET", f"{at(queue)}/log", offset=0)["runs"]
+        return [payload for run in runs for payload in run["payloads"]]
+
+    def set(self, key: list[str], value: Any) -> str:
+        version: str = self._ask("PUT", f"/v1/kv/{'/'.join(key)}", {"value": value})["version"]
+        return version
+
+    def get(self, key: list[str]) -> Any:
+        try:
+            return self._ask("GET", f"/v1/kv/{'/'.join(key)}")["value"]
+        except Refused:
+            return None
+
+    def add(self, key: list[str], amount: int) -> None:
+        self._ask("POST", "/v1/kv", {"mutations": [{"kind": "sum", "key": key, "value": amount}]})
+
+    def transact(self, acked: int, queue: str, payload: Any) -> None:
+        push = {"op": "push", "queue": queue, "messages": [{"payload": payload}]}
+        self._ask("POST", "/v1/transaction", {"ops": [push, {"op": "ack", "ids": [acked]}]})
+
+    def cron(self, name: str, queue: str, payload: Any, **fields: Any) -> None:
+        self._ask("PUT", f"/v1/crons/{name}", {"queue": queue, "message": {"payload": payload}, **fields})
+
+    def crons(self) -> list[str]:
+        return [each["name"] for each in self._ask("GET", "/v1/crons")["crons"]]
+
+    def end_cron(self, name: str) -> None:
+        self._ask("DELETE", f"/v1/crons/{name}")
+
+
+# Which wires there are.
+
+Connection = Raw | Http
+
+
+class Spoken(Struct, frozen=True):
+    """How to get a connection, and what is spoken on it."""
+
+    connect: Callable[[Server], AbstractContextManager[Any]]
+    adapt: Callable[[Any], Wire]
+
+
+WIRES: dict[str, Spoken] = {
+    "TCP, frames of JSON": Spoken(Server.connect, lambda raw: Flashq(raw.ask)),
+    "Unix socket, frames of JSON": Spoken(Server.connect_unix, lambda raw: Flashq(raw.ask)),
+    "HTTP": Spoken(lambda server: Http(server.http), Native),
+    # Other framings of TCP: a line each, with what asks in that framing.
+    # "TCP, frames of MessagePack": Spoken(Server.connect, lambda raw: Flashq(raw.ask_packed)),
+    # "TCP, lines of JSON": Spoken(Server.connect, lambda raw: Flashq(raw.ask_line)),
+}
