@@ -2,12 +2,15 @@
 
 import argparse
 import ast
+import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -17,6 +20,8 @@ from penstock.cli.main import build_parser
 from penstock.core.errors import CODES
 from penstock.core.model import Backoff, QueueOptions
 from penstock.server.dialects.flashq import COMMANDS
+from penstock.server.http import operations
+from penstock.server.http.base import Operation
 from tests.serving import Server
 
 ROOT = Path(__file__).parent.parent
@@ -82,8 +87,85 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), target
 
 
-def blocks(kind: str) -> list[str]:
-    return re.findall(rf"^```{kind}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+def blocks(kind: str, page: str = README) -> list[str]:
+    return re.findall(rf"^```{kind}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+
+
+# HTTP.
+
+HTTP = PROTOCOL.split("\n## HTTP\n")[1].split("\n## ")[0]
+
+
+@pytest.mark.parametrize("operation", operations.OPERATIONS, ids=lambda each: each.name)
+def test_every_operation_and_each_of_its_fields_is_in_the_protocol(operation: Operation) -> None:
+    heading = f"\n### `{operation.method} {operation.path}`\n"
+    assert HTTP.count(heading) == 1
+    section = HTTP.split(heading)[1].split("\n### ")[0]
+    for field in msgspec.structs.fields(operation.request):
+        assert f"`{field.encode_name}`" in section, field.encode_name
+    for field in msgspec.structs.fields(operation.answer):
+        assert re.search(rf'["`]{field.encode_name}["`]', HTTP), field.encode_name
+
+
+def test_no_operation_in_the_protocol_is_made_up() -> None:
+    told = set(re.findall(r"^### `([A-Z]+ /\S+)`$", HTTP, re.MULTILINE))
+    assert told == {f"{each.method} {each.path}" for each in operations.OPERATIONS}
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_every_error_code_is_in_the_protocol_with_its_status(code: str) -> None:
+    assert re.search(rf"^\| `{code}` \| {CODES[code].status}\b", HTTP, re.MULTILINE)
+
+
+def curls(block: str) -> list[tuple[str, str]]:
+    """The commands of a block, and what is shown behind each as its answer."""
+    found: list[tuple[str, str]] = []
+    for line in block.splitlines():
+        if line.startswith("# "):
+            found[-1] = (found[-1][0], line.removeprefix("# "))
+        else:
+            assert "curl -s " in line, line
+            found.append((line, ""))
+    return found
+
+
+CURL = "curl" if shutil.which("curl") else f"{sys.executable} -m tests.curl"
+
+
+def curled(command: str, server: Server, lease: str = "", program: str = CURL) -> Any:
+    """What a command of the pages answers, run by a shell as it is, but for the address."""
+    said = command.replace("localhost:8080", server.http).replace("LEASE", lease)
+    said = said.replace("curl -s ", f"{program} -s -S --fail-with-body ")
+    done = subprocess.run(["sh", "-c", said], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, (command, done.stdout, done.stderr)
+    return json.loads(done.stdout)
+
+
+def alike(shown: Any, found: Any) -> bool:
+    """Whether an answer is what is shown, where … is anything."""
+    if shown == "\u2026":
+        return True
+    if isinstance(shown, dict) and isinstance(found, dict):
+        return shown.keys() == found.keys() and all(alike(shown[name], found[name]) for name in shown)
+    if isinstance(shown, list) and isinstance(found, list):
+        return len(shown) == len(found) and all(map(alike, shown, found))
+    return bool(shown == found)
+
+
+@pytest.mark.parametrize(
+    "program",
+    sorted({CURL, f"{sys.executable} -m tests.curl"}),
+    ids=lambda program: "curl" if program == "curl" else "ours",
+)
+def test_the_examples_of_http_are_answered_as_they_say(program: str) -> None:
+    examples = [each for block in blocks("sh curl", HTTP) for each in curls(block)]
+    assert len(examples) > 8
+    lease = ""
+    with Server() as server:
+        for command, shown in examples:
+            found = curled(command, server, lease, program)
+            assert alike(json.loads(re.sub(r"(?<!\")\u2026", '"\u2026"', shown)), found), (command, found)
+            lease = found.get("lease") or lease
 
 
 def test_the_quick_start_runs_as_it_is_written() -> None:
@@ -91,6 +173,7 @@ def test_the_quick_start_runs_as_it_is_written() -> None:
     assert serve == "make serve\n"
     (shell,) = blocks("sh")
     (python,) = blocks("python")
+    (over_http,) = blocks("sh curl")
     with Server() as server:
         environment = {**os.environ, "PENSTOCK_SERVER": server.tcp}
         shown = ""
@@ -100,6 +183,14 @@ def test_the_quick_start_runs_as_it_is_written() -> None:
             shown += run(["-m", "penstock", *arguments], environment)
         assert "alan@example.com" in shown
         assert run(["-c", python], environment) == "499500\n"
+        told = [curled(command, server) for command, _ in curls(over_http)]
+        assert [sorted(each) for each in told] == [
+            ["durability", "id"],
+            ["lease", "messages"],
+            ["cursor", "messages", "total"],
+        ]
+        assert told[1]["messages"][0]["payload"] == {"to": "grace@example.com"}
+        assert told[2]["messages"][0]["id"] == told[0]["id"]
 
 
 def run(arguments: list[str], environment: dict[str, str]) -> str:
