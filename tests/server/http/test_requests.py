@@ -4,6 +4,7 @@ import gzip
 import json
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -352,6 +353,59 @@ def test_with_cors_pages_of_that_origin_may_ask(small: Server, queue: str) -> No
         refused = http.ask("POST", f"{at(queue)}/messages", {}, {"origin": "https://a.example"})
         assert (refused.status, refused.headers["access-control-allow-origin"]) == (400, "https://a.example")
         assert push_from(http, queue, "https://b.example").status == 403
+
+
+# Clients that do not do their part.
+
+
+@pytest.fixture(scope="module")
+def impatient() -> Iterator[Server]:
+    with Server("--store", "memory:", "--stall-ms", "100") as running:
+        yield running
+
+
+def test_a_head_that_does_not_go_on_is_told_and_closed(impatient: Server) -> None:
+    got = talk(impatient, b"GET /v1/stats HTT")
+    assert got.startswith(b"HTTP/1.1 408 ")
+    assert b'"code":"invalid"' in got
+
+
+def test_a_body_that_does_not_go_on_is_told_and_closed(impatient: Server, queue: str) -> None:
+    head = f"POST {at(queue)}/messages HTTP/1.1\r\ncontent-length: 100\r\n\r\n".encode()
+    got = talk(impatient, head + b'{"payload"')
+    assert got.startswith(b"HTTP/1.1 408 ")
+    assert b'"code":"invalid"' in got
+
+
+def test_a_connection_that_is_idle_is_closed_and_one_that_waits_is_not(queue: str) -> None:
+    with Server("--store", "memory:", "--idle-ms", "100", "--stall-ms", "100") as server:
+        got = talk(server, b"GET /v1/stats HTTP/1.1\r\n\r\n")
+        assert got.startswith(b"HTTP/1.1 200 ")
+        assert got.count(b"HTTP/1.1") == 1
+        assert talk(server) == b""
+        with Http(server.http) as http:
+            assert http.popped(queue, wait_ms=2_500) == []
+
+
+def test_a_client_that_does_not_read_its_answer_is_cut(impatient: Server, queue: str) -> None:
+    with Http(impatient.http) as http:
+        for _ in range(8):
+            http.push(queue, *["x" * 1_000_000] * 4)
+    host, _, port = impatient.http.rpartition(":")
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        connection.settimeout(PATIENCE_S)
+        connection.connect((host, int(port)))
+        head = f"GET {at(queue)}/log?offset=0&max_bytes=16777216 HTTP/1.1\r\n\r\n".encode()
+        connection.sendall(head)
+        with Http(impatient.http) as http:
+            assert http.popped(queue, 1, wait_ms=0)
+            assert http.popped(f"{queue}-empty", wait_ms=3_000) == []
+        got = 0
+        with suppress(ConnectionResetError):
+            while more := connection.recv(1 << 20):
+                got += len(more)
+    assert got < 16_000_000
 
 
 # How requests end.
