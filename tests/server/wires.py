@@ -3,14 +3,17 @@
 To have another listener or framing in every scenario, give it a line in ``WIRES``.
 """
 
+import json
+import struct
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from itertools import pairwise
 from typing import Any, Protocol
 
 from msgspec import Struct
 
 from tests.server.http.talking import Http, at
-from tests.serving import Raw, Reply, Request, Server
+from tests.serving import Reply, Request, Server
 
 
 class Message(Struct, frozen=True):
@@ -61,6 +64,16 @@ WORDS = {
     "every_ms": "repeat_every",
 }
 STATES = {"failed": "dead", "waiting-children": "parked"}
+
+
+def payloads_of(run: Reply) -> list[Any]:
+    """What a run of a READ holds: in MessagePack it is a part of a segment, as it is kept."""
+    body = run["messages"]
+    if not isinstance(body, bytes):
+        return list(body)
+    ends = struct.unpack_from(f"<{run['count'] + 1}i", body)
+    payloads = body[4 * len(ends) :]
+    return [json.loads(payloads[low:high]) for low, high in pairwise(ends)]
 
 
 class Flashq:
@@ -119,7 +132,7 @@ class Flashq:
 
     def log(self, queue: str) -> list[Any]:
         runs = self._ask("READ", queue=queue, offset=0)["runs"]
-        return [payload for run in runs for payload in run["messages"]]
+        return [payload for run in runs for payload in payloads_of(run)]
 
     def set(self, key: list[str], value: Any) -> str:
         version: str = self._ask("KVSET", key=key, value=value)["version"]
@@ -238,8 +251,6 @@ class Native:
 
 # Which wires there are.
 
-Connection = Raw | Http
-
 
 class Spoken(Struct, frozen=True):
     """How to get a connection, and what is spoken on it."""
@@ -251,8 +262,9 @@ class Spoken(Struct, frozen=True):
 WIRES: dict[str, Spoken] = {
     "TCP, frames of JSON": Spoken(Server.connect, lambda raw: Flashq(raw.ask)),
     "Unix socket, frames of JSON": Spoken(Server.connect_unix, lambda raw: Flashq(raw.ask)),
+    "TCP, frames of MessagePack": Spoken(Server.connect, lambda raw: Flashq(raw.ask_packed)),
+    "TCP, lines of JSON": Spoken(Server.connect, lambda raw: Flashq(raw.ask_line)),
+    "Unix socket, frames of MessagePack": Spoken(Server.connect_unix, lambda raw: Flashq(raw.ask_packed)),
+    "Unix socket, lines of JSON": Spoken(Server.connect_unix, lambda raw: Flashq(raw.ask_line)),
     "HTTP": Spoken(lambda server: Http(server.http), Native),
-    # Other framings of TCP: a line each, with what asks in that framing.
-    # "TCP, frames of MessagePack": Spoken(Server.connect, lambda raw: Flashq(raw.ask_packed)),
-    # "TCP, lines of JSON": Spoken(Server.connect, lambda raw: Flashq(raw.ask_line)),
 }
