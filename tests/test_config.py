@@ -18,6 +18,7 @@ SAMPLES = {
     "log_format": "json",
     "log_level": "debug",
     "memory_bytes_max": "1048577",
+    "cors": "https://a.example, https://b.example",
 }
 """Settings that are no numbers, or must be large ones, with values that are good."""
 NUMBERS = [name for name in names() if isinstance(getattr(Settings(), name), int)]
@@ -219,6 +220,9 @@ BOUNDS = {
     "frame_bytes_max": (64, 1 << 31),
     "connections_max": (1, None),
     "stall_ms": (1, None),
+    "idle_ms": (1, None),
+    "events_bytes_max": (0, None),
+    "events_retention_ms": (1, None),
 }
 
 
@@ -326,3 +330,16 @@ def test_a_broken_file_is_reported_with_everything_else(problems: Problems) -> N
 
 def test_tables_and_lists_are_no_values(problems: Problems) -> None:
     assert len(problems(toml="tcp = ['off']\n[unix]\npath = 'x'\n[other]\nx = 1")) == 3
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [
+        ("", ()),
+        ("*", ("*",)),
+        ("https://a.example", ("https://a.example",)),
+        ("https://a.example, https://b.example,", ("https://a.example", "https://b.example")),
+    ],
+)
+def test_origins_stand_with_commas_between_them(value: str, wanted: tuple[str, ...], settings: Load) -> None:
+    assert settings({"cors": value}).http_limits().origins == wanted
