@@ -1,17 +1,19 @@
 """What all requests have in common: their ids, errors, limits, packing, origins, and how they end."""
 
+import asyncio
 import gzip
 import json
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
 from penstock.server.http.bodies import QUERY_FIELDS_MAX
 from penstock.server.http.connections import HttpLimits
 from penstock.server.http.endpoints import PACK_ASIDE, PACK_FROM
-from penstock.server.http.serving import REQUEST_ID_MAX
+from penstock.server.http.serving import REQUEST_ID_MAX, HttpServer
 from tests.server.http.talking import Answer, Http, at, packed
 from tests.serving import PATIENCE_S, Server
 
@@ -435,6 +437,59 @@ def test_a_client_that_expects_to_be_told_to_go_on_is_told(server: Server, queue
         assert connection.recv(1_000).startswith(b"HTTP/1.1 100 ")
         connection.sendall(b'{"payload": 1}')
         assert connection.recv(1_000).startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_client_that_stops_sending_while_its_pop_waits_is_told_of_no_bug(
+    server: Server, http: Http, queue: str
+) -> None:
+    http.put(at(queue))
+    host, _, port = server.http.rpartition(":")
+    with socket.create_connection((host, int(port)), PATIENCE_S) as connection:
+        body = b'{"wait_ms": 60000}'
+        head = f"POST {at(queue)}/pop HTTP/1.1\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+        connection.sendall(head + body)
+        connection.shutdown(socket.SHUT_WR)
+        got = connection.recv(10_000)
+    assert b"Internal Server Error" not in got
+    http.push(queue, 1)
+    assert http.popped(queue, wait_ms=30_000) == [1]
+
+
+class Breaking:
+    """A node whose answers break."""
+
+    def ask(self, asker: Any, ticket: Any, command: Any) -> None:
+        raise RuntimeError("as it should")
+
+
+def test_what_breaks_is_told_as_every_error_is(caplog: pytest.LogCaptureFixture) -> None:
+    async def broken() -> list[Any]:
+        node: Any = Breaking()
+        listener = HttpServer(node, asyncio.get_running_loop(), HttpLimits(), "0")
+        sent: list[Any] = []
+
+        async def receive() -> Any:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "path": "/v1/stats",
+            "raw_path": b"/v1/stats",
+            "query_string": b"",
+            "headers": [(b"x-request-id", b"mine")],
+        }
+        await listener._app()(scope, receive, send)
+        return sent
+
+    start, body = asyncio.run(broken())
+    assert start["status"] == 503
+    assert (b"x-request-id", b"mine") in start["headers"]
+    assert json.loads(body["body"])["error"]["code"] == "busy"
+    assert "bug: request mine" in caplog.text
 
 
 def test_what_waits_is_answered_with_nothing_when_the_server_stops(queue: str) -> None:

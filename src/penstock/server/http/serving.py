@@ -12,12 +12,9 @@ from typing import Any
 from urllib.parse import unquote_to_bytes, urlsplit
 
 import uvicorn
-from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import Request as StarletteRequest
-from starlette.responses import Response
-from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.routing import BaseRoute, Route, Router, WebSocketRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.server import ServerState
 
@@ -28,8 +25,6 @@ from penstock.server.http.bodies import Gone, header
 from penstock.server.http.connections import Connection, HttpLimits
 from penstock.server.http.endpoints import (
     Endpoint,
-    Errors,
-    Problem,
     Questions,
     Resource,
     respond,
@@ -109,9 +104,9 @@ class HttpServer:
                     expose_headers=["x-request-id", "retry-after"],
                 )
             )
-        app = Starlette(routes=routes, middleware=middleware, exception_handlers={404: _not_found})
-        app.router.redirect_slashes = False
-        return Guard(app, self.limits.origins)
+        # No Starlette around the router: it would answer what breaks in its own way, before the guard can.
+        router = Router(routes, redirect_slashes=False, default=_not_found, middleware=middleware)
+        return Guard(router, self.limits.origins)
 
     def _streams(self, questions: Questions) -> list[BaseRoute]:
         return [
@@ -229,11 +224,12 @@ class Page:
         await respond(scope, send, 200, self._body, kind=self._kind)
 
 
-async def _not_found(request: StarletteRequest, error: Exception) -> Response:
-    problem = NotFound(f"there is nothing at {request.url.path}; see /docs")
-    return Response(
-        encode(Errors(Problem(problem.code, problem.message))), 404, media_type="application/json"
-    )
+async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
+    error = NotFound(f"there is nothing at {scope['path']}; see /docs")
+    if scope["type"] == "websocket":
+        await _close(scope, send, error)
+    else:
+        await send_error(scope, send, error)
 
 
 def check_path(path: bytes) -> None:
