@@ -5,9 +5,10 @@ STEPS  ?= 1000000
 SEED   ?= 1
 CYCLES ?= 200
 RUNS   ?= 1000
+CASES  ?= 1000000
 BIN    := .venv/bin
 
-.PHONY: help setup serve test check format sim crash faults bench lock clean
+.PHONY: help setup serve test check format sim crash faults fuzz bench lock clean
 
 help:           ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -67,6 +68,9 @@ crash: setup    ## kill -9 the server, and Spark, under load, again and again: m
 faults: setup   ## power losses and bit flips under the store: make faults RUNS=1000 SEED=1
 	@$(BIN)/python -m tests.store.power --runs $$(($(RUNS) / 3 + 1)) --seed $(SEED)
 	@$(BIN)/python -m tests.store.flips --flips $(RUNS) --seed $(SEED)
+
+fuzz: setup     ## broken requests over HTTP and TCP: make fuzz CASES=1000000 SEED=1
+	@$(BIN)/python -m tests.server.fuzz --cases $(CASES) --seed $(SEED)
 
 bench: .venv/bench.txt   ## figures of this machine, side by side with a peer
 	@$(BIN)/python -m bench.core

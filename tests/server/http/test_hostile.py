@@ -202,6 +202,14 @@ def test_a_body_is_asked_for_if_the_client_waits_for_that(http: Http, queue: str
     assert http.answer().status == 200
 
 
+def test_who_waits_to_be_asked_for_a_body_and_sends_a_broken_one_is_refused(http: Http, queue: str) -> None:
+    head = request("POST", messages(queue), b"", expect="100-continue", transfer_encoding="chunked")
+    http.send(head, b"broken\r\n")
+    answer = http.answer()
+    assert is_refused(http.answer() if answer.status == 100 else answer, 400)
+    assert http.eof()
+
+
 def test_a_body_that_says_it_is_too_large_is_not_asked_for(queue: str) -> None:
     with Server("--frame-bytes-max", "1000") as server, Http(server) as client:
         client.send(request("POST", messages(queue), expect="100-continue", content_length="1001"))

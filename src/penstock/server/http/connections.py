@@ -187,8 +187,7 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         for cycle in (self.running, *(waiting for waiting, _ in self.pipeline)):
             if cycle is not None and not cycle.response_complete:
-                cycle.disconnected = True
-                cycle.message_event.set()
+                _abandon(cycle)
         self.pipeline.clear()
         self.held.clear()
         super().connection_lost(exc)
@@ -241,8 +240,7 @@ class Connection(HttpToolsProtocol):
     def let_go(self) -> None:
         """Nobody is there to be answered."""
         if self.running is not None:
-            self.running.disconnected = True
-            self.running.message_event.set()
+            _abandon(self.running)
         if not self.lingers_since:
             self.transport.close()
 
@@ -271,8 +269,7 @@ class Connection(HttpToolsProtocol):
             if running.response_started:
                 self.transport.abort()
                 return
-            running.disconnected = True
-            running.message_event.set()
+            _abandon(running)
         if not self._is_answered():
             self._say(status, error)
         self.linger()
@@ -349,6 +346,12 @@ class Connection(HttpToolsProtocol):
         sock = self.transport.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.transport.abort()
+
+
+def _abandon(cycle: RequestResponseCycle) -> None:
+    """Have a request end without an answer."""
+    cycle.disconnected, cycle.waiting_for_100_continue = True, False
+    cycle.message_event.set()
 
 
 CONTINUE = b"HTTP/1.1 100 "

@@ -12,7 +12,6 @@ from typing import Any
 from urllib.parse import unquote_to_bytes, urlsplit
 
 import uvicorn
-from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute, Route, Router, WebSocketRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -93,20 +92,17 @@ class HttpServer:
             *self._streams(questions),
             *self._pages(questions),
         ]
-        middleware = []
-        if self.limits.origins:
-            middleware.append(
-                Middleware(
-                    CORSMiddleware,
-                    allow_origins=list(self.limits.origins),
-                    allow_methods=["GET", "POST", "PUT", "DELETE"],
-                    allow_headers=["*"],
-                    expose_headers=["x-request-id", "retry-after"],
-                )
-            )
         # No Starlette around the router: it would answer what breaks in its own way, before the guard can.
-        router = Router(routes, redirect_slashes=False, default=_not_found, middleware=middleware)
-        return Guard(router, self.limits.origins)
+        app: ASGIApp = Router(routes, redirect_slashes=False, default=_not_found)
+        if self.limits.origins:
+            app = CORSMiddleware(
+                app,
+                allow_origins=list(self.limits.origins),
+                allow_methods=["GET", "POST", "PUT", "DELETE"],
+                allow_headers=["*"],
+                expose_headers=["x-request-id", "retry-after"],
+            )
+        return Guard(app, self.limits.origins)
 
     def _streams(self, questions: Questions) -> list[BaseRoute]:
         return [
@@ -316,4 +312,4 @@ async def _close(scope: Scope, send: Send, error: PenstockError) -> None:
     if scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": 1008, "reason": error.message})
     else:
-        await send_error(scope, send, error, headers=[(b"connection", b"close")])
+        await send_error(scope, send, error)
