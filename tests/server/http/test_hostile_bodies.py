@@ -70,3 +70,16 @@ def test_names_that_are_not_utf_8_are_refused_and_not_mistaken_for_each_other(ht
     for path in ("/v1/kv/%ff", "/v1/kv/a%c3", "/v1/crons/%ed%a0%80"):
         assert http.call("GET", path).code == "invalid"
     assert http.call("GET", "/v1/kv/%ef%bf%bd").status == 404
+
+
+def test_a_stream_of_messages_that_are_not_alike_lets_others_have_their_turn(
+    http: Http, helper: Http, queue: str
+) -> None:
+    lines = b"".join(b'{"payload": 1, "partition": "p%d"}\n' % (at % 10) for at in range(100_000))
+    http.send(request("POST", messages(queue), lines, content_type=LINES))
+    answers = 0
+    while not select.select([http.socket], [], [], 0)[0]:
+        helper.good("GET", "/v1/stats")
+        answers += 1
+    assert http.answer().json["count"] == 100_000
+    assert answers >= 10  # 4 or 5 if each megabyte is pushed at once

@@ -167,12 +167,17 @@ def own_of(given: Given) -> Particulars | None:
     return own if own != Particulars() else None
 
 
+def are_alike(messages: list[Message]) -> bool:
+    """Whether messages go to one partition with the same options, and none has anything for itself."""
+    if any(map(_NO_OWN.__ne__, map(_own, messages))):
+        return False
+    lanes = list(map(_lane, messages))
+    return lanes.count(lanes[0]) == len(lanes)
+
+
 def push_of(tenant: str, queue: str, messages: list[Message], durability: str | None = None) -> core.Command:
     """The cheapest command that pushes messages: as one batch if they are alike."""
-    if any(map(_NO_OWN.__ne__, map(_own, messages))):
-        return core.PushJobs(tenant, queue, [job_of(each, each.payload) for each in messages], durability)
-    lanes = list(map(_lane, messages))
-    if lanes.count(lanes[0]) == len(lanes):
+    if are_alike(messages):
         first = messages[0]
         payloads = list(map(_payload, messages))
         return core.Push(tenant, queue, payloads, first.partition, durability, attributes_of(first))

@@ -27,7 +27,7 @@ from penstock.server.http.base import Asked, Id, encode, shown
 from penstock.server.http.bodies import header, is_packed, parts
 from penstock.server.http.endpoints import Endpoint, check_no_query, respond, send_error, stop_reading
 from penstock.server.http.messages import Acted, Browsed, cursor_of, holds, parse_cursor, seen
-from penstock.server.http.pushes import Message, job_of, push_of
+from penstock.server.http.pushes import Message, are_alike, job_of, push_of
 from penstock.server.payloads import check_depth, check_text
 
 LINES = b"application/x-ndjson"
@@ -35,6 +35,8 @@ CHUNK_BYTES = 1 << 20
 """Bytes of lines that are pushed together."""
 BLANKS = b" \t\r"
 """What may stand around a line, or make one up that is passed over."""
+JOBS_AT_ONCE = 5_000
+"""Messages of a stream that are pushed together if they are not alike: others are kept waiting some 50 ms."""
 STEPS_MAX = 100
 """Pages that one search, or one act on many messages, looks at; then it says where to go on."""
 
@@ -113,8 +115,11 @@ class PushEndpoint(Endpoint):
                     raise _too_long(self._body_bytes_max, line + at, done.count)
         found = _decoded(lines, line, done.count)
         limits = self._questions.node.limits
-        for start in range(0, len(found), limits.batch_max):
-            batch = found[start : start + limits.batch_max]
+        most = limits.batch_max
+        if len(found) > JOBS_AT_ONCE and not are_alike(found):
+            most = min(most, JOBS_AT_ONCE)
+        for start in range(0, len(found), most):
+            batch = found[start : start + most]
             try:
                 reply = await self._questions.ask(push_of(Asked().tenant, queue, batch))
                 if isinstance(reply, PenstockError):
