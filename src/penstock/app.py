@@ -71,7 +71,7 @@ def _allow_files(settings: Settings) -> None:
         soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     if soft < wanted:
-        logger.warning(
+        logger.info(
             "the system allows %d open files: with more than about %d connections, new ones are not answered "
             "(raise ulimit -n, or lower connections_max)",
             soft,

@@ -199,7 +199,7 @@ def _cancel(domain: Domain, command: Cancel, now: int) -> Settled:
     by_shard = domain.shards_of(command.ids)
     cancel.check_runs(command.tenant, by_shard)
     parts = [cancel.cancel(shard, command, theirs, now) for shard, theirs in by_shard]
-    otherwise = "nothing to cancel: it is settled or dead, or the group is not there; GETSTATE tells"
+    otherwise = "nothing to cancel: it is settled or dead, or the group is not there: ask for its state"
     changed = cancel.changed(parts, command.tenant, by_shard, otherwise)
     return Settled(changed.count, as_given(changed.refused, given))
 
@@ -218,7 +218,7 @@ def _move(domain: Domain, command: Move, now: int) -> Settled:
         ]
         tracks = {key: track for group in groups for key, track in group.tracks.items()}
         parts.append(cancel.move(shard, command, theirs, tracks, now))
-    otherwise = "nothing to move: in its state this can't be done to the message; GETSTATE tells which"
+    otherwise = "nothing to move: in its state, which can be asked for, this can't be done to the message"
     changed = cancel.changed(parts, command.tenant, by_shard, otherwise)
     return Settled(changed.count, as_given(changed.refused, given))
 

@@ -216,7 +216,7 @@ def test_a_body_that_says_it_is_too_large_is_not_asked_for(queue: str) -> None:
         assert is_refused(client.answer(), 413)
 
 
-@pytest.mark.parametrize("upgrade", ["websocket", "h2c", "nonsense"])
+@pytest.mark.parametrize("upgrade", ["websocket", "nonsense"])
 def test_a_request_for_another_protocol_is_answered_in_this_one_and_is_the_last(
     http: Http, upgrade: str
 ) -> None:
@@ -228,6 +228,14 @@ def test_a_request_for_another_protocol_is_answered_in_this_one_and_is_the_last(
 
 
 # Clients that are slow.
+
+
+def test_an_offer_to_speak_http_2_is_passed_over_and_the_connection_goes_on(http: Http, queue: str) -> None:
+    offer = {"connection": "Upgrade, HTTP2-Settings", "http2_settings": "AAEAAEAAAAIAAAAB", "upgrade": "h2c"}
+    for number in range(2):
+        answer = http.call("POST", messages(queue), {"payload": f"\r\nupgrade: h2c\r\n{number}"}, **offer)
+        assert answer.status == 200, answer
+    assert [each["payload"][-1] for each in popped(http, queue, count=5)] == ["0", "1"]
 
 
 def test_a_client_that_does_not_read_is_cut_and_others_are_served(queue: str) -> None:

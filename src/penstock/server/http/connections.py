@@ -10,6 +10,7 @@ answer is thrown away for a while: a socket that is closed with something unread
 
 import asyncio
 import logging
+import re
 import socket
 import struct
 from typing import Any, Protocol, cast
@@ -122,6 +123,8 @@ class Connection(HttpToolsProtocol):
                 break
 
     def _take(self, data: bytes) -> None:
+        if b"h2c" in data and not (self.began_at or self.body_at):
+            data = _in_this_protocol(data)
         before = self.scope
         super().data_received(data)
         if not self.deaf and (self.began_at or self.body_at):
@@ -352,6 +355,18 @@ def _abandon(cycle: RequestResponseCycle) -> None:
     """Have a request end without an answer."""
     cycle.disconnected, cycle.waiting_for_100_continue = True, False
     cycle.message_event.set()
+
+
+_UPGRADE = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n)", re.IGNORECASE)
+
+
+def _in_this_protocol(data: bytes) -> bytes:
+    """A request without its offer to speak HTTP/2, which the parser would take for the end of HTTP/1.1.
+
+    Java's client makes that offer with its first request, and goes on in HTTP/1.1 if it is passed over.
+    """
+    head, end, rest = data.partition(b"\r\n\r\n")
+    return _UPGRADE.sub(b"", head + end[:2]) + end[2:] + rest if end else data
 
 
 CONTINUE = b"HTTP/1.1 100 "
