@@ -199,7 +199,7 @@ class Native:
         return int(self._ask("POST", "/v1/extend", {"lease": lease, "lease_ms": lease_ms})["expires_at"])
 
     def cancel(self, queue: str, *ids: int) -> int:
-        return int(self._ask("POST", f"{at(queue)}/cancel", {"ids": list(ids)})["count"])
+        return int(self._ask("POST", "/v1/cancel", {"ids": list(ids)})["count"])
 
     def state(self, queue: str, message: int, group: str = "default") -> str:
         state: str = self._ask("GET", f"{at(queue)}/messages/{message}", group=group)["state"]

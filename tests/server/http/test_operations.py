@@ -30,12 +30,15 @@ def of_a_lease(path: str) -> Example:
     return ask
 
 
-def of_a_message(method: str, path: str, named: bool = True) -> Example:
+def of_a_message(path: str) -> Example:
     def ask(http: Http, queue: str) -> Answer:
-        first = http.push(queue, 1)
-        return http.ask(method, f"{at(queue)}{path.format(id=first)}", None if named else {"ids": [first]})
+        return http.ask("GET", f"{at(queue)}{path.format(id=http.push(queue, 1))}")
 
     return ask
+
+
+def cancelled(http: Http, queue: str) -> Answer:
+    return http.ask("POST", "/v1/cancel", {"ids": [http.push(queue, 1)]})
 
 
 EXAMPLES: dict[str, Example] = {
@@ -48,9 +51,9 @@ EXAMPLES: dict[str, Example] = {
     "Transaction": asking(
         "POST", "/v1/transaction", {"ops": [{"op": "push", "queue": "tx", "messages": [{"payload": 1}]}]}
     ),
-    "Message": of_a_message("GET", "/messages/{id}"),
-    "Result": of_a_message("GET", "/messages/{id}/result"),
-    "Cancel": of_a_message("POST", "/cancel", named=False),
+    "Message": of_a_message("/messages/{id}"),
+    "Result": of_a_message("/messages/{id}/result"),
+    "Cancel": cancelled,
     "Bulk": asking("POST", "/v1/queues/{queue}/bulk", {"action": "cancel"}),
     "ReadLog": asking("GET", "/v1/queues/{queue}/log", offset=0),
     "ListQueues": asking("GET", "/v1/queues"),

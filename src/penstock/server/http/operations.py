@@ -33,7 +33,7 @@ OPERATIONS = [
         "What came of a message",
         "messages",
     ),
-    Operation("POST", f"{QUEUE}/cancel", messages.Cancel, pops.Settled, "Cancel messages", "messages"),
+    Operation("POST", "/v1/cancel", messages.Cancel, pops.Settled, "Cancel messages", "messages"),
     Operation(
         "POST", f"{QUEUE}/bulk", messages.Bulk, messages.Acted, "Act on all messages that match", "messages"
     ),
