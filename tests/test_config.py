@@ -17,6 +17,8 @@ SAMPLES = {
     "unix": "./socket",
     "log_format": "json",
     "log_level": "debug",
+    "webhooks_private": "on",
+    "webhook_secret": "s",
     "memory_bytes_max": "1048577",
     "cors": "https://a.example, https://b.example",
 }
@@ -291,7 +293,12 @@ def test_anything_else_is_no_address(name: str, value: str, problems: Problems) 
 
 
 @pytest.mark.parametrize(
-    ("name", "good"), [("log_format", "text json"), ("log_level", "debug info warning error")]
+    ("name", "good"),
+    [
+        ("log_format", "text json"),
+        ("log_level", "debug info warning error"),
+        ("webhooks_private", "on off"),
+    ],
 )
 def test_words_are_taken_from_a_list(name: str, good: str, settings: Load, problems: Problems) -> None:
     for word in good.split():

@@ -34,6 +34,8 @@ SPARE_FILES = 1_000
 """Files that are open besides connections: those of the store, mostly."""
 STOP_S = 8.0
 """How long connections get to read their last answers when the server stops."""
+DELIVERY_STOP_S = 3.0
+"""How long deliveries of webhooks that are on their way get to arrive."""
 
 
 class CantStart(Exception):
@@ -92,6 +94,7 @@ async def _serve(settings: Settings, out: TextIO) -> None:
         failures.append(why)
         stop.set()
 
+    now = clock()
     store = _open(settings)
     shards = store.shards(settings.shards)
     if shards != settings.shards:
@@ -100,7 +103,7 @@ async def _serve(settings: Settings, out: TextIO) -> None:
         node = Node(
             store,
             loop,
-            clock(),
+            now,
             settings.limits(),
             shards=settings.shards,
             memory_bytes_max=settings.memory_bytes_max,
@@ -109,12 +112,15 @@ async def _serve(settings: Settings, out: TextIO) -> None:
     except (StoreError, Damaged) as error:
         raise CantStart(f"{store.name} can't be loaded: {error}; restore a backup") from error
     server = TcpServer(node, loop, settings.tcp_limits())
-    http = HttpServer(node, loop, settings.http_limits(), __version__, lambda: {"tcp": server.connections})
+    http = HttpServer(
+        node, loop, settings.http_limits(), __version__, lambda: {"tcp": server.connections}, clock=now
+    )
     try:
         ready = await _listen(settings, server, http)
     except CantStart:
         node.close()
         raise
+    http.webhooks.start()
     ready["store"] = store.name
     # What is alive now lives on; the collector need not look at it again, and seldom at the rest.
     gc.collect()
@@ -128,8 +134,9 @@ async def _serve(settings: Settings, out: TextIO) -> None:
     for listener in (server, http):
         listener.stop_accepting()
         listener.end_all()
+    http.webhooks.stop()
     await node.drain()
-    await asyncio.gather(server.close(STOP_S), http.close(STOP_S))
+    await asyncio.gather(server.close(STOP_S), http.close(STOP_S), http.webhooks.close(DELIVERY_STOP_S))
     await node.drain()
     node.close()
     if settings.unix != OFF:

@@ -19,7 +19,8 @@ from penstock.server.tcp import TcpLimits
 FILE = "penstock.toml"
 PREFIX = "PENSTOCK_"
 OFF = "off"
-"""The address of a listener that shall not run."""
+"""The address of a listener that shall not run; what is not wanted."""
+ON = "on"
 
 LATER = {
     "grpc": "gRPC",
@@ -84,6 +85,14 @@ class Settings(Struct, frozen=True, kw_only=True):
         str, _about("Origins whose pages may use the HTTP API, with commas between them; * is any.")
     ] = ""
 
+    webhooks_private: Annotated[
+        str, _about("on: webhooks may lead to addresses that are not public, such as 127.0.0.1 or 10.0.0.1.")
+    ] = OFF
+    webhook_secret: Annotated[
+        str,
+        _about("What incoming webhooks must be signed with; empty takes any. Better set in the environment."),
+    ] = ""
+
     events_bytes_max: Annotated[
         int, _about("Bytes of lifecycle events kept, of each shard; 0 keeps none.", ge=0)
     ] = 64 * 1024 * 1024
@@ -123,6 +132,8 @@ class Settings(Struct, frozen=True, kw_only=True):
             stall_ms=self.stall_ms,
             idle_ms=self.idle_ms,
             origins=tuple(filter(None, self.cors.replace(" ", "").split(","))),
+            webhooks_private=self.webhooks_private == ON,
+            webhook_secret=self.webhook_secret,
         )
 
 
@@ -257,6 +268,8 @@ def _check(settings: Settings, shown: dict[str, str], problems: list[str]) -> No
         bad("log_format", "text or json")
     if settings.log_level not in ("debug", "info", "warning", "error"):
         bad("log_level", "debug, info, warning or error")
+    if settings.webhooks_private not in (ON, OFF):
+        bad("webhooks_private", "on or off")
     if settings.store.startswith("postgresql:"):
         problems.append(f"{shown['store']}: the store postgresql is not part of this version yet")
     elif settings.store != "memory:" and not settings.store.startswith("rocksdb:"):

@@ -5,7 +5,7 @@ not read what it gets is dropped, so nobody's slowness takes up memory, or anybo
 """
 
 from asyncio import AbstractEventLoop, Future, TimerHandle
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 from msgspec import Struct
@@ -176,6 +176,8 @@ class Hub:
         self._pending: list[Told] = []
         self._timer: TimerHandle | None = None
         self._positions: Positions = {}
+        self._follower: Callable[[list[Told]], None] | None = None
+        self._is_listening = False
         self.count = 0
 
     def positions(self) -> Positions:
@@ -189,10 +191,23 @@ class Hub:
         listener = Listener(self._loop)
         self._listeners.setdefault(wanted, {})[listener] = None
         self.count += 1
-        if self.count == 1:
-            self._node.listen(self._hear)
-            self._positions = self.positions()
+        self._listen()
         return listener, dict(self._positions)
+
+    def follow(self, follower: Callable[[list[Told]], None] | None) -> None:
+        """Have somebody told that there are events; they are read from their logs. Nobody, if it is None."""
+        self._flush()
+        self._follower = follower
+        self._listen()
+
+    def _listen(self) -> None:
+        """Be told of events as long as anybody wants to hear of them."""
+        wanted = self.count > 0 or self._follower is not None
+        if wanted and not self._is_listening:
+            self._positions = self.positions()
+        if wanted != self._is_listening:
+            self._node.listen(self._hear if wanted else None)
+        self._is_listening = wanted
 
     def leave(self, wanted: Wanted, listener: Listener) -> None:
         there = self._listeners.get(wanted, {})
@@ -201,8 +216,7 @@ class Hub:
             self.count -= 1
         if not there:
             self._listeners.pop(wanted, None)
-        if not self.count:
-            self._node.listen(None)
+        self._listen()
 
     def end(self) -> None:
         """The server stops: everyone is told so."""
@@ -226,6 +240,10 @@ class Hub:
         for each in told:
             if each.offset != NOT_KEPT:
                 self._positions[each.shard] = each.offset + 1
+        if self._follower is not None:
+            self._follower(told)
+        if not self.count:
+            return
         after = shown_positions(self._positions)
         for wanted, there in list(self._listeners.items()):
             events = [

@@ -50,6 +50,10 @@ class HttpLimits(Struct, frozen=True):
     """How long a connection may be idle between requests."""
     origins: tuple[str, ...] = ()
     """Origins whose pages may use this server from a browser; ``*`` is any."""
+    webhooks_private: bool = False
+    """Whether webhooks may lead to addresses that are not public."""
+    webhook_secret: str = ""
+    """What incoming webhooks must be signed with; empty if they need not be."""
 
 
 class Listener(Protocol):

@@ -11,12 +11,13 @@ from penstock.server.http.base import Operation
 from penstock.server.http.endpoints import Errors
 from penstock.server.http.pushes import Message, Push
 from penstock.server.http.streams import Streamed
+from penstock.server.http.webhooks import Incoming
 
 PLACES = {
     "queue": "Name of the queue: 1 to 256 characters of A-Z a-z 0-9 _ . -",
     "id": "Id of the message.",
     "group": "Name of the group.",
-    "name": "Name of the cron.",
+    "name": "Name of the cron; the id of a webhook; the queue that an incoming one is pushed to.",
     "key": "The key: its parts with / between them.",
 }
 """What stands in the places of paths."""
@@ -77,6 +78,12 @@ def _operation(operation: Operation) -> dict[str, Any]:
         content = _json({"$ref": REF.format(name=operation.name)})
         if operation.request is Push:
             content["application/x-ndjson"] = {"schema": {"$ref": REF.format(name="Message")}}
+        elif operation.request is Incoming:
+            content = {
+                **_json({}),
+                "text/plain": {"schema": {"type": "string"}},
+                "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
+            }
         found["requestBody"] = {"required": _needs_body(operation.request), "content": content}
     return found
 

@@ -1,6 +1,6 @@
 """The table of what can be asked for. Those asked for most stand first: paths are tried in this order."""
 
-from penstock.server.http import messages, pops, pushes, queues, transactions, values
+from penstock.server.http import messages, pops, pushes, queues, transactions, values, webhooks
 from penstock.server.http.base import Operation
 
 QUEUE = "/v1/queues/{queue}"
@@ -74,5 +74,32 @@ OPERATIONS = [
     Operation("GET", "/v1/kv/{key}", values.GetValue, values.Entry, "Get a value", VALUES),
     Operation("PUT", "/v1/kv/{key}", values.PutValue, values.Written, "Set a value", VALUES),
     Operation("DELETE", "/v1/kv/{key}", values.DeleteValue, values.Written, "Delete a key", VALUES),
+    Operation(
+        "GET", "/v1/webhooks", webhooks.ListWebhooks, webhooks.WebhookList, "List webhooks", "webhooks"
+    ),
+    Operation(
+        "POST",
+        "/v1/webhooks",
+        webhooks.RegisterWebhook,
+        webhooks.Registered,
+        "Have events posted somewhere",
+        "webhooks",
+    ),
+    Operation(
+        "DELETE",
+        "/v1/webhooks/{name}",
+        webhooks.DeleteWebhook,
+        webhooks.Unregistered,
+        "Delete a webhook",
+        "webhooks",
+    ),
+    Operation(
+        "POST",
+        "/v1/webhooks/{name}",
+        webhooks.Incoming,
+        pushes.Pushed,
+        "Push what a webhook of others sends",
+        "webhooks",
+    ),
     Operation("GET", "/v1/stats", queues.Stats, queues.Totals, "Count over all queues", "server"),
 ]

@@ -48,7 +48,7 @@ def _operation(document: dict[str, Any], path: str, method: str, operation: dict
     if rows:
         inside.append(_table("Parameters", rows))
     if "requestBody" in operation:
-        inside.append(_schema(document, "Body", operation["requestBody"]["content"]["application/json"]))
+        inside.append(_schema(document, "Body", next(iter(operation["requestBody"]["content"].values()))))
     if "content" in operation["responses"]["200"]:
         content = operation["responses"]["200"]["content"]
         inside.append(_schema(document, "Answer", next(iter(content.values()))))

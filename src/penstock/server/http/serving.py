@@ -6,6 +6,7 @@ import secrets
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from email.utils import formatdate
+from functools import partial
 from ipaddress import ip_address
 from itertools import count
 from typing import Any
@@ -19,7 +20,7 @@ from uvicorn.server import ServerState
 
 from penstock.broker.node import Node
 from penstock.core.errors import Busy, Denied, Invalid, NotFound, PenstockError, Unsupported
-from penstock.server.http.base import encode
+from penstock.server.http.base import Operation, encode
 from penstock.server.http.bodies import Gone, header
 from penstock.server.http.connections import Connection, HttpLimits
 from penstock.server.http.endpoints import (
@@ -35,7 +36,9 @@ from penstock.server.http.openapi import document
 from penstock.server.http.operations import OPERATIONS, QUEUE
 from penstock.server.http.reference import page
 from penstock.server.http.streams import BrowseEndpoint, BulkEndpoint, PushEndpoint
+from penstock.server.http.webhooks import IncomingEndpoint, WebhookEndpoint
 from penstock.server.hub import Hub
+from penstock.server.webhooks import Webhooks
 
 logger = logging.getLogger("penstock.http")
 
@@ -59,6 +62,8 @@ class HttpServer:
         limits: HttpLimits,
         version: str,
         connections: Callable[[], dict[str, int]] = dict,
+        *,
+        clock: Callable[[], int],
     ) -> None:
         """``connections`` tells those of other listeners."""
         self.node = node
@@ -71,8 +76,11 @@ class HttpServer:
         self._check: asyncio.TimerHandle | None = None
         self.hub = Hub(node, loop)
         self.websockets = frozenset({EVENTS_SOCKET})
+        self._clock = clock
+        questions = Questions(node)
+        self.webhooks = Webhooks(self.hub, questions, loop, clock, private=limits.webhooks_private)
         self._config = uvicorn.Config(
-            self._app(),
+            self._app(questions),
             http=_connection_class(self),
             ws="websockets-sansio",
             lifespan="off",
@@ -85,10 +93,9 @@ class HttpServer:
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         self._config.load()
 
-    def _app(self) -> ASGIApp:
-        questions = Questions(self.node)
+    def _app(self, questions: Questions) -> ASGIApp:
         routes: list[BaseRoute] = [
-            *_routes(questions, self.limits.body_bytes_max),
+            *_routes(questions, self.limits.body_bytes_max, self._endpoints()),
             *self._streams(questions),
             *self._pages(questions),
         ]
@@ -103,6 +110,19 @@ class HttpServer:
                 expose_headers=["x-request-id", "retry-after"],
             )
         return Guard(app, self.limits.origins)
+
+    def _endpoints(self) -> dict[str, "EndpointKind"]:
+        """How operations are answered that take more than one step."""
+        webhooks = partial(WebhookEndpoint, webhooks=self.webhooks)
+        return {
+            "Push": PushEndpoint,
+            "Browse": BrowseEndpoint,
+            "Bulk": BulkEndpoint,
+            "ListWebhooks": webhooks,
+            "RegisterWebhook": webhooks,
+            "DeleteWebhook": webhooks,
+            "Incoming": partial(IncomingEndpoint, secret=self.limits.webhook_secret, clock=self._clock),
+        }
 
     def _streams(self, questions: Questions) -> list[BaseRoute]:
         return [
@@ -172,13 +192,11 @@ def _connection_class(listener: HttpServer) -> type[Connection]:
     return type("Connection", (Connection,), {"listener": listener})
 
 
-def _routes(questions: Questions, body_bytes_max: int) -> list[BaseRoute]:
+EndpointKind = Callable[[Operation, Questions, int], Endpoint]
+
+
+def _routes(questions: Questions, body_bytes_max: int, kinds: dict[str, EndpointKind]) -> list[BaseRoute]:
     """One route a path, whatever can be done there."""
-    kinds: dict[str, type[Endpoint]] = {
-        "Push": PushEndpoint,
-        "Browse": BrowseEndpoint,
-        "Bulk": BulkEndpoint,
-    }
     by_path: dict[str, dict[str, Endpoint]] = {}
     for operation in OPERATIONS:
         kind = kinds.get(operation.name, Endpoint)
