@@ -14,7 +14,7 @@ import pytest
 
 from penstock.broker.node import Node
 from penstock.core.commands import Command, ListDead, Pop, Popped, Push, Reply
-from penstock.core.errors import Invalid, PenstockError
+from penstock.core.errors import Busy, Invalid, PenstockError
 from penstock.core.limits import Limits
 from penstock.core.model import DEFAULT
 from penstock.core.records import Commit
@@ -22,7 +22,7 @@ from penstock.server.couriers import AT_ONCE, DEADLINE_S, TENANT, Webhook, queue
 from penstock.server.http.endpoints import Questions
 from penstock.server.hub import Hub
 from penstock.server.posting import CONNECT_S, Letter, Posting, Refused, addresses_of, target_of
-from penstock.server.webhooks import TOGETHER_MAX, Webhooks
+from penstock.server.webhooks import TOGETHER_MAX, WEBHOOKS_MAX, Webhooks
 from penstock.store.memory import MemoryStore
 from tests.serving import PATIENCE_S
 
@@ -191,7 +191,7 @@ def test_what_is_never_taken_is_tried_ten_times_and_then_a_dead_letter() -> None
         waits = [round(after - before) for before, after in pairwise(times)]
         assert waits == [1, 2, 4, 8, 16, 32, 64, 128, 256]
         assert len({sent.id for sent in world.sent}) == 1
-        ((_, figures),) = life.webhooks.all(DEFAULT)
+        ((_, figures),) = await life.webhooks.all(DEFAULT)
         assert (figures.delivered, figures.failed, figures.waiting, figures.dead) == (0, 10, 0, 1)
         dead: Any = await life.ask(ListDead(TENANT, queue_of("w")))
         assert [each.error for each in dead.deliveries] == ["status 500: no"]
@@ -329,7 +329,7 @@ def test_what_is_on_its_way_when_the_server_stops_is_given_back_uncounted() -> N
         first, again = world.sent
         assert first.is_cut
         assert first.id == again.id
-        ((_, figures),) = life.webhooks.all(DEFAULT)
+        ((_, figures),) = await life.webhooks.all(DEFAULT)
         assert (figures.delivered, figures.failed) == (1, 0)
 
     world.run(stopped)
@@ -375,6 +375,19 @@ def test_a_webhook_that_comes_later_is_told_nothing_of_what_was_before() -> None
     assert (told("a"), told("b"), told("c")) == ([], [2, 3], [3])
 
 
+def test_a_tenant_has_no_more_webhooks_than_the_limit() -> None:
+    async def story(life: Life) -> None:
+        for number in range(WEBHOOKS_MAX):
+            await life.register(f"w{number}")
+        with pytest.raises(Busy, match="at most 100 webhooks"):
+            await life.register("more")
+        await life.webhooks.delete(DEFAULT, "w7")
+        await life.register("more")
+        assert len(await life.webhooks.all(DEFAULT)) == WEBHOOKS_MAX
+
+    World().run(story)
+
+
 def test_events_of_deliveries_make_no_deliveries() -> None:
     world = World()
 
@@ -395,7 +408,7 @@ def test_a_tenant_has_its_own_webhooks_only() -> None:
         await life.ask(Push("other", "q", [b"1"]))
         await life.rest()
         assert world.sent == []
-        assert list(life.webhooks.all("other")) == []
+        assert await life.webhooks.all("other") == []
         with pytest.raises(PenstockError, match="no such webhook"):
             await life.webhooks.delete("other", "w")
 

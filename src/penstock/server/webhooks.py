@@ -79,6 +79,8 @@ READ_BYTES = 4 * 1024 * 1024
 """Bytes that one commit may push, about."""
 UNKEPT_MAX = 10_000
 """Events nobody wants that are read again after a crash, at most."""
+FINDING_MAX = 8
+"""Hosts that are looked up at a time."""
 FOUND_S = 10.0
 """How long a host may take to be found when a webhook is registered."""
 POSITION = keys.pack(["position"])
@@ -141,6 +143,7 @@ class Webhooks:
         self._news = asyncio.Event()
         self._lock = asyncio.Lock()
         """One at a time changes what is known: a registration, a removal, or the forwarder."""
+        self._finding = Semaphore(FINDING_MAX)
         self._is_loaded = False
         self._task: Task[None] | None = None
 
@@ -171,9 +174,14 @@ class Webhooks:
     async def _find(self, webhook: Webhook) -> None:
         """Raise unless the host of a webhook is there and may be called."""
         target = target_of(webhook.url)
+        if self._finding.locked():
+            raise Busy(f"{FINDING_MAX} hosts are being looked up already")
+        await self._finding.acquire()
         found = in_thread(self._loop, lambda: addresses_of(target, self._office.private))
+        found.add_done_callback(lambda _: self._finding.release())
         try:
-            await asyncio.wait_for(found, FOUND_S)
+            # The thread goes on, whether anybody waits for it or not: it counts until it ends.
+            await asyncio.wait_for(asyncio.shield(found), FOUND_S)
         except TimeoutError:
             raise Invalid("url", f"of a host that can be found: {target.host} was not") from None
         except Refused as error:
@@ -193,11 +201,13 @@ class Webhooks:
             await self._ask(Obliterate(TENANT, queue_of(name)))
             self._follow()
 
-    def all(self, tenant: str) -> Iterator[tuple[Webhook, Figures]]:
+    async def all(self, tenant: str) -> list[tuple[Webhook, Figures]]:
         """The webhooks of a tenant, in the order they were registered."""
-        mine = [each.webhook for each in self._known.values() if each.webhook.tenant == tenant]
-        for webhook in sorted(mine, key=lambda each: (each.created_at, each.id)):
-            yield webhook, self._figures(webhook.id)
+        async with self._lock:
+            self._check_ready()
+            mine = [each.webhook for each in self._known.values() if each.webhook.tenant == tenant]
+        mine.sort(key=lambda each: (each.created_at, each.id))
+        return [(webhook, self._figures(webhook.id)) for webhook in mine]
 
     def _figures(self, name: str) -> Figures:
         engine = self._node.engine

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -142,6 +143,19 @@ def test_an_event_is_posted_with_a_signature_that_verifies(
     signed = posted.headers["X-Penstock-Timestamp"].encode() + b"." + posted.body
     wanted = hmac.new(SECRET.encode(), signed, hashlib.sha256).hexdigest()
     assert posted.headers["X-Penstock-Signature"] == f"sha256={wanted}"
+
+
+def test_deliveries_are_verified_as_the_protocol_says(here: Http, endpoint: Endpoint, queue: str) -> None:
+    protocol = (Path(__file__).parents[3] / "docs" / "PROTOCOL.md").read_text()
+    (code,) = (each for each in protocol.split("```python\n")[1:] if each.startswith("def is_genuine"))
+    found: dict[str, Any] = {"hmac": hmac, "hashlib": hashlib, "time": time}
+    exec(code.partition("```")[0], found)
+    register(here, endpoint)
+    here.push(queue, 1)
+    posted = endpoint.next()
+    assert found["is_genuine"](SECRET, posted.headers, posted.body)
+    assert not found["is_genuine"]("another", posted.headers, posted.body)
+    assert not found["is_genuine"](SECRET, posted.headers, posted.body + b" ")
 
 
 def test_webhooks_are_listed_with_what_became_of_them_and_without_secrets(

@@ -100,7 +100,7 @@ class WebhookEndpoint(Endpoint):
             case DeleteWebhook():
                 await self._webhooks.delete(asked.tenant, asked.path["name"])
                 return Unregistered(id=asked.path["name"])
-        return WebhookList(webhooks=[_shown(*each) for each in self._webhooks.all(asked.tenant)])
+        return WebhookList(webhooks=[_shown(*each) for each in await self._webhooks.all(asked.tenant)])
 
     async def _register(self, request: RegisterWebhook, asked: Asked) -> Registered:
         secret = new_secret() if request.secret is None else request.secret
