@@ -121,6 +121,7 @@ class Courier(Questions):
         self._webhook = webhook
         self._is_bringing = False
         self._is_stopping = False
+        self.delivered = self.failed = 0
         self.task: Task[None] = office.loop.create_task(self._run())
 
     def stop(self) -> None:
@@ -196,7 +197,10 @@ class Courier(Questions):
 
     async def _settle(self, popped: Popped, problem: str | None, failures: int) -> None:
         command = Ack(TENANT, popped.lease) if problem is None else Nack(TENANT, popped.lease, error=problem)
-        if problem is not None:
+        if problem is None:
+            self.delivered += 1
+        else:
+            self.failed += 1
             attempt = (self._webhook.id, failures + 1, ATTEMPTS_MAX, problem)
             logger.warning("webhook %s: attempt %d of %d failed: %s", *attempt)
         for _ in range(SETTLES_MAX):

@@ -44,7 +44,6 @@ from penstock.core.commands import (
 from penstock.core.errors import Busy, Invalid, NotFound, PenstockError, Unsupported
 from penstock.core.eventlogs import Told
 from penstock.core.events import SYSTEM, queue_name
-from penstock.core.happenings import DEAD, RETRIED, SETTLED
 from penstock.core.ids import lease_token
 from penstock.core.limits import check_name, check_queue_name
 from penstock.core.look import queue_counts
@@ -205,21 +204,16 @@ class Webhooks:
         """The webhooks of a tenant, in the order they were registered."""
         async with self._lock:
             self._check_ready()
-            mine = [each.webhook for each in self._known.values() if each.webhook.tenant == tenant]
-        mine.sort(key=lambda each: (each.created_at, each.id))
-        return [(webhook, self._figures(webhook.id)) for webhook in mine]
+            mine = [each for each in self._known.values() if each.webhook.tenant == tenant]
+            mine.sort(key=lambda each: (each.webhook.created_at, each.webhook.id))
+            return [(each.webhook, self._figures(each)) for each in mine]
 
-    def _figures(self, name: str) -> Figures:
-        engine = self._node.engine
-        queue = engine.queues.get((TENANT, queue_of(name)))
-        if queue is None:
-            return Figures()
-        counts = queue_counts(queue, engine.now).counts
-        found = Figures(waiting=counts.waiting + counts.delayed + counts.active, dead=counts.dead)
-        tally = engine.tallies.get(queue.prefix)
-        if tally is not None:
-            found.delivered = tally.counts[SETTLED]
-            found.failed = tally.counts[RETRIED] + tally.counts[DEAD]
+    def _figures(self, known: Known) -> Figures:
+        found = Figures(known.courier.delivered, known.courier.failed)
+        queue = self._node.engine.queues.get((TENANT, queue_of(known.webhook.id)))
+        if queue is not None:
+            counts = queue_counts(queue, self._node.engine.now).counts
+            found.waiting, found.dead = counts.waiting + counts.delayed + counts.active, counts.dead
         return found
 
     def _check_ready(self) -> None:

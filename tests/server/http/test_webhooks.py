@@ -293,6 +293,7 @@ def test_a_killed_server_loses_no_event_and_repeats_none_that_was_taken(
         assert counts == [1, 2, 3, 4]
         http.push("q", 5, 5, 5, 5, 5)
         assert endpoint.next().events == [("pushed", "q", 5)]
+        assert http.get("/v1/webhooks")["webhooks"][0]["failed"] == 0
 
 
 def test_a_server_that_is_told_to_stop_gives_back_what_is_on_its_way(
