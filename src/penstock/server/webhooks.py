@@ -334,7 +334,8 @@ class Webhooks:
             ]
             after = dict(self._at)
             wanted: dict[str, list[bytes]] = {}
-            for shard, reply in zip(behind, await asyncio.gather(*asked), strict=True):
+            for shard, answer in zip(behind, asked, strict=True):
+                reply = await answer
                 if isinstance(reply, PenstockError):
                     raise reply
                 assert isinstance(reply, Log)
