@@ -225,7 +225,9 @@ class Piped:
     async def _open(self) -> None:
         loop = asyncio.get_running_loop()
         self._node = Node(self._store, loop, lambda: self._now, LIMITS, shards=4)
-        self._server = HttpServer(self._node, loop, HttpLimits(body_bytes_max=BODY_BYTES_MAX), "0")
+        self._server = HttpServer(
+            self._node, loop, HttpLimits(body_bytes_max=BODY_BYTES_MAX), "0", clock=lambda: self._now
+        )
 
     def case(self) -> bytes:
         if not self._left:

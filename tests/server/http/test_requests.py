@@ -12,7 +12,7 @@ import pytest
 
 from penstock.server.http.bodies import QUERY_FIELDS_MAX
 from penstock.server.http.connections import HttpLimits
-from penstock.server.http.endpoints import PACK_ASIDE, PACK_FROM
+from penstock.server.http.endpoints import PACK_ASIDE, PACK_FROM, Questions
 from penstock.server.http.serving import REQUEST_ID_MAX, HttpServer
 from tests.server.http.talking import Answer, Http, at, packed
 from tests.serving import PATIENCE_S, Server
@@ -465,7 +465,7 @@ class Breaking:
 def test_what_breaks_is_told_as_every_error_is(caplog: pytest.LogCaptureFixture) -> None:
     async def broken() -> list[Any]:
         node: Any = Breaking()
-        listener = HttpServer(node, asyncio.get_running_loop(), HttpLimits(), "0")
+        listener = HttpServer(node, asyncio.get_running_loop(), HttpLimits(), "0", clock=lambda: 0)
         sent: list[Any] = []
 
         async def receive() -> Any:
@@ -482,7 +482,7 @@ def test_what_breaks_is_told_as_every_error_is(caplog: pytest.LogCaptureFixture)
             "query_string": b"",
             "headers": [(b"x-request-id", b"mine")],
         }
-        await listener._app()(scope, receive, send)
+        await listener._app(Questions(node))(scope, receive, send)
         return sent
 
     start, body = asyncio.run(broken())
