@@ -110,7 +110,11 @@ class Direct:
 
     def __init__(self, maker: Maker) -> None:
         self._maker = maker
-        self._readers = [(operation, Reader(operation.request)) for operation in OPERATIONS]
+        self._readers = [
+            (operation, Reader(operation.request))
+            for operation in OPERATIONS
+            if operation.request.command is not Request.command  # others are only asked for over the wire
+        ]
         self._left = 0
         self.good = 0
 
