@@ -4,10 +4,12 @@ import json
 import os
 import socket
 import struct
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from tests.serving import Raw, Server
+from tests.serving import PATIENCE_S, Raw, Server
 
 
 class Answer(NamedTuple):
@@ -88,6 +90,13 @@ class Http(Raw):
 
     def __enter__(self) -> "Http":
         return self
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    """Come back when something holds; fail if it never does."""
+    until = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < until, "what was waited for does not come"
 
 
 def open_files(pid: int) -> int:

@@ -22,6 +22,7 @@ from tests.server.http.raw import (
     request,
     size,
     streaming,
+    wait_until,
 )
 from tests.serving import Server
 
@@ -258,11 +259,22 @@ def wait_until_cut(client: Http) -> None:
         client.answer()
 
 
+def dribble(client: Http, piece: bytes) -> None:
+    """Send the same again and again until there is an answer."""
+
+    def is_answered() -> bool:
+        if select.select([client.socket], [], [], 0.02)[0]:
+            return True
+        client.send(piece)
+        return False
+
+    wait_until(is_answered)
+
+
 def test_headers_that_come_too_slowly_are_refused() -> None:
     with Server(*STALL) as server, Http(server) as client, Http(server) as other:
         client.send(b"GET /v1/stats HTTP/1.1\r\n")
-        while not select.select([client.socket], [], [], 0.05)[0]:
-            client.send(b"X-Slow: 1\r\n")
+        dribble(client, b"X-Slow: 1\r\n")
         assert is_refused(client.answer(), 408)
         other.good("GET", "/v1/stats")
 
@@ -285,8 +297,7 @@ def test_a_body_that_stops_in_the_middle_is_refused_and_pushes_nothing(queue: st
 def test_a_body_that_dribbles_in_is_refused_after_a_while(queue: str) -> None:
     with Server("--stall-ms", "100") as server, Http(server) as client, Http(server) as other:
         client.send(request("POST", messages(queue), content_length="1000000"), b'{"payload":')
-        while not select.select([client.socket], [], [], 0.02)[0]:
-            client.send(b" ")
+        dribble(client, b" ")
         assert is_refused(client.answer(), 408)
         assert size(other, queue) == 0
 
@@ -364,11 +375,9 @@ def test_a_client_that_left_while_its_pop_waited_takes_no_message(
     before = open_files(server.pid)
     client = Http(server)
     client.send(request("POST", pop(queue), {"wait_ms": 600_000}), behind)
-    while counts(helper, queue) == {} if exists(helper, queue) else True:
-        pass
+    wait_until(lambda: exists(helper, queue) and counts(helper, queue) != {})
     leave(client)
-    while open_files(server.pid) > before:
-        helper.good("GET", "/v1/stats")
+    wait_until(lambda: open_files(server.pid) <= before)
     push(helper, queue, "kept")
     (message,) = popped(helper, queue)
     assert (message["payload"], message["deliveries"], message["failures"]) == ("kept", 1, 0)
@@ -390,8 +399,7 @@ def test_what_was_popped_for_a_client_that_left_is_there_for_others_at_once(
     for client in clients:
         client.send(request("POST", pop(queue)))
         leave(client)
-    while open_files(server.pid) > before:
-        helper.good("GET", "/v1/stats")
+    wait_until(lambda: open_files(server.pid) <= before)
     # Only answers that had been handed to the system already may be lost.
     left = popped(helper, queue, count=100, wait_ms=30_000)
     assert left
@@ -409,11 +417,9 @@ def test_of_a_stream_that_breaks_off_whole_chunks_are_kept_and_nothing_is_torn(
     for _ in range(30):
         client.send(chunk(line * 500))
     client.send(chunk(line * 10 + line[:100])[:-2])
-    while size(helper, queue) == 0:
-        pass
+    wait_until(lambda: size(helper, queue) > 0)
     leave(client)
-    while open_files(server.pid) > before:
-        helper.good("GET", "/v1/stats")
+    wait_until(lambda: open_files(server.pid) <= before)
     kept = size(helper, queue)
     assert 0 < kept <= 15_010
     found = popped(helper, queue, count=100_000)
