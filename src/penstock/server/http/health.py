@@ -15,6 +15,7 @@ from penstock.core.happenings import BUCKETS_MS, KINDS
 from penstock.server.dialects.flashq import metrics as flashq
 from penstock.server.http.base import encode
 from penstock.server.http.endpoints import Questions, respond, send_error
+from penstock.server.hub import Hub
 
 TEXT = b"text/plain; version=0.0.4; charset=utf-8"
 QUEUES_MAX = 5_000
@@ -59,8 +60,9 @@ Connections = Callable[[], dict[str, int]]
 class Metrics:
     """Figures for Prometheus."""
 
-    def __init__(self, questions: Questions, connections: Connections) -> None:
+    def __init__(self, questions: Questions, hub: Hub, connections: Connections) -> None:
         self._questions = questions
+        self._hub = hub
         self._connections = connections
         self._process = ProcessCollector(registry=None)
 
@@ -83,7 +85,7 @@ class Metrics:
         families = [
             *process,
             *_queues(measured),
-            *_node(self._questions.node, measured, connections),
+            *_node(self._questions.node, measured, connections, self._hub.count),
             *flashq.families(measured, sum(connections.values()), memory),
         ]
         registry.register(_Collected(families))
@@ -136,7 +138,7 @@ def _buckets(bounds_ms: tuple[int, ...], counts: list[int]) -> list[tuple[str, f
     return found
 
 
-def _node(node: Node, measured: Measured, connections: dict[str, int]) -> Iterator[Metric]:
+def _node(node: Node, measured: Measured, connections: dict[str, int], streams: int) -> Iterator[Metric]:
     yield GaugeMetricFamily("penstock_queues", "Queues there are.", measured.all_queues)
     yield GaugeMetricFamily("penstock_leases", "Leases that are live.", measured.leases)
     yield GaugeMetricFamily("penstock_waiting_pops", "Pops that wait for messages.", node.waiting)
@@ -146,6 +148,7 @@ def _node(node: Node, measured: Measured, connections: dict[str, int]) -> Iterat
     yield CounterMetricFamily("penstock_commits", "Groups of answers that were kept together.", meter.groups)
     yield CounterMetricFamily("penstock_answers", "Answers in them.", meter.answers)
     yield CounterMetricFamily("penstock_commit_seconds", "Time that keeping them took.", meter.seconds)
+    yield GaugeMetricFamily("penstock_streams", "Connections that events or messages are sent to.", streams)
     open_ = GaugeMetricFamily("penstock_connections", "Connections, by listener.", labels=["listener"])
     for listener, count in connections.items():
         open_.add_metric([listener], count)

@@ -136,7 +136,7 @@ class HttpServer:
         return [
             Route("/healthz", GetOnly(Healthz())),
             Route("/readyz", GetOnly(Readyz(self.node))),
-            Route("/metrics", GetOnly(Metrics(questions, self._all_connections))),
+            Route("/metrics", GetOnly(Metrics(questions, self.hub, self._all_connections))),
             Route("/openapi.json", GetOnly(Page(encode(described), b"application/json"))),
             Route("/docs", GetOnly(Page(page(described).encode(), b"text/html; charset=utf-8"))),
         ]
@@ -152,7 +152,7 @@ class HttpServer:
         return f"[{bound[0]}]:{bound[1]}" if ":" in bound[0] else f"{bound[0]}:{bound[1]}"
 
     def _all_connections(self) -> dict[str, int]:
-        return {"http": len(self._state.connections), "streams": self.hub.count, **self._others()}
+        return {"http": len(self._state.connections), **self._others()}
 
     def _tick(self) -> None:
         now = self._loop.time()
