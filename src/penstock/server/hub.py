@@ -19,7 +19,7 @@ from penstock.core.happenings import KINDS
 FLUSH_S = 0.02
 """How long events are put together before they leave."""
 WAITING_BYTES_MAX = 1 << 20
-"""Bytes that wait for a listener; with more it is dropped."""
+"""Bytes that wait for a listener, unless they are one batch; with more it is dropped."""
 
 NAMES = {
     "pushed": ("job:pushed", "pushed"),
@@ -124,12 +124,17 @@ class Listener:
         self._wake: Future[None] | None = None
         self.dropped = False
         """It did not read, and gets nothing more."""
+        self.on_drop: Callable[[], None] = lambda: None
+        """Called when it is dropped: who waits until something is read would wait for ever."""
         self.ended = False
 
     def offer(self, batch: Batch, stream: bytes) -> None:
-        if self._bytes + len(stream) > WAITING_BYTES_MAX:
+        if self.dropped:
+            return
+        if self._waiting and self._bytes + len(stream) > WAITING_BYTES_MAX:
             self.dropped = True
             self._waiting.clear()
+            self.on_drop()
         else:
             self._waiting.append((batch, stream))
             self._bytes += len(stream)
@@ -176,6 +181,9 @@ class Hub:
         self._pending: list[Told] = []
         self._timer: TimerHandle | None = None
         self._positions: Positions = {}
+        """Where the logs go on behind what was told."""
+        self._engine = node.engine
+        """Whose events those were."""
         self._follower: Callable[[list[Told]], None] | None = None
         self._is_listening = False
         self.count = 0
@@ -204,7 +212,7 @@ class Hub:
         """Be told of events as long as anybody wants to hear of them."""
         wanted = self.count > 0 or self._follower is not None
         if wanted and not self._is_listening:
-            self._positions = self.positions()
+            self._engine, self._positions = self._node.engine, self.positions()
         if wanted != self._is_listening:
             self._node.listen(self._hear if wanted else None)
         self._is_listening = wanted
@@ -225,9 +233,23 @@ class Hub:
                 listener.end()
 
     def _hear(self, told: list[Told]) -> None:
-        self._pending += told
+        if self._node.engine is not self._engine:
+            self._begin_again(told)
+        # What was on its way when the first one joined is before its place.
+        self._pending += [each for each in told if each.offset == NOT_KEPT or not self._is_known(each)]
         if self._timer is None:
             self._timer = self._loop.call_later(FLUSH_S, self._flush)
+
+    def _is_known(self, told: Told) -> bool:
+        return told.offset < self._positions.get(told.shard, 0)
+
+    def _begin_again(self, told: list[Told]) -> None:
+        """The node has reloaded: offsets of events that were not kept are now those of others."""
+        self._flush()
+        self._engine, self._positions = self._node.engine, self.positions()
+        for each in reversed(told):
+            if each.offset != NOT_KEPT:
+                self._positions[each.shard] = each.offset
 
     def _flush(self) -> None:
         """Give everyone what was told since the last time."""

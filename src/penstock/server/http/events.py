@@ -3,6 +3,7 @@
 import asyncio
 from asyncio import AbstractEventLoop, Future, TimerHandle
 from collections.abc import AsyncIterator
+from functools import partial
 
 import msgspec
 from starlette.types import Receive, Scope, Send
@@ -64,12 +65,31 @@ class Events(Request, kw_only=True):
         return {} if self.start == "all" else None
 
 
+class Lost(msgspec.Struct, gc=False, kw_only=True, rename={"start": "from", "end": "to"}):
+    """Told in the place of events of a shard, from one offset up to another, that are not kept any more."""
+
+    event: str = "events:lost"
+    event_type: str = "lost"
+    kind: str = "lost"
+    shard: int
+    start: int
+    end: int
+
+
 class Streaming:
     """What streams have in common: they end when the client goes, or the server does."""
 
     def __init__(self, hub: Hub, questions: Questions) -> None:
         self.hub = hub
         self.questions = questions
+
+    async def check_kept(self, positions: Positions) -> None:
+        """Raise unless all events up to here are kept: an id must not be ahead of what a restart finds."""
+        for shard, end in positions.items():
+            reply = await self.questions.ask(Read(SYSTEM, queue_name(shard), end))
+            if isinstance(reply, PenstockError):
+                raise reply
+            break  # all of a commit is kept, or nothing
 
     async def missed(self, wanted: Wanted, begin: Positions, end: Positions) -> AsyncIterator[Batch]:
         """What was told while nobody listened, from one place up to another, shard by shard."""
@@ -83,8 +103,8 @@ class Streaming:
                 assert isinstance(reply, Log)
                 first = reply.runs[0].offset if reply.runs else limit
                 if first > offset and begin:
-                    lost = encode({"shard": shard, "from": offset, "to": min(first, limit)})
-                    yield Batch([("lost", lost)], shown_positions(at | {shard: first}))
+                    lost = Lost(shard=shard, start=offset, end=min(first, limit))
+                    yield Batch([(lost.kind, encode(lost))], shown_positions(at | {shard: first}))
                 payloads = [
                     payload
                     for run in reply.runs
@@ -116,9 +136,12 @@ class EventStream(Streaming):
             return
         out = Out(send)
         listener, end = self.hub.join(wanted)
+        listener.on_drop = partial(scope["penstock.connection"].cut, "did not read its events")
         gone = asyncio.ensure_future(_end_with(receive, listener))
         pings = Pings(listener)
         try:
+            if begin is None:
+                await self.check_kept(end)
             await out.start()
             if begin is None:
                 await out.send(b"id: %s\n: listening\n\n" % shown_positions(end).encode())
@@ -131,14 +154,16 @@ class EventStream(Streaming):
                 if chunk or pings.is_due:
                     await out.send(chunk or b"event: ping\ndata:\n\n")
                     pings.again()
-            if not listener.dropped:
+            if listener.dropped:
+                await gone
+            else:
                 await out.end()
+        except PenstockError as error:
+            await out.fail(scope, error)
         finally:
             pings.stop()
             gone.cancel()
             self.hub.leave(wanted, listener)
-            if listener.dropped:
-                scope["penstock.connection"].cut("did not read its events")
 
 
 class Out:
@@ -146,10 +171,20 @@ class Out:
 
     def __init__(self, send: Send) -> None:
         self._send = send
+        self._started = False
 
     async def start(self) -> None:
+        self._started = True
         await self._send({"type": "http.response.start", "status": 200, "headers": list(STREAM)})
         await self.send(b": hello\n\n")  # the head leaves with it
+
+    async def fail(self, scope: Scope, error: PenstockError) -> None:
+        """Say why there is no more, or nothing at all."""
+        if self._started:
+            await self.send(b"event: error\ndata: %s\n\n" % encode(told(error)))
+            await self.end()
+        else:
+            await send_error(scope, self._send, error)
 
     async def send(self, chunk: bytes) -> None:
         await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
@@ -318,7 +353,7 @@ class _Listening(Patient):
         try:
             first = await self.ask(self._pop(self._request.max, wait_ms=0))
             if isinstance(first, PenstockError):
-                await send_error(self._scope, self._send, first)
+                await self._out.fail(self._scope, first)
                 return
             assert isinstance(first, Popped)
             await self._out.start()
@@ -330,8 +365,8 @@ class _Listening(Patient):
                 if pop is not None and pop.done():
                     popped, pop = pop.result(), None
                     if isinstance(popped, PenstockError):
-                        await self._out.send(b"event: error\ndata: %s\n\n" % encode(told(popped)))
-                        break
+                        await self._out.fail(self._scope, popped)
+                        return
                     assert isinstance(popped, Popped)
                     await self._deliver(popped, pings)
                     continue

@@ -1,0 +1,237 @@
+"""Who listens to a server over HTTP, and a server in a thread of the test, whose store and clock obey it."""
+
+import asyncio
+import json
+import socket
+import threading
+from asyncio import AbstractEventLoop
+from collections.abc import Callable, Iterator, Mapping
+from http.client import HTTPConnection, HTTPException
+from typing import Any, TypeVar
+
+from msgspec import Struct
+
+from penstock.broker.node import Node
+from penstock.core.limits import Limits
+from penstock.server.http.serving import HttpLimits, HttpServer
+from penstock.server.tcp import TcpLimits, TcpServer
+from penstock.store.base import Store
+from tests.broker.loop import BEGIN, ObedientStore
+from tests.serving import PATIENCE_S, Raw
+
+T = TypeVar("T")
+
+Answer = tuple[int, Any]
+"""Status, and what the JSON says."""
+
+
+class Sse(Struct, frozen=True):
+    """One server-sent event."""
+
+    name: str
+    data: str
+    id: str | None = None
+    comment: str = ""
+
+    @property
+    def told(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.data)
+        return found
+
+
+class Stream:
+    """A client of server-sent events, which remembers the last id as a browser does."""
+
+    def __init__(
+        self, address: str, path: str, headers: Mapping[str, str] | None = None, window: int | None = None
+    ) -> None:
+        """``window`` is how many bytes the system takes for it while it does not read."""
+        host, _, port = address.rpartition(":")
+        self._connection = HTTPConnection(host, int(port), timeout=PATIENCE_S)
+        if window is not None:
+            self._connection.sock = narrow(address, window)
+        self._connection.request("GET", path, headers=dict(headers or {}))
+        assert self._connection.sock is not None
+        self.socket: socket.socket = self._connection.sock
+        self.response = self._connection.getresponse()
+        self.status = self.response.status
+        self.last_id: str | None = None
+
+    def ready(self) -> "Stream":
+        """Once the server has said that it listens: what happens from here on is told."""
+        assert self.status == 200, self.response.read()
+        while True:
+            block = self.block()
+            assert block is not None
+            if block.comment:
+                return self
+
+    def block(self) -> Sse | None:
+        """What stands up to the next empty line; None when the stream is over."""
+        lines: list[bytes] = []
+        while True:
+            line = self.response.readline()
+            if not line:
+                return None
+            assert line.endswith(b"\n"), line
+            if line == b"\n":
+                return self._read(lines)
+            lines.append(line[:-1])
+
+    def _read(self, lines: list[bytes]) -> Sse:
+        given: dict[str, str] = {}
+        for line in lines:
+            name, _, value = line.decode().partition(":")
+            assert name not in given, lines
+            given[name] = value.removeprefix(" ")
+        assert given.keys() <= {"event", "data", "id", ""}, lines
+        found = Sse(given.get("event", ""), given.get("data", ""), given.get("id"), given.get("", ""))
+        if found.id is not None:
+            self.last_id = found.id
+        return found
+
+    def __iter__(self) -> Iterator[Sse]:
+        """Events, pings left out, until the stream ends."""
+        while (block := self.block()) is not None:
+            if block.name and block.name != "ping":
+                yield block
+
+    def next(self) -> Sse:
+        for each in self:
+            return each
+        raise AssertionError("the stream is over")
+
+    def take(self, count: int) -> list[Sse]:
+        return [self.next() for _ in range(count)]
+
+    def until(self, kind: str) -> list[Sse]:
+        """Everything up to the first event of a kind."""
+        found: list[Sse] = []
+        for each in self:
+            found.append(each)
+            if each.name == kind:
+                return found
+        raise AssertionError(f"no {kind}: {found}")
+
+    def is_over(self) -> bool:
+        """Whether the server ends the stream, whatever it still says."""
+        try:
+            while self.block() is not None:
+                pass
+        except (HTTPException, OSError):
+            return True
+        return True
+
+    def close(self) -> None:
+        """Go away without a word."""
+        self.response.close()
+        self._connection.close()
+        self.socket.close()
+
+    def __enter__(self) -> "Stream":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def narrow(address: str, window: int) -> socket.socket:
+    """A connection for which the system takes few bytes while nobody reads them."""
+    found = socket.socket()
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)
+    found.settimeout(PATIENCE_S)
+    host, _, port = address.rpartition(":")
+    found.connect((host, int(port)))
+    return found
+
+
+def ask(
+    address: str,
+    method: str,
+    path: str,
+    body: object = None,
+    headers: Mapping[str, str] | None = None,
+) -> Answer:
+    """One question over HTTP."""
+    host, _, port = address.rpartition(":")
+    connection = HTTPConnection(host, int(port), timeout=PATIENCE_S)
+    try:
+        sent = None if body is None else json.dumps(body).encode()
+        connection.request(method, path, sent, dict(headers or {}))
+        response = connection.getresponse()
+        said = response.read()
+        is_json = response.headers.get_content_type() == "application/json"
+        return response.status, json.loads(said) if is_json and said else said.decode()
+    finally:
+        connection.close()
+
+
+def get(address: str, path: str, headers: Mapping[str, str] | None = None) -> Answer:
+    return ask(address, "GET", path, headers=headers)
+
+
+class Here:
+    """A server in a thread of this process: its store does what it is told, its clock stands still."""
+
+    def __init__(
+        self,
+        store: Store | None = None,
+        limits: Limits | None = None,
+        http: HttpLimits | None = None,
+        at: int = BEGIN,
+    ) -> None:
+        self.store = store or ObedientStore()
+        self._limits = limits or Limits(events_bytes_max=1 << 20)
+        self._http_limits = http or HttpLimits()
+        self.now = at
+        self._loop: AbstractEventLoop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+
+    def __enter__(self) -> "Here":
+        self._thread.start()
+        self._run(self._start())
+        return self
+
+    async def _start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.node = Node(self.store, loop, lambda: self.now, self._limits, shards=4)
+        self._tcp = TcpServer(self.node, loop, TcpLimits())
+        others = lambda: {"tcp": self._tcp.connections}  # noqa: E731
+        self.server = HttpServer(self.node, loop, self._http_limits, "0", others)
+        self.http = await self.server.listen("127.0.0.1", 0)
+        self.tcp = await self._tcp.listen_tcp("127.0.0.1", 0)
+
+    def _run(self, coroutine: Any) -> None:
+        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(PATIENCE_S)
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Call something where the server runs."""
+
+        async def called() -> T:
+            return function()
+
+        return asyncio.run_coroutine_threadsafe(called(), self._loop).result(PATIENCE_S)
+
+    def connect(self) -> Raw:
+        host, _, port = self.tcp.rpartition(":")
+        return Raw((host, int(port)))
+
+    def end(self) -> None:
+        """As when it is told to stop: streams end, nobody waits any more."""
+        self.call(self.server.end_all)
+        self._run(self.node.drain())
+
+    async def _stop(self) -> None:
+        for listener in (self._tcp, self.server):
+            listener.stop_accepting()
+            listener.end_all()
+        await self.node.drain()
+        await asyncio.gather(self._tcp.close(2.0), self.server.close(2.0))
+        self.node.close()
+        await asyncio.get_running_loop().shutdown_default_executor()
+
+    def __exit__(self, *_: object) -> None:
+        self._run(self._stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(PATIENCE_S)
+        self._loop.close()

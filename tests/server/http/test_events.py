@@ -1,0 +1,561 @@
+"""Lifecycle events as server-sent events: who hears of what, and goes on exactly where it stopped."""
+
+import json
+import random
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.core import events as kept
+from penstock.core.events import Event
+from penstock.core.happenings import KINDS
+from penstock.core.limits import Limits
+from penstock.server import hub
+from penstock.server.http import events
+from penstock.store.base import StoreError
+from tests.broker.loop import ObedientStore, SlowStore
+from tests.server.http.streaming import Here, Sse, Stream, ask, get
+from tests.serving import Raw, Server, pull, push
+
+
+def listen(server: Server | Here, query: str = "", **headers: str) -> Stream:
+    given = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Stream(server.http, f"/v1/events?{query}", given)
+
+
+def told(found: list[Sse]) -> list[tuple[str, int]]:
+    return [(each.name, each.told.get("count", 0)) for each in found]
+
+
+def test_a_life_is_told_as_it_happens_under_every_name(server: Server, client: Raw, queue: str) -> None:
+    with listen(server, f"queue={queue}").ready() as stream:
+        first = push(client, queue, 1, 2, 3)
+        created, pushed = stream.take(2)
+        reply = client.ask({"cmd": "PULLB", "queue": queue, "count": 3, "timeout": 0})
+        popped = stream.next()
+        client.ask({"cmd": "ACKB", "ids": [each["id"] for each in reply["jobs"]]})
+        settled = stream.next()
+    assert (created.name, created.told["event"]) == ("created", "queue:created")
+    assert pushed.told == {
+        "event": "job:pushed",
+        "event_type": "pushed",
+        "kind": "pushed",
+        "tenant": "default",
+        "queue": queue,
+        "at": pushed.told["at"],
+        "count": 3,
+        "runs": [["default", 0, 3, first]],
+    }
+    assert (popped.told["event"], popped.told["group"]) == ("job:popped", "default")
+    assert (settled.told["event"], settled.told["event_type"]) == ("job:completed", "completed")
+    assert settled.told["kind"] == "settled"
+    assert settled.told["duration_ms"] >= 0
+    assert settled.told["runs"] == pushed.told["runs"]
+
+
+def test_every_kind_has_names_that_others_know_it_by() -> None:
+    assert hub.NAMES.keys() == set(KINDS)
+    assert hub.kinds_of([*KINDS, *(theirs for _, theirs in hub.NAMES.values())]) == set(KINDS)
+
+
+def test_what_is_evicted_is_told_with_its_count(server: Server, client: Raw, queue: str) -> None:
+    client.ask({"cmd": "QUEUE", "queue": queue, "options": {"max_wait_ms": 1}})
+    with listen(server, f"queue={queue}&kind=evicted").ready() as stream:
+        push(client, queue, 1, 2)
+        client.ask({"cmd": "PULL", "queue": f"{queue}.none", "timeout": 5})
+        assert client.ask({"cmd": "PULL", "queue": queue, "timeout": 0})["job"] is None
+        evicted = stream.next()
+    assert evicted.told["event"] == "messages:evicted"
+    assert (evicted.told["queue"], evicted.told["count"]) == (queue, 2)
+
+
+def test_what_expired_is_told(server: Server, client: Raw, queue: str) -> None:
+    with listen(server, f"queue={queue}&kind=expired").ready() as stream:
+        client.ask({"cmd": "PUSH", "queue": queue, "data": 1, "ttl": 1})
+        client.ask({"cmd": "PULL", "queue": f"{queue}.none", "timeout": 5})
+        assert client.ask({"cmd": "PULL", "queue": queue, "timeout": 0})["job"] is None
+        assert stream.next().told["event"] == "messages:expired"
+
+
+def test_an_ack_of_a_batch_is_told(server: Server, client: Raw, queue: str) -> None:
+    """flashQ's ACKB tells nobody."""
+    first = push(client, queue, 1, 2)
+    client.ask({"cmd": "PULLB", "queue": queue, "count": 2, "timeout": 0})
+    with listen(server, f"queue={queue}&kind=completed").ready() as stream:
+        client.ask({"cmd": "ACKB", "ids": [first, first + 1]})
+        assert stream.next().told["count"] == 2
+
+
+def test_filters_by_queue_and_kind_ours_or_others(server: Server, client: Raw, queue: str) -> None:
+    one, two, three = (f"{queue}.{n}" for n in "123")
+    with (
+        listen(server, f"queue={one}&queue={two}").ready() as queues,
+        listen(server, f"queue={one}&kind=failed&kind=popped").ready() as kinds,
+        listen(server, f"queue={three}").ready() as last,
+    ):
+        for each in (one, two, three):
+            client.ask({"cmd": "QUEUE", "queue": each, "options": {"max_attempts": 1}})
+            push(client, each, 1)
+            client.ask({"cmd": "FAIL", "id": pull(client, each)["id"], "error": "no"})
+        found = queues.take(10)
+        assert {each.told["queue"] for each in found} == {one, two}
+        assert [each.name for each in kinds.take(2)] == ["popped", "dead"]
+        assert {each.told["queue"] for each in last.take(5)} == {three}
+
+
+@pytest.mark.parametrize(
+    "query", ["kind=nothing", "kind=", "from=yesterday", "colour=red", "queue=a&after=x"]
+)
+def test_a_bad_question_is_answered_before_the_stream_begins(server: Server, query: str) -> None:
+    status, answer = get(server.http, f"/v1/events?{query}")
+    assert (status, answer["error"]["code"]) == (400, "invalid")
+
+
+@pytest.mark.parametrize("last", ["1", "1.2.3", "-", "a.b", "1.-2", "1.2-", "\u00b2.1", "9" * 40 + ".1"])
+def test_an_id_that_was_never_given_out_is_refused(server: Server, last: str) -> None:
+    status, answer = get(server.http, "/v1/events", {"Last-Event-ID": last})
+    assert (status, answer["error"]["code"]) == (400, "invalid")
+
+
+def test_only_get_is_there(server: Server) -> None:
+    for method in ("POST", "HEAD"):
+        assert ask(server.http, method, "/v1/events")[0] == 405
+
+
+# Going on where one stopped.
+
+
+def busy(client: Raw, queue: str, chance: random.Random, steps: int) -> None:
+    """Something happens to a few queues."""
+    for _ in range(steps):
+        name = f"{queue}.{chance.randrange(5)}"
+        if chance.random() < 0.6:
+            push(client, name, *range(chance.randint(1, 4)))
+        else:
+            reply = client.ask({"cmd": "PULLB", "queue": name, "count": 3, "timeout": 0})
+            if reply["jobs"]:
+                client.ask({"cmd": "ACKB", "ids": [each["id"] for each in reply["jobs"]]})
+
+
+class Follower:
+    """Goes on after the last id it was given, and keeps what it heard up to there."""
+
+    def __init__(self, last: str) -> None:
+        self.last = last
+        self.heard: list[str] = []
+
+    def follow(self, stream: Stream, batches: int) -> None:
+        """Hear up to so many batches of what was missed, then be cut off in the middle of the next."""
+        batch: list[str] = []
+        while (block := stream.block()) is not None:
+            if block.name:
+                batch.append(block.data)
+            if block.id is not None:
+                self.heard += batch
+                self.last = block.id
+                batch, batches = [], batches - 1
+            if block.comment or batches < 0:
+                return
+
+
+def everything(server: Server | Here, queue: str) -> list[str]:
+    """All events of a test's queues that are kept."""
+    follower = Follower("")
+    with listen(server, "from=all") as stream:
+        follower.follow(stream, 1_000_000)
+    return mine(follower, queue)
+
+
+def mine(follower: Follower, queue: str) -> list[str]:
+    return sorted(each for each in follower.heard if f'"queue":"{queue}' in each)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("by_header", [True, False])
+def test_every_event_comes_once_however_often_one_is_cut_off(
+    server: Server, client: Raw, queue: str, seed: int, by_header: bool
+) -> None:
+    chance = random.Random(seed)
+
+    def resumed() -> Stream:
+        if by_header:
+            return listen(server, Last_Event_ID=follower.last)
+        return listen(server, f"after={follower.last}")
+
+    with listen(server).ready() as stream:
+        assert stream.last_id is not None
+        follower = Follower(stream.last_id)
+    for _ in range(40):
+        busy(client, queue, chance, chance.randrange(6))
+        with resumed() as stream:
+            busy(client, queue, chance, chance.randrange(6))
+            follower.follow(stream, chance.randrange(5))
+            busy(client, queue, chance, chance.randrange(2))
+    with resumed() as stream:
+        follower.follow(stream, 1_000_000)
+    heard = mine(follower, queue)
+    assert len(heard) > 100
+    assert heard == everything(server, queue)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_event_comes_once_while_others_come_and_go(
+    server: Server, client: Raw, queue: str, seed: int
+) -> None:
+    chance = random.Random(seed)
+    with listen(server).ready() as stream:
+        assert stream.last_id is not None
+        follower = Follower(stream.last_id)
+    for at in range(20):
+        with listen(server, f"after={follower.last}").ready() as stream:
+            last = stream.last_id
+            busy(client, queue, chance, chance.randrange(8))
+            push(client, f"{queue}.{at}.end", 1)
+            heard: list[Sse] = []
+            while not (heard and heard[-1].id and any(is_end(each, f"{queue}.{at}.end") for each in heard)):
+                heard.append(stream.next())
+            follower.heard += [each.data for each in heard]
+            assert heard[-1].id is not None
+            assert last is None or last != heard[-1].id
+            follower.last = heard[-1].id
+    assert mine(follower, queue) == everything(server, queue)
+
+
+def is_end(told: Sse, queue: str) -> bool:
+    return told.name == "pushed" and told.told["queue"] == queue
+
+
+def test_from_all_begins_with_the_first_event_that_is_kept(server: Server, client: Raw, queue: str) -> None:
+    push(client, queue, 1)
+    pull(client, queue)
+    with listen(server, f"from=all&queue={queue}") as stream:
+        assert told(stream.take(3)) == [("created", 0), ("pushed", 1), ("popped", 1)]
+        push(client, queue, 2)
+        assert told([stream.next()]) == [("pushed", 1)]
+
+
+def test_last_event_id_goes_before_what_the_address_says(server: Server, client: Raw, queue: str) -> None:
+    with listen(server).ready() as stream:
+        early = stream.last_id
+    push(client, queue, 1)
+    with listen(server).ready() as stream:
+        late = stream.last_id
+        assert late is not None
+    push(client, queue, 2, 3)
+    with listen(server, f"queue={queue}&after={early}&from=all", Last_Event_ID=late) as stream:
+        assert told([stream.next()]) == [("pushed", 2)]
+
+
+def test_events_go_on_over_restarts_and_kills(tmp_path: Path) -> None:
+    chance = random.Random(5)
+    follower = Follower("0.0")
+    for life in range(3):
+        with Server("--data", str(tmp_path / "data")) as server, server.connect() as client:
+            busy(client, "q", chance, 10)
+            with listen(server, f"after={follower.last}") as stream:
+                busy(client, "q", chance, 10)
+                follower.follow(stream, chance.randrange(6))
+            busy(client, "q", chance, 5)
+            if life < 2:
+                server.kill()
+    with Server("--data", str(tmp_path / "data")) as server, server.connect() as client:
+        with listen(server, f"after={follower.last}") as stream:
+            follower.follow(stream, 1_000_000)
+        assert mine(follower, "q") == everything(server, "q")
+        pushed = [Event(**each) for each in map(plain, follower.heard) if each["kind"] == "pushed"]
+        assert len(pushed) > 20
+        for name in sorted({each.queue for each in pushed}):
+            counted = sum(each.count for each in pushed if each.queue == name)
+            (kept_here,) = client.ask({"cmd": "OFFSETS", "queue": name})["partitions"]
+            assert counted == kept_here["end"]
+
+
+def plain(data: str) -> dict[str, Any]:
+    """An event without the names that others know it by."""
+    found: dict[str, Any] = json.loads(data)
+    del found["event"], found["event_type"]
+    return found
+
+
+def test_an_id_of_a_stream_that_only_began_is_one_to_go_on_from() -> None:
+    store = ObedientStore()
+    with Here(store) as here, here.connect() as client:
+        push(client, "q", 1)
+        with listen(here).ready() as stream:
+            last = stream.last_id
+    with Here(store) as here, here.connect() as client:
+        push(client, "q", 2, 3)
+        with listen(here, f"after={last}") as stream:
+            assert told([stream.next()]) == [("pushed", 2)]
+
+
+def test_what_retention_dropped_is_told_as_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "SEAL_COUNT", 10)
+    with Here(limits=Limits(events_bytes_max=4_000)) as here, here.connect() as client:
+        with listen(here, "queue=q").ready() as stream:
+            push(client, "q", 0)
+            stream.take(2)
+            last = stream.last_id
+            assert last is not None
+        for at in range(200):
+            push(client, "q", at)
+        shard, _, offset = last.partition(".")
+        with listen(here, f"queue=q&after={last}") as stream:
+            lost, *others = [stream.next(), stream.next()]
+            assert (lost.name, lost.told["kind"]) == ("lost", "lost")
+            assert (lost.told["shard"], lost.told["from"]) == (int(shard), int(offset))
+            assert lost.told["to"] > int(offset)
+            assert lost.id == f"{shard}.{lost.told['to']}"
+            following = 202 - lost.told["to"]
+            others += stream.take(following - 1)
+            assert told(others) == [("pushed", 1)] * following
+            push(client, "q", 1, 2)
+            assert told([stream.next()]) == [("pushed", 2)]
+        with listen(here, "queue=q&from=all") as stream:
+            assert told(stream.take(following + 1)) == [*told(others), ("pushed", 2)]
+
+
+# What is told, and when.
+
+
+def test_what_a_failed_commit_held_is_not_told() -> None:
+    store = ObedientStore()
+    with Here(store) as here, here.connect() as client:
+        push(client, "q", 1)
+        with listen(here, "queue=q").ready() as stream:
+            store.commit_error = StoreError("no")
+            assert client.ask({"cmd": "PUSH", "queue": "q", "data": 2})["code"] == "busy"
+            push(client, "q", 3, 4, 5)
+            assert told([stream.next()]) == [("pushed", 3)]
+            last = stream.last_id
+        push(client, "q", 6)
+        with listen(here, f"queue=q&after={last}") as stream:
+            assert told([stream.next()]) == [("pushed", 1)]
+        with listen(here, "queue=q&from=all") as stream:
+            assert told(stream.take(4)) == [("created", 0), ("pushed", 1), ("pushed", 3), ("pushed", 1)]
+
+
+def test_one_batch_is_one_event_with_its_range(server: Server, client: Raw, queue: str) -> None:
+    with listen(server, f"queue={queue}&kind=pushed").ready() as stream:
+        first = push(client, queue, *range(10_000))
+        push(client, queue, 1)
+        one, two = stream.take(2)
+    assert (one.told["count"], one.told["runs"]) == (10_000, [["default", 0, 10_000, first]])
+    assert two.told["runs"] == [["default", 10_000, 1, first + 10_000]]
+
+
+def test_without_a_log_events_are_told_all_the_same(queue: str) -> None:
+    with Here(limits=Limits(events_bytes_max=0)) as server, server.connect() as client:
+        with listen(server, f"queue={queue}").ready() as stream:
+            push(client, queue, 1, 2)
+            assert told(stream.take(2)) == [("created", 0), ("pushed", 2)]
+            last = stream.last_id
+        with listen(server, f"queue={queue}&after={last}").ready() as stream:
+            push(client, queue, 3)
+            assert told([stream.next()]) == [("pushed", 1)]
+        with listen(server, f"queue={queue}&from=all").ready() as stream:
+            pull(client, queue)
+            assert told([stream.next()]) == [("popped", 1)]
+
+
+def test_a_silent_stream_has_pings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "PING_S", 0.01)
+    with Here() as here, here.connect() as client, listen(here, "queue=q").ready() as stream:
+        for _ in range(3):
+            assert stream.block() == Sse("ping", "")
+        push(client, "q", 1)
+        assert told(stream.take(2)) == [("created", 0), ("pushed", 1)]
+        assert stream.block() == Sse("ping", "")
+
+
+def test_those_who_want_the_same_share_what_is_made_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[bytes] = []
+    as_stream = hub.Batch.as_stream
+
+    def counted(batch: hub.Batch) -> bytes:
+        made.append(as_stream(batch))
+        return made[-1]
+
+    monkeypatch.setattr(hub.Batch, "as_stream", counted)
+    with Here() as here, here.connect() as client:
+        streams = [listen(here, "queue=q&kind=pushed").ready() for _ in range(20)]
+        push(client, "q", 1, 2)
+        assert len({stream.next().data for stream in streams}) == 1
+        assert len(made) == 1
+        for stream in streams:
+            stream.close()
+
+
+# Those who do not read, and those who leave.
+
+
+def noisy(client: Raw, queue: str) -> None:
+    """Half a megabyte of events: an ack here and there, so that each has a thousand runs."""
+    first = push(client, queue, *[0] * 20_000)
+    client.ask({"cmd": "PULLB", "queue": queue, "count": 20_000, "timeout": 0})
+    client.ask({"cmd": "ACKB", "ids": list(range(first, first + 20_000, 2))})
+    client.ask({"cmd": "ACKB", "ids": list(range(first + 1, first + 20_000, 2))})
+
+
+def heard_all(stream: Stream, count: int) -> None:
+    """Hear of so many messages that are settled."""
+    while count:
+        each = stream.next()
+        count -= each.told["count"] if each.name == "settled" else 0
+
+
+def streams(server: Server | Here) -> int:
+    """How many streams there are."""
+    (line,) = (
+        line for line in get(server.http, "/metrics")[1].splitlines() if line.startswith("penstock_streams ")
+    )
+    return int(float(line.split()[1]))
+
+
+def test_a_listener_that_does_not_read_is_dropped_and_nobody_else_is(queue: str) -> None:
+    with Server("--store", "memory:") as server, server.connect() as client:
+        path = f"/v1/events?queue={queue}"
+        with (
+            Stream(server.http, path, window=4_096).ready() as lazy,
+            Stream(server.http, path).ready() as good,
+        ):
+            before = server.rss_bytes()
+            for _ in range(20):
+                noisy(client, queue)
+                heard_all(good, 20_000)
+                if streams(server) == 1:
+                    break
+            else:
+                raise AssertionError("the listener was not dropped")
+            assert server.rss_bytes() < before + (100 << 20)
+            assert lazy.is_over()
+            push(client, queue, 1)
+            good.until("pushed")
+
+
+def test_a_large_batch_alone_drops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "WAITING_BYTES_MAX", 1_000)
+    with Here() as here, here.connect() as client, listen(here, "queue=q").ready() as stream:
+        first = push(client, "q", *range(1_000))
+        client.ask({"cmd": "PULLB", "queue": "q", "count": 1_000, "timeout": 0})
+        client.ask({"cmd": "ACKB", "ids": list(range(first, first + 1_000, 2))})
+        settled = stream.until("settled")[-1]
+        assert len(settled.data) > 10_000
+
+
+def test_a_server_that_stops_ends_its_streams() -> None:
+    with Server() as server, server.connect() as client:
+        streams = [listen(server).ready() for _ in range(3)]
+        push(client, "q", 1)
+        server.terminate()
+        for stream in streams:
+            for _ in stream:
+                pass
+            assert stream.response.isclosed()
+            stream.close()
+        assert server.wait() == 0
+
+
+def test_a_listener_that_leaves_is_forgotten() -> None:
+    with Here() as here, here.connect() as client:
+        for _ in range(20):
+            with listen(here).ready():
+                pass
+        push(client, "q", 1)
+        with listen(here, "from=all") as stream:
+            stream.until("pushed")
+            while here.server.hub.count > 1:
+                push(client, "q", 1)
+                stream.next()
+        while here.server.hub.count:
+            push(client, "q", 1)
+        assert not here.call(lambda: here.node.engine.listening)
+
+
+def settle_in(store: SlowStore) -> Here:
+    """A server whose commits wait to be let go, from when it has started."""
+    store.open_gate()
+    return Here(store)
+
+
+def test_an_event_that_is_on_its_way_when_one_leaves_and_another_comes_is_heard_once() -> None:
+    store = SlowStore()
+    with settle_in(store) as here, here.connect() as client:
+        push(client, "q", 1)
+        with listen(here, "queue=q").ready() as stream:
+            last = stream.last_id
+            store.shut()
+            client.send({"cmd": "PUSH", "queue": "q", "data": 2})
+            while not here.call(lambda: here.node._committer.busy):
+                pass
+        while here.call(lambda: here.server.hub.count):
+            pass
+        with ThreadPoolExecutor() as pool:
+            opening = pool.submit(listen, here, f"queue=q&after={last}")
+            while not here.call(lambda: here.server.hub.count):
+                pass
+            store.open_gate()
+            with opening.result() as stream:
+                assert told([stream.next()]) == [("pushed", 1)]
+                push(client_of(client), "q", 3, 4, 5)
+                assert told([stream.next()]) == [("pushed", 3)]
+
+
+def client_of(client: Raw) -> Raw:
+    """The connection, once the answer that was under way has come."""
+    assert client.receive()["ok"]
+    return client
+
+
+def test_nobody_is_given_an_id_that_is_ahead_of_what_is_kept() -> None:
+    store = SlowStore()
+    with settle_in(store) as here, here.connect() as client, ThreadPoolExecutor() as pool:
+        push(client, "q", 1)
+        store.shut()
+        client.send({"cmd": "PUSH", "queue": "q", "data": 2})
+        while not here.call(lambda: here.node._committer.busy):
+            pass
+        opening = pool.submit(listen, here, "queue=q")
+        while not here.call(lambda: here.server.hub.count):
+            pass
+        store.commit_error = StoreError("no")
+        store.open_gate()
+        with opening.result() as stream:
+            assert stream.status == 503
+        assert client.receive()["code"] == "busy"
+        with listen(here, "queue=q").ready() as stream:
+            push(client, "q", 3, 4)
+            assert told([stream.next()]) == [("pushed", 2)]
+
+
+def test_one_who_goes_on_while_the_store_fails_is_told_so(caplog: pytest.LogCaptureFixture) -> None:
+    store = SlowStore()
+    with settle_in(store) as here, here.connect() as client, ThreadPoolExecutor() as pool:
+        push(client, "q", 1)
+        store.shut()
+        client.send({"cmd": "PUSH", "queue": "q", "data": 2})
+        while not here.call(lambda: here.node._committer.busy):
+            pass
+        opening = pool.submit(listen, here, "queue=q&from=all")
+        while not here.call(lambda: here.server.hub.count):
+            pass
+        store.commit_error = StoreError("no")
+        store.open_gate()
+        with opening.result() as stream:
+            error = stream.next()
+            assert (error.name, error.told["error"]["code"]) == ("error", "busy")
+            assert stream.is_over()
+        assert client.receive()["code"] == "busy"
+        with listen(here, "queue=q&from=all") as stream:
+            assert told(stream.take(2)) == [("created", 0), ("pushed", 1)]
+    assert "bug" not in caplog.text
+
+
+def test_events_of_a_queue_in_memory_are_told_though_nothing_is_kept() -> None:
+    with Here(limits=Limits(events_bytes_max=0)) as here, here.connect() as client:
+        client.ask({"cmd": "QUEUE", "queue": "q", "options": {"durability": "memory"}})
+        with listen(here, "queue=q").ready() as stream:
+            push(client, "q", 1)
+            assert told([stream.next()]) == [("pushed", 1)]
