@@ -13,7 +13,8 @@ from msgspec import Struct
 
 from penstock.broker.node import Node
 from penstock.core.limits import Limits
-from penstock.server.http.serving import HttpLimits, HttpServer
+from penstock.server.http.connections import HttpLimits
+from penstock.server.http.serving import HttpServer
 from penstock.server.tcp import TcpLimits, TcpServer
 from penstock.store.base import Store
 from tests.broker.loop import BEGIN, ObedientStore
@@ -197,7 +198,7 @@ class Here:
         self.node = Node(self.store, loop, lambda: self.now, self._limits, shards=4)
         self._tcp = TcpServer(self.node, loop, TcpLimits())
         others = lambda: {"tcp": self._tcp.connections}  # noqa: E731
-        self.server = HttpServer(self.node, loop, self._http_limits, "0", others)
+        self.server = HttpServer(self.node, loop, self._http_limits, "0", others, clock=lambda: self.now)
         self.http = await self.server.listen("127.0.0.1", 0)
         self.tcp = await self._tcp.listen_tcp("127.0.0.1", 0)
 

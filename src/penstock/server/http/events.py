@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from functools import partial
 
 import msgspec
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from penstock.broker.node import Node
 from penstock.core.commands import Log, Pop, Popped, Read, Reply
@@ -35,6 +35,10 @@ PING_S = 15.0
 """How long a stream is silent before a ping says that it still is there."""
 WAIT_MS = 60_000
 """How long a stream of messages waits for the next before it asks again."""
+REASON_BYTES_MAX = 123
+"""Bytes of the reason that a WebSocket is closed with, at most: a control frame has no room for more."""
+LOOK_S = 1.0
+"""How often it asks at most where pops may not wait as long."""
 HELD_MAX = 1_000
 """Messages that a listener may hold at a time, at most."""
 STREAM = [
@@ -239,25 +243,39 @@ class EventSocket(Streaming):
             assert isinstance(request, Events)
             wanted, begin = request.wanted(Asked()), request.begin(scope)
         except PenstockError as error:
-            await send({"type": "websocket.close", "code": 1008, "reason": error.message[:120]})
+            # Only once it is open do pages hear why it is closed.
+            await send({"type": "websocket.accept"})
+            await send(_closing(1008, error))
             return
-        await send({"type": "websocket.accept"})
         listener, end = self.hub.join(wanted)
+        listener.on_drop = partial(scope["penstock.connection"].cut, "did not read its events")
         gone = asyncio.ensure_future(_end_with(receive, listener))
         try:
-            if begin is not None:
+            await send({"type": "websocket.accept"})
+            if begin is None:
+                await self.check_kept(end)
+                listening = b'{"event":"listening","event_type":"listening","kind":"listening"}'
+                await _send_frames(send, Batch([("listening", listening)], shown_positions(end)))
+            else:
                 async for batch in self.missed(wanted, begin, end):
                     await _send_frames(send, batch)
             while not (listener.ended or listener.dropped):
                 await listener.wait()
                 for batch, _ in listener.take():
                     await _send_frames(send, batch)
-            if not gone.done():
-                code = 1008 if listener.dropped else 1001
-                await send({"type": "websocket.close", "code": code})
+            await gone
+        except PenstockError as error:
+            await send(_closing(1013, error))
+        except OSError:
+            pass  # it is gone
         finally:
             gone.cancel()
             self.hub.leave(wanted, listener)
+
+
+def _closing(code: int, error: PenstockError) -> Message:
+    reason = error.message.encode()[:REASON_BYTES_MAX].decode(errors="ignore")
+    return {"type": "websocket.close", "code": code, "reason": reason}
 
 
 async def _send_frames(send: Send, batch: Batch) -> None:
@@ -350,6 +368,8 @@ class _Listening(Patient):
         gone = asyncio.ensure_future(_end_with(self._receive, listener))
         pings = Pings(listener)
         pop: Future[Reply | PenstockError] | None = None
+        loop = asyncio.get_running_loop()
+        look: TimerHandle | None = None
         try:
             first = await self.ask(self._pop(self._request.max, wait_ms=0))
             if isinstance(first, PenstockError):
@@ -369,7 +389,9 @@ class _Listening(Patient):
                         return
                     assert isinstance(popped, Popped)
                     await self._deliver(popped, pings)
-                    continue
+                    if popped.lease is not None or self.node.limits.wait_ms_max >= 1000 * LOOK_S:
+                        continue
+                    look = loop.call_later(LOOK_S, listener.wake)
                 await listener.wait()
                 listener.take()
                 listener.dropped = False  # what it was told is not sent: it only looks again
@@ -379,6 +401,8 @@ class _Listening(Patient):
             await self._out.end()
         finally:
             pings.stop()
+            if look is not None:
+                look.cancel()
             gone.cancel()
             self._hub.leave(wanted, listener)
             if pop is not None:

@@ -35,6 +35,7 @@ from penstock.server.http.health import Healthz, Metrics, Readyz
 from penstock.server.http.openapi import document
 from penstock.server.http.operations import OPERATIONS, QUEUE
 from penstock.server.http.reference import page
+from penstock.server.http.sockets import Socket
 from penstock.server.http.streams import BrowseEndpoint, BulkEndpoint, PushEndpoint
 from penstock.server.http.webhooks import IncomingEndpoint, WebhookEndpoint
 from penstock.server.hub import Hub
@@ -82,7 +83,7 @@ class HttpServer:
         self._config = uvicorn.Config(
             self._app(questions),
             http=_connection_class(self),
-            ws="websockets-sansio",
+            ws=_socket_class(self),
             lifespan="off",
             log_config=None,
             access_log=False,
@@ -158,7 +159,7 @@ class HttpServer:
         now = self._loop.time()
         self._state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
         for connection in list(self._state.connections):
-            if isinstance(connection, Connection):
+            if isinstance(connection, Connection | Socket):
                 connection.check_stall(now)
         self._check = self._loop.call_later(CHECK_S, self._tick)
 
@@ -190,6 +191,10 @@ class HttpServer:
 
 def _connection_class(listener: HttpServer) -> type[Connection]:
     return type("Connection", (Connection,), {"listener": listener})
+
+
+def _socket_class(listener: HttpServer) -> type[Socket]:
+    return type("Socket", (Socket,), {"listener": listener})
 
 
 EndpointKind = Callable[[Operation, Questions, int], Endpoint]
@@ -304,7 +309,12 @@ class Guard:
         A page anywhere may have a browser send it, and a queue on this machine must not do what it says.
         """
         origin = header(scope, b"origin")
-        if not origin or (scope["type"] == "http" and scope["method"] in ("GET", "HEAD", "OPTIONS")):
+        if scope["path"].endswith("/listen"):  # it leases messages, though it is a GET
+            if not origin and header(scope, b"sec-fetch-site") in (b"cross-site", b"same-site"):
+                return False
+        elif scope["type"] == "http" and scope["method"] in ("GET", "HEAD", "OPTIONS"):
+            return True
+        if not origin:
             return True
         name = origin.decode("latin-1")
         if "*" in self._origins or name in self._origins:
