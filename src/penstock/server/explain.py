@@ -25,14 +25,19 @@ _WORDS = {
 }
 
 
+def places(error: Exception) -> tuple[str, str]:
+    """Where something is wrong, and the field there that is not known, if that is it."""
+    text = str(error)
+    at, unknown = _AT.search(text), _UNKNOWN.search(text)
+    return at.group(1) if at else "", unknown.group(1) if unknown else ""
+
+
 def explain(error: Exception, kind: type[Struct], whole: str) -> Invalid:
     """What is wrong with what was to be a ``kind``; ``whole`` is the name of all of it."""
     text = str(error)
-    at = _AT.search(text)
-    where = at.group(1) if at else ""
-    if unknown := _UNKNOWN.search(text):
-        field = unknown.group(1)
-        place = f"{where}.{field}" if where else field
+    where, unknown = places(error)
+    if unknown:
+        place = f"{where}.{unknown}" if where else unknown
         inner = inside(kind, where)
         if inner is None:
             return Invalid(place, "left out; there is no such field here")

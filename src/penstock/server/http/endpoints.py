@@ -5,7 +5,6 @@ import gzip
 import logging
 from asyncio import Future
 from collections.abc import Mapping
-from urllib.parse import unquote_to_bytes
 
 from msgspec import Struct
 from starlette.types import Message, Receive, Scope, Send
@@ -200,19 +199,7 @@ class Resource:
             error = Unsupported(f"{scope['method']} is not supported here, only {self._allowed.decode()}")
             await send_error(scope, send, error, status=405, headers=[(b"allow", self._allowed)])
             return
-        if "\ufffd" in scope["path"] and not is_text(scope["raw_path"]):
-            await send_error(scope, send, Invalid("path", "UTF-8, with % before what is not ASCII"))
-            return
         await endpoint(scope, receive, send)
-
-
-def is_text(path: bytes) -> bool:
-    """Whether a path is UTF-8: in one that is not, different names would look the same."""
-    try:
-        unquote_to_bytes(path).decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 Headers = list[tuple[bytes, bytes]]
