@@ -35,6 +35,11 @@ class Sse(Struct, frozen=True):
     comment: str = ""
 
     @property
+    def is_ready(self) -> bool:
+        """Whether the server says that it has told everything up to now."""
+        return self.comment not in ("", "resuming")
+
+    @property
     def told(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.data)
         return found
@@ -64,7 +69,7 @@ class Stream:
         while True:
             block = self.block()
             assert block is not None
-            if block.comment:
+            if block.is_ready:
                 return self
 
     def block(self) -> Sse | None:

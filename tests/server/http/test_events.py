@@ -156,7 +156,7 @@ class Follower:
                 self.heard += batch
                 self.last = block.id
                 batch, batches = [], batches - 1
-            if block.comment or batches < 0:
+            if block.is_ready or batches < 0:
                 return
 
 

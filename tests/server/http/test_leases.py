@@ -77,6 +77,7 @@ class House:
         scope = {
             "type": "http",
             "path_params": {"queue": "q"},
+            "query_string": b"",
             "headers": [
                 (key.replace("_", "-").encode(), value.encode("latin-1")) for key, value in headers.items()
             ],

@@ -159,6 +159,7 @@ def test_a_page_of_a_foreign_origin_leases_nothing(server: Server, client: Raw, 
 def test_a_silent_stream_has_pings_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "PING_S", 0.01)
     with Here() as here, here.connect() as client, listen(here, "q") as stream:
+        assert stream.block() == Sse("", "", comment="listening")
         for _ in range(3):
             assert stream.block() == Sse("ping", "")
         push(client, "q", 1)

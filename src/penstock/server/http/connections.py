@@ -154,6 +154,8 @@ class Connection(HttpToolsProtocol):
         self.is_upgrade = bool(self.listener.websockets) and self._wants_websocket()
         self.scope["penstock.connection"] = self  # type: ignore[typeddict-unknown-key]
         super().on_headers_complete()
+        if self.is_upgrade and self.parser.should_upgrade():
+            return
         self.cycle.transport = Joined(self.transport)  # type: ignore[assignment]
         self.began_at, self.body_at, self.head_bytes = 0.0, self.came_at, 0
         if self.pipeline:

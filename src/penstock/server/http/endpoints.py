@@ -70,7 +70,7 @@ class Patient(Questions):
         """The answer; raises if the client goes away first."""
         answer = self.ask(command)
         await asyncio.sleep(0)
-        gone = asyncio.ensure_future(_until_gone(scope, receive))
+        gone = asyncio.ensure_future(until_gone(scope, receive))
         try:
             await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
             if gone.done():
@@ -85,9 +85,13 @@ class Patient(Questions):
                 self.node.forget(self)
 
 
-async def _until_gone(scope: Scope, receive: Receive) -> None:
-    while not is_gone(scope) and (await receive())["type"] != "http.disconnect":
+async def until_gone(scope: Scope, receive: Receive) -> None:
+    """Until the client of a request goes away; what it says meanwhile is passed over."""
+    while not is_gone(scope) and (await receive())["type"] not in DISCONNECTS:
         pass
+
+
+DISCONNECTS = ("http.disconnect", "websocket.disconnect")
 
 
 def may_wait(command: Command) -> bool:

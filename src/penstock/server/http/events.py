@@ -17,7 +17,7 @@ from penstock.core.limits import check_range
 from penstock.core.model import DEFAULT
 from penstock.server.http.base import Asked, Request, encode
 from penstock.server.http.bodies import Reader, header
-from penstock.server.http.endpoints import Patient, Questions, send_error, told
+from penstock.server.http.endpoints import Patient, Questions, send_error, told, until_gone
 from penstock.server.http.pops import delivered
 from penstock.server.hub import (
     Batch,
@@ -141,15 +141,15 @@ class EventStream(Streaming):
         out = Out(send)
         listener, end = self.hub.join(wanted)
         listener.on_drop = partial(scope["penstock.connection"].cut, "did not read its events")
-        gone = asyncio.ensure_future(_end_with(receive, listener))
+        gone = asyncio.ensure_future(_end_with(scope, receive, listener))
         pings = Pings(listener)
         try:
             if begin is None:
                 await self.check_kept(end)
-            await out.start()
             if begin is None:
-                await out.send(b"id: %s\n: listening\n\n" % shown_positions(end).encode())
+                await out.start(b"id: %s\n: listening\n\n" % shown_positions(end).encode())
             else:
+                await out.start(b": resuming\n\n")
                 async for batch in self.missed(wanted, begin, end):
                     await out.send(batch.as_stream() if batch.events else b": caught up\n\n")
             while not (listener.ended or listener.dropped):
@@ -177,10 +177,11 @@ class Out:
         self._send = send
         self._started = False
 
-    async def start(self) -> None:
+    async def start(self, first: bytes = b": listening\n\n") -> None:
+        """Begin, with a first word: the head leaves with it."""
         self._started = True
         await self._send({"type": "http.response.start", "status": 200, "headers": list(STREAM)})
-        await self.send(b": hello\n\n")  # the head leaves with it
+        await self.send(first)
 
     async def fail(self, scope: Scope, error: PenstockError) -> None:
         """Say why there is no more, or nothing at all."""
@@ -197,10 +198,9 @@ class Out:
         await self._send({"type": "http.response.body", "body": b""})
 
 
-async def _end_with(receive: Receive, listener: Listener) -> None:
+async def _end_with(scope: Scope, receive: Receive, listener: Listener) -> None:
     """End a listener when its client goes away."""
-    while (await receive())["type"] not in ("http.disconnect", "websocket.disconnect"):
-        pass
+    await until_gone(scope, receive)
     listener.end()
 
 
@@ -249,7 +249,7 @@ class EventSocket(Streaming):
             return
         listener, end = self.hub.join(wanted)
         listener.on_drop = partial(scope["penstock.connection"].cut, "did not read its events")
-        gone = asyncio.ensure_future(_end_with(receive, listener))
+        gone = asyncio.ensure_future(_end_with(scope, receive, listener))
         try:
             await send({"type": "websocket.accept"})
             if begin is None:
@@ -365,7 +365,7 @@ class _Listening(Patient):
         # Told of what happens in the queue, it looks whether it may have more.
         wanted = Wanted(Asked().tenant, frozenset({self._queue}))
         listener, _ = self._hub.join(wanted)
-        gone = asyncio.ensure_future(_end_with(self._receive, listener))
+        gone = asyncio.ensure_future(_end_with(self._scope, self._receive, listener))
         pings = Pings(listener)
         pop: Future[Reply | PenstockError] | None = None
         loop = asyncio.get_running_loop()

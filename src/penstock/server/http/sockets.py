@@ -27,6 +27,10 @@ class Socket(WebSocketsSansIOProtocol):
         if not self.close_sent:
             self.scope["penstock.connection"] = self  # type: ignore[typeddict-unknown-key]
 
+    @property
+    def is_gone(self) -> bool:
+        return self.transport.is_closing()
+
     async def send(self, message: Any) -> None:
         await self.writable.wait()
         if self.close_sent:
