@@ -39,8 +39,9 @@ def http(server: Server) -> Iterator[Http]:
 
 @pytest.fixture
 def helper(server: Server) -> Iterator[Http]:
-    """A second connection."""
+    """A second connection, which the server knows of."""
     with Http(server) as connection:
+        connection.good("GET", "/v1/stats")
         yield connection
 
 
@@ -217,14 +218,37 @@ def test_a_body_that_says_it_is_too_large_is_not_asked_for(queue: str) -> None:
         assert is_refused(client.answer(), 413)
 
 
-@pytest.mark.parametrize("upgrade", ["websocket", "nonsense"])
-def test_a_request_for_another_protocol_is_answered_in_this_one_and_is_the_last(
-    http: Http, upgrade: str
+@pytest.mark.parametrize("upgrade", ["websocket", "nonsense", "TLS/1.2", "h2c"])
+@pytest.mark.parametrize("pieces", [1, 2, 1_000])
+def test_an_offer_to_speak_another_protocol_is_passed_over_and_the_body_is_not(
+    http: Http, queue: str, upgrade: str, pieces: int
 ) -> None:
-    how = {"upgrade": upgrade, "sec_websocket_version": "13", "sec_websocket_key": "bm9uc2Vuc2Vub25zZW5zZQ=="}
+    push(http, queue, 1)
+    how = {"connection": "Upgrade, HTTP2-Settings", "http2_settings": "AAEAAEAAAAIAAAAB", "upgrade": upgrade}
+    drain = request("POST", f"/v1/queues/{queue}/drain", {"dry_run": True}, **how)
+    size = len(drain) // pieces + 1
+    for at in range(0, len(drain), size):
+        http.send(drain[at : at + size])
+    assert http.answer().json == {"count": 1, "dry_run": True, "more": False}
+    http.send(drain + drain)
+    assert [http.answer().json["dry_run"] for _ in range(2)] == [True, True]
+    assert len(popped(http, queue)) == 1
+
+
+def test_what_follows_an_offer_in_another_protocol_is_refused(http: Http) -> None:
+    how = {
+        "upgrade": "websocket",
+        "sec_websocket_version": "13",
+        "sec_websocket_key": "bm9uc2Vuc2Vub25zZW5zZQ==",
+    }
     http.send(request("GET", "/v1/stats", connection="Upgrade", **how), b"\x81\x85" + b"x" * 1_000)
-    answer = http.answer()
-    assert (answer.status, answer.headers["connection"]) == (200, "close")
+    assert [http.answer().status, http.answer().status] == [200, 400]
+    assert http.eof()
+
+
+def test_a_tunnel_is_refused(http: Http) -> None:
+    http.send(b"CONNECT 127.0.0.1:80 HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert http.answer().status == 400
     assert http.eof()
 
 

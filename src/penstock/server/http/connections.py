@@ -10,11 +10,12 @@ answer is thrown away for a while: a socket that is closed with something unread
 
 import asyncio
 import logging
-import re
 import socket
 import struct
+import sys
 from typing import Any, Protocol, cast
 
+from httptools import HttpParserUpgrade, HttpRequestParser
 from msgspec import Struct
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
@@ -77,6 +78,8 @@ class Connection(HttpToolsProtocol):
         """What came behind requests that wait for their turn; it is not looked at before they have it."""
         self.is_upgrade = False
         """Whether the request that came last turns the connection into a WebSocket."""
+        self.offer_at: int | None = None
+        """How far what came was read before an offer to speak another protocol; None if there is none."""
         self.refusal: tuple[int, PenstockError] | None = None
         """What to say behind the last answer: what came behind its request can't be read."""
         self.deaf = False
@@ -127,10 +130,11 @@ class Connection(HttpToolsProtocol):
                 break
 
     def _take(self, data: bytes) -> None:
-        if b"h2c" in data and not (self.began_at or self.body_at):
-            data = _in_this_protocol(data)
         before = self.scope
         super().data_received(data)
+        if self.offer_at is not None:
+            self._pass_over_offer(data[self.offer_at :])
+            return
         if not self.deaf and (self.began_at or self.body_at):
             self.head_bytes = len(data) + (self.head_bytes if self.scope is before else 0)
             if self.head_bytes > self.listener.limits.head_bytes_max:
@@ -139,6 +143,27 @@ class Connection(HttpToolsProtocol):
     def _refuse_head(self) -> None:
         most = self.listener.limits.head_bytes_max
         self._fail(431, Invalid("headers", f"at most {most} bytes, the request line included"))
+
+    def _pass_over_offer(self, rest: bytes) -> None:
+        """Read a request again without its offer to speak another protocol, and what came behind its head.
+
+        Java's client makes that offer with its first request, and goes on in HTTP/1.1 if it is passed over.
+        The parser takes what is behind such a head, its body, for something of the other protocol.
+        """
+        self.offer_at = None
+        headers = [(name, value) for name, value in self.headers if name != b"upgrade"]
+        if len(headers) == len(self.headers):  # it asks for a tunnel
+            self._fail(400, Invalid("request", "no CONNECT"))
+            return
+        first = b"%s %s HTTP/%s" % (
+            self.parser.get_method(),
+            self.url,
+            self.parser.get_http_version().encode(),
+        )
+        lines = [first, *(name + b": " + value for name, value in headers), b"", rest]
+        self.parser = HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._take(b"\r\n".join(lines))
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -153,8 +178,10 @@ class Connection(HttpToolsProtocol):
             raise ValueError("the head is too large")
         self.is_upgrade = bool(self.listener.websockets) and self._wants_websocket()
         self.scope["penstock.connection"] = self  # type: ignore[typeddict-unknown-key]
+        if self.parser.should_upgrade() and not self.is_upgrade:
+            return
         super().on_headers_complete()
-        if self.is_upgrade and self.parser.should_upgrade():
+        if self.parser.should_upgrade():
             return
         self.cycle.transport = Joined(self.transport)  # type: ignore[assignment]
         self.began_at, self.body_at, self.head_bytes = 0.0, self.came_at, 0
@@ -167,7 +194,8 @@ class Connection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self.body_at = 0.0
-        super().on_message_complete()
+        if not self.parser.should_upgrade():
+            super().on_message_complete()
 
     def _wants_websocket(self) -> bool:
         path = self.url.partition(b"?")[0].decode("latin-1")
@@ -177,11 +205,9 @@ class Connection(HttpToolsProtocol):
         return self.is_upgrade
 
     def _unsupported_upgrade_warning(self) -> None:
-        """What comes behind such a request may be in another protocol: it is the last one."""
-        self.deaf = True
-        self.cycle.keep_alive = False
-        if self.cycle.response_complete:
-            self.transport.close()
+        offer = sys.exc_info()[1]
+        assert isinstance(offer, HttpParserUpgrade)
+        self.offer_at = offer.args[0]
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """The client sends nothing more. It may read its answers, but it does not wait nor get leases."""
@@ -361,18 +387,6 @@ def _abandon(cycle: RequestResponseCycle) -> None:
     """Have a request end without an answer."""
     cycle.disconnected, cycle.waiting_for_100_continue = True, False
     cycle.message_event.set()
-
-
-_UPGRADE = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n)", re.IGNORECASE)
-
-
-def _in_this_protocol(data: bytes) -> bytes:
-    """A request without its offer to speak HTTP/2, which the parser would take for the end of HTTP/1.1.
-
-    Java's client makes that offer with its first request, and goes on in HTTP/1.1 if it is passed over.
-    """
-    head, end, rest = data.partition(b"\r\n\r\n")
-    return _UPGRADE.sub(b"", head + end[:2]) + end[2:] + rest if end else data
 
 
 CONTINUE = b"HTTP/1.1 100 "
