@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from penstock.core import browse as browses, commands as c, pop as pops, records
+from penstock.core import commands as c, pop as pops, records
 from penstock.core.browse import STATES
 from penstock.core.errors import Invalid, NotFound, PenstockError
 from penstock.core.limits import Limits
@@ -280,15 +280,46 @@ def test_a_browse_that_goes_on_misses_nothing_that_was_there_all_the_while() -> 
     assert browse(core, "waiting", after=page.next) == [b"5", b"6", b"7", b"8", b"9", b"more"]
 
 
-def test_a_browse_looks_at_so_many_runs_and_says_where_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_browse_looks_at_so_many_runs_and_says_where_to_go_on() -> None:
     core = Core()
     labelled(core)
     whole = browse(core, tag="even")
-    monkeypatch.setattr(browses, "LOOKED_AT_MAX", 2)
-    first = core.ask(c.Browse("default", "q", tag="even"), c.ShownAll)
+    first = core.ask(c.Browse("default", "q", tag="even", effort=2), c.ShownAll)
     assert first.next is not None
     assert len(first.deliveries) < len(whole)
-    assert paged(core, 100, tag="even") == whole
+    assert paged(core, 100, tag="even", effort=2) == whole
+
+
+@pytest.mark.parametrize("effort", [1, 2, 3, 100])
+@pytest.mark.parametrize("size", [1, 3, 100])
+def test_however_far_a_browse_looks_at_a_time_it_finds_everything_once(size: int, effort: int) -> None:
+    core = Core()
+    expected = one_of_each(core)
+    for state in STATES:
+        found = paged(core, size, state=state, effort=effort)
+        assert sorted(found) == sorted(expected.get(state, []))
+
+
+@pytest.mark.parametrize("sought", [False, True])
+def test_what_no_pop_has_sorted_yet_is_delayed_until_it_is_due(sought: bool) -> None:
+    core = Core()
+    for number in range(4):
+        core.push(b"waits%d" % number)
+        core.push(b"late%d" % number, delay_ms=HOUR_MS)
+        core.push(b"first%d" % number, priority=1)
+    core.commit()
+    core.engine.apply(c.GroupPut("default", "q", "default"), core.now)
+    if sought:
+        core.engine.apply(c.Seek("default", "q", "default", "all"), core.now)
+    late = [b"late%d" % number for number in range(4)]
+    assert browse(core, "delayed") == late
+    assert sorted(browse(core, "waiting")) == sorted(
+        b"%s%d" % (kind, number) for kind in (b"waits", b"first") for number in range(4)
+    )
+    counts = core.ask(c.GroupCounts("default", "q"), c.Counts)
+    assert (counts.waiting, counts.delayed) == (8, 4)
+    core.wait(HOUR_MS)
+    assert (browse(core, "delayed"), total(core, "waiting")) == ([], 12)
 
 
 def test_a_partition_that_is_not_there_is_told() -> None:

@@ -1,12 +1,12 @@
 """Browse: the messages of a queue by where they stand in a group."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from heapq import merge
 
 from penstock.core import log as logs, look
 from penstock.core.agenda import NEVER
 from penstock.core.commands import Browse, Shown, ShownAll, State
-from penstock.core.endings import Span, fresh, outside, unplanned
+from penstock.core.endings import Span, fresh, outside, unplanned, unplanned_due
 from penstock.core.errors import Invalid
 from penstock.core.ids import address
 from penstock.core.leased import gaps
@@ -15,6 +15,7 @@ from penstock.core.model import OUTCOMES, Group, Partition, Queue, Track
 from penstock.core.numbers import number_of
 from penstock.core.shard import Shard
 from penstock.core.standing import rows_over
+from penstock.core.table import Row, Table
 
 STATES = (
     "waiting",
@@ -29,8 +30,6 @@ STATES = (
     "discarded",
 )
 SKIP_MAX = 1 << 62
-LOOKED_AT_MAX = 100_000
-"""Runs that one browse looks at for those that are asked for: what it has not seen then, the next will."""
 NOWHERE = (1 << 62, 1 << 62)
 """Past the end of every log."""
 
@@ -43,18 +42,17 @@ def browse(limits: Limits, shard: Shard, queue: Queue, command: Browse, now: int
     if command.state is not None and command.state not in STATES:
         raise Invalid("state", f"one of {', '.join(STATES)}")
     group = queue.groups.get(command.group)
-    counts = look.counts(queue, group, now)
-    kept = sum(logs.count_kept(partition.log) for partition in queue.partitions.values())
-    found = ShownAll([], kept if command.state is None else getattr(counts, command.state))
+    found = ShownAll([], _total(queue, group, command.state, now) if command.counted else 0)
     skip, bytes_left = command.skip, limits.read_bytes_max
     looked_at = 0
     for partition in _partitions(queue, command):
-        spans = _spans(shard, group, partition, command.state, now)
-        for low, high, is_asked in _matching(partition, _from(spans, partition, command), command):
+        at = command.after[1] if command.after is not None and command.after[0] == partition.key else 0
+        spans = _spans(shard, group, partition, command.state, at, now)
+        for low, high, is_asked in _matching(partition, _from(at, spans), command):
             looked_at += 1
             passed = min(skip, high - low) if is_asked else high - low
             skip -= passed if is_asked else 0
-            if looked_at > LOOKED_AT_MAX:
+            if looked_at > command.effort:
                 found.next = (partition.key, low)
                 return found
             for offset in range(low + passed, high):
@@ -67,6 +65,14 @@ def browse(limits: Limits, shard: Shard, queue: Queue, command: Browse, now: int
     return found
 
 
+def _total(queue: Queue, group: Group | None, state: str | None, now: int) -> int:
+    """How many messages there are in a state."""
+    if state is None:
+        return sum(logs.count_kept(partition.log) for partition in queue.partitions.values())
+    found: int = getattr(look.counts(queue, group, now), state)
+    return found
+
+
 def _partitions(queue: Queue, command: Browse) -> list[Partition]:
     """Where to look, in order."""
     if command.partition is not None:
@@ -76,25 +82,27 @@ def _partitions(queue: Queue, command: Browse) -> list[Partition]:
     return [partition for partition in every if partition.key >= first]
 
 
-def _from(spans: Iterable[Span], partition: Partition, command: Browse) -> Iterator[Span]:
-    """What of some spans lies at or past the place where a browse goes on."""
-    at = command.after[1] if command.after is not None and command.after[0] == partition.key else 0
-    for low, high in spans:
-        if high > at:
-            yield max(low, at), high
+Part = tuple[int, int, bool]
+"""A span of messages, and whether they are among those that are asked for."""
 
 
-def _matching(
-    partition: Partition, spans: Iterable[Span], command: Browse
-) -> Iterator[tuple[int, int, bool]]:
-    """Spans, cut where messages differ in what is asked for, and whether they are."""
+def _from(at: int, spans: Iterable[Part]) -> Iterator[Part]:
+    """What of some spans lies at or past an offset."""
+    return ((max(low, at), high, is_asked) for low, high, is_asked in spans if high > at)
+
+
+def _matching(partition: Partition, spans: Iterable[Part], command: Browse) -> Iterator[Part]:
+    """Spans, cut where messages differ in what is asked for."""
     if command.tag is None and command.since is None and command.before is None:
-        yield from ((low, high, True) for low, high in spans)
+        yield from spans
         return
     since = command.since if command.since is not None else 0
     before = command.before if command.before is not None else NEVER
     log = partition.log
-    for low, high in spans:
+    for low, high, is_asked in spans:
+        if not is_asked:
+            yield low, high, False
+            continue
         while low < high:
             segment = log.segments[logs.find(log, low)]
             end, created_at, attributes = segment.run_at(low - segment.base)
@@ -113,49 +121,76 @@ def _shown(shard: Shard, queue: Queue, partition: Partition, offset: int, comman
 
 
 def _spans(
-    shard: Shard, group: Group | None, partition: Partition, state: str | None, now: int
-) -> Iterable[Span]:
-    """Where messages are that stand so in a group, in order."""
+    shard: Shard, group: Group | None, partition: Partition, state: str | None, at: int, now: int
+) -> Iterable[Part]:
+    """Where messages from an offset on stand so in a group, in order, and what was looked at for that."""
     log = partition.log
     if state is None:
-        return logs.kept_spans(log)
+        return _asked(logs.kept_spans(log))
     if group is None:
-        return _unread(partition, state, now)
+        return _unread(partition, state, at, now)
     track = group.tracks[partition.key]
     match state:
         case "parked":
-            return ((first, first + count) for first, count, _ in partition.parked)
+            return _covered(partition.parked, at)
         case "waiting":
-            due = ((first, end) for first, end, due_at in track.schedule.spans() if due_at <= now)
-            return merge(fresh(track, track.cursor, log.end), due, unplanned(track, log.first, log.end))
+            line = _asked(fresh(track, max(track.cursor, at), log.end))
+            return merge(line, *_aside(track, at, lambda due_at: due_at <= now))
         case "delayed":
-            return ((first, end) for first, end, due_at in track.schedule.spans() if due_at > now)
+            return merge(*_aside(track, at, lambda due_at: due_at > now))
         case "active":
-            return _leased(shard, track)
+            return _asked(_leased(shard, track))
         case "dead":
-            return ((first, first + count) for first, count in track.dead)
+            return _covered(track.dead, at)
         case "completed":
-            return _completed(shard, track)
+            return _completed(shard, track, at)
     outcome = OUTCOMES.index(state)
-    return ((first, first + count) for first, count, which, _ in track.outcomes if which == outcome)
+    return ((first, first + count, which == outcome) for first, count, which, _ in _rows(track.outcomes, at))
 
 
-def _unread(partition: Partition, state: str, now: int) -> Iterator[Span]:
+def _asked(spans: Iterable[Span]) -> Iterator[Part]:
+    return ((low, high, True) for low, high in spans)
+
+
+def _rows(table: Table, at: int) -> Iterator[Row]:
+    """The rows (first, count, ...) that reach past an offset."""
+    before = table.below(at)
+    if before is not None and before[0] + before[1] > at:
+        yield before
+    yield from table.since(at)
+
+
+def _covered(table: Table, at: int) -> Iterator[Part]:
+    return ((row[0], row[0] + row[1], True) for row in _rows(table, at))
+
+
+def _aside(track: Track, at: int, is_asked: Callable[[int], bool]) -> tuple[Iterator[Part], Iterator[Part]]:
+    """What is not in line from an offset on: in the schedule, and not yet there."""
+    ends = track.partition.log.end
+    scheduled = ((low, high, is_asked(due_at)) for low, high, due_at in track.schedule.spans(at))
+    rest = ((low, high, is_asked(due_at)) for low, high, due_at in unplanned_due(track, at, ends))
+    return scheduled, rest
+
+
+def _unread(partition: Partition, state: str, at: int, now: int) -> Iterator[Part]:
     """The same for a group that does not exist: everything waits, is delayed, or was cancelled."""
     log = partition.log
     if state == "cancelled":
-        yield from ((first, first + count) for first, count, _ in partition.withdrawn)
+        yield from _covered(partition.withdrawn, at)
+    at = max(at, log.first)
     if state == "parked":
-        yield from rows_over(partition.parked, log.first, log.end)
-    if state not in ("waiting", "delayed"):
+        yield from _asked(rows_over(partition.parked, at, log.end))
+    if state not in ("waiting", "delayed") or at >= log.end:
         return
-    for segment in log.segments[log.islands :]:
-        start = 0
+    for segment in log.segments[logs.find(log, at) :]:
+        start = max(at - segment.base, 0)
         while start < segment.count:
             end, created_at, attributes = segment.run_at(start)
             if (created_at + attributes.delay_ms > now) == (state == "delayed"):
                 for low, high in outside(partition.withdrawn, segment.base + start, segment.base + end):
-                    yield from outside(partition.parked, low, high)
+                    yield from _asked(outside(partition.parked, low, high))
+            else:
+                yield segment.base + start, segment.base + end, False
             start = end
 
 
@@ -168,26 +203,31 @@ def _leased(shard: Shard, track: Track) -> list[Span]:
     return sorted(found)
 
 
-def _completed(shard: Shard, track: Track) -> Iterator[Span]:
+def _completed(shard: Shard, track: Track, at: int) -> Iterator[Part]:
     """What is neither of the others."""
     log = track.partition.log
     others: Iterator[Span] = merge(
-        fresh(track, track.cursor, log.end),
-        ((first, end) for first, end, _ in track.schedule.spans()),
-        unplanned(track, log.first, log.end),
+        fresh(track, max(track.cursor, at), log.end),
+        ((first, end) for first, end, _ in track.schedule.spans(at)),
+        unplanned(track, max(log.first, at), log.end),
         _leased(shard, track),
-        ((first, first + count) for first, count in track.dead),
-        ((first, first + count) for first, count, _, _ in track.outcomes),
-        ((first, first + count) for first, count, _ in track.partition.parked),
+        ((first, first + count) for first, count in _rows(track.dead, at)),
+        ((first, first + count) for first, count, _, _ in _rows(track.outcomes, at)),
+        ((first, first + count) for first, count, _ in _rows(track.partition.parked, at)),
     )
     low, high = next(others, NOWHERE)
     for reached, end in logs.kept_spans(log):
+        if end <= at:
+            continue
+        reached = max(reached, at)
         while low < end:
             if low > reached:
-                yield reached, low
+                yield reached, low, True
+            if high > reached:
+                yield max(low, reached), min(high, end), False
             reached = max(reached, high)
             if high > end:
                 break
             low, high = next(others, NOWHERE)
         if reached < end:
-            yield reached, end
+            yield reached, end, True

@@ -5,14 +5,15 @@ from itertools import chain, islice
 
 from penstock.core import log as logs
 from penstock.core.cancel import cancel_parked, check_made, finish_plan
-from penstock.core.commands import Clean, Cleaned
+from penstock.core.commands import Clean, Cleaned, WouldClean
 from penstock.core.endings import cut, cut_dead, fresh, settle_as, skip
 from penstock.core.errors import Invalid
 from penstock.core.limits import DELAY_MS_MAX, check_name, check_range
+from penstock.core.look import counts as counts_of
 from penstock.core.model import CANCELLED, DISCARDED, Group, Queue, Track
 from penstock.core.schedule import Scheduled
 from penstock.core.shard import Place, Shard
-from penstock.core.sweep import drop_completed
+from penstock.core.sweep import drop_completed, droppable
 
 STATES = ("waiting", "delayed", "parked", "dead", "completed")
 RUNS_MAX = 2_000
@@ -38,7 +39,7 @@ def clean(shard: Shard, queue: Queue, group: Group | None, command: Clean, now: 
         cleaned.count += drop_completed(shard, queue, command.grace_ms, left, now)
     waits = {"waiting", "delayed"} & set(command.states)
     runs = RUNS_MAX
-    if command.states == ("parked",) or ("parked" in command.states and len(queue.groups) == 1):
+    if _reaches_parked(queue, command.states):
         for partition in queue.partitions.values():
             place = Place(queue, partition, 0)
             count, cut_up = _cancel_parked(shard, place, before, left - cleaned.count, runs, now)
@@ -58,6 +59,23 @@ def clean(shard: Shard, queue: Queue, group: Group | None, command: Clean, now: 
         shard.sync_for(queue)
         shard.plan_sweep(queue, now)
     return cleaned
+
+
+def would_clean(queue: Queue, command: WouldClean, now: int) -> Cleaned:
+    """How many messages that would be, if nothing happens meanwhile."""
+    counts = counts_of(queue, queue.groups.get(command.group), now)
+    states = set(command.states)
+    found = sum(getattr(counts, state) for state in states & {"waiting", "delayed", "dead"})
+    if "completed" in states:
+        found += droppable(queue, now)
+    if _reaches_parked(queue, command.states):
+        found += counts.parked
+    return Cleaned(found)
+
+
+def _reaches_parked(queue: Queue, states: tuple[str, ...]) -> bool:
+    """Whether what is parked, which is so in every group, is cleared out along."""
+    return set(states) == {"parked"} or ("parked" in states and len(queue.groups) <= 1)
 
 
 def check_cancel(queue: Queue, command: Clean) -> None:

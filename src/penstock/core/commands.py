@@ -74,6 +74,7 @@ from penstock.core.questions import (
     StateFound as StateFound,
     Stats as Stats,
     StatsFound as StatsFound,
+    WouldClean as WouldClean,
 )
 from penstock.core.stage_commands import (
     Adopt as Adopt,
@@ -482,6 +483,7 @@ Command = (
     | Purge
     | Seek
     | Clean
+    | WouldClean
     | Obliterate
     | Delete
     | GroupPut

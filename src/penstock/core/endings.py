@@ -113,9 +113,8 @@ def union(parts: list[Span]) -> list[Span]:
 
 def fresh(track: Track, first: int, end: int) -> Iterator[Span]:
     """The parts of [first, end) that are fresh."""
-    for stretch in logs.stretches(track.partition.log, max(first, track.cursor), end):
-        if stretch.attributes.in_line:
-            yield from outside(track.skips, stretch.first, stretch.end)
+    for low, high in logs.in_line(track.partition.log, max(first, track.cursor), end):
+        yield from outside(track.skips, low, high)
 
 
 def cut(shard: Shard, track: Track, run: Scheduled, first: int, end: int, now: int) -> Span:
@@ -221,10 +220,26 @@ def count_unplanned(track: Track) -> int:
 
 def unplanned(track: Track, first: int, end: int) -> Iterator[Span]:
     """The parts of [first, end) that shall be put into the schedule and are not there yet."""
-    if track.planned < end:
-        for stretch in logs.stretches(track.partition.log, max(first, track.planned), end):
-            if not stretch.attributes.in_line:
-                yield from _to_plan(track, stretch.first, stretch.end)
+    return ((low, high) for low, high, _ in unplanned_due(track, first, end))
+
+
+def unplanned_due(track: Track, first: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """The same, each with when it is due."""
+    log = track.partition.log
+    first = max(first, track.planned)
+    position = logs.find(log, first) if first < end else 0
+    while first < end:
+        segment = log.segments[position]
+        high = min(segment.end, end)
+        if segment.aside:
+            run_end, created_at, attributes = segment.run_at(first - segment.base)
+            high = min(segment.base + run_end, end)
+            if not attributes.in_line:
+                due_at = created_at + attributes.delay_ms
+                yield from ((low, limit, due_at) for low, limit in _to_plan(track, first, high))
+        first = high
+        if first == segment.end:
+            position += 1
 
 
 def _to_plan(track: Track, first: int, end: int) -> Iterator[Span]:

@@ -105,6 +105,7 @@ from penstock.core.commands import (
     Transact,
     Unstage,
     Update,
+    WouldClean,
 )
 from penstock.core.domain import Domain
 from penstock.core.errors import Invalid
@@ -289,6 +290,12 @@ def _clean(domain: Domain, command: Clean, now: int) -> Cleaned:
     return clean.clean(shard, queue, group, command, now)
 
 
+def _would_clean(domain: Domain, command: WouldClean, now: int) -> Cleaned:
+    queue = domain.known(command.tenant, command.queue)
+    clean.check(Clean(command.tenant, command.queue, command.states, command.group))
+    return clean.would_clean(queue, command, now)
+
+
 def _browse(domain: Domain, command: Browse, now: int) -> ShownAll:
     queue = domain.known(command.tenant, command.queue)
     return browse.browse(domain.limits, domain.shards[queue.shard], queue, command, now)
@@ -451,6 +458,7 @@ HANDLERS: dict[type, Callable[..., Reply]] = {
     Discard: _move,
     Seek: _seek,
     Clean: _clean,
+    WouldClean: _would_clean,
     Obliterate: closing.obliterate,
     Delete: closing.delete,
     GroupPut: groups.put,

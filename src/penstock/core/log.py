@@ -268,6 +268,29 @@ def stretches(log: Log, first: int, end: int) -> Iterator[Stretch]:
             position += 1
 
 
+def in_line(log: Log, first: int, end: int) -> Iterator[tuple[int, int]]:
+    """The parts of [first, end) that are in line; a segment without any is passed in one step."""
+    if first >= end:
+        return
+    if not log.mixed:
+        yield first, end
+        return
+    position = find(log, first)
+    while first < end:
+        segment = log.segments[position]
+        high = min(segment.end, end)
+        if not segment.aside:
+            yield first, high
+        elif segment.aside < segment.count:
+            run_end, _, attributes = segment.run_at(first - segment.base)
+            high = min(segment.base + run_end, end)
+            if attributes.in_line:
+                yield first, high
+        first = high
+        if first == segment.end:
+            position += 1
+
+
 def count_aside(log: Log, first: int) -> int:
     """Messages from ``first`` on that are not in line."""
     if not log.mixed or first >= log.end:

@@ -38,7 +38,7 @@ from penstock.core.commands import (
     State,
     StateFound,
 )
-from penstock.core.endings import dead_over, fresh, outcome_at, outside
+from penstock.core.endings import dead_over, fresh, outcome_at, outside, unplanned_due
 from penstock.core.errors import Invalid, NotFound
 from penstock.core.ids import OFFSET_BITS, OFFSET_MASK, address
 from penstock.core.leased import first_offset, leased_runs, there
@@ -268,8 +268,9 @@ def counts(queue: Queue, group: Group | None, now: int) -> Counts:
             continue
         track = group.tracks[partition.key]
         due = track.schedule.due_messages(now)
-        waiting = fresh_count(track) + due + track.unplanned
-        delayed = track.schedule.messages - due
+        later = _unplanned_later(track, now) if track.unplanned else 0
+        waiting = fresh_count(track) + due + track.unplanned - later
+        delayed = track.schedule.messages - due + later
         found.waiting += waiting
         found.delayed += delayed
         found.parked += partition.parked_messages
@@ -283,6 +284,12 @@ def counts(queue: Queue, group: Group | None, now: int) -> Counts:
         unsettled = waiting + delayed + track.leased + track.dead_messages + partition.parked_messages
         found.completed += kept - unsettled - sum(ended)
     return found
+
+
+def _unplanned_later(track: Track, now: int) -> int:
+    """Messages that are not in the schedule yet and will not be due when they are."""
+    spans = unplanned_due(track, track.planned, track.partition.log.end)
+    return sum(high - low for low, high, due_at in spans if due_at > now)
 
 
 def _undelivered(partition: Partition, now: int) -> tuple[int, int]:

@@ -62,6 +62,10 @@ class Browse(Struct, gc=False):
     """Only those pushed before this time."""
     after: "Spot | None" = None
     """Only those from here on."""
+    counted: bool = True
+    """Whether to say how many there are in all, which can take longer than to show some."""
+    effort: int = 100_000
+    """Runs that are looked at for those that are asked for: what it has not seen then, the next will."""
 
 
 Spot = tuple[int, int]
@@ -148,6 +152,15 @@ class GroupCounts(Struct, gc=False):
 
     tenant: str
     queue: str
+    group: str = DEFAULT
+
+
+class WouldClean(Struct, gc=False):
+    """How many messages a ``Clean`` would clear out of a group."""
+
+    tenant: str
+    queue: str
+    states: tuple[str, ...]
     group: str = DEFAULT
 
 
@@ -253,7 +266,7 @@ class Shown(Piece, gc=False, frozen=True):
 class ShownAll(Struct, gc=False):
     deliveries: list[Shown]
     total: int = 0
-    """Of a browse: how many messages are in that state, whatever else was asked for."""
+    """Of a browse that counts: how many messages are in that state, whatever else was asked for."""
     next: Spot | None = None
     """Of a browse: where to go on, if it has not looked at everything."""
 

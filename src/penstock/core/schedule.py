@@ -221,9 +221,12 @@ class Schedule:
                     break
                 yield self._of_line(level, row)
 
-    def spans(self) -> Iterator[tuple[int, int, int]]:
-        """(first offset, end, due time) of each run, by offset. Nothing may change meanwhile."""
-        for first, due_at, _, count in self._places:
+    def spans(self, offset: int = 0) -> Iterator[tuple[int, int, int]]:
+        """(first offset, end, due time) of runs from an offset on. Nothing may change meanwhile."""
+        before = self._places.below(offset)
+        if before is not None and before[0] + before[3] > offset:
+            yield offset, before[0] + before[3], before[1]
+        for first, due_at, _, count in self._places.since(offset):
             yield first, first + count, due_at
 
     def count_runs(self, first: int, end: int) -> int:

@@ -233,6 +233,24 @@ def drop_completed(shard: Shard, queue: Queue, grace_ms: int, most: int, now: in
     return done
 
 
+def droppable(queue: Queue, now: int) -> int:
+    """How many messages are settled for every group, in segments that could be dropped."""
+    found = 0
+    holding = _holding(queue, now)
+    for partition in queue.partitions.values():
+        log = partition.log
+        settled = settled_to(queue, partition, holding)
+        if settled > log.first:
+            wanted, before = _wanted_below(queue, partition, settled, holding)
+            before = logs.trim_end(log, before)
+            found += sum(
+                segment.count
+                for segment in log.segments[log.islands :]
+                if segment.end <= before and segment.base not in wanted
+            )
+    return found
+
+
 def _drop(
     shard: Shard, queue: Queue, partition: Partition, before: int, holding: list[Group], now: int
 ) -> None:

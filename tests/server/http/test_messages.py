@@ -576,6 +576,47 @@ def test_a_bulk_goes_on_where_it_stopped(limit: int, http: Http, queue: str) -> 
     assert http.counts(queue) == {"cancelled": 5}
 
 
+def test_a_bulk_of_more_than_a_page_reaches_what_a_dry_run_counts(http: Http, queue: str) -> None:
+    delayed = {"payload": 1, "delay_ms": 3_600_000}
+    http.post(f"{at(queue)}/messages", messages=[{"payload": 0}, delayed] * 1_500)
+    tried = bulk(http, queue, "cancel", state="waiting", dry_run=True)
+    done = bulk(http, queue, "cancel", state="waiting")
+    assert (tried["matched"], done["matched"], done["count"]) == (1_500, 1_500, 1_500)
+    assert http.counts(queue) == {"delayed": 1_500, "cancelled": 1_500}
+
+
+def test_a_bulk_does_not_reach_what_took_the_place_of_what_it_means(http: Http, queue: str) -> None:
+    http.post(f"{at(queue)}/messages", payload="old", unique_key="k")
+    http.post(f"{at(queue)}/messages", payload="new", unique_key="k", dedup="replace")
+    done = bulk(http, queue, "cancel", text="old")
+    assert (done["matched"], done["count"]) == (0, 0)
+    assert http.popped(queue) == ["new"]
+
+
+def test_a_bulk_cancels_what_waits_for_others(http: Http, queue: str) -> None:
+    first = http.push(queue, 1)
+    for _ in range(3):
+        http.post(f"{at(queue)}/messages", payload=2, depends_on=[first])
+    done = bulk(http, queue, "cancel", state="parked")
+    assert (done["matched"], done["count"]) == (3, 3)
+    assert http.counts(queue) == {"waiting": 1, "cancelled": 3}
+
+
+def test_a_bulk_passes_over_what_it_can_not_be_done_to(http: Http, queue: str) -> None:
+    http.push(queue, 1, 2, 3, 4)
+    http.post("/v1/ack", lease=http.pop(queue, 2)["lease"])
+    assert bulk(http, queue, "discard", dry_run=True)["matched"] == 2
+    assert bulk(http, queue, "discard")["count"] == 2
+
+
+def test_a_bulk_with_text_and_a_small_limit_looks_as_far_as_any(http: Http, queue: str) -> None:
+    http.push(queue, *range(3_000), "needle", "needle")
+    for _ in range(2):
+        done = bulk(http, queue, "cancel", text="needle", limit=1)
+        assert (done["matched"], done["count"]) == (1, 1)
+    assert http.counts(queue) == {"waiting": 3_000, "cancelled": 2}
+
+
 def test_a_bulk_may_search_for_text(http: Http, queue: str) -> None:
     http.push(queue, *[f"user {n}" for n in range(2_500)])
     assert bulk(http, queue, "cancel", text="user 24")["count"] == 111
@@ -593,6 +634,9 @@ def test_a_bulk_may_search_for_text(http: Http, queue: str) -> None:
         ({"action": "cancel", "priority": 1}, "priority"),
         ({"action": "requeue", "state": "waiting"}, "state"),
         ({"action": "purge", "state": "waiting"}, "state"),
+        ({"action": "cancel", "state": "completed"}, "state"),
+        ({"action": "delay", "delay_ms": -1, "dry_run": True}, "delay_ms"),
+        ({"action": "priority", "priority": 1 << 40, "dry_run": True}, "priority"),
         ({"action": "cancel", "limit": 0}, "limit"),
         ({"action": "cancel", "state": "nowhere"}, "state"),
         ({"action": "cancel", "cursor": "x"}, "cursor"),

@@ -62,6 +62,24 @@ def test_a_queue_shows_its_partitions_and_groups(http: Http, queue: str) -> None
     assert (found["groups"][0]["counts"]["waiting"], found["groups"][0]["counts"]["active"]) == (2, 1)
 
 
+def test_a_dry_run_counts_what_would_be_cleared_out(http: Http, queue: str) -> None:
+    first = http.push(queue, 1, 2, 3, 4, 5)
+    http.post(f"/v1/queues/{queue}/messages", payload=6, depends_on=[first + 4])
+    http.push(queue, 7, delay_ms=3_600_000)
+    http.post("/v1/ack", lease=http.pop(queue, 2)["lease"])
+    for group in ("default", "other"):
+        http.put(f"/v1/groups/{queue}/{group}")
+        for path, fields in (
+            ("purge", {"states": ["completed", "completed"]}),
+            ("purge", {"states": ["waiting", "waiting"]}),
+            ("drain", {}),
+            ("purge", {"states": ["parked"]}),
+        ):
+            tried = http.post(f"/v1/queues/{queue}/{path}", group=group, dry_run=True, **fields)
+            done = http.post(f"/v1/queues/{queue}/{path}", group=group, **fields)
+            assert tried == {**done, "dry_run": True}, (group, path, fields)
+
+
 @pytest.mark.parametrize(
     ("options", "field"),
     [

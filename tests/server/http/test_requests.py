@@ -458,6 +458,8 @@ def test_a_client_that_stops_sending_while_its_pop_waits_is_told_of_no_bug(
 class Breaking:
     """A node whose answers break."""
 
+    engine = None
+
     def ask(self, asker: Any, ticket: Any, command: Any) -> None:
         raise RuntimeError("as it should")
 

@@ -4,14 +4,15 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from penstock.core import commands as core, ids
 from penstock.core.errors import Invalid, NotFound
+from penstock.core.limits import DELAY_MS_MAX, PRIORITY_MAX, check_range
 from penstock.core.model import DEFAULT
 from penstock.core.questions import Spot
 from penstock.server.http.base import Asked, Id, Request, addresses, shown
 from penstock.server.http.pops import Settled
 from penstock.server.labels import array, labelled, labels_of
 
-SCAN = 1_000
-"""Messages that a search looks at in one step."""
+EFFORT = 5_000
+"""Runs that are looked at in one step, some 50 ms: others get their turn then."""
 
 
 class Seen(Struct, gc=False, omit_defaults=True, kw_only=True):
@@ -107,7 +108,7 @@ class Filter(Request, kw_only=True):
     def command(self, asked: Asked) -> core.Browse:
         return self.browse(asked, self.limit, parse_cursor(self.cursor))
 
-    def browse(self, asked: Asked, count: int, after: Spot | None) -> core.Browse:
+    def browse(self, asked: Asked, count: int, after: Spot | None, counted: bool = True) -> core.Browse:
         return core.Browse(
             asked.tenant,
             asked.queue,
@@ -120,6 +121,8 @@ class Filter(Request, kw_only=True):
             self.since,
             self.before,
             after,
+            counted,
+            EFFORT,
         )
 
 
@@ -137,8 +140,16 @@ class Browse(Filter, kw_only=True):
         )
 
 
-ACTIONS = ("cancel", "promote", "delay", "priority", "discard", "requeue", "purge")
-"""What can be done to many messages at once."""
+ACTIONS = {
+    "cancel": ("waiting", "delayed", "parked", "active"),
+    "promote": ("delayed",),
+    "delay": ("waiting", "delayed", "active"),
+    "priority": ("waiting", "delayed"),
+    "discard": ("waiting", "delayed", "active"),
+    "requeue": ("dead",),
+    "purge": ("dead",),
+}
+"""What can be done to many messages at once, and in which states they are then."""
 
 
 class Bulk(Filter, kw_only=True):
@@ -157,8 +168,16 @@ class Bulk(Filter, kw_only=True):
             raise Invalid("delay_ms", "given with the action delay, and with no other")
         if (self.action == "priority") != (self.priority is not None):
             raise Invalid("priority", "given with the action priority, and with no other")
-        if self.action in ("requeue", "purge") and self.state not in (None, "dead"):
-            raise Invalid("state", f"dead, or left out, to {self.action}")
+        if self.state not in (None, *ACTIONS[self.action]):
+            raise Invalid("state", f"left out, or one of {', '.join(ACTIONS[self.action])}, to {self.action}")
+        if self.delay_ms is not None:
+            check_range("delay_ms", self.delay_ms, 0, DELAY_MS_MAX)
+        if self.priority is not None:
+            check_range("priority", self.priority, -PRIORITY_MAX, PRIORITY_MAX)
+
+    def reaches(self, found: core.Shown) -> bool:
+        """Whether it can be done to a message as it stands."""
+        return found.state.state in ACTIONS[self.action]
 
     def act(self, tenant: str, queue: str, messages: list[int]) -> core.Command:
         """The command that does it to some of the messages."""
@@ -180,7 +199,10 @@ class Bulk(Filter, kw_only=True):
 
 
 class Acted(Struct, gc=False, omit_defaults=True, kw_only=True):
-    """How many messages matched, to how many of them it was done, and where to go on if there may be more."""
+    """How many messages matched, to how many of them it was done, and where to go on if there may be more.
+
+    What it can't be done to as it stands, what is completed, say, does not match.
+    """
 
     matched: int
     count: int

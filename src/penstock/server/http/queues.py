@@ -214,15 +214,11 @@ class Clearing(Request, kw_only=True):
 
     def command(self, asked: Asked) -> core.Command:
         states = self.cleared()
-        if self.dry_run:
-            return core.GroupCounts(asked.tenant, asked.queue, self.group)
-        return core.Clean(asked.tenant, asked.queue, states, self.group)
+        kind = core.WouldClean if self.dry_run else core.Clean
+        return kind(asked.tenant, asked.queue, states, self.group)
 
-    def reply(self, reply: core.Cleaned | core.Counts, asked: Asked) -> Struct:
-        if isinstance(reply, core.Counts):
-            count = sum(getattr(reply, state) for state in self.cleared())
-            return Cleared(count=count, more=False, dry_run=True)
-        return Cleared(count=reply.count, more=reply.more, dry_run=False)
+    def reply(self, reply: core.Cleaned, asked: Asked) -> Struct:
+        return Cleared(count=reply.count, more=reply.more, dry_run=self.dry_run)
 
 
 class Drain(Clearing, kw_only=True):

@@ -8,6 +8,7 @@ from starlette.types import Receive, Scope, Send
 
 from penstock.core.commands import (
     Buried,
+    Cancel,
     Command,
     GroupPut,
     Pushed,
@@ -17,7 +18,7 @@ from penstock.core.commands import (
     Shown,
     ShownAll,
 )
-from penstock.core.errors import Busy, Conflict, Invalid, PenstockError
+from penstock.core.errors import Busy, Conflict, Invalid, NotFound, PenstockError
 from penstock.core.limits import check_range
 from penstock.core.look import SHOWN_MAX
 from penstock.core.questions import Spot
@@ -206,11 +207,11 @@ class BrowseEndpoint(Endpoint):
         after = parse_cursor(request.cursor)
         text = None if request.text is None else request.text.encode()
         found = Browsed(messages=[], total=0, cursor=None)
-        for _ in range(STEPS_MAX):
+        for step in range(STEPS_MAX):
             wanted = request.limit - len(found.messages)
             count = wanted if text is None else SHOWN_MAX
-            reply = await self._page(request, asked, count, after)
-            found.total, after = reply.total, reply.next
+            reply = await self._page(request, asked, count, after, counted=not step)
+            found.total, after = found.total + reply.total, reply.next
             for each in reply.deliveries:
                 if text is None or holds(each, text):
                     if len(found.messages) == request.limit:
@@ -222,8 +223,10 @@ class BrowseEndpoint(Endpoint):
         found.cursor = cursor_of(after)
         return found
 
-    async def _page(self, request: messages.Filter, asked: Asked, count: int, after: Spot | None) -> ShownAll:
-        reply = await self._ask(request.browse(asked, count, after))
+    async def _page(
+        self, request: messages.Filter, asked: Asked, count: int, after: Spot | None, *, counted: bool
+    ) -> ShownAll:
+        reply = await self._ask(request.browse(asked, count, after, counted))
         assert isinstance(reply, ShownAll)
         return reply
 
@@ -247,33 +250,51 @@ class BulkEndpoint(BrowseEndpoint):
         assert isinstance(request, messages.Bulk)
         request.check()
         asked = Asked(path=scope["path_params"])
-        if request.action in ("requeue", "purge"):
-            request.state = "dead"
+        if len(states := messages.ACTIONS[request.action]) == 1:
+            (request.state,) = states
         check_range("limit", request.limit, 1, self._questions.node.limits.batch_max)
         after = parse_cursor(request.cursor)
         text = None if request.text is None else request.text.encode()
         done = Acted(matched=0, count=0, dry_run=request.dry_run, cursor=None)
         for _ in range(STEPS_MAX):
-            reply = await self._page(request, asked, min(SHOWN_MAX, request.limit - done.matched), after)
-            after = reply.next
-            meant = [each.state.id for each in reply.deliveries if text is None or holds(each, text)]
-            if meant:
-                done.matched += len(meant)
-                done.count += await self._act(request, asked, meant)
+            left = request.limit - done.matched
+            most = min(SHOWN_MAX, left) if text is None else SHOWN_MAX
+            reply = await self._page(request, asked, most, after, counted=False)
+            meant = [
+                each
+                for each in reply.deliveries
+                if request.reaches(each) and (text is None or holds(each, text))
+            ]
+            try:
+                done.count += await self._act(request, asked, meant[:left])
+            except Busy:
+                if not done.count:
+                    raise
+                break  # the cursor leads to what is left
+            done.matched += len(meant[:left])
+            after = _spot(meant[left]) if len(meant) > left else reply.next
             if after is None or done.matched >= request.limit:
                 break
         done.cursor = cursor_of(after)
         return done
 
-    async def _act(self, request: messages.Bulk, asked: Asked, meant: list[int]) -> int:
-        if request.dry_run:
+    async def _act(self, request: messages.Bulk, asked: Asked, meant: list[Shown]) -> int:
+        if request.dry_run or not meant:
             return 0
-        if request.action == "cancel":
-            # A group that nobody has popped for has nothing yet that could be cancelled for it.
-            await self._ask(GroupPut(asked.tenant, asked.queue, request.group))
+        if request.action != "cancel":
+            return await self._do(request.act(asked.tenant, asked.queue, [each.state.id for each in meant]))
+        # A group that nobody has popped for has nothing yet that could be cancelled for it.
+        await self._ask(GroupPut(asked.tenant, asked.queue, request.group))
+        parked = [each.state.id for each in meant if each.state.state == "parked"]  # in every group
+        others = [each.state.id for each in meant if each.state.state != "parked"]
+        count = await self._do(Cancel(asked.tenant, parked)) if parked else 0
+        return count + (await self._do(request.act(asked.tenant, asked.queue, others)) if others else 0)
+
+    async def _do(self, command: Command) -> int:
+        """To how many messages it was done."""
         try:
-            reply = await self._ask(request.act(asked.tenant, asked.queue, meant))
-        except Conflict:
-            return 0  # to none of them it can be done as it stands
+            reply = await self._ask(command)
+        except (Conflict, NotFound):
+            return 0  # others were faster
         assert isinstance(reply, Settled | Buried)
         return reply.count
