@@ -26,7 +26,7 @@ class Room:
 
     def add(self, pop: Pop, asker: Asker = SOMEONE) -> Waiter:
         number = next(self._numbers)
-        waiter = Waiter(asker, number, pop, number, lambda: self.cancelled.append(number))
+        waiter = Waiter(asker, number, pop, number, lambda: self.cancelled.append(number), Q)
         self.waiters.add(waiter)
         return waiter
 

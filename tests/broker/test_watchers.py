@@ -9,6 +9,7 @@ from penstock.core.commands import (
     Clean,
     Command,
     Configure,
+    GroupDelete,
     Discard,
     Nack,
     NotesFound,
@@ -430,6 +431,21 @@ def test_a_pop_that_waits_in_a_queue_that_is_gone_is_answered_in_time(rig: Rig) 
     rig.get(Obliterate(DEFAULT, "q"))
     rig.loop.advance(1_000)
     assert rig.got(ticket) == []
+    assert rig.queues() == []
+
+
+def test_who_waits_for_a_group_that_is_deleted_is_told_and_gets_nothing_it_has_settled(rig: Rig) -> None:
+    rig.get(push("1"))
+    rig.get(Ack(DEFAULT, rig.lease(Pop(DEFAULT, "q", "g")).lease))
+    waiting = [Pop(DEFAULT, "q", "g", wait_ms=HOUR_MS), Pop(DEFAULT, "q", "g", 5, 5, wait_ms=HOUR_MS)]
+    tickets = [rig.wait(each) for each in waiting]
+    other = rig.wait(Pop(DEFAULT, "q", "h", 2, 2, wait_ms=HOUR_MS))
+    rig.get(GroupDelete(DEFAULT, "q", "g"))
+    assert [type(rig.reply(ticket)) for ticket in tickets] == [NotFound, NotFound]
+    assert rig.waits(other)
+    rig.get(push("2"))
+    assert rig.got(other) == ["1", "2"]
+    assert list(rig.node.engine.queues[DEFAULT, "q"].groups) == ["h"]
 
 
 def test_a_pop_that_waits_for_a_partition_is_served_when_that_is_made_anew(rig: Rig) -> None:

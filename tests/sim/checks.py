@@ -398,12 +398,7 @@ class Checks:
         found = counts(queue, queue.groups[group] if group is not None else None, self.now)
         delayed = kept.count(m.SCHEDULED)
         waiting = kept.count(m.FRESH) + kept.count(m.DUE)
-        if group is not None and queue.groups[group].unplanned:
-            # What was not looked at yet counts as waiting, even if it is not due.
-            assert found.waiting + found.delayed == waiting + delayed
-            assert found.waiting >= waiting
-        else:
-            assert (found.waiting, found.delayed) == (waiting, delayed)
+        assert (found.waiting, found.delayed) == (waiting, delayed)
         assert (found.active, found.dead) == (kept.count(m.LEASED), kept.count(m.DEAD))
         assert (found.completed, found.cancelled) == (kept.count(m.DONE), kept.count(m.CANCELLED))
         assert (found.expired, found.discarded) == (kept.count(m.EXPIRED), kept.count(m.DISCARDED))

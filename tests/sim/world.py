@@ -199,12 +199,7 @@ class World(Steps):
             return state == {m.FRESH: "waiting", m.LEASED: "active", m.DONE: "completed"}.get(
                 cell.kind, cell.kind
             )
-        seen = True
-        if reader is not None:
-            queue = next(each for each, one in self.model.queues.items() if one is known)
-            planned = self._planned(self.engine.queues[TENANT, queue], group)[name]
-            seen = at < planned or message.in_line
-        return state == ("delayed" if seen and cell.due_at > self.now else "waiting")
+        return state == ("delayed" if cell.due_at > self.now else "waiting")
 
     # What is noted of a message.
 

@@ -30,12 +30,14 @@ from penstock.core.commands import (
     BackedUp,
     Backup,
     Command,
+    GroupDelete,
     KvFound,
     KvWatch,
     Log,
     NotesFound,
     Pop,
     Popped,
+    QueueFound,
     Reply,
 )
 from penstock.core.directory import META_SHARD
@@ -44,6 +46,7 @@ from penstock.core.errors import Busy, Conflict, Invalid, NotFound, PenstockErro
 from penstock.core.eventlogs import Told
 from penstock.core.limits import Limits
 from penstock.core.look import Absent
+from penstock.core.model import Queue
 from penstock.core.records import Commit
 from penstock.store.base import Lost, Store, StoreError
 
@@ -145,7 +148,7 @@ class Node:
             if reply.again:
                 self._again.append((asker, ticket, command))
             else:
-                self._wait(asker, ticket, command)
+                self._wait(asker, ticket, command, reply.queue)
         elif type(reply) is NotesFound and not reply.is_over and self._may_watch(command):
             assert isinstance(command, Await)
             self._watchers.add(self._engine, asker, ticket, command, reply)
@@ -154,6 +157,8 @@ class Node:
             self._key_watchers.add(self._engine, asker, ticket, command)
         else:
             self._forming.append((asker, ticket, reply))
+            if type(command) is GroupDelete and type(reply) is QueueFound:
+                self._part_with(command)
         if self._waiters.count:
             self._serve_woken()
         if not self._flush_planned:
@@ -191,9 +196,7 @@ class Node:
                 command.wait_ms = 0
         for waiter in self._waiters.of_asker(asker):
             self._waiters.remove(waiter)
-            queue = self._engine.queues.get((waiter.pop.tenant, waiter.pop.queue))
-            nothing = Popped(queue, None, []) if queue else NotFound("the queue is gone")
-            self._answer(asker, waiter.ticket, nothing)
+            self._answer(asker, waiter.ticket, Popped(waiter.queue, None, []))
         self._watchers.give_up(self._engine, asker)
         self._key_watchers.give_up(self._engine, asker)
 
@@ -241,10 +244,10 @@ class Node:
     def _may_watch(self, command: Command) -> bool:
         return isinstance(command, Await | KvWatch) and command.wait_ms > 0 and not self.draining
 
-    def _wait(self, asker: Asker, ticket: Ticket, command: Pop) -> None:
+    def _wait(self, asker: Asker, ticket: Ticket, command: Pop, queue: Queue) -> None:
         self._arrivals += 1
         timer = self._loop.call_later(command.wait_ms / 1000, self._give_up, self._arrivals)
-        waiter = Waiter(asker, ticket, command, self._arrivals, timer.cancel)
+        waiter = Waiter(asker, ticket, command, self._arrivals, timer.cancel, queue)
         self._waiters.add(waiter)
         # The group it may have made has to be kept even if nothing ever comes.
         self._plan_flush()
@@ -257,13 +260,25 @@ class Node:
 
     def _finish_wait(self, waiter: Waiter) -> None:
         self._waiters.remove(waiter)
-        waiter.pop.min_count, waiter.pop.wait_ms = 1, 0
-        reply = self._apply(waiter.pop)
+        pop = waiter.pop
+        pop.min_count, pop.wait_ms = 1, 0
+        # What was deleted meanwhile does not come back because somebody waited for it.
+        queue = self._engine.queues.get((pop.tenant, pop.queue))
+        is_there = queue is not None and pop.group in queue.groups
+        nothing = Popped(waiter.queue, None, [])
+        reply = self._apply(pop) if is_there or self._broken is not None else nothing
         if type(reply) is Popped and reply.again:
             self._again.append((waiter.asker, waiter.ticket, waiter.pop))
         else:
             self._forming.append((waiter.asker, waiter.ticket, reply))
         self._plan_flush()
+
+    def _part_with(self, command: GroupDelete) -> None:
+        """Tell those who wait for messages of a group that it is gone: another of its name begins anew."""
+        for waiter in self._waiters.of_group(command.tenant, command.queue, command.group):
+            self._waiters.remove(waiter)
+            gone = NotFound(f"group {command.group} of queue {command.queue} was deleted meanwhile")
+            self._forming.append((waiter.asker, waiter.ticket, gone))
 
     def _serve_woken(self) -> None:
         """Try again those who wait for what became deliverable, until nothing more does."""

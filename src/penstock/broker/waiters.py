@@ -34,6 +34,8 @@ class Waiter(Struct, eq=False):
     """Order of arrival."""
     cancel: Callable[[], None]
     """Stops the timer of its deadline."""
+    queue: Queue
+    """As it was when it came."""
 
 
 Asked = tuple[str, str, str, str | None]
@@ -88,6 +90,13 @@ class Waiters:
 
     def of_asker(self, asker: Asker) -> list[Waiter]:
         return list(self._by_asker.get(asker, {}).values())
+
+    def of_group(self, tenant: str, queue: str, group: str) -> list[Waiter]:
+        """Those who wait for one group, in order of arrival."""
+        if group not in self._groups.get((tenant, queue), {}):
+            return []
+        asked = (tenant, queue, group)
+        return [each for each in self.all() if (each.pop.tenant, each.pop.queue, each.pop.group) == asked]
 
     def all(self) -> list[Waiter]:
         """Everyone, in order of arrival."""

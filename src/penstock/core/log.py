@@ -269,7 +269,10 @@ def stretches(log: Log, first: int, end: int) -> Iterator[Stretch]:
 
 
 def in_line(log: Log, first: int, end: int) -> Iterator[tuple[int, int]]:
-    """The parts of [first, end) that are in line; a segment without any is passed in one step."""
+    """The parts of [first, end) that are in line, cut where attributes change.
+
+    A segment without any is passed in one step.
+    """
     if first >= end:
         return
     if not log.mixed:
@@ -279,7 +282,7 @@ def in_line(log: Log, first: int, end: int) -> Iterator[tuple[int, int]]:
     while first < end:
         segment = log.segments[position]
         high = min(segment.end, end)
-        if not segment.aside:
+        if not segment.mixed:
             yield first, high
         elif segment.aside < segment.count:
             run_end, _, attributes = segment.run_at(first - segment.base)
