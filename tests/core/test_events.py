@@ -11,9 +11,11 @@ from penstock.core.errors import NotFound
 from penstock.core.events import SYSTEM
 from penstock.core.happenings import KINDS
 from penstock.core.limits import Limits
+from penstock.core.shard import SWEEP_MS
 from tests.core.harness import Core
 from tests.sim.world import load
 
+HOUR_MS = 3_600_000
 ON = Limits(events_bytes_max=1 << 20)
 
 
@@ -241,3 +243,87 @@ def test_a_tenant_does_not_see_the_queues_of_events(core: Core) -> None:
     (name,) = (name for tenant, name in core.engine.queues if tenant == SYSTEM)
     with pytest.raises(NotFound):
         core.engine.apply(c.Describe("default", name), core.now)
+
+
+def test_an_event_is_kept_for_as_long_as_it_says_whatever_came_before_it() -> None:
+    core = Core(Limits(events_bytes_max=1 << 20, events_retention_ms=HOUR_MS))
+    for _ in range(30):
+        core.push(b"1")
+        core.commit()
+        core.wait(HOUR_MS // 12)
+    core.restart()
+    core.wait(1)
+    kept = [each["at"] for each in log(core)]
+    assert min(kept) < core.now - HOUR_MS * 8 // 10
+    assert min(kept) > core.now - HOUR_MS * 12 // 10
+    assert len(kept) >= 10
+
+
+def test_what_nobody_reads_is_told_as_cancelled_all_the_same(core: Core) -> None:
+    first = core.push(b"1", b"2", b"3")
+    core.cancel(first, first + 2)
+    parked = core.push(b"4", depends_on=((first + 1, 1),))
+    core.cancel(parked)
+    told = [each for each in log(core) if each["kind"] == "cancelled"]
+    assert [(each["count"], each.get("group")) for each in told] == [(3, None)]
+    assert [run[1:3] for run in told[0]["runs"]] == [[0, 1], [2, 2]]
+
+
+def test_an_updated_message_is_told_of_under_its_id_and_not_as_cancelled(core: Core) -> None:
+    first = core.push(b"1", b"2", b"3")
+    core.ask(c.Update("default", first + 1, b"two"), c.Pushed)
+    core.ack(core.pop(3).lease)
+    events = log(core)
+    assert not [each for each in events if each["kind"] == "cancelled"]
+    for kind in ("popped", "settled"):
+        (event,) = (each for each in events if each["kind"] == kind)
+        ids = [message + at for _, _, count, message in event["runs"] for at in range(count)]
+        assert ids == [first, first + 2, first + 1]
+        assert event["count"] == 3
+
+
+def test_runs_are_cut_where_ids_are_not_consecutive(core: Core) -> None:
+    core.configure(durability="os")
+    core.push(b"1", b"2", b"3")
+    core.commit()
+    core.engine = load(core.store, core.limits, core.now)  # as after a crash: it takes a fresh number
+    core.push(b"4", b"5")
+    popped = core.pop(5)
+    (event,) = (each for each in log(core) if each["kind"] == "popped")
+    told = [message + at for _, _, count, message in event["runs"] for at in range(count)]
+    assert told == [each.first + at for each in popped.deliveries for at in range(each.count)]
+    assert len(event["runs"]) == 2
+
+
+def test_events_of_a_queue_in_memory_are_told_and_not_kept(core: Core) -> None:
+    core.engine.listening = True
+    core.configure(durability="memory")
+    core.push(b"1")
+    core.commit()
+    assert [(each.offset, each.kind) for each in core.engine.take_told()] == [
+        (events.NOT_KEPT, KINDS.index(kind)) for kind in ("created", "configured", "pushed")
+    ]
+    assert not core.engine.event_logs
+
+
+def test_what_retention_drops_undelivered_is_told_as_expired(core: Core) -> None:
+    core.configure(retention_ms=HOUR_MS)
+    core.push(b"1", b"2", b"3", b"4")
+    core.push(b"late", delay_ms=24 * HOUR_MS)
+    core.ack(core.pop().lease)
+    core.commit()
+    core.wait(HOUR_MS + SWEEP_MS)
+    core.push(b"5")
+    core.wait(SWEEP_MS)
+    expired = [each for each in log(core) if each["kind"] == "expired"]
+    assert sum(each["count"] for each in expired) == 4
+    assert {each["group"] for each in expired} == {"default"}
+
+
+def test_messages_settled_in_any_order_are_told_as_one_run(core: Core) -> None:
+    first = core.push(*[b"1"] * 10)
+    core.pop(10)
+    for at in (5, 3, 4, 9, 1, 0, 2, 8, 7, 6):
+        core.ack(ids=[first + at])
+    (event,) = (each for each in log(core) if each["kind"] == "settled")
+    assert event["runs"] == [["default", 0, 10, first]]

@@ -121,6 +121,8 @@ class Node:
         """Who is told of events."""
         self.draining = False
         """Nobody waits any more: a pop that finds nothing is answered at once."""
+        self._returned: list[Popped] = []
+        """What could not be sent while nothing could be carried out."""
         self.failures = 0
         """Commits that failed."""
         self.meter = Meter()
@@ -181,13 +183,17 @@ class Node:
 
     def give_back(self, reply: Reply | PenstockError) -> None:
         """An answer could not be sent: what it leased is not held back until its time is over."""
-        if type(reply) is Popped and reply.lease is not None and self._broken is None and not self._closed:
-            try:
-                self._engine.give_back(reply)
-            except Exception:
-                self._met_bug("a lease could not be given back")
-            self._serve_woken()
-            self._plan_flush()
+        if type(reply) is not Popped or reply.lease is None or self._closed:
+            return
+        if self._broken is not None:
+            self._returned.append(reply)
+            return
+        try:
+            self._engine.give_back(reply)
+        except Exception:
+            self._met_bug("a lease could not be given back")
+        self._serve_woken()
+        self._plan_flush()
 
     def give_up(self, asker: Asker) -> None:
         """The asker sends nothing more: its waiting pops are answered with nothing."""
@@ -378,8 +384,11 @@ class Node:
             kept = partial(self._kept, group, absent, how)
             self._committer.commit(commits, sync, partial(self._shelf.read, absent), kept)
         else:
+            told = self._engine.take_told()
             self._deliver(group)
             self._merger.kept()
+            if told and self._hear is not None:
+                self._hear(told)
 
     def _kept(
         self, group: list[Answer], absent: list[Absent], how: Kept, outcome: Bodies | Exception
@@ -536,6 +545,9 @@ class Node:
             self._try_again(waiter)
         self._watchers.reload(self._engine)
         self._key_watchers.reload(self._engine)
+        returned, self._returned = self._returned, []
+        for reply in returned:
+            self.give_back(reply)
 
     def _load(self, down_ms: int | None = None) -> Engine:
         """An engine from what the store has. Leases gain the time they could not be settled in.

@@ -155,6 +155,8 @@ def withdraw(shard: Shard, place: Place, first: int, end: int, now: int) -> None
         return
     if place.partition.concerned and DEFAULT not in place.queue.groups:
         shard.ends.append(Ended(shard, place.queue, place.partition, first, end, CANCELLED))
+    if not place.queue.groups:
+        shard.happened.note(CANCELLED, place.queue, "", place.partition, first, end - first)
     if shard.watched:
         shard.tell(place.partition.key, first, end)
     withdrawn = place.partition.withdrawn

@@ -16,7 +16,7 @@ from penstock.core.eventlogs import EventLog, Told
 from penstock.core.happenings import KINDS, Happening, Ran, tally
 from penstock.core.ids import JSON_SAFE, address
 from penstock.core.model import DEFAULT, Partition, Queue, QueueOptions, Segment
-from penstock.core.numbers import fits, number_of
+from penstock.core.numbers import end_of, fits, number_of
 from penstock.core.options import set_options
 from penstock.core.shard import Shard
 from penstock.core.sweep import cut_to
@@ -32,8 +32,13 @@ SEAL_BYTES = 128 * 1024
 """Events, and their bytes, that become a segment."""
 NOT_KEPT = -1
 """The offset of an event that is told and not kept."""
+SEAL_MS = 600_000
+"""How much older than its last event a segment may be, if events are kept for at least ten times that."""
 RUNS_MAX = 1_000
 """Runs of one event; what happened to more is several events."""
+
+
+ShownRun = tuple[str, int, int, int | str]
 
 
 class Event(Struct, omit_defaults=True, gc=False):
@@ -46,7 +51,7 @@ class Event(Struct, omit_defaults=True, gc=False):
     count: int = 0
     """Messages it is about."""
     group: str = ""
-    runs: list[tuple[str, int, int, int | str]] = []
+    runs: list[ShownRun] = []
     """Partition, first offset, count and first id of each run of them."""
     duration_ms: int | None = None
     """Of what was settled: how long ago it was delivered, on average."""
@@ -77,31 +82,44 @@ def keep(domain: Domain, shard: Shard, now: int) -> None:
     happened = [each for each in happened if not is_own(each.queue.tenant)]
     if not happened:
         return
-    is_kept = domain.limits.events_bytes_max > 0
-    if not is_kept and not domain.listening:
+    if not domain.limits.events_bytes_max and not domain.listening:
         return
     told: list[tuple[Happening, bytes]] = []
     for each in happened:
-        if len(each.runs) <= RUNS_MAX:
-            told.append((each, _encode(_event(each, each.count, each.runs, now))))
-        else:
-            told += _in_parts(each, now)
-    first = NOT_KEPT
-    if is_kept:
+        if len(each.runs) > 1:
+            each.runs = joined(each.runs)
+        told += _in_parts(each, now)
+    kept = [payload for each, payload in told if each.queue.stored] if domain.limits.events_bytes_max else []
+    offset = NOT_KEPT
+    if kept:
         log = domain.event_logs.get(shard.number) or _new_log(domain, shard)
-        first = log.partition.log.end
-        _append(domain, shard, log, [payload for _, payload in told], now)
+        _close_if_old(domain, shard, log, now)
+        offset = log.partition.log.end
+        _append(domain, shard, log, kept, now)
     if domain.listening:
         for each, payload in told:
             queue = each.queue
-            domain.told.append(Told(shard.number, first, each.kind, queue.tenant, queue.name, payload))
-            first += 1 if is_kept else 0
+            is_kept = bool(kept) and queue.stored
+            at = offset if is_kept else NOT_KEPT
+            domain.told.append(Told(shard.number, at, each.kind, queue.tenant, queue.name, payload))
+            offset += is_kept
+
+
+def joined(runs: list[Ran]) -> list[Ran]:
+    """Runs in order; those that follow each other are one."""
+    found: list[Ran] = []
+    for partition, first, count in sorted(runs, key=lambda run: (run[0].key, run[1])):
+        if found and found[-1][0] is partition and found[-1][1] + found[-1][2] == first:
+            found[-1] = (partition, found[-1][1], found[-1][2] + count)
+        else:
+            found.append((partition, first, count))
+    return found
 
 
 def _event(happened: Happening, count: int, runs: list[Ran], now: int) -> Event:
     queue, times = happened.queue, happened.times
     found = Event(KINDS[happened.kind], queue.tenant, queue.name, now, count, happened.group)
-    found.runs = [_run(*run) for run in runs]
+    found.runs = [each for run in runs for each in _shown(*run)]
     if times:
         spent = sum([spent_ms * each for spent_ms, each in times])
         found.duration_ms = spent // sum([each for _, each in times])
@@ -109,17 +127,36 @@ def _event(happened: Happening, count: int, runs: list[Ran], now: int) -> Event:
 
 
 def _in_parts(happened: Happening, now: int) -> Iterator[tuple[Happening, bytes]]:
-    for start in range(0, len(happened.runs), RUNS_MAX):
+    """What happened as one event, or as several if it happened in very many places."""
+    for start in range(0, max(len(happened.runs), 1), RUNS_MAX):
         runs = happened.runs[start : start + RUNS_MAX]
-        yield happened, _encode(_event(happened, sum(run[2] for run in runs), runs, now))
+        count = happened.count if len(runs) == len(happened.runs) else sum(run[2] for run in runs)
+        yield happened, _encode(_event(happened, count, runs, now))
 
 
-def _run(partition: Partition, first: int, count: int) -> tuple[str, int, int, int | str]:
-    number, base = partition.numbers[-1]
-    if first < base:
+def _shown(partition: Partition, first: int, count: int) -> Iterator[ShownRun]:
+    """A run with its first id, cut where ids are not consecutive."""
+    if len(partition.numbers) == 1 and not partition.led_to:
+        number, base = partition.numbers[0]
+        yield partition.name, first, count, _id(number, first - base)
+        return
+    end = first + count
+    while first < end:
         number, base = number_of(partition, first)
-    message = address(number, first - base)
-    return partition.name, first, count, message if message < JSON_SAFE else str(message)
+        stop = min(end, end_of(partition, number))
+        origin = partition.led_to.get(first)
+        if origin is not None:  # it took the place of another, whose id it has
+            number, base = number_of(partition, origin)
+            stop = first + 1
+        elif partition.led_to:
+            stop = next((at for at in range(first + 1, stop) if at in partition.led_to), stop)
+        yield partition.name, first, stop - first, _id(number, (first if origin is None else origin) - base)
+        first = stop
+
+
+def _id(number: int, offset: int) -> int | str:
+    message = address(number, offset)
+    return message if message < JSON_SAFE else str(message)
 
 
 def _append(domain: Domain, shard: Shard, log: EventLog, payloads: list[bytes], now: int) -> None:
@@ -139,6 +176,15 @@ def _append(domain: Domain, shard: Shard, log: EventLog, payloads: list[bytes], 
         key = records.header_key(queue.prefix, partition.key, first)
         shard.keep((key, records.pack_tail(payloads, size, segment.created_at)))
         log.tail.append(key)
+
+
+def _close_if_old(domain: Domain, shard: Shard, log: EventLog, now: int) -> None:
+    """Close the open segment if it was begun long ago: all of it goes when its first event is too old."""
+    forming = log.partition.log.forming
+    if forming is not None and now - forming.created_at > min(
+        SEAL_MS, domain.limits.events_retention_ms // 10
+    ):
+        _close(domain, shard, log, now)
 
 
 def _close(domain: Domain, shard: Shard, log: EventLog, now: int) -> None:

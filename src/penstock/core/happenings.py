@@ -51,10 +51,12 @@ class Happening(Struct, eq=False, gc=False):
 class Happenings:
     """What happened in a shard since its last commit."""
 
-    __slots__ = ("entries",)
+    __slots__ = ("entries", "is_silent")
 
     def __init__(self) -> None:
         self.entries: dict[tuple[int, bytes, str], Happening] = {}
+        self.is_silent = False
+        """Nothing is noted: what happens is a part of something else."""
 
     def note(
         self,
@@ -67,6 +69,8 @@ class Happenings:
         spent_ms: int | None = None,
     ) -> None:
         """Messages of a partition, from ``first`` on, had something happen to them."""
+        if self.is_silent:
+            return
         place = (kind, queue.prefix, group)
         known = self.entries.get(place)
         if known is None:

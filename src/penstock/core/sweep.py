@@ -17,12 +17,23 @@ from itertools import chain, islice, takewhile
 from penstock.core import log as logs, records
 from penstock.core.agenda import NEVER
 from penstock.core.carve import is_worth, wanted
-from penstock.core.endings import forget, give_up, next_dead
+from penstock.core.endings import forget, fresh, give_up, next_dead, unplanned
 from penstock.core.gates import evict
 from penstock.core.jobs import sweep_taken
 from penstock.core.leased import leased_runs
 from penstock.core.limits import NOTES_MS_MAX
-from penstock.core.model import DEFAULT, Group, Log, Mark, Partition, Queue, Segment, Track, fresh_count
+from penstock.core.model import (
+    DEFAULT,
+    EXPIRED,
+    Group,
+    Log,
+    Mark,
+    Partition,
+    Queue,
+    Segment,
+    Track,
+    fresh_count,
+)
 from penstock.core.notes import sweep_notes
 from penstock.core.pop import ACTIVE_MS
 from penstock.core.removal import remove_partitions
@@ -325,6 +336,7 @@ def _drop_old(shard: Shard, queue: Queue, partition: Partition, now: int) -> Non
         before = min(before, log.bases[position]) if position < len(log.bases) else before
     before = logs.trim_end(log, before)
     if before > log.first:
+        _note_expired(shard, queue, partition, before)
         for group in groups:
             give_up(shard, group.tracks[partition.key], before)
         held, _ = _wanted_below(queue, partition, before, ())
@@ -336,6 +348,19 @@ def _drop_old(shard: Shard, queue: Queue, partition: Partition, now: int) -> Non
         if not any(_is_leased(shard, group.tracks[partition.key], segment) for group in groups):
             old.append(segment)
     _sink(shard, queue, partition, old, now)
+
+
+def _note_expired(shard: Shard, queue: Queue, partition: Partition, before: int) -> None:
+    """Tell of what goes below an offset before it was delivered."""
+    first = partition.log.first
+    if not queue.groups:
+        shard.happened.note(EXPIRED, queue, "", partition, first, before - first)
+    for group in queue.groups.values():
+        track = group.tracks[partition.key]
+        waiting = chain(fresh(track, first, before), unplanned(track, first, before))
+        scheduled = ((low, min(high, before)) for low, high, _ in track.schedule.spans(first) if low < before)
+        for low, high in chain(waiting, scheduled):
+            shard.happened.note(EXPIRED, queue, group.name, partition, low, high - low)
 
 
 def cut_to(shard: Shard, queue: Queue, partition: Partition, before: int, now: int) -> None:

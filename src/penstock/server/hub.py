@@ -178,6 +178,8 @@ class Hub:
         self._node = node
         self._loop = loop
         self._listeners: dict[Wanted, dict[Listener, None]] = {}
+        self._by_queue: dict[tuple[str, str], dict[Wanted, None]] = {}
+        """By tenant and queue; the queue is empty for those who want to hear of all."""
         self._pending: list[Told] = []
         self._timer: TimerHandle | None = None
         self._positions: Positions = {}
@@ -193,11 +195,18 @@ class Hub:
         logs = self._node.engine.event_logs
         return {shard: log.partition.log.end for shard, log in logs.items()}
 
+    def reached(self) -> str:
+        """The id of all that has been told, or is about to be."""
+        self._flush()
+        return shown_positions(self._positions)
+
     def join(self, wanted: Wanted) -> tuple[Listener, Positions]:
         """Hear of events from now on; where their logs go on behind those it has not heard of."""
         self._flush()
         listener = Listener(self._loop)
         self._listeners.setdefault(wanted, {})[listener] = None
+        for place in _places(wanted):
+            self._by_queue.setdefault(place, {})[wanted] = None
         self.count += 1
         self._listen()
         return listener, dict(self._positions)
@@ -222,8 +231,11 @@ class Hub:
         if listener in there:
             del there[listener]
             self.count -= 1
-        if not there:
-            self._listeners.pop(wanted, None)
+        if not there and self._listeners.pop(wanted, None) is not None:
+            for place in _places(wanted):
+                self._by_queue[place].pop(wanted, None)
+                if not self._by_queue[place]:
+                    del self._by_queue[place]
         self._listen()
 
     def end(self) -> None:
@@ -266,18 +278,25 @@ class Hub:
             self._follower(told)
         if not self.count:
             return
+        found: dict[Wanted, list[tuple[str, bytes]]] = {}
+        for each in told:
+            kind = KINDS[each.kind]
+            event = None
+            for place in ((each.tenant, each.queue), (each.tenant, "")):
+                for wanted in self._by_queue.get(place, ()):
+                    if not wanted.kinds or kind in wanted.kinds:
+                        event = event or (kind, named(kind, each.payload))
+                        found.setdefault(wanted, []).append(event)
         after = shown_positions(self._positions)
-        for wanted, there in list(self._listeners.items()):
-            events = [
-                (kind, named(kind, each.payload))
-                for each, kind in ((each, KINDS[each.kind]) for each in told)
-                if wanted.has(each.tenant, each.queue, kind)
-            ]
-            if events:
-                batch = Batch(events, after)
-                stream = batch.as_stream()
-                for listener in list(there):
-                    listener.offer(batch, stream)
+        for wanted, events in found.items():
+            batch = Batch(events, after)
+            stream = batch.as_stream()
+            for listener in list(self._listeners[wanted]):
+                listener.offer(batch, stream)
+
+
+def _places(wanted: Wanted) -> list[tuple[str, str]]:
+    return [(wanted.tenant, queue) for queue in wanted.queues] or [(wanted.tenant, "")]
 
 
 def matching(payloads: Iterable[bytes], wanted: Wanted) -> Iterator[tuple[str, bytes]]:

@@ -3,6 +3,7 @@
 import json
 import random
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -364,10 +365,69 @@ def test_a_silent_stream_has_pings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "PING_S", 0.01)
     with Here() as here, here.connect() as client, listen(here, "queue=q").ready() as stream:
         for _ in range(3):
-            assert stream.block() == Sse("ping", "")
+            assert stream.block() == Sse("ping", "", "0.0")
         push(client, "q", 1)
         assert told(stream.take(2)) == [("created", 0), ("pushed", 1)]
-        assert stream.block() == Sse("ping", "")
+        assert stream.block() == Sse("ping", "", stream.last_id)
+
+
+def test_a_silent_listener_goes_on_from_where_all_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "PING_S", 0.01)
+    with Here() as here, here.connect() as client:
+        push(client, "busy", 1)
+        with listen(here, "queue=quiet").ready() as stream:
+            before = stream.last_id
+            push(client, "busy", 2, 3)
+            while stream.last_id == before:
+                assert stream.block() is not None
+            last = stream.last_id
+        push(client, "busy", 4)
+        with listen(here, f"after={last}") as stream:
+            assert told([stream.next()]) == [("pushed", 1)]
+
+
+def test_who_caught_up_has_the_id_of_that(server: Server, client: Raw, queue: str) -> None:
+    push(client, queue, 1)
+    with listen(server, "from=all&queue=none").ready() as stream:
+        last = stream.last_id
+    push(client, queue, 2, 3)
+    with listen(server, f"queue={queue}&after={last}") as stream:
+        assert told([stream.next()]) == [("pushed", 2)]
+
+
+def test_an_id_of_a_log_that_began_anew_is_told_as_lost_and_nothing_of_the_new_one_is() -> None:
+    with Here() as here, here.connect() as client:
+        push(client, "q", 1)
+        with listen(here).ready() as stream:
+            assert stream.last_id is not None
+            shard, _, offset = stream.last_id.partition(".")
+        ahead = f"{shard}.{int(offset) + 5}"
+        with listen(here, f"after={ahead}") as stream:
+            lost = stream.next()
+            assert (lost.name, lost.told["shard"], lost.told["to"]) == ("lost", int(shard), 0)
+            assert told(stream.take(2)) == [("created", 0), ("pushed", 1)]
+
+
+def test_events_reach_those_who_want_them_by_queue_by_kind_or_all(
+    server: Server, client: Raw, queue: str
+) -> None:
+    filters = [f"queue={queue}.a", f"queue={queue}.b", f"queue={queue}.a&queue={queue}.b", "kind=pushed", ""]
+    with ExitStack() as stack:
+        streams = [stack.enter_context(listen(server, each).ready()) for each in filters]
+        push(client, f"{queue}.a", 1)
+        push(client, f"{queue}.b", 1, 2)
+        push(client, f"{queue}.end", 1)
+        heard = [
+            [each.told["count"] for each in stream.take(2 * count) if each.name == "pushed"]
+            for stream, count in zip(streams[:3], (1, 1, 2), strict=True)
+        ]
+        assert heard == [[1], [2], [1, 2]]
+        for stream in streams[3:]:
+            counts: list[Sse] = []
+            while not counts or not is_end(counts[-1], f"{queue}.end"):
+                counts.append(stream.next())
+            mine = [each.told["count"] for each in counts if each.name == "pushed"]
+            assert mine[-3:] == [1, 2, 1]
 
 
 def test_those_who_want_the_same_share_what_is_made_of_it(monkeypatch: pytest.MonkeyPatch) -> None:

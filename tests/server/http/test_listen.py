@@ -8,6 +8,8 @@ import pytest
 from penstock.core.limits import Limits
 from penstock.server.http import events
 from penstock.server.http.connections import HttpLimits
+from penstock.store.base import StoreError
+from tests.broker.loop import ObedientStore
 from tests.server.http.streaming import Here, Sse, Stream, ask, get, narrow
 from tests.serving import Raw, Server, pull, push
 
@@ -212,6 +214,23 @@ def test_sigterm_ends_streams_of_messages() -> None:
             server.terminate()
             assert list(stream) == []
         assert server.wait() == 0
+
+
+def test_one_that_leaves_while_the_store_fails_gives_back_what_it_held_when_it_works_again() -> None:
+    with Here() as here, here.connect() as client:
+        assert isinstance(here.store, ObedientStore)
+        push(client, "q", 1)
+        with listen(here, "q") as stream:
+            assert payloads(stream.take(1)) == [1]
+            here.store.commit_error = here.store.claim_error = StoreError("no")
+            assert client.ask({"cmd": "PUSH", "queue": "q", "data": 2})["code"] == "busy"
+        while here.call(lambda: here.server.hub.count):
+            pass
+        here.store.commit_error = here.store.claim_error = None
+        job = client.ask({"cmd": "PULL", "queue": "q", "timeout": 20_000})
+        while job.get("code") == "busy":
+            job = client.ask({"cmd": "PULL", "queue": "q", "timeout": 20_000})
+        assert (job["job"]["data"], job["job"]["attempts"]) == (1, 0)
 
 
 def test_one_that_does_not_read_gives_back_what_it_held(queue: str) -> None:

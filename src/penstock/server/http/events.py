@@ -97,9 +97,13 @@ class Streaming:
 
     async def missed(self, wanted: Wanted, begin: Positions, end: Positions) -> AsyncIterator[Batch]:
         """What was told while nobody listened, from one place up to another, shard by shard."""
-        at = dict(begin)
+        at = {shard: offset for shard, offset in begin.items() if shard in end}
         for shard, limit in end.items():
-            offset = begin.get(shard, 0)
+            offset = at.get(shard, 0)
+            if offset > limit:  # of a log that was lost, or is that of an older backup: it began anew
+                lost = Lost(shard=shard, start=0, end=0)
+                yield Batch([(lost.kind, encode(lost))], shown_positions(at | {shard: 0}))
+                offset = 0
             while offset < limit:
                 reply = await self.questions.ask(Read(SYSTEM, queue_name(shard), offset))
                 if isinstance(reply, PenstockError):
@@ -120,7 +124,7 @@ class Streaming:
                 events = list(matching(payloads, wanted))
                 if events:
                     yield Batch(events, shown_positions(at))
-        yield Batch([], shown_positions(end | {each: at[each] for each in at if each not in end}))
+        yield Batch([], shown_positions(end))
 
 
 class EventStream(Streaming):
@@ -151,12 +155,15 @@ class EventStream(Streaming):
             else:
                 await out.start(b": resuming\n\n")
                 async for batch in self.missed(wanted, begin, end):
-                    await out.send(batch.as_stream() if batch.events else b": caught up\n\n")
+                    caught_up = b"id: %s\n: caught up\n\n" % batch.after.encode()
+                    await out.send(batch.as_stream() if batch.events else caught_up)
             while not (listener.ended or listener.dropped):
                 await listener.wait()
+                # Who hears of little goes on from here, and not from the last of that.
+                reached = self.hub.reached() if pings.is_due else ""
                 chunk = b"".join(stream for _, stream in listener.take())
                 if chunk or pings.is_due:
-                    await out.send(chunk or b"event: ping\ndata:\n\n")
+                    await out.send(chunk or b"id: %s\nevent: ping\ndata:\n\n" % reached.encode())
                     pings.again()
             if listener.dropped:
                 await gone
