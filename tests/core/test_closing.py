@@ -2,8 +2,9 @@
 
 import pytest
 
-from penstock.core import commands as c
+from penstock.core import commands as c, shared
 from penstock.core.errors import Conflict, NotFound, PenstockError
+from penstock.core.model import Queue, Shared
 from tests.core.harness import NOW, Core
 
 LEASE_MS = 5_000
@@ -125,12 +126,55 @@ def test_it_goes_with_the_last_of_several_leases_of_several_groups() -> None:
     assert is_gone(core)
 
 
-def test_a_lease_that_is_extended_does_not_keep_it() -> None:
+@pytest.mark.parametrize("restarted", [False, True])
+def test_who_extends_a_lease_can_settle_it_as_long_as_it_was_told(restarted: bool) -> None:
     core = Core()
     lease, _ = closed(core)
     core.ask(c.Extend("default", lease, lease_ms=100 * LEASE_MS), c.Extended)
-    core.wait(LEASE_MS)
+    if restarted:
+        core.restart()
+    core.wait(100 * LEASE_MS - 1)
+    assert not is_gone(core)
+    assert delete(core).until == core.now + 1
+    core.ack(lease)
     assert is_gone(core)
+
+
+def test_many_closed_queues_are_not_looked_at_with_every_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    core = Core()
+    leases = []
+    for number in range(20):
+        core.push(b"0", queue=f"q{number}")
+        leases.append(core.pop(queue=f"q{number}").lease)
+        delete(core, f"q{number}")
+    looked_at: list[str] = []
+    real = shared.leased
+
+    def leased(queue: Queue) -> int:
+        looked_at.append(queue.name)
+        return real(queue)
+
+    monkeypatch.setattr(shared, "leased", leased)
+    core.push(b"1", queue="other")
+    core.pop(queue="other")
+    assert looked_at == []
+    core.ack(leases[7])
+    assert looked_at == ["q7", "q7"]
+    assert len(core.engine.closing) == 19
+
+
+def test_a_limit_that_is_set_while_a_queue_is_closed_counts_what_that_has_leased() -> None:
+    core = Core()
+    core.ask(c.LimitPut("default", "two", Shared(concurrency=2)), c.LimitsFound)
+    for queue in ("q", "other"):
+        core.ask(c.Configure("default", queue, limits=("two",)), c.QueueFound)
+        core.push(b"0", b"1", b"2", queue=queue)
+    lease = core.pop(2).lease
+    delete(core)
+    core.ask(c.LimitPut("default", "two", Shared(concurrency=2)), c.LimitsFound)
+    assert core.popped(queue="other") == []
+    core.ack(lease)
+    assert core.popped(9, queue="other") == [b"0", b"1"]
 
 
 @pytest.mark.parametrize("restarted", [False, True])

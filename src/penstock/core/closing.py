@@ -1,7 +1,7 @@
 """The end of a queue: at once, or in two phases.
 
 A queue that is deleted is closed first: nothing can be pushed to it, popped from it, or asked of it any more.
-What is leased may still be settled. When nothing is, or the last of those leases would have ended, it goes.
+What is leased may still be settled, or extended. When nothing is leased any more, it goes.
 """
 
 from penstock.core import cron, log as logs, records, shared
@@ -31,16 +31,17 @@ def delete(domain: Domain, command: Delete, now: int) -> Closed:
         _check(queue)
         _close(domain, queue, now)
     active = shared.leased(queue)
-    until = queue.closing_at
+    until = _until(domain, queue, now)
     if not active:
         _remove(domain, queue)
-    return Closed(queue.name, active, until if active else now)
+    return Closed(queue.name, active, until)
 
 
-def finish(domain: Domain, now: int) -> None:
-    """Remove those closed queues of which nothing is leased, or whose time is up."""
-    for queue in list(domain.closing.values()):
-        if queue.closing_at <= now or not shared.leased(queue):
+def finish(domain: Domain) -> None:
+    """Remove those closed queues of which nothing is leased any more."""
+    while domain.emptied:
+        _, queue = domain.emptied.popitem()
+        if domain.closing.get((queue.tenant, queue.name)) is queue and not shared.leased(queue):
             _remove(domain, queue)
 
 
@@ -53,11 +54,15 @@ def _check(queue: Queue) -> None:
         )
 
 
+def _until(domain: Domain, queue: Queue, now: int) -> int:
+    """When the last lease of a queue ends, if none is extended."""
+    leases = [lease for lease in domain.shards[queue.shard].leases.values() if lease.queue is queue]
+    return max((run.expires_at for each in leases for run in each.runs.values()), default=now)
+
+
 def _close(domain: Domain, queue: Queue, now: int) -> None:
     shard = domain.shards[queue.shard]
-    leases = [lease for lease in shard.leases.values() if lease.queue is queue]
-    queue.closing_at = max((run.expires_at for each in leases for run in each.runs.values()), default=now)
-    domain.alarm.sooner(queue.closing_at)
+    queue.closing_at = now
     _forget_crons(domain, queue)
     del domain.queues[queue.tenant, queue.name]
     domain.closing[queue.tenant, queue.name] = queue

@@ -35,6 +35,8 @@ class Domain:
         """What ended and has dependents that are told of it a number at a time, by partition key."""
         self.rows_told = 0
         """Rows of dependents that were told in this turn."""
+        self.emptied: dict[bytes, Queue] = {}
+        """Closed queues of which a lease has ended, by prefix."""
         common = (0, limits, self.changed, self.alarm, self.updated, self.ends, self.unfinished)
         self.shards = [Shard(number, shards, *common) for number in range(shards)]
         self.shared: dict[str, dict[str, Shared]] = {}
@@ -42,7 +44,7 @@ class Domain:
         self.limiters: dict[str, dict[str, Limiter]] = {}
         """The same at work."""
         for shard in self.shards:
-            shard.peers, shard.limiters = self.shards, self.limiters
+            shard.peers, shard.limiters, shard.emptied = self.shards, self.limiters, self.emptied
         self.queues: dict[tuple[str, str], Queue] = {}
         """By tenant and name."""
         self.closing: dict[tuple[str, str], Queue] = {}

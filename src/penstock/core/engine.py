@@ -87,7 +87,7 @@ class Engine(Domain):
                 self.tick(now)
         reply: Reply = HANDLERS[type(command)](self, command, self.now)
         if self.closing:
-            closing.finish(self, self.now)
+            closing.finish(self)
         if self.ends:
             follow(self, self.now)
         return reply
@@ -105,14 +105,13 @@ class Engine(Domain):
             wake_limited(shard, now)
             if sweeps:
                 sweeps = sweep_due(shard, now, sweeps)
-        closing.finish(self, now)
+        closing.finish(self)
         follow(self, now)  # a cron may want the key of what ended just now
         cron.fire(self, now)
         follow(self, now)
         go_on(self, now)
         follow(self, now)
-        ends = (queue.closing_at for queue in self.closing.values())
-        at = min(values.expire(self, now), *ends, *(shard.next_at() for shard in self.shards))
+        at = min(values.expire(self, now), *(shard.next_at() for shard in self.shards))
         self.alarm.at = now if self.unfinished else at
 
     def next_due_at(self) -> int:
@@ -320,7 +319,8 @@ def load(
             recover(engine, theirs, now)
             follow(engine, now)
     for place in [place for place, queue in engine.queues.items() if queue.closing_at]:
-        engine.closing[place] = engine.queues.pop(place)
+        queue = engine.closing[place] = engine.queues.pop(place)
+        engine.emptied[queue.prefix] = queue
     for queue in engine.of_tenant(SYSTEM):
         if events.is_log(queue):
             events.restore(engine, queue, now)

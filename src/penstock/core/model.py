@@ -509,7 +509,7 @@ class Queue(Struct, eq=False, kw_only=True):
     paused_until: int = 0
     """Nothing is delivered before; ``NEVER`` until it is resumed."""
     closing_at: int = 0
-    """When it goes at the latest, if it is deleted; 0 if it is not."""
+    """When it was deleted and closed; 0 if it was not."""
     once: dict[bytes, Once] = {}
     """What pushes answered that must not be repeated for a while, by kind and key. Each is a record of its
     own."""

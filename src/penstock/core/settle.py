@@ -284,6 +284,8 @@ def _end(shard: Shard, lease: Lease) -> int:
         left += _let_go(shard, tracks[run.partition], run, name)
     lease.ended = True
     shard.touch_lease(lease)
+    if lease.queue.closing_at:
+        shard.emptied[lease.queue.prefix] = lease.queue
     if lease.queue.ordered:
         _free(shard, lease, lease.runs.values())
     return left

@@ -76,6 +76,7 @@ class Shard:
         "deletes",
         "dirty",
         "dues",
+        "emptied",
         "ends",
         "epoch",
         "forming",
@@ -137,6 +138,8 @@ class Shard:
         self.updated = updated
         """Keys of partitions, of any shard, that have successors of messages."""
         self.ends = ends
+        self.emptied: dict[bytes, Queue] = {}
+        """Closed queues of all shards of which a lease has ended, by prefix."""
         """What ended, in any shard, and has consequences that have not been seen to yet."""
         self.unfinished = unfinished
         """What ended, in any shard, and has dependents that have not all been told, by partition key."""

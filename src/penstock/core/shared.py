@@ -56,7 +56,8 @@ def _check(limit: Shared) -> None:
 def reattach(domain: Domain, tenant: str, name: str, now: int) -> None:
     """Have every queue that shares a limit know it, and the limit what they have leased."""
     limiter = domain.limiters[tenant].get(name)
-    for queue in domain.of_tenant(tenant):
+    closing = [queue for (whose, _), queue in domain.closing.items() if whose == tenant]
+    for queue in (*domain.of_tenant(tenant), *closing):
         if name not in queue.options.limits:
             continue
         attach(queue, domain.limiters[tenant])
