@@ -128,7 +128,7 @@ def _spans(
     if state is None:
         return _asked(logs.kept_spans(log))
     if group is None:
-        return _unread(partition, state, at, now)
+        return unread(partition, state, at, now)
     track = group.tracks[partition.key]
     match state:
         case "parked":
@@ -172,7 +172,7 @@ def _aside(track: Track, at: int, is_asked: Callable[[int], bool]) -> tuple[Iter
     return scheduled, rest
 
 
-def _unread(partition: Partition, state: str, at: int, now: int) -> Iterator[Part]:
+def unread(partition: Partition, state: str, at: int, now: int) -> Iterator[Part]:
     """The same for a group that does not exist: everything waits, is delayed, or was cancelled."""
     log = partition.log
     if state == "cancelled":

@@ -268,6 +268,12 @@ def stretches(log: Log, first: int, end: int) -> Iterator[Stretch]:
             position += 1
 
 
+def created_at(log: Log, offset: int) -> int:
+    """When a message that is kept was pushed."""
+    segment = log.segments[find(log, offset)]
+    return segment.run_at(offset - segment.base)[1]
+
+
 def in_line(log: Log, first: int, end: int) -> Iterator[tuple[int, int]]:
     """The parts of [first, end) that are in line, cut where attributes change.
 

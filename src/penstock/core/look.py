@@ -213,8 +213,7 @@ def _next_at(partition: Partition, since: dict[str, int]) -> int | None:
     offset = max(since.get(partition.name, log.end), log.first)
     if offset >= log.end:
         return None
-    segment = log.segments[logs.find(log, offset)]
-    return segment.run_at(offset - segment.base)[1]
+    return logs.created_at(log, offset)
 
 
 def offset_from(log: model.Log, at: int) -> int:

@@ -1,10 +1,17 @@
 """What an operator measures: depth, age, leases and what happened, queue by queue."""
 
+from itertools import islice
+
 from penstock.core import log as logs, look
+from penstock.core.browse import unread
 from penstock.core.commands import Measure, Measured, QueueMeasured
 from penstock.core.domain import Domain
+from penstock.core.endings import fresh, unplanned_due
 from penstock.core.events import is_own
-from penstock.core.model import DEFAULT, Queue, fresh_count
+from penstock.core.model import DEFAULT, Queue
+
+LOOKED_AT = 100
+"""Runs of a partition that are looked at for the oldest that waits."""
 
 
 def measure(domain: Domain, command: Measure, now: int) -> Measured:
@@ -23,22 +30,26 @@ def measure(domain: Domain, command: Measure, now: int) -> Measured:
 def _queue(domain: Domain, queue: Queue, now: int) -> QueueMeasured:
     counts = look.queue_counts(queue, now).counts
     tally = domain.tallies.get(queue.prefix)
-    return QueueMeasured(queue.tenant, queue.name, counts, _oldest_at(queue), tally)
+    return QueueMeasured(queue.tenant, queue.name, counts, _oldest_at(queue, now), tally)
 
 
-def _oldest_at(queue: Queue) -> int | None:
-    """When the oldest message was pushed that the work queue has never delivered; None if there is none."""
+def _oldest_at(queue: Queue, now: int) -> int | None:
+    """When the oldest message was pushed that waits in the work queue; None if none does.
+
+    Of each priority only what is next is looked at, and of what no pop has sorted yet only the first runs.
+    """
     group = queue.groups.get(DEFAULT)
     found: list[int] = []
     for partition in queue.partitions.values():
-        log = partition.log
-        offset = log.first
-        if group is not None:
+        if group is None:
+            parts = islice(unread(partition, "waiting", partition.log.first, now), LOOKED_AT)
+            waiting = [low for low, _, is_asked in parts if is_asked]
+        else:
             track = group.tracks[partition.key]
-            if not fresh_count(track):
-                continue
-            offset = track.cursor
-        if offset < log.end:
-            segment = log.segments[logs.find(log, offset)]
-            found.append(segment.run_at(offset - segment.base)[1])
+            rest = islice(unplanned_due(track, track.planned, partition.log.end), LOOKED_AT)
+            waiting = [low for low, _ in islice(fresh(track, track.cursor, partition.log.end), 1)]
+            waiting += track.schedule.heads(now)
+            waiting += [low for low, _, due_at in rest if due_at <= now]
+        if waiting:
+            found.append(min(logs.created_at(partition.log, offset) for offset in waiting))
     return min(found, default=None)

@@ -193,6 +193,10 @@ class Schedule:
         if line is not None and level not in self._ready_levels:
             heappush(future, (line.first(), level))
 
+    def heads(self, now: int) -> list[int]:
+        """The offset of what is due for longest at each level."""
+        return [line.head()[1] for line in self._lines.values() if line.first() <= now]
+
     def due_messages(self, now: int) -> int:
         """Messages that are due."""
         return sum(line.total(now + 1, 2) for line in self._lines.values() if line.first() <= now)

@@ -37,7 +37,7 @@ def check_update(shard: Shard, where: Meant, now: int) -> None:
             raise Conflict(f"in group {group.name} {HAD}")
     if not queue.groups and not any(outside(partition.withdrawn, offset, offset + 1)):
         raise Conflict("it is cancelled; push another message instead")
-    if attributes.ttl_ms and _created_at(where) + attributes.ttl_ms <= now:
+    if attributes.ttl_ms and logs.created_at(partition.log, offset) + attributes.ttl_ms <= now:
         raise Conflict("it has expired; push another message instead")
     if not fits(partition, 1):
         shard.check_numbers(1)
@@ -62,9 +62,9 @@ def update(
     for track in tracks:
         finish_plan(shard, track, now)
     before = [(track, track.schedule.find(offset)) for track in tracks]
-    first, created_at = attributes.origin or (message, _created_at(where))
+    first, created_at = attributes.origin or (message, logs.created_at(partition.log, offset))
     if own is None:
-        remains = _remaining(attributes, _created_at(where), (first, created_at), now)
+        remains = _remaining(attributes, logs.created_at(partition.log, offset), (first, created_at), now)
     else:
         remains, before = replace(own, origin=(first, created_at)), []
     # The successor's offset is known: nothing else comes between.
@@ -80,12 +80,6 @@ def update(
     shard.plan_sweep(queue, now)
     _lead(shard, queue, where.place, offset_of(shard, first), successor)
     return replace(pushed, first=first, created_at=created_at)
-
-
-def _created_at(where: Meant) -> int:
-    log = where.place.partition.log
-    segment = log.segments[logs.find(log, where.first)]
-    return segment.run_at(where.first - segment.base)[1]
 
 
 def _remaining(attributes: Attributes, created_at: int, origin: tuple[int, int], now: int) -> Attributes:

@@ -14,6 +14,7 @@ _AT = re.compile(r" - at `\$\.?([^`]*)`$")
 _EXPECTED = re.compile(r"Expected `([^`]*)`")
 _UNKNOWN = re.compile(r"Object contains unknown field `([^`]*)`")
 _MISSING = re.compile(r"Object missing required field `([^`]*)`")
+_VALUE = re.compile(r"Invalid value '")
 _INDEX = re.compile(r"\[[^]]*\]")
 _WORDS = {
     "int": "an integer",
@@ -47,6 +48,8 @@ def explain(error: Exception, kind: type[Struct], whole: str) -> Invalid:
         )
     if missing := _MISSING.search(text):
         return Invalid(f"{where}.{missing.group(1)}" if where else missing.group(1), "given")
+    if _VALUE.search(text) and (names := sorted(_tags(kind, where.rpartition(".")[2]))):
+        return Invalid(where, f"one of {', '.join(names)}")
     if expected := _EXPECTED.search(text):
         kinds = [_WORDS.get(each, each) for each in expected.group(1).split(" | ")]
         return Invalid(where or whole, " or ".join(kinds))
@@ -72,6 +75,17 @@ def names_within(kind: type[Struct]) -> frozenset[str]:
         for inner in _structs(each.type):
             found |= names_within(inner)
     return frozenset(found)
+
+
+def _tags(kind: type[Struct], field: str) -> set[str]:
+    """What a field may say that tells which of several classes something is."""
+    found: set[str] = set()
+    for each in msgspec.structs.fields(kind):
+        for inner in _structs(each.type):
+            config = inner.__struct_config__
+            if config.tag_field == field:
+                found.add(str(config.tag))
+    return found
 
 
 def _structs(kind: Any) -> Iterator[type[Struct]]:

@@ -1,5 +1,6 @@
 """What no HTTP client can do: freeze others, take messages along, fill the memory, keep a server running."""
 
+import gzip
 import resource
 import select
 import threading
@@ -450,6 +451,33 @@ def test_of_a_stream_that_breaks_off_whole_chunks_are_kept_and_nothing_is_torn(
     assert {len(each["payload"]["filler"]) for each in found} == {200}
     assert len(found) == kept
     client.close()
+
+
+def test_a_stream_that_does_not_go_on_is_told_how_much_of_it_is_kept(queue: str) -> None:
+    line = b'{"payload": "%s"}\n' % (b"x" * 1_000)
+    with Server(*STALL) as server:
+        for broken in (b"", b"nonsense\r\n"):
+            with Http(server) as client:
+                client.send(streaming(queue))
+                for _ in range(25):
+                    client.send(chunk(line * 100))
+                client.send(broken)
+                answer = client.answer()
+                assert answer.status == (400 if broken else 408)
+                kept = answer.json["error"]["details"]["kept"]
+                assert kept < answer.json["error"]["details"]["line"] <= 2_501
+                assert client.eof()
+                assert kept > 0
+                with Http(server) as other:
+                    assert len(popped(other, queue, count=10_000)) == kept
+
+
+def test_a_packed_stream_that_breaks_off_is_told_how_much_of_it_is_kept(http: Http, queue: str) -> None:
+    lines = b'{"payload": "%s"}\n' % (b"x" * 1_000) * 2_500
+    how = {"content_type": LINES, "content_encoding": "gzip"}
+    answer = http.call("POST", messages(queue), gzip.compress(lines)[:-4], **how)
+    assert (answer.status, answer.code) == (400, "invalid")
+    assert answer.json["error"]["details"]["kept"] == size(http, queue) > 0
 
 
 def test_a_client_that_sends_nothing_more_gets_its_answers(http: Http, queue: str) -> None:

@@ -173,6 +173,18 @@ def test_a_body_that_is_packed_small_and_unpacks_large_is_pushed_a_little_at_a_t
     assert http.counts(queue) == {"waiting": 50_000}
 
 
+@pytest.mark.parametrize("kind", ["application/ndjson", "application/jsonl", "Application/X-JsonLines"])
+def test_lines_are_known_by_all_their_names(kind: str, http: Http, queue: str) -> None:
+    answer = http.lines(queue, b'{"payload": 1}\n{"payload": 2}', content_type=kind)
+    assert answer.json["count"] == 2
+
+
+def test_the_line_with_a_bad_option_is_told(http: Http, queue: str) -> None:
+    body = b'{"payload": 1}\n{"payload": 2, "delay_ms": -1}\n{"payload": 3}'
+    answer = http.lines(queue, body)
+    assert (answer.details["line"], answer.details["field"]) == (2, "delay_ms")
+
+
 def test_the_kind_of_a_body_is_read_in_any_case(http: Http, queue: str) -> None:
     said = {"content-type": "Application/X-NDJSON; charset=utf-8"}
     answer = http.send("POST", f"{at(queue)}/messages", lines_of({"payload": 1}, {"payload": 2}), said)

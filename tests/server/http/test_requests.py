@@ -14,6 +14,7 @@ from penstock.server.http.bodies import QUERY_FIELDS_MAX
 from penstock.server.http.connections import HttpLimits
 from penstock.server.http.endpoints import PACK_ASIDE, PACK_FROM, Questions
 from penstock.server.http.serving import REQUEST_ID_MAX, HttpServer
+from tests.server.http import raw
 from tests.server.http.talking import Answer, Http, at, packed
 from tests.serving import PATIENCE_S, Server
 
@@ -453,6 +454,39 @@ def test_a_client_that_stops_sending_while_its_pop_waits_is_told_of_no_bug(
     assert b"Internal Server Error" not in got
     http.push(queue, 1)
     assert http.popped(queue, wait_ms=30_000) == [1]
+
+
+@pytest.mark.parametrize("body", [b'{"dry_run": true}', b"{}"])
+def test_a_body_that_nobody_would_look_at_is_refused(body: bytes, server: Server, queue: str) -> None:
+    with raw.Http(server) as client:
+        client.good("PUT", f"/v1/queues/{queue}", {"options": {"max_attempts": 1}})
+        client.good("POST", f"/v1/queues/{queue}/messages", {"payload": 1})
+        lease = client.good("POST", f"/v1/queues/{queue}/pop", {})["lease"]
+        client.good("POST", "/v1/nack", {"lease": lease})
+        for method, path in (("DELETE", f"/v1/queues/{queue}/dead"), ("DELETE", f"/v1/kv/{queue}")):
+            answer = client.call(method, path, body)
+            assert answer.status == 400
+            assert answer.json["error"]["details"]["field"] == "body"
+        assert client.good("GET", f"/v1/queues/{queue}/dead")["total"] == 1
+
+
+def test_a_field_that_does_not_exist_is_told_by_the_name_it_was_given(http: Http, queue: str) -> None:
+    for field in ("delay", "ttl", "timeout"):
+        answer = http.ask("POST", f"/v1/queues/{queue}/messages", {"payload": 1, field: 1_000})
+        assert (answer.status, answer.details["field"]) == (400, field)
+        assert f"{field}_ms" in answer.details["accepted"]
+
+
+def test_an_operation_that_does_not_exist_is_told_which_do(http: Http) -> None:
+    answer = http.ask("POST", "/v1/transaction", {"ops": [{"op": "pop", "queue": "q"}]})
+    assert answer.details == {"field": "ops[0].op", "accepted": "one of ack, nack, push, write"}
+
+
+def test_what_is_refused_before_it_is_a_request_has_an_id_too(server: Server) -> None:
+    with raw.Http(server) as client:
+        client.send(b"nonsense\r\n\r\n")
+        answer = client.answer()
+        assert (answer.status, len(answer.headers["x-request-id"])) == (400, 16)
 
 
 class Breaking:

@@ -35,6 +35,16 @@ def test_a_key_in_a_path_may_be_any_text(http: Http, queue: str) -> None:
         assert refused(http.send("PUT", path, b'{"value": 1}'), 400, "invalid")
 
 
+def test_an_escaped_slash_in_a_path_is_a_part_of_a_part(http: Http, queue: str) -> None:
+    http.put(f"/v1/kv/{queue}/a/b", value="two parts")
+    http.put(f"/v1/kv/{queue}/a%2Fb", value="one part")
+    http.post("/v1/kv", mutations=[{"kind": "set", "key": [queue, "c/d"], "value": 3}])
+    assert http.get(f"/v1/kv/{queue}/a/b")["value"] == "two parts"
+    found = http.get(f"/v1/kv/{queue}/a%2fb")
+    assert (found["key"], found["value"]) == ([queue, "a/b"], "one part")
+    assert http.get(f"/v1/kv/{queue}/c%2Fd")["value"] == 3
+
+
 def test_a_value_is_set_only_if_it_is_of_the_version_that_is_given(http: Http, queue: str) -> None:
     path = f"/v1/kv/{queue}"
     first = http.put(path, value=1, version=None)["version"]

@@ -28,6 +28,8 @@ class Asked(Struct, frozen=True, gc=False):
     tenant: str = DEFAULT
     path: dict[str, str] = {}
     """What stands in the places of the path."""
+    raw_path: bytes = b""
+    """All of the path as it came, with what is escaped in it."""
     owner: int = 0
     """The connection that keeps what it is given, if it does."""
 

@@ -1,5 +1,6 @@
 """What comes in: bodies whole or in parts, packed or not, and queries."""
 
+import asyncio
 import zlib
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, TypeVar, get_args
@@ -31,6 +32,18 @@ class TooLarge(Invalid):
     status = 413
 
 
+class Misread(Invalid):
+    """What is wrong with a request in the words of its own fields."""
+
+
+class Broken(Invalid):
+    """A body that does not go on as it should."""
+
+    def __init__(self, status: int, why: Invalid) -> None:
+        super().__init__(why.field, why.accepted)
+        self.status = status  # type: ignore[misc]
+
+
 def header(scope: Scope, name: bytes) -> bytes:
     """A header of a request; empty if it is not there."""
     for key, value in scope["headers"]:
@@ -39,17 +52,21 @@ def header(scope: Scope, name: bytes) -> bytes:
     return b""
 
 
-async def parts(receive: Receive, packed: bool) -> AsyncIterator[bytes]:
+async def parts(scope: Scope, receive: Receive, packed: bool) -> AsyncIterator[bytes]:
     """The body as it comes, unpacked if it is packed."""
     unpacker = Unpacker() if packed else None
+    connection = scope.get("penstock.connection")
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise Gone
+        if connection is not None and connection.broken is not None:
+            raise Broken(*connection.broken)
         body = message.get("body", b"")
         more = message.get("more_body", False)
         if unpacker is not None:
             for part in unpacker.unpack(body):
+                await asyncio.sleep(0)  # a small body may be a large one: others get their turn
                 yield part
             if not more and not unpacker.is_complete:
                 raise Invalid("body", "whole: its gzip stream ends too early")
@@ -97,7 +114,7 @@ async def whole(scope: Scope, receive: Receive, limit: int) -> bytes:
         receive = _again(message, receive)
     found: list[bytes] = []
     size = 0
-    async for part in parts(receive, packed):
+    async for part in parts(scope, receive, packed):
         size += len(part)
         if size > limit:
             raise _too_large(limit)
@@ -129,6 +146,16 @@ def is_packed(scope: Scope) -> bool:
     return True
 
 
+def check_no_body(scope: Scope) -> None:
+    """Raise if there is a body that nobody would look at: a ``dry_run`` in it must not be passed over."""
+    if header(scope, b"content-length") not in (b"", b"0") or header(scope, b"transfer-encoding"):
+        raise Invalid("body", "left out; what is asked for stands in the query")
+
+
+def _misread(why: Invalid) -> Misread:
+    return Misread(why.field, why.accepted)
+
+
 Kind = TypeVar("Kind", bound=Request)
 
 
@@ -152,7 +179,7 @@ class Reader:
         except RecursionError:
             raise Invalid("body", "nested less deep") from None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise explain(error, self._kind, "body") from None
+            raise _misread(explain(error, self._kind, "body")) from None
         wrapped, longest = request.nested()
         if wrapped:
             check_depth(body, wrapped, longest)
@@ -167,7 +194,7 @@ class Reader:
         try:
             return msgspec.convert(given, self._kind, strict=False)
         except msgspec.ValidationError as error:
-            raise explain(error, self._kind, "query") from None
+            raise _misread(explain(error, self._kind, "query")) from None
 
     def _fields(self, query: bytes) -> dict[str, Any]:
         try:

@@ -10,6 +10,7 @@ answer is thrown away for a while: a socket that is closed with something unread
 
 import asyncio
 import logging
+import secrets
 import socket
 import struct
 import sys
@@ -82,6 +83,8 @@ class Connection(HttpToolsProtocol):
         """How far what came was read before an offer to speak another protocol; None if there is none."""
         self.refusal: tuple[int, PenstockError] | None = None
         """What to say behind the last answer: what came behind its request can't be read."""
+        self.broken: tuple[int, Invalid] | None = None
+        """Why the body of the request that is carried out does not go on: it will say so itself."""
         self.deaf = False
         """Nothing that comes is looked at any more."""
         self.eof = False
@@ -287,9 +290,19 @@ class Connection(HttpToolsProtocol):
         else:
             self._fail(400, Invalid("request", "HTTP/1.1, well-formed"))
 
-    def _fail(self, status: int, error: PenstockError) -> None:
+    def _is_stream(self) -> bool:
+        """Whether the body that is coming in is a stream of lines."""
+        return header(dict(self.scope), b"content-type").lower().startswith(LINES)
+
+    def _fail(self, status: int, error: Invalid) -> None:
         """Refuse what is coming in, behind the answers to what came before it."""
         self.deaf = True
+        running = self.running
+        if self._is_incomplete(running) and self.is_busy and self._is_stream():
+            assert running is not None
+            self.broken = (status, error)  # only the request knows how much of it was kept
+            running.message_event.set()
+            return
         if self._is_incomplete(self.running) or not self.is_busy:
             self.refuse(status, error)
         else:
@@ -316,9 +329,10 @@ class Connection(HttpToolsProtocol):
     def _say(self, status: int, error: PenstockError) -> None:
         body = encode(Errors(Problem(error.code, error.message, error.details)))
         retry = b"retry-after: 1\r\n" if status == 503 else b""
+        name = secrets.token_hex(8).encode()
         self.transport.write(
             b"HTTP/1.1 %d \r\ncontent-type: application/json\r\n%scontent-length: %d\r\n"
-            b"connection: close\r\n\r\n%s" % (status, retry, len(body), body)
+            b"x-request-id: %s\r\nconnection: close\r\n\r\n%s" % (status, retry, len(body), name, body)
         )
 
     def linger(self) -> None:
@@ -355,6 +369,8 @@ class Connection(HttpToolsProtocol):
         elif self.lingers_since:
             if not unsent and now - self.lingers_since > LINGER_S:
                 self.transport.abort()
+        elif self.broken is not None:
+            pass
         elif self.body_at and self._body_stalls(now, stall_s):
             self._fail(408, Invalid("body", f"complete, or more of it within {limits.stall_ms} ms"))
         elif self.is_busy:
@@ -372,8 +388,7 @@ class Connection(HttpToolsProtocol):
             return True
         if self._is_answered():
             return now - self.idle_since > stall_s
-        lines = header(dict(self.scope), b"content-type").startswith(LINES)
-        return not lines and now - self.body_at > BODY_STALLS * stall_s
+        return not self._is_stream() and now - self.body_at > BODY_STALLS * stall_s
 
     def cut(self, why: str) -> None:
         """End the connection with all that is under way, in the buffers of the system, too."""

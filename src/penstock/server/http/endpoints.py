@@ -14,7 +14,7 @@ from penstock.core.commands import Await, Command, KvWatch, Pop, Popped, Reply
 from penstock.core.errors import Busy, Invalid, PenstockError, Unsupported
 from penstock.server.explain import names_within
 from penstock.server.http.base import Asked, Operation, Request, encode
-from penstock.server.http.bodies import Gone, Reader, header, whole
+from penstock.server.http.bodies import Gone, Reader, check_no_body, header, whole
 
 logger = logging.getLogger("penstock.http")
 
@@ -134,6 +134,8 @@ class Endpoint:
         """An error of the core about a field, which may have another name here."""
         if type(error) is not Invalid or error.field in self._fields:
             return error
+        if ".jobs" in error.field:
+            return Invalid(error.field.replace(".jobs", ".messages"), error.accepted)
         for name in (f"{error.field}_ms", *OTHER_WORDS.get(error.field, ())):
             if name in self._fields:
                 return Invalid(name, error.accepted)
@@ -141,13 +143,14 @@ class Endpoint:
 
     async def _request(self, scope: Scope, receive: Receive) -> Request:
         if not self._has_body:
+            check_no_body(scope)
             return self._reader.query(scope["query_string"])
         check_no_query(scope)
         return self._reader.body(await whole(scope, receive, self._body_bytes_max))
 
     async def _answer(self, scope: Scope, receive: Receive) -> Struct:
         request = await self._request(scope, receive)
-        asked = Asked(path=scope["path_params"])
+        asked = Asked(path=scope["path_params"], raw_path=scope.get("raw_path", b""))
         command = request.command(asked)
         if may_wait(command):
             reply = await Patient(self._questions.node).answer(command, scope, receive)

@@ -19,9 +19,10 @@ from penstock.core.commands import (
     ShownAll,
 )
 from penstock.core.errors import Busy, Conflict, Invalid, NotFound, PenstockError
-from penstock.core.limits import check_range
+from penstock.core.limits import Limits, check_range
 from penstock.core.look import SHOWN_MAX
 from penstock.core.questions import Spot
+from penstock.core.retry import check_attributes
 from penstock.server.explain import explain
 from penstock.server.http import messages
 from penstock.server.http.base import Asked, Id, encode, shown
@@ -31,7 +32,7 @@ from penstock.server.http.messages import Acted, Browsed, cursor_of, holds, pars
 from penstock.server.http.pushes import Message, are_alike, job_of, push_of
 from penstock.server.payloads import check_depth, check_text
 
-LINES = b"application/x-ndjson"
+LINES = (b"application/x-ndjson", b"application/ndjson", b"application/jsonl", b"application/x-jsonlines")
 CHUNK_BYTES = 1 << 20
 """Bytes of lines that are pushed together."""
 BLANKS = b" \t\r"
@@ -87,18 +88,21 @@ class PushEndpoint(Endpoint):
         size = 0
         line = 1
         has_end = False
-        async for part in parts(receive, is_packed(scope)):
-            waiting.append(part)
-            size += len(part)
-            has_end = has_end or b"\n" in part
-            if has_end and size >= min(CHUNK_BYTES, most):
-                chunk, _, rest = b"".join(waiting).rpartition(b"\n")
-                waiting, size, has_end = [rest], len(rest), False
-                line = await self._push_chunk(queue, chunk, line, done)
-                if self._questions.node.draining:
-                    raise Stopped(Busy("the server stops"), line, done.count)
-            if size > most:
-                raise _too_long(most, line, done.count)
+        try:
+            async for part in parts(scope, receive, is_packed(scope)):
+                waiting.append(part)
+                size += len(part)
+                has_end = has_end or b"\n" in part
+                if has_end and size >= min(CHUNK_BYTES, most):
+                    chunk, _, rest = b"".join(waiting).rpartition(b"\n")
+                    waiting, size, has_end = [rest], len(rest), False
+                    line = await self._push_chunk(queue, chunk, line, done)
+                    if self._questions.node.draining:
+                        raise Stopped(Busy("the server stops"), line, done.count)
+                if size > most:
+                    raise _too_long(most, line, done.count)
+        except Invalid as error:  # the body broke off
+            raise Stopped(error, line + b"".join(waiting).count(b"\n"), done.count) from None
         line = await self._push_chunk(queue, b"".join(waiting), line, done)
         if not done.count:
             raise Invalid("body", 'one or more lines, each a message like {"payload": 1}')
@@ -127,7 +131,7 @@ class PushEndpoint(Endpoint):
                     raise reply
             except PenstockError as error:
                 numbers = [line + at for at, each in enumerate(lines) if each]
-                bad = start + _first_bad(batch, limits.payload_bytes_max)
+                bad = start + _first_bad(batch, limits)
                 raise Stopped(self.in_our_words(error), numbers[bad], done.count) from None
             _count(done, reply)
         return line + len(lines)
@@ -170,14 +174,14 @@ def _decoded(lines: list[bytes], line: int, kept: int) -> list[Message]:
     raise Stopped(Invalid("line", "one message"), line, kept)
 
 
-def _first_bad(messages: list[Message], payload_bytes_max: int) -> int:
+def _first_bad(messages: list[Message], limits: Limits) -> int:
     """Which of some messages is refused; the first, if it is none of them alone."""
     for at, each in enumerate(messages):
         try:
-            job_of(each, each.payload)
+            check_attributes(limits, job_of(each, each.payload).attributes)
         except PenstockError:
             return at
-        if len(each.payload) > payload_bytes_max:
+        if len(each.payload) > limits.payload_bytes_max:
             return at
     return 0
 

@@ -1,6 +1,7 @@
 """Keys and values, and crons."""
 
 from typing import Any
+from urllib.parse import unquote
 
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
@@ -13,6 +14,9 @@ from penstock.core.values import DELETE, EXPIRE, SET
 from penstock.server.http.base import Asked, Key, KeyPart, Request, packed
 from penstock.server.http.pushes import Message, job_of
 from penstock.server.versions import parse_version, shown_version
+
+VALUES = "/v1/kv/"
+"""What keys in paths stand behind."""
 
 
 class Entry(Struct, gc=False, kw_only=True, omit_defaults=True):
@@ -35,8 +39,11 @@ def entry(key: bytes, value: Value) -> Entry:
 
 
 def key_of(asked: Asked) -> bytes:
-    """The key in a path: each part of it a text."""
-    parts = asked.path["key"].split("/")
+    """The key in a path: each part of it a text, in which %2F is a slash."""
+    if b"%2f" in asked.raw_path.lower():
+        parts = list(map(unquote, asked.raw_path.decode().removeprefix(VALUES).split("/")))
+    else:
+        parts = asked.path["key"].split("/")
     if not all(parts):
         raise Invalid("key", "parts that are not empty, with / between them")
     return packed(list(parts))
