@@ -1,5 +1,6 @@
 """Settings come from flags, environment, file and defaults, in that order; what is wrong is said at once."""
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -132,6 +133,12 @@ def test_a_stranger_in_any_source_is_refused(problems: Problems) -> None:
         "shape in penstock.toml",
     ]
     assert all("no such setting" in line and "log_format" in line for line in found)
+
+
+def test_a_secret_that_is_not_utf_8_is_refused_and_not_shown(problems: Problems) -> None:
+    secret = os.fsdecode(b"hush \xff")
+    assert problems({}, {"PENSTOCK_WEBHOOK_SECRET": secret}) == ["PENSTOCK_WEBHOOK_SECRET: it is not UTF-8"]
+    assert problems({"webhook_secret": secret}) == ["--webhook-secret: it is not UTF-8"]
 
 
 def test_the_address_a_client_asks_is_no_setting_of_the_server(settings: Load) -> None:

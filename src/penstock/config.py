@@ -270,9 +270,20 @@ def _check(settings: Settings, shown: dict[str, str], problems: list[str]) -> No
         bad("log_level", "debug, info, warning or error")
     if settings.webhooks_private not in (ON, OFF):
         bad("webhooks_private", "on or off")
+    if not _is_text(settings.webhook_secret):
+        problems.append(f"{shown['webhook_secret']}: it is not UTF-8")  # and is not shown
     if settings.store.startswith("postgresql:"):
         problems.append(f"{shown['store']}: the store postgresql is not part of this version yet")
     elif settings.store != "memory:" and not settings.store.startswith("rocksdb:"):
         bad("store", "rocksdb:, rocksdb:DIR or memory:")
     elif "\0" in settings.store or not settings.data or "\0" in settings.data:
         bad("data" if "\0" not in settings.store else "store", "the path of a directory")
+
+
+def _is_text(value: str) -> bool:
+    """Whether a value was UTF-8: what else is in the environment comes as surrogates."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
