@@ -505,6 +505,8 @@ def test_only_what_is_signed_is_taken_if_there_is_a_secret(suspicious: Server, q
             {"X-Hub-Signature-256": signature("another", body)},
             {"X-Hub-Signature-256": signature(SECRET, b"{}")},
             {"X-Hub-Signature-256": "sha256="},
+            {**stamped(now - 320, body), "X-Hub-Signature-256": plain},
+            {"X-Penstock-Timestamp": "x", "X-Hub-Signature-256": plain},
             {"X-FlashQ-Signature": "ü"},
         ]
         for headers in good:
@@ -513,6 +515,15 @@ def test_only_what_is_signed_is_taken_if_there_is_a_secret(suspicious: Server, q
             answer = send(http, queue, body, **headers)
             assert (answer.status, answer.code) == (403, "denied"), headers
         assert len(http.popped(queue)) == len(good)
+
+
+@pytest.mark.parametrize("header", ["X-Hub-Signature-256", "X-FlashQ-Signature"])
+def test_an_old_signature_of_ours_signs_no_body_alone(suspicious: Server, queue: str, header: str) -> None:
+    old = 1_700_000_000
+    signed = {header: signature(SECRET, b'{"a":1}', old)}
+    with Http(suspicious.http) as http:
+        answer = send(http, queue, b'%d.{"a":1}' % old, "text/plain", **signed)
+        assert (answer.status, answer.code) == (403, "denied")
 
 
 def _now(http: Http, queue: str) -> int:
