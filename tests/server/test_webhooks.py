@@ -3,7 +3,6 @@
 import asyncio
 import json
 import selectors
-import socket
 import threading
 from asyncio import AbstractEventLoop, Future
 from collections.abc import Awaitable, Callable, Sequence
@@ -21,10 +20,9 @@ from penstock.core.records import Commit
 from penstock.server.couriers import AT_ONCE, DEADLINE_S, TENANT, Webhook, queue_of
 from penstock.server.http.endpoints import Questions
 from penstock.server.hub import Hub
-from penstock.server.posting import CONNECT_S, Letter, Posting, Refused, addresses_of, target_of
+from penstock.server.posting import Letter
 from penstock.server.webhooks import TOGETHER_MAX, WEBHOOKS_MAX, Webhooks
 from penstock.store.memory import MemoryStore
-from tests.serving import PATIENCE_S
 
 BEGIN = 1_700_000_000_000
 SHARDS = 4
@@ -413,120 +411,6 @@ def test_a_tenant_has_its_own_webhooks_only() -> None:
             await life.webhooks.delete("other", "w")
 
     world.run(story)
-
-
-# Where a letter may go.
-
-
-def resolving(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> list[str]:
-    """Have names mean these addresses; which were asked for."""
-    asked: list[str] = []
-
-    def found(host: str, port: int, *_: object, **__: object) -> list[Any]:
-        asked.append(host)
-        return [
-            (socket.AF_INET6 if ":" in each else socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, port))
-            for each in addresses
-        ]
-
-    monkeypatch.setattr(socket, "getaddrinfo", found)
-    return asked
-
-
-@pytest.mark.parametrize(
-    "addresses",
-    [("127.0.0.1",), ("1.1.1.1", "10.0.0.1"), ("::1",), ("::ffff:169.254.169.254",), ("2606::1", "fe80::1")],
-)
-def test_a_name_is_refused_if_any_of_its_addresses_is_not_public(
-    addresses: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    resolving(monkeypatch, *addresses)
-    with pytest.raises(Refused, match="not a public address"):
-        addresses_of(target_of("http://innocent.example/"), private=False)
-
-
-def deliver(url: str, private: bool) -> str | None:
-    async def posted() -> str | None:
-        return await Posting(asyncio.get_running_loop(), Letter(url, {}, b"{}", private)).outcome
-
-    return asyncio.run(posted())
-
-
-def test_a_name_that_means_something_else_at_delivery_is_refused_then(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        url = f"http://rebound.example:{listener.getsockname()[1]}/"
-        resolving(monkeypatch, "1.1.1.1")
-        assert addresses_of(target_of(url), private=False) == [(socket.AF_INET, "1.1.1.1")]
-        resolving(monkeypatch, "127.0.0.1")
-        assert deliver(url, private=False) == "rebound.example is 127.0.0.1, which is not a public address"
-        listener.setblocking(False)
-        with pytest.raises(BlockingIOError):
-            listener.accept()
-
-
-def test_the_connection_goes_to_the_address_that_was_checked_and_keeps_the_name(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked = resolving(monkeypatch, "127.0.0.1")
-    came: list[bytes] = []
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-
-        def answer() -> None:
-            connection, _ = listener.accept()
-            with connection:
-                while not came or not came[-1].endswith(b"{}"):
-                    came.append(connection.recv(65_536))
-                connection.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
-
-        thread = threading.Thread(target=answer)
-        thread.start()
-        assert deliver(f"http://named.example:{port}/a?b=c", private=True) is None
-        thread.join()
-    assert asked == ["named.example"]
-    request = b"".join(came)
-    assert request.startswith(b"POST /a?b=c HTTP/1.1\r\n")
-    assert b"\r\nHost: named.example:%d\r\n" % port in request
-
-
-def test_an_answer_that_is_no_answer_is_a_failure() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def answer() -> None:
-            connection, _ = listener.accept()
-            with connection:
-                connection.recv(65_536)
-                connection.sendall(b"what?\r\n\r\n")
-
-        thread = threading.Thread(target=answer)
-        thread.start()
-        assert "BadStatusLine" in str(deliver(f"http://127.0.0.1:{listener.getsockname()[1]}/", private=True))
-        thread.join()
-
-
-def test_a_letter_that_is_cut_off_ends_at_once() -> None:
-    async def cut(url: str, reached: threading.Event) -> str | None:
-        posting = Posting(asyncio.get_running_loop(), Letter(url, {}, b"{}", True))
-        await asyncio.to_thread(reached.wait, PATIENCE_S)
-        posting.cut()
-        return await asyncio.wait_for(posting.outcome, CONNECT_S / 2)
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        came = threading.Event()
-        held: list[socket.socket] = []
-
-        def hold() -> None:
-            held.append(listener.accept()[0])
-            held[0].recv(65_536)
-            came.set()
-
-        thread = threading.Thread(target=hold)
-        thread.start()
-        assert asyncio.run(cut(f"http://127.0.0.1:{listener.getsockname()[1]}/", came)) is not None
-        thread.join()
-        held[0].close()
 
 
 def test_a_host_without_a_public_address_can_not_be_registered() -> None:

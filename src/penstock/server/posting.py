@@ -5,6 +5,7 @@ private ones are allowed), and the connection goes to one of those very addresse
 else a moment later leads nowhere. What blocks runs in a thread of its own that nobody has to wait for.
 """
 
+import io
 import ipaddress
 import socket
 import ssl
@@ -12,9 +13,9 @@ import threading
 from asyncio import AbstractEventLoop, Future
 from collections.abc import Callable, Mapping
 from functools import cache
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPConnection, HTTPException, HTTPResponse
 from ipaddress import IPv4Address, IPv6Address
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from msgspec import Struct
@@ -25,13 +26,20 @@ URL_CHARS_MAX = 2_048
 CONNECT_S = 10.0
 """How long each step may take: to connect, to shake hands, to send or receive something."""
 ANSWER_BYTES_MAX = 4_096
-"""Bytes of an answer that are read."""
+"""Bytes of an answer's body that are read."""
+RECEIVED_BYTES_MAX = 64 * 1024
+"""Bytes that are received in all: of an answer, and of every 100 (Continue) before it."""
 SAID_CHARS_MAX = 200
 """Characters of it that are kept with a failure."""
 ADDRESSES_MAX = 4
 """Addresses of a host that are tried."""
 NAT64 = ipaddress.ip_network("64:ff9b::/96")
 """Addresses that mean one of IPv4, where there is only IPv6."""
+NOT_PUBLIC = [
+    ipaddress.ip_network(each)
+    for each in ("100.64.0.0/10", "192.0.0.0/24", "192.88.99.0/24", "198.18.0.0/15")
+]
+"""What not every Python knows: carriers' own, protocols' own, relays of 6to4, benchmarks."""
 _PORTS = {"http": 80, "https": 443}
 
 T = TypeVar("T")
@@ -87,6 +95,8 @@ def is_public(address: str) -> bool:
     [True, True, True]
     >>> [is_public(each) for each in ("10.0.0.1", "::ffff:127.0.0.1", "2002:7f00:1::", "224.0.0.1")]
     [False, False, False, False]
+    >>> [is_public(each) for each in ("100.64.0.1", "192.0.0.9", "192.88.99.1", "198.19.255.255")]
+    [False, False, False, False]
     """
     found = ipaddress.ip_address(address)
     inner = _inner(found) if isinstance(found, IPv6Address) else None
@@ -94,7 +104,7 @@ def is_public(address: str) -> bool:
         return is_public(str(inner))
     if found.is_multicast or found.is_reserved or (isinstance(found, IPv6Address) and found.is_site_local):
         return False
-    return found.is_global
+    return found.is_global and not any(found in each for each in NOT_PUBLIC)
 
 
 def _inner(address: IPv6Address) -> IPv4Address | None:
@@ -111,10 +121,9 @@ def addresses_of(target: Target, private: bool) -> list[tuple[int, str]]:
     except (OSError, UnicodeError) as error:
         raise Refused(f"{target.host} can't be found: {error}") from None
     addresses = list(dict.fromkeys((int(family), str(place[0])) for family, _, _, _, place in found))
-    if not private:
-        for _, address in addresses:
-            if not is_public(address):
-                raise Refused(f"{target.host} is {address}, which is not a public address")
+    if not private and not all(is_public(address) for _, address in addresses):
+        # Not which one: what names mean within a network is not told to those outside.
+        raise Refused(f"{target.host} is not a public address, or has one that is not")
     return addresses[:ADDRESSES_MAX]
 
 
@@ -204,6 +213,7 @@ class Posting:
         letter = self._letter
         connection = HTTPConnection(target.host, target.port)
         connection.sock = connected
+        connection.response_class = _Answer
         connection.putrequest("POST", target.path, skip_host=True, skip_accept_encoding=True)
         for name, value in {"Host": target.name, "Connection": "close", **letter.headers}.items():
             connection.putheader(name, value)
@@ -212,6 +222,36 @@ class Posting:
         answer = connection.getresponse()
         said = answer.read(ANSWER_BYTES_MAX)
         return answer.status, said.decode(errors="replace")[:SAID_CHARS_MAX]
+
+
+class _Answer(HTTPResponse):
+    """An answer that may only be so long: its head would otherwise be read for as long as it goes on."""
+
+    def __init__(self, sock: socket.socket, *args: Any, **named: Any) -> None:
+        super().__init__(sock, *args, **named)
+        self.fp = io.BufferedReader(_Bounded(self.fp.detach()))
+
+
+class _Bounded(io.RawIOBase):
+    """What is received, up to so many bytes."""
+
+    def __init__(self, received: io.RawIOBase) -> None:
+        self._received = received
+        self._left = RECEIVED_BYTES_MAX
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        if not self._left:
+            raise HTTPException(f"the answer is longer than {RECEIVED_BYTES_MAX} bytes")
+        count: int | None = self._received.readinto(memoryview(buffer)[: self._left])
+        self._left -= count or 0
+        return count
+
+    def close(self) -> None:
+        self._received.close()
+        super().close()
 
 
 def _shut(connected: socket.socket) -> None:
