@@ -13,15 +13,16 @@ import pytest
 
 from penstock.broker.node import Node
 from penstock.core.commands import Command, ListDead, Pop, Popped, Push, Reply
-from penstock.core.errors import Busy, Invalid, PenstockError
+from penstock.core.errors import Busy, Damaged, Invalid, PenstockError
 from penstock.core.limits import Limits
 from penstock.core.model import DEFAULT
-from penstock.core.records import Commit
+from penstock.core.records import Commit, body_key
 from penstock.server.couriers import AT_ONCE, DEADLINE_S, TENANT, Webhook, queue_of
+from penstock.server.deliveries import TOGETHER_MAX
 from penstock.server.http.endpoints import Questions
 from penstock.server.hub import Hub
 from penstock.server.posting import Letter
-from penstock.server.webhooks import TOGETHER_MAX, WEBHOOKS_MAX, Webhooks
+from penstock.server.webhooks import WEBHOOKS_MAX, Webhooks
 from penstock.store.memory import MemoryStore
 
 BEGIN = 1_700_000_000_000
@@ -39,12 +40,18 @@ class Mortal(MemoryStore):
         super().__init__()
         self.lives = -1
         """Commits until then; never if it is below 0."""
+        self.damaged: set[bytes] = set()
+        """Keys of bodies that can't be read."""
 
     def commit(self, group: Sequence[Commit], *, sync: bool = True) -> None:
         if self.lives == 0:
             raise Killed
         self.lives -= 1
         super().commit(group, sync=sync)
+
+    def bodies(self, keys: Sequence[bytes]) -> list[bytes | Damaged | None]:
+        found = zip(keys, super().bodies(keys), strict=True)
+        return [Damaged("Corruption") if key in self.damaged else body for key, body in found]
 
 
 class Leaping(selectors.DefaultSelector):
@@ -94,8 +101,13 @@ class Sent:
         return self.letter.headers["X-Penstock-Delivery"]
 
     @property
+    def events(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(self.letter.body)["events"]
+        return found
+
+    @property
     def kinds(self) -> list[str]:
-        return [each["kind"] for each in json.loads(self.letter.body)["events"]]
+        return [each["kind"] for each in self.events]
 
 
 class World:
@@ -103,10 +115,15 @@ class World:
 
     def __init__(self) -> None:
         self.store = Mortal()
+        self.limits = Limits(events_bytes_max=1 << 20)
         self.at = 0.0
         self.sent: list[Sent] = []
         self.answer: Callable[[Sent], str | None] = lambda sent: None
         """What becomes of what is posted: a problem, or None. It may also never be answered: ``...``."""
+
+    def told(self, id: str) -> list[dict[str, Any]]:
+        """The events that were posted to a webhook, in order."""
+        return [event for sent in self.sent if sent.id.startswith(f"{id}-") for event in sent.events]
 
     def _send(self, loop: AbstractEventLoop, letter: Letter) -> Sent:
         sent = Sent(loop, letter)
@@ -116,11 +133,11 @@ class World:
             loop.call_soon(sent.answer, answer)
         return sent
 
-    def run(self, story: Callable[["Life"], Awaitable[None]]) -> None:
-        """Start, live through a story, and stop as one should; or be killed."""
+    def run(self, story: Callable[["Life"], Awaitable[None]], *, told: bool = True) -> None:
+        """Start, live through a story, and stop as one should; or be killed. Webhooks may be left out."""
         loop = LeapingLoop(self.at)
         try:
-            loop.run_until_complete(self._live(loop, story))
+            loop.run_until_complete(self._live(loop, story, told))
         except Killed:
             tasks = asyncio.all_tasks(loop)
             for task in tasks:
@@ -133,15 +150,15 @@ class World:
             self.store.lives = -1
             loop.close()
 
-    async def _live(self, loop: LeapingLoop, story: Callable[["Life"], Awaitable[None]]) -> None:
+    async def _live(self, loop: LeapingLoop, story: Callable[["Life"], Awaitable[None]], told: bool) -> None:
         def clock() -> int:
             return BEGIN + round(loop.at * 1000)
 
-        limits = Limits(events_bytes_max=1 << 20)
-        node = Node(self.store, loop, clock, limits, shards=SHARDS)
+        node = Node(self.store, loop, clock, self.limits, shards=SHARDS)
         hub, questions = Hub(node, loop), Questions(node)
         webhooks = Webhooks(hub, questions, loop, clock, private=True, send=self._send)
-        webhooks.start()
+        if told:
+            webhooks.start()
         await story(Life(self, questions, webhooks))
         webhooks.stop()
         await node.drain()
@@ -158,6 +175,7 @@ class Life:
 
     def __init__(self, world: World, questions: Questions, webhooks: Webhooks) -> None:
         self.world, self._questions, self.webhooks = world, questions, webhooks
+        self.engine = questions.node.engine
 
     async def ask(self, command: Command) -> Reply:
         reply = await self._questions.ask(command)
@@ -420,3 +438,214 @@ def test_a_host_without_a_public_address_can_not_be_registered() -> None:
             await life.register()
 
     World().run(story)
+
+
+# What must not hold up, or fall behind.
+
+
+def test_a_shard_that_is_busy_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.server.webhooks.SHARDS_AT_ONCE", 1)
+    monkeypatch.setattr("penstock.server.webhooks.READ_BYTES", 1)  # one event at a time
+    world = World()
+
+    async def story(life: Life) -> None:
+        await life.register(kinds=["created"])
+        for number in range(100):
+            life._questions.ask(Push(DEFAULT, f"q{number}", [b"1"]))
+        await life.rest()
+        shards = [life.engine.queues[DEFAULT, event["queue"]].shard for event in world.told("w")]
+        assert len(shards) == 100
+        assert set(shards[:SHARDS]) == set(range(SHARDS))
+
+    world.run(story)
+
+
+def test_what_is_damaged_is_told_as_lost_and_all_else_is_told() -> None:
+    world = World()
+    lost: dict[str, Any] = {}
+
+    async def before(life: Life) -> None:
+        await life.register(kinds=["created"])
+        life.webhooks.stop()
+        for number in range(20):
+            await life.push(f"a{number}", b"1")
+
+    async def sealed(life: Life) -> None:
+        events = life.engine.event_logs[0]
+        (segment,) = events.partition.log.segments
+        world.store.damaged = {body_key(events.queue.prefix, segment.body_name)}
+        lost.update(kind="lost", shard=0, to=segment.end)
+        lost["from"] = segment.base
+        for number in range(20):
+            await life.push(f"b{number}", b"1")
+
+    async def after(life: Life) -> None:
+        await life.rest()
+        assert [each for each in world.told("w") if each["kind"] == "lost"] == [lost]
+        told = {each["queue"] for each in world.told("w") if each["kind"] != "lost"}
+        names = {
+            name: queue.shard for (tenant, name), queue in life.engine.queues.items() if tenant == DEFAULT
+        }
+        assert told == {name for name, shard in names.items() if shard != 0 or name.startswith("b")}
+
+    world.run(before)
+    world.run(sealed, told=False)
+    world.run(after)
+
+
+def test_who_takes_nothing_is_told_of_no_more_than_may_wait_and_later_what_it_missed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("penstock.server.deliveries.WAITING_MAX", 4)
+    world = World()
+    world.answer = lambda sent: "no" if "slow-" in sent.id else None
+
+    async def before(life: Life) -> None:
+        await life.register("slow", kinds=["pushed"])
+        await life.register("quick", kinds=["pushed"])
+        for number in range(10):
+            await life.push("q", *[b"1"] * (number + 1))
+            await life.rest(1)
+        assert [each["count"] for each in world.told("quick")] == list(range(1, 11))
+        slow, _ = await life.webhooks.all(DEFAULT)
+        assert slow[1].waiting == 4
+
+    async def after(life: Life) -> None:
+        world.sent.clear()
+        world.answer = lambda sent: None
+        await life.rest(600)
+        await life.push("q", b"1")
+        await life.rest()
+        log = life.engine.event_logs[life.engine.queues[DEFAULT, "q"].shard]
+        # The queue was created, four were told, six were not, and then there is the last.
+        first, end = log.partition.log.end - 7, log.partition.log.end - 1
+        slow = world.told("slow")
+        assert sorted(each["count"] for each in slow if each["kind"] == "pushed") == [1, 1, 2, 3, 4]
+        (lost,) = (each for each in slow if each["kind"] == "lost")
+        assert (lost["shard"], lost["from"], lost["to"]) == (log.queue.shard, first, end)
+        assert slow[-1]["kind"] == "pushed"
+
+    world.run(before)
+    world.run(after)
+
+
+def test_dead_letters_go_when_they_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.server.webhooks.DEAD_MAX", 2)
+    world = World()
+    world.answer = lambda sent: "no"
+
+    async def story(life: Life) -> None:
+        await life.register(kinds=["pushed"])
+        for wanted in (1, 2, 0):
+            await life.push("q", b"1")
+            await life.rest(3_600)
+            ((_, figures),) = await life.webhooks.all(DEFAULT)
+            assert figures.dead == wanted
+
+    world.run(story)
+
+
+@pytest.mark.parametrize("lives", range(25))
+def test_what_does_not_fit_into_one_commit_is_told_once_all_the_same(lives: int) -> None:
+    world = World()
+    world.limits = Limits(events_bytes_max=1 << 20, batch_max=1)
+
+    async def first(life: Life) -> None:
+        for id in ("a", "b", "c"):
+            await life.register(id, kinds=["created"])
+        world.store.lives = lives
+        for number in range(5):
+            await life.push(f"q{number}", b"1")
+            await life.rest(0.015)
+
+    async def second(life: Life) -> None:
+        await life.rest()
+        known = sorted(name for tenant, name in life.engine.queues if tenant == DEFAULT)
+        for id in ("a", "b", "c"):
+            letters = {sent.id: sent for sent in world.sent if sent.id.startswith(id)}
+            told = [event["queue"] for sent in letters.values() for event in sent.events]
+            assert sorted(told) == known
+
+    world.run(first)
+    world.run(second)
+
+
+def test_leases_may_have_to_be_short() -> None:
+    world = World()
+    world.limits = Limits(events_bytes_max=1 << 20, lease_ms_max=60_000)
+
+    async def story(life: Life) -> None:
+        await life.register(kinds=["pushed"])
+        await life.push("q", b"1")
+        await life.rest()
+        assert [sent.kinds for sent in world.sent] == [["pushed"]]
+
+    world.run(story)
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_what_nobody_wanted_is_not_told_as_lost_when_it_is_gone(is_killed: bool) -> None:
+    world = World()
+    world.limits = Limits(events_bytes_max=1 << 20, events_retention_ms=600_000)
+
+    async def before(life: Life) -> None:
+        await life.register(kinds=["dead"])
+        await life.push("q", b"1")
+        await life.rest(120 if is_killed else 1)
+        if is_killed:
+            world.store.lives = 0
+            await life.push("q", b"2")
+
+    async def meanwhile(life: Life) -> None:
+        await life.rest(86_400)
+        logs = [each.partition.log for each in life.engine.event_logs.values()]
+        assert [log.end - log.first for log in logs] == [0]
+
+    async def after(life: Life) -> None:
+        await life.push("q", b"3")
+        await life.rest()
+        assert world.sent == []
+
+    world.run(before)
+    world.run(meanwhile, told=False)
+    world.run(after)
+
+
+def test_what_others_did_is_not_told_as_lost_when_it_is_gone() -> None:
+    world = World()
+    world.limits = Limits(events_bytes_max=1 << 20, events_retention_ms=600_000)
+
+    async def before(life: Life) -> None:
+        await life.register()
+        await life.ask(Push("other", "q", [b"1"]))
+        await life.rest(120)
+
+    async def meanwhile(life: Life) -> None:
+        await life.rest(86_400)
+
+    async def after(life: Life) -> None:
+        await life.rest()
+        assert world.sent == []
+
+    world.run(before)
+    world.run(meanwhile, told=False)
+    world.run(after)
+
+
+def test_what_a_receiver_says_stays_in_its_line(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    world.answer = lambda sent: "status 500: no\n2026 ERROR all is lost \x1b[2J" + "!" * 10_000
+
+    async def story(life: Life) -> None:
+        await life.register(kinds=["pushed"])
+        await life.push("q", b"1")
+        await life.rest(3_600)
+        dead: Any = await life.ask(ListDead(TENANT, queue_of("w")))
+        said = [dead.deliveries[0].error, *(each.getMessage() for each in caplog.records)]
+        assert len(said) == 11
+        for each in said:
+            assert r"status 500: no\n2026 ERROR all is lost \x1b[2J!" in each
+            assert each.isprintable()
+            assert len(each) < 1_000
+
+    world.run(story)

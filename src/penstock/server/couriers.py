@@ -15,6 +15,7 @@ from msgspec import Struct
 from penstock.broker.node import Node
 from penstock.core.commands import Ack, Configure, Nack, Pop, Popped
 from penstock.core.errors import Busy, PenstockError
+from penstock.core.limits import Limits
 from penstock.core.model import EXPONENTIAL, Backoff
 from penstock.server.http.endpoints import Questions
 from penstock.server.posting import Letter, Send, Sending
@@ -41,6 +42,8 @@ WAIT_MS = 60_000
 AGAIN_S = 1.0
 """How long to wait before a server that is busy is asked again."""
 SETTLES_MAX = 10
+PROBLEM_CHARS_MAX = 500
+"""Characters that are kept and logged of what went wrong."""
 
 
 class Webhook(Struct, kw_only=True):
@@ -56,7 +59,9 @@ class Webhook(Struct, kw_only=True):
     """All if empty."""
     created_at: int = 0
     since: dict[int, int] = {}
-    """Where the logs of events ended, by shard, when it was registered."""
+    """Where it is told from, by shard: where the logs of events ended when it was registered, or later."""
+    lost: dict[int, int] = {}
+    """The first event, by shard, that it is not told of because too many deliveries wait for it."""
 
 
 def queue_of(webhook: str) -> str:
@@ -64,12 +69,12 @@ def queue_of(webhook: str) -> str:
     return f"webhook.{webhook}"
 
 
-def configuration(webhook: str) -> Configure:
+def configuration(webhook: str, limits: Limits) -> Configure:
     """How such a queue is set up."""
     return Configure(
         TENANT,
         queue_of(webhook),
-        lease_ms=LEASE_MS,
+        lease_ms=min(LEASE_MS, limits.lease_ms_max),
         completed_retention_ms=0,
         max_attempts=ATTEMPTS_MAX,
         backoff=BACKOFF,
@@ -99,6 +104,16 @@ def letter(webhook: Webhook, message: int, events: bytes, now_ms: int, private: 
         SIGNATURE: signature(webhook.secret, body, timestamp),
     }
     return Letter(webhook.url, headers, body, private)
+
+
+def printable(text: str) -> str:
+    """What others said, so that it stays in its line wherever it is shown, and is not too long.
+
+    >>> print(printable("no\\nERROR \\x1b[2J\\u202e ü"))
+    no\\nERROR \\x1b[2J\\u202e ü
+    """
+    some = text[:PROBLEM_CHARS_MAX]
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in some)
 
 
 class Office(Struct):
@@ -196,6 +211,7 @@ class Courier(Questions):
         return sending.outcome.result() if error is None else f"{type(error).__name__}: {error}"
 
     async def _settle(self, popped: Popped, problem: str | None, failures: int) -> None:
+        problem = None if problem is None else printable(problem)
         command = Ack(TENANT, popped.lease) if problem is None else Nack(TENANT, popped.lease, error=problem)
         if problem is None:
             self.delivered += 1

@@ -15,17 +15,16 @@ import logging
 import re
 import secrets
 from asyncio import AbstractEventLoop, Semaphore, Task
-from collections.abc import AsyncIterator, Callable, Iterator
-from itertools import chain
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 
 import msgspec
 from msgspec import Struct
 
-from penstock.core import keys
+from penstock.core import keys, log as logs
 from penstock.core.commands import (
     Change,
     Command,
-    Job,
     KvFound,
     KvGet,
     KvList,
@@ -35,18 +34,20 @@ from penstock.core.commands import (
     Log,
     Obliterate,
     Popped,
+    Purge,
     PushJobs,
     QueuesFound,
     Read,
     Reply,
     Transact,
 )
-from penstock.core.errors import Busy, Invalid, NotFound, PenstockError, Unsupported
+from penstock.core.errors import Busy, Damaged, Invalid, NotFound, PenstockError, Unsupported
 from penstock.core.eventlogs import Told
 from penstock.core.events import SYSTEM, queue_name
 from penstock.core.ids import lease_token
 from penstock.core.limits import check_name, check_queue_name
 from penstock.core.look import queue_counts
+from penstock.core.push import size
 from penstock.core.values import DELETE, SET
 from penstock.server.couriers import (
     AGAIN_S,
@@ -58,6 +59,7 @@ from penstock.server.couriers import (
     configuration,
     queue_of,
 )
+from penstock.server.deliveries import Part, Round, commits, lost, parts, told_up_to
 from penstock.server.http.endpoints import Questions
 from penstock.server.hub import Hub, Positions, Wanted, kinds_of, named, read_event
 from penstock.server.posting import Posting, Refused, Send, addresses_of, in_thread, target_of
@@ -68,16 +70,16 @@ WEBHOOKS_MAX = 100
 """Webhooks of one tenant."""
 NAMES_MAX = 100
 """Queues, or kinds, that a webhook names."""
-TOGETHER_MAX = 100
-"""Events of one delivery."""
-TOGETHER_BYTES = 128 * 1024
-"""Bytes of them; one that is larger goes alone."""
 SHARDS_AT_ONCE = 16
 """Logs of events that are read for one commit."""
 READ_BYTES = 4 * 1024 * 1024
 """Bytes that one commit may push, about."""
 UNKEPT_MAX = 10_000
 """Events nobody wants that are read again after a crash, at most."""
+TIDY_S = 60.0
+"""How often the place in the logs is kept at least, if it moved, and what is too much is given up."""
+DEAD_MAX = 10_000
+"""Dead letters of a webhook; with more, all of them go."""
 FINDING_MAX = 8
 """Hosts that are looked up at a time."""
 FOUND_S = 10.0
@@ -139,6 +141,9 @@ class Webhooks:
         """Where the logs of events go on."""
         self._unkept = 0
         """Events behind the place that is kept which nobody wants."""
+        self._last = -1
+        """The shard whose events were read last: the next ones have their turn before it."""
+        self._tidied_at = loop.time()
         self._news = asyncio.Event()
         self._lock = asyncio.Lock()
         """One at a time changes what is known: a registration, a removal, or the forwarder."""
@@ -159,7 +164,7 @@ class Webhooks:
             mine = sum(each.webhook.tenant == webhook.tenant for each in self._known.values())
             if mine >= WEBHOOKS_MAX:
                 raise Busy(f"a tenant has at most {WEBHOOKS_MAX} webhooks; delete some")
-            await self._ask(configuration(webhook.id))
+            await self._ask(configuration(webhook.id, self._node.limits))
             webhook.created_at = self._office.clock()
             webhook.since = self._hub.positions()
             changes = [Change(SET, key_of(webhook), _encode(webhook))]
@@ -167,7 +172,7 @@ class Webhooks:
                 changes.append(Change(SET, POSITION, _encode(webhook.since)))
             await self._ask(KvWrite(TENANT, changes))
             if not self._known:
-                self._at = dict(webhook.since)
+                self._at, self._unkept = dict(webhook.since), 0
             self._add(webhook)
 
     async def _find(self, webhook: Webhook) -> None:
@@ -226,8 +231,10 @@ class Webhooks:
         self._task = self._loop.create_task(self._run())
 
     def stop(self) -> None:
-        """Begin nothing more."""
+        """Begin nothing more; the place in the logs is kept."""
         self._hub.follow(None)
+        if self._known and self._unkept:
+            self._questions.ask(KvWrite(TENANT, [self._place(self._at)]))
         if self._task is not None:
             self._task.cancel()
         for each in self._known.values():
@@ -251,10 +258,14 @@ class Webhooks:
                 async with self._lock:
                     await self._load()
                 while True:
-                    await self._news.wait()
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(TIDY_S):
+                            await self._news.wait()
                     self._news.clear()
-                    while await self._forward():
-                        pass
+                    is_ahead = True
+                    while is_ahead:
+                        is_ahead = await self._forward()
+                        await self._tidy()
             except PenstockError as error:
                 logger.warning("webhooks go on in a moment: %s", error.message)
             except Exception:
@@ -307,7 +318,7 @@ class Webhooks:
         self._hub.follow(self._hear if self._known else None)
 
     def _hear(self, told: list[Told]) -> None:
-        """There are events; those of tenants without webhooks wait until others come."""
+        """There are events; those of tenants without webhooks wait until others come, or for a while."""
         tenants = {each.webhook.tenant for each in self._known.values()}
         if any(each.tenant in tenants for each in told):
             self._news.set()
@@ -323,63 +334,102 @@ class Webhooks:
     async def _forward(self) -> bool:
         """Push what webhooks want of the next events; whether there may be more."""
         async with self._lock:
-            ends = self._hub.positions()
-            behind = [shard for shard in ends if self._at.get(shard, 0) < ends[shard]][:SHARDS_AT_ONCE]
-            if not behind or not self._known:
+            if not self._known:
                 return False
-            share = max(READ_BYTES // (len(behind) * len(self._known)), 1)
-            asked = [
-                self._questions.ask(Read(SYSTEM, queue_name(shard), self._at.get(shard, 0), max_bytes=share))
-                for shard in behind
-            ]
-            after = dict(self._at)
-            wanted: dict[str, list[bytes]] = {}
-            for shard, answer in zip(behind, asked, strict=True):
-                reply = await answer
-                if isinstance(reply, PenstockError):
-                    raise reply
-                assert isinstance(reply, Log)
-                self._sort(shard, reply, wanted)
-                after[shard] = reply.next
+            told, after = Round(), dict(self._at)
+            for known in self._known.values():
+                told.begin(known.webhook, self._waiting(known), self._at)
+            behind = self._behind()
+            for shard, reply in await self._read(behind):
+                after[shard] = self._sort(shard, reply, told)
             self._unkept += sum(after[shard] - self._at.get(shard, 0) for shard in behind)
-            if wanted or self._unkept >= UNKEPT_MAX:
-                await self._push(wanted, after)
+            if told.events or told.changed or self._unkept >= UNKEPT_MAX:
+                await self._push(told, after)
             is_ahead = after != self._at
             self._at = after
+            self._last = behind[-1] if behind else self._last
             return is_ahead
 
-    def _sort(self, shard: int, log: Log, wanted: dict[str, list[bytes]]) -> None:
-        """Add the events of a log to what each webhook wants."""
+    def _behind(self) -> list[int]:
+        """The next shards with events that were not read."""
+        ends = self._hub.positions()
+        behind = [shard for shard in ends if self._at.get(shard, 0) < ends[shard]]
+        behind.sort(key=lambda shard: (shard <= self._last, shard))
+        return behind[:SHARDS_AT_ONCE]
+
+    async def _read(self, behind: list[int]) -> list[tuple[int, Log | None]]:
+        """The next events of shards; None where they are damaged."""
+        share = max(READ_BYTES // (max(len(behind), 1) * len(self._known)), 1)
+        asked = [
+            self._questions.ask(Read(SYSTEM, queue_name(shard), self._at.get(shard, 0), max_bytes=share))
+            for shard in behind
+        ]
+        found: list[tuple[int, Log | None]] = []
+        for shard, answer in zip(behind, asked, strict=True):
+            reply = await answer
+            if isinstance(reply, PenstockError) and not isinstance(reply, Damaged):
+                raise reply
+            assert isinstance(reply, Log | Damaged)
+            found.append((shard, reply if isinstance(reply, Log) else None))
+        return found
+
+    def _sort(self, shard: int, log: Log | None, told: Round) -> int:
+        """Tell each webhook what it wants of the events of a log; where the log goes on."""
         offset = self._at.get(shard, 0)
+        if log is None:
+            end = self._past_damage(shard, offset)
+            self._tell_lost(shard, offset, end, "are damaged", told)
+            return end
         first = log.runs[0].offset if log.runs else log.next
         if first > offset:
-            logger.error(
-                "events of shard %d were dropped before webhooks were told: %d to %d", shard, offset, first
-            )
-            lost = _encode({"kind": "lost", "shard": shard, "from": offset, "to": first})
-            for known in self._known.values():
-                if known.webhook.since.get(shard, 0) < first:
-                    wanted.setdefault(known.webhook.id, []).append(lost)
+            self._tell_lost(shard, offset, first, "were dropped before webhooks were told", told)
         for run in log.runs:
             for place, payload in enumerate(run.payloads(), run.offset):
                 event = read_event(payload)
                 for known in self._known.values():
                     if known.wants(shard, place, event.tenant, event.queue, event.kind):
-                        told = named(event.kind, bytes(payload))
-                        wanted.setdefault(known.webhook.id, []).append(told)
+                        told.tell(known.webhook, shard, place, named(event.kind, bytes(payload)))
+        return log.next
 
-    async def _push(self, wanted: dict[str, list[bytes]], after: Positions) -> None:
-        """Push deliveries, and move on in the logs: in one commit."""
-        most = self._node.limits.payload_bytes_max
-        pushes = [
-            PushJobs(TENANT, queue_of(name), jobs)
-            for name, events in wanted.items()
-            if (jobs := [Job(each) for each in together(events, most)])
-        ]
-        moved = KvWrite(TENANT, [Change(SET, POSITION, _encode(after))])
-        while True:
+    def _past_damage(self, shard: int, offset: int) -> int:
+        """Where the next segment begins: of one that is damaged, nothing can be read."""
+        log = self._node.engine.event_logs[shard].partition.log
+        offset = max(offset, log.first)
+        return log.segments[logs.find(log, offset)].end if offset < log.end else offset
+
+    def _tell_lost(self, shard: int, first: int, end: int, why: str, told: Round) -> None:
+        logger.error("events of shard %d %s: %d to %d", shard, why, first, end)
+        for known in self._known.values():
+            if known.webhook.since.get(shard, 0) < end:
+                told.tell(known.webhook, shard, first, lost(shard, first, end))
+
+    async def _push(self, told: Round, after: Positions) -> None:
+        """Push deliveries, and move on in the logs: in one commit, or as few as they fit in.
+
+        If there are several, those who have been told all in one before the last are not told again after a
+        crash: where they are told from is kept with it.
+        """
+        self._unkept = 0  # before it is so: nothing else may keep a place while this is on its way
+        limits = self._node.limits
+        webhooks = [known.webhook for known in self._known.values()]
+        *others, last = commits(
+            parts(told, webhooks, limits.payload_bytes_max, limits.batch_max), limits.batch_max
+        )
+        for some in others:
+            for part in some:
+                if part.is_last:
+                    part.webhook, part.is_changed = told_up_to(part.webhook, after), True
+            await self._commit(some, [])
+        await self._commit(last, [self._place(after)])
+
+    async def _commit(self, some: list[Part], changes: list[Change]) -> None:
+        changed = [part.webhook for part in some if part.is_changed]
+        changes += [Change(SET, key_of(webhook), _encode(webhook)) for webhook in changed]
+        pushes = [PushJobs(TENANT, queue_of(part.webhook.id), part.jobs) for part in some if part.jobs]
+        moved = [KvWrite(TENANT, changes)] if changes else []
+        while pushes or moved:
             try:
-                await self._ask(Transact(TENANT, [*pushes, moved]))
+                await self._ask(Transact(TENANT, [*pushes, *moved]))
                 break
             except Busy:
                 raise
@@ -389,7 +439,30 @@ class Webhooks:
                 if at is None or int(at[1]) >= len(pushes):
                     raise
                 logger.error("events for %s are lost: %s", pushes.pop(int(at[1])).queue, error.message)
-        self._unkept = 0
+        for webhook in changed:
+            self._known[webhook.id].webhook = webhook
+
+    def _place(self, at: Positions) -> Change:
+        return Change(SET, POSITION, _encode(at))
+
+    def _waiting(self, known: Known) -> int:
+        """Deliveries that wait for a webhook."""
+        queue = self._node.engine.queues.get((TENANT, queue_of(known.webhook.id)))
+        return 0 if queue is None else size(queue)
+
+    async def _tidy(self) -> None:
+        """Once in a while, keep the place in the logs, and give up dead letters that are too many."""
+        now = self._loop.time()
+        if now - self._tidied_at < TIDY_S:
+            return
+        self._tidied_at = now
+        async with self._lock:
+            if self._known and self._unkept:
+                await self._push(Round(), self._at)
+            for known in self._known.values():
+                if self._figures(known).dead > DEAD_MAX:
+                    logger.error("webhook %s: its dead letters are too many, and dropped", known.webhook.id)
+                    await self._ask(Purge(TENANT, queue_of(known.webhook.id)))
 
 
 def _check(webhook: Webhook) -> None:
@@ -409,25 +482,3 @@ def new_id() -> str:
 
 def new_secret() -> str:
     return secrets.token_hex(32)
-
-
-def together(events: list[bytes], most: int) -> Iterator[bytes]:
-    """Events as JSON arrays that can be delivered: not too many, nor too large, in each.
-
-    >>> list(together([b"1", b"2", b"[3, 4]"], 7))
-    [b'[1,2]']
-    """
-    room = min(TOGETHER_BYTES, most)
-    some: list[bytes] = []
-    size = 2
-    for each in chain(events, [b""]):
-        if some and (not each or len(some) == TOGETHER_MAX or size + len(each) > room):
-            yield b"[" + b",".join(some) + b"]"
-            some, size = [], 2
-        if len(each) + 2 > most:
-            logger.error(
-                "an event of %d bytes is larger than payload_bytes_max, and was not forwarded", len(each)
-            )
-        elif each:
-            some.append(each)
-            size += len(each) + 1
