@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from penstock.broker.node import Node
-from penstock.core.commands import Command, ListDead, Pop, Popped, Push, Reply
+from penstock.core.commands import Command, Job, ListDead, Pop, Popped, Push, Reply
 from penstock.core.errors import Busy, Damaged, Invalid, PenstockError
-from penstock.core.limits import Limits
+from penstock.core.limits import OPERATIONS_MAX, Limits
 from penstock.core.model import DEFAULT
 from penstock.core.records import Commit, body_key
 from penstock.server.couriers import AT_ONCE, DEADLINE_S, TENANT, Webhook, queue_of
-from penstock.server.deliveries import TOGETHER_MAX
+from penstock.server.deliveries import TOGETHER_MAX, Part, commits
 from penstock.server.http.endpoints import Questions
 from penstock.server.hub import Hub
 from penstock.server.posting import Letter
@@ -568,6 +568,14 @@ def test_what_does_not_fit_into_one_commit_is_told_once_all_the_same(lives: int)
 
     world.run(first)
     world.run(second)
+
+
+def test_a_commit_does_no_more_for_webhooks_than_one_may() -> None:
+    webhook = Webhook(id="w", tenant=DEFAULT, url="", secret="s")
+    part = Part(webhook, [Job(b"1")], is_changed=True, is_last=True)
+    found = commits([part] * 2_500, batch_max=100_000)
+    assert [len(each) for each in found] == [OPERATIONS_MAX - 1, OPERATIONS_MAX - 1, 502]
+    assert commits([], batch_max=1) == [[]]
 
 
 def test_leases_may_have_to_be_short() -> None:
