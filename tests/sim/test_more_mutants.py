@@ -121,9 +121,9 @@ MUTANTS: dict[str, Planted] = {
     ),
     # Browse.
     "a new group is shown what lies below the log": (
-        browse._unread,
-        "log.segments[log.islands :]",
-        "log.segments",
+        browse.unread,
+        "at = max(at, log.first)",
+        "at = max(at, log.segments[0].base)",
     ),
     "what is completed is shown twice": (
         browse._completed,
@@ -131,7 +131,7 @@ MUTANTS: dict[str, Planted] = {
         "reached = max(reached, low)",
     ),
     "nothing is passed over": (browse.browse, "skip -= passed", "passed = 0"),
-    "what has just become due is not shown": (browse._spans, "if due_at <= now", "if due_at < now"),
+    "what has just become due is not shown": (browse._spans, "due_at <= now", "due_at < now"),
     "what was acked is shown as active": (
         browse._leased,
         "[(low, low + count) for low, count in gaps(run)]",

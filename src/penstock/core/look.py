@@ -70,6 +70,8 @@ from penstock.core.ties import parked_over
 
 AHEAD_SEGMENTS = 64
 """Segments looked at ahead of a cursor."""
+UNPLANNED_MAX = 5_000
+"""Runs that are looked at to count what is delayed among those that no pop has sorted yet: some 40 ms."""
 READ_COUNT = 1_000
 READ_BYTES = 1_048_576
 """What a read gets that does not say how much it wants."""
@@ -286,8 +288,11 @@ def counts(queue: Queue, group: Group | None, now: int) -> Counts:
 
 
 def _unplanned_later(track: Track, now: int) -> int:
-    """Messages that are not in the schedule yet and will not be due when they are."""
-    spans = unplanned_due(track, track.planned, track.partition.log.end)
+    """Messages that are not in the schedule yet and will not be due when they are.
+
+    Only so many runs are looked at; what is behind them counts as waiting until pops have sorted it.
+    """
+    spans = islice(unplanned_due(track, track.planned, track.partition.log.end), UNPLANNED_MAX)
     return sum(high - low for low, high, due_at in spans if due_at > now)
 
 

@@ -222,7 +222,8 @@ class BrowseEndpoint(Endpoint):
                         after = _spot(each)
                         break
                     found.messages.append(seen(each))
-            if after is None or len(found.messages) >= request.limit or text is None:
+            is_enough = len(found.messages) >= request.limit or (text is None and found.messages)
+            if after is None or is_enough:
                 break
         found.cursor = cursor_of(after)
         return found
@@ -260,7 +261,7 @@ class BulkEndpoint(BrowseEndpoint):
         after = parse_cursor(request.cursor)
         text = None if request.text is None else request.text.encode()
         done = Acted(matched=0, count=0, dry_run=request.dry_run, cursor=None)
-        for _ in range(STEPS_MAX):
+        for step in range(STEPS_MAX):
             left = request.limit - done.matched
             most = min(SHOWN_MAX, left) if text is None else SHOWN_MAX
             reply = await self._page(request, asked, most, after, counted=False)
@@ -270,6 +271,9 @@ class BulkEndpoint(BrowseEndpoint):
                 if request.reaches(each) and (text is None or holds(each, text))
             ]
             try:
+                if request.action == "cancel" and not (request.dry_run or step):
+                    # A group that nobody has popped for has nothing yet that could be cancelled for it.
+                    await self._ask(GroupPut(asked.tenant, asked.queue, request.group))
                 done.count += await self._act(request, asked, meant[:left])
             except Busy:
                 if not done.count:
@@ -287,8 +291,6 @@ class BulkEndpoint(BrowseEndpoint):
             return 0
         if request.action != "cancel":
             return await self._do(request.act(asked.tenant, asked.queue, [each.state.id for each in meant]))
-        # A group that nobody has popped for has nothing yet that could be cancelled for it.
-        await self._ask(GroupPut(asked.tenant, asked.queue, request.group))
         parked = [each.state.id for each in meant if each.state.state == "parked"]  # in every group
         others = [each.state.id for each in meant if each.state.state != "parked"]
         count = await self._do(Cancel(asked.tenant, parked)) if parked else 0
