@@ -81,6 +81,8 @@ def shown_rate(rate: Rate | None) -> dict[str, int] | None:
 
 
 class OptionsIn(Struct, forbid_unknown_fields=True, gc=False):
+    """Options of a queue; those that are not given stay."""
+
     lease_ms: int | UnsetType = UNSET
     completed_retention_ms: int | UnsetType | None = UNSET
     completed_retention_bytes: int | UnsetType = UNSET

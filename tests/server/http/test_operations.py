@@ -59,7 +59,7 @@ EXAMPLES: dict[str, Example] = {
     "Transaction": asking(
         "POST", "/v1/transaction", {"ops": [{"op": "push", "queue": "tx", "messages": [{"payload": 1}]}]}
     ),
-    "Message": of_a_message("/messages/{id}"),
+    "GetMessage": of_a_message("/messages/{id}"),
     "Result": of_a_message("/messages/{id}/result"),
     "Cancel": cancelled,
     "Bulk": asking("POST", "/v1/queues/{queue}/bulk", {"action": "cancel"}),

@@ -71,6 +71,25 @@ class Operation(Struct, frozen=True):
         return self.method in ("POST", "PUT")
 
 
+class View(Struct, frozen=True):
+    """Something that is only looked at: a stream, or a page. What can be asked of it is in the query."""
+
+    path: str
+    name: str
+    request: type[Request]
+    answer: type[Struct] | None
+    """What it shows, or each event of a stream; None if that is no JSON."""
+    kind: str
+    """Its Content-Type."""
+    summary: str
+    about: str
+    events: tuple[str, ...] = ()
+    """What events of a stream are called; what else may come is told in ``about``."""
+    statuses: tuple[int, ...] = ()
+    """Of errors."""
+    tag: str = "server"
+
+
 def shown(message: int) -> Id:
     """An id as it goes out: numbers that JavaScript can't hold go as strings."""
     return message if message < ids.JSON_SAFE else str(message)

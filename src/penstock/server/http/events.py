@@ -11,7 +11,7 @@ from starlette.types import Message, Receive, Scope, Send
 from penstock.broker.node import Node
 from penstock.core.commands import Log, Pop, Popped, Read, Reply
 from penstock.core.errors import Invalid, PenstockError
-from penstock.core.events import SYSTEM, queue_name
+from penstock.core.events import SYSTEM, Event, queue_name
 from penstock.core.ids import parse_lease
 from penstock.core.limits import check_range
 from penstock.core.model import DEFAULT
@@ -67,6 +67,13 @@ class Events(Request, kw_only=True):
         if last is not None:
             return parse_positions(last)
         return {} if self.start == "all" else None
+
+
+class Happened(Event, kw_only=True):
+    """An event as it goes out."""
+
+    event: str
+    event_type: str
 
 
 class Lost(msgspec.Struct, gc=False, kw_only=True, rename={"start": "from", "end": "to"}):

@@ -24,10 +24,14 @@ STATES = ("waiting", "delayed", "parked", "active", "completed", "dead", "expire
 
 
 class Health(Struct):
+    """It is alive."""
+
     status: str
 
 
 class Readiness(Struct, omit_defaults=True):
+    """Whether it takes requests, and if not, why."""
+
     ready: bool
     why: str | None = None
 

@@ -210,7 +210,7 @@ class Acted(Struct, gc=False, omit_defaults=True, kw_only=True):
     cursor: str | None
 
 
-class Message(Request, kw_only=True):
+class GetMessage(Request, kw_only=True):
     """One message, and where it stands in a group."""
 
     group: str = DEFAULT

@@ -1,11 +1,23 @@
 """The table of what can be asked for. Those asked for most stand first: paths are tried in this order."""
 
-from penstock.server.http import messages, pops, pushes, queues, transactions, values, webhooks
-from penstock.server.http.base import Operation
+from penstock.core.happenings import KINDS
+from penstock.server.http import (
+    events,
+    health,
+    messages,
+    pops,
+    pushes,
+    queues,
+    transactions,
+    values,
+    webhooks,
+)
+from penstock.server.http.base import Operation, Request, View
 
 QUEUE = "/v1/queues/{queue}"
 DEAD = "dead letters"
 VALUES = "keys and values"
+JSON = "application/json"
 
 OPERATIONS = [
     Operation("POST", f"{QUEUE}/messages", pushes.Push, pushes.Pushed, "Push messages", "messages"),
@@ -23,7 +35,7 @@ OPERATIONS = [
         "messages",
     ),
     Operation(
-        "GET", f"{QUEUE}/messages/{{id}}", messages.Message, messages.Seen, "Look at a message", "messages"
+        "GET", f"{QUEUE}/messages/{{id}}", messages.GetMessage, messages.Seen, "Look at a message", "messages"
     ),
     Operation(
         "GET",
@@ -103,3 +115,63 @@ OPERATIONS = [
     ),
     Operation("GET", "/v1/stats", queues.Stats, queues.Totals, "Count over all queues", "server"),
 ]
+
+STREAM = "text/event-stream"
+VIEWS = [
+    View(
+        f"{QUEUE}/listen",
+        "Listen",
+        events.Listen,
+        pops.Delivered,
+        STREAM,
+        "Be sent messages as they come",
+        "Leases messages to this connection, at most `max` at a time that are not settled; settle them with "
+        "`POST /v1/ack`. When the connection ends, what it still holds is there for others. A `ping` comes "
+        "after 15 s without anything else.",
+        ("message",),
+        (400, 403, 409),
+        "messages",
+    ),
+    View(
+        "/v1/events",
+        "Events",
+        events.Events,
+        events.Happened,
+        STREAM,
+        "Hear of what happens",
+        "Lifecycle events as they happen. The last event of a batch has an `id`, to go on from. `lost` "
+        "stands for events that are not kept any more; a `ping` comes after 15 s without anything else. The "
+        "same as a WebSocket: `/v1/events/ws`.",
+        KINDS,
+        (400,),
+        "events",
+    ),
+    View(
+        "/healthz",
+        "Healthz",
+        Request,
+        health.Health,
+        JSON,
+        "Is it alive?",
+        "The process answers.",
+    ),
+    View(
+        "/readyz",
+        "Readyz",
+        Request,
+        health.Readiness,
+        JSON,
+        "Is it ready?",
+        "200 if it takes requests, 503 if it can't write its store, or is about to stop.",
+    ),
+    View(
+        "/metrics",
+        "Metrics",
+        Request,
+        None,
+        health.TEXT.decode(),
+        "Figures for Prometheus",
+        "Figures of queues, of the server and of its process, in the text format of Prometheus.",
+    ),
+]
+"""What is only looked at, besides."""

@@ -42,6 +42,8 @@ class QueueSummary(Struct, gc=False, kw_only=True):
 
 
 class Queues(Struct, gc=False, kw_only=True):
+    """The queues."""
+
     queues: list[QueueSummary]
 
 
@@ -73,6 +75,8 @@ class Partition(Struct, gc=False, kw_only=True):
 
 
 class GroupSummary(Struct, gc=False, kw_only=True):
+    """A group, and its messages by state."""
+
     group: str
     counts: Counted
 
@@ -238,6 +242,8 @@ class Purge(Clearing, kw_only=True):
 
 
 class Cursor(Struct, gc=False):
+    """Where a group stands in a partition."""
+
     partition: str
     cursor: int
 
@@ -290,6 +296,8 @@ class DeadLetter(Struct, gc=False, kw_only=True, omit_defaults=True):
 
 
 class DeadLetters(Struct, gc=False, kw_only=True):
+    """Those that were asked for; ``total`` is how many there are."""
+
     messages: list[DeadLetter]
     total: int
 
@@ -381,6 +389,8 @@ class PurgeDead(Request, kw_only=True):
 
 
 class Groups(Struct, gc=False, kw_only=True):
+    """The groups of a queue."""
+
     queue: str
     groups: list[GroupSummary]
 

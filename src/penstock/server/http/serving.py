@@ -6,7 +6,7 @@ import secrets
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from email.utils import formatdate
-from functools import partial
+from functools import cache, partial
 from ipaddress import ip_address
 from itertools import count
 from typing import Any
@@ -33,7 +33,7 @@ from penstock.server.http.endpoints import (
 from penstock.server.http.events import EventSocket, EventStream, ListenStream
 from penstock.server.http.health import Healthz, Metrics, Readyz
 from penstock.server.http.openapi import document
-from penstock.server.http.operations import OPERATIONS, QUEUE
+from penstock.server.http.operations import OPERATIONS, QUEUE, VIEWS
 from penstock.server.http.reference import page
 from penstock.server.http.sockets import Socket
 from penstock.server.http.streams import BrowseEndpoint, BulkEndpoint, PushEndpoint
@@ -95,13 +95,13 @@ class HttpServer:
         self._config.load()
 
     def _app(self, questions: Questions) -> ASGIApp:
-        routes: list[BaseRoute] = [
+        self.routes: list[BaseRoute] = [
             *_routes(questions, self.limits.body_bytes_max, self._endpoints()),
             *self._streams(questions),
             *self._pages(questions),
         ]
         # No Starlette around the router: it would answer what breaks in its own way, before the guard can.
-        app: ASGIApp = Router(routes, redirect_slashes=False, default=_not_found)
+        app: ASGIApp = Router(self.routes, redirect_slashes=False, default=_not_found)
         if self.limits.origins:
             app = CORSMiddleware(
                 app,
@@ -133,13 +133,13 @@ class HttpServer:
         ]
 
     def _pages(self, questions: Questions) -> list[BaseRoute]:
-        described = document(OPERATIONS, self._version)
+        described = cache(partial(document, OPERATIONS, VIEWS, self._version))
         return [
             Route("/healthz", GetOnly(Healthz())),
             Route("/readyz", GetOnly(Readyz(self.node))),
             Route("/metrics", GetOnly(Metrics(questions, self.hub, self._all_connections))),
-            Route("/openapi.json", GetOnly(Page(encode(described), b"application/json"))),
-            Route("/docs", GetOnly(Page(page(described).encode(), b"text/html; charset=utf-8"))),
+            Route("/openapi.json", GetOnly(Page(lambda: encode(described()), b"application/json"))),
+            Route("/docs", GetOnly(Page(lambda: page(described()).encode(), b"text/html; charset=utf-8"))),
         ]
 
     async def listen(self, host: str, port: int) -> str:
@@ -234,13 +234,13 @@ class GetOnly:
 
 
 class Page:
-    """Something that is always the same."""
+    """Something that is always the same, and made when somebody wants to see it: that takes some 0.1 s."""
 
-    def __init__(self, body: bytes, kind: bytes) -> None:
-        self._body, self._kind = body, kind
+    def __init__(self, make: Callable[[], bytes], kind: bytes) -> None:
+        self._make, self._kind = cache(make), kind
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await respond(scope, send, 200, self._body, kind=self._kind)
+        await respond(scope, send, 200, await asyncio.to_thread(self._make), kind=self._kind)
 
 
 async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:

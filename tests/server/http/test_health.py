@@ -1,0 +1,96 @@
+"""Health and figures: what those who watch a server rely on."""
+
+import re
+
+from penstock.store.base import StoreError
+from tests.broker.loop import BEGIN, ObedientStore
+from tests.server.http.streaming import Here, ask, get
+from tests.serving import pull, push
+
+Figures = dict[str, float]
+
+
+def figures(here: Here) -> Figures:
+    """Every figure by its name and labels, as they are written."""
+    status, text = get(here.http, "/metrics")
+    assert status == 200
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
+
+def test_a_server_that_runs_is_alive_and_ready() -> None:
+    with Here() as here:
+        assert get(here.http, "/healthz") == (200, {"status": "ok"})
+        assert get(here.http, "/readyz") == (200, {"ready": True})
+        for path in ("/healthz", "/readyz", "/metrics"):
+            assert ask(here.http, "POST", path)[0] == 405
+
+
+def test_a_server_that_can_not_write_is_alive_and_not_ready() -> None:
+    store = ObedientStore()
+    with Here(store) as here, here.connect() as client:
+        store.commit_error = StoreError("no room")
+        store.claim_error = StoreError("no room")
+        assert client.ask({"cmd": "PUSH", "queue": "q", "data": 1})["code"] == "busy"
+        status, said = get(here.http, "/readyz")
+        assert (status, said["ready"]) == (503, False)
+        assert said["why"]
+        assert get(here.http, "/healthz") == (200, {"status": "ok"})
+        assert get(here.http, "/metrics")[0] == 503
+
+
+def test_messages_are_counted_by_queue_and_state() -> None:
+    with Here() as here, here.connect() as client:
+        push(client, "q", 1, 2, 3)
+        pull(client, "q")
+        here.now = BEGIN + 5_000
+        found = figures(here)
+        for state, count in (("waiting", 2), ("active", 1), ("completed", 0)):
+            name = f'penstock_queue_messages{{queue="q",state="{state}",tenant="default"}}'
+            assert found[name] == count
+        assert found['penstock_queue_oldest_seconds{queue="q",tenant="default"}'] == 5
+        assert found["penstock_queues"] == found["penstock_leases"] == 1
+        assert found['penstock_connections{listener="tcp"}'] == 1
+        assert found['penstock_messages_total{kind="pushed",queue="q",tenant="default"}'] == 3
+
+
+def test_what_was_evicted_is_counted_by_queue() -> None:
+    with Here() as here, here.connect() as client:
+        client.ask({"cmd": "QUEUE", "queue": "q", "options": {"max_wait_ms": 1_000}})
+        push(client, "q", 1, 2)
+        here.now = BEGIN + 5_000
+        assert client.ask({"cmd": "PULL", "queue": "q", "timeout": 0})["job"] is None
+        assert figures(here)['penstock_messages_total{kind="evicted",queue="q",tenant="default"}'] == 2
+
+
+def test_flashq_s_names_are_there() -> None:
+    with Here() as here, here.connect() as client:
+        client.ask({"cmd": "QUEUE", "queue": "q", "options": {"max_attempts": 1}})
+        push(client, "q", 1, 2, 3)
+        done, failed = pull(client, "q")["id"], pull(client, "q")["id"]
+        here.now = BEGIN + 500
+        client.ask({"cmd": "ACK", "id": done})
+        client.ask({"cmd": "FAIL", "id": failed})
+        found = figures(here)
+        assert found['flashq_queue_depth{queue="q"}'] == 1
+        assert found['flashq_jobs_processed_total{queue="q",status="completed"}'] == 1
+        assert found['flashq_jobs_processed_total{queue="q",status="failed"}'] == 1
+        times = {
+            each: found[f'flashq_job_duration_seconds_bucket{{le="{each}",queue="q"}}'] for each in BOUNDS
+        }
+        assert times == {"0.1": 0, "1.0": 1, "+Inf": 1}
+        assert found["flashq_active_workers"] >= 1
+        assert found["flashq_memory_bytes"] > 1 << 20
+
+
+BOUNDS = ("0.1", "1.0", "+Inf")
+
+
+def test_nothing_in_a_label_can_be_taken_for_a_figure() -> None:
+    """Names of queues are harmless; what labels hold is escaped all the same."""
+    with Here() as here, here.connect() as client:
+        assert client.ask({"cmd": "PUSH", "queue": 'q"} 1\nevil 1', "data": 1})["code"] == "invalid"
+        push(client, "q", 1)
+        text = get(here.http, "/metrics")[1]
+        for line in text.splitlines():
+            assert re.fullmatch(r'#.*|[a-z_]+(\{([a-z]+="[^"\\\n]*",?)+\})? [-+.0-9eInfa]+', line), line
