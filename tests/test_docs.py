@@ -18,11 +18,17 @@ import pytest
 from penstock import __version__, config
 from penstock.cli.main import build_parser
 from penstock.core.errors import CODES
+from penstock.core.happenings import KINDS
 from penstock.core.model import Backoff, QueueOptions
 from penstock.server.dialects.flashq import COMMANDS
 from penstock.server.http import operations
-from penstock.server.http.base import Operation
-from tests.serving import Server
+from penstock.server.http.base import Operation, View
+from penstock.server.http.endpoints import Resource
+from penstock.server.http.events import Happened, Lost
+from penstock.server.http.pops import Delivered
+from penstock.server.hub import NAMES
+from tests.server.http.streaming import Here, Stream, get
+from tests.serving import Server, pull, push
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -93,7 +99,13 @@ def blocks(kind: str, page: str = README) -> list[str]:
 
 # HTTP.
 
-HTTP = PROTOCOL.split("\n## HTTP\n")[1].split("\n## ")[0]
+
+def section(title: str) -> str:
+    return PROTOCOL.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+EVENTS, LISTENING, HEALTH = map(section, ("Events", "Messages as they come", "Health and figures"))
+HTTP = "\n".join([section("HTTP"), section("Webhooks"), EVENTS, LISTENING, HEALTH])
 
 
 @pytest.mark.parametrize("operation", operations.OPERATIONS, ids=lambda each: each.name)
@@ -108,8 +120,89 @@ def test_every_operation_and_each_of_its_fields_is_in_the_protocol(operation: Op
 
 
 def test_no_operation_in_the_protocol_is_made_up() -> None:
-    told = set(re.findall(r"^### `([A-Z]+ /\S+)`$", HTTP, re.MULTILINE))
-    assert told == {f"{each.method} {each.path}" for each in operations.OPERATIONS}
+    told = re.findall(r"^### `([A-Z]+ /\S+)`$", HTTP, re.MULTILINE)
+    made = {f"{each.method} {each.path}" for each in operations.OPERATIONS}
+    with Here() as here:
+        shown = {f"GET {re.sub(':path', '', each.path)}" for each in here.server.routes if is_view(each)}
+    assert len(shown) == len(operations.VIEWS) + len(["/v1/events/ws", "/openapi.json", "/docs"])
+    assert sorted(told) == sorted(made | shown)
+
+
+def is_view(route: Any) -> bool:
+    """Whether a route is a stream or a page, and no operation."""
+    return not isinstance(route.endpoint, Resource)
+
+
+@pytest.mark.parametrize("view", operations.VIEWS, ids=lambda view: view.name)
+def test_every_field_of_a_stream_is_in_the_protocol(view: View) -> None:
+    part = HTTP.split(f"\n### `GET {view.path}`\n")[1].split("\n### ")[0]
+    for field in msgspec.structs.fields(view.request):
+        assert f"| `{field.encode_name}` |" in part, field.encode_name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_event_is_in_the_protocol_with_its_names(kind: str) -> None:
+    event, event_type = NAMES[kind]
+    assert f"| `{kind}` | `{event}` | `{event_type}` |" in EVENTS
+
+
+def test_every_field_of_an_event_is_in_the_protocol_with_an_example() -> None:
+    (example,) = blocks("json event", EVENTS)
+    fields = {each.encode_name for each in msgspec.structs.fields(Happened)}
+    assert set(json.loads(example)) == fields
+    table = EVENTS.split("| field | |")[1].split("\n\n")[0]
+    assert set(re.findall(r"`(\w+)`", re.sub(r"\|[^|]*\|$", "", table, flags=re.MULTILINE))) == fields
+    lost = {each.encode_name for each in msgspec.structs.fields(Lost)}
+    (told,) = re.findall(r'^  `(\{"event": "events:lost".*\})`', EVENTS, re.MULTILINE)
+    assert set(json.loads(told)) == lost
+
+
+def test_the_streams_that_are_shown_are_what_the_server_sends() -> None:
+    for part, kind in ((EVENTS, Happened), (LISTENING, Delivered)):
+        shown = re.findall(r"^data: (\{.*)$", part, re.MULTILINE)
+        assert shown
+        for each in shown:
+            known = {field.encode_name for field in msgspec.structs.fields(kind)}
+            msgspec.json.decode(each, type=kind)
+            assert set(json.loads(each)) <= known
+    with Here() as here, here.connect() as client:
+        with Stream(here.http, "/v1/events?queue=emails&from=all") as stream:
+            push(client, "emails", 1, 2)
+            client.ask({"cmd": "ACK", "id": pull(client, "emails")["id"]})
+            *_, settled = stream.until("settled")
+        (example,) = blocks("json event", EVENTS)
+        assert settled.told.keys() == json.loads(example).keys()
+        assert comments(here, "/v1/events") == ["listening"]
+        assert comments(here, "/v1/events?from=all") == ["resuming", "caught up"]
+        assert comments(here, "/v1/queues/emails/listen") == ["listening"]
+    for word in (": listening", ": resuming", ": caught up"):
+        assert f"`{word}`" in EVENTS
+
+
+def comments(here: Here, path: str) -> list[str]:
+    """The comments of a stream up to where it has told everything."""
+    found = []
+    with Stream(here.http, path) as stream:
+        while (block := stream.block()) is not None:
+            found += [block.comment] if block.comment else []
+            if block.is_ready:
+                break
+    return found
+
+
+def test_every_figure_is_in_the_protocol_with_its_labels() -> None:
+    with Here() as here, here.connect() as client:
+        push(client, "q", 1)
+        client.ask({"cmd": "ACK", "id": pull(client, "q")["id"]})
+        text = get(here.http, "/metrics")[1]
+    labels: dict[str, set[str]] = {}
+    for name in re.findall(r"^# TYPE (\w+)", text, re.MULTILINE):
+        samples = re.findall(rf"^{name}(?:_bucket)?(?:\{{(.*)\}})? ", text, re.MULTILINE)
+        labels[name] = {label for each in samples for label in re.findall(r'(\w+)="', each)}
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]*)\| [^|]+ \|$", HEALTH, re.MULTILINE)
+    told = {name: set(re.findall(r"`(\w+)`", given)) for name, given in rows}
+    assert {name: each for name, each in told.items() if name in labels} == labels
+    assert all(name.startswith("process_") for name in told.keys() - labels.keys())
 
 
 @pytest.mark.parametrize("code", CODES)

@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -130,7 +131,7 @@ def test_every_example_of_the_page_works(
             command = command.replace(name, value)
         program, *arguments = shlex.split(command)
         assert program == "curl"
-        given = dict(zip(arguments, arguments[1:], strict=False))
+        given = dict(pairwise(arguments))
         body = given.get("-d")
         used = given.get("-X", "GET" if body is None else "POST")
         (url,) = (each for each in arguments if each.startswith("http://localhost:8080/"))
