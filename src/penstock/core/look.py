@@ -170,10 +170,10 @@ def ahead(reply: Popped | Log, size: int) -> list[Absent]:
     """Segments behind what was popped or read whose bodies are not in memory.
 
     None as long as the first half of ``size`` bytes is there; else up to all of them, so that what is read
-    ahead is read in large steps.
+    ahead is read in large steps. In the middle of a segment nobody looks: 64 small ones took 46 µs a pop.
     """
     parts = reply.deliveries if isinstance(reply, Popped) else reply.runs
-    if not parts:
+    if not parts or 0 < parts[-1].start < parts[-1].segment.count - parts[-1].count:
         return []
     name = reply.partition if isinstance(reply, Log) else reply.deliveries[-1].partition
     log = reply.queue.partitions[name].log
