@@ -123,7 +123,8 @@ def test_no_operation_in_the_protocol_is_made_up() -> None:
     told = re.findall(r"^### `([A-Z]+ /\S+)`$", HTTP, re.MULTILINE)
     made = {f"{each.method} {each.path}" for each in operations.OPERATIONS}
     with Here() as here:
-        shown = {f"GET {re.sub(':path', '', each.path)}" for each in here.server.routes if is_view(each)}
+        routes: list[Any] = list(filter(is_view, here.server.routes))
+    shown = {f"GET {each.path.replace(':path', '')}" for each in routes}
     assert len(shown) == len(operations.VIEWS) + len(["/v1/events/ws", "/openapi.json", "/docs"])
     assert sorted(told) == sorted(made | shown)
 
