@@ -12,6 +12,8 @@ from websockets.sync.client import ClientConnection, connect
 from penstock.core.limits import Limits
 from penstock.server import hub
 from penstock.server.http.connections import HttpLimits
+from penstock.store.base import StoreError
+from tests.broker.loop import SlowStore
 from tests.server.http.streaming import Here, get, narrow
 from tests.serving import PATIENCE_S, Raw, Server, pull, push
 
@@ -213,3 +215,24 @@ def test_without_a_log_sockets_are_told_all_the_same() -> None:
         take(socket)
         push(client, "q", 1)
         assert brief(take(socket, 2)) == [("created", 0), ("pushed", 1)]
+
+
+def test_one_who_comes_while_the_store_fails_is_told_to_come_again() -> None:
+    store = SlowStore()
+    store.open_gate()
+    with Here(store) as here, here.connect() as client:
+        push(client, "q", 1)
+        store.shut()
+        client.send({"cmd": "PUSH", "queue": "q", "data": 2})
+        while not here.call(lambda: here.node._committer.busy):
+            pass
+        with listen(here) as socket:
+            while not here.call(lambda: here.server.hub.count):
+                pass
+            store.commit_error = StoreError("no")
+            store.open_gate()
+            with pytest.raises(ConnectionClosed) as closed:
+                socket.recv(PATIENCE_S)
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1013
+        assert "could not keep" in closed.value.rcvd.reason
