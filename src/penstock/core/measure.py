@@ -24,7 +24,8 @@ def measure(domain: Domain, command: Measure, now: int) -> Measured:
             found.append(_queue(domain, queue, now))
     leases = sum(len(shard.leases) for shard in domain.shards)
     queues = sum(not is_own(tenant) for tenant, _ in domain.queues)
-    return Measured(found, queues, leases, now)
+    over = sum(shard.leases_over for shard in domain.shards)
+    return Measured(found, queues, leases, over, now)
 
 
 def _queue(domain: Domain, queue: Queue, now: int) -> QueueMeasured:

@@ -187,7 +187,7 @@ class QueueMeasured(Struct, gc=False):
     queue: str
     counts: "Counts"
     oldest_at: int | None
-    """When the oldest message was pushed that its work queue has never delivered."""
+    """When the oldest message was pushed that waits in its work queue; None if none does."""
     tally: Tally | None
 
 
@@ -195,6 +195,8 @@ class Measured(Struct, gc=False):
     queues: list[QueueMeasured]
     all_queues: int
     leases: int
+    leases_over: int
+    """Those that ran out, since the node was loaded."""
     now: int
 
 

@@ -254,6 +254,7 @@ def expire(shard: Shard, now: int) -> None:
     while names := shard.agenda.first_due(now):
         for name in names:
             lease = shard.leases[name]
+            shard.leases_over += 1
             due_at = lease.due_at
             over = [run for run in lease.runs.values() if run.expires_at == due_at]
             if lease.queue.ordered:

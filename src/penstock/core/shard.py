@@ -83,6 +83,7 @@ class Shard:
         "happened",
         "leases",
         "leases_dirty",
+        "leases_over",
         "limited",
         "limiters",
         "limits",
@@ -138,6 +139,8 @@ class Shard:
         self.updated = updated
         """Keys of partitions, of any shard, that have successors of messages."""
         self.ends = ends
+        self.leases_over = 0
+        """Leases whose time was up before they were settled, since the shard was loaded."""
         self.emptied: dict[bytes, Queue] = {}
         """Closed queues of all shards of which a lease has ended, by prefix."""
         """What ended, in any shard, and has consequences that have not been seen to yet."""

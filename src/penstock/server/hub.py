@@ -90,7 +90,7 @@ def parse_positions(text: str) -> Positions:
     for part in text.split("-") if text else ():
         shard, _, offset = part.partition(".")
         if not (shard.isdigit() and offset.isdigit() and part.isascii() and len(part) <= 30):
-            raise Invalid("Last-Event-ID", "the id of an event as it was given out")
+            raise Invalid("after", "the id of an event as it was given out, as Last-Event-ID, too")
         found[int(shard)] = int(offset)
     return found
 

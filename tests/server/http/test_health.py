@@ -40,7 +40,42 @@ def test_a_server_that_can_not_write_is_alive_and_not_ready() -> None:
         assert (status, said["ready"]) == (503, False)
         assert said["why"]
         assert get(here.http, "/healthz") == (200, {"status": "ok"})
-        assert get(here.http, "/metrics")[0] == 503
+        found = figures(here)
+        assert (found["penstock_ready"], found["penstock_commit_failures_total"]) == (0, 1)
+        assert "penstock_queues" not in found
+
+
+def oldest(here: Here, queue: str) -> float:
+    return figures(here)[f'penstock_queue_oldest_seconds{{queue="{queue}",tenant="default"}}']
+
+
+def test_the_oldest_is_the_one_that_waits_for_longest_whatever_else_there_is() -> None:
+    with Here() as here, here.connect() as client:
+        for queue in ("read", "unread"):
+            if queue == "read":
+                client.ask({"cmd": "PULL", "queue": queue, "timeout": 0})
+            here.now = BEGIN
+            client.ask({"cmd": "PUSH", "queue": queue, "data": 0, "delay": 3_600_000})
+            cancelled = client.ask({"cmd": "PUSH", "queue": queue, "data": 1})["id"]
+            assert client.ask({"cmd": "CANCEL", "id": cancelled})["ok"]
+            assert oldest(here, queue) == 0
+            here.now += 1_000
+            client.ask({"cmd": "PUSH", "queue": queue, "data": 2, "priority": 5})
+            here.now += 1_000
+            client.ask({"cmd": "PUSH", "queue": queue, "data": 3})
+            here.now += 1_000
+            assert oldest(here, queue) == 2
+            assert pull(client, queue)["data"] == 2
+            assert oldest(here, queue) == 1
+
+
+def test_leases_that_run_out_are_counted() -> None:
+    with Here() as here, here.connect() as client:
+        push(client, "q", 1, 2)
+        pull(client, "q")
+        here.now += 3_600_000
+        pull(client, "q")
+        assert figures(here)["penstock_leases_expired_total"] == 1
 
 
 def test_messages_are_counted_by_queue_and_state() -> None:

@@ -10,11 +10,10 @@ from starlette.types import Receive, Scope, Send
 
 from penstock.broker.node import Node
 from penstock.core.commands import Measure, Measured
-from penstock.core.errors import PenstockError
 from penstock.core.happenings import BUCKETS_MS, KINDS
 from penstock.server.dialects.flashq import metrics as flashq
 from penstock.server.http.base import encode
-from penstock.server.http.endpoints import Questions, respond, send_error
+from penstock.server.http.endpoints import Questions, respond
 from penstock.server.hub import Hub
 
 TEXT = b"text/plain; version=0.0.4; charset=utf-8"
@@ -72,15 +71,12 @@ class Metrics:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         measured = await self._questions.ask(Measure(QUEUES_MAX))
-        if isinstance(measured, PenstockError):
-            await send_error(scope, send, measured)
-            return
-        assert isinstance(measured, Measured)
-        connections = self._connections()
-        body = await asyncio.to_thread(self._text, measured, connections)
+        # While the store can't be written, what is known without the queues is wanted most.
+        known = measured if isinstance(measured, Measured) else None
+        body = await asyncio.to_thread(self._text, known, self._connections())
         await respond(scope, send, 200, body, kind=TEXT)
 
-    def _text(self, measured: Measured, connections: dict[str, int]) -> bytes:
+    def _text(self, measured: Measured | None, connections: dict[str, int]) -> bytes:
         registry = CollectorRegistry()
         process = list(self._process.collect())
         memory = next(
@@ -88,10 +84,11 @@ class Metrics:
         )
         families = [
             *process,
-            *_queues(measured),
-            *_node(self._questions.node, measured, connections, self._hub.count),
-            *flashq.families(measured, sum(connections.values()), memory),
+            *_node(self._questions.node, connections, self._hub.count),
+            *flashq.of_process(sum(connections.values()), memory),
         ]
+        if measured is not None:
+            families += [*_queues(measured), *flashq.of_queues(measured)]
         registry.register(_Collected(families))
         return generate_latest(registry)
 
@@ -112,7 +109,7 @@ def _queues(measured: Measured) -> Iterator[Metric]:
         "penstock_queue_messages", "Messages of the group default, by state.", labels=[*names, "state"]
     )
     oldest = GaugeMetricFamily(
-        "penstock_queue_oldest_seconds", "Age of the oldest message never delivered.", labels=names
+        "penstock_queue_oldest_seconds", "Age of the oldest message that waits.", labels=names
     )
     happened = CounterMetricFamily(
         "penstock_messages", "What happened to messages since the server started.", labels=[*names, "kind"]
@@ -130,6 +127,9 @@ def _queues(measured: Measured) -> Iterator[Metric]:
                     happened.add_metric([*place, kind], count)
             times.add_metric(place, _buckets(BUCKETS_MS, each.tally.times), each.tally.spent_ms / 1000)
     yield from (depth, oldest, happened, times)
+    yield GaugeMetricFamily("penstock_queues", "Queues there are.", measured.all_queues)
+    yield GaugeMetricFamily("penstock_leases", "Leases that are live.", measured.leases)
+    yield CounterMetricFamily("penstock_leases_expired", "Leases that ran out.", measured.leases_over)
 
 
 def _buckets(bounds_ms: tuple[int, ...], counts: list[int]) -> list[tuple[str, float]]:
@@ -142,9 +142,9 @@ def _buckets(bounds_ms: tuple[int, ...], counts: list[int]) -> list[tuple[str, f
     return found
 
 
-def _node(node: Node, measured: Measured, connections: dict[str, int], streams: int) -> Iterator[Metric]:
-    yield GaugeMetricFamily("penstock_queues", "Queues there are.", measured.all_queues)
-    yield GaugeMetricFamily("penstock_leases", "Leases that are live.", measured.leases)
+def _node(node: Node, connections: dict[str, int], streams: int) -> Iterator[Metric]:
+    is_ready = node.broken is None and not node.draining
+    yield GaugeMetricFamily("penstock_ready", "Whether requests are taken.", int(is_ready))
     yield GaugeMetricFamily("penstock_waiting_pops", "Pops that wait for messages.", node.waiting)
     yield GaugeMetricFamily("penstock_bodies_bytes", "Bytes of payloads kept in memory.", node.body_bytes)
     yield CounterMetricFamily("penstock_commit_failures", "Commits that failed.", node.failures)

@@ -12,7 +12,7 @@ BOUNDS = ((100, "0.1"), (1_000, "1.0"))
 """flashQ's bounds of durations, in ms and as it writes them."""
 
 
-def families(measured: Measured, connections: int, memory_bytes: float) -> Iterator[Metric]:
+def of_queues(measured: Measured) -> Iterator[Metric]:
     depth = GaugeMetricFamily("flashq_queue_depth", "Jobs waiting in a queue.", labels=["queue"])
     done = CounterMetricFamily(
         "flashq_jobs_processed", "Jobs processed, by how they ended.", labels=["queue", "status"]
@@ -29,5 +29,8 @@ def families(measured: Measured, connections: int, memory_bytes: float) -> Itera
             everything = [*buckets, ("+Inf", sum(each.tally.times))]
             times.add_metric([each.queue], everything, each.tally.spent_ms / 1000)
     yield from (depth, done, times)
+
+
+def of_process(connections: int, memory_bytes: float) -> Iterator[Metric]:
     yield GaugeMetricFamily("flashq_active_workers", "Connections that may work.", connections)
     yield GaugeMetricFamily("flashq_memory_bytes", "Memory of the process.", memory_bytes)
