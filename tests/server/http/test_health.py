@@ -54,7 +54,6 @@ def test_the_oldest_is_the_one_that_waits_for_longest_whatever_else_there_is() -
         for queue in ("read", "unread"):
             if queue == "read":
                 client.ask({"cmd": "PULL", "queue": queue, "timeout": 0})
-            here.now = BEGIN
             client.ask({"cmd": "PUSH", "queue": queue, "data": 0, "delay": 3_600_000})
             cancelled = client.ask({"cmd": "PUSH", "queue": queue, "data": 1})["id"]
             assert client.ask({"cmd": "CANCEL", "id": cancelled})["ok"]
