@@ -36,7 +36,7 @@ def test_4_whatever_ends_a_delivery_frees_all_that_it_held(ends: str) -> None:
     elif ends == "discard":
         core.ask(c.Discard("default", [first]), c.Settled)
     else:
-        core.engine.give_back(reply)
+        core.engine.give_back(reply, core.now)
     over = ends in ("death", "cancel", "discard")
     assert core.engine.shards[core.engine.queues["default", "q"].shard].leases == {}
     core.wait(2_000)

@@ -137,8 +137,18 @@ def test_a_retry_is_told(core: Core) -> None:
 
 def test_what_was_never_delivered_is_told_as_returned(core: Core) -> None:
     core.push(b"1", b"2")
-    core.engine.give_back(core.pop(2))
+    core.engine.give_back(core.pop(2), core.now)
     assert kinds(core)[-2:] == [("popped", 2), ("returned", 2)]
+
+
+def test_what_is_given_back_is_told_when_that_was(core: Core) -> None:
+    core.push(b"1")
+    popped = core.pop()
+    core.commit()
+    core.now += 7_000
+    core.engine.give_back(popped, core.now)
+    core.engine.seal(core.engine.now)
+    assert core.engine.now == core.now
 
 
 def test_nobody_hears_of_what_the_server_does_for_itself(core: Core) -> None:

@@ -202,7 +202,7 @@ FREEING: dict[str, Free] = {
     "discard": lambda core, popped: void(core.ask(c.Discard("default", ids_of(popped)), c.Settled)),
     "move": lambda core, popped: void(core.ask(c.Move("default", ids_of(popped), delay_ms=9), c.Settled)),
     "seek": lambda core, _: void(core.ask(c.Seek("default", "q", "default", "all"), c.Sought)),
-    "give back": lambda core, popped: core.engine.give_back(popped),
+    "give back": lambda core, popped: core.engine.give_back(popped, core.now),
 }
 
 

@@ -318,7 +318,7 @@ def test_what_its_consumer_never_heard_of_was_not_delivered() -> None:
     core = Core()
     core.push(b"1", b"2", b"3", priority=2)
     reply = core.pop(2)
-    core.engine.give_back(reply)
+    core.engine.give_back(reply, core.now)
     with pytest.raises(Conflict):
         core.ack(reply.lease)
     again = core.pop(9)

@@ -36,7 +36,7 @@ from penstock.store.memory import MemoryStore
 from tests.server.fuzzing import Maker, Seen
 from tests.server.http.raw import Http
 from tests.server.test_fuzz import Client, House, Loop, Sender, check_answer
-from tests.serving import Server, framed
+from tests.serving import PATIENCE_S, Server, framed
 
 LIMITS = Limits(queues_max=12, partitions_max=4, groups_max=4, batch_max=1_000, payload_bytes_max=2_000)
 BODY_BYTES_MAX = 50_000
@@ -274,10 +274,8 @@ class Piped:
                 break
             await asyncio.sleep(0)
         connection.connection_lost(None)
-        for _ in range(100):
-            if not server._state.tasks:
-                break
-            await asyncio.sleep(0)
+        if server._state.tasks:
+            await asyncio.wait(list(server._state.tasks), timeout=PATIENCE_S)
         promise(not server._state.tasks, "a request never ends")
         promise(not server._state.connections, "a connection is never forgotten")
         return bytes(pipe.out), connection.running is not None and connection.running.response_complete

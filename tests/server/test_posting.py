@@ -72,7 +72,8 @@ def test_a_name_that_means_something_else_at_delivery_is_refused_then(
         assert addresses_of(target_of(url), private=False) == [(socket.AF_INET, "1.1.1.1")]
         resolving(monkeypatch, "127.0.0.1")
         assert (
-            deliver(url, private=False) == "rebound.example is not a public address, or has one that is not"
+            deliver(url, private=False)
+            == "rebound.example is not a public address, or has one that is not; webhooks_private allows it"
         )
         listener.setblocking(False)
         with pytest.raises(BlockingIOError):

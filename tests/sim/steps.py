@@ -168,7 +168,7 @@ class Steps(Telling):
         if lacking is not None and not unheard:
             self.unread.append(reply)
         if unheard and reply.lease is not None:
-            self.engine.give_back(reply)
+            self.engine.give_back(reply, self.now)
             self.model.give_back(reply.lease, self.now)
             self._check(queue)
             return None

@@ -189,7 +189,7 @@ class Node:
             self._returned.append(reply)
             return
         try:
-            self._engine.give_back(reply)
+            self._engine.give_back(reply, self._clock())
         except Exception:
             self._met_bug("a lease could not be given back")
         self._serve_woken()

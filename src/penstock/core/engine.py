@@ -82,15 +82,19 @@ class Engine(Domain):
     def apply(self, command: Command, now: int) -> Reply:
         """Carry out a command at ``now``."""
         if now > self.now:
-            self.now = now
-            if self.alarm.at <= now:
-                self.tick(now)
+            self._go_on_to(now)
         reply: Reply = HANDLERS[type(command)](self, command, self.now)
         if self.closing:
             closing.finish(self)
         if self.ends:
             follow(self, self.now)
         return reply
+
+    def _go_on_to(self, now: int) -> None:
+        """Time goes on: do what is due by then."""
+        self.now = now
+        if self.alarm.at <= now:
+            self.tick(now)
 
     def tick(self, now: int) -> None:
         """Do everything that is due by ``now``."""
@@ -192,9 +196,11 @@ class Engine(Domain):
             settle.put_off(self.shards[number], lease, look.lacking(popped), self.now)
             follow(self, self.now)
 
-    def give_back(self, popped: Popped) -> None:
+    def give_back(self, popped: Popped, now: int) -> None:
         """Take back what was leased to someone who never heard of it."""
         assert popped.lease is not None
+        if now > self.now:
+            self._go_on_to(now)
         number, name = parse_lease(popped.lease)
         lease = self.shards[number].leases.get(name)
         if lease is not None:

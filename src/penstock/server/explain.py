@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from difflib import get_close_matches
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
@@ -42,10 +43,12 @@ def explain(error: Exception, kind: type[Struct], whole: str) -> Invalid:
         inner = inside(kind, where)
         if inner is None:
             return Invalid(place, "left out; there is no such field here")
-        known = ", ".join(each.encode_name for each in msgspec.structs.fields(inner))
-        return Invalid(
-            place, f"left out; known here are {known}" if known else "left out; nothing is known here"
-        )
+        names = [each.encode_name for each in msgspec.structs.fields(inner)]
+        if not names:
+            return Invalid(place, "left out; nothing is known here")
+        meant = get_close_matches(unknown, names, 1)
+        hint = f"{meant[0]} was meant? " if meant else ""
+        return Invalid(place, f"left out; {hint}known here are {', '.join(names)}")
     if missing := _MISSING.search(text):
         return Invalid(f"{where}.{missing.group(1)}" if where else missing.group(1), "given")
     if _VALUE.search(text) and (names := sorted(_tags(kind, where.rpartition(".")[2]))):
@@ -58,14 +61,11 @@ def explain(error: Exception, kind: type[Struct], whole: str) -> Invalid:
 
 def inside(kind: type[Struct], where: str) -> type[Struct] | None:
     """The class of what lies at a place like ``messages[...].backoff``; None if that can't be told."""
-    found: type[Struct] | None = kind
+    found: list[type[Struct]] = [kind]
     for name in filter(None, _INDEX.sub("", where).split(".")):
-        if found is None:
-            return None
-        types = [each.type for each in msgspec.structs.fields(found) if each.encode_name == name]
-        inner = [each for one in types for each in _structs(one)]
-        found = inner[0] if len(inner) == 1 else None
-    return found
+        fields = [each for one in found for each in msgspec.structs.fields(one) if each.encode_name == name]
+        found = list(dict.fromkeys(inner for each in fields for inner in _structs(each.type)))
+    return found[0] if len(found) == 1 else None
 
 
 def names_within(kind: type[Struct]) -> frozenset[str]:

@@ -45,11 +45,11 @@ _PREFIXES = {
 }
 
 
-def kinds_of(names: Iterable[str]) -> frozenset[str]:
+def kinds_of(names: Iterable[str], field: str = "kind") -> frozenset[str]:
     """Kinds by their names, ours or others'."""
     found = frozenset(_OURS.get(name, "") for name in names)
     if "" in found:
-        raise Invalid("kind", f"one of {', '.join(KINDS)}")
+        raise Invalid(field, f"of {', '.join(_OURS)}")
     return found
 
 

@@ -123,7 +123,9 @@ def addresses_of(target: Target, private: bool) -> list[tuple[int, str]]:
     addresses = list(dict.fromkeys((int(family), str(place[0])) for family, _, _, _, place in found))
     if not private and not all(is_public(address) for _, address in addresses):
         # Not which one: what names mean within a network is not told to those outside.
-        raise Refused(f"{target.host} is not a public address, or has one that is not")
+        raise Refused(
+            f"{target.host} is not a public address, or has one that is not; webhooks_private allows it"
+        )
     return addresses[:ADDRESSES_MAX]
 
 

@@ -473,7 +473,7 @@ def _check(webhook: Webhook) -> None:
             raise Invalid(name, f"a list of at most {NAMES_MAX}")
     for queue in webhook.queues:
         check_queue_name(queue)
-    webhook.kinds = sorted(kinds_of(webhook.kinds))
+    webhook.kinds = sorted(kinds_of(webhook.kinds, "kinds"))
 
 
 def new_id() -> str:

@@ -474,7 +474,14 @@ def test_a_field_that_does_not_exist_is_told_by_the_name_it_was_given(http: Http
     for field in ("delay", "ttl", "timeout"):
         answer = http.ask("POST", f"/v1/queues/{queue}/messages", {"payload": 1, field: 1_000})
         assert (answer.status, answer.details["field"]) == (400, field)
-        assert f"{field}_ms" in answer.details["accepted"]
+        assert f"{field}_ms was meant?" in answer.details["accepted"]
+
+
+def test_what_is_not_known_deep_inside_is_told_what_is(http: Http) -> None:
+    wrong = {"op": "write", "mutations": [{"kind": "set", "key": "k", "valu": 1}]}
+    answer = http.ask("POST", "/v1/transaction", {"ops": [wrong]})
+    assert answer.details["field"] == "ops[0].mutations[0].valu"
+    assert "value was meant?" in answer.details["accepted"]
 
 
 def test_an_operation_that_does_not_exist_is_told_which_do(http: Http) -> None:

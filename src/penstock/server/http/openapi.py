@@ -54,6 +54,7 @@ def document(operations: Sequence[Operation], views: Sequence[View], version: st
         paths.setdefault(view.path, {})["get"] = _view(view)
     return {
         "openapi": "3.1.0",
+        "servers": [{"url": "/"}],
         "info": {
             "title": "Penstock",
             "version": version,

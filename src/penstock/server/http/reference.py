@@ -26,6 +26,14 @@ pre { background: var(--soft); padding: .7rem; border-radius: 4px; white-space: 
 """
 
 
+_HERE = "http://localhost:8080"
+_SCRIPT = f"""
+for (const each of document.querySelectorAll("pre"))
+  each.textContent = each.textContent.replace("{_HERE}", location.origin)
+"""
+"""Examples are for the server that the page is of."""
+
+
 def page(document: dict[str, Any]) -> str:
     """The page, all of it."""
     info = document["info"]
@@ -46,7 +54,7 @@ def page(document: dict[str, Any]) -> str:
         f'{escape(info["description"])} For programs: <a href="/openapi.json">openapi.json</a>.</p>'
         "<p>Fields marked * are required. In the examples, put the lease of a pop where LEASE is, the id of "
         "a message where ID is, and that of a webhook where WEBHOOK is.</p>"
-        f"<nav>{links}</nav>{sections}</body></html>"
+        f"<nav>{links}</nav>{sections}<script>{_SCRIPT}</script></body></html>"
     )
 
 
@@ -187,7 +195,7 @@ def curl(path: str, method: str, operation: dict[str, Any]) -> str:
     place = path.format(**known) + (f"?{query}" if query else "")
     how = "" if method == ("post" if "requestBody" in operation else "get") else f"-X {method.upper()} "
     streams = "text/event-stream" in operation["responses"]["200"]["content"]
-    said = f"curl {'-N ' if streams else ''}{how}'http://localhost:8080{place}'"
+    said = f"curl {'-N ' if streams else ''}{how}'{_HERE}{place}'"
     if "requestBody" not in operation:
         return said
     body = operation["requestBody"]["content"]["application/json"]["example"]

@@ -237,10 +237,13 @@ class Page:
     """Something that is always the same, and made when somebody wants to see it: that takes some 0.1 s."""
 
     def __init__(self, make: Callable[[], bytes], kind: bytes) -> None:
-        self._make, self._kind = cache(make), kind
+        self._make, self._kind = make, kind
+        self._body: bytes | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await respond(scope, send, 200, await asyncio.to_thread(self._make), kind=self._kind)
+        if self._body is None:
+            self._body = await asyncio.to_thread(self._make)
+        await respond(scope, send, 200, self._body, kind=self._kind)
 
 
 async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
