@@ -53,8 +53,8 @@ MUTANTS: dict[str, Planted] = {
     "an updated message stays": (update.update, "cancel_everywhere(shard, where, now)", "pass"),
     "a second update is shown under another id": (
         update.update,
-        "attributes.origin or (message, _created_at(where))",
-        "(message, _created_at(where))",
+        "attributes.origin or (message, logs.created_at(partition.log, offset))",
+        "(message, logs.created_at(partition.log, offset))",
     ),
     "a message leads to its first successor for ever": (
         update._lead,
@@ -68,7 +68,7 @@ MUTANTS: dict[str, Planted] = {
     ),
     "what has expired is updated": (
         update.check_update,
-        "attributes.ttl_ms and _created_at(where) + attributes.ttl_ms <= now",
+        "attributes.ttl_ms and logs.created_at(partition.log, offset) + attributes.ttl_ms <= now",
         "False",
     ),
     "a successor is in line though it was moved": (

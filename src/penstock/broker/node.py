@@ -17,12 +17,12 @@ from pathlib import PurePath
 
 from penstock.broker.committer import Bodies, Committer, Kept, Meter
 from penstock.broker.keywatchers import KeyWatchers
-from penstock.broker.loading import cause, counting, down
+from penstock.broker.loading import cause, load
 from penstock.broker.merger import Merger
 from penstock.broker.shelf import Shelf, readable
 from penstock.broker.waiters import Asker, Ticket, Waiter, Waiters
 from penstock.broker.watchers import Watchers
-from penstock.core import engine as engines, look
+from penstock.core import look
 from penstock.core.agenda import NEVER
 from penstock.core.commands import (
     Adopted,
@@ -268,11 +268,10 @@ class Node:
         self._waiters.remove(waiter)
         pop = waiter.pop
         pop.min_count, pop.wait_ms = 1, 0
+        reply: Reply | PenstockError = Popped(waiter.queue, None, [])
         # What was deleted meanwhile does not come back because somebody waited for it.
-        queue = self._engine.queues.get((pop.tenant, pop.queue))
-        is_there = queue is not None and pop.group in queue.groups
-        nothing = Popped(waiter.queue, None, [])
-        reply = self._apply(pop) if is_there or self._broken is not None else nothing
+        if self._broken is not None or self._engine.has_group(pop.tenant, pop.queue, pop.group):
+            reply = self._apply(pop)
         if type(reply) is Popped and reply.again:
             self._again.append((waiter.asker, waiter.ticket, waiter.pop))
         else:
@@ -550,29 +549,14 @@ class Node:
             self.give_back(reply)
 
     def _load(self, down_ms: int | None = None) -> Engine:
-        """An engine from what the store has. Leases gain the time they could not be settled in.
-
-        That is ``down_ms``, or for a node that starts, the time since a shard's last commit.
-        """
+        """An engine from what the store has."""
         meta = self._store.claim(META_SHARD)
         found = [self._store.claim(number) for number in range(self._shards)]
         latest = max(claim.committed_at for claim in found)
         self._ahead_ms = max(self._ahead_ms, latest - self._wall())
-        now = self._clock()
-        claims = [
-            engines.Taken(claim.epoch, down(claim, now) if down_ms is None else down_ms, claim.restored)
-            for claim in found
-        ]
-        # No name of this epoch is given out before the epoch itself survives power loss.
-        self._store.sync()
-        engine = engines.load(self.limits, claims, meta.epoch, counting(self._store.scan), now)
-        logger.info("loaded %d queues", len(engine.queues))
+        engine = load(self._store, self.limits, meta.epoch, found, self._clock(), down_ms)
         engine.reach = self.durability
         self._shelf.clear()
-        for (tenant, name), why in engine.damaged.items():
-            logger.error("queue %s of tenant %s is damaged and left out: %s", name, tenant, why)
-        for tenant, why in engine.lost.items():
-            logger.error("keys, values and limits of tenant %s are damaged and left out: %s", tenant, why)
         return engine
 
     def _new_merger(self) -> Merger:

@@ -220,6 +220,10 @@ class Engine(Domain):
             shard.woken.clear()
         return woken
 
+    def has_group(self, tenant: str, queue: str, group: str) -> bool:
+        known = self.queues.get((tenant, queue))
+        return known is not None and group in known.groups
+
     def deliverable(self, command: Pop) -> int:
         """How many messages a pop could have now, counted no further than it needs."""
         queue = self.queues.get((command.tenant, command.queue))
