@@ -163,6 +163,15 @@ def test_many_closed_queues_are_not_looked_at_with_every_command(monkeypatch: py
     assert len(core.engine.closing) == 19
 
 
+def test_a_lease_that_is_given_back_lets_a_closed_queue_go() -> None:
+    core = Core()
+    core.push(b"0")
+    popped = core.pop()
+    delete(core)
+    core.engine.give_back(popped, core.now)
+    assert core.engine.closing == {}
+
+
 def test_a_limit_that_is_set_while_a_queue_is_closed_counts_what_that_has_leased() -> None:
     core = Core()
     core.ask(c.LimitPut("default", "two", Shared(concurrency=2)), c.LimitsFound)

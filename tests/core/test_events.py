@@ -330,6 +330,39 @@ def test_what_retention_drops_undelivered_is_told_as_expired(core: Core) -> None
     assert {each["group"] for each in expired} == {"default"}
 
 
+def test_what_is_cancelled_or_updated_does_not_expire_where_nobody_reads(core: Core) -> None:
+    core.configure(retention_ms=HOUR_MS)
+    first = core.push(b"1", b"2", b"3")
+    core.cancel(first)
+    core.ask(c.Update("default", first + 1, b"two"), c.Pushed)
+    core.commit()
+    core.wait(HOUR_MS + SWEEP_MS)
+    core.push(b"5")
+    core.wait(SWEEP_MS)
+    assert sum(each["count"] for each in log(core) if each["kind"] == "expired") == 2
+
+
+def test_a_message_that_is_updated_twice_at_once_is_told_of_under_its_id(core: Core) -> None:
+    first = core.push(b"1")
+    core.commit()
+    for payload in (b"2", b"3"):
+        core.ask(c.Update("default", first, payload), c.Pushed)
+    (*_, event) = (each for each in log(core) if each["kind"] == "pushed")
+    assert [run[3] for run in event["runs"]] == [first, first]
+
+
+def test_however_often_ids_change_an_event_has_so_many_runs(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "RUNS_MAX", 4)
+    first = core.push(*[b"1"] * 10)
+    core.commit()
+    for at in range(10):
+        core.ask(c.Update("default", first + at, b"2"), c.Pushed)
+    told = [each for each in log(core) if each["kind"] == "pushed"][1:]
+    assert [(each["count"], len(each["runs"])) for each in told] == [(4, 4), (4, 4), (2, 2)]
+
+
 def test_messages_settled_in_any_order_are_told_as_one_run(core: Core) -> None:
     first = core.push(*[b"1"] * 10)
     core.pop(10)

@@ -205,6 +205,7 @@ class Engine(Domain):
         lease = self.shards[number].leases.get(name)
         if lease is not None:
             settle.give_back(self.shards[number], lease, self.now)
+            closing.finish(self)
             follow(self, self.now)
 
     def clear_marks(self) -> None:

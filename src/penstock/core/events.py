@@ -116,46 +116,45 @@ def joined(runs: list[Ran]) -> list[Ran]:
     return found
 
 
-def _event(happened: Happening, count: int, runs: list[Ran], now: int) -> Event:
+def _in_parts(happened: Happening, now: int) -> Iterator[tuple[Happening, bytes]]:
+    """What happened as one event, or as several if it happened in very many places."""
+    runs = [each for run in happened.runs for each in _shown(*run)]
+    for start in range(0, max(len(runs), 1), RUNS_MAX):
+        yield happened, _encode(_event(happened, runs[start : start + RUNS_MAX], now))
+
+
+def _event(happened: Happening, runs: list[ShownRun], now: int) -> Event:
     queue, times = happened.queue, happened.times
-    found = Event(KINDS[happened.kind], queue.tenant, queue.name, now, count, happened.group)
-    found.runs = [each for run in runs for each in _shown(*run)]
+    count = sum([run[2] for run in runs])
+    found = Event(KINDS[happened.kind], queue.tenant, queue.name, now, count, happened.group, runs)
     if times:
         spent = sum([spent_ms * each for spent_ms, each in times])
         found.duration_ms = spent // sum([each for _, each in times])
     return found
 
 
-def _in_parts(happened: Happening, now: int) -> Iterator[tuple[Happening, bytes]]:
-    """What happened as one event, or as several if it happened in very many places."""
-    for start in range(0, max(len(happened.runs), 1), RUNS_MAX):
-        runs = happened.runs[start : start + RUNS_MAX]
-        count = happened.count if len(runs) == len(happened.runs) else sum(run[2] for run in runs)
-        yield happened, _encode(_event(happened, count, runs, now))
-
-
 def _shown(partition: Partition, first: int, count: int) -> Iterator[ShownRun]:
     """A run with its first id, cut where ids are not consecutive."""
     if len(partition.numbers) == 1 and not partition.led_to:
         number, base = partition.numbers[0]
-        yield partition.name, first, count, _id(number, first - base)
+        yield partition.name, first, count, _id(address(number, first - base))
         return
-    end = first + count
+    log, end = partition.log, first + count
     while first < end:
         number, base = number_of(partition, first)
-        stop = min(end, end_of(partition, number))
-        origin = partition.led_to.get(first)
-        if origin is not None:  # it took the place of another, whose id it has
-            number, base = number_of(partition, origin)
-            stop = first + 1
-        elif partition.led_to:
-            stop = next((at for at in range(first + 1, stop) if at in partition.led_to), stop)
-        yield partition.name, first, stop - first, _id(number, (first if origin is None else origin) - base)
+        stop = min(end, max(end_of(partition, number), first + 1))
+        message = address(number, first - base)
+        if partition.led_to and logs.has(log, first):
+            segment = log.segments[logs.find(log, first)]
+            run_end, _, attributes = segment.run_at(first - segment.base)
+            stop = min(stop, segment.base + run_end)
+            if attributes.origin is not None:  # it took the place of another, whose id it has
+                message, stop = attributes.origin[0], first + 1
+        yield partition.name, first, stop - first, _id(message)
         first = stop
 
 
-def _id(number: int, offset: int) -> int | str:
-    message = address(number, offset)
+def _id(message: int) -> int | str:
     return message if message < JSON_SAFE else str(message)
 
 

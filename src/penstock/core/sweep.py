@@ -17,7 +17,7 @@ from itertools import chain, islice, takewhile
 from penstock.core import log as logs, records
 from penstock.core.agenda import NEVER
 from penstock.core.carve import is_worth, wanted
-from penstock.core.endings import forget, fresh, give_up, next_dead, unplanned
+from penstock.core.endings import forget, fresh, give_up, next_dead, outside, unplanned
 from penstock.core.gates import evict
 from penstock.core.jobs import sweep_taken
 from penstock.core.leased import leased_runs
@@ -354,7 +354,8 @@ def _note_expired(shard: Shard, queue: Queue, partition: Partition, before: int)
     """Tell of what goes below an offset before it was delivered."""
     first = partition.log.first
     if not queue.groups:
-        shard.happened.note(EXPIRED, queue, "", partition, first, before - first)
+        for low, high in outside(partition.withdrawn, first, before):
+            shard.happened.note(EXPIRED, queue, "", partition, low, high - low)
     for group in queue.groups.values():
         track = group.tracks[partition.key]
         waiting = chain(fresh(track, first, before), unplanned(track, first, before))

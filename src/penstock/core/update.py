@@ -69,9 +69,8 @@ def update(
         remains, before = replace(own, origin=(first, created_at)), []
     # The successor's offset is known: nothing else comes between.
     ties.move(shard, queue, partition, offset, partition.log.end, payload)
-    shard.happened.is_silent = True  # under its id it lives on
-    cancel_everywhere(shard, where, now)
-    shard.happened.is_silent = False
+    with shard.happened.silence():  # under its id it lives on
+        cancel_everywhere(shard, where, now)
     pushed = push(shard, queue, partition, [payload], [len(payload)], durability, remains, now)
     successor = partition.log.end - 1
     for track, run in before:

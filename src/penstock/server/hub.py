@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from penstock.broker.node import Node
+from penstock.core import log as logs
 from penstock.core.errors import Invalid
 from penstock.core.eventlogs import Told
 from penstock.core.events import NOT_KEPT
@@ -199,6 +200,12 @@ class Hub:
         """The id of all that has been told, or is about to be."""
         self._flush()
         return shown_positions(self._positions)
+
+    def past_damage(self, shard: int, offset: int) -> int:
+        """Where a log of events goes on behind a segment that is damaged: nothing of it can be read."""
+        log = self._node.engine.event_logs[shard].partition.log
+        offset = max(offset, log.first)
+        return log.segments[logs.find(log, offset)].end if offset < log.end else offset
 
     def join(self, wanted: Wanted) -> tuple[Listener, Positions]:
         """Hear of events from now on; where their logs go on behind those it has not heard of."""

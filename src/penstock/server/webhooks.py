@@ -21,7 +21,7 @@ from contextlib import suppress
 import msgspec
 from msgspec import Struct
 
-from penstock.core import keys, log as logs
+from penstock.core import keys
 from penstock.core.commands import (
     Change,
     Command,
@@ -377,7 +377,7 @@ class Webhooks:
         """Tell each webhook what it wants of the events of a log; where the log goes on."""
         offset = self._at.get(shard, 0)
         if log is None:
-            end = self._past_damage(shard, offset)
+            end = self._hub.past_damage(shard, offset)
             self._tell_lost(shard, offset, end, "are damaged", told)
             return end
         first = log.runs[0].offset if log.runs else log.next
@@ -390,12 +390,6 @@ class Webhooks:
                     if known.wants(shard, place, event.tenant, event.queue, event.kind):
                         told.tell(known.webhook, shard, place, named(event.kind, bytes(payload)))
         return log.next
-
-    def _past_damage(self, shard: int, offset: int) -> int:
-        """Where the next segment begins: of one that is damaged, nothing can be read."""
-        log = self._node.engine.event_logs[shard].partition.log
-        offset = max(offset, log.first)
-        return log.segments[logs.find(log, offset)].end if offset < log.end else offset
 
     def _tell_lost(self, shard: int, first: int, end: int, why: str, told: Round) -> None:
         logger.error("events of shard %d %s: %d to %d", shard, why, first, end)

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from penstock.core import events as kept
+from penstock.core.errors import Damaged
 from penstock.core.events import Event
 from penstock.core.happenings import KINDS
 from penstock.core.limits import Limits
+from penstock.core.records import body_key
 from penstock.server import hub
 from penstock.server.http import events
 from penstock.store.base import StoreError
@@ -406,6 +408,23 @@ def test_an_id_of_a_log_that_began_anew_is_told_as_lost_and_nothing_of_the_new_o
             lost = stream.next()
             assert (lost.name, lost.told["shard"], lost.told["to"]) == ("lost", int(shard), 0)
             assert told(stream.take(2)) == [("created", 0), ("pushed", 1)]
+
+
+def test_what_is_damaged_is_told_as_lost_and_what_is_behind_it_is_told() -> None:
+    store = ObedientStore()
+    with Here(store) as here, here.connect() as client:
+        push(client, "q", 1)
+    with Here(store) as here, here.connect() as client:  # what was open has become a segment
+        push(client, "q", 2, 3)
+        (log,) = here.call(lambda: list(here.node.engine.event_logs.values()))
+        segment = log.partition.log.segments[0]
+    store.damage[body_key(log.queue.prefix, segment.body_name)] = Damaged("Corruption")
+    with Here(store) as here:
+        for query in ("from=all", f"after={log.queue.shard}.0"):
+            with listen(here, query) as stream:
+                lost = stream.next()
+                assert (lost.name, lost.told["from"], lost.told["to"]) == ("lost", 0, segment.end)
+                assert told([stream.next()]) == [("pushed", 2)]
 
 
 def test_events_reach_those_who_want_them_by_queue_by_kind_or_all(

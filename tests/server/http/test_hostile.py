@@ -5,7 +5,7 @@ import resource
 import select
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import pytest
 
@@ -470,6 +470,19 @@ def test_a_stream_that_does_not_go_on_is_told_how_much_of_it_is_kept(queue: str)
                 assert kept > 0
                 with Http(server) as other:
                     assert len(popped(other, queue, count=10_000)) == kept
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/nowhere", "/v1/stats", "/v1/events"])
+def test_a_broken_body_that_nobody_reads_ends_the_connection(path: str) -> None:
+    with Server(*STALL, "--idle-ms", "300", "--connections-max", "3") as server:
+        for _ in range(5):
+            with Http(server) as client:
+                client.send(
+                    request("GET", path, content_type=LINES, transfer_encoding="chunked"), b"zz\r\nnonsense"
+                )
+                with suppress(ConnectionError):
+                    while client.socket.recv(4_096):
+                        pass
 
 
 def test_a_packed_stream_that_breaks_off_is_told_how_much_of_it_is_kept(http: Http, queue: str) -> None:

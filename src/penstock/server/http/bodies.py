@@ -56,6 +56,8 @@ async def parts(scope: Scope, receive: Receive, packed: bool) -> AsyncIterator[b
     """The body as it comes, unpacked if it is packed."""
     unpacker = Unpacker() if packed else None
     connection = scope.get("penstock.connection")
+    if connection is not None:
+        connection.read_in_parts = connection.running
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":

@@ -85,6 +85,8 @@ class Connection(HttpToolsProtocol):
         """What to say behind the last answer: what came behind its request can't be read."""
         self.broken: tuple[int, Invalid] | None = None
         """Why the body of the request that is carried out does not go on: it will say so itself."""
+        self.read_in_parts: RequestResponseCycle | None = None
+        """The request that reads its body as it comes, if one does or did."""
         self.deaf = False
         """Nothing that comes is looked at any more."""
         self.eof = False
@@ -163,10 +165,12 @@ class Connection(HttpToolsProtocol):
             self.url,
             self.parser.get_http_version().encode(),
         )
-        lines = [first, *(name + b": " + value for name, value in headers), b"", rest]
+        lines = [first, *(name + b": " + value for name, value in headers), b"", b""]
         self.parser = HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self._take(b"\r\n".join(lines))
+        if rest and not self.deaf and not self.transport.is_closing():
+            self._take(rest)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -261,6 +265,9 @@ class Connection(HttpToolsProtocol):
             cast(Joined, self.running.transport).flush()
         if self.lingers_since or self.transport.is_closing():
             return
+        if self.broken is not None:
+            self.linger()
+            return
         if self.pipeline:
             self._start_asgi_task(*self.pipeline.pop())
         elif self.refusal is not None:
@@ -298,7 +305,7 @@ class Connection(HttpToolsProtocol):
         """Refuse what is coming in, behind the answers to what came before it."""
         self.deaf = True
         running = self.running
-        if self._is_incomplete(running) and self.is_busy and self._is_stream():
+        if self._is_incomplete(running) and self.is_busy and self.read_in_parts is running:
             assert running is not None
             self.broken = (status, error)  # only the request knows how much of it was kept
             running.message_event.set()
@@ -369,7 +376,7 @@ class Connection(HttpToolsProtocol):
         elif self.lingers_since:
             if not unsent and now - self.lingers_since > LINGER_S:
                 self.transport.abort()
-        elif self.broken is not None:
+        elif self.broken is not None and self.is_busy:
             pass
         elif self.body_at and self._body_stalls(now, stall_s):
             self._fail(408, Invalid("body", f"complete, or more of it within {limits.stall_ms} ms"))

@@ -10,7 +10,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from penstock.broker.node import Node
 from penstock.core.commands import Log, Pop, Popped, Read, Reply
-from penstock.core.errors import Invalid, PenstockError
+from penstock.core.errors import Damaged, Invalid, PenstockError
 from penstock.core.events import SYSTEM, Event, queue_name
 from penstock.core.ids import parse_lease
 from penstock.core.limits import check_range
@@ -113,20 +113,22 @@ class Streaming:
                 offset = 0
             while offset < limit:
                 reply = await self.questions.ask(Read(SYSTEM, queue_name(shard), offset))
-                if isinstance(reply, PenstockError):
+                if isinstance(reply, PenstockError) and not isinstance(reply, Damaged):
                     raise reply
-                assert isinstance(reply, Log)
-                first = reply.runs[0].offset if reply.runs else limit
-                if first > offset and begin:
+                assert isinstance(reply, Log | Damaged)
+                runs = reply.runs if isinstance(reply, Log) else []
+                after = reply.next if isinstance(reply, Log) else self.hub.past_damage(shard, offset)
+                first = runs[0].offset if runs else min(max(after, offset + 1), limit)
+                if first > offset and (begin or isinstance(reply, Damaged)):
                     lost = Lost(shard=shard, start=offset, end=min(first, limit))
                     yield Batch([(lost.kind, encode(lost))], shown_positions(at | {shard: first}))
                 payloads = [
                     payload
-                    for run in reply.runs
+                    for run in runs
                     for place, payload in enumerate(run.payloads(), run.offset)
                     if place < limit
                 ]
-                offset = max(reply.next, offset + 1)
+                offset = max(after, offset + 1)
                 at[shard] = min(offset, limit)
                 events = list(matching(payloads, wanted))
                 if events:
