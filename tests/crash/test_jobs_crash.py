@@ -68,7 +68,7 @@ Shard.keep_row = forgetful
 """
 PLANTED: dict[str, tuple[Callable[[str], object], str]] = {
     "the slot of a cron is not kept": (
-        lambda planted: crons.run(6, SEED, planted=planted),
+        lambda planted: crons.run(20, SEED, planted=planted),
         """
 from penstock.core import cron
 fire, keep = cron._fire, cron._keep
@@ -80,30 +80,30 @@ cron._fire = forgetful
 """,
     ),
     "who holds a key is not kept": (
-        lambda planted: jobs.run(4, SEED, ["uniques"], planted=planted),
+        lambda planted: jobs.run(20, SEED, ["uniques"], planted=planted),
         FORGETFUL % b"k",
     ),
     "who waits for others is not kept": (
-        lambda planted: jobs.run(4, SEED, ["flows"], planted=planted),
+        lambda planted: jobs.run(20, SEED, ["flows"], planted=planted),
         FORGETFUL % b"r",
     ),
     "what a push answered is not kept": (
-        lambda planted: jobs.run(4, SEED, ["repeats"], planted=planted),
+        lambda planted: jobs.run(20, SEED, ["repeats"], planted=planted),
         FORGETFUL % b"w",
     ),
     "a limit forgets what is leased": (
-        lambda planted: jobs.run(6, SEED, ["limits"], planted=planted),
+        lambda planted: jobs.run(20, SEED, ["limits"], planted=planted),
         """
 from penstock.core import shared
 shared.leased = lambda queue: 0
 """,
     ),
     "what an adoption answered is not kept": (
-        lambda planted: jobs.run(4, SEED, ["stages"], planted=planted),
+        lambda planted: jobs.run(20, SEED, ["stages"], planted=planted),
         FORGETFUL % b"z",
     ),
     "what is staged is not kept": (
-        lambda planted: jobs.run(4, SEED, ["stages"], planted=planted),
+        lambda planted: jobs.run(20, SEED, ["stages"], planted=planted),
         """
 from penstock.core.shard import Shard
 keep = Shard.keep
@@ -114,7 +114,7 @@ Shard.keep = forgetful
 """,
     ),
     "a stage that was dropped is there again": (
-        lambda planted: jobs.run(8, SEED, ["stages"], planted=planted),
+        lambda planted: jobs.run(20, SEED, ["stages"], planted=planted),
         """
 from penstock.core import stage
 drop = stage._drop
@@ -126,7 +126,7 @@ stage._drop = lightly
 """,
     ),
     "what an adoption answered is kept with the next one": (
-        lambda planted: jobs.run(6, SEED, ["stages"], planted=planted),
+        lambda planted: jobs.run(20, SEED, ["stages"], planted=planted),
         """
 from penstock.core.shard import Shard
 keep_row, late = Shard.keep_row, {}
@@ -139,7 +139,7 @@ Shard.keep_row = later
 """,
     ),
     "shards are committed one by one": (
-        lambda planted: jobs.run(12, SEED, ["transactions"], planted=planted),
+        lambda planted: jobs.run(30, SEED, ["transactions"], planted=planted),
         """
 import time
 from penstock.store.rocks import RocksStore
@@ -152,7 +152,7 @@ RocksStore.commit = one_by_one
 """,
     ),
     "how far telling was is not kept": (
-        lambda planted: dependents.run(6, SEED, planted=planted, count=1_000),
+        lambda planted: dependents.run(20, SEED, planted=planted, count=1_000),
         FORGETFUL % b"f" + SLOWLY,
     ),
 }

@@ -5,8 +5,6 @@ commit.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from msgspec import Struct
 
@@ -59,15 +57,6 @@ class Happenings:
         self.entries: dict[tuple[int, bytes, str], Happening] = {}
         self.is_silent = False
         """Nothing is noted: what happens is a part of something else."""
-
-    @contextmanager
-    def silence(self) -> Iterator[None]:
-        """Note nothing while the block runs."""
-        self.is_silent = True
-        try:
-            yield
-        finally:
-            self.is_silent = False
 
     def note(
         self,

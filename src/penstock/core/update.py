@@ -69,8 +69,11 @@ def update(
         remains, before = replace(own, origin=(first, created_at)), []
     # The successor's offset is known: nothing else comes between.
     ties.move(shard, queue, partition, offset, partition.log.end, payload)
-    with shard.happened.silence():  # under its id it lives on
+    shard.happened.is_silent = True  # under its id it lives on
+    try:
         cancel_everywhere(shard, where, now)
+    finally:
+        shard.happened.is_silent = False
     pushed = push(shard, queue, partition, [payload], [len(payload)], durability, remains, now)
     successor = partition.log.end - 1
     for track, run in before:
