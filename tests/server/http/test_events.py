@@ -588,20 +588,26 @@ def client_of(client: Raw) -> Raw:
     return client
 
 
-def test_nobody_is_given_an_id_that_is_ahead_of_what_is_kept() -> None:
-    store = SlowStore()
-    with settle_in(store) as here, here.connect() as client, ThreadPoolExecutor() as pool:
-        push(client, "q", 1)
-        store.shut()
-        client.send({"cmd": "PUSH", "queue": "q", "data": 2})
-        while not here.call(lambda: here.node._committer.busy):
-            pass
-        opening = pool.submit(listen, here, "queue=q")
+def opened_amid_a_commit_that_fails(store: SlowStore, here: Here, client: Raw, query: str) -> Stream:
+    """A stream that somebody opens while a push is being kept, which then is not."""
+    push(client, "q", 1)
+    store.shut()
+    client.send({"cmd": "PUSH", "queue": "q", "data": 2})
+    while not here.call(lambda: here.node._committer.busy):
+        pass
+    with ThreadPoolExecutor() as pool:
+        opening = pool.submit(listen, here, query)
         while not here.call(lambda: here.server.hub.count):
             pass
         store.commit_error = StoreError("no")
         store.open_gate()
-        with opening.result() as stream:
+        return opening.result()
+
+
+def test_nobody_is_given_an_id_that_is_ahead_of_what_is_kept() -> None:
+    store = SlowStore()
+    with settle_in(store) as here, here.connect() as client:
+        with opened_amid_a_commit_that_fails(store, here, client, "queue=q") as stream:
             assert stream.status == 503
         assert client.receive()["code"] == "busy"
         with listen(here, "queue=q").ready() as stream:
@@ -611,18 +617,8 @@ def test_nobody_is_given_an_id_that_is_ahead_of_what_is_kept() -> None:
 
 def test_one_who_goes_on_while_the_store_fails_is_told_so(caplog: pytest.LogCaptureFixture) -> None:
     store = SlowStore()
-    with settle_in(store) as here, here.connect() as client, ThreadPoolExecutor() as pool:
-        push(client, "q", 1)
-        store.shut()
-        client.send({"cmd": "PUSH", "queue": "q", "data": 2})
-        while not here.call(lambda: here.node._committer.busy):
-            pass
-        opening = pool.submit(listen, here, "queue=q&from=all")
-        while not here.call(lambda: here.server.hub.count):
-            pass
-        store.commit_error = StoreError("no")
-        store.open_gate()
-        with opening.result() as stream:
+    with settle_in(store) as here, here.connect() as client:
+        with opened_amid_a_commit_that_fails(store, here, client, "queue=q&from=all") as stream:
             error = stream.next()
             assert (error.name, error.told["error"]["code"]) == ("error", "busy")
             assert stream.is_over()
