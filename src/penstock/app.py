@@ -22,6 +22,7 @@ from penstock import __version__
 from penstock.broker.node import Node
 from penstock.config import OFF, Settings, address
 from penstock.core.errors import Damaged
+from penstock.logs import set_up_logs
 from penstock.server.http.serving import HttpServer
 from penstock.server.tcp import TcpServer
 from penstock.store.base import CantOpen, Store, StoreError
@@ -60,7 +61,7 @@ def clock() -> Callable[[], int]:
 
 def serve(settings: Settings, out: TextIO) -> None:
     """Run a server until it is told to stop; ``out`` gets one line of JSON when it is ready."""
-    set_up_logs(settings)
+    set_up_logs(settings.log_level, settings.log_format)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(settings, out))
 
@@ -115,6 +116,7 @@ async def _serve(settings: Settings, out: TextIO) -> None:
     http = HttpServer(
         node, loop, settings.http_limits(), __version__, lambda: {"tcp": server.connections}, clock=now
     )
+    server.polls = http.polls
     try:
         ready = await _listen(settings, server, http)
     except CantStart:
@@ -197,28 +199,3 @@ def _clear_socket(path: str) -> None:
             os.unlink(path)
             return
     raise CantStart(f"a server is already listening on {path}")
-
-
-def set_up_logs(settings: Settings) -> None:
-    """Logs go to standard error, as text for people or as JSON for programs."""
-    handler = logging.StreamHandler(sys.stderr)
-    if settings.log_format == "json":
-        handler.setFormatter(JsonLines())
-    else:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
-    logging.basicConfig(level=settings.log_level.upper(), handlers=[handler], force=True)
-
-
-class JsonLines(logging.Formatter):
-    """One JSON object a line."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        line = {
-            "at": int(record.created * 1000),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(line).decode()

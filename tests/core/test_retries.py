@@ -381,3 +381,55 @@ def test_retries_that_can_not_be_are_refused_and_nothing_changes(name: str) -> N
     assert core.engine.seal(core.now) == []
     assert core.ask(c.Describe("default", "q"), c.QueueFound).options.lease_ms == 30_000
     assert core.engine.next_due_at() < NEVER
+
+
+# What is final.
+
+
+def test_what_fails_finally_is_dead_at_once_with_its_error_and_its_failure() -> None:
+    core = Core()
+    message = core.push(b"1", max_attempts=0)
+    lease = core.pop().lease
+    core.nack(lease, [message], error="no such user", final=True)
+    found = core.find(message)
+    assert (found.state, found.error, found.failures) == ("dead", "no such user", 1)
+
+
+def test_in_strict_order_only_the_first_fails_finally_and_those_behind_it_come_again() -> None:
+    core = Core()
+    core.configure(ordering="partition")
+    first = core.push(b"1", b"2")
+    lease = core.pop(2).lease
+    core.nack(lease, final=True)
+    assert [core.find(each).state for each in (first, first + 1)] == ["dead", "waiting"]
+
+
+def test_what_is_final_has_no_delay() -> None:
+    core = Core()
+    core.push()
+    lease = core.pop().lease
+    with pytest.raises(Invalid, match="delay must be left out"):
+        core.nack(lease, delay_ms=5, final=True)
+
+
+def test_what_is_given_back_is_due_at_once_and_nothing_of_it_counts() -> None:
+    core = Core()
+    first = core.push(b"1", b"2", b"3")
+    reply = core.pop(3)
+    assert core.nack(reply.lease, [first], undelivered=True).count == 1
+    assert core.nack(reply.lease, undelivered=True).count == 2
+    found = [core.find(first + at) for at in range(3)]
+    assert [(each.state, each.deliveries, each.failures) for each in found] == [("waiting", 0, 0)] * 3
+    with pytest.raises(Conflict):
+        core.nack(reply.lease, undelivered=True)
+
+
+def test_what_somebody_else_has_by_now_is_not_given_back() -> None:
+    core = Core()
+    message = core.push()
+    late = core.pop(lease_ms=1_000).lease
+    core.wait(5_000)
+    core.pop()
+    with pytest.raises(Conflict):
+        core.nack(late, [message], undelivered=True)
+    assert core.state(message) == "active"

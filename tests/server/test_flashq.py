@@ -273,6 +273,13 @@ def test_every_command_is_known_by_its_name() -> None:
         "DRAIN",
         "CLEAN",
         "OBLITERATE",
+        "BROWSE",
+        "PURGE",
+        "DELETE",
+        "GROUP",
+        "GROUPDELETE",
+        "EVENTS",
+        "RELEASE",
     }
     assert not COMMANDS_LATER & set(flashq.COMMANDS)
 

@@ -174,7 +174,8 @@ LISTED = f"one of {', '.join(flashq.COMMANDS)}"
 OPTIONS = "priority, delay, ttl, timeout, max_attempts, backoff, lifo"
 OWN = (
     "unique_key, dedup, dedup_window_ms, dedup_max_ms, job_id, transaction_id, depends_on, on_failed, "
-    "keys_if_undelivered, key, group_id, debounce_id, debounce_ttl, headers, tags, idempotency_key, producer"
+    "keys_if_undelivered, key, group_id, debounce_id, debounce_ttl, headers, tags, idempotency_key, "
+    "producer, idempotency_ms"
 )
 """What a message may have for itself."""
 """Of a message."""
@@ -215,7 +216,7 @@ def test_an_unknown_command_is_invalid_and_the_known_ones_are_listed(body: bytes
         ),
         ("ACK", {"id": 1}, "reqId, id, ids, lease, group, result"),
         ("ACKB", {"ids": [1]}, "reqId, id, ids, lease, group, results"),
-        ("FAIL", {"id": 1}, "reqId, id, ids, lease, group, error, delay"),
+        ("FAIL", {"id": 1}, "reqId, id, ids, lease, group, error, delay, final"),
         ("EXTEND", {"id": 1}, "reqId, id, ids, lease, group, lease_ms"),
         ("READ", {"queue": "q", "offset": 0}, "reqId, queue, offset, partition, max_bytes, max_count"),
         ("OFFSETS", {"queue": "q"}, "reqId, queue, at, since"),
@@ -229,7 +230,7 @@ def test_an_unknown_command_is_invalid_and_the_known_ones_are_listed(body: bytes
         ("MOVETODELAYED", {"id": 1, "delay": 1}, "reqId, id, ids, delay, group"),
         ("CHANGEPRIORITY", {"id": 1, "priority": 1}, "reqId, id, ids, priority, group"),
         ("DLQ", {"queue": "q"}, "reqId, queue, count, offset, group"),
-        ("RETRYDLQ", {"queue": "q"}, "reqId, queue, id, ids, group"),
+        ("RETRYDLQ", {"queue": "q"}, "reqId, queue, id, ids, group, dry_run"),
         ("PURGEDLQ", {"queue": "q"}, "reqId, queue, id, ids, group, dry_run"),
         ("PAUSE", {"queue": "q"}, "reqId, queue, until"),
         ("RESUME", {"queue": "q"}, "reqId, queue"),
@@ -248,7 +249,7 @@ def test_an_unknown_command_is_invalid_and_the_known_ones_are_listed(body: bytes
         ("UPDATE", {"id": 1, "data": 1}, "reqId, id, data"),
         ("DISCARD", {"id": 1}, "reqId, id, ids, group"),
         ("SEEK", {"queue": "q"}, "reqId, queue, group, to, partition, offset"),
-        ("DRAIN", {"queue": "q"}, "reqId, queue, group"),
+        ("DRAIN", {"queue": "q"}, "reqId, queue, group, dry_run"),
         ("CLEAN", {"queue": "q", "state": "failed", "grace": 0}, "reqId, queue, state, grace, limit, group"),
         ("OBLITERATE", {"queue": "q"}, "reqId, queue"),
     ],

@@ -145,6 +145,8 @@ class World:
             self.store.lives = 0  # nothing of what they do at the end is kept
             with pytest.raises(Killed):
                 loop.run_until_complete(_until_killed(tasks))
+            for task in tasks:
+                setattr(task, "_log_destroy_pending", False)  # noqa: B010 - as asyncio does: nobody is told
         finally:
             self.at = loop.at
             self.store.lives = -1

@@ -3,15 +3,18 @@
 To have another listener or framing in every scenario, give it a line in ``WIRES``.
 """
 
+import asyncio
 import json
 import struct
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from inspect import isawaitable
 from itertools import pairwise
 from typing import Any, Protocol
 
 from msgspec import Struct
 
+from penstock import Client, PenstockError, SyncClient
 from tests.server.http.talking import Http, at
 from tests.serving import Reply, Request, Server
 
@@ -249,6 +252,126 @@ class Native:
         self._ask("DELETE", f"/v1/crons/{name}")
 
 
+# The clients.
+
+
+class Typed:
+    """Methods of a client; ``done`` makes what they return of what they hand out."""
+
+    def __init__(self, client: Any, done: Callable[[Any], Any] = lambda found: found) -> None:
+        self._client = client
+        self._done = done
+
+    def _ask(self, method: Callable[..., Any], *given: Any, **fields: Any) -> Any:
+        try:
+            return self._done(method(*given, **fields))
+        except PenstockError as error:
+            raise Refused(error.code) from error
+
+    def push(self, queue: str, *payloads: Any, **options: Any) -> list[int]:
+        ids: list[int] = self._ask(self._client.push_many, queue, payloads, **options).ids
+        return ids
+
+    def pop(self, queue: str, count: int = 1, **fields: Any) -> list[Message]:
+        said = {"start" if name == "from" else name: value for name, value in fields.items()}
+        return [
+            Message(each.id, each.payload, each.lease, each.failures, each.priority)
+            for each in self._ask(self._client.pop, queue, count, **said)
+        ]
+
+    def ack(self, *ids: int, lease: str | None = None, group: str | None = None) -> int:
+        return int(self._ask(self._client.ack, ids or None, lease=lease, group=group).count)
+
+    def nack(self, *ids: int, error: str = "", delay_ms: int = 0) -> int:
+        return int(self._ask(self._client.nack, ids, error=error, delay_ms=delay_ms).count)
+
+    def extend(self, lease: str, lease_ms: int) -> int:
+        return int(self._ask(self._client.extend, lease=lease, lease_ms=lease_ms).expires_at)
+
+    def cancel(self, queue: str, *ids: int) -> int:
+        return int(self._ask(self._client.cancel, ids).count)
+
+    def state(self, queue: str, message: int, group: str = "default") -> str:
+        state: str = self._ask(self._client.state, message, group=group)
+        return state
+
+    def configure(self, queue: str, **options: Any) -> None:
+        self._ask(self._client.configure, queue, **options)
+
+    def pause(self, queue: str, paused: bool) -> None:
+        self._ask(self._client.pause if paused else self._client.resume, queue)
+
+    def dead(self, queue: str) -> list[tuple[Any, str]]:
+        return [(each.payload, each.error) for each in self._ask(self._client.dead, queue).messages]
+
+    def requeue(self, queue: str) -> int:
+        return int(self._ask(self._client.requeue_dead, queue).count)
+
+    def log(self, queue: str) -> list[Any]:
+        return [each.payload for each in self._ask(lambda: self._all(self._client.records(queue)))]
+
+    def _all(self, found: Any) -> Any:
+        return list(found) if isinstance(found, Iterator) else found
+
+    def set(self, key: list[str], value: Any) -> str:
+        version: str = self._ask(self._client.kv.set, key, value)
+        return version
+
+    def get(self, key: list[str]) -> Any:
+        return self._ask(self._client.kv.get, key)
+
+    def add(self, key: list[str], amount: int) -> None:
+        self._ask(self._client.kv.add, key, amount)
+
+    def transact(self, acked: int, queue: str, payload: Any) -> None:
+        transaction = self._client.transaction()
+        transaction.push(queue, payload)
+        transaction.ack(acked)
+        self._ask(transaction.commit)
+
+    def cron(self, name: str, queue: str, payload: Any, **fields: Any) -> None:
+        self._ask(self._client.set_cron, name, queue, payload, **fields)
+
+    def crons(self) -> list[str]:
+        return [each.name for each in self._ask(self._client.crons)]
+
+    def end_cron(self, name: str) -> None:
+        self._ask(self._client.delete_cron, name)
+
+
+class Looped:
+    """A client for asyncio, and the event loop that it lives in."""
+
+    def __init__(self, client: Client, runner: asyncio.Runner) -> None:
+        self.client = client
+        self._runner = runner
+
+    def done(self, found: Any) -> Any:
+        """What comes of a coroutine, or all of an iterator."""
+        return self._runner.run(self._done(found))
+
+    async def _done(self, found: Any) -> Any:
+        return await found if isawaitable(found) else [each async for each in found]
+
+
+@contextmanager
+def looped(server: str) -> Iterator[Looped]:
+    with asyncio.Runner() as runner:
+        client = Client(server, retry_s=0)
+        yield Looped(client, runner)
+        runner.run(client.close())
+
+
+def sync(at: Callable[[Server], str]) -> "Spoken":
+    """The client for threads. What is refused is not tried again."""
+    return Spoken(lambda server: SyncClient(at(server), retry_s=0), Typed)
+
+
+def aio(at: Callable[[Server], str]) -> "Spoken":
+    """The client for asyncio."""
+    return Spoken(lambda server: looped(at(server)), lambda it: Typed(it.client, it.done))
+
+
 # Which wires there are.
 
 
@@ -259,6 +382,18 @@ class Spoken(Struct, frozen=True):
     adapt: Callable[[Any], Wire]
 
 
+def tcp(server: Server) -> str:
+    return server.tcp
+
+
+def unix(server: Server) -> str:
+    return f"unix://{server.unix}"
+
+
+def url(server: Server) -> str:
+    return f"http://{server.http}"
+
+
 WIRES: dict[str, Spoken] = {
     "TCP, frames of JSON": Spoken(Server.connect, lambda raw: Flashq(raw.ask)),
     "Unix socket, frames of JSON": Spoken(Server.connect_unix, lambda raw: Flashq(raw.ask)),
@@ -267,4 +402,10 @@ WIRES: dict[str, Spoken] = {
     "Unix socket, frames of MessagePack": Spoken(Server.connect_unix, lambda raw: Flashq(raw.ask_packed)),
     "Unix socket, lines of JSON": Spoken(Server.connect_unix, lambda raw: Flashq(raw.ask_line)),
     "HTTP": Spoken(lambda server: Http(server.http), Native),
+    "SyncClient over TCP": sync(tcp),
+    "SyncClient over a Unix socket": sync(unix),
+    "SyncClient over HTTP": sync(url),
+    "Client over TCP": aio(tcp),
+    "Client over a Unix socket": aio(unix),
+    "Client over HTTP": aio(url),
 }

@@ -197,6 +197,10 @@ class Nack(Settle, gc=False):
     error: str | None = None
     delay_ms: int | None = None
     """How long to wait instead of the backoff."""
+    final: bool = False
+    """They will never succeed: they are dead letters at once."""
+    undelivered: bool = False
+    """They did not fail: they come back at once, as if they had never been delivered."""
 
 
 class Extend(Settle, gc=False):

@@ -28,6 +28,8 @@ class PushJobs(Struct, gc=False):
     """Producer and idempotency key: a request with the same is answered as the first was."""
     then: tuple[str, Job] | None = None
     """A queue, and a message for it that waits for all of these."""
+    known_ms: int = 0
+    """How long the request is known; as the queue says if 0."""
 
 
 class PushedJobs(Struct, gc=False):

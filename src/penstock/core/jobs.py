@@ -27,6 +27,7 @@ from penstock.core.limits import (
     UNDELIVERED_KEYS_MAX,
     check_name,
     check_range,
+    check_request,
 )
 from penstock.core.look import state
 from penstock.core.model import PLAIN, Attributes, Once, Partition, Queue, Tie
@@ -98,9 +99,7 @@ def check(
                 tied += len(job.payload) * len(own.keys)
             replacing = replacing or own.dedup in (REPLACE, DEBOUNCE)
     if command.request is not None:
-        check_name("idempotency_key", command.request[1])
-        if command.request[0]:
-            check_name("producer", command.request[0])
+        check_request(*command.request, command.known_ms)
     reached(queue, command.durability, domain.reach)
     if queue is not None and command.request is not None and _once(queue, command, now) is not None:
         return
@@ -265,7 +264,7 @@ def apply(domain: Domain, command: PushJobs, now: int) -> PushedJobs:
         job = replace(job, attributes=waiting_for(job.attributes, pushing.ids))
         (pushed.then,) = apply(domain, PushJobs(command.tenant, where, [job]), now).ids
     if command.request is not None:
-        until = now + queue.options.dedup_window_ms
+        until = now + (command.known_ms or queue.options.dedup_window_ms)
         throttled = tuple(pushing.throttled)
         once = Once(until, _in_order(pushing.ids), durability, pushed.then, throttled)
         _remember(shard, queue, _request(command), once, now)

@@ -27,6 +27,8 @@ DEPENDENCY_RUNS_MAX = 1_000
 """Stretches of consecutive ids among them."""
 ONCE_MAX = 1_000_000
 """Idempotency keys and throttled keys that a queue remembers: the newest."""
+KNOWN_MS_MAX = 30 * 24 * 3_600_000
+"""How long a request may be known by its idempotency key."""
 TRANSACTIONS_MAX = 1_000_000
 """Transaction ids that a partition remembers."""
 UNDELIVERED_KEYS_MAX = 10
@@ -132,6 +134,14 @@ def check_text(field: str, text: str) -> None:
         text.encode()
     except UnicodeEncodeError:
         raise Invalid(field, "text that UTF-8 can say: a lone surrogate is none") from None
+
+
+def check_request(producer: str, key: str, known_ms: int) -> None:
+    """Raise unless a request may be known by this key, for so long."""
+    check_name("idempotency_key", key)
+    if producer:
+        check_name("producer", producer)
+    check_range("idempotency_ms", known_ms, 0, KNOWN_MS_MAX)
 
 
 def check_range(field: str, value: int, low: int, high: int) -> None:

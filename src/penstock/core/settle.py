@@ -69,6 +69,8 @@ def check_settle(limits: Limits, command: Settle) -> None:
             raise Invalid("result", f"at most {limits.payload_bytes_max} bytes; one has {longest}")
     if isinstance(command, Nack) and command.delay_ms is not None:
         check_range("delay", command.delay_ms, 0, DELAY_MS_MAX)
+        if command.final:
+            raise Invalid("delay", "left out: what is final does not come again")
 
 
 def live_lease(shard: Shard, tenant: str, name: int, group: str | None) -> Lease:
@@ -114,17 +116,13 @@ def ack_ids(shard: Shard, token: Lease | None, ids: list[Range], command: Ack, n
 
 def nack_lease(shard: Shard, lease: Lease, command: Nack, now: int) -> Settled:
     """Give all of a lease back with one failure more."""
-    return Settled(
-        _give_back(
-            shard, lease, list(lease.runs.values()), _Failed(_short(command.error), now, command.delay_ms)
-        )
-    )
+    return Settled(_give_back(shard, lease, list(lease.runs.values()), _how(command, now)))
 
 
 def nack_ids(shard: Shard, token: Lease | None, ids: list[Range], command: Nack, now: int) -> Settled:
     """Give messages back with one failure more."""
     found, refused = find_all(shard, command, token, ids)
-    how = _Failed(_short(command.error), now, command.delay_ms)
+    how = _how(command, now)
     count = sum(each.length for each in found)
     by_run = _with_followers(_by_run(found))
     for parts in by_run.values():
@@ -384,6 +382,8 @@ class _Failed(NamedTuple):
     now: int
     delay_ms: int | None = None
     """How long to wait instead of the backoff."""
+    final: bool = False
+    """It was once too often, however often it was."""
 
 
 class _Requeued(NamedTuple):
@@ -399,6 +399,12 @@ class _Undelivered(NamedTuple):
 
 
 How = _Failed | _Requeued | _Undelivered
+
+
+def _how(command: Nack, now: int) -> How:
+    if command.undelivered:
+        return _Undelivered(now)
+    return _Failed(_short(command.error), now, command.delay_ms, command.final)
 
 
 def _give_back(shard: Shard, lease: Lease, runs: list[LeaseRun], how: How) -> int:
@@ -439,7 +445,7 @@ def _come_back(shard: Shard, lease: Lease, run: LeaseRun, first: int, count: int
     if isinstance(how, _Failed):
         attributes = logs.attributes_at(track.partition.log, first)
         failures, error = failures + 1, how.error
-        died = died or 0 < retry.attempts(attributes, options) <= failures
+        died = died or how.final or 0 < retry.attempts(attributes, options) <= failures
         backoff = attributes.backoff or options.backoff
         due_at += retry.wait_ms(backoff, failures, first) if how.delay_ms is None else how.delay_ms
     if died:

@@ -73,6 +73,8 @@ class Wanted(Struct, frozen=True):
 
 BEGINNING = "0.0"
 """The id before the first event of all."""
+POSITIONS_MAX = 40_000
+"""Characters of the id of an event, at most: it has a part for each shard."""
 Positions = dict[int, int]
 """Where each log of events goes on, by shard."""
 
@@ -88,6 +90,8 @@ def shown_positions(positions: Positions) -> str:
 
 def parse_positions(text: str) -> Positions:
     found: Positions = {}
+    if len(text) > POSITIONS_MAX:
+        raise Invalid("after", "the id of an event as it was given out")
     for part in text.split("-") if text else ():
         shard, _, offset = part.partition(".")
         if not (shard.isdigit() and offset.isdigit() and part.isascii() and len(part) <= 30):
@@ -178,6 +182,8 @@ class Hub:
     def __init__(self, node: Node, loop: AbstractEventLoop) -> None:
         self._node = node
         self._loop = loop
+        self._wanted: dict[Wanted, Wanted] = {}
+        """What somebody listens for, each once."""
         self._listeners: dict[Wanted, dict[Listener, None]] = {}
         self._by_queue: dict[tuple[str, str], dict[Wanted, None]] = {}
         """By tenant and queue; the queue is empty for those who want to hear of all."""
@@ -211,6 +217,8 @@ class Hub:
         """Hear of events from now on; where their logs go on behind those it has not heard of."""
         self._flush()
         listener = Listener(self._loop)
+        # The same object for all who want the same: large ones take long to compare.
+        wanted = self._wanted.setdefault(wanted, wanted)
         self._listeners.setdefault(wanted, {})[listener] = None
         for place in _places(wanted):
             self._by_queue.setdefault(place, {})[wanted] = None
@@ -234,11 +242,13 @@ class Hub:
         self._is_listening = wanted
 
     def leave(self, wanted: Wanted, listener: Listener) -> None:
+        wanted = self._wanted.get(wanted, wanted)
         there = self._listeners.get(wanted, {})
         if listener in there:
             del there[listener]
             self.count -= 1
         if not there and self._listeners.pop(wanted, None) is not None:
+            del self._wanted[wanted]
             for place in _places(wanted):
                 self._by_queue[place].pop(wanted, None)
                 if not self._by_queue[place]:

@@ -20,7 +20,9 @@ from penstock.core.model import DEFAULT
 from penstock.server.dialects import flashq
 from penstock.server.dialects.flashq.base import WAIT_MS
 from penstock.server.framing import Frames, Lines, Lost, TooLong, cutter
+from penstock.server.hub import BEGINNING
 from penstock.server.payloads import check_text
+from penstock.server.polls import Polls, Told
 
 logger = logging.getLogger("penstock.tcp")
 
@@ -56,7 +58,7 @@ class TcpLimits(Struct, frozen=True):
 Ticket = tuple[flashq.Request, int, bool]
 """A request, its number among those answered in order (-1 if it has a reqId), whether it is MessagePack."""
 
-Answer = tuple[flashq.Request | None, bool, Reply | PenstockError | bytes]
+Answer = tuple[flashq.Request | None, bool, Reply | Told | PenstockError | bytes]
 """A request, whether it is MessagePack, and what it is answered with; bytes are encoded already. Others are
 when they leave."""
 
@@ -101,6 +103,8 @@ class Connection(asyncio.Protocol):
         """When the client last read some of what it was sent."""
         self._unsent = 0
         """Bytes the client had not read when that was last looked at."""
+        self._polls: set[asyncio.Task[None]] = set()
+        """Those who look for events for it."""
         wait_ms = min(WAIT_MS, self._node.limits.wait_ms_max)
         self.context = flashq.Context(DEFAULT, server.next_owner(), wait_ms)
 
@@ -133,6 +137,8 @@ class Connection(asyncio.Protocol):
         self._eof = True
         self._frames.end()
         self._node.give_up(self)
+        for poll in list(self._polls):
+            poll.cancel()
         if not self._pump_planned:
             self._pump()
         return True
@@ -143,6 +149,8 @@ class Connection(asyncio.Protocol):
         self._ready.clear()
         self._held.clear()
         self._node.forget(self)
+        for poll in list(self._polls):
+            poll.cancel()
         for _, _, reply in unsent:
             if isinstance(reply, Popped):
                 self._node.give_back(reply)
@@ -225,13 +233,15 @@ class Connection(asyncio.Protocol):
                 if not body.isascii():
                     check_text(body)
                 request = flashq.decode(body)
-                command = request.command(self.context)
             elif packed := self._is_packed(body):
                 request = flashq.decode_packed(body)
-                command = request.packed_command(self.context)
             else:
                 begins = f"begins with {body[:1]!r}" if body else "is empty"
                 raise Invalid("frame", f"{self._frames.takes}; this one {begins}")
+            if isinstance(request, flashq.Events) and self._server.polls is not None:
+                self._poll(request, packed, self._server.polls)
+                return
+            command = request.packed_command(self.context) if packed else request.command(self.context)
         except PenstockError as error:
             self._answer_at_once(body, error)
             return
@@ -241,6 +251,29 @@ class Connection(asyncio.Protocol):
             return
         self._in_flight += 1
         self._node.ask(self, (request, self._number() if request.reqId is UNSET else -1, packed), command)
+
+    def _poll(self, request: flashq.Events, packed: bool, polls: Polls) -> None:
+        """Have somebody look for events; the answer is put in its turn, when there is one."""
+        ticket = (request, self._number() if request.reqId is UNSET else -1, packed)
+        self._in_flight += 1
+        task = self._server.loop.create_task(self._look(ticket, request, polls))
+        self._polls.add(task)
+        task.add_done_callback(self._polls.discard)
+
+    async def _look(self, ticket: Ticket, request: flashq.Events, polls: Polls) -> None:
+        reply: Told | PenstockError
+        try:
+            reply = await request.told(polls, self.context)
+        except asyncio.CancelledError:
+            reply = [], request.after or BEGINNING
+        except PenstockError as error:
+            reply = error
+        except Exception:
+            logger.exception("bug: events could not be told")
+            reply = Busy("the server met a bug of its own")
+        if not self._lost:
+            self._put(ticket[1], (request, ticket[2], reply))
+            self.flush()
 
     def _is_packed(self, body: bytes) -> bool:
         return self._frames.packs and flashq.is_packed(body)
@@ -304,7 +337,7 @@ class Connection(asyncio.Protocol):
             self._close_if_done()
 
     def _encoded(
-        self, request: flashq.Request | None, packed: bool, reply: Reply | PenstockError | bytes
+        self, request: flashq.Request | None, packed: bool, reply: Reply | Told | PenstockError | bytes
     ) -> bytes:
         if isinstance(reply, bytes):
             return reply
@@ -313,7 +346,8 @@ class Connection(asyncio.Protocol):
             return flashq.encode(request, reply, self.context, packed=packed)
         except Exception:
             logger.exception("bug: the answer to %s could not be encoded", type(request).__name__)
-            self._node.give_back(reply)
+            if not isinstance(reply, tuple):
+                self._node.give_back(reply)
             return flashq.encode_error(Busy("the server met a bug of its own"), request.reqId, packed=packed)
 
     # The end.
@@ -356,7 +390,7 @@ class Connection(asyncio.Protocol):
             self.abort()
 
 
-def _rows(reply: Reply | PenstockError | bytes) -> int:
+def _rows(reply: Reply | Told | PenstockError | bytes) -> int:
     """Parts of an answer that are objects of their own until it is encoded."""
     match reply:
         case Popped() | DeadFound() | ShownAll():
@@ -365,6 +399,8 @@ def _rows(reply: Reply | PenstockError | bytes) -> int:
             return len(reply.runs)
         case QueuesFound():
             return len(reply.queues)
+        case (list() as events, str()):
+            return len(events)
         case _:
             return 0
 
@@ -376,6 +412,8 @@ class TcpServer:
         self.node = node
         self.loop = loop
         self.limits = limits
+        self.polls: Polls | None = None
+        """Who looks for events; where there is nobody, EVENTS is unsupported."""
         self._connections: dict[Connection, None] = {}
         self._owners = 0
         self._listeners: list[asyncio.Server] = []

@@ -1,10 +1,7 @@
 """Who listens to a server over HTTP, and a server in a thread of the test, whose store and clock obey it."""
 
-import asyncio
 import json
 import socket
-import threading
-from asyncio import AbstractEventLoop
 from collections.abc import Callable, Iterator, Mapping
 from http.client import HTTPConnection, HTTPException
 from typing import Any, TypeVar
@@ -15,8 +12,8 @@ from penstock.broker.node import Node
 from penstock.core.limits import Limits
 from penstock.server.http.connections import HttpLimits
 from penstock.server.http.serving import HttpServer
-from penstock.server.tcp import TcpLimits, TcpServer
 from penstock.store.base import Store
+from penstock.testing.life import Life
 from tests.broker.loop import BEGIN, ObedientStore
 from tests.serving import PATIENCE_S, Raw
 
@@ -176,7 +173,7 @@ def get(address: str, path: str, headers: Mapping[str, str] | None = None) -> An
     return ask(address, "GET", path, headers=headers)
 
 
-class Here:
+class Here(Life):
     """A server in a thread of this process: its store does what it is told, its clock stands still."""
 
     def __init__(
@@ -187,36 +184,36 @@ class Here:
         at: int = BEGIN,
     ) -> None:
         self.store = store or ObedientStore()
-        self._limits = limits or Limits(events_bytes_max=1 << 20)
-        self._http_limits = http or HttpLimits()
-        self.now = at
-        self._loop: AbstractEventLoop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
+        limits = limits or Limits(events_bytes_max=1 << 20)
+        super().__init__(self.store, at=at, limits=limits, http_limits=http or HttpLimits())
 
     def __enter__(self) -> "Here":
-        self._thread.start()
-        self._run(self._start())
+        self.start()
         return self
 
-    async def _start(self) -> None:
-        loop = asyncio.get_running_loop()
-        self.node = Node(self.store, loop, lambda: self.now, self._limits, shards=4)
-        self._tcp = TcpServer(self.node, loop, TcpLimits())
-        others = lambda: {"tcp": self._tcp.connections}  # noqa: E731
-        self.server = HttpServer(self.node, loop, self._http_limits, "0", others, clock=lambda: self.now)
-        self.http = await self.server.listen("127.0.0.1", 0)
-        self.tcp = await self._tcp.listen_tcp("127.0.0.1", 0)
+    @property
+    def now(self) -> int:
+        return self._clock.now()
 
-    def _run(self, coroutine: Any) -> None:
-        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(PATIENCE_S)
+    @now.setter
+    def now(self, at: int) -> None:
+        self._clock.move_to(at)
+
+    @property
+    def node(self) -> Node:
+        return self._node
+
+    @property
+    def server(self) -> HttpServer:
+        return self._web
+
+    @property
+    def http(self) -> str:
+        return self._http_at
 
     def call(self, function: Callable[[], T]) -> T:
         """Call something where the server runs."""
-
-        async def called() -> T:
-            return function()
-
-        return asyncio.run_coroutine_threadsafe(called(), self._loop).result(PATIENCE_S)
+        return self._call(function)
 
     def connect(self) -> Raw:
         host, _, port = self.tcp.rpartition(":")
@@ -227,17 +224,5 @@ class Here:
         self.call(self.server.end_all)
         self._run(self.node.drain())
 
-    async def _stop(self) -> None:
-        for listener in (self._tcp, self.server):
-            listener.stop_accepting()
-            listener.end_all()
-        await self.node.drain()
-        await asyncio.gather(self._tcp.close(2.0), self.server.close(2.0))
-        self.node.close()
-        await asyncio.get_running_loop().shutdown_default_executor()
-
     def __exit__(self, *_: object) -> None:
-        self._run(self._stop())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(PATIENCE_S)
-        self._loop.close()
+        self.stop()

@@ -64,7 +64,7 @@ WAYS = [(each, GenerationMode.POSITIVE) for each in OPERATIONS] + [
 
 UNLIKELY = {
     *("Ack", "Nack", "Extend", "Transaction", "Cancel", "Push", "ReadLog", "Bulk", "Seek"),
-    *("PutCron", "WriteValues", "RegisterWebhook", "DeleteWebhook"),
+    *("PutCron", "WriteValues", "RegisterWebhook", "DeleteWebhook", "Command"),
 }
 """Operations that want what can not be made up, such as a lease, or fields that go together."""
 

@@ -3,18 +3,18 @@
 import asyncio
 import gzip
 import logging
-from asyncio import Future
 from collections.abc import Mapping
+from typing import Any
 
 from msgspec import Struct
 from starlette.types import Message, Receive, Scope, Send
 
-from penstock.broker.node import Node
 from penstock.core.commands import Await, Command, KvWatch, Pop, Popped, Reply
 from penstock.core.errors import Busy, Invalid, PenstockError, Unsupported
 from penstock.server.explain import names_within
-from penstock.server.http.base import Asked, Operation, Request, encode
+from penstock.server.http.base import Asked, Operation, encode
 from penstock.server.http.bodies import Gone, Reader, check_no_body, header, whole
+from penstock.server.questions import Questions as Questions
 
 logger = logging.getLogger("penstock.http")
 
@@ -38,29 +38,6 @@ class Problem(Struct, gc=False, omit_defaults=True):
     code: str
     message: str
     details: dict[str, str | int] = {}
-
-
-class Questions:
-    """Asks the node for everyone whose request is answered with one answer."""
-
-    def __init__(self, node: Node) -> None:
-        self.node = node
-        self._loop = asyncio.get_running_loop()
-
-    def ask(self, command: Command) -> "Future[Reply | PenstockError]":
-        future = self._loop.create_future()
-        self.node.ask(self, future, command)
-        return future
-
-    def answered(self, ticket: object, reply: Reply | PenstockError) -> None:
-        assert isinstance(ticket, Future)
-        if ticket.done():
-            self.node.give_back(reply)
-        else:
-            ticket.set_result(reply)
-
-    def flush(self) -> None:
-        """Each answer leaves by itself."""
 
 
 class Patient(Questions):
@@ -141,16 +118,21 @@ class Endpoint:
                 return Invalid(name, error.accepted)
         return error
 
-    async def _request(self, scope: Scope, receive: Receive) -> Request:
+    async def _request(self, scope: Scope, receive: Receive) -> Any:
         if not self._has_body:
             check_no_body(scope)
             return self._reader.query(scope["query_string"])
         check_no_query(scope)
         return self._reader.body(await whole(scope, receive, self._body_bytes_max))
 
+    def _asked(self, scope: Scope) -> Any:
+        return Asked(path=scope["path_params"], raw_path=scope.get("raw_path", b""))
+
     async def _answer(self, scope: Scope, receive: Receive) -> Struct:
-        request = await self._request(scope, receive)
-        asked = Asked(path=scope["path_params"], raw_path=scope.get("raw_path", b""))
+        return await self._carried_out(await self._request(scope, receive), scope, receive)
+
+    async def _carried_out(self, request: Any, scope: Scope, receive: Receive) -> Struct:
+        asked = self._asked(scope)
         command = request.command(asked)
         if may_wait(command):
             reply = await Patient(self._questions.node).answer(command, scope, receive)
@@ -164,7 +146,8 @@ class Endpoint:
                 raise Gone
             scope[LEASED] = reply
         try:
-            return request.reply(reply, asked)
+            answer: Struct = request.reply(reply, asked)
+            return answer
         except PenstockError:
             raise
         except Exception:

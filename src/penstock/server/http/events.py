@@ -2,19 +2,19 @@
 
 import asyncio
 from asyncio import AbstractEventLoop, Future, TimerHandle
-from collections.abc import AsyncIterator
 from functools import partial
 
 import msgspec
 from starlette.types import Message, Receive, Scope, Send
 
 from penstock.broker.node import Node
-from penstock.core.commands import Log, Pop, Popped, Read, Reply
-from penstock.core.errors import Damaged, Invalid, PenstockError
-from penstock.core.events import SYSTEM, Event, queue_name
+from penstock.core.commands import Pop, Popped, Reply
+from penstock.core.errors import Invalid, PenstockError
+from penstock.core.events import Event
 from penstock.core.ids import parse_lease
 from penstock.core.limits import check_range
 from penstock.core.model import DEFAULT
+from penstock.server.backlog import Backlog, Lost as Lost
 from penstock.server.http.base import Asked, Request, encode
 from penstock.server.http.bodies import Reader, header
 from penstock.server.http.endpoints import Patient, Questions, send_error, told, until_gone
@@ -26,7 +26,6 @@ from penstock.server.hub import (
     Positions,
     Wanted,
     kinds_of,
-    matching,
     parse_positions,
     shown_positions,
 )
@@ -76,67 +75,7 @@ class Happened(Event, kw_only=True):
     event_type: str
 
 
-class Lost(msgspec.Struct, gc=False, kw_only=True, rename={"start": "from", "end": "to"}):
-    """Told in the place of events of a shard, from one offset up to another, that are not kept any more."""
-
-    event: str = "events:lost"
-    event_type: str = "lost"
-    kind: str = "lost"
-    shard: int
-    start: int
-    end: int
-
-
-class Streaming:
-    """What streams have in common: they end when the client goes, or the server does."""
-
-    def __init__(self, hub: Hub, questions: Questions) -> None:
-        self.hub = hub
-        self.questions = questions
-
-    async def check_kept(self, positions: Positions) -> None:
-        """Raise unless all events up to here are kept: an id must not be ahead of what a restart finds."""
-        for shard, end in positions.items():
-            reply = await self.questions.ask(Read(SYSTEM, queue_name(shard), end))
-            if isinstance(reply, PenstockError):
-                raise reply
-            break  # all of a commit is kept, or nothing
-
-    async def missed(self, wanted: Wanted, begin: Positions, end: Positions) -> AsyncIterator[Batch]:
-        """What was told while nobody listened, from one place up to another, shard by shard."""
-        at = {shard: offset for shard, offset in begin.items() if shard in end}
-        for shard, limit in end.items():
-            offset = at.get(shard, 0)
-            if offset > limit:  # of a log that was lost, or is that of an older backup: it began anew
-                lost = Lost(shard=shard, start=0, end=0)
-                yield Batch([(lost.kind, encode(lost))], shown_positions(at | {shard: 0}))
-                offset = 0
-            while offset < limit:
-                reply = await self.questions.ask(Read(SYSTEM, queue_name(shard), offset))
-                if isinstance(reply, PenstockError) and not isinstance(reply, Damaged):
-                    raise reply
-                assert isinstance(reply, Log | Damaged)
-                runs = reply.runs if isinstance(reply, Log) else []
-                after = reply.next if isinstance(reply, Log) else self.hub.past_damage(shard, offset)
-                first = runs[0].offset if runs else min(max(after, offset + 1), limit)
-                if first > offset and (begin or isinstance(reply, Damaged)):
-                    lost = Lost(shard=shard, start=offset, end=min(first, limit))
-                    yield Batch([(lost.kind, encode(lost))], shown_positions(at | {shard: first}))
-                payloads = [
-                    payload
-                    for run in runs
-                    for place, payload in enumerate(run.payloads(), run.offset)
-                    if place < limit
-                ]
-                offset = max(after, offset + 1)
-                at[shard] = min(offset, limit)
-                events = list(matching(payloads, wanted))
-                if events:
-                    yield Batch(events, shown_positions(at))
-        yield Batch([], shown_positions(end))
-
-
-class EventStream(Streaming):
+class EventStream(Backlog):
     """Lifecycle events as server-sent events."""
 
     def __init__(self, hub: Hub, questions: Questions) -> None:
@@ -245,7 +184,7 @@ class Pings:
         self._timer.cancel()
 
 
-class EventSocket(Streaming):
+class EventSocket(Backlog):
     """Lifecycle events as text frames of a WebSocket, one event each; the last of a batch has an ``id``."""
 
     def __init__(self, hub: Hub, questions: Questions) -> None:
@@ -343,7 +282,7 @@ class Holding:
         self._leases.clear()
 
 
-class ListenStream(Streaming):
+class ListenStream(Backlog):
     """Messages of a queue as server-sent events, leased to the connection until they are settled."""
 
     def __init__(self, hub: Hub, questions: Questions) -> None:

@@ -47,5 +47,6 @@ BODIES: dict[str, Any] = {
     "PutValue": {"value": {"name": "Ada"}},
     "RegisterWebhook": {"url": "https://example.com/hook", "kinds": ["dead"]},
     "Incoming": {"anything": 1},
+    "Command": {"cmd": "KVINCR", "key": "visits"},
 }
 """What could be said."""

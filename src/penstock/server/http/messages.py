@@ -7,12 +7,10 @@ from penstock.core.errors import Invalid, NotFound
 from penstock.core.limits import DELAY_MS_MAX, PRIORITY_MAX, check_range
 from penstock.core.model import DEFAULT
 from penstock.core.questions import Spot
+from penstock.server.browsing import EFFORT, cursor_of, parse_cursor
 from penstock.server.http.base import Asked, Id, Request, addresses, shown
 from penstock.server.http.pops import Settled
 from penstock.server.labels import array, labelled, labels_of
-
-EFFORT = 5_000
-"""Runs that are looked at in one step, some 50 ms: others get their turn then."""
 
 
 class Seen(Struct, gc=False, omit_defaults=True, kw_only=True):
@@ -74,24 +72,6 @@ class Browsed(Struct, gc=False, omit_defaults=True, kw_only=True):
     cursor: str | None
 
 
-def cursor_of(spot: Spot | None) -> str | None:
-    return None if spot is None else f"{spot[0]}.{spot[1]}"
-
-
-def parse_cursor(text: str | None) -> Spot | None:
-    """Where a browse goes on.
-
-    >>> parse_cursor("65.7"), parse_cursor(None), cursor_of((65, 7))
-    ((65, 7), None, '65.7')
-    """
-    if text is None:
-        return None
-    key, dot, offset = text.partition(".")
-    if not (dot and key.isdigit() and offset.isdigit() and text.isascii() and len(text) <= 40):
-        raise Invalid("cursor", "what the answer before had")
-    return int(key), int(offset)
-
-
 class Filter(Request, kw_only=True):
     """Which messages of a queue are meant."""
 
@@ -124,11 +104,6 @@ class Filter(Request, kw_only=True):
             counted,
             EFFORT,
         )
-
-
-def holds(found: core.Shown, text: bytes) -> bool:
-    """Whether the payload of a message has some text in it, as it was pushed."""
-    return found.segment.present and any(text in payload for payload in found.payloads())
 
 
 class Browse(Filter, kw_only=True):

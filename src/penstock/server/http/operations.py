@@ -2,6 +2,7 @@
 
 from penstock.core.happenings import KINDS
 from penstock.server.http import (
+    commands,
     events,
     health,
     messages,
@@ -113,6 +114,7 @@ OPERATIONS = [
         "Push what a webhook of others sends",
         "webhooks",
     ),
+    Operation("POST", "/v1/commands", commands.Command, commands.Carried, "Any command of TCP", "server"),
     Operation("GET", "/v1/stats", queues.Stats, queues.Totals, "Count over all queues", "server"),
 ]
 

@@ -174,10 +174,11 @@ class Ack(Settle, kw_only=True):
 
 
 class Nack(Settle, kw_only=True):
-    """These failed: deliver them again after their backoff, or after ``delay_ms``."""
+    """These failed: deliver them again after their backoff, or after ``delay_ms``; not, if that is final."""
 
     error: str | None = None
     delay_ms: int | None = None
+    final: bool = False
 
     def command(self, asked: Asked) -> core.Nack:
         return core.Nack(
@@ -188,6 +189,7 @@ class Nack(Settle, kw_only=True):
             asked.owner,
             error=self.error,
             delay_ms=self.delay_ms,
+            final=self.final,
         )
 
 

@@ -22,6 +22,7 @@ from penstock.broker.node import Node
 from penstock.core.errors import Busy, Denied, Invalid, NotFound, PenstockError, Unsupported
 from penstock.server.http.base import Operation, encode
 from penstock.server.http.bodies import Gone, header
+from penstock.server.http.commands import CommandEndpoint
 from penstock.server.http.connections import Connection, HttpLimits
 from penstock.server.http.endpoints import (
     Endpoint,
@@ -39,6 +40,7 @@ from penstock.server.http.sockets import Socket
 from penstock.server.http.streams import BrowseEndpoint, BulkEndpoint, PushEndpoint
 from penstock.server.http.webhooks import IncomingEndpoint, WebhookEndpoint
 from penstock.server.hub import Hub
+from penstock.server.polls import Polls
 from penstock.server.webhooks import Webhooks
 
 logger = logging.getLogger("penstock.http")
@@ -79,6 +81,7 @@ class HttpServer:
         self.websockets = frozenset({EVENTS_SOCKET})
         self._clock = clock
         questions = Questions(node)
+        self.polls = Polls(self.hub, questions)
         self.webhooks = Webhooks(self.hub, questions, loop, clock, private=limits.webhooks_private)
         self._config = uvicorn.Config(
             self._app(questions),
@@ -117,6 +120,7 @@ class HttpServer:
         webhooks = partial(WebhookEndpoint, webhooks=self.webhooks)
         return {
             "Push": PushEndpoint,
+            "Command": partial(CommandEndpoint, polls=self.polls),
             "Browse": BrowseEndpoint,
             "Bulk": BulkEndpoint,
             "ListWebhooks": webhooks,

@@ -23,12 +23,13 @@ from penstock.core.limits import Limits, check_range
 from penstock.core.look import SHOWN_MAX
 from penstock.core.questions import Spot
 from penstock.core.retry import check_attributes
+from penstock.server.browsing import cursor_of, holds, parse_cursor
 from penstock.server.explain import explain
 from penstock.server.http import messages
 from penstock.server.http.base import Asked, Id, encode, shown
 from penstock.server.http.bodies import header, is_packed, parts
 from penstock.server.http.endpoints import Endpoint, check_no_query, respond, send_error, stop_reading
-from penstock.server.http.messages import Acted, Browsed, cursor_of, holds, parse_cursor, seen
+from penstock.server.http.messages import Acted, Browsed, seen
 from penstock.server.http.pushes import Message, are_alike, job_of, push_of
 from penstock.server.payloads import check_depth, check_text
 

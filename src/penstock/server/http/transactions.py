@@ -50,6 +50,7 @@ class NackOp(Op, tag="nack", kw_only=True):
     group: str | None = None
     error: str | None = None
     delay_ms: int | None = None
+    final: bool = False
 
 
 class WriteOp(Op, tag="write", kw_only=True):
@@ -111,7 +112,7 @@ def _command(op: AnyOp, asked: Asked) -> core.PushJobs | core.Ack | core.Nack | 
     if isinstance(op, AckOp):
         results = None if op.results is UNSET else list(map(bytes, op.results))
         return core.Ack(*settled, results=results)
-    return core.Nack(*settled, error=op.error, delay_ms=op.delay_ms)
+    return core.Nack(*settled, error=op.error, delay_ms=op.delay_ms, final=op.final)
 
 
 def _result(reply: core.Reply) -> Done:

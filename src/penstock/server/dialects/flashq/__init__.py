@@ -8,6 +8,7 @@ from msgspec import UNSET, UnsetType
 
 from penstock.core.errors import Invalid, PenstockError
 from penstock.server.dialects.flashq.base import Context, Request
+from penstock.server.dialects.flashq.events import Events
 from penstock.server.dialects.flashq.refusals import COMMANDS, explain, request_id
 from penstock.server.dialects.flashq.replies import Failed, RequestId
 from penstock.server.dialects.flashq.requests import AnyRequest
@@ -17,6 +18,7 @@ from penstock.server.payloads import check_depth
 __all__ = [
     "COMMANDS",
     "Context",
+    "Events",
     "Request",
     "RequestId",
     "decode",

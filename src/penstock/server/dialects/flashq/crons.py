@@ -27,8 +27,9 @@ class Cron(Pushing, tag="CRON", gc=False, kw_only=True):
         for field in ("durability", "idempotency_key", "job_id", "transaction_id", "depends_on", "on_failed"):
             if getattr(self, field) is not None:
                 raise Invalid(field, "left out: a cron has none")
-        if self.producer:
-            raise Invalid("producer", "left out: a cron has none")
+        for field in ("producer", "idempotency_ms"):
+            if getattr(self, field):
+                raise Invalid(field, "left out: a cron has none")
         return core.CronPut(
             context.tenant,
             self.name,

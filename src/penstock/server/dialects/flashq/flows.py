@@ -17,7 +17,7 @@ from penstock.server.dialects.flashq.keyvalues import (
     KvSetMany,
 )
 from penstock.server.dialects.flashq.pops import Ack, AckBatch, Fail
-from penstock.server.dialects.flashq.pushes import JobIn, Push, PushBatch, Pushing, job_of
+from penstock.server.dialects.flashq.pushes import JobIn, Push, PushBatch, Pushing, is_known, job_of
 from penstock.server.dialects.flashq.replies import shown, shown_all
 
 
@@ -36,7 +36,7 @@ class Flow(Pushing, tag="FLOW", gc=False, kw_only=True):
         return _nested(self, 1)
 
     def command(self, context: Context) -> core.PushFlow:
-        if self.idempotency_key is not None or self.producer:
+        if is_known(self):
             raise Invalid("idempotency_key", "left out: a flow has none; give its jobs a job_id")
         if not self.children:
             raise Invalid("children", "a list of one or more")

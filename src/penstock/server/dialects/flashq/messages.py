@@ -8,6 +8,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from penstock.core import commands as core, ids
 from penstock.core.errors import Invalid, NotFound
 from penstock.core.model import DEFAULT
+from penstock.server.browsing import EFFORT, cursor_of, holds, parse_cursor
 from penstock.server.dialects.flashq import replies
 from penstock.server.dialects.flashq.base import STATES, Context, Request, addresses, our_state
 from penstock.server.dialects.flashq.replies import (
@@ -155,7 +156,11 @@ class OfDead(Request, gc=False, kw_only=True):
 
 
 class RetryDead(OfDead, tag="RETRYDLQ", gc=False, kw_only=True):
+    dry_run: bool = False
+
     def command(self, context: Context) -> core.Command:
+        if self.dry_run:
+            return core.Purge(context.tenant, self.queue, self.group, self.meant(), dry_run=True)
         return core.Requeue(context.tenant, self.queue, self.group, self.meant())
 
 
@@ -273,6 +278,47 @@ class BrowseJobs(Request, tag="GETJOBS", gc=False, kw_only=True):
     def reply(self, reply: core.ShownAll, context: Context) -> Struct:
         jobs = list(map(_shown, reply.deliveries))
         return replies.OkBrowsed(ok=True, jobs=jobs, total=reply.total, reqId=self.reqId)
+
+
+class Browse(Request, tag="BROWSE", gc=False, kw_only=True):
+    queue: str
+    state: str | None = None
+    group: str = DEFAULT
+    partition: str | None = None
+    tag: str | None = None
+    since: int | None = None
+    before: int | None = None
+    text: str | None = None
+    limit: int = 100
+    cursor: str | None = None
+
+    def command(self, context: Context) -> core.Command:
+        return core.Browse(
+            context.tenant,
+            self.queue,
+            our_state(self.state, BROWSED) if self.state is not None else None,
+            self.group,
+            self.limit,
+            0,
+            self.partition,
+            self.tag,
+            self.since,
+            self.before,
+            parse_cursor(self.cursor),
+            True,
+            EFFORT,
+        )
+
+    def reply(self, reply: core.ShownAll, context: Context) -> Struct:
+        text = None if self.text is None else self.text.encode()
+        found = [each for each in reply.deliveries if text is None or holds(each, text)]
+        return replies.OkPage(
+            ok=True,
+            jobs=list(map(_shown, found)),
+            total=reply.total,
+            cursor=cursor_of(reply.next),
+            reqId=self.reqId,
+        )
 
 
 class GetJobs(Request, tag="GETJOBSBATCH", gc=False, kw_only=True):

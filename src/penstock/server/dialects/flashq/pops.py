@@ -196,6 +196,7 @@ class AckBatch(Settle, tag="ACKB", gc=False, kw_only=True):
 class Fail(Settle, tag="FAIL", gc=False, kw_only=True):
     error: str | None = None
     delay: int | None = None
+    final: bool = False
 
     def command(self, context: Context) -> core.Command:
         return core.Nack(
@@ -206,6 +207,19 @@ class Fail(Settle, tag="FAIL", gc=False, kw_only=True):
             context.owner,
             error=self.error,
             delay_ms=self.delay,
+            final=self.final,
+        )
+
+    def reply(self, reply: core.Settled, context: Context) -> Struct:
+        return replies.OkCount(ok=True, count=reply.count, refused=shown_all(reply.refused), reqId=self.reqId)
+
+
+class Release(Settle, tag="RELEASE", gc=False, kw_only=True):
+    """Give messages back as if they had never been delivered."""
+
+    def command(self, context: Context) -> core.Command:
+        return core.Nack(
+            context.tenant, self.lease, self.meant(), self.group, context.owner, undelivered=True
         )
 
     def reply(self, reply: core.Settled, context: Context) -> Struct:

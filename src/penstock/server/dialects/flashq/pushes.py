@@ -86,6 +86,7 @@ class Pushing(Request, gc=False, kw_only=True):
     tags: list[str] | None = None
     idempotency_key: str | None = None
     producer: str = ""
+    idempotency_ms: int = 0
 
 
 _lane = attrgetter("partition", "priority", "delay", "ttl", "timeout", "max_attempts", "lifo")
@@ -208,14 +209,17 @@ class Push(Pushing, tag="PUSH", gc=False, kw_only=True):
         return 1, len(self.data)
 
     def command(self, context: Context) -> core.Command:
-        if _own_options(self) != _NO_OWN or self.idempotency_key is not None or self.producer:
+        if _own_options(self) != _NO_OWN or is_known(self):
             return self.jobs_command(context)
         attributes = attributes_of(self)
         return core.Push(context.tenant, self.queue, [self.data], self.partition, self.durability, attributes)
 
     def jobs_command(self, context: Context) -> core.PushJobs:
         jobs = [job_of(self, self.data)]
-        return core.PushJobs(context.tenant, self.queue, jobs, self.durability, _request(self))
+        known_ms = self.idempotency_ms
+        return core.PushJobs(
+            context.tenant, self.queue, jobs, self.durability, _request(self), known_ms=known_ms
+        )
 
     def reply(self, reply: core.Pushed | core.PushedJobs, context: Context) -> Struct:
         if isinstance(reply, core.Pushed):
@@ -235,10 +239,16 @@ class Push(Pushing, tag="PUSH", gc=False, kw_only=True):
         )
 
 
+def is_known(given: Pushing) -> bool:
+    """Whether a request wants to be known when it is made again."""
+    return given.idempotency_key is not None or bool(given.producer or given.idempotency_ms)
+
+
 def _request(given: Pushing) -> tuple[str, str] | None:
     if given.idempotency_key is None:
-        if given.producer:
-            raise Invalid("producer", "given along with an idempotency_key")
+        for name in ("producer", "idempotency_ms"):
+            if getattr(given, name):
+                raise Invalid(name, "given along with an idempotency_key")
         return None
     return given.producer, given.idempotency_key
 
@@ -266,7 +276,7 @@ class PushBatch(Pushing, tag="PUSHB", gc=False, kw_only=True):
 
     def command(self, context: Context) -> core.Command:
         self._check()
-        if self.idempotency_key is not None or self.producer or self.on_complete is not None:
+        if is_known(self) or self.on_complete is not None:
             return self.jobs_command(context)
         if self.jobs is UNSET:
             payloads: list[bytes] = self.messages  # type: ignore[assignment]
@@ -316,7 +326,10 @@ class PushBatch(Pushing, tag="PUSHB", gc=False, kw_only=True):
             policy = self.on_complete.on_failed or IGNORE
             job.attributes = replace(job.attributes, on_failed=policy)
             then = (self.on_complete.queue, job)
-        return core.PushJobs(context.tenant, self.queue, jobs, self.durability, _request(self), then)
+        known_ms = self.idempotency_ms
+        return core.PushJobs(
+            context.tenant, self.queue, jobs, self.durability, _request(self), then, known_ms
+        )
 
     def _pushes(self, jobs: list[JobIn]) -> list[tuple[str, list[bytes], Attributes]]:
         """The jobs of each partition in their order, cut where attributes change."""

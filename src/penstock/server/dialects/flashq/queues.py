@@ -1,5 +1,7 @@
 """Commands about whole queues, and the server."""
 
+from collections.abc import Sequence
+
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
@@ -102,15 +104,40 @@ class Seek(Request, tag="SEEK", gc=False, kw_only=True):
         return replies.OkOffsets(ok=True, partitions=partitions, reqId=self.reqId)
 
 
-class Drain(Request, tag="DRAIN", gc=False, kw_only=True):
+DRAINED = ("waiting", "delayed", "waiting-children")
+PURGED = (*DRAINED, "failed", "completed")
+
+
+class Clearing(Request, gc=False, kw_only=True):
+    """What DRAIN and PURGE share: messages of a group in some states are cleared out, or only counted."""
+
     queue: str
     group: str = DEFAULT
+    dry_run: bool = False
+
+    def cleared(self) -> Sequence[str]:
+        return DRAINED
 
     def command(self, context: Context) -> core.Command:
-        return core.Clean(context.tenant, self.queue, ("waiting", "delayed", "parked"), self.group)
+        states = tuple(our_state(each, PURGED) for each in self.cleared())
+        kind = core.WouldClean if self.dry_run else core.Clean
+        return kind(context.tenant, self.queue, states, self.group)
 
     def reply(self, reply: core.Cleaned, context: Context) -> Struct:
         return _cleaned(reply, self.reqId)
+
+
+class Drain(Clearing, tag="DRAIN", gc=False, kw_only=True):
+    """Cancel what waits, is delayed or waits for others."""
+
+
+class Purge(Clearing, tag="PURGE", gc=False, kw_only=True):
+    states: list[str] | None = None
+
+    def cleared(self) -> Sequence[str]:
+        if self.states is not None and not self.states:
+            raise Invalid("states", f"a list of some of {', '.join(PURGED)}")
+        return PURGED if self.states is None else self.states
 
 
 class Clean(Request, tag="CLEAN", gc=False, kw_only=True):
@@ -126,6 +153,51 @@ class Clean(Request, tag="CLEAN", gc=False, kw_only=True):
 
     def reply(self, reply: core.Cleaned, context: Context) -> Struct:
         return _cleaned(reply, self.reqId)
+
+
+class Delete(Request, tag="DELETE", gc=False, kw_only=True):
+    queue: str
+
+    def command(self, context: Context) -> core.Command:
+        return core.Delete(context.tenant, self.queue)
+
+    def reply(self, reply: core.Closed, context: Context) -> Struct:
+        return replies.OkDeleted(
+            ok=True,
+            queue=reply.queue,
+            deleted=not reply.active,
+            active=reply.active,
+            until=reply.until,
+            reqId=self.reqId,
+        )
+
+
+class PutGroup(Request, tag="GROUP", gc=False, kw_only=True):
+    queue: str
+    group: str
+    start: int | str = msgspec.field(default="all", name="from")
+
+    def command(self, context: Context) -> core.Command:
+        return core.GroupPut(context.tenant, self.queue, self.group, self.start)
+
+    def reply(self, reply: core.QueueFound, context: Context) -> Struct:
+        return _groups(reply, self.reqId)
+
+
+class DeleteGroup(Request, tag="GROUPDELETE", gc=False, kw_only=True):
+    queue: str
+    group: str
+
+    def command(self, context: Context) -> core.Command:
+        return core.GroupDelete(context.tenant, self.queue, self.group)
+
+    def reply(self, reply: core.QueueFound, context: Context) -> Struct:
+        return _groups(reply, self.reqId)
+
+
+def _groups(found: core.QueueFound, request_id: RequestId | UnsetType) -> Struct:
+    groups = [{"group": each.name, **_counts(each.counts)} for each in found.groups]
+    return replies.OkGroups(ok=True, queue=found.queue, groups=groups, reqId=request_id)
 
 
 class Obliterate(Request, tag="OBLITERATE", gc=False, kw_only=True):
@@ -187,6 +259,7 @@ class Queue(Request, tag="QUEUE", gc=False, kw_only=True):
             queue=reply.queue,
             options=shown_options(reply.options),
             paused=reply.paused.paused,
+            paused_until=UNSET if reply.paused.until is None else reply.paused.until,
             partitions=list(map(_partition, reply.partitions)),
             groups=[{"group": each.name, **_counts(each.counts)} for each in reply.groups],
             staged=msgspec.structs.asdict(reply.staged),

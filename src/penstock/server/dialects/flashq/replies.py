@@ -202,9 +202,30 @@ class OkQueue(Answer, gc=False, kw_only=True):
     queue: str
     options: dict[str, Any]
     paused: bool
+    paused_until: int | UnsetType = UNSET
     partitions: list[dict[str, Any]]
     groups: list[dict[str, Any]]
     staged: dict[str, int]
+
+
+class OkEvents(Answer, gc=False, kw_only=True):
+    ok: bool
+    events: list[Raw]
+    after: str
+
+
+class OkDeleted(Answer, gc=False, kw_only=True):
+    ok: bool
+    queue: str
+    deleted: bool
+    active: int
+    until: int
+
+
+class OkGroups(Answer, gc=False, kw_only=True):
+    ok: bool
+    queue: str
+    groups: list[dict[str, Any]]
 
 
 class OkQueues(Answer, gc=False, kw_only=True):
@@ -258,6 +279,13 @@ class OkBrowsed(Answer, gc=False, kw_only=True):
     ok: bool
     jobs: "list[ShownJob]"
     total: int
+
+
+class OkPage(Answer, gc=False, kw_only=True):
+    ok: bool
+    jobs: "list[ShownJob]"
+    total: int
+    cursor: str | None
 
 
 class OkCleaned(Answer, gc=False, kw_only=True):

@@ -1,6 +1,7 @@
 """Every command of the wire: the core command it stands for, and how the core's reply is put."""
 
 from penstock.server.dialects.flashq.crons import Cron, CronDelete, CronList
+from penstock.server.dialects.flashq.events import Events
 from penstock.server.dialects.flashq.flows import Flow, Tx
 from penstock.server.dialects.flashq.keyvalues import (
     KvAtomic,
@@ -27,6 +28,7 @@ from penstock.server.dialects.flashq.limits import (
     SetConcurrency,
 )
 from penstock.server.dialects.flashq.messages import (
+    Browse,
     BrowseJobs,
     Cancel,
     ChangePriority,
@@ -62,6 +64,7 @@ from penstock.server.dialects.flashq.pops import (
     Heartbeat,
     Pull,
     PullBatch,
+    Release,
 )
 from penstock.server.dialects.flashq.pushes import (
     Push,
@@ -71,6 +74,8 @@ from penstock.server.dialects.flashq.queues import (
     Backup,
     Clean,
     Count,
+    Delete,
+    DeleteGroup,
     Drain,
     GetJobCounts,
     IsPaused,
@@ -78,6 +83,8 @@ from penstock.server.dialects.flashq.queues import (
     Obliterate,
     Offsets,
     Pause,
+    Purge,
+    PutGroup,
     Queue,
     Resume,
     Seek,
@@ -93,6 +100,7 @@ AnyRequest = (
     | Ack
     | AckBatch
     | Fail
+    | Release
     | Extend
     | Heartbeat
     | Cancel
@@ -118,10 +126,15 @@ AnyRequest = (
     | GetJob
     | GetJobs
     | BrowseJobs
+    | Browse
     | Seek
     | Drain
     | Clean
+    | Purge
+    | Delete
     | Obliterate
+    | PutGroup
+    | DeleteGroup
     | GetResult
     | WaitJob
     | Progress
@@ -161,4 +174,5 @@ AnyRequest = (
     | Stage
     | Adopt
     | Unstage
+    | Events
 )
