@@ -1,1 +1,1 @@
-"""ASKS: talks to a server."""
+"""Asks a server: the clients, and what is made of them."""

@@ -5,7 +5,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from penstock.core.errors import Invalid, PenstockError
+from penstock.client.errors import Disconnected as Disconnected, Refused as Refused
+from penstock.core.errors import Invalid
 
 HEAD = 4
 PULL_WAIT_MS = 60_000
@@ -15,25 +16,8 @@ FRAME_BYTES_MAX = 1 << 30
 """No answer is longer."""
 
 
-class Disconnected(Exception):
-    """The server could not be reached, or went away."""
-
-
 WAITING = ("PULL", "PULLB", "WAITJOB", "KVWATCH")
 """Commands that may wait; none of them longer than a PULL if it does not say how long."""
-
-
-class Refused(PenstockError):
-    """What the server answered instead of doing it, with its code and details."""
-
-    def __init__(self, message: str, code: str, details: dict[str, Any]) -> None:
-        super().__init__(message)
-        self.code = code  # type: ignore[misc]
-        self._details = details
-
-    @property
-    def details(self) -> dict[str, Any]:
-        return self._details
 
 
 class Outcome(msgspec.Struct):

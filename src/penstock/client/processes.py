@@ -1,0 +1,114 @@
+"""Functions in processes of their own: those that compute for long, or are killed if they take too long."""
+
+import importlib
+import multiprocessing
+import os
+import signal
+import threading
+import traceback
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
+from typing import Any
+
+from penstock.client.payloads import Encoded, encode
+from penstock.client.tasks import GiveUp, RetryLater
+
+START = "spawn"
+"""A fork would have the threads and the connections of the worker, halfway through whatever they do."""
+
+
+class Died(Exception):
+    """The process ended before the function did."""
+
+
+class Raised(Exception):
+    """What the function raised, as text: errors of all kinds can't be sent between processes."""
+
+
+class Child:
+    """One process. Calls block; killing it from another thread ends a call that is on its way."""
+
+    def __init__(self) -> None:
+        context: Any = multiprocessing.get_context(START)
+        self._pipe, theirs = context.Pipe()
+        end, self._lifeline = context.Pipe(duplex=False)
+        self._process: Any = context.Process(target=_serve, args=(theirs, end), daemon=True)
+        self._process.start()
+        self._is_killed = False
+        theirs.close()
+        end.close()
+
+    def call(self, module: str, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """What a task returns, as JSON; raises what it says it raised."""
+        try:
+            self._pipe.send((module, name, tuple(args), dict(kwargs)))
+            kind, value, delay_ms = self._pipe.recv()
+        except (EOFError, OSError):
+            self._process.join()
+            raise Died(f"the process ended with {self._process.exitcode} before the task did") from None
+        if kind == "returned":
+            return Encoded(value)
+        if kind == "gave up":
+            raise GiveUp(value)
+        raise RetryLater(value, delay_ms=delay_ms) if kind == "later" else Raised(value)
+
+    @property
+    def is_alive(self) -> bool:
+        return not self._is_killed and bool(self._process.is_alive())
+
+    def kill(self) -> None:
+        self._is_killed = True
+        self._process.kill()
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.join()
+        self._pipe.close()
+        self._lifeline.close()
+
+
+def _serve(pipe: Connection, lifeline: Connection) -> None:
+    """Carry out what comes, until the worker is gone."""
+    # What a terminal says to all is for the worker to hear.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    threading.Thread(target=_die_with, args=(lifeline,), daemon=True).start()
+    while True:
+        try:
+            module, name, args, kwargs = pipe.recv()
+        except (EOFError, OSError):
+            return
+        pipe.send(_answer(module, name, args, kwargs))
+
+
+def _die_with(lifeline: Connection) -> None:
+    """End at once when the worker does, whatever runs here: somebody else will have the job."""
+    try:
+        lifeline.recv()
+    except (EOFError, OSError):
+        os._exit(1)
+
+
+def _answer(module: str, name: str, args: Any, kwargs: Any) -> tuple[str, Any, int | None]:
+    give_up_on: tuple[type[BaseException], ...] = ()
+    try:
+        task = _found(module, name)
+        give_up_on = task.give_up_on
+        return "returned", bytes(encode(task.function(*args, **kwargs))), None
+    except RetryLater as error:
+        return "later", str(error), error.delay_ms
+    except BaseException as error:
+        told = "".join(traceback.format_exception_only(error)).strip()
+        gave_up = isinstance(error, (GiveUp, *give_up_on))
+        return ("gave up" if gave_up else "raised"), told, None
+
+
+def _found(module: str, name: str) -> Any:
+    """A task by the module of its function, and its name: whatever app there has it."""
+    for value in vars(importlib.import_module(module)).values():
+        if getattr(value, "name", None) == name and hasattr(value, "signature"):
+            return value
+        tasks = getattr(value, "tasks", None)
+        if isinstance(tasks, dict) and name in tasks:
+            return tasks[name]
+    raise LookupError(f"there is no task {name} in {module}")

@@ -1,0 +1,340 @@
+"""What a client hands out, and what it takes: every result has a type."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, TypedDict, overload
+
+import msgspec
+from msgspec import Struct
+
+Id = int | str
+"""A message id: a number, or what a number or a UUID looks like."""
+Part = str | int | float | bool
+Backoff = int | list[int] | dict[str, Any]
+DEFAULT = "default"
+Key = str | Sequence[Part]
+"""A key of a value: a text alone is a key of one part."""
+
+
+def parts_of(key: Key) -> list[Part]:
+    return [key] if isinstance(key, str) else list(key)
+
+
+class Options(TypedDict, total=False):
+    """What a message may have besides its payload. See PUSH in docs/PROTOCOL.md for what each means."""
+
+    partition: str
+    key: str
+    priority: int
+    delay_ms: int
+    ttl_ms: int
+    timeout_ms: int
+    max_attempts: int
+    backoff: Backoff
+    lifo: bool
+    headers: dict[str, str]
+    tags: list[str]
+    unique_key: str
+    dedup: str
+    dedup_window_ms: int
+    dedup_max_ms: int
+    job_id: str
+    transaction_id: str
+    depends_on: list[Id]
+    on_failed: str
+    keys_if_undelivered: list[Key]
+    durability: str
+    idempotency_key: str
+
+
+class New(Struct, frozen=True):
+    """A message that is to be pushed, with options of its own: what ``push_many`` takes beside payloads."""
+
+    payload: Any
+    options: Options = {}
+
+
+class Pushed(Struct, frozen=True):
+    """A message that was pushed."""
+
+    id: int
+    durability: str
+    """What it survives from now on: fsync, os or memory."""
+    duplicate: bool = False
+    """It was known already: the id is that of the first."""
+    replaced: bool = False
+    """It took the place of another, under its id."""
+
+
+class PushedMany(Struct, frozen=True):
+    """Messages that were pushed."""
+
+    ids: list[int]
+    """In the order they came."""
+    durability: str
+    duplicates: list[int] = []
+    """Places of those that were known already."""
+
+    @property
+    def count(self) -> int:
+        return len(self.ids)
+
+
+class Message(Struct, frozen=True):
+    """A message that was delivered, and is leased until it is settled or its lease is over."""
+
+    id: int
+    payload: Any
+    queue: str
+    group: str
+    partition: str
+    offset: int
+    created_at: int
+    failures: int
+    """How often it failed before."""
+    priority: int
+    lease: str
+    expires_at: int
+    headers: dict[str, str] = {}
+    tags: tuple[str, ...] = ()
+
+
+class Batch(Sequence[Message]):
+    """Messages of one pop, under one lease. Empty, and false, if nothing came."""
+
+    def __init__(self, messages: list[Message], lease: str | None) -> None:
+        self.messages = messages
+        self.lease = lease
+
+    @overload
+    def __getitem__(self, at: int) -> Message: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Message]: ...
+    def __getitem__(self, at: int | slice) -> Message | list[Message]:
+        return self.messages[at]
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self.messages)
+
+    @property
+    def payloads(self) -> list[Any]:
+        return [each.payload for each in self.messages]
+
+    def __repr__(self) -> str:
+        return f"Batch({self.messages!r}, lease={self.lease!r})"
+
+
+Settling = Batch | Message | Id | Sequence[Message] | Sequence[Id]
+"""What can be acked, nacked or extended: a batch, messages of it, or ids."""
+
+
+class Settled(Struct, frozen=True):
+    """How many messages it was, and which were not leased any more."""
+
+    count: int
+    refused: list[int]
+
+
+class Extended(Struct, frozen=True):
+    """A lease that was extended."""
+
+    expires_at: int
+    cancelled: bool
+    """Something of it was cancelled: stop working on it."""
+
+
+class Counts(Struct, frozen=True):
+    """Messages of a group by state."""
+
+    waiting: int = 0
+    delayed: int = 0
+    parked: int = 0
+    """Those that wait for others."""
+    active: int = 0
+    completed: int = 0
+    dead: int = 0
+    expired: int = 0
+    cancelled: int = 0
+    evicted: int = 0
+    discarded: int = 0
+
+
+class QueueSummary(Struct, frozen=True):
+    """A queue, and messages of its group ``default``."""
+
+    queue: str
+    paused: bool
+    counts: Counts
+
+
+class Partition(Struct, frozen=True):
+    """A partition: its log has the offsets from ``first`` up to ``end``."""
+
+    partition: str
+    first: int
+    end: int
+    bytes: int
+    lane: bool = False
+
+
+class Group(Struct, frozen=True):
+    """A group, and its messages by state."""
+
+    group: str
+    counts: Counts
+
+
+class Queue(Struct, frozen=True):
+    """A queue with all that is known of it."""
+
+    queue: str
+    options: dict[str, Any]
+    paused: bool
+    paused_until: int | None
+    partitions: list[Partition]
+    groups: list[Group]
+
+
+class Seen(Struct, frozen=True, kw_only=True):
+    """A message that was looked at, and where it stands in a group."""
+
+    id: int
+    uuid: str
+    queue: str
+    partition: str
+    offset: int
+    payload: Any
+    state: str
+    created_at: int
+    failures: int
+    deliveries: int
+    priority: int
+    error: str | None = None
+    due_at: int | None = None
+    ended_at: int | None = None
+    job_id: str | None = None
+    unique_key: str | None = None
+    depends_on: list[int] = []
+    headers: dict[str, str] = {}
+    tags: tuple[str, ...] = ()
+    damaged: bool = False
+
+
+class Page(Struct, frozen=True):
+    """Messages that were looked at; with a ``cursor`` there may be more."""
+
+    messages: list[Seen]
+    total: int
+    cursor: str | None
+
+
+class Cleared(Struct, frozen=True):
+    """How many messages were cleared out, or would be."""
+
+    count: int
+    dry_run: bool = False
+
+
+class Deleted(Struct, frozen=True):
+    """A queue that is deleted: with ``active`` messages still leased it is closed, and goes by ``until``."""
+
+    queue: str
+    deleted: bool
+    active: int
+    until: int
+
+
+class Stats(Struct, frozen=True):
+    """Messages of all queues by state, each in its group ``default``."""
+
+    queues: int
+    counts: Counts
+
+
+class Result(Struct, frozen=True):
+    """What came of a message."""
+
+    id: int
+    done: bool
+    state: str
+    result: Any = None
+    error: str | None = None
+
+
+class Progress(Struct, frozen=True):
+    """How far the work on a message is."""
+
+    progress: int
+    message: str | None
+    updated_at: int | None
+
+
+class Line(Struct, frozen=True):
+    """A line of the log of a message."""
+
+    timestamp: int
+    level: str
+    message: str
+
+
+class Record(Struct, frozen=True):
+    """A message as it lies in the log."""
+
+    id: int
+    partition: str
+    offset: int
+    created_at: int
+    payload: Any
+    headers: dict[str, str] = {}
+    tags: tuple[str, ...] = ()
+
+
+class Stretch(Struct, frozen=True):
+    """A part of a log: ``next`` is where to read on, ``end`` where the log ends now."""
+
+    records: list[Record]
+    next: int
+    end: int
+
+
+class Cron(Struct, frozen=True, kw_only=True):
+    """A message that is pushed again and again."""
+
+    name: str
+    queue: str
+    payload: Any
+    partition: str = DEFAULT
+    schedule: str | None = None
+    every_ms: int | None = None
+    timezone: str = "UTC"
+    limit: int | None = None
+    missed: str = "last"
+    fired: int = 0
+    skipped: int = 0
+    last_at: int | None = None
+    next_at: int | None = None
+    error: str | None = None
+
+
+class Entry(Struct, frozen=True):
+    """A value under a key; ``version`` rises with every write."""
+
+    key: list[str | int | float | bool]
+    value: Any
+    version: str | None
+    expires_at: int | None = None
+
+
+class Event(Struct, frozen=True):
+    """Something that happened. ``after`` of the last one of several is where to go on."""
+
+    kind: str
+    queue: str = ""
+    at: int = 0
+    group: str | None = None
+    count: int = 0
+    fields: dict[str, Any] = {}
+    """All that was told of it."""
+    after: str = msgspec.field(default="")

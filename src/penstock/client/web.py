@@ -1,0 +1,116 @@
+"""A server that is reached over HTTP: every command is one request. The only file that imports httpx."""
+
+import asyncio
+import os
+from asyncio import AbstractEventLoop
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+from penstock.client.errors import Disconnected
+from penstock.client.framing import failure
+from penstock.client.places import missing
+from penstock.core.errors import PenstockError
+
+try:
+    import httpx
+except ImportError:
+    raise ImportError("a server at a URL needs httpx: pip install 'penstock[http]'") from None
+
+PATH = "/v1/commands"
+HEADERS = {"content-type": "application/json"}
+CONNECTIONS_MAX = 1_000
+
+
+def _limits() -> httpx.Limits:
+    return httpx.Limits(max_connections=CONNECTIONS_MAX, max_keepalive_connections=100)
+
+
+def _timeout(timeout_s: float, wait_s: float) -> httpx.Timeout:
+    return httpx.Timeout(timeout_s, read=timeout_s + wait_s)
+
+
+def _lost(error: httpx.HTTPError, server: str) -> Disconnected:
+    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout):
+        return missing(server, error)
+    return Disconnected(f"the connection was lost: {error or type(error).__name__}")
+
+
+def _answer(response: httpx.Response) -> bytes:
+    if response.status_code != 200:
+        raise failure(response.content, response.status_code)
+    return response.content
+
+
+Late = Callable[[bytes], Awaitable[None]]
+
+
+class AsyncWeb:
+    """For asyncio."""
+
+    def __init__(self, server: str, timeout_s: float) -> None:
+        self._server, self._timeout_s = server, timeout_s
+        self._loop: AbstractEventLoop | None = None
+        self._client: httpx.AsyncClient
+        self._late: set[asyncio.Task[None]] = set()
+
+    async def ask(self, body: bytes, wait_s: float = 0.0, unclaimed: Late | None = None) -> bytes:
+        if self._loop is not (loop := asyncio.get_running_loop()):
+            # Connections of another event loop are of no use.
+            self._loop, self._late = loop, set()
+            self._client = httpx.AsyncClient(base_url=self._server, headers=HEADERS, limits=_limits())
+        if unclaimed is None or wait_s:
+            # If somebody gives up waiting, the connection ends, and the server gives back what it leased.
+            return await self._post(body, wait_s)
+        asked = asyncio.ensure_future(self._post(body, wait_s))
+        try:
+            return await asyncio.shield(asked)
+        except asyncio.CancelledError:
+            late = asyncio.ensure_future(_give_back(asked, unclaimed))
+            self._late.add(late)
+            late.add_done_callback(self._late.discard)
+            raise
+
+    async def _post(self, body: bytes, wait_s: float) -> bytes:
+        try:
+            timeout = _timeout(self._timeout_s, wait_s)
+            return _answer(await self._client.post(PATH, content=body, timeout=timeout))
+        except httpx.HTTPError as error:
+            raise _lost(error, self._server) from None
+
+    async def close(self) -> None:
+        if self._loop is asyncio.get_running_loop():
+            if self._late:
+                await asyncio.wait(self._late, timeout=self._timeout_s)
+            await self._client.aclose()
+            self._loop = None
+
+
+async def _give_back(asked: "asyncio.Future[bytes]", unclaimed: Late) -> None:
+    with suppress(PenstockError):  # its lease will end by itself
+        await unclaimed(await asked)
+
+
+class Web:
+    """For threads, which may share it."""
+
+    def __init__(self, server: str, timeout_s: float) -> None:
+        self._server, self._timeout_s = server, timeout_s
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._client = httpx.Client(base_url=self._server, headers=HEADERS, limits=_limits())
+
+    def ask(self, body: bytes, wait_s: float = 0.0, unclaimed: Callable[[bytes], Any] | None = None) -> bytes:
+        if self._pid != os.getpid():
+            self._begin()  # after a fork, the connections are those of the parent
+        try:
+            timeout = _timeout(self._timeout_s, wait_s)
+            return _answer(self._client.post(PATH, content=body, timeout=timeout))
+        except httpx.HTTPError as error:
+            raise _lost(error, self._server) from None
+
+    def close(self) -> None:
+        if self._pid == os.getpid():
+            self._client.close()

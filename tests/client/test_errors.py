@@ -1,0 +1,247 @@
+"""Errors have a type, fields, and words that help."""
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import httpx
+import pytest
+
+from penstock import (
+    Busy,
+    Client,
+    Conflict,
+    Disconnected,
+    Invalid,
+    NotFound,
+    PenstockError,
+    SyncClient,
+)
+from tests.client.blocking import Blocking
+from tests.client.conftest import Dial
+from tests.client.proxy import Do, Proxy
+from tests.serving import PATIENCE_S, Server
+
+
+def test_errors_are_of_the_kind_that_the_server_says(either: Blocking, queue: str) -> None:
+    with pytest.raises(Invalid) as invalid:
+        either.push(queue, 1, priority="high")
+    assert (invalid.value.field, invalid.value.code) == ("priority", "invalid")
+    assert "integer" in invalid.value.accepted
+    assert invalid.value.details == {"field": "priority", "accepted": invalid.value.accepted}
+    with pytest.raises(NotFound):
+        either.queue(queue)
+    with pytest.raises(NotFound):
+        either.state(1 << 50)
+    with pytest.raises(Conflict):
+        either.ack(lease="0" * 39)
+    with pytest.raises(Invalid, match="cmd"):
+        either.ask("NOSUCHTHING")
+    with pytest.raises(PenstockError):
+        either.delete_cron("nobody")
+
+
+def test_a_queue_that_is_full_is_busy_and_says_when_to_come_back(
+    dial: Dial, server: Server, queue: str
+) -> None:
+    client = dial(server.tcp, retry_s=0)
+    client.configure(queue, max_size=1)
+    client.push(queue, 1)
+    with pytest.raises(Busy) as busy:
+        client.push(queue, 2)
+    assert busy.value.retry_after_ms > 0
+    assert busy.value.details["retry_after_ms"] == busy.value.retry_after_ms
+
+
+def test_a_queue_that_has_room_again_takes_what_was_tried_again(
+    client: Blocking, direct: SyncClient, queue: str
+) -> None:
+    direct.configure(queue, max_size=1)
+    direct.push(queue, 1)
+    timer = threading.Timer(0.1, lambda: direct.ack(direct.pop(queue)))
+    timer.start()
+    client.push(queue, 2)
+    timer.join()
+    assert direct.pop(queue).payloads == [2]
+
+
+@pytest.mark.parametrize(
+    "what", ["127.0.0.1:1", "/nowhere/socket", "http://127.0.0.1:1", "nowhere.invalid:1"]
+)
+def test_without_a_server_an_error_says_what_to_do(what: str, dial: Dial) -> None:
+    with pytest.raises(Disconnected, match="penstock serve") as raised:
+        dial(what, retry_s=0).ping()
+    assert what in str(raised.value)
+    assert not raised.value.sent
+
+
+@pytest.mark.parametrize("what", ["nonsense:port", "tcp://", "tcp://host", "ftp://host:1"])
+def test_a_server_that_can_not_be_meant_is_refused_at_once(what: str) -> None:
+    for kind in (Client, SyncClient):
+        with pytest.raises(Invalid, match="HOST:PORT"):
+            kind(what)
+
+
+def test_an_answer_that_does_not_come_in_time_is_a_lost_connection(
+    dial: Dial, proxy: Proxy, web_proxy: Proxy
+) -> None:
+    for address, each in ((proxy.address, proxy), (web_proxy.url, web_proxy)):
+        each.on_answer = lambda _: Do.SWALLOW
+        with pytest.raises(Disconnected) as raised:
+            dial(address, timeout_s=0.2, retry_s=0).ping()
+        assert raised.value.sent
+
+
+def test_after_an_answer_that_did_not_come_the_next_one_does(dial: Dial, proxy: Proxy) -> None:
+    client = dial(proxy.address, timeout_s=0.2, retry_s=0)
+    proxy.on_answer = lambda _: Do.SWALLOW
+    with pytest.raises(Disconnected, match=r"within 0.2 s"):
+        client.ping()
+    proxy.on_answer = lambda _: Do.PASS
+    client.ping()
+
+
+def test_a_command_that_waits_by_itself_may_wait_longer_than_an_answer_takes(
+    dial: Dial, server: Server, direct: SyncClient, queue: str
+) -> None:
+    client = dial(server.tcp, timeout_s=0.2, retry_s=0)
+    direct.configure(queue)
+    timer = threading.Timer(0.4, lambda: direct.push(queue, 1))
+    timer.start()
+    try:
+        assert client.ask("PULL", queue=queue)["job"]["data"] == 1
+    finally:
+        timer.join()
+
+
+def test_one_answer_that_does_not_come_does_not_fail_what_others_wait_for(proxy: Proxy, queue: str) -> None:
+    """Of two that count, only the one whose answer is lost may be unsure."""
+
+    async def work() -> None:
+        async with Client(proxy.address, timeout_s=0.3, retry_s=0) as client:
+            await client.ping()
+            proxy.on_answer = lambda body: Do.SWALLOW if b'"reqId":2,' in body + b"," else Do.PASS
+            lost = asyncio.create_task(client.kv.add([queue, "lost"]))
+            await asyncio.sleep(0.2)
+            pop = asyncio.create_task(client.kv.watch([queue, "other"], None, wait_ms=300))
+            with pytest.raises(Disconnected):
+                await lost
+            assert await pop is None
+
+    asyncio.run(work())
+
+
+def test_requests_that_can_not_connect_do_not_wait_in_line(queue: str) -> None:
+    with socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        address = full.getsockname()
+        others = [socket.socket() for _ in range(4)]  # they fill the line of those that want in
+        for each in others:
+            each.setblocking(False)
+            each.connect_ex(address)
+
+        async def ask() -> None:
+            async with Client("{}:{}".format(*address), timeout_s=0.2, retry_s=0) as client:
+                asked = await asyncio.gather(*(client.ping() for _ in range(20)), return_exceptions=True)
+                assert {type(each) for each in asked} == {Disconnected}
+
+        begun = time.monotonic()
+        asyncio.run(ask())
+        for each in others:
+            each.close()
+        assert time.monotonic() - begun < 2.0
+
+
+def test_a_request_behind_one_that_the_server_does_not_take_ends_in_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        host, port = deaf.getsockname()
+
+        async def ask() -> None:
+            async with Client(f"{host}:{port}", timeout_s=0.2, retry_s=0) as client:
+                large = asyncio.create_task(client.kv.set("k", "x" * (8 << 20)))
+                await asyncio.sleep(0.1)
+                large.cancel()
+                async with asyncio.timeout(PATIENCE_S / 10):
+                    with pytest.raises(Disconnected):
+                        await client.ping()
+
+        asyncio.run(ask())
+
+
+def test_one_connection_too_many_is_refused_and_tried_again(dial: Dial) -> None:
+    """What the server says of it may get lost, because it closes the connection right behind it."""
+    with Server("--connections-max", "1") as small:
+        with small.connect() as only:
+            only.ask({"cmd": "STATS"})
+            with pytest.raises((Busy, Disconnected), match=r"at most 1 connections|was lost"):
+                dial(small.tcp, retry_s=0).ping()
+            timer = threading.Timer(0.2, only.close)
+            timer.start()
+            patient = dial(small.tcp)
+            patient.ping()
+            timer.join()
+        patient.close()
+
+
+def test_what_does_not_speak_as_a_server_does_is_found_out(dial: Dial, server: Server) -> None:
+    with pytest.raises(Disconnected, match="does not speak"):
+        dial(server.http, retry_s=0).ping()
+    with pytest.raises(PenstockError):
+        dial(f"http://{server.tcp}", retry_s=0).ping()
+
+
+@contextmanager
+def gateway(server: Server, status: int, *, forwards: bool) -> Iterator[str]:
+    """Something between that answers in HTML, whatever became of the request."""
+
+    class Gateway(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            if forwards:
+                httpx.post(f"http://{server.http}{self.path}", content=body)
+            page = b"<html>Bad Gateway</html>"
+            self.send_response(status)
+            self.send_header("content-length", str(len(page)))
+            self.end_headers()
+            self.wfile.write(page)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    running = HTTPServer(("127.0.0.1", 0), Gateway)
+    thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{running.server_port}"
+    finally:
+        running.shutdown()
+        running.server_close()
+        thread.join()
+
+
+@pytest.mark.parametrize("status", [200, 403, 404, 500, 502, 504])
+def test_a_page_of_a_gateway_is_an_error_that_shows_it(status: int, dial: Dial, server: Server) -> None:
+    with gateway(server, status, forwards=False) as url, pytest.raises(PenstockError) as raised:
+        dial(url, retry_s=0).ping()
+    assert status == 200 or ("Bad Gateway" in str(raised.value) and str(status) in str(raised.value))
+
+
+@pytest.mark.parametrize("status", [502, 504])
+def test_a_gateway_that_gave_up_may_have_passed_it_on_so_it_is_not_sent_again(
+    status: int, dial: Dial, server: Server, direct: SyncClient, queue: str
+) -> None:
+    with gateway(server, status, forwards=True) as url, pytest.raises(PenstockError):
+        dial(url, retry_s=2.5).kv.add([queue])
+    assert direct.kv.get([queue]) == 1
+
+
+def test_a_url_with_a_path_is_asked_there(dial: Dial, server: Server, tmp_path: Path) -> None:
+    with pytest.raises(NotFound):
+        dial(f"http://{server.http}/elsewhere", retry_s=0).ping()
+    dial(f"http://{server.http}/").ping()

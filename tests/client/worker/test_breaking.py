@@ -1,0 +1,295 @@
+"""What tasks may do to a worker: nothing that ends it, and nothing that holds up other jobs."""
+
+import asyncio
+import contextvars
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from penstock.client.running import current
+from penstock.client.tasks import App, Failed, GiveUp, Job, RetryLater
+from tests.client.worker.working import play, until, until_state, working
+
+
+async def _ends(app: App, bad: Any, fine: Any, state: str = "dead", **options: Any) -> None:
+    """A bad job ends in some way, and the worker does the next one."""
+    async with working(app, lease_ms=1_000, concurrency=1, **options):
+        job: Job = await bad.apush()
+        await until_state(app, job.id, state)
+        assert await (await fine.apush()).aresult(5) == "fine"
+
+
+def _fine(app: App) -> Any:
+    @app.task
+    async def fine() -> str:
+        return "fine"
+
+    return fine
+
+
+def test_a_task_that_raises_cancelled_error_fails_and_the_worker_goes_on(app: App) -> None:
+    @app.task(retry=1)
+    async def bad() -> None:
+        raise asyncio.CancelledError
+
+    play(_ends(app, bad, _fine(app)))
+
+
+def test_a_task_that_awaits_something_cancelled_fails_and_the_worker_goes_on(app: App) -> None:
+    @app.task(retry=1)
+    async def bad() -> None:
+        inner = asyncio.create_task(asyncio.sleep(10))
+        await asyncio.sleep(0)
+        inner.cancel()
+        await inner
+
+    play(_ends(app, bad, _fine(app)))
+
+
+def test_a_task_that_exits_fails_and_the_worker_goes_on(app: App) -> None:
+    @app.task(retry=1)
+    async def bad() -> None:
+        raise SystemExit(3)
+
+    play(_ends(app, bad, _fine(app)))
+
+
+def test_a_task_that_exits_in_its_thread_fails_and_the_worker_goes_on(app: App) -> None:
+    @app.task(retry=1)
+    def bad() -> None:
+        raise SystemExit(3)
+
+    play(_ends(app, bad, _fine(app)))
+
+
+def test_an_error_that_is_no_exception_fails_the_job_only(app: App) -> None:
+    class Odd(BaseException):
+        pass
+
+    @app.task(retry=1)
+    async def bad() -> None:
+        raise Odd
+
+    play(_ends(app, bad, _fine(app)))
+
+
+def test_an_error_that_can_not_be_told_fails_the_job_only(app: App) -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise ValueError("no words")
+
+    @app.task(retry=1)
+    async def bad() -> None:
+        raise Mute
+
+    play(_ends(app, bad, _fine(app)))
+
+
+def test_an_error_that_is_no_text_of_json_fails_the_job(app: App) -> None:
+    @app.task(retry=1)
+    async def bad() -> None:
+        raise ValueError("half of a pair: \ud800")
+
+    play(_ends(app, bad, _fine(app)))
+
+
+def test_a_result_that_is_too_large_fails_the_job(app: App) -> None:
+    @app.task(retry=1)
+    async def bad() -> str:
+        return "x" * (1 << 20)
+
+    play(_ends(app, bad, _fine(app)))
+
+
+def test_a_result_that_is_too_large_does_not_hold_up_others_of_its_lease(app: App) -> None:
+    @app.task(retry=1)
+    async def made(size: int) -> str:
+        return "x" * size
+
+    async def life() -> None:
+        ids = await made.apush_many([1 << 20, 1])
+        async with working(app, lease_ms=1_000):
+            await until_state(app, ids[1], "completed")
+            await until_state(app, ids[0], "dead")
+
+    play(life())
+
+
+def test_a_result_that_is_no_json_fails_the_job(app: App) -> None:
+    @app.task(retry=1)
+    async def bad() -> object:
+        return object()
+
+    play(_ends(app, bad, _fine(app)))
+
+
+@pytest.mark.parametrize("delay_ms", [-1, 1.5, 1 << 60])
+def test_a_delay_that_is_none_fails_the_job(app: App, delay_ms: Any) -> None:
+    @app.task(retry=1)
+    async def bad() -> None:
+        raise RetryLater(delay_ms=delay_ms)
+
+    play(_ends(app, bad, _fine(app)))
+
+
+def test_a_thread_task_that_holds_on_to_its_interruption_ends_all_the_same(app: App) -> None:
+    @app.task(retry=1, timeout=0.1)
+    def bad() -> str:
+        try:
+            while True:
+                time.sleep(0.01)
+        except BaseException:
+            return "caught"
+
+    async def life() -> None:
+        async with working(app, lease_ms=1_000, concurrency=1):
+            job = await bad.apush()
+            await until_state(app, job.id, "dead", "completed")
+            assert await (await fine.apush()).aresult(5) == "fine"
+
+    fine = _fine(app)
+    play(life())
+
+
+def test_a_thread_task_that_makes_another_error_of_its_interruption_fails(app: App) -> None:
+    @app.task(retry=1, timeout=0.1)
+    def bad() -> None:
+        try:
+            while True:
+                time.sleep(0.01)
+        finally:
+            raise ValueError("on the way out")
+
+    play(_ends(app, bad, _fine(app)))
+
+
+def test_a_task_that_makes_another_error_of_its_cancellation_leaves_no_trace_in_the_next(app: App) -> None:
+    begun = asyncio.Event()
+
+    @app.task(retry=1)
+    async def stubborn() -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(30)
+        except BaseException:
+            raise ValueError("on the way out") from None
+
+    @app.task(retry=1)
+    async def grouped() -> None:
+        async def fails() -> None:
+            raise ValueError("in a group")
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fails())
+            group.create_task(asyncio.sleep(10))
+
+    async def life() -> None:
+        async with working(app, lease_ms=300, concurrency=1):
+            job = await stubborn.apush()
+            await begun.wait()
+            await job.acancel()
+            after = await grouped.apush()
+            await until_state(app, after.id, "dead")
+
+    play(life())
+
+
+def test_a_context_variable_of_one_job_is_not_there_in_the_next(app: App) -> None:
+    who: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="nobody")
+
+    @app.task
+    async def known(name: str) -> str:
+        before = who.get()
+        who.set(name)
+        return before
+
+    async def life() -> None:
+        async with working(app, concurrency=1):
+            assert await (await known.apush("ada")).aresult() == "nobody"
+            assert await (await known.apush("alan")).aresult() == "nobody"
+
+    play(life())
+
+
+def test_the_blocking_way_to_tell_progress_is_refused_where_it_would_wait_for_itself(app: App) -> None:
+    said: list[str] = []
+
+    @app.task(retry=1)
+    async def wrong() -> None:
+        try:
+            current().progress(50)
+        except RuntimeError:
+            said.append("refused")
+
+    async def life() -> None:
+        async with working(app):
+            await (await wrong.apush()).aresult(5)
+
+    # A worker that blocks for ever can't be stopped from inside its loop: it gets a thread of its own.
+    thread = threading.Thread(target=lambda: asyncio.run(life()), daemon=True)
+    thread.start()
+    thread.join(5)
+    assert said == ["refused"]
+
+
+def test_a_failed_job_says_why_when_its_result_is_asked_for(app: App) -> None:
+    @app.task(retry=1)
+    async def bad() -> None:
+        raise ValueError("no such user")
+
+    async def life() -> None:
+        async with working(app):
+            job = await bad.apush()
+            with pytest.raises(Failed, match="ValueError: no such user"):
+                await job.aresult()
+
+    play(life())
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["done", "failed"])
+def test_a_job_that_ends_after_it_was_cancelled_does_not_take_its_neighbours_along(
+    app: App, fails: bool
+) -> None:
+    begun: list[str] = []
+    go_on, slow_may_end = asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def quick() -> None:
+        begun.append("quick")
+        await go_on.wait()
+        if fails:
+            raise ValueError("too late")
+
+    @app.task
+    async def slow() -> str:
+        begun.append("slow")
+        await slow_may_end.wait()
+        return "done"
+
+    async def life() -> None:
+        first, second = await quick.apush(), await slow.apush()
+        async with working(app, lease_ms=20_000) as worker:
+            await until(lambda: len(begun) == 2)
+            await first.acancel()
+            go_on.set()
+            await until(lambda: worker._holding.count < 2)
+            slow_may_end.set()
+            assert await second.aresult(5) == "done"
+            assert begun.count("slow") == 1
+
+    play(life())
+
+
+def test_who_gave_up_is_told_why(app: App) -> None:
+    @app.task
+    async def bad() -> None:
+        raise GiveUp("no such user")
+
+    async def life() -> None:
+        async with working(app):
+            with pytest.raises(Failed, match="no such user"):
+                await (await bad.apush()).aresult()
+
+    play(life())

@@ -1,0 +1,275 @@
+"""A worker that stops: what runs ends, what has not begun is given back, and then it is gone."""
+
+import asyncio
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from penstock.client.aio.client import Client
+from penstock.client.tasks import App, Job
+from penstock.client.worker import Worker
+from tests.client.worker.working import Process, Way, play, until, working
+from tests.serving import PATIENCE_S, Server
+
+TASKS = """
+import asyncio, os, pathlib, time
+import penstock.client.tasks
+app = penstock.client.tasks.App("theirs", queue="QUEUE")
+here = pathlib.Path.cwd()
+(here / "imported").touch()
+
+async def gate(name):
+    (here / f"begun-{name}").touch()
+    while not (here / f"go-{name}").exists():
+        await asyncio.sleep(0.01)
+    return name
+
+@app.task
+async def in_loop(name): return await gate(name)
+
+@app.task
+def in_thread(name): return asyncio.run(gate(name))
+
+@app.task(process=True)
+def in_process(name): return asyncio.run(gate(name))
+
+@app.task
+def deaf(name):
+    (here / f"begun-{name}").touch()
+    time.sleep(30)
+"""
+
+
+def _pushed(server: Server, queue: str) -> App:
+    """Their app, to push to."""
+    app = App("theirs", server=server.tcp, queue=queue)
+    for name in ("in_loop", "in_thread", "in_process", "deaf"):
+        app.task(name=name)(lambda name: None)
+    return app
+
+
+def _failures(app: App, id: int) -> int:
+    return app.client.message(id).failures
+
+
+def _wait_for(job: Job, state: str) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while job.state() != state:
+        assert time.monotonic() < until, f"the job is {job.state()}, and should be {state}"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("kind", ["in_loop", "in_thread", "in_process"])
+def test_at_sigterm_what_runs_ends_and_what_has_not_begun_is_given_back(
+    server: Server, tmp_path: Path, kind: str
+) -> None:
+    app = _pushed(server, f"drain-{kind}")
+    first, second = (app.tasks[kind].push(name) for name in "ab")
+    source = TASKS.replace("QUEUE", app.queue)
+    with Process(tmp_path, source, server.tcp, concurrency=1, prefetch=1) as worker:
+        worker.wait_for("begun-a")
+        _wait_for(second, "active")
+        worker.tell(signal.SIGTERM)
+        _wait_for(second, "waiting")
+        assert first.state() == "active"
+        assert _failures(app, second.id) == 0
+        (tmp_path / "go-a").touch()
+        assert worker.wait() == 0
+    assert first.result() == "a"
+    app.close()
+
+
+def test_a_signal_for_the_whole_process_group_lets_a_process_task_end(server: Server, tmp_path: Path) -> None:
+    """That is what a terminal does at Ctrl-C, and systemd when it stops a unit."""
+    app = _pushed(server, "drain-group")
+    job = app.tasks["in_process"].push("a")
+    with Process(tmp_path, TASKS.replace("QUEUE", app.queue), server.tcp) as worker:
+        worker.wait_for("begun-a")
+        worker.tell(signal.SIGINT, group=True)
+        (tmp_path / "go-a").touch()
+        assert worker.wait() == 0
+    assert job.state() == "completed"
+    app.close()
+
+
+def test_a_second_sigterm_does_not_wait_for_what_runs(server: Server, tmp_path: Path) -> None:
+    app = _pushed(server, "drain-twice")
+    app.tasks["in_loop"].push("a")
+    with Process(tmp_path, TASKS.replace("QUEUE", app.queue), server.tcp) as worker:
+        worker.wait_for("begun-a")
+        worker.tell(signal.SIGTERM)
+        time.sleep(0.2)
+        worker.tell(signal.SIGTERM)
+        assert worker.wait(5) == 0
+    app.close()
+
+
+def test_a_second_sigterm_does_not_wait_for_a_thread_that_does_not_listen(
+    server: Server, tmp_path: Path
+) -> None:
+    app = _pushed(server, "drain-deaf")
+    app.tasks["deaf"].push("a")
+    with Process(tmp_path, TASKS.replace("QUEUE", app.queue), server.tcp) as worker:
+        worker.wait_for("begun-a")
+        worker.tell(signal.SIGTERM)
+        time.sleep(0.2)
+        worker.tell(signal.SIGTERM)
+        worker.wait(5)
+    app.close()
+
+
+def test_a_worker_that_waits_for_its_server_ends_at_the_first_sigterm(tmp_path: Path) -> None:
+    with Process(tmp_path, TASKS, "127.0.0.1:1") as worker:
+        worker.wait_for("imported")
+        time.sleep(0.5)  # it says nothing until it has tried for a while
+        worker.tell(signal.SIGTERM)
+        assert worker.wait(5) == 0
+
+
+def test_what_takes_longer_than_the_drain_is_interrupted_and_given_back(app: App) -> None:
+    begun = asyncio.Event()
+
+    @app.task
+    async def slow() -> None:
+        begun.set()
+        await asyncio.sleep(30)
+
+    async def life() -> None:
+        async with working(app, drain_s=0.1):
+            job = await slow.apush()
+            await begun.wait()
+        assert await job.astate() == "waiting"
+        assert (await app.aclient.message(job.id)).failures == 0
+        await app.aclose()
+
+    play(life())
+
+
+def test_a_thread_that_takes_longer_than_the_drain_is_interrupted_and_given_back(app: App) -> None:
+    begun = threading.Event()
+
+    @app.task
+    def slow() -> None:
+        begun.set()
+        while True:
+            time.sleep(0.01)
+
+    async def life() -> None:
+        async with working(app, drain_s=0.1):
+            job = await slow.apush()
+            await until(begun.is_set)
+        assert await job.astate() == "waiting"
+        await app.aclose()
+
+    play(life())
+
+
+def test_a_thread_that_does_not_listen_does_not_hold_up_the_end_for_ever(app: App) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    @app.task
+    def deaf() -> None:
+        begun.set()
+        may_end.wait(20)
+
+    async def life() -> None:
+        async with working(app, drain_s=0.1, lease_ms=500):
+            await deaf.apush()
+            await until(begun.is_set)
+
+    try:
+        play(life(), 15)
+    finally:
+        may_end.set()
+
+
+def test_a_thread_that_does_not_listen_is_not_given_back_while_it_runs(app: App) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+    ended: list[float] = []
+
+    @app.task
+    def deaf() -> None:
+        begun.set()
+        may_end.wait(20)
+        ended.append(time.monotonic())
+
+    async def life() -> None:
+        worker = Worker(app, drain_s=0.1, lease_ms=20_000)
+        running = asyncio.create_task(worker.run())
+        job = await deaf.apush()
+        await until(begun.is_set)
+        running.cancel()
+        await asyncio.wait([running], timeout=0.3)
+        running.cancel()
+        await asyncio.wait([running], timeout=0.3)
+        async with Client(app.server) as client:
+            assert ended or await client.state(job.id) == "active"
+
+    try:
+        play(life())
+    finally:
+        may_end.set()
+
+
+def test_what_could_not_be_given_back_is_not_settled_with_the_rest_of_its_lease(
+    app: App, server: Server
+) -> None:
+    begun: list[str] = []
+    may_end = asyncio.Event()
+
+    @app.task
+    async def silent(name: str) -> None:
+        begun.append(name)
+        await may_end.wait()
+
+    async def life() -> None:
+        async with Client(server.tcp) as client:
+            first, second = await silent.apush("a"), await silent.apush("b")
+            await app.aclose()
+            async with Way(server.tcp) as way:
+                app.server = way.address
+                loop = asyncio.get_running_loop()
+                app._aclients[loop] = Client(way.address, retry_s=0.2)
+                worker = Worker(app, concurrency=1, prefetch=2, lease_ms=20_000)
+                running = asyncio.create_task(worker.run())
+                await until(lambda: begun and worker._ready)
+                way.refuses = True
+                way.cut()
+                worker.stop()
+                await until(lambda: not worker._ready and worker._holding.count == 1)
+                way.refuses = False
+                may_end.set()
+                await asyncio.wait_for(running, 8)
+            assert await client.state(first.id) == "completed"
+            assert begun == ["a"]
+            assert await client.state(second.id) in ("active", "waiting")  # and not: completed
+
+    play(life(), 15)
+
+
+def test_what_is_on_its_way_to_a_worker_that_stops_is_given_back(app: App, server: Server) -> None:
+    @app.task
+    async def never() -> None:
+        raise AssertionError
+
+    async def life() -> None:
+        async with Client(server.tcp) as client, Way(server.tcp) as way:
+            app.server = way.address
+            worker = Worker(app)
+            running = asyncio.create_task(worker.run())
+            await until(lambda: len(way._writers) >= 4)  # it waits for jobs
+            await asyncio.sleep(0.1)
+            way.hold_answers()
+            id = (await client.push(app.queue, {"task": "never"})).id
+            async with asyncio.timeout(5):
+                while await client.state(id) != "active":
+                    await asyncio.sleep(0.01)
+            worker.stop()
+            asyncio.get_running_loop().call_later(0.3, way.let_go)
+            await asyncio.wait_for(running, 8)
+            assert await client.state(id) == "waiting"
+
+    play(life(), 15)

@@ -1,0 +1,223 @@
+"""Tasks in processes of their own. A child imports this file, and finds the tasks in it."""
+
+import dataclasses
+import datetime
+import enum
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pydantic
+import pytest
+
+from penstock.client.tasks import App, Failed, GiveUp, RetryLater
+from tests.client.worker.working import Process, play, until, until_state, working
+from tests.serving import Server
+
+app = App("processes", queue="processes")
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+class Point(msgspec.Struct):
+    x: int
+
+
+@dataclasses.dataclass
+class Pair:
+    left: str
+
+
+class Model(pydantic.BaseModel):
+    name: str
+
+
+@app.task(process=True)
+def where() -> int:
+    return os.getpid()
+
+
+@app.task(process=True)
+def typed(
+    point: Point, pair: Pair, model: Model, at: datetime.datetime, colour: Colour, several: set[int]
+) -> list[str]:
+    return [type(each).__name__ for each in (point, pair, model, at, colour, several)]
+
+
+@app.task(process=True)
+def made() -> Point:
+    return Point(1)
+
+
+@app.task(process=True, retry=1)
+def bad() -> None:
+    raise ValueError("no such user")
+
+
+@app.task(process=True, retry=5)
+def gives_up() -> None:
+    raise GiveUp("never")
+
+
+@app.task(process=True, retry=5, give_up_on=[LookupError])
+def gives_up_on() -> None:
+    raise KeyError("never")
+
+
+@app.task(process=True)
+def later() -> None:
+    raise RetryLater("not now", delay_ms=3_600_000)
+
+
+@app.task(process=True, retry=1, timeout=0.5)
+def endless() -> None:
+    while True:
+        pass
+
+
+@app.task(process=True, retry=1)
+def exits() -> None:
+    sys.exit(3)
+
+
+@app.task(process=True, retry=1)
+def no_json() -> Any:
+    return lambda: None
+
+
+@app.task(process=True)
+def slow(file: str) -> None:
+    Path(file).write_text(str(os.getpid()))
+    time.sleep(30)
+
+
+def _runs(pid: str) -> bool:
+    """Whether a process is there, and not only waits to be forgotten."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.fixture(autouse=True)
+def _of_this_server(server: Server) -> None:
+    app.server = server.tcp
+
+
+def test_a_process_is_another_one_and_is_used_again() -> None:
+    async def life() -> None:
+        async with working(app, concurrency=1):
+            first, second = [await (await where.apush()).aresult() for _ in range(2)]
+            assert first == second != os.getpid()
+
+    play(life())
+
+
+def test_arguments_and_results_of_a_process_have_their_types() -> None:
+    async def life() -> None:
+        async with working(app):
+            at = datetime.datetime.now(datetime.UTC)
+            job = await typed.apush(Point(1), Pair("a"), Model(name="ada"), at, Colour.RED, {1})
+            assert await job.aresult() == ["Point", "Pair", "Model", "datetime", "Colour", "set"]
+            assert await (await made.apush()).aresult(type=Point) == Point(1)
+
+    play(life())
+
+
+def test_what_a_process_raises_fails_the_job_and_the_process_goes_on() -> None:
+    async def life() -> None:
+        async with working(app, concurrency=1):
+            before = await (await where.apush()).aresult()
+            with pytest.raises(Failed, match="ValueError: no such user"):
+                await (await bad.apush()).aresult()
+            assert await (await where.apush()).aresult() == before
+
+    play(life())
+
+
+@pytest.mark.parametrize("task", [gives_up, gives_up_on], ids=["raised", "declared"])
+def test_a_process_can_give_up(task: Any) -> None:
+    async def life() -> None:
+        async with working(app):
+            job = await task.apush()
+            assert await until_state(app, job.id, "dead", "delayed") == "dead"
+
+    play(life())
+
+
+def test_a_process_can_ask_to_be_tried_later() -> None:
+    async def life() -> None:
+        async with working(app):
+            job = await later.apush()
+            await until_state(app, job.id, "delayed")
+            seen = await app.aclient.message(job.id)
+            assert (seen.due_at or 0) - time.time() * 1000 > 3_500_000
+            await job.acancel()
+
+    play(life())
+
+
+def test_a_process_that_takes_too_long_is_killed() -> None:
+    async def life() -> None:
+        async with working(app):
+            with pytest.raises(Failed, match=r"endless took longer than 0\.5 s"):
+                await (await endless.apush()).aresult()
+            assert await (await where.apush()).aresult()
+
+    play(life())
+
+
+def test_a_process_that_ends_fails_the_job_and_another_takes_its_place() -> None:
+    async def life() -> None:
+        async with working(app):
+            with pytest.raises(Failed, match="3"):
+                await (await exits.apush()).aresult()
+            assert await (await where.apush()).aresult()
+
+    play(life())
+
+
+def test_a_result_that_can_not_be_sent_between_processes_says_so() -> None:
+    async def life() -> None:
+        async with working(app, concurrency=1):
+            before = await (await where.apush()).aresult()
+            with pytest.raises(Failed, match="JSON"):
+                await (await no_json.apush()).aresult()
+            assert await (await where.apush()).aresult() == before
+
+    play(life())
+
+
+def test_a_process_whose_job_was_cancelled_is_killed(tmp_path: Path) -> None:
+    async def life() -> None:
+        file = tmp_path / "pid"
+        async with working(app, lease_ms=300):
+            job = await slow.apush(str(file))
+            await until(lambda: file.exists() and file.read_text())
+            await job.acancel()
+            await until(lambda: not _runs(file.read_text()))
+
+    play(life())
+
+
+def test_a_process_ends_when_its_worker_is_killed(server: Server, tmp_path: Path) -> None:
+    source = Path(__file__).read_text().replace('queue="processes"', 'queue="orphans"')
+    theirs = App("processes", server=server.tcp, queue="orphans")
+    task: Any = theirs.task(name="slow")(lambda file: None)
+    with Process(tmp_path, source, server.tcp) as worker:
+        file = tmp_path / "pid"
+        task.push(str(file))
+        worker.wait_for("pid")
+        worker.tell(signal.SIGKILL)
+        worker.wait()
+        until_s = time.monotonic() + 3
+        while _runs(file.read_text()) and time.monotonic() < until_s:
+            time.sleep(0.02)
+        assert not _runs(file.read_text())
+    theirs.close()

@@ -1,0 +1,52 @@
+"""Functions in threads that are interrupted, and what that leaves behind in the process: nothing."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.serving import PATIENCE_S
+
+PROGRAM = """
+import asyncio, sys, threading
+from penstock.client.threads import Threads
+
+async def main():
+    threads = Threads(1)
+    begun, go_on = threading.Event(), threading.Event()
+    def work():
+        {work}
+    threaded = threads.run(work)
+    await asyncio.get_running_loop().run_in_executor(None, begun.wait)
+    threaded.interrupt()
+    go_on.set()
+    await threaded.until_over()
+    print(type(threaded.error).__name__, await threads.run(lambda: "next").future)
+    threads.close()
+
+asyncio.run(main())
+seen = []
+sys.setprofile(lambda frame, event, argument: seen.append(event))
+(lambda: None)()
+sys.setprofile(None)
+print("profiled", seen.count("return") > 0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("work", "error"),
+    [
+        ("begun.set()\n        while True: pass", "TimeoutError"),
+        ("begun.set()\n        go_on.wait()", "TimeoutError"),
+        (
+            "try:\n            begun.set()\n            while True: pass\n        except BaseException: pass",
+            "NoneType",
+        ),
+    ],
+    ids=["it comes at once", "it comes when a wait is over", "it is held on to"],
+)
+def test_a_process_can_be_profiled_after_a_thread_of_it_was_interrupted(work: str, error: str) -> None:
+    program = PROGRAM.format(work=work)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [f"{error} next", "profiled True"]
