@@ -1,0 +1,21 @@
+"""``penstock completion``: what a shell needs to complete commands, flags and queues."""
+
+import click
+
+from penstock.cli.commands import Command
+from penstock.cli.errors import DONE
+
+
+@click.command(cls=Command, example="penstock completion bash >> ~/.bashrc")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> int:
+    """Print the completion script of a shell: bash, zsh or fish."""
+    from click.shell_completion import get_completion_class
+
+    from penstock.cli.main import COMPLETE_VARIABLE, PROGRAM, cli
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    complete = kind(cli, {}, PROGRAM, COMPLETE_VARIABLE)
+    print(complete.source_template % complete.source_vars())
+    return DONE

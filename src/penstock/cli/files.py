@@ -1,0 +1,144 @@
+"""``penstock backup``, ``restore``, ``verify`` and ``repair``: data directories as a whole."""
+
+import os
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from penstock.cli.commands import Command, asks_server, connected, prints_json
+from penstock.cli.errors import DAMAGE, DONE, NOTHING, CliError
+from penstock.cli.output import print_json, print_table, progress
+
+if TYPE_CHECKING:
+    from penstock.core.verify import Report
+
+DATA = "./penstock-data"
+BACKUP_S = 3_600.0
+"""How long a backup may take: files that can't be linked are copied."""
+
+directory_path = click.Path(path_type=Path)
+
+
+@contextmanager
+def _on_disk() -> Iterator[None]:
+    """What the store says of a directory, as it is told to people."""
+    from penstock.store.base import Broken, StoreError
+
+    try:
+        yield
+    except Broken as error:
+        raise CliError(str(error), code=DAMAGE) from None
+    except StoreError as error:
+        raise CliError(str(error)) from None
+
+
+@click.command(cls=Command, example="penstock backup /backups/monday")
+@click.argument("directory", metavar="DIRECTORY")
+@asks_server
+def backup(directory: str, server: str | None, as_json: bool) -> int:
+    """Copy all that a running server keeps. DIRECTORY is a new one on its machine."""
+    with connected(server, timeout_s=BACKUP_S) as client:
+        made = client.backup(os.path.abspath(directory))
+    if as_json:
+        print_json({"directory": made})
+    else:
+        print(f"backed up to {made}; check it: penstock verify {made}")
+    return DONE
+
+
+@click.command(cls=Command, example="penstock restore /backups/monday")
+@click.argument("backup", metavar="BACKUP", type=directory_path)
+@click.option(
+    "--data",
+    type=directory_path,
+    default=Path(DATA),
+    help=f"Where to (default {DATA}); empty or new.",
+)
+@prints_json
+def restore(backup: Path, data: Path, as_json: bool) -> int:
+    """Put a backup where a server will find it. No server may run there."""
+    from penstock.store import files
+
+    with _on_disk(), progress("copying files") as advance:
+        files.restore(backup, data, random.random(), lambda done, of: advance(1 if done else 0, of))
+    if as_json:
+        print_json({"directory": str(data)})
+    else:
+        print(f"restored to {data}; what was pushed after the backup is not in it")
+    return DONE
+
+
+@click.command(cls=Command, example="penstock verify /backups/monday")
+@click.argument("data", metavar="[DIRECTORY]", type=directory_path, default=Path(DATA))
+@prints_json
+def verify(data: Path, as_json: bool) -> int:
+    """Say what is damaged in a data directory, or a backup. No server may run there."""
+    from penstock.core import verify as verifying
+    from penstock.store.files import looking_at
+
+    named: set[bytes] = set()
+    reports = []
+    with (
+        _on_disk(),
+        looking_at(data) as (reader, shards),
+        progress("reading queues", show=not as_json) as advance,
+    ):
+        for report in verifying.verify(shards, reader.scan, reader.bodies, named):
+            reports.append(report)
+            advance(1)
+            if as_json:
+                print_json(report)
+        unnamed = sum(key not in named for key in reader.body_keys())
+    if not as_json:
+        _print_reports(reports, unnamed)
+    return DAMAGE if any(report.damage for report in reports) else DONE
+
+
+def _print_reports(reports: "list[Report]", unnamed: int) -> None:
+    head = ["QUEUE", "TENANT", "PARTITIONS", "SEGMENTS", "MESSAGES", "BYTES", "DAMAGE"]
+    rows = [
+        [
+            each.queue,
+            each.tenant,
+            each.partitions,
+            each.segments,
+            each.messages,
+            each.payload_bytes,
+            len(each.damage) or "none",
+        ]
+        for each in reports
+    ]
+    print_table(head, rows)
+    for report in reports:
+        for line in report.damage:
+            print(f"damaged: tenant {report.tenant}, queue {report.queue}: {line}")
+    if unnamed:
+        print(f"{unnamed} bodies belong to no segment: left by a commit that did not finish")
+
+
+@click.command(cls=Command, example="penstock repair ./penstock-data --accept-loss")
+@click.argument("data", metavar="DIRECTORY", type=directory_path)
+@click.option("--accept-loss", is_flag=True, help="Say that confirmed messages may be lost; needed.")
+@prints_json
+def repair(data: Path, accept_loss: bool, as_json: bool) -> int:
+    """Make a data directory with a damaged log open again. What came after the damage is lost."""
+    from penstock.store import files
+
+    if not accept_loss:
+        raise CliError(
+            "what came after the damage is lost for good, although it was confirmed;"
+            " copy the directory first, then say --accept-loss"
+        )
+    with _on_disk():
+        repaired = files.repair(data, random.random())
+    if as_json:
+        print_json({"directory": str(data), "repaired": repaired})
+    elif repaired:
+        print(f"{data} opens again; see what is left: penstock verify {data}")
+    else:
+        print(f"{data} opens as it is; nothing was done")
+    return DONE if repaired else NOTHING

@@ -1,0 +1,74 @@
+"""penstock backup, restore, verify and repair, as scripts see them: what they do is tested with the store."""
+
+from pathlib import Path
+
+import pytest
+
+from penstock import SyncClient, config
+from penstock.cli.files import DATA
+from tests.cli.running import Run
+
+
+@pytest.fixture
+def backup(cli: Run, client: SyncClient, queue: str, tmp_path: Path) -> Path:
+    """A backup with a queue of ten messages."""
+    client.push_many(queue, range(10))
+    made = tmp_path / "backup"
+    assert cli("backup", str(made), "--json").object == {"directory": str(made)}
+    return made
+
+
+def test_a_backup_is_verified_with_an_object_for_each_queue(cli: Run, backup: Path, queue: str) -> None:
+    (report,) = (each for each in cli("verify", str(backup), "--json").objects if each["queue"] == queue)
+    assert report == {
+        "tenant": "default",
+        "queue": queue,
+        "partitions": 1,
+        "segments": 1,
+        "messages": 10,
+        "payload_bytes": 10,
+        "damage": [],
+    }
+    rows = cli("verify", str(backup)).rows
+    assert rows[0] == ["QUEUE", "TENANT", "PARTITIONS", "SEGMENTS", "MESSAGES", "BYTES", "DAMAGE"]
+    assert [queue, "default", "1", "1", "10", "10", "none"] in rows
+
+
+def test_a_backup_is_restored_once(cli: Run, backup: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    assert cli("restore", str(backup), "--data", str(data), "--json").object == {"directory": str(data)}
+    again = cli("restore", str(backup), "--data", str(data))
+    assert (again.code, again.out) == (1, "")
+    assert again.err == f"penstock: {data} is not empty; move what is there away first\n"
+
+
+def test_a_directory_that_opens_is_not_repaired(cli: Run, backup: Path) -> None:
+    assert cli("repair", str(backup)).code == 1
+    done = cli("repair", str(backup), "--accept-loss", "--json")
+    assert (done.code, done.out) == (4, f'{{"directory":"{backup}","repaired":false}}\n')
+
+
+def test_damage_has_an_exit_code_of_its_own(cli: Run, backup: Path) -> None:
+    for file in (backup / "db").glob("*.blob"):
+        content = bytearray(file.read_bytes())
+        content[len(content) // 2] ^= 1
+        file.write_bytes(content)
+    done = cli("verify", str(backup))
+    assert done.code == 5
+    assert "damaged: tenant default, queue " in done.out
+
+
+def test_what_is_no_data_directory_is_wrong_input(cli: Run, tmp_path: Path) -> None:
+    done = cli("verify", str(tmp_path))
+    assert (done.code, done.err) == (
+        1,
+        f"penstock: {tmp_path} is no data directory: it has no file FORMAT\n",
+    )
+
+
+def test_the_directory_that_is_meant_is_that_of_a_server() -> None:
+    assert config.Settings().data == DATA
+
+
+def test_a_backup_to_a_place_that_exists_is_refused(cli: Run, tmp_path: Path) -> None:
+    assert cli("backup", str(tmp_path)).code == 1

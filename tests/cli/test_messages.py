@@ -1,0 +1,158 @@
+"""penstock messages, message, dead … and crons …."""
+
+import pytest
+
+from penstock import SyncClient
+from tests.cli.running import Run
+
+
+def killed(client: SyncClient, queue: str, *payloads: object) -> list[int]:
+    """Messages that are dead letters; their ids."""
+    ids = client.push_many(queue, payloads, max_attempts=1).ids
+    client.nack(client.pop(queue, len(payloads)), error="went wrong\nbadly")
+    return ids
+
+
+def test_messages_are_browsed_by_what_they_have(cli: Run, client: SyncClient, queue: str) -> None:
+    client.push_many(queue, [{"to": "ada"}, {"to": "alan"}], tags=["mail"])
+    late = client.push(queue, "later", delay_ms=60_000, partition="x")
+
+    def found(*given: str) -> list[object]:
+        return [each["data"] for each in cli("messages", queue, "--json", *given).objects]
+
+    assert found() == [{"to": "ada"}, {"to": "alan"}, "later"]
+    assert found("--limit", "1") == [{"to": "ada"}]
+    assert found("--tag", "mail", "--text", "alan") == [{"to": "alan"}]
+    assert found("--state", "delayed", "--group", "default") == ["later"]
+    assert found("--partition", "x") == ["later"]
+    created = client.message(late.id).created_at
+    assert found("--before", str(created + 1), "--since", "2020-01-01") == found()
+    assert cli("messages", queue, "--since", str(created + 1)).code == 4
+
+
+def test_messages_are_a_table_for_people(cli: Run, client: SyncClient, queue: str) -> None:
+    (id,) = killed(client, queue, {"long": "x" * 200})
+    rows = cli("messages", queue).rows
+    assert rows[0] == ["ID", "STATE", "PARTITION", "CREATED", "ATTEMPTS", "ERROR", "DATA"]
+    assert rows[1][:3] == [str(id), "dead", "default"]
+    assert rows[1][-1].endswith("x…")
+
+
+def test_what_does_not_match_is_nothing_to_do(cli: Run, client: SyncClient, queue: str) -> None:
+    client.push(queue, 1)
+    done = cli("messages", queue, "--state", "dead")
+    assert (done.code, done.err) == (4, f"nothing in {queue} matches\n")
+    assert cli("messages", queue, "--state", "asleep").code == 1
+    assert cli("messages", f"{queue}-missing").code == 1
+
+
+def test_one_message_is_shown_with_all_that_is_known(cli: Run, client: SyncClient, queue: str) -> None:
+    id = client.push(queue, {"n": 1}, tags=["t"], headers={"k": "v"}, unique_key="u").id
+    shown = dict(line.split(None, 1) for line in cli("message", str(id)).out.splitlines())
+    assert (shown["id"], shown["state"], shown["headers"], shown["data"]) == (
+        str(id),
+        "waiting",
+        "k=v",
+        '{"n":1}',
+    )
+    told = cli("message", str(id), "--json").object
+    assert (told["id"], told["unique_key"], told["tags"], told["error"]) == (id, "u", ["t"], None)
+    assert cli("message", told["uuid"], "--json").object["id"] == id
+
+
+@pytest.mark.parametrize("id", ["12", "what"])
+def test_a_message_that_is_not_there_is_an_error(id: str, cli: Run) -> None:
+    assert cli("message", id).code == 1
+
+
+# Dead letters.
+
+
+def test_dead_letters_are_listed_with_their_errors_on_one_line(
+    cli: Run, client: SyncClient, queue: str
+) -> None:
+    ids = killed(client, queue, 1, 2, 3)
+    listed = cli("dead", "list", queue, "--json").objects
+    assert [each["id"] for each in listed] == ids
+    assert {each["error"] for each in listed} == {"went wrong\nbadly"}
+    done = cli("dead", "list", queue, "--limit", "2")
+    assert len(done.rows) == 3
+    assert r"went wrong\nbadly" in done.out
+    assert done.err == "2 of 3 dead letters; --limit shows more\n"
+
+
+def test_a_list_may_be_longer_than_what_the_server_shows_at_once(
+    cli: Run, client: SyncClient, queue: str
+) -> None:
+    ids = killed(client, queue, *range(1_200))
+    listed = cli("dead", "list", queue, "--json", "--limit", "1100").objects
+    assert [each["id"] for each in listed] == ids[:1_100]
+
+
+def test_a_queue_without_dead_letters_has_nothing_to_list_requeue_or_purge(
+    cli: Run, client: SyncClient, queue: str
+) -> None:
+    client.push(queue, 1)
+    for given in (["list", queue], ["requeue", queue], ["purge", queue, "--yes"]):
+        assert cli("dead", *given).code == 4
+
+
+def test_a_dead_letter_is_shown_and_a_live_message_is_none(cli: Run, client: SyncClient, queue: str) -> None:
+    (id,) = killed(client, queue, 1)
+    assert cli("dead", "show", str(id), "--json").object["error"] == "went wrong\nbadly"
+    assert "went wrong" in cli("dead", "show", str(id)).out
+    live = client.push(queue, 2).id
+    done = cli("dead", "show", str(live))
+    assert (done.code, done.err) == (
+        1,
+        f"penstock: {live} is no dead letter of the group default: it is waiting\n",
+    )
+
+
+def test_dead_letters_are_requeued_by_id_or_all(cli: Run, client: SyncClient, queue: str) -> None:
+    first, second, third = killed(client, queue, 1, 2, 3)
+    dry = cli("dead", "requeue", queue, "--dry-run")
+    assert dry.out == f"would have requeued 3 dead letters of {queue}\n"
+    assert client.state(first) == "dead"
+    done = cli("dead", "requeue", queue, "--id", str(second), "--id", "12")
+    assert (done.out, done.err) == (f"requeued 1 dead letter of {queue}\n", "no dead letter: 12\n")
+    assert (client.state(first), client.state(second)) == ("dead", "waiting")
+    assert cli("dead", "requeue", queue, "--json").object == {"count": 2, "refused": [], "dry_run": False}
+    assert client.state(third) == "waiting"
+    assert cli("dead", "requeue", queue, "--id", "12").code == 1
+
+
+def test_dead_letters_are_purged_by_id_or_all(cli: Run, client: SyncClient, queue: str) -> None:
+    first, second, third = killed(client, queue, 1, 2, 3)
+    assert cli("dead", "purge", queue, "--dry-run", "--json").object["count"] == 3
+    assert cli("dead", "purge", queue, "--yes", "--id", str(first), "--id", str(second)).code == 0
+    assert [each.id for each in client.dead(queue).messages] == [third]
+    assert cli("dead", "purge", queue, "--yes").out == f"purged 1 dead letter of {queue}\n"
+
+
+# Crons.
+
+
+def test_crons_are_set_listed_and_deleted(cli: Run, queue: str) -> None:
+    name = f"cron-of-{queue}"
+    given = ["--schedule", "0 3 * * *", "--timezone", "Europe/Rome", "--missed", "none", "--limit", "5"]
+    done = cli("crons", "set", name, queue, '{"kind": "all"}', *given, "--priority", "2", "--tag", "t")
+    assert done.out.startswith(f"set {name}; it comes next at ")
+    (shown,) = (each for each in cli("crons", "list", "--json").objects if each["name"] == name)
+    assert (shown["queue"], shown["data"], shown["schedule"]) == (queue, {"kind": "all"}, "0 3 * * *")
+    assert (shown["timezone"], shown["missed"], shown["limit"]) == ("Europe/Rome", "none", 5)
+    assert name in cli("crons", "list").out
+    every = cli("crons", "set", name, queue, "-5", "--every-ms", "3600000", "--json").object
+    assert (every["data"], every["every_ms"], every["schedule"]) == (-5, 3_600_000, None)
+    assert cli("crons", "delete", name, "--json").object == {"name": name, "deleted": True}
+    assert cli("crons", "delete", name).code == 1
+    assert cli("crons", "list").code == 4
+
+
+@pytest.mark.parametrize(
+    "given", [["1"], ["1", "--schedule", "@daily", "--every-ms", "1000"], ["1", "--schedule", "often"], ["x"]]
+)
+def test_crons_set_explains_what_is_wrong(given: list[str], cli: Run, queue: str) -> None:
+    done = cli("crons", "set", "bad", queue, *given)
+    assert (done.code, done.out) == (1, "")
+    assert "penstock: " in done.err
