@@ -1,0 +1,49 @@
+"""Penstock with threads: functions that block, and pushes that do. Each push waits for its own sync."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from bench.peers.contract import Peer, Sender, main, ran
+from bench.peers.penstock_peer import server
+from penstock import App
+from penstock.client.worker import CONCURRENCY, run_worker
+
+app = App("bench", queue="tasks")
+
+
+@app.task
+def task(stamp: int) -> None:
+    ran(stamp)
+
+
+class BlockingSender:
+    def one(self, stamp: int) -> None:
+        task.push(stamp)
+
+    def many(self, stamps: Sequence[int]) -> None:
+        task.push_many(stamps)
+
+
+@contextmanager
+def sender(url: str) -> Iterator[Sender]:
+    app.server = url
+    yield BlockingSender()
+    app.close()
+
+
+def work(url: str) -> None:
+    run_worker(app, server=url)
+
+
+PEER = Peer(
+    name="Penstock",
+    package="penstock",
+    worker=f"{CONCURRENCY} threads, fsync",
+    sender=sender,
+    work=work,
+    bulk=True,
+    server=server,
+)
+
+if __name__ == "__main__":
+    main(PEER)

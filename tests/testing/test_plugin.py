@@ -1,0 +1,94 @@
+"""The plugin of pytest: fixtures, and nothing else."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.test_docs import blocks
+
+ROOT = Path(__file__).parent.parent.parent
+
+TESTS = """
+import sys
+
+import pytest
+
+import penstock
+
+app = penstock.App("tests")
+
+
+@app.task
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+def test_nothing_of_a_server_is_loaded_before_it_is_wanted() -> None:
+    assert not {"penstock.server", "penstock.broker.node", "starlette", "uvicorn"} & sys.modules.keys()
+
+
+def test_inline(penstock_inline) -> None:
+    ran = penstock_inline(app)
+    assert add.push(1, 2).result() == 3
+    ran.assert_ran(add, 1, 2)
+    with pytest.raises(TypeError):
+        penstock_inline(app, nonsense=True)
+
+
+def test_behind_it_all_is_as_before() -> None:
+    assert type(app.backend) is penstock.client.tasks.Backend
+
+
+def test_server(penstock_server, penstock_client) -> None:
+    penstock_client.push("q", 1)
+    assert penstock_server.pushed("q") == [1]
+
+
+def test_each_test_has_its_own(penstock_server) -> None:
+    assert penstock_server.pushed("q") == []
+"""
+
+
+def run(directory: Path, *flags: str) -> str:
+    """What pytest says of the tests there, alone with the plugin."""
+    environment = {
+        **os.environ,
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "PYTHONPATH": str(ROOT / "src"),
+    }
+    flags = ("-p", "penstock.testing.plugin", "-p", "no:cacheprovider", "-W", "error", *flags)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *flags, str(directory)],
+        cwd=directory,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    return done.stdout + done.stderr
+
+
+def test_the_fixtures_are_there_and_nothing_starts_by_itself(tmp_path: Path) -> None:
+    (tmp_path / "test_mine.py").write_text(TESTS)
+    assert "5 passed" in run(tmp_path)
+
+
+def test_fixtures_are_listed_with_what_they_are(tmp_path: Path) -> None:
+    listed = run(tmp_path, "--fixtures")
+    for name in ("penstock_server", "penstock_client", "penstock_inline"):
+        assert name in listed
+
+
+def test_installed_it_is_found_by_pytest() -> None:
+    entry = '[project.entry-points.pytest11]\npenstock = "penstock.testing.plugin"\n'
+    assert entry in (ROOT / "pyproject.toml").read_text()
+
+
+def test_the_examples_of_the_page_run_as_they_are(tmp_path: Path) -> None:
+    examples = blocks("python", (ROOT / "docs" / "TESTING.md").read_text())
+    for number, each in enumerate(examples):
+        (tmp_path / f"test_{number}.py").write_text(each)
+    said = run(tmp_path, "-v")
+    assert " failed" not in said, said
+    assert " error" not in said.replace("-W error", ""), said
+    assert said.count("PASSED") >= len(examples) > 5, said
