@@ -8,7 +8,7 @@ RUNS   ?= 1000
 CASES  ?= 1000000
 BIN    := .venv/bin
 
-.PHONY: help setup serve test check format sim crash faults fuzz bench lock clean
+.PHONY: help setup serve test check format sync sim crash faults fuzz bench lock clean
 
 help:           ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -40,15 +40,19 @@ serve: setup    ## run the server (ARGS="--tcp 127.0.0.1:0" for flags)
 	@exec $(BIN)/penstock serve $(ARGS)
 
 test: setup     ## run every test (ARGS="-k lease" for some)
-	@$(BIN)/python -m pytest $(ARGS)
+	@PYTHONUNBUFFERED=1 $(BIN)/python -m pytest $(ARGS)
 
 check: setup    ## format, lint, types
 	@$(BIN)/ruff format --check --quiet . || { echo "not formatted: run 'make format'"; exit 1; }
 	@$(BIN)/ruff check --quiet .
+	@$(BIN)/python tools/make_sync.py --check
 	@$(BIN)/mypy
 
 format: setup   ## put the code in shape
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+sync: setup     ## write the blocking client anew from the one for asyncio
+	@$(BIN)/python tools/make_sync.py
 
 sim: setup      ## random lives against the model: make sim STEPS=1000000 SEED=7
 	@$(BIN)/python -m tests.sim.drive --steps $(STEPS) --seed $(SEED)
@@ -59,6 +63,7 @@ crash: setup    ## kill -9 the server, and Spark, under load, again and again: m
 	@$(BIN)/python -m tests.crash.harness --cycles $(CYCLES) --seed $(SEED)
 	@$(BIN)/python -m tests.crash.jobs --cycles $(CYCLES) --seed $(SEED)
 	@$(BIN)/python -m tests.crash.crons --kills $(CYCLES) --seed $(SEED)
+	@$(BIN)/python -m tests.crash.workers --rounds $$(($(CYCLES) / 5 + 1)) --seed $(SEED)
 	@$(BIN)/python -m tests.crash.dependents --rounds $$(($(CYCLES) / 3 + 1)) --seed $(SEED)
 	@$(BIN)/python -m tests.spark.kills --case queue-to-queue --kills $$(($(CYCLES) / 10 + 1)) --seed $(SEED)
 	@$(BIN)/python -m tests.spark.kills --case queue-to-parquet --kills $$(($(CYCLES) / 10 + 1)) --seed $(SEED)
@@ -80,6 +85,7 @@ bench: .venv/bench.txt   ## figures of this machine, side by side with a peer
 	@$(BIN)/python -m bench.http
 	@$(BIN)/python -m bench.stores
 	@$(BIN)/python -m bench.spark
+	@$(BIN)/python -m bench.tasks
 
 lock:           ## write requirements/*.txt anew (needs uv)
 	@command -v uv >/dev/null || { echo "uv is needed to lock: pip install uv"; exit 1; }

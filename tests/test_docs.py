@@ -1,9 +1,7 @@
 """Do the documents tell the truth? Every name a user can meet is in them, and what they show runs."""
 
-import argparse
 import ast
 import json
-import os
 import re
 import shlex
 import shutil
@@ -12,11 +10,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import click
 import msgspec
 import pytest
 
 from penstock import __version__, config
-from penstock.cli.main import build_parser
+from penstock.cli.commands import Command
+from penstock.cli.main import PROGRAM, cli
 from penstock.core.errors import CODES
 from penstock.core.happenings import KINDS
 from penstock.core.model import Backoff, QueueOptions
@@ -72,18 +72,50 @@ def test_every_setting_is_in_operations_with_its_default(name: str) -> None:
     assert f"| `{name}` | `{getattr(config.Settings(), name)}` |" in OPERATIONS
 
 
-def commands() -> dict[str, argparse.ArgumentParser]:
-    (action,) = (each for each in build_parser()._actions if isinstance(each, argparse._SubParsersAction))
-    return dict(action.choices)
+def commands(group: click.Group = cli, path: str = PROGRAM) -> dict[str, click.Command]:
+    """Every command of the command line, those of groups too, by what is typed."""
+    found: dict[str, click.Command] = {}
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        typed = f"{path} {name}"
+        found |= commands(command, typed) if isinstance(command, click.Group) else {typed: command}
+    return found
 
 
-@pytest.mark.parametrize("name", commands())
-def test_every_command_and_flag_of_the_command_line_is_in_operations(name: str) -> None:
-    (row,) = (line for line in OPERATIONS.splitlines() if line.startswith(f"| `penstock {name}"))
-    for action in commands()[name]._actions:
-        flags = [flag for flag in action.option_strings if flag.startswith("--")]
-        if action.help != argparse.SUPPRESS and flags and not action.dest.startswith("set_"):
-            assert flags[0] in row or flags[0] in ("--help", "--server", "--json"), flags[0]
+COMMAND_ROWS = [
+    re.match(r"\| `(penstock(?: [a-z]+)+)", line) for line in OPERATIONS.splitlines() if "| `penstock" in line
+]
+
+
+@pytest.mark.parametrize("path", commands())
+def test_every_command_and_flag_of_the_command_line_is_in_operations(path: str) -> None:
+    (row,) = (line for line in OPERATIONS.splitlines() if re.match(rf"\| `{path}[ `]", line))
+    command = commands()[path]
+    shown = set(re.findall(r"`(--[a-z-]+)`", row))
+    everywhere = {"--help", "--server", "--json"}
+    flags = {
+        param.opts[0]
+        for param in command.get_params(click.Context(command))
+        if isinstance(param, click.Option) and not param.hidden and not (param.name or "").startswith("set_")
+    }
+    assert shown == flags - everywhere
+
+
+def test_no_command_in_operations_is_made_up() -> None:
+    assert sorted(row[1] for row in COMMAND_ROWS if row) == sorted(commands())
+
+
+@pytest.mark.parametrize("path", commands())
+def test_every_command_has_help_and_an_example_of_itself(path: str) -> None:
+    command = commands()[path]
+    assert isinstance(command, Command)
+    assert command.help
+    (example, *_) = re.split("    or    | >> ", command.example)
+    assert example.startswith(path)
+    with command.make_context(path, shlex.split(example.removeprefix(path))):
+        pass  # it is taken as it is shown
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -260,37 +292,6 @@ def test_the_examples_of_http_are_answered_as_they_say(program: str) -> None:
             found = curled(command, server, lease, program)
             assert alike(json.loads(re.sub(r"(?<!\")\u2026", '"\u2026"', shown)), found), (command, found)
             lease = found.get("lease") or lease
-
-
-def test_the_quick_start_runs_as_it_is_written() -> None:
-    (serve,) = blocks("sh server")
-    assert serve == "make serve\n"
-    (shell,) = blocks("sh")
-    (python,) = blocks("python")
-    (over_http,) = blocks("sh curl")
-    with Server() as server:
-        environment = {**os.environ, "PENSTOCK_SERVER": server.tcp}
-        shown = ""
-        for line in shell.splitlines():
-            program, *arguments = shlex.split(line)
-            assert program == ".venv/bin/penstock"
-            shown += run(["-m", "penstock", *arguments], environment)
-        assert "alan@example.com" in shown
-        assert run(["-c", python], environment) == "499500\n"
-        told = [curled(command, server) for command, _ in curls(over_http)]
-        assert [sorted(each) for each in told] == [
-            ["durability", "id"],
-            ["lease", "messages"],
-            ["cursor", "messages", "total"],
-        ]
-        assert told[1]["messages"][0]["payload"] == {"to": "grace@example.com"}
-        assert told[2]["messages"][0]["id"] == told[0]["id"]
-
-
-def run(arguments: list[str], environment: dict[str, str]) -> str:
-    done = subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_the_example_frames_have_the_lengths_they_say() -> None:
