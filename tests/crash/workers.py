@@ -195,6 +195,7 @@ class Hand:
         self.journal = home / "journal"
         program = (
             f"{planted}\n"
+            f"import faulthandler; faulthandler.register({signal.SIGUSR1:d})\n"
             "from penstock.client.worker import run_worker\n"
             f"run_worker('tests.crash.workers:app', server={way.address!r}, lease_ms={lease_ms}, "
             f"concurrency={CONCURRENCY}, drain_s=5)"
@@ -227,6 +228,8 @@ class Hand:
         try:
             code = await asyncio.to_thread(self._process.wait, 20)
         except subprocess.TimeoutExpired:
+            self._process.send_signal(signal.SIGUSR1)  # it says where it is
+            await asyncio.sleep(BEAT_S)
             raise Violation(f"{self.name} does not stop:\n{self.log.read_text()[-2_000:]}") from None
         begun = self.name in self.journal.read_text()
         if code and (begun or code != -signal.SIGTERM):  # it may not have been there yet

@@ -262,7 +262,7 @@ class Holding:
             if lease.open and not lease.finished:
                 self.lose(lease)
         except (PenstockError, TimeoutError) as error:
-            logger.warning("a lease can't be extended yet: %s", error or "no answer")
+            logger.warning("a lease can't be extended yet: %s", str(error) or "no answer")
             lease.extend_at = self._loop.time() + self._tick_s
         else:
             self._extended(lease, sent_at)

@@ -1,5 +1,6 @@
 """Functions in processes of their own: those that compute for long, or are killed if they take too long."""
 
+import atexit
 import importlib
 import multiprocessing
 import os
@@ -25,6 +26,76 @@ class Raised(Exception):
     """What the function raised, as text: errors of all kinds can't be sent between processes."""
 
 
+class Children:
+    """Processes that are used again and again. All of this may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: list[Child] = []
+        self._is_closed = False
+
+    def take(self) -> "Child":
+        """One for the caller alone, who gives it back."""
+        while True:
+            with self._lock:
+                if not self._idle:
+                    break
+                child = self._idle.pop()
+            if child.is_alive:
+                return child
+            child.close()
+        return Child()
+
+    def give_back(self, child: "Child") -> None:
+        with self._lock:
+            if child.is_alive and not self._is_closed:
+                self._idle.append(child)
+                return
+        child.close()
+
+    def close(self) -> None:
+        """End those that have nothing to do; the others end when they are given back."""
+        with self._lock:
+            self._is_closed = True
+            idle, self._idle = self._idle, []
+        for child in idle:
+            child.close()
+
+
+class Call:
+    """A task that is called in a process: ``go`` blocks a thread, and ``kill`` ends it from another one."""
+
+    def __init__(
+        self, children: Children, module: str, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> None:
+        self._children = children
+        self._asked = module, name, args, kwargs
+        self._lock = threading.Lock()
+        self._child: Child | None = None
+        """The process, as long as it is this call's."""
+        self._is_killed = False
+
+    def go(self) -> Any:
+        """What the task returns, as JSON; raises what it says it raised."""
+        child = self._children.take()
+        try:
+            with self._lock:
+                if self._is_killed:
+                    raise Died("it was killed before the task began")
+                self._child = child
+            return child.call(*self._asked)
+        finally:
+            with self._lock:
+                self._child = None
+            self._children.give_back(child)
+
+    def kill(self) -> None:
+        with self._lock:
+            self._is_killed = True
+            if self._child is not None:
+                self._child.kill()
+
+
 class Child:
     """One process. Calls block; killing it from another thread ends a call that is on its way."""
 
@@ -35,11 +106,12 @@ class Child:
         self._process: Any = context.Process(target=_serve, args=(theirs, end), daemon=True)
         self._process.start()
         self._is_killed = False
+        # When a program ends, Python asks what is left to terminate, and waits; these do not listen to that.
+        atexit.register(self.kill)
         theirs.close()
         end.close()
 
     def call(self, module: str, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """What a task returns, as JSON; raises what it says it raised."""
         try:
             self._pipe.send((module, name, tuple(args), dict(kwargs)))
             kind, value, delay_ms = self._pipe.recv()
@@ -61,6 +133,7 @@ class Child:
         self._process.kill()
 
     def close(self) -> None:
+        atexit.unregister(self.kill)
         self._process.kill()
         self._process.join()
         self._pipe.close()

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Raw
 
 from penstock.client.aio.client import Client
-from penstock.client.processes import Child
+from penstock.client.processes import Call, Children
 from penstock.client.shapes import Message
 from penstock.client.tasks import Middleware, Task
 from penstock.client.threads import Threaded, Threads
@@ -97,8 +97,7 @@ class Running:
 
     def __init__(self, threads: int, middlewares: Sequence[Middleware]) -> None:
         self._threads = Threads(threads)
-        self._children: list[Child] = []
-        """Processes that have nothing to do."""
+        self._children = Children()
         self._middlewares = list(middlewares)
 
     async def go(self, run: Run) -> Any:
@@ -138,26 +137,11 @@ class Running:
         return await _until(threaded, run.task, threaded.interrupt)
 
     async def _in_process(self, run: Run) -> Any:
-        child = await self._threads.run(self._child).future
-        call = partial(child.call, run.task.function.__module__, run.task.name, run.args, run.kwargs)
-        try:
-            return await _until(self._threads.run(call), run.task, child.kill)
-        finally:
-            if child.is_alive:
-                self._children.append(child)
-
-    def _child(self) -> Child:
-        while True:
-            try:
-                child = self._children.pop()
-            except IndexError:
-                return Child()
-            if child.is_alive:
-                return child
+        call = Call(self._children, run.task.function.__module__, run.task.name, run.args, run.kwargs)
+        return await _until(self._threads.run(call.go), run.task, call.kill)
 
     def close(self) -> None:
-        for child in self._children:
-            child.close()
+        self._children.close()
         self._threads.close()
 
 

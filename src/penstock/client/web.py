@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
+from penstock.client.aio.link import CLOSE_S
 from penstock.client.errors import Disconnected
 from penstock.client.framing import failure
 from penstock.client.places import missing
@@ -81,7 +82,7 @@ class AsyncWeb:
     async def close(self) -> None:
         if self._loop is asyncio.get_running_loop():
             if self._late:
-                await asyncio.wait(self._late, timeout=self._timeout_s)
+                await asyncio.wait(self._late, timeout=CLOSE_S)
             await self._client.aclose()
             self._loop = None
 

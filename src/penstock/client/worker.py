@@ -40,6 +40,8 @@ POP_WAIT_MS = 20_000
 LEASE_MS = 30_000
 DRAIN_S = 25.0
 """How long running jobs may take to end when the worker stops."""
+INTERRUPTED_S = 3.0
+"""How long jobs get that took too long and were interrupted: with the rest, the worker ends within 30 s."""
 LAST_S = 0.5
 """How long runners get to end when they are told to."""
 TURN = 64
@@ -209,9 +211,9 @@ class Worker:
         while self._ready:
             lease, message = self._ready.popleft()
             unbegun.setdefault(lease, []).append(message.id)
-        await asyncio.gather(*(self._holding.release(lease, ids) for lease, ids in unbegun.items()))
         try:
             async with asyncio.timeout(self._drain_s):
+                await asyncio.gather(*(self._holding.release(lease, ids) for lease, ids in unbegun.items()))
                 await self._holding.until_empty()
                 return
         except TimeoutError:
@@ -221,7 +223,7 @@ class Worker:
                 if run is not None:
                     run.interrupt(STOPPED)
         try:
-            async with asyncio.timeout(self._lease_ms / 1000):
+            async with asyncio.timeout(min(self._lease_ms / 1000, INTERRUPTED_S)):
                 await self._holding.until_empty()
         except TimeoutError:
             logger.warning("some jobs do not end; they come again when their leases are over")

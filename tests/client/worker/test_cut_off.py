@@ -379,3 +379,17 @@ def test_a_job_that_is_done_when_its_lease_is_lost_is_held_no_longer(app: App, s
             await until(lambda: worker._holding.count == 0, 3)
 
     play(life())
+
+
+def test_a_worker_whose_server_does_not_answer_any_more_stops_soon(app: App, server: Server) -> None:
+    @app.task
+    async def quick() -> str:
+        return "done"
+
+    async def life() -> None:
+        async with Way(server.tcp) as way, working(_far(app, way)) as worker:
+            assert await (await quick.apush()).aresult() == "done"  # and now it waits for the next one
+            await until(lambda: worker._holding.count == 0)
+            way.hold()
+
+    play(life())

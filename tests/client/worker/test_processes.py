@@ -5,6 +5,7 @@ import datetime
 import enum
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -14,9 +15,10 @@ import msgspec
 import pydantic
 import pytest
 
+from penstock.client.processes import Call, Children, Died
 from penstock.client.tasks import App, Failed, GiveUp, RetryLater
 from tests.client.worker.working import Process, play, until, until_state, working
-from tests.serving import Server
+from tests.serving import PATIENCE_S, Server
 
 app = App("processes", queue="processes")
 
@@ -206,6 +208,36 @@ def test_a_process_whose_job_was_cancelled_is_killed(tmp_path: Path) -> None:
     play(life())
 
 
+def test_a_call_that_is_killed_before_it_began_leaves_its_process_to_the_next_one() -> None:
+    children = Children()
+    asked: Any = (__name__, "where", (), {})
+    first = Call(children, *asked).go()
+    killed = Call(children, *asked)
+    killed.kill()
+    with pytest.raises(Died):
+        killed.go()
+    assert Call(children, *asked).go() == first
+    children.close()
+    assert not _runs(first.decode())
+
+
+def test_a_process_that_is_given_back_when_all_is_closed_ends() -> None:
+    children = Children()
+    child = children.take()
+    children.close()
+    children.give_back(child)
+    assert not child.is_alive
+
+
+def test_a_program_that_did_not_close_its_processes_ends() -> None:
+    program = f"""
+from penstock.client.processes import Call, Children
+children = Children()
+Call(children, {__name__!r}, "where", (), {{}}).go()
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE_S)
+
+
 def test_a_process_ends_when_its_worker_is_killed(server: Server, tmp_path: Path) -> None:
     source = Path(__file__).read_text().replace('queue="processes"', 'queue="orphans"')
     theirs = App("processes", server=server.tcp, queue="orphans")
@@ -216,7 +248,7 @@ def test_a_process_ends_when_its_worker_is_killed(server: Server, tmp_path: Path
         worker.wait_for("pid")
         worker.tell(signal.SIGKILL)
         worker.wait()
-        until_s = time.monotonic() + 3
+        until_s = time.monotonic() + PATIENCE_S
         while _runs(file.read_text()) and time.monotonic() < until_s:
             time.sleep(0.02)
         assert not _runs(file.read_text())

@@ -139,7 +139,7 @@ class Way:
         *,
         asks: bool,
     ) -> None:
-        with suppress(OSError):
+        try:
             while data := await reader.read(1 << 16):
                 await is_open.wait()
                 if asks and self.holds is not None and self.holds(data):
@@ -149,6 +149,8 @@ class Way:
                 await writer.drain()
             await is_open.wait()
             writer.write_eof()
+        except OSError:  # one side is gone: the other one is told so
+            writer.transport.abort()
 
     def lead_to(self, server: str) -> None:
         """Connections from now on are to this server."""

@@ -17,6 +17,8 @@ from penstock.core.errors import PenstockError
 
 Unclaimed = Callable[[bytes], Awaitable[None]]
 """What is done with an answer that nobody waits for any more."""
+CLOSE_S = 1.0
+"""How long a client that is closed waits for such answers: what they lease is delivered again anyway."""
 
 sleep = asyncio.sleep
 
@@ -276,8 +278,8 @@ class TcpLink:
         if self._loop is not asyncio.get_running_loop():
             return
         if self._finishing:
-            await asyncio.wait([each.over for each in self._finishing], timeout=self._timeout_s)
-        await self._returning.wait(self._timeout_s)
+            await asyncio.wait([each.over for each in self._finishing], timeout=CLOSE_S)
+        await self._returning.wait(CLOSE_S)
         if self._opening is not None:
             self._opening.cancel()
         shared = [] if self._shared is None else [self._shared]
