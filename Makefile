@@ -6,6 +6,7 @@ SEED   ?= 1
 CYCLES ?= 200
 RUNS   ?= 1000
 CASES  ?= 1000000
+JOBS   ?= 2
 BIN    := .venv/bin
 
 .PHONY: help setup serve test check format sync sim crash faults fuzz bench lock clean
@@ -39,8 +40,8 @@ setup: .venv/installed.txt   ## make .venv with everything in it (once)
 serve: setup    ## run the server (ARGS="--tcp 127.0.0.1:0" for flags)
 	@exec $(BIN)/penstock serve $(ARGS)
 
-test: setup     ## run every test (ARGS="-k lease" for some)
-	@PYTHONUNBUFFERED=1 $(BIN)/python -m pytest $(ARGS)
+test: setup     ## run every test in two processes (ARGS="-k lease" for some, JOBS=0 for one process)
+	@PYTHONUNBUFFERED=1 $(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 
 check: setup    ## format, lint, types
 	@$(BIN)/ruff format --check --quiet . || { echo "not formatted: run 'make format'"; exit 1; }

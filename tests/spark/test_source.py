@@ -229,7 +229,7 @@ def test_sql_reads_a_queue(place: Place) -> None:
         ({"queue": ""}, 'option "queue"'),
         ({"queue": "there-is-none"}, "'there-is-none' is not"),
         ({"queue": "no-such-*"}, 'option "queue"'),
-        ({"server": "127.0.0.1:6789"}, 'option "server"'),
+        ({"server": "127.0.0.1:1"}, 'option "server"'),
         ({"server": "tcp://127.0.0.1:1"}, 'correct option "server"'),
         ({"server": "unix:///nowhere/at/all.sock"}, 'correct option "server"'),
         ({"token": "secret"}, 'option "token"'),

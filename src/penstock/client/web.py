@@ -3,15 +3,11 @@
 import asyncio
 import os
 from asyncio import AbstractEventLoop
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from typing import Any
 
-from penstock.client.aio.link import CLOSE_S
+from penstock.client.aio.link import CLOSE_S, Returning, Unclaimed
 from penstock.client.errors import Disconnected
 from penstock.client.framing import failure
 from penstock.client.places import missing
-from penstock.core.errors import PenstockError
 
 try:
     import httpx
@@ -43,9 +39,6 @@ def _answer(response: httpx.Response) -> bytes:
     return response.content
 
 
-Late = Callable[[bytes], Awaitable[None]]
-
-
 class AsyncWeb:
     """For asyncio."""
 
@@ -53,12 +46,12 @@ class AsyncWeb:
         self._server, self._timeout_s = server, timeout_s
         self._loop: AbstractEventLoop | None = None
         self._client: httpx.AsyncClient
-        self._late: set[asyncio.Task[None]] = set()
+        self._returning = Returning()
 
-    async def ask(self, body: bytes, wait_s: float = 0.0, unclaimed: Late | None = None) -> bytes:
+    async def ask(self, body: bytes, wait_s: float = 0.0, unclaimed: Unclaimed | None = None) -> bytes:
         if self._loop is not (loop := asyncio.get_running_loop()):
             # Connections of another event loop are of no use.
-            self._loop, self._late = loop, set()
+            self._loop, self._returning = loop, Returning()
             self._client = httpx.AsyncClient(base_url=self._server, headers=HEADERS, limits=_limits())
         if unclaimed is None or wait_s:
             # If somebody gives up waiting, the connection ends, and the server gives back what it leased.
@@ -67,9 +60,7 @@ class AsyncWeb:
         try:
             return await asyncio.shield(asked)
         except asyncio.CancelledError:
-            late = asyncio.ensure_future(_give_back(asked, unclaimed))
-            self._late.add(late)
-            late.add_done_callback(self._late.discard)
+            self._returning.add(self._give_back(asked, unclaimed))
             raise
 
     async def _post(self, body: bytes, wait_s: float) -> bytes:
@@ -79,17 +70,20 @@ class AsyncWeb:
         except httpx.HTTPError as error:
             raise _lost(error, self._server) from None
 
+    async def _give_back(self, asked: "asyncio.Future[bytes]", unclaimed: Unclaimed) -> None:
+        returning = unclaimed(await asked)
+        if returning is not None:
+            await self._post(returning, 0.0)
+
+    async def until_returned(self) -> None:
+        if self._loop is asyncio.get_running_loop():
+            await self._returning.wait(CLOSE_S)
+
     async def close(self) -> None:
         if self._loop is asyncio.get_running_loop():
-            if self._late:
-                await asyncio.wait(self._late, timeout=CLOSE_S)
+            await self.until_returned()
             await self._client.aclose()
             self._loop = None
-
-
-async def _give_back(asked: "asyncio.Future[bytes]", unclaimed: Late) -> None:
-    with suppress(PenstockError):  # its lease will end by itself
-        await unclaimed(await asked)
 
 
 class Web:
@@ -103,7 +97,7 @@ class Web:
         self._pid = os.getpid()
         self._client = httpx.Client(base_url=self._server, headers=HEADERS, limits=_limits())
 
-    def ask(self, body: bytes, wait_s: float = 0.0, unclaimed: Callable[[bytes], Any] | None = None) -> bytes:
+    def ask(self, body: bytes, wait_s: float = 0.0, unclaimed: Unclaimed | None = None) -> bytes:
         if self._pid != os.getpid():
             self._begin()  # after a fork, the connections are those of the parent
         try:

@@ -160,6 +160,8 @@ class Worker:
         self._running.close()
         if self._is_my_client:
             await self.app.aclose()
+        else:
+            await self._client._link.until_returned()
 
     async def __aenter__(self) -> "Worker":
         self._working = asyncio.create_task(self.run())

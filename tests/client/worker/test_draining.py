@@ -250,7 +250,10 @@ def test_what_could_not_be_given_back_is_not_settled_with_the_rest_of_its_lease(
     play(life(), 15)
 
 
-def test_what_is_on_its_way_to_a_worker_that_stops_is_given_back(app: App, server: Server) -> None:
+@pytest.mark.parametrize("whose", ["the worker's", "the app's"])
+def test_what_is_on_its_way_to_a_worker_that_stops_is_given_back(
+    app: App, server: Server, whose: str
+) -> None:
     @app.task
     async def never() -> None:
         raise AssertionError
@@ -258,17 +261,19 @@ def test_what_is_on_its_way_to_a_worker_that_stops_is_given_back(app: App, serve
     async def life() -> None:
         async with Client(server.tcp) as client, Way(server.tcp) as way:
             app.server = way.address
+            if whose == "the app's":
+                await app.aclient.queues()  # now it has a client that the worker does not close
+            way.holds = lambda data: b'"PULLB"' in data
             worker = Worker(app)
             running = asyncio.create_task(worker.run())
-            await until(lambda: len(way._writers) >= 4)  # it waits for jobs
-            await asyncio.sleep(0.1)
-            way.hold_answers()
+            await until(lambda: way.holds is None)  # it waits for jobs
             id = (await client.push(app.queue, {"task": "never"})).id
             async with asyncio.timeout(5):
                 while await client.state(id) != "active":
                     await asyncio.sleep(0.01)
             worker.stop()
-            asyncio.get_running_loop().call_later(0.3, way.let_go)
+            await until(lambda: worker._client._link._finishing)  # type: ignore[attr-defined]
+            way.let_go()
             await asyncio.wait_for(running, 8)
             assert await client.state(id) == "waiting"
 

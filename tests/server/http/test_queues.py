@@ -99,16 +99,18 @@ def test_options_that_can_not_be_are_refused(
     assert http.ask("GET", at(queue)).status == 404
 
 
-def test_queues_are_listed_and_counted(http: Http, queue: str) -> None:
-    before = http.get("/v1/stats")
-    http.push(queue, 1, 2, 3)
-    http.pop(queue)
-    (found,) = [each for each in http.get("/v1/queues")["queues"] if each["queue"] == queue]
-    assert (found["paused"], found["counts"]["waiting"], found["counts"]["active"]) == (False, 2, 1)
-    after = http.get("/v1/stats")
-    assert after["queues"] == before["queues"] + 1
-    assert after["counts"]["waiting"] == before["counts"]["waiting"] + 2
-    assert after["counts"]["active"] == before["counts"]["active"] + 1
+def test_queues_are_listed_and_counted() -> None:
+    with Server() as alone, Http(alone.http) as http:
+        http.push("other", 1)
+        before = http.get("/v1/stats")
+        http.push("counted", 1, 2, 3)
+        http.pop("counted")
+        (found,) = [each for each in http.get("/v1/queues")["queues"] if each["queue"] == "counted"]
+        assert (found["paused"], found["counts"]["waiting"], found["counts"]["active"]) == (False, 2, 1)
+        after = http.get("/v1/stats")
+        assert (before["queues"], after["queues"]) == (1, 2)
+        assert (before["counts"]["waiting"], after["counts"]["waiting"]) == (1, 3)
+        assert (before["counts"]["active"], after["counts"]["active"]) == (0, 1)
 
 
 def test_the_name_of_a_queue_has_limits(http: Http) -> None:

@@ -6,19 +6,20 @@ if nobody wants the answer any more, that connection is half closed, and the ser
 
 import asyncio
 from asyncio import AbstractEventLoop, Future
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from functools import partial
 from itertools import count
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from penstock.client.errors import Disconnected
 from penstock.client.framing import Frames, Outcome, framed, outcome
 from penstock.client.places import is_web, missing, where
 from penstock.core.errors import PenstockError
 
-Unclaimed = Callable[[bytes], Awaitable[None]]
-"""What is done with an answer that nobody waits for any more."""
+Unclaimed = Callable[[bytes], bytes | None]
+"""The request that gives back what an answer brought that nobody waits for any more, if there is such."""
 CLOSE_S = 1.0
-"""How long a client that is closed waits for such answers: what they lease is delivered again anyway."""
+"""How long a client that is closed waits until that is done: what was leased is delivered again anyway."""
 
 sleep = asyncio.sleep
 
@@ -34,6 +35,10 @@ class Link(Protocol):
         """The answer to a request, which may wait; raises what the server says instead."""
         ...
 
+    async def until_returned(self) -> None:
+        """Wait until what came for those who gave up waiting is given back, for ``CLOSE_S`` at most."""
+        ...
+
     async def close(self) -> None: ...
 
 
@@ -47,24 +52,24 @@ def connect(server: str, timeout_s: float) -> Link:
 
 
 class Returning:
-    """What is done, in the background, with answers that nobody waits for any more."""
+    """What is given back in the background."""
 
     def __init__(self) -> None:
-        self.tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
-    def add(self, body: bytes, unclaimed: Unclaimed) -> None:
-        task: asyncio.Task[None] = asyncio.ensure_future(unclaimed(body))
-        self.tasks.add(task)
+    def add(self, returned: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.create_task(returned)
+        self._tasks.add(task)
         task.add_done_callback(self._done)
 
-    def _done(self, task: "asyncio.Future[None]") -> None:
-        self.tasks.discard(cast("asyncio.Task[None]", task))
+    def _done(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # its lease will end by itself
 
     async def wait(self, timeout_s: float) -> None:
-        if self.tasks:
-            await asyncio.wait(self.tasks, timeout=timeout_s)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=timeout_s)
 
 
 class Connection(asyncio.Protocol):
@@ -215,14 +220,18 @@ class TcpLink:
             self._begin()
         late: Callable[[bytes], None] | None = None
         if unclaimed is not None:
-            back = unclaimed
-            late = lambda answer: self._returning.add(answer, back)  # noqa: E731
+            late = partial(self._give_back, unclaimed)
         if wait_s:
             return await self._ask_patiently(body, wait_s, late)
         connection = self._shared
         if connection is None or connection.is_lost:
             connection = await self._opened()
         return await connection.ask(body, self._timeout_s, late)
+
+    def _give_back(self, unclaimed: Unclaimed, answer: bytes) -> None:
+        returning = unclaimed(answer)
+        if returning is not None:
+            self._returning.add(self.ask(returning))
 
     async def _opened(self) -> Connection:
         """The shared connection; all who want it wait for the same attempt."""
@@ -273,13 +282,19 @@ class TcpLink:
             raise missing(self._server, error) from None
         return made
 
+    async def until_returned(self) -> None:
+        if self._loop is not asyncio.get_running_loop():
+            return
+        until = now() + CLOSE_S
+        if self._finishing:
+            await asyncio.wait([each.over for each in self._finishing], timeout=CLOSE_S)
+        await self._returning.wait(until - now())
+
     async def close(self) -> None:
         """Let go of the connections; before that, what came for those who gave up waiting is given back."""
         if self._loop is not asyncio.get_running_loop():
             return
-        if self._finishing:
-            await asyncio.wait([each.over for each in self._finishing], timeout=CLOSE_S)
-        await self._returning.wait(CLOSE_S)
+        await self.until_returned()
         if self._opening is not None:
             self._opening.cancel()
         shared = [] if self._shared is None else [self._shared]

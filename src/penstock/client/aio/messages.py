@@ -147,7 +147,7 @@ class Messages(Asking):
         }
 
         decode = decoder(type)
-        popped: OkRuns = await self._ask(OkRuns, "PULLB", fields, wait_ms=wait_ms, unclaimed=self._give_back)
+        popped: OkRuns = await self._ask(OkRuns, "PULLB", fields, wait_ms=wait_ms, unclaimed=_given_back)
         messages, bad = popped.messages(queue, group, decode)
         if bad:
             messages = await self._without(bad, messages, popped.lease)
@@ -177,12 +177,6 @@ class Messages(Asking):
             with suppress(PenstockError):
                 await self._link.ask(request("RELEASE", {"lease": lease}))
             raise
-
-    async def _give_back(self, answer: bytes) -> None:
-        """Give back what a pop got that nobody waits for any more."""
-        lease = decoder(OkRuns)(answer).lease
-        if lease is not None:
-            await self._link.ask(request("RELEASE", {"lease": lease}))
 
     @asynccontextmanager
     async def leased(
@@ -547,3 +541,9 @@ def _says_what_it_is(item: Any, shared: dict[str, Any]) -> bool:
 
 def _settled(found: list[OkCount]) -> Settled:
     return Settled(sum(each.count for each in found), [int(id) for each in found for id in each.refused])
+
+
+def _given_back(answer: bytes) -> bytes | None:
+    """The request that gives back what a pop got."""
+    lease = decoder(OkRuns)(answer).lease
+    return None if lease is None else request("RELEASE", {"lease": lease})

@@ -11,8 +11,8 @@ from penstock.client.errors import Disconnected
 from penstock.client.framing import Frames, framed, outcome
 from penstock.client.places import is_web, missing, where
 
-Unclaimed = Callable[[bytes], None]
-"""What is done with an answer that nobody waits for any more: threads always do."""
+Unclaimed = Callable[[bytes], bytes | None]
+"""How an answer is given back that nobody waits for any more: threads always do."""
 CHUNK = 1 << 18
 
 sleep = time.sleep
