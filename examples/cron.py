@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from penstock import App, Worker
 
-app = App("cron", queue="cron")
+app = App("cron")
 beats = asyncio.Semaphore(0)
 
 

@@ -23,7 +23,7 @@ DATABASE = {"ENGINE": "django.db.backends.sqlite3", "NAME": f"{HOME.name}/shop.s
 settings.configure(ROOT_URLCONF=__name__, ALLOWED_HOSTS=["*"], DATABASES={"default": DATABASE})
 django.setup()
 
-app = App("django", queue="django")
+app = App("django")
 
 
 class Order(models.Model):

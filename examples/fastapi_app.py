@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from penstock import App, Failed, NotDone, NotFound, Worker
 
-app = App("fastapi", queue="fastapi")
+app = App("fastapi")
 
 
 class Order(BaseModel):

@@ -3,7 +3,7 @@
 The limits are the queue's. The server keeps to them over all workers, so a job waits in the queue and not
 in a worker: ``penstock worker examples.rate_limited:app``
 
-A rate is a bucket of ten calls that is filled by ten a second: after a pause, ten may go at once.
+A rate is kept evenly: ten a second are one every tenth of a second, also after a pause.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import time
 from penstock import App, Worker
 
 RATE, AT_ONCE, CALLS = 10, 2, 15
-app = App("rate-limited", queues={"rate-limited": {"concurrency": AT_ONCE}})
+app = App("rate-limited", queues={"rate-limited": {"concurrency": AT_ONCE}})  # options of its queue
 
 
 class Api:
@@ -26,7 +26,7 @@ class Api:
         self.called_at.append(time.monotonic())
         self.running += 1
         self.most_at_once = max(self.most_at_once, self.running)
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.15)
         self.running -= 1
         return number * number
 
@@ -34,7 +34,7 @@ class Api:
 api = Api()
 
 
-@app.task(queue="rate-limited", rate=f"{RATE}/s")
+@app.task(rate=f"{RATE}/s")
 async def square(number: int) -> int:
     return await api.call(number)
 
@@ -52,7 +52,7 @@ async def main() -> None:
     print(f"{len(api.called_at)} calls, the sum of their answers is {sum(squares)}")
     print(f"at most {api.most_at_once} at once")
     took_s = api.called_at[-1] - api.called_at[0]
-    print(f"in {took_s:.1f} s: {RATE} that the bucket had, and {CALLS - RATE} as it was filled")
+    print(f"in {took_s:.1f} s, where {CALLS} calls, {RATE} a second, take {(CALLS - 1) / RATE:.1f} at least")
 
 
 if __name__ == "__main__":

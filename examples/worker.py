@@ -10,7 +10,7 @@ import time
 
 from penstock import App, Failed, GiveUp, Retry, Worker, current
 
-app = App("worker", queue="worker", retry=Retry(max_attempts=3, base_ms=50))
+app = App("worker", retry=Retry(max_attempts=3, base_ms=50))
 
 
 @app.task

@@ -7,7 +7,7 @@ import asyncio
 
 from penstock import App, Worker, chain, current, group
 
-app = App("workflow", queue="workflow")
+app = App("workflow")
 PAGES = {"ada": "a machine that weaves numbers", "alan": "can it think", "grace": "a moth in a relay"}
 
 

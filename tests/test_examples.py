@@ -13,7 +13,7 @@ import pytest
 
 from penstock import SyncClient
 from penstock.client.shapes import Counts
-from penstock.client.worker import find_app
+from penstock.client.standalone import find_app
 from tests.serving import PATIENCE_S, Server
 
 ROOT = Path(__file__).parent.parent
@@ -112,7 +112,7 @@ EXAMPLES = {
         [
             "15 calls, the sum of their answers is 1015",
             "at most [12] at once",
-            r"in (0\.[4-9]|[1-9]\d*\.\d) s: 10 that the bucket had, and 5 as it was filled",
+            r"in (1\.[2-9]|[2-9]\.\d|\d\d+\.\d) s, where 15 calls, 10 a second, take 1\.4 at least",
         ],
         {"rate-limited": Counts(completed=15)},
     ),

@@ -13,7 +13,8 @@ import msgspec
 
 from bench.peers.contract import AsyncSender, Peer, main, ran
 from penstock import App
-from penstock.client.worker import CONCURRENCY, run_worker
+from penstock.client.standalone import run_worker
+from penstock.client.worker import CONCURRENCY
 
 app = App("bench", queue="tasks")
 

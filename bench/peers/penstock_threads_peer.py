@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from bench.peers.contract import Peer, Sender, main, ran
 from bench.peers.penstock_peer import server
 from penstock import App
-from penstock.client.worker import CONCURRENCY, run_worker
+from penstock.client.standalone import run_worker
+from penstock.client.worker import CONCURRENCY
 
 app = App("bench", queue="tasks")
 

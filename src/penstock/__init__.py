@@ -3,12 +3,13 @@
 __version__ = "0.1.0"
 
 from penstock.client.aio.client import Client
+from penstock.client.apps import App
 from penstock.client.errors import Disconnected
 from penstock.client.flows import chain, group
 from penstock.client.running import Run, current
 from penstock.client.shapes import Batch, Message, New, Pushed, PushedMany
 from penstock.client.sync.client import SyncClient
-from penstock.client.tasks import App, Failed, GiveUp, Job, NotDone, Retry, RetryLater, Task
+from penstock.client.tasks import Failed, GiveUp, Job, NotDone, Retry, RetryLater, Task
 from penstock.client.worker import Worker
 from penstock.core.errors import (
     Busy,

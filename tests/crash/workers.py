@@ -30,7 +30,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from penstock.client.tasks import App, Retry
+from penstock.client.apps import App
+from penstock.client.tasks import Retry
 from tests.client.worker.working import Way
 from tests.crash.harness import FLAGS, Say
 from tests.crash.ledger import Violation
@@ -196,7 +197,7 @@ class Hand:
         program = (
             f"{planted}\n"
             f"import faulthandler; faulthandler.register({signal.SIGUSR1:d})\n"
-            "from penstock.client.worker import run_worker\n"
+            "from penstock.client.standalone import run_worker\n"
             f"run_worker('tests.crash.workers:app', server={way.address!r}, lease_ms={lease_ms}, "
             f"concurrency={CONCURRENCY}, drain_s=5)"
         )

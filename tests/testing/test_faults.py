@@ -61,7 +61,7 @@ def test_a_worker_whose_lease_is_lost_does_not_settle_and_the_job_runs_again(ser
     with server.working(app):
         job = work.push()
         assert begun.wait(10)
-        server.lose_leases("jobs")
+        server.lose_leases("tests")
         go_on.set()
         server.rest()
         assert job.result() == 2
@@ -163,8 +163,8 @@ def test_a_push_is_asserted_by_its_payload_a_part_of_it_or_its_call(server: Serv
     server.assert_pushed("emails", {"to": "ada", "at": 5}, times=1)
     server.assert_pushed("emails", {"to": "ada", "at": ANY})
     server.assert_pushed("emails", times=1)
-    server.assert_pushed("jobs", send.call("ada"))
-    server.assert_not_pushed("jobs", send.call("bob"))
+    server.assert_pushed("tests", send.call("ada"))
+    server.assert_not_pushed("tests", send.call("bob"))
     server.assert_not_pushed("other")
 
 

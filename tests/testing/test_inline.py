@@ -269,6 +269,6 @@ def test_a_failed_assertion_shows_what_ran_instead(app: App) -> None:
 def test_what_needs_a_server_says_so_and_behind_the_block_all_is_as_before(app: App) -> None:
     backend = app.backend
     with inline(app), pytest.raises(Unsupported, match="Server"):
-        app.client.pop("jobs")
+        app.client.pop("tests")
     assert app.backend is backend
     assert app._client is None

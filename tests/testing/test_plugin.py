@@ -37,7 +37,7 @@ def test_inline(penstock_inline) -> None:
 
 
 def test_behind_it_all_is_as_before() -> None:
-    assert type(app.backend) is penstock.client.tasks.Backend
+    assert type(app.backend) is penstock.client.apps.Backend
 
 
 def test_server(penstock_server, penstock_client) -> None:

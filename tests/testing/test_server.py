@@ -153,7 +153,7 @@ def test_work_runs_all_that_is_due_and_says_how_many_jobs_it_did(server: Server,
     assert server.work(app) == 0
     server.jump(minutes=1)
     assert server.work(app) == 1
-    server.assert_empty("jobs")
+    server.assert_empty("tests")
 
 
 def test_chains_and_groups_are_worked_on_to_their_end(server: Server, app: App) -> None:
@@ -182,7 +182,7 @@ def test_what_a_rate_holds_back_is_worked_on_when_time_has_passed(server: Server
     assert server.work(app) == 1
     with server.working(app), server.working(app, concurrency=1):
         server.jump(seconds=10)
-    server.assert_empty("jobs")
+    server.assert_empty("tests")
 
 
 def test_retries_happen_in_jumps_while_a_worker_works(
@@ -201,7 +201,7 @@ def test_retries_happen_in_jumps_while_a_worker_works(
         flaky.push()
         server.jump(hours=1)
     assert [(each - begun) // 60_000 for each in times] == [0, 1, 3, 7]
-    (dead,) = server.dead("jobs")
+    (dead,) = server.dead("tests")
     assert dead.error == "OSError: not now"
     assert dead.payload["task"] == "flaky"
 
@@ -248,7 +248,7 @@ def test_a_task_takes_no_time_unless_time_is_to_pass_over_it(
 
 
 def test_a_worker_that_can_not_start_says_why(server: Server) -> None:
-    app = App("tests", queues={"jobs": {"nonsense": 1}})
+    app = App("tests", queues={"tests": {"nonsense": 1}})
 
     @app.task
     def nothing() -> None: ...

@@ -84,7 +84,11 @@ class Signature:
             self._counts.add(len(args))
 
     def made(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        """Arguments as the function wants them: its models, its dates, and so on."""
+        """Arguments as the function wants them: its models, its dates, …; raises if it can't be called so."""
+        if kwargs:
+            self.check(args, kwargs)
+        else:
+            self.check_count(args)
         if self._is_plain:
             return args, kwargs
         places = self._by_place

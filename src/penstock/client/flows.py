@@ -6,7 +6,8 @@ from typing import Any
 
 from msgspec import Raw, Struct
 
-from penstock.client.tasks import App, Call, Job
+from penstock.client.apps import App
+from penstock.client.tasks import Call, Job
 from penstock.client.words import options_of
 from penstock.core.errors import Invalid
 

@@ -207,7 +207,9 @@ class Holding:
                 if each[0] in lease.open:
                     await self._ack(lease, [each])
             return
-        await self._nack(lease, Failure(finished[0][0], f"it is done, and can't be acked: {error}"))
+        why = f"it is done, and what it returned is refused: {error}"
+        logger.warning("job %d gave up: %s", finished[0][0], why)
+        await self._nack(lease, Failure(finished[0][0], why, gives_up=True))
 
     async def _nack(self, lease: Lease, failure: Failure) -> None:
         try:

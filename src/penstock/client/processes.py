@@ -9,10 +9,11 @@ import threading
 import traceback
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.client.payloads import Encoded, encode
 from penstock.client.tasks import GiveUp, RetryLater
+from penstock.core.errors import Invalid
 
 START = "spawn"
 """A fork would have the threads and the connections of the worker, halfway through whatever they do."""
@@ -24,6 +25,33 @@ class Died(Exception):
 
 class Raised(Exception):
     """What the function raised, as text: errors of all kinds can't be sent between processes."""
+
+    def __init__(self, told: str, *, gives_up: bool) -> None:
+        super().__init__(told)
+        self.gives_up = gives_up
+
+
+class Said(NamedTuple):
+    """What a process says became of a call."""
+
+    kind: str
+    """``returned``, ``raised``, ``later``, ``gave up``, or ``gave up on`` an error it was told to."""
+    value: Any
+    """The result as JSON, or what was raised as text."""
+    delay_ms: int | None = None
+    trace: str = ""
+
+    def error(self) -> Exception:
+        made: Exception
+        if self.kind == "later":
+            return RetryLater(self.value, delay_ms=self.delay_ms)
+        if self.kind == "gave up":
+            made = GiveUp(self.value)
+        else:
+            made = Raised(self.value, gives_up=self.kind == "gave up on")
+        if self.trace:
+            made.add_note(f"In the process of the task:\n{self.trace.rstrip()}")
+        return made
 
 
 class Children:
@@ -114,15 +142,13 @@ class Child:
     def call(self, module: str, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         try:
             self._pipe.send((module, name, tuple(args), dict(kwargs)))
-            kind, value, delay_ms = self._pipe.recv()
+            said: Said = self._pipe.recv()
         except (EOFError, OSError):
             self._process.join()
             raise Died(f"the process ended with {self._process.exitcode} before the task did") from None
-        if kind == "returned":
-            return Encoded(value)
-        if kind == "gave up":
-            raise GiveUp(value)
-        raise RetryLater(value, delay_ms=delay_ms) if kind == "later" else Raised(value)
+        if said.kind == "returned":
+            return Encoded(said.value)
+        raise said.error()
 
     @property
     def is_alive(self) -> bool:
@@ -162,18 +188,28 @@ def _die_with(lifeline: Connection) -> None:
         os._exit(1)
 
 
-def _answer(module: str, name: str, args: Any, kwargs: Any) -> tuple[str, Any, int | None]:
+def _answer(module: str, name: str, args: Any, kwargs: Any) -> Said:
     give_up_on: tuple[type[BaseException], ...] = ()
     try:
         task = _found(module, name)
         give_up_on = task.give_up_on
-        return "returned", bytes(encode(task.function(*args, **kwargs))), None
+        returned = task.function(*args, **kwargs)
     except RetryLater as error:
-        return "later", str(error), error.delay_ms
+        return Said("later", str(error), delay_ms=error.delay_ms)
+    except GiveUp as error:
+        return Said("gave up", str(error), trace=_trace(error))
     except BaseException as error:
         told = "".join(traceback.format_exception_only(error)).strip()
-        gave_up = isinstance(error, (GiveUp, *give_up_on))
-        return ("gave up" if gave_up else "raised"), told, None
+        return Said("gave up on" if isinstance(error, give_up_on) else "raised", told, trace=_trace(error))
+    try:
+        return Said("returned", bytes(encode(returned)))
+    except Invalid as error:
+        return Said("gave up", f"it is done, and what it returned is not {error.accepted}")
+
+
+def _trace(error: BaseException) -> str:
+    """Where a task raised it, without what called it here."""
+    return "".join(traceback.format_tb((error.__traceback__ and error.__traceback__.tb_next) or None))
 
 
 def _found(module: str, name: str) -> Any:

@@ -9,10 +9,13 @@ from typing import Any
 from msgspec import Raw
 
 from penstock.client.aio.client import Client
+from penstock.client.apps import Middleware
+from penstock.client.payloads import encode
 from penstock.client.processes import Call, Children
 from penstock.client.shapes import Message
-from penstock.client.tasks import Middleware, Task
+from penstock.client.tasks import GiveUp, Task
 from penstock.client.threads import Threaded, Threads
+from penstock.core.errors import Invalid
 
 CANCELLED, LOST, STOPPED = "cancelled", "lost", "stopped"
 """Why a run is interrupted: it was cancelled, its lease is over, the worker stops."""
@@ -176,6 +179,11 @@ async def _until(threaded: Threaded, task: Task[Any, Any], interrupt: Callable[[
         raise
 
 
-def result_of(value: Any, encode: Callable[[Any], bytes]) -> Raw | None:
+def result_of(value: Any) -> Raw | None:
     """What is kept of what a task returned."""
-    return None if value is None else Raw(encode(value))
+    if value is None:
+        return None
+    try:
+        return Raw(encode(value))
+    except Invalid as error:
+        raise GiveUp(f"it is done, and what it returned is not {error.accepted}") from None

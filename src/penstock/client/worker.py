@@ -6,11 +6,7 @@ a second, so that quick tasks come in large batches and slow ones are left to ot
 
 import asyncio
 import contextvars
-import importlib
 import logging
-import os
-import signal
-import sys
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
@@ -19,14 +15,15 @@ from typing import Any
 
 from msgspec import Raw
 
+from penstock.client.apps import App, Hook
 from penstock.client.backoff import wait_s
 from penstock.client.calls import Work, parse
 from penstock.client.errors import Disconnected
 from penstock.client.holding import Failure, Holding, Lease
-from penstock.client.payloads import encode
+from penstock.client.processes import Raised
 from penstock.client.running import CANCELLED, LOST, STOPPED, Run, Running, result_of
 from penstock.client.shapes import DEFAULT, Message
-from penstock.client.tasks import App, GiveUp, Hook, RetryLater, Task
+from penstock.client.tasks import GiveUp, RetryLater, Task
 from penstock.client.words import request
 from penstock.core.errors import Busy, Conflict, Invalid, NotFound, PenstockError
 
@@ -79,6 +76,8 @@ class Worker:
         self._idle: list[asyncio.Future[None]] = []
         """Runners that have nothing to do."""
         self._stopping = asyncio.Event()
+        self._hurrying = asyncio.Event()
+        self._working = asyncio.Event()
         self._more = asyncio.Event()
         self._woken = 0
         """Runners that were told that there is something to do, and have not looked yet."""
@@ -118,6 +117,7 @@ class Worker:
         poppers = [asyncio.create_task(self._fetch(queue)) for queue in self.queues]
         for _ in range(self._concurrency):
             self._start_runner()
+        self._working.set()
         logger.info("working on %s, %d at once", ", ".join(self.queues), self._concurrency)
         stopped = asyncio.create_task(self._stopping.wait())
         try:
@@ -153,7 +153,9 @@ class Worker:
             self._start_runner()
 
     def stop(self) -> None:
-        """Take no more jobs, and end when those that run have."""
+        """Take no more jobs, and end when those that run have. The second time: do not wait for them."""
+        if self._stopping.is_set():
+            self._hurrying.set()
         self._stopping.set()
 
     async def _let_go(self) -> None:
@@ -164,12 +166,17 @@ class Worker:
             await self._client._link.until_returned()
 
     async def __aenter__(self) -> "Worker":
-        self._working = asyncio.create_task(self.run())
+        self._life = asyncio.create_task(self.run())
+        working = asyncio.create_task(self._working.wait())
+        await asyncio.wait([self._life, working], return_when=asyncio.FIRST_COMPLETED)
+        working.cancel()
+        if self._life.done():
+            self._life.result()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self.stop()
-        await self._working
+        await self._life
 
     async def _declared(self) -> bool:
         """Have the server know the app, as soon as it is there; not, if the worker is stopped before."""
@@ -213,13 +220,18 @@ class Worker:
         while self._ready:
             lease, message = self._ready.popleft()
             unbegun.setdefault(lease, []).append(message.id)
+        ended = asyncio.create_task(self._ended_all(unbegun))
+        hurrying: asyncio.Task[Any] = asyncio.create_task(self._hurrying.wait())
         try:
-            async with asyncio.timeout(self._drain_s):
-                await asyncio.gather(*(self._holding.release(lease, ids) for lease, ids in unbegun.items()))
-                await self._holding.until_empty()
+            either = {ended, hurrying}
+            await asyncio.wait(either, timeout=self._drain_s, return_when=asyncio.FIRST_COMPLETED)
+            if ended.done():
+                ended.result()
                 return
-        except TimeoutError:
-            logger.warning("%d jobs take too long, and are interrupted", self._holding.count)
+        finally:
+            ended.cancel()
+            hurrying.cancel()
+        logger.warning("%d jobs take too long, and are interrupted", self._holding.count)
         for lease in list(self._holding.leases()):
             for run in list(lease.open.values()):
                 if run is not None:
@@ -229,6 +241,11 @@ class Worker:
                 await self._holding.until_empty()
         except TimeoutError:
             logger.warning("some jobs do not end; they come again when their leases are over")
+
+    async def _ended_all(self, unbegun: dict[Lease, list[int]]) -> None:
+        """Give back what has not begun, and wait until the rest has ended."""
+        await asyncio.gather(*(self._holding.release(lease, ids) for lease, ids in unbegun.items()))
+        await self._holding.until_empty()
 
     # Fetching.
 
@@ -355,7 +372,10 @@ class Worker:
         run: Run | None = None
         name = "?"
         try:
-            work = parse(message.payload)
+            try:
+                work = parse(message.payload)
+            except ValueError as error:
+                raise GiveUp(str(error)) from None
             name = work.task
             task = self._task(work)
             args = work.args
@@ -371,7 +391,7 @@ class Worker:
             run = Run(task, message, *made, self._client)
             run.runner = asyncio.current_task()
             lease.open[id] = run
-            result = result_of(await self._running.go(run), encode)
+            result = result_of(await self._running.go(run))
         except asyncio.CancelledError as error:
             current = asyncio.current_task()
             if run is not None and run.interrupted and not self._is_ending:
@@ -394,7 +414,8 @@ class Worker:
             if isinstance(error, GeneratorExit):
                 raise
             gives_up = isinstance(error, GiveUp) or (
-                run is not None and isinstance(error, run.task.give_up_on)
+                run is not None
+                and (isinstance(error, run.task.give_up_on) or (isinstance(error, Raised) and error.gives_up))
             )
             self._failed(lease, message, name, _told(error), gives_up=gives_up, error=error)
         else:
@@ -477,6 +498,8 @@ def _told(error: BaseException) -> str:
     >>> _told(ValueError("no such user"))
     'ValueError: no such user'
     """
+    if isinstance(error, Raised):
+        return str(error)
     try:
         said = str(error).encode(errors="replace").decode()
     except Exception:
@@ -493,69 +516,3 @@ async def _call(hooks: Sequence[Hook]) -> None:
         called = hook()
         if called is not None:
             await called
-
-
-# As a process.
-
-
-def find_app(target: str) -> App:
-    """The app that MODULE:NAME means; NAME is ``app`` if it is left out."""
-    module, _, name = target.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        found = getattr(importlib.import_module(module), name or "app")
-    except ModuleNotFoundError as error:
-        if error.name != module.partition(".")[0] and error.name != module:
-            raise
-        raise Invalid("app", f"MODULE:NAME; there is no module {module} here") from None
-    except AttributeError:
-        raise Invalid("app", f"MODULE:NAME; {module} has no {name or 'app'}") from None
-    if not isinstance(found, App):
-        raise Invalid("app", f"MODULE:NAME of a penstock.App; {target} is a {type(found).__name__}")
-    return found
-
-
-def run_worker(
-    target: str | App,
-    *,
-    concurrency: int = CONCURRENCY,
-    queues: Sequence[str] | None = None,
-    prefetch: int | None = None,
-    server: str | None = None,
-    lease_ms: int = LEASE_MS,
-    drain_s: float = DRAIN_S,
-) -> None:
-    """Work until SIGTERM or Ctrl-C; a second one does not wait for what runs."""
-    import uvloop
-
-    app = find_app(target) if isinstance(target, str) else target
-    if server is not None:
-        app.server = server
-    worker = Worker(
-        app, queues=queues, concurrency=concurrency, prefetch=prefetch, lease_ms=lease_ms, drain_s=drain_s
-    )
-
-    async def work() -> None:
-        loop = asyncio.get_running_loop()
-        running = asyncio.ensure_future(worker.run())
-        told = 0
-
-        def stop() -> None:
-            nonlocal told
-            told += 1
-            if told == 1:
-                loop.call_soon(worker.stop)
-            else:
-                running.cancel()
-
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop)
-        try:
-            await running
-        except asyncio.CancelledError:
-            if told < 2:
-                raise
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(work())

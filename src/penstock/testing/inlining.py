@@ -12,11 +12,12 @@ from typing import Any, cast
 
 from msgspec import Raw
 
+from penstock.client.apps import App, Backend
 from penstock.client.calls import parse
-from penstock.client.payloads import encode, value_of
+from penstock.client.payloads import value_of
 from penstock.client.running import result_of
 from penstock.client.shapes import Progress, Pushed, Result
-from penstock.client.tasks import App, Backend, Call, GiveUp, Task
+from penstock.client.tasks import Call, GiveUp, Task
 from penstock.core.errors import NotFound
 from penstock.core.model import QueueOptions
 from penstock.testing.clients import Everywhere, InlineClient, InlineSyncClient
@@ -178,7 +179,7 @@ class _Job:
         """It ran: it is done, runs again, or has failed."""
         if not isinstance(outcome, _Caught):
             try:
-                kept = result_of(outcome, encode)
+                kept = result_of(outcome)
             except Exception as error:
                 outcome = _Caught(error)
             else:

@@ -8,7 +8,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-from penstock.client.tasks import App
+from penstock.client.apps import App
 from penstock.core.limits import Limits
 from penstock.server.http.connections import HttpLimits
 from penstock.testing.checking import Checks

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from penstock.client.tasks import App
+from penstock.client.apps import App
 from penstock.client.worker import Worker
 
 PATIENCE_S = 30.0

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from penstock.client.apps import App
 from penstock.client.running import current
-from penstock.client.tasks import App, Failed, GiveUp, Job, RetryLater
+from penstock.client.tasks import Failed, GiveUp, Job, RetryLater
 from tests.client.worker.working import play, until, until_state, working
 
 
@@ -96,11 +97,15 @@ def test_an_error_that_is_no_text_of_json_fails_the_job(app: App) -> None:
 
 
 def test_a_result_that_is_too_large_fails_the_job(app: App) -> None:
-    @app.task(retry=1)
+    runs: list[int] = []
+
+    @app.task(retry=5)
     async def bad() -> str:
+        runs.append(1)
         return "x" * (1 << 20)
 
     play(_ends(app, bad, _fine(app)))
+    assert runs == [1]  # it would be too large again
 
 
 def test_a_result_that_is_too_large_does_not_hold_up_others_of_its_lease(app: App) -> None:
@@ -118,11 +123,15 @@ def test_a_result_that_is_too_large_does_not_hold_up_others_of_its_lease(app: Ap
 
 
 def test_a_result_that_is_no_json_fails_the_job(app: App) -> None:
-    @app.task(retry=1)
+    runs: list[int] = []
+
+    @app.task(retry=5)
     async def bad() -> object:
+        runs.append(1)
         return object()
 
     play(_ends(app, bad, _fine(app)))
+    assert runs == [1]
 
 
 @pytest.mark.parametrize("delay_ms", [-1, 1.5, 1 << 60])

@@ -9,15 +9,17 @@ from pathlib import Path
 import pytest
 
 from penstock.client.aio.client import Client
-from penstock.client.tasks import App, Job
+from penstock.client.apps import App
+from penstock.client.tasks import Job
 from penstock.client.worker import Worker
 from tests.client.worker.working import Process, Way, play, until, working
 from tests.serving import PATIENCE_S, Server
 
 TASKS = """
-import asyncio, os, pathlib, time
-import penstock.client.tasks
-app = penstock.client.tasks.App("theirs", queue="QUEUE")
+import asyncio, logging, os, pathlib, time
+import penstock
+logging.basicConfig(level=logging.INFO)
+app = penstock.App("theirs", queue="QUEUE")
 here = pathlib.Path.cwd()
 (here / "imported").touch()
 
@@ -41,6 +43,8 @@ def deaf(name):
     (here / f"begun-{name}").touch()
     time.sleep(30)
 """
+
+KINDS = {"in_loop": "a", "in_thread": "b", "in_process": "c"}
 
 
 def _pushed(server: Server, queue: str) -> App:
@@ -97,13 +101,16 @@ def test_a_signal_for_the_whole_process_group_lets_a_process_task_end(server: Se
 
 def test_a_second_sigterm_does_not_wait_for_what_runs(server: Server, tmp_path: Path) -> None:
     app = _pushed(server, "drain-twice")
-    app.tasks["in_loop"].push("a")
+    jobs = [app.tasks[kind].push(name) for kind, name in KINDS.items()]
     with Process(tmp_path, TASKS.replace("QUEUE", app.queue), server.tcp) as worker:
-        worker.wait_for("begun-a")
+        worker.wait_for(*(f"begun-{name}" for name in KINDS.values()))
         worker.tell(signal.SIGTERM)
-        time.sleep(0.2)
+        worker.wait_to_say("stopping")
         worker.tell(signal.SIGTERM)
-        assert worker.wait(5) == 0
+        assert worker.wait() == 0
+    for job in jobs:
+        assert job.state() == "waiting"  # it was given back, and nothing is counted
+        assert _failures(app, job.id) == 0
     app.close()
 
 
@@ -115,9 +122,23 @@ def test_a_second_sigterm_does_not_wait_for_a_thread_that_does_not_listen(
     with Process(tmp_path, TASKS.replace("QUEUE", app.queue), server.tcp) as worker:
         worker.wait_for("begun-a")
         worker.tell(signal.SIGTERM)
-        time.sleep(0.2)
+        worker.wait_to_say("stopping")
         worker.tell(signal.SIGTERM)
-        worker.wait(5)
+        assert worker.wait() == 0
+    app.close()
+
+
+def test_a_third_sigterm_waits_for_nothing(server: Server, tmp_path: Path) -> None:
+    app = _pushed(server, "drain-thrice")
+    app.tasks["deaf"].push("a")
+    with Process(tmp_path, TASKS.replace("QUEUE", app.queue), server.tcp) as worker:
+        worker.wait_for("begun-a")
+        worker.tell(signal.SIGTERM)
+        worker.wait_to_say("stopping")
+        worker.tell(signal.SIGTERM)
+        worker.wait_to_say("are interrupted")
+        worker.tell(signal.SIGTERM)
+        worker.wait()
     app.close()
 
 

@@ -15,8 +15,9 @@ import msgspec
 import pydantic
 import pytest
 
+from penstock.client.apps import App
 from penstock.client.processes import Call, Children, Died
-from penstock.client.tasks import App, Failed, GiveUp, RetryLater
+from penstock.client.tasks import Failed, GiveUp, RetryLater
 from tests.client.worker.working import Process, play, until, until_state, working
 from tests.serving import PATIENCE_S, Server
 
@@ -132,23 +133,33 @@ def test_arguments_and_results_of_a_process_have_their_types() -> None:
     play(life())
 
 
-def test_what_a_process_raises_fails_the_job_and_the_process_goes_on() -> None:
+def test_what_a_process_raises_fails_the_job_and_the_process_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def life() -> None:
         async with working(app, concurrency=1):
             before = await (await where.apush()).aresult()
-            with pytest.raises(Failed, match="ValueError: no such user"):
+            with pytest.raises(Failed, match=r"dead: ValueError: no such user$"):
                 await (await bad.apush()).aresult()
             assert await (await where.apush()).aresult() == before
 
     play(life())
+    (logged,) = [record.exc_text for record in caplog.records if "failed" in record.message]
+    assert "in bad\n    raise ValueError" in (logged or "")
 
 
-@pytest.mark.parametrize("task", [gives_up, gives_up_on], ids=["raised", "declared"])
-def test_a_process_can_give_up(task: Any) -> None:
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [(gives_up, "dead: GiveUp: never"), (gives_up_on, "dead: KeyError: 'never'")],
+    ids=["raised", "declared"],
+)
+def test_a_process_can_give_up(task: Any, said: str) -> None:
     async def life() -> None:
         async with working(app):
             job = await task.apush()
             assert await until_state(app, job.id, "dead", "delayed") == "dead"
+            with pytest.raises(Failed, match=said):
+                await job.aresult()
 
     play(life())
 

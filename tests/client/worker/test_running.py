@@ -15,8 +15,10 @@ import msgspec
 import pydantic
 import pytest
 
+from penstock.client.apps import App
 from penstock.client.running import Run, current
-from penstock.client.tasks import App, Failed, GiveUp, NotDone, Retry, RetryLater
+from penstock.client.tasks import Failed, GiveUp, NotDone, Retry, RetryLater
+from penstock.client.worker import Worker
 from penstock.core.errors import Invalid
 from tests.client.worker.working import play, until, until_state, working
 from tests.serving import Server
@@ -244,10 +246,56 @@ def test_an_unknown_task_and_what_is_no_task_fail_and_say_so(app: App) -> None:
 
     async def life() -> None:
         async with working(app):
-            for payload, said in (({"task": "other"}, "knows no task other"), ([1, 2], "this is no task")):
-                id = (await app.aclient.push(app.queue, payload, max_attempts=1)).id
+            for payload, said, attempts in (
+                ({"task": "other"}, "knows no task other", 1),
+                ([1, 2], "this is no task", 9),  # that will not get better, and is given up
+                ({"task": "known", "args": [1]}, "these are no arguments of known", 9),
+                ({"task": "known", "kwargs": {"a": 1}}, "these are no arguments of known", 9),
+            ):
+                id = (await app.aclient.push(app.queue, payload, max_attempts=attempts)).id
                 with pytest.raises(Failed, match=said):
                     await app.job(id).aresult()
+
+    play(life())
+
+
+def test_an_app_has_a_queue_of_its_own_name() -> None:
+    assert App("mailer").task(name="send")(lambda: None).queue == "mailer"
+    assert App("mailer", queue="mails").task(name="send")(lambda: None).queue == "mails"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"cron": "nonsense"}, r"cron must be .* \(task send\)"),
+        ({"cron": "0 3 * * *", "timezone": "Europe/Roma"}, r"timezone must be .* \(task send\)"),
+        ({"timezone": "Europe/Rome"}, "timezone must be left out"),
+        ({"timeout": 0}, "timeout must be more than 0"),
+        ({"retry": "5"}, "retry must be a number"),
+        ({"max_atempts": 5}, "did you mean max_attempts"),
+        ({"bogus": 5}, "bogus must be left out"),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_with_a_task_is_said_when_it_is_declared(options: dict[str, Any], said: str) -> None:
+    app = App("mailer")
+    with pytest.raises(Invalid, match=said):
+        app.task(name="send", **options)(lambda: None)
+
+
+def test_one_error_to_give_up_on_needs_no_list() -> None:
+    task: Any = App("mailer").task(name="send", give_up_on=KeyError)(lambda: None)
+    assert task.give_up_on == (KeyError,)
+
+
+def test_a_worker_that_can_not_begin_says_so_at_once(app: App) -> None:
+    app.task(name="send")(lambda: None)
+    app.queue_options[app.queue] = {"nonsense": 1}
+
+    async def life() -> None:
+        with pytest.raises(Invalid, match="nonsense"):
+            async with Worker(app):
+                raise AssertionError("it began")
 
     play(life())
 

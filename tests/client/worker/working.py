@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from penstock.client.tasks import App
+from penstock.client.apps import App
 from penstock.client.worker import Worker
 
 T = TypeVar("T")
@@ -187,7 +187,7 @@ class Process:
         self.home = home
         (home / "theirs.py").write_text(source)
         told = ", ".join(f"{name}={value!r}" for name, value in options.items())
-        program = f"from penstock.client.worker import run_worker; run_worker('theirs:app', {told})"
+        program = f"from penstock.client.standalone import run_worker; run_worker('theirs:app', {told})"
         self._log = home / "worker.log"
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -205,6 +205,14 @@ class Process:
         while not all((self.home / name).exists() for name in names):
             assert self._process.poll() is None, self.log()
             assert time.monotonic() < until, f"no {names}; it said:\n{self.log()}"
+            time.sleep(SOON_S)
+
+    def wait_to_say(self, said: str) -> None:
+        """Wait until it has logged this."""
+        until = time.monotonic() + PATIENCE_S
+        while said not in self.log():
+            assert self._process.poll() is None, self.log()
+            assert time.monotonic() < until, f"not {said!r}; it said:\n{self.log()}"
             time.sleep(SOON_S)
 
     def tell(self, number: signal.Signals, *, group: bool = False) -> None:
