@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock import Client, SyncClient
+from penstock import Client, Disconnected, SyncClient
 from tests.client.proxy import Gate, Proxy
 from tests.serving import PATIENCE_S, Server
 
@@ -108,15 +108,15 @@ def test_a_pop_that_does_not_wait_gives_back_if_it_is_cancelled(
 
 @pytest.mark.parametrize("turns", range(4))
 def test_a_pop_that_is_cancelled_in_the_moment_its_answer_comes_gives_back(
-    turns: int, proxy: Proxy, direct: SyncClient, queue: str
+    turns: int, between: Proxy, direct: SyncClient, queue: str
 ) -> None:
     gate = Gate()
-    proxy.on_answer = gate
+    between.on_answer = gate
     direct.configure(queue)
 
     async def work(client: Client) -> None:
         popping = asyncio.create_task(client.pop(queue, wait_ms=WAIT_MS))
-        await waits(direct, proxy)
+        await waits(direct, between)
         await asyncio.to_thread(direct.push, queue, 1)
         await asyncio.to_thread(gate.wait)
         gate.open()
@@ -129,7 +129,7 @@ def test_a_pop_that_is_cancelled_in_the_moment_its_answer_comes_gives_back(
         except asyncio.CancelledError:
             assert await asyncio.to_thread(comes_back, direct, queue)
 
-    run(work, proxy.address)
+    run(work, between.address)
 
 
 def test_a_pop_that_is_cancelled_gives_back_even_if_the_client_is_closed_at_once(
@@ -229,3 +229,20 @@ def test_other_requests_go_on_when_one_is_cancelled(proxy: Proxy, direct: SyncCl
         assert proxy.connections == 1
 
     run(work, proxy.address)
+
+
+def test_a_pop_that_waits_ends_when_its_client_is_closed(
+    between: Proxy, direct: SyncClient, queue: str
+) -> None:
+    direct.configure(queue)
+
+    async def work(client: Client) -> None:
+        popping = asyncio.create_task(client.pop(queue, wait_ms=WAIT_MS))
+        await waits(direct, between)
+        await client.close()
+        with pytest.raises(Disconnected):
+            await popping
+        await asyncio.to_thread(direct.push, queue, 1)
+        assert await asyncio.to_thread(comes_back, direct, queue)
+
+    run(work, between.address)

@@ -29,7 +29,7 @@ def rate_of(rate: int | str) -> dict[str, int]:
     """
     text = f"{rate}/s" if isinstance(rate, int) else rate
     limit, _, unit = text.partition("/")
-    if not limit.isdigit() or unit not in RATES:
+    if not (limit.isascii() and limit.isdecimal() and int(limit)) or unit not in RATES:
         raise Invalid("rate", "a number a second, or like 10/s, 100/m, 1000/h")
     burst = max(1, int(limit) * BURST_MS // RATES[unit])
     return {"limit": int(limit), "per_ms": RATES[unit], "burst": burst}
@@ -74,7 +74,7 @@ class App:
 
     def __init__(
         self,
-        name: str = "app",
+        name: str,
         *,
         server: str | None = None,
         queue: str | None = None,

@@ -77,6 +77,12 @@ class Signature:
         except TypeError as error:
             raise Invalid("arguments", f"those of the function; {error}") from None
 
+    def bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments by their names, with those that are left out: the same however they are given."""
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return bound.arguments
+
     def check_count(self, args: Sequence[Any]) -> None:
         """Raise unless the function can be called with so many arguments, and nothing else."""
         if len(args) not in self._counts:

@@ -135,6 +135,11 @@ class Holding:
         lease.finished.clear()
         lease.failed.clear()
 
+    def close(self) -> None:
+        """Extend nothing any more."""
+        for task in self._tasks:
+            task.cancel()
+
     async def until_empty(self) -> None:
         await self._empty.wait()
 
@@ -284,10 +289,11 @@ class Holding:
 
     async def release(self, lease: Lease, ids: list[int]) -> None:
         """Give messages back that were not worked on."""
-        if ids and self.is_live(lease):
-            try:
+        try:
+            if ids and self.is_live(lease):
                 await self._client.release(ids, lease=lease.token)
-            except PenstockError as error:
-                logger.warning("jobs can't be given back, and come when their lease is over: %s", error)
-        for id in ids:
-            self.drop(lease, id)
+        except PenstockError as error:
+            logger.warning("jobs can't be given back, and come when their lease is over: %s", error)
+        finally:
+            for id in ids:
+                self.drop(lease, id)

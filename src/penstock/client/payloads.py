@@ -22,7 +22,20 @@ class Encoded(bytes):
 
 
 _encode = msgspec.json.Encoder(enc_hook=_hook).encode
+_sorted = msgspec.json.Encoder(enc_hook=_hook, order="deterministic").encode
 _plain = msgspec.json.Decoder().decode
+
+
+def sorted_json(value: Any) -> bytes:
+    """JSON in which what is equal is the same: keys of objects and members of sets are in order.
+
+    >>> sorted_json({"b": {"y", "x"}, "a": 1})
+    b'{"a":1,"b":["x","y"]}'
+    """
+    try:
+        return _sorted(value)
+    except (NotImplementedError, TypeError, ValueError, RecursionError) as error:
+        raise Invalid("arguments", f"something that can be sent as JSON; {error}") from None
 
 
 def encode(payload: Any) -> bytes:

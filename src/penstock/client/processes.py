@@ -5,9 +5,11 @@ import importlib
 import multiprocessing
 import os
 import signal
+import socket
 import threading
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -17,6 +19,10 @@ from penstock.core.errors import Invalid
 
 START = "spawn"
 """A fork would have the threads and the connections of the worker, halfway through whatever they do."""
+
+
+Asked = tuple[tuple[str, str], tuple[Any, ...], dict[str, Any], str | None]
+"""A call as it is sent: module and name of the task, its arguments, and the server it pushes to."""
 
 
 class Died(Exception):
@@ -94,10 +100,16 @@ class Call:
     """A task that is called in a process: ``go`` blocks a thread, and ``kill`` ends it from another one."""
 
     def __init__(
-        self, children: Children, module: str, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+        self,
+        children: Children,
+        place: tuple[str, str],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        server: str | None = None,
     ) -> None:
+        """``place`` is the module of the task and its name; ``server`` is where it pushes to."""
         self._children = children
-        self._asked = module, name, args, kwargs
+        self._asked = place, tuple(args), dict(kwargs), server
         self._lock = threading.Lock()
         self._child: Child | None = None
         """The process, as long as it is this call's."""
@@ -111,7 +123,7 @@ class Call:
                 if self._is_killed:
                     raise Died("it was killed before the task began")
                 self._child = child
-            return child.call(*self._asked)
+            return child.call(self._asked)
         finally:
             with self._lock:
                 self._child = None
@@ -135,13 +147,14 @@ class Child:
         self._process.start()
         self._is_killed = False
         # When a program ends, Python asks what is left to terminate, and waits; these do not listen to that.
-        atexit.register(self.kill)
+        atexit.register(self._exit)
+        self._made_in = os.getpid()
         theirs.close()
         end.close()
 
-    def call(self, module: str, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def call(self, asked: Asked) -> Any:
         try:
-            self._pipe.send((module, name, tuple(args), dict(kwargs)))
+            self._pipe.send(asked)
             said: Said = self._pipe.recv()
         except (EOFError, OSError):
             self._process.join()
@@ -157,9 +170,17 @@ class Child:
     def kill(self) -> None:
         self._is_killed = True
         self._process.kill()
+        # What it started may hold on to the other end, and would keep us waiting for an answer.
+        with socket.socket(fileno=os.dup(self._pipe.fileno())) as pipe, suppress(OSError):
+            pipe.shutdown(socket.SHUT_RDWR)
+
+    def _exit(self) -> None:
+        """The program ends. A copy of it that was forked is not the one that this is a child of."""
+        if os.getpid() == self._made_in:
+            self._process.kill()
 
     def close(self) -> None:
-        atexit.unregister(self.kill)
+        atexit.unregister(self._exit)
         self._process.kill()
         self._process.join()
         self._pipe.close()
@@ -168,16 +189,20 @@ class Child:
 
 def _serve(pipe: Connection, lifeline: Connection) -> None:
     """Carry out what comes, until the worker is gone."""
-    # What a terminal says to all is for the worker to hear.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # What is said to all is for the worker to hear; what a task starts hears it again.
+    signal.signal(signal.SIGINT, _pass)
+    signal.signal(signal.SIGTERM, _pass)
     threading.Thread(target=_die_with, args=(lifeline,), daemon=True).start()
     while True:
         try:
-            module, name, args, kwargs = pipe.recv()
+            asked: Asked = pipe.recv()
         except (EOFError, OSError):
             return
-        pipe.send(_answer(module, name, args, kwargs))
+        pipe.send(_answer(asked))
+
+
+def _pass(number: int, frame: object) -> None:
+    pass
 
 
 def _die_with(lifeline: Connection) -> None:
@@ -188,10 +213,12 @@ def _die_with(lifeline: Connection) -> None:
         os._exit(1)
 
 
-def _answer(module: str, name: str, args: Any, kwargs: Any) -> Said:
+def _answer(asked: Asked) -> Said:
+    place, args, kwargs, server = asked
     give_up_on: tuple[type[BaseException], ...] = ()
     try:
-        task = _found(module, name)
+        task = _found(*place)
+        task.app.server = server
         give_up_on = task.give_up_on
         returned = task.function(*args, **kwargs)
     except RetryLater as error:

@@ -140,7 +140,8 @@ class Running:
         return await _until(threaded, run.task, threaded.interrupt)
 
     async def _in_process(self, run: Run) -> Any:
-        call = Call(self._children, run.task.function.__module__, run.task.name, run.args, run.kwargs)
+        place = run.task.function.__module__, run.task.name
+        call = Call(self._children, place, run.args, run.kwargs, run.task.app.server)
         return await _until(self._threads.run(call.go), run.task, call.kill)
 
     def close(self) -> None:

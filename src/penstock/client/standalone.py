@@ -2,19 +2,26 @@
 
 import asyncio
 import importlib
+import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 
 from penstock.client.apps import App
 from penstock.client.worker import CONCURRENCY, DRAIN_S, LEASE_MS, Worker
 from penstock.core.errors import Invalid
 
+END_S = 0.5
+"""How long a worker that has stopped waits for threads and coroutines that do not end."""
+
 
 def find_app(target: str) -> App:
     """The app that MODULE:NAME means; NAME is ``app`` if it is left out."""
     module, _, name = target.partition(":")
+    if not module:
+        raise Invalid("app", f"MODULE:NAME; {target!r} has no module")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
@@ -73,3 +80,14 @@ def run_worker(
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(work())
+        # All is settled. What does not end, a thread or a coroutine that is deaf, ends with the process.
+        ending = threading.Timer(END_S, _exit)
+        ending.daemon = True
+        ending.start()
+
+
+def _exit() -> None:
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)

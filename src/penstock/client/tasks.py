@@ -1,6 +1,5 @@
 """Functions as tasks, calls of them, and jobs: calls that were pushed."""
 
-import difflib
 import hashlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 from msgspec import Struct
 
 from penstock.client.calls import Signature, Work, packed
-from penstock.client.payloads import Encoded, encode
+from penstock.client.payloads import Encoded, sorted_json
 from penstock.client.shapes import Backoff, New, Options, Progress, Pushed, Result
+from penstock.client.words import options_of
 from penstock.core.errors import Invalid, PenstockError
 
 if TYPE_CHECKING:
@@ -132,6 +132,9 @@ class Call(Struct, frozen=True):
         """All options of the message: the task's, and its own before them."""
         made = {**self.task.message, **self.options}
         if self.task.unique is not None and "unique_key" not in made:
+            if self.takes_result:
+                why = f"given: {self.task.name} is unique, and its first argument is not known yet"
+                raise Invalid("unique_key", why)
             made["unique_key"] = self.task.key_of(self.args, self.kwargs)
         for hook in self.task.app.before_push_hooks:
             hook(self, made)
@@ -229,7 +232,7 @@ class Task(Generic[P, R]):
         """What a job is unique by: its arguments, or what a function makes of them."""
         if callable(self.unique):
             return f"{self.name}:{self.unique(*args, **kwargs)}"
-        digest = hashlib.sha256(encode([list(args), dict(sorted(kwargs.items()))])).hexdigest()
+        digest = hashlib.sha256(sorted_json(self.signature.bound(args, kwargs))).hexdigest()
         return f"{self.name}:{digest[:32]}"
 
     def __repr__(self) -> str:
@@ -276,8 +279,7 @@ class Given(Struct, frozen=True):
             raise Invalid("retry", "a number of attempts, or a penstock.Retry")
         if self.timeout_s is not None and self.timeout_s <= 0:
             raise Invalid("timeout", "more than 0 seconds")
-        for name in self.options.keys() - Options.__annotations__.keys():
-            raise Invalid(name, f"left out: it is no option of a task or a message{_meant(name)}")
+        options_of(self.options)
 
     def retry_options(self) -> Options:
         if self.retry is None:
@@ -285,13 +287,3 @@ class Given(Struct, frozen=True):
         if isinstance(self.retry, int):
             return {"max_attempts": self.retry}
         return self.retry.options()
-
-
-def _meant(name: str) -> str:
-    """What is added to the complaint about a name.
-
-    >>> _meant("max_atempts"), _meant("colour")
-    ('; did you mean max_attempts?', '')
-    """
-    near = difflib.get_close_matches(name, Options.__annotations__, 1)
-    return f"; did you mean {near[0]}?" if near else ""

@@ -3,11 +3,18 @@
 import asyncio
 import contextvars
 import ctypes
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
+
+LOCKING = ("logging", "importlib")
+"""Modules that hold on to locks without a ``with``: who is interrupted there would never let go of one that
+all others need."""
+AGAIN_S = 0.001
+"""How soon it is tried again to interrupt one that is in such a module."""
 
 
 class Interrupted(BaseException):
@@ -79,12 +86,21 @@ class Threaded:
             self.future.set_exception(self.error)
 
     def interrupt(self) -> None:
+        """Have it end soon; called in the loop."""
         with self._lock:
             if self._sent:
+                return
+            if self._ident and _is_locking(self._ident):
+                self.future.get_loop().call_later(AGAIN_S, self.interrupt)
                 return
             self._sent = True
             if self._ident:
                 _send(self._ident)
+
+
+def _is_locking(ident: int) -> bool:
+    frame = sys._current_frames().get(ident)
+    return frame is not None and str(frame.f_globals.get("__name__")).startswith(LOCKING)
 
 
 def _send(ident: int) -> None:

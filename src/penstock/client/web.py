@@ -17,6 +17,8 @@ except ImportError:
 PATH = "/v1/commands"
 HEADERS = {"content-type": "application/json"}
 CONNECTIONS_MAX = 1_000
+UNDER_WAY_S = 0.1
+"""How long the answer to a request that waited may be under way when nobody wants it any more."""
 
 
 def _limits() -> httpx.Limits:
@@ -53,14 +55,13 @@ class AsyncWeb:
             # Connections of another event loop are of no use.
             self._loop, self._returning = loop, Returning()
             self._client = httpx.AsyncClient(base_url=self._server, headers=HEADERS, limits=_limits())
-        if unclaimed is None or wait_s:
-            # If somebody gives up waiting, the connection ends, and the server gives back what it leased.
+        if unclaimed is None:
             return await self._post(body, wait_s)
         asked = asyncio.ensure_future(self._post(body, wait_s))
         try:
             return await asyncio.shield(asked)
         except asyncio.CancelledError:
-            self._returning.add(self._give_back(asked, unclaimed))
+            self._returning.add(self._give_back(asked, unclaimed, wait_s))
             raise
 
     async def _post(self, body: bytes, wait_s: float) -> bytes:
@@ -70,7 +71,9 @@ class AsyncWeb:
         except httpx.HTTPError as error:
             raise _lost(error, self._server) from None
 
-    async def _give_back(self, asked: "asyncio.Future[bytes]", unclaimed: Unclaimed) -> None:
+    async def _give_back(self, asked: "asyncio.Future[bytes]", unclaimed: Unclaimed, wait_s: float) -> None:
+        if wait_s and not (await asyncio.wait([asked], timeout=UNDER_WAY_S))[0]:
+            asked.cancel()  # then the connection ends, and the server leases nothing
         returning = unclaimed(await asked)
         if returning is not None:
             await self._post(returning, 0.0)

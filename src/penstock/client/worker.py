@@ -39,8 +39,10 @@ DRAIN_S = 25.0
 """How long running jobs may take to end when the worker stops."""
 INTERRUPTED_S = 3.0
 """How long jobs get that took too long and were interrupted: with the rest, the worker ends within 30 s."""
+RELEASE_S = 1.0
+"""How long giving back what has not begun may take, at least."""
 LAST_S = 0.5
-"""How long runners get to end when they are told to."""
+"""How long runners get to end when they are told to, and when they are told again."""
 TURN = 64
 """Jobs that one runner does before others get their turn."""
 ERROR_CHARS = 2_000
@@ -67,6 +69,8 @@ class Worker:
             raise Invalid("app", "one with tasks, or else give the worker queues")
         if concurrency < 1:
             raise Invalid("concurrency", "1 or more")
+        if not drain_s >= 0:  # which NaN is not
+            raise Invalid("drain_s", "0 seconds or more")
         self._concurrency = concurrency
         self._prefetch = prefetch
         self._lease_ms = lease_ms
@@ -134,7 +138,11 @@ class Worker:
             _, left = await asyncio.wait(ending, timeout=LAST_S)
             for task in left:  # it waits for a function in a thread that does not end
                 task.cancel()
-            await asyncio.gather(*ending, return_exceptions=True)
+            if left:
+                _, left = await asyncio.wait(left, timeout=LAST_S)
+            if left:
+                logger.warning("%d jobs do not end though they were cancelled, and are left alone", len(left))
+            self._holding.close()
 
     def _start_runner(self) -> None:
         """One that does not know what the one before it left in context variables."""
@@ -220,13 +228,25 @@ class Worker:
         while self._ready:
             lease, message = self._ready.popleft()
             unbegun.setdefault(lease, []).append(message.id)
-        ended = asyncio.create_task(self._ended_all(unbegun))
+        releasing = asyncio.create_task(self._give_back(unbegun))
+        try:
+            await self._wait_for_jobs()
+        finally:
+            releasing.cancel()
+
+    async def _give_back(self, unbegun: dict[Lease, list[int]]) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(self._drain_s, RELEASE_S)):
+                await asyncio.gather(*(self._holding.release(lease, ids) for lease, ids in unbegun.items()))
+
+    async def _wait_for_jobs(self) -> None:
+        """Let what runs end, until time is up or ``stop`` is called again; then interrupt it."""
+        ended = asyncio.create_task(self._holding.until_empty())
         hurrying: asyncio.Task[Any] = asyncio.create_task(self._hurrying.wait())
         try:
             either = {ended, hurrying}
             await asyncio.wait(either, timeout=self._drain_s, return_when=asyncio.FIRST_COMPLETED)
             if ended.done():
-                ended.result()
                 return
         finally:
             ended.cancel()
@@ -241,11 +261,6 @@ class Worker:
                 await self._holding.until_empty()
         except TimeoutError:
             logger.warning("some jobs do not end; they come again when their leases are over")
-
-    async def _ended_all(self, unbegun: dict[Lease, list[int]]) -> None:
-        """Give back what has not begun, and wait until the rest has ended."""
-        await asyncio.gather(*(self._holding.release(lease, ids) for lease, ids in unbegun.items()))
-        await self._holding.until_empty()
 
     # Fetching.
 
@@ -309,8 +324,9 @@ class Worker:
         except Conflict:
             raise
         except BaseException:
-            with suppress(PenstockError):
-                await self._client.release(lease=lease)
+            with suppress(PenstockError, TimeoutError):
+                async with asyncio.timeout(RELEASE_S):
+                    await self._client.release(lease=lease)
             raise
         return sent_at
 
@@ -353,12 +369,19 @@ class Worker:
                 self._more.set()
             await self._job(lease, message)
             self._done += 1
-            if contextvars.copy_context() != self._context:
+            if not self._is_as_it_was():
                 return  # it would leave to the next job what this one has set
             turn += 1
             if turn >= TURN:
                 turn = 0
                 await asyncio.sleep(0)
+
+    def _is_as_it_was(self) -> bool:
+        """Whether this runner's context variables are those that it began with."""
+        try:
+            return contextvars.copy_context() == self._context
+        except Exception:  # there are values that can't be compared
+            return False
 
     async def _job(self, lease: Lease, message: Message) -> None:
         holding = self._holding
@@ -396,11 +419,12 @@ class Worker:
             current = asyncio.current_task()
             if run is not None and run.interrupted and not self._is_ending:
                 run.runner = None
-                _forgive(run)
+                _forgive()
                 await self._interrupted(lease, run)
-            elif self._is_ending or current is None or current.cancelling():
+            elif self._is_ending or current is None:
                 raise
-            else:  # it is the task's own
+            else:  # it is the task's own: nobody else cancels a runner
+                _forgive()
                 self._failed(lease, message, name, _told(error), error=error)
         except (Busy, Disconnected) as error:
             if run is not None:
@@ -408,7 +432,7 @@ class Worker:
             else:  # the results it waited for can't be had right now
                 await holding.release(lease, [id])
         except RetryLater as error:
-            why = str(error) or "to be tried again"
+            why = _said(error) or "to be tried again"
             self._failed(lease, message, name, why, delay_ms=error.delay_ms)
         except BaseException as error:
             if isinstance(error, GeneratorExit):
@@ -420,7 +444,7 @@ class Worker:
             self._failed(lease, message, name, _told(error), gives_up=gives_up, error=error)
         else:
             run.runner = None
-            _forgive(run)
+            _forgive()
             if lease.is_lost:
                 holding.drop(lease, id)
             else:
@@ -475,7 +499,7 @@ class Worker:
         run = lease.open.get(message.id)
         if run is not None:
             run.runner = None
-            _forgive(run)
+            _forgive()
         fields = {**_fields(message, name), "error": why}
         what = "gave up" if gives_up else "failed"
         logger.warning("job %d %s %s", message.id, name, what, extra={"fields": fields}, exc_info=error)
@@ -485,10 +509,10 @@ class Worker:
             self._holding.fail(lease, Failure(message.id, why[:ERROR_CHARS], delay_ms, gives_up))
 
 
-def _forgive(run: Run) -> None:
-    """Have a runner go on that was cancelled for the sake of one run."""
+def _forgive() -> None:
+    """Have a runner go on that was cancelled for the sake of one run, whoever did that."""
     current = asyncio.current_task()
-    if run.interrupted and current is not None:
+    while current is not None and current.cancelling():
         current.uncancel()
 
 
@@ -498,13 +522,17 @@ def _told(error: BaseException) -> str:
     >>> _told(ValueError("no such user"))
     'ValueError: no such user'
     """
+    said = _said(error)
     if isinstance(error, Raised):
-        return str(error)
-    try:
-        said = str(error).encode(errors="replace").decode()
-    except Exception:
-        said = "it can't be told"
+        return said
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return str(error).encode(errors="replace").decode()
+    except Exception:
+        return "it can't be told"
 
 
 def _fields(message: Message, task: str) -> dict[str, Any]:

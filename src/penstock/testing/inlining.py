@@ -18,6 +18,7 @@ from penstock.client.payloads import value_of
 from penstock.client.running import result_of
 from penstock.client.shapes import Progress, Pushed, Result
 from penstock.client.tasks import Call, GiveUp, Task
+from penstock.client.words import options_of
 from penstock.core.errors import NotFound
 from penstock.core.model import QueueOptions
 from penstock.testing.clients import Everywhere, InlineClient, InlineSyncClient
@@ -25,6 +26,12 @@ from penstock.testing.ran import InlineRun, Order, Ran, Runs, attempt, in_order,
 
 RETRIES_MAX = 100
 """How often a job without ``max_attempts`` is tried."""
+
+
+def _order(call: Call) -> Order:
+    options = call.message()
+    options_of(options)  # which refuses what a server would not know
+    return Order(call.task.queue, call.payload(), dict(options))
 
 
 class Inline(Runs, Backend):
@@ -44,10 +51,10 @@ class Inline(Runs, Backend):
     # Where apps push to.
 
     def push(self, app: App, call: Call) -> Pushed:
-        return self.run(Order(call.task.queue, call.payload(), dict(call.message())))
+        return self.run(_order(call))
 
     async def apush(self, app: App, call: Call) -> Pushed:
-        return await self.arun(Order(call.task.queue, call.payload(), dict(call.message())))
+        return await self.arun(_order(call))
 
     def push_flow(self, app: App, fields: dict[str, Any]) -> Pushed:
         return [self.run(each) for each in in_order(fields)][-1]

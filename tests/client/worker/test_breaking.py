@@ -4,6 +4,7 @@ import asyncio
 import contextvars
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -302,3 +303,58 @@ def test_who_gave_up_is_told_why(app: App) -> None:
                 await (await bad.apush()).aresult()
 
     play(life())
+
+
+def test_a_task_that_cancels_itself_fails_and_nobody_else_does(app: App) -> None:
+    may_end = asyncio.Event()
+
+    @app.task(retry=1)
+    async def bad() -> None:
+        current = asyncio.current_task()
+        assert current is not None
+        current.cancel()
+        await asyncio.sleep(10)
+
+    @app.task(retry=1)
+    async def swallows() -> str:
+        current = asyncio.current_task()
+        assert current is not None
+        current.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(10)
+        return "swallowed"
+
+    @app.task
+    async def other() -> str:
+        await may_end.wait()
+        return "done"
+
+    async def life() -> None:
+        async with working(app, concurrency=2):
+            beside = await other.apush()
+            assert await (await swallows.apush()).aresult() == "swallowed"
+            for _ in range(2):
+                with pytest.raises(Failed, match="CancelledError"):
+                    await (await bad.apush()).aresult()
+            may_end.set()
+            assert await beside.aresult() == "done"
+
+    play(life())
+
+
+def test_values_that_can_not_be_compared_or_told_end_no_worker(app: App) -> None:
+    class Odd(RetryLater):
+        def __eq__(self, other: object) -> bool:
+            raise ValueError("not with me")
+
+        def __str__(self) -> str:
+            raise ValueError("not by me")
+
+    left: contextvars.ContextVar[Any] = contextvars.ContextVar("left", default=None)
+
+    @app.task(retry=1)
+    async def bad() -> None:
+        left.set(Odd())
+        raise Odd
+
+    play(_ends(app, bad, _fine(app)))

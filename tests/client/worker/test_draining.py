@@ -5,11 +5,13 @@ import signal
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock.client.aio.client import Client
 from penstock.client.apps import App
+from penstock.client.sync.client import SyncClient
 from penstock.client.tasks import Job
 from penstock.client.worker import Worker
 from tests.client.worker.working import Process, Way, play, until, working
@@ -299,3 +301,96 @@ def test_what_is_on_its_way_to_a_worker_that_stops_is_given_back(
             assert await client.state(id) == "waiting"
 
     play(life(), 15)
+
+
+def _held(app: App, way: Way) -> Any:
+    """A task whose jobs do not end by themselves; the worker is on the other side of a way."""
+
+    @app.task
+    async def held() -> None:
+        await asyncio.sleep(60)
+
+    app.server = way.address
+    return held
+
+
+def test_a_worker_that_has_no_time_gives_back_all_it_has(app: App, server: Server) -> None:
+    async def life() -> None:
+        async with Client(server.tcp) as client, Way(server.tcp) as way:
+            ids = await _held(app, way).apush_many([()] * 5)
+            worker = Worker(app, concurrency=1, prefetch=4, drain_s=0)
+            running = asyncio.create_task(worker.run())
+            await until(lambda: len(worker._ready) == 4 and worker._holding.count == 5)
+            worker.stop()
+            await asyncio.wait_for(running, PATIENCE_S)
+            assert {await client.state(id) for id in ids} == {"waiting"}
+
+    play(life(), PATIENCE_S)
+
+
+def test_a_worker_that_can_give_nothing_back_stops_in_time(app: App, server: Server) -> None:
+    async def life() -> None:
+        async with Way(server.tcp) as way:
+            await _held(app, way).apush_many([()] * 5)
+            worker = Worker(app, concurrency=1, prefetch=4, drain_s=0.1, lease_ms=600_000)
+            running = asyncio.create_task(worker.run())
+            await until(lambda: len(worker._ready) == 4)
+            way.hold()
+            worker.stop()
+            await asyncio.wait_for(running, 15)
+
+    play(life(), PATIENCE_S)
+
+
+def test_a_worker_that_asks_whether_a_lease_lives_stops_in_time(app: App, server: Server) -> None:
+    async def life() -> None:
+        async with Client(server.tcp) as client, Way(server.tcp) as way:
+            _held(app, way)
+            worker = Worker(app, drain_s=0.1, lease_ms=2_000)
+            way.holds = lambda data: b'"PULLB"' in data
+            running = asyncio.create_task(worker.run())
+            await until(lambda: way.holds is None)
+            await client.push(app.queue, {"task": "held"})
+            await asyncio.sleep(0.6)  # more than a quarter of the lease
+            way.holds = lambda data: b'"EXTEND"' in data
+            way.let_go()
+            await until(lambda: way.holds is None)
+            worker.stop()
+            await asyncio.wait_for(running, 15)
+
+    play(life(), PATIENCE_S)
+
+
+DEAF = """
+import asyncio, logging, pathlib, time
+import penstock
+logging.basicConfig(level=logging.INFO)
+app = penstock.App("theirs", queue="QUEUE")
+
+@app.task
+async def swallows():
+    pathlib.Path("begun").touch()
+    while True:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            pass
+
+@app.task
+async def in_an_executor():
+    pathlib.Path("begun").touch()
+    await asyncio.to_thread(time.sleep, 60)
+"""
+
+
+@pytest.mark.parametrize("name", ["swallows", "in_an_executor"])
+def test_a_coroutine_that_does_not_end_does_not_hold_up_the_end_of_the_worker(
+    server: Server, tmp_path: Path, name: str
+) -> None:
+    with SyncClient(server.tcp) as client:
+        client.push(f"deaf-{name}", {"task": name})
+    source = DEAF.replace("QUEUE", f"deaf-{name}")
+    with Process(tmp_path, source, server.tcp, drain_s=0.1) as worker:
+        worker.wait_for("begun")
+        worker.tell(signal.SIGTERM)
+        assert worker.wait(PATIENCE_S) == 0

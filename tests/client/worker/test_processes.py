@@ -100,6 +100,27 @@ def slow(file: str) -> None:
     time.sleep(30)
 
 
+@app.task(process=True)
+def server_of_mine() -> str | None:
+    return app.server
+
+
+@app.task(process=True, retry=1, timeout=3)
+def forks(file: str) -> None:
+    if not os.fork():
+        Path(file).write_text(str(os.getpid()))
+        time.sleep(60)
+        os._exit(0)
+    time.sleep(60)
+
+
+@app.task(process=True, retry=1)
+def terminates() -> int:
+    started = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    started.terminate()
+    return started.wait()
+
+
 def _runs(pid: str) -> bool:
     """Whether a process is there, and not only waits to be forgotten."""
     try:
@@ -219,9 +240,55 @@ def test_a_process_whose_job_was_cancelled_is_killed(tmp_path: Path) -> None:
     play(life())
 
 
+def test_a_process_pushes_to_the_server_of_its_worker(server: Server) -> None:
+    async def life() -> None:
+        async with working(app):
+            assert await (await server_of_mine.apush()).aresult() == server.tcp
+
+    play(life())
+
+
+def test_a_process_that_forked_and_takes_too_long_ends_its_job(tmp_path: Path) -> None:
+    """What it forked holds on to the pipe to the worker."""
+    file = tmp_path / "pid"
+
+    async def life() -> None:
+        async with working(app):
+            with pytest.raises(Failed, match="forks took longer than 3 s"):
+                await (await forks.apush(str(file))).aresult()
+
+    try:
+        play(life())
+    finally:
+        os.kill(int(file.read_text()), signal.SIGKILL)
+
+
+def test_what_a_process_starts_can_be_terminated() -> None:
+    async def life() -> None:
+        async with working(app):
+            assert await (await terminates.apush()).aresult() == -signal.SIGTERM
+
+    play(life())
+
+
+def test_a_copy_of_the_program_that_ends_leaves_the_processes_to_the_program() -> None:
+    program = f"""
+import os
+from penstock.client.processes import Call, Children
+children = Children()
+call = lambda: Call(children, ({__name__!r}, "where"), (), {{}}).go()
+before = call()
+if not os.fork():
+    raise SystemExit
+os.wait()
+assert call() == before
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE_S, stderr=subprocess.DEVNULL)
+
+
 def test_a_call_that_is_killed_before_it_began_leaves_its_process_to_the_next_one() -> None:
     children = Children()
-    asked: Any = (__name__, "where", (), {})
+    asked: Any = ((__name__, "where"), (), {})
     first = Call(children, *asked).go()
     killed = Call(children, *asked)
     killed.kill()
@@ -244,7 +311,7 @@ def test_a_program_that_did_not_close_its_processes_ends() -> None:
     program = f"""
 from penstock.client.processes import Call, Children
 children = Children()
-Call(children, {__name__!r}, "where", (), {{}}).go()
+Call(children, ({__name__!r}, "where"), (), {{}}).go()
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE_S)
 

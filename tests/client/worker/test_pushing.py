@@ -323,3 +323,41 @@ def test_a_worker_that_starts_before_its_server_waits_for_it(app: App, server: S
         await app.aclose()
 
     play(life())
+
+
+def test_arguments_are_the_same_however_they_are_given(app: App) -> None:
+    @app.task(unique=True)
+    async def send(to: str, times: int = 1, tags: Any = None) -> None: ...
+
+    key = send.key_of(("ada",), {})
+    assert key == send.key_of((), {"to": "ada"}) == send.key_of(("ada", 1), {"tags": None})
+    assert key != send.key_of(("alan",), {})
+    first, second = ({"b": 1, "a": {"y", "x"}}, {"a": {"x", "y"}, "b": 1})
+    assert send.key_of(("ada",), {"tags": first}) == send.key_of(("ada",), {"tags": second})
+
+
+@pytest.mark.parametrize("unique", [True, lambda amount, currency: currency], ids=["all", "a function"])
+def test_a_unique_task_whose_first_argument_comes_later_needs_a_key(app: App, unique: Any) -> None:
+    @app.task
+    async def price() -> int:
+        return 1
+
+    @app.task(unique=unique)
+    async def receipt(amount: int, currency: str) -> str:
+        return f"{amount} {currency}"
+
+    with pytest.raises(Invalid, match="receipt is unique, and its first argument is not known yet"):
+        chain(price.call(), receipt.then("EUR")).push()
+
+    async def life() -> None:
+        async with working(app):
+            keyed = receipt.then("EUR").with_options(unique_key="receipt-7")
+            assert await (await chain(price.call(), keyed).apush()).aresult() == "1 EUR"
+
+    play(life())
+
+
+@pytest.mark.parametrize("rate", ["0/s", "\N{SUPERSCRIPT TWO}/s", "-1/s", "10/w", "", 0])
+def test_a_rate_that_is_none_is_refused(app: App, rate: Any) -> None:
+    with pytest.raises(Invalid, match="rate must be"):
+        app.task(name="send", rate=rate)

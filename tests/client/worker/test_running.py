@@ -272,7 +272,7 @@ def test_an_app_has_a_queue_of_its_own_name() -> None:
         ({"timezone": "Europe/Rome"}, "timezone must be left out"),
         ({"timeout": 0}, "timeout must be more than 0"),
         ({"retry": "5"}, "retry must be a number"),
-        ({"max_atempts": 5}, "did you mean max_attempts"),
+        ({"max_atempts": 5}, "max_attempts was meant"),
         ({"bogus": 5}, "bogus must be left out"),
     ],
     ids=str,

@@ -50,3 +50,43 @@ def test_a_process_can_be_profiled_after_a_thread_of_it_was_interrupted(work: st
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [f"{error} next", "profiled True"]
+
+
+LOGGING = """
+import asyncio, logging, sys, threading
+from penstock.client.threads import Threads
+
+handler = logging.Handler()
+handler.emit = lambda record: None
+logger = logging.getLogger("theirs")
+logger.addHandler(handler)
+logger.propagate = False
+
+async def main():
+    threads = Threads(1)
+    begun, logged = threading.Event(), threading.Event()
+    def work():
+        begun.set()
+        logger.warning("something")
+        logged.set()
+        while True: pass
+    handler.acquire()
+    threaded = threads.run(work)
+    await asyncio.get_running_loop().run_in_executor(None, begun.wait)
+    while "acquire" not in str(sys._current_frames()[threaded._ident]):
+        await asyncio.sleep(0.001)
+    threaded.interrupt()
+    handler.release()
+    await threaded.until_over()
+    is_free = handler.lock.acquire(blocking=False)
+    print(type(threaded.error).__name__, "logged", logged.is_set(), "free", is_free)
+    threads.close()
+
+asyncio.run(main())
+"""
+
+
+def test_a_thread_that_is_interrupted_while_it_logs_lets_go_of_the_lock_first() -> None:
+    done = subprocess.run([sys.executable, "-c", LOGGING], capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "TimeoutError logged True free True\n"

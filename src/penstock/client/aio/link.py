@@ -210,6 +210,8 @@ class TcpLink:
         self._opening: asyncio.Task[Connection] | None = None
         self._idle: list[Connection] = []
         """Connections for requests that wait, while there are none."""
+        self._busy: set[Connection] = set()
+        """Connections of requests that wait."""
         self._finishing: set[Connection] = set()
         """Connections whose last answer nobody waits for any more."""
         self._returning = Returning()
@@ -253,6 +255,7 @@ class TcpLink:
         while self._idle and self._idle[-1].is_lost:
             self._idle.pop()
         connection = self._idle.pop() if self._idle else await self._connected()
+        self._busy.add(connection)
         try:
             answer = await connection.ask(body, self._timeout_s + wait_s, late)
         except asyncio.CancelledError:
@@ -267,6 +270,8 @@ class TcpLink:
             if not connection.is_lost:
                 self._idle.append(connection)
             raise
+        finally:
+            self._busy.discard(connection)
         self._idle.append(connection)
         return answer
 
@@ -298,7 +303,7 @@ class TcpLink:
         if self._opening is not None:
             self._opening.cancel()
         shared = [] if self._shared is None else [self._shared]
-        closing = [*self._idle, *self._finishing, *shared]
+        closing = [*self._idle, *self._busy, *self._finishing, *shared]
         self._idle, self._shared = [], None
         for connection in closing:
             connection.abort("the client was closed")

@@ -14,6 +14,8 @@ from penstock.client.places import is_web, missing, where
 Unclaimed = Callable[[bytes], bytes | None]
 """How an answer is given back that nobody waits for any more: threads always do."""
 CHUNK = 1 << 18
+TIMEOUT_S_MAX = 1e6
+"""More is more than sockets know."""
 
 sleep = time.sleep
 now = time.monotonic
@@ -80,7 +82,7 @@ class TcpLink:
 
     def _exchange(self, connection: socket.socket, body: bytes, timeout_s: float) -> bytes:
         try:
-            connection.settimeout(timeout_s)
+            connection.settimeout(min(timeout_s, TIMEOUT_S_MAX))
             connection.sendall(framed(body))
             frames = Frames()
             while True:
