@@ -117,7 +117,9 @@ def test_what_is_known_already_is_told(cli: Run, queue: str) -> None:
     first = cli("push", queue, "1", "--unique-key", "u", "--json").object
     again = cli("push", queue, "2", "3", "--unique-key", "u", "--json").object
     assert (again["ids"], again["duplicates"]) == ([first["first"]] * 2, [0, 1])
-    assert cli("push", queue, "4", "--unique-key", "u").out.endswith(" (1 known already)\n")
+    twice = cli("push", queue, "4", "--unique-key", "u").out
+    assert twice.startswith("pushed 0 to ")
+    assert twice.endswith(" (1 known already)\n")
 
 
 @pytest.mark.parametrize(

@@ -10,19 +10,23 @@ from tests.serving import Server
 def test_queues_are_a_table_in_columns(cli: Run, client: SyncClient, queue: str) -> None:
     client.push_many(queue, range(10))
     client.push(f"{queue}-with-a-long-name", 1)
+    client.push(queue, 1, delay_ms=3_600_000)
+    client.pause(f"{queue}-with-a-long-name")
     client.ack(client.pop(queue, 3))
     client.pop(queue, 2)
     done = cli("queues")
     assert done.err == ""
-    assert done.rows[0] == ["QUEUE", "WAITING", "ACTIVE", "COMPLETED"]
-    assert [queue, "5", "2", "3"] in done.rows
+    assert done.rows[0] == ["QUEUE", "WAITING", "DELAYED", "ACTIVE", "COMPLETED", "DEAD", "PAUSED"]
+    assert [queue, "5", "1", "2", "3", "0", "no"] in done.rows
+    assert [f"{queue}-with-a-long-name", "1", "0", "0", "0", "0", "yes"] in done.rows
     assert len({len(line) for line in done.out.splitlines()}) == 1
 
 
 def test_queues_are_json_one_object_a_line(cli: Run, client: SyncClient, queue: str) -> None:
     client.push(queue, 1)
     found = {each["queue"]: each for each in cli("queues", "--json").objects}
-    assert found[queue] == {"queue": queue, "waiting": 1, "active": 0, "completed": 0}
+    counts = {"waiting": 1, "delayed": 0, "active": 0, "completed": 0, "dead": 0}
+    assert found[queue] == {"queue": queue, **counts, "paused": False}
     assert list(found) == sorted(found)
 
 
@@ -201,3 +205,13 @@ def test_seek_explains_wrong_usage(given: list[str], cli: Run, queue: str) -> No
     done = cli("seek", queue, *given)
     assert (done.code, done.out) == (1, "")
     assert done.err.startswith("usage: penstock seek ")
+
+
+def test_a_narrow_terminal_cuts_errors_and_never_ids(server: Server, client: SyncClient, queue: str) -> None:
+    id = client.push(queue, {"to": "ada@example.com"}).id
+    client.nack(client.pop(queue), error="it failed, and that is a long story to be told", final=True)
+    with Terminal("dead", "list", queue, PENSTOCK_SERVER=server.tcp, NO_COLOR="1", COLUMNS="70") as narrow:
+        assert narrow.end() == 0
+    (row,) = [line for line in narrow.shown.splitlines() if str(id) in line]
+    assert "it f" in row
+    assert row.rstrip().endswith("…")

@@ -94,7 +94,7 @@ def test_top_goes_on_with_rates_until_ctrl_c(server: Server, client: SyncClient,
         os.kill(process.pid, signal.SIGINT)
         _, errors = process.communicate(timeout=PATIENCE_S)
     assert rates == [0.0]
-    assert (process.returncode, errors) == (1, "penstock: interrupted\n")
+    assert (process.returncode, errors) == (0, "")
     client.delete_queue(queue)
 
 
@@ -104,8 +104,7 @@ def test_top_is_a_live_picture_at_a_terminal(server: Server, client: SyncClient,
         terminal.until(queue)
         terminal.until("0.0")
         terminal.interrupt()
-        assert terminal.end() == 1
-    assert terminal.shown.rstrip().endswith("penstock: interrupted")
+        assert terminal.end() == 0
     assert "\x1b[?1049l" in terminal.shown  # the screen is as it was before
     client.delete_queue(queue)
 

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 PAYLOAD_SHOWN = 80
 """Characters of a payload that a table shows."""
 
+CUT = ("DATA", "ERROR")
+"""Columns that are cut where a terminal is narrow. The others are there whole: one copies ids out of them."""
+
 Row = Sequence[object]
 
 
@@ -73,7 +76,7 @@ def print_table(head: Sequence[str], rows: Iterable[Row], left: Sequence[str] = 
     if sys.stdout.isatty():
         from rich.console import Console
 
-        Console().print(rich_table(head, cells, is_left))
+        Console().print(rich_table(head, cells, is_left), crop=False)
     else:
         for line in plain_table(head, cells, is_left):
             print(line)
@@ -99,9 +102,16 @@ def rich_table(head: Sequence[str], cells: list[list[str]], is_left: list[bool])
     from rich.text import Text
 
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
-    for at, (name, left) in enumerate(zip(head, is_left, strict=True)):
-        style = "" if at else "cyan"
-        table.add_column(name, justify="left" if left else "right", style=style, overflow="fold")
+    columns = zip(head, is_left, zip(*cells, strict=True) if cells else [()] * len(head), strict=True)
+    for at, (name, left, column) in enumerate(columns):
+        table.add_column(
+            name,
+            justify="left" if left else "right",
+            style="" if at else "cyan",
+            overflow="ellipsis",
+            no_wrap=True,
+            min_width=None if name in CUT else max(map(len, [name, *column])),
+        )
     for row in cells:
         table.add_row(*map(Text, row))
     return table

@@ -10,7 +10,7 @@ import msgspec
 
 from penstock.cli.commands import PayloadCommand, about_queue, asks_server, connected
 from penstock.cli.errors import DONE, NOTHING
-from penstock.cli.output import Advance, json_id, note, print_json, progress
+from penstock.cli.output import Advance, counted, json_id, note, print_json, progress
 from penstock.cli.parameters import argument_bytes, checked, message_options, options_given
 from penstock.client.shapes import Options, PushedMany
 from penstock.client.sync.messages import BATCH, BATCH_BYTES
@@ -51,14 +51,17 @@ def push(
     options = options_given(given)
     total = file.stat().st_size if file else None
     is_long = file is not None or (payloads == ("-",) and not sys.stdin.isatty())
-    count = 0
+    count = batches = 0
     with connected(server) as client, progress(f"pushing to {queue}", total, show=is_long) as advance:
         for number, batch in enumerate(_batches(_read(payloads, file, advance))):
             pushed = client.push_many(queue, batch, batch=BATCH, **_numbered(options, number))
             count += pushed.count
+            batches += 1
             _print(queue, pushed, as_json)
     if not count:
         note("nothing to push")
+    if batches > 1:
+        note(f"{counted(count)} in all")
     return DONE if count else NOTHING
 
 
@@ -72,7 +75,7 @@ def _print(queue: str, pushed: PushedMany, as_json: bool) -> None:
     first = json_id(pushed.ids[0])
     if not as_json:
         known = f" ({len(pushed.duplicates)} known already)" if pushed.duplicates else ""
-        print(f"pushed {pushed.count} to {queue}, first id {first}{known}")
+        print(f"pushed {pushed.count - len(pushed.duplicates)} to {queue}, first id {first}{known}")
         return
     shown: dict[str, object] = {"first": first, "count": pushed.count, "durability": pushed.durability}
     if pushed.ids != list(range(pushed.ids[0], pushed.ids[0] + pushed.count)):

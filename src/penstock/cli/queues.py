@@ -35,15 +35,18 @@ PURGED = ("waiting", "delayed", "parked", "dead", "completed")
 @click.command(cls=Command, example="penstock queues --json")
 @asks_server
 def queues(server: str | None, as_json: bool) -> int:
-    """List the queues and what is in them."""
+    """List the queues and what is in them, as the group "default" sees it."""
     with connected(server) as client:
         found = client.queues()
     rows = [
         {
             "queue": each.queue,
             "waiting": each.counts.waiting,
+            "delayed": each.counts.delayed,
             "active": each.counts.active,
             "completed": each.counts.completed,
+            "dead": each.counts.dead,
+            "paused": each.paused,
         }
         for each in found
     ]
@@ -51,7 +54,8 @@ def queues(server: str | None, as_json: bool) -> int:
         for row in rows:
             print_json(row)
     else:
-        print_table(["QUEUE", "WAITING", "ACTIVE", "COMPLETED"], [list(row.values()) for row in rows])
+        head = ["QUEUE", "WAITING", "DELAYED", "ACTIVE", "COMPLETED", "DEAD", "PAUSED"]
+        print_table(head, [list(row.values()) for row in rows])
     return DONE
 
 

@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -49,8 +50,8 @@ def tail(
     server: str | None,
     as_json: bool,
 ) -> int:
-    """Print messages as they are pushed, without a lease."""
-    with connected(server) as client:
+    """Print messages as they are pushed, without a lease. It goes on until Ctrl-C."""
+    with suppress(KeyboardInterrupt), connected(server) as client:
         for number, record in enumerate(_follow(client, queue, partition, from_start), 1):
             if as_json:
                 print_json(_shown(record, queue))
@@ -144,7 +145,7 @@ HEAD = ["QUEUE", "WAITING", "ACTIVE", "DELAYED", "DEAD", "PUSHED/S", "SETTLED/S"
 @asks_server
 def top(once: bool, interval: float, server: str | None, as_json: bool) -> int:
     """Show how full the queues are, and how fast they go. It goes on until Ctrl-C."""
-    with connected(server) as client:
+    with suppress(KeyboardInterrupt), connected(server) as client:
         frames = _frames(client, interval)
         if once or as_json or not sys.stdout.isatty():
             for rows in frames:
