@@ -1,13 +1,15 @@
 """Pushes that are made at the same time."""
 
 import asyncio
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
 from penstock import Client, Invalid, NotFound, Pushed, SyncClient
 from tests.client.proxy import Gate, Proxy
-from tests.serving import PATIENCE_S
+from tests.serving import PATIENCE_S, Server
 
 
 def log(client: SyncClient, queue: str) -> list[Any]:
@@ -184,3 +186,28 @@ def test_a_push_never_hangs_whatever_goes_wrong_below(queue: str, proxy: Proxy) 
     with pytest.raises(Exception) as raised:
         asyncio.run(push())
     assert not isinstance(raised.value, TimeoutError)
+
+
+GONE = """
+import asyncio, sys
+from penstock import Client
+
+client = Client(sys.argv[1])
+gone = asyncio.new_event_loop()
+pushing = gone.create_task(client.push(sys.argv[2], 1))
+while not client._pusher._waiting:
+    gone.run_until_complete(asyncio.sleep(0))
+gone.close()
+
+async def pushed():
+    async with asyncio.timeout(10):
+        return (await client.push(sys.argv[2], 2)).durability
+
+print(asyncio.run(pushed()))
+"""
+
+
+def test_a_push_is_not_held_up_by_one_whose_loop_is_gone(server: Server, queue: str) -> None:
+    given = [sys.executable, "-c", GONE, server.tcp, queue]
+    done = subprocess.run(given, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.stdout == "fsync\n", done.stderr

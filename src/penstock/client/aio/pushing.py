@@ -1,7 +1,7 @@
 """Pushes that are made at the same time share a request: the first goes at once, the others with the next."""
 
 import asyncio
-from asyncio import Future
+from asyncio import AbstractEventLoop, Future
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -36,19 +36,22 @@ class Pusher:
         self._once = once
         self._waiting: dict[str, deque[Waiting]] = {}
         """By queue; a queue is in it as long as somebody sees to it."""
+        self._loop: AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def push(self, queue: str, payload: bytes, options: dict[str, Any]) -> Pushed:
         if "idempotency_key" in options or "durability" in options:
             return await self._alone(queue, payload, options)
-        future: Future[Pushed] = asyncio.get_running_loop().create_future()
+        if self._loop is not (loop := asyncio.get_running_loop()):
+            self._loop, self._waiting = loop, {}  # who saw to it in another loop may be gone
+        future: Future[Pushed] = loop.create_future()
         push = Waiting(payload, options, future)
         waiting = self._waiting.get(queue)
         if waiting is not None:
             waiting.append(push)
         else:
             self._waiting[queue] = deque([push])
-            task = asyncio.ensure_future(self._see_to(queue))
+            task = asyncio.ensure_future(self._see_to(queue, self._waiting))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         return await future
@@ -59,16 +62,16 @@ class Pusher:
         pushed: OkId = await self._ask(OkId, "PUSH", fields)
         return pushed_one(pushed, options)
 
-    async def _see_to(self, queue: str) -> None:
+    async def _see_to(self, queue: str, all_waiting: dict[str, deque[Waiting]]) -> None:
         """Send what waits for a queue, until nothing does."""
-        waiting = self._waiting[queue]
+        waiting = all_waiting[queue]
         try:
             while waiting:
                 batch = _batch(waiting)
                 if batch:
                     await self._send(queue, batch)
         finally:
-            del self._waiting[queue]
+            del all_waiting[queue]
             for each in waiting:
                 each.future.cancel()
 

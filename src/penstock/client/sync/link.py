@@ -55,7 +55,7 @@ class TcpLink:
     def ask(self, body: bytes, wait_s: float = 0.0, unclaimed: Unclaimed | None = None) -> bytes:
         if self._pid != os.getpid():
             # After a fork, the connections are those of the parent.
-            self._pid, self._lock, self._idle = os.getpid(), threading.Lock(), []
+            self._lock, self._idle, self._pid = threading.Lock(), [], os.getpid()
         with self._lock:
             connection = self._idle.pop() if self._idle else None
         if connection is not None and _is_gone(connection):
@@ -115,6 +115,9 @@ class TcpLink:
             raise missing(self._server, error) from None
 
     def close(self) -> None:
+        if self._pid != os.getpid():
+            self._is_closed = True
+            return
         with self._lock:
             self._is_closed = True
             idle, self._idle = self._idle, []
