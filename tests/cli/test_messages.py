@@ -156,3 +156,33 @@ def test_crons_set_explains_what_is_wrong(given: list[str], cli: Run, queue: str
     done = cli("crons", "set", "bad", queue, *given)
     assert (done.code, done.out) == (1, "")
     assert "penstock: " in done.err
+
+
+def test_a_message_is_shown_with_its_result_progress_and_log(
+    cli: Run, client: SyncClient, queue: str
+) -> None:
+    id = client.push(queue, 1).id
+    assert cli("message", str(id), "--json").object["progress"] is None
+    popped = client.pop(queue)
+    client.set_progress(id, 40, "halfway")
+    client.log(id, "a line\x1b[31m", level="warn")
+    client.ack(popped, results=[{"sent": True}])
+    told = cli("message", str(id), "--json").object
+    assert (told["result"], told["progress"]["progress"], told["log"][0]["level"]) == (
+        {"sent": True},
+        40,
+        "warn",
+    )
+    lines = cli("message", str(id)).out.splitlines()
+    assert "progress    40 % halfway" in lines
+    assert 'result      {"sent":true}' in lines
+    assert lines[-1].endswith("warn  a line\\x1b[31m")
+
+
+def test_messages_are_cancelled(cli: Run, client: SyncClient, queue: str) -> None:
+    ids = [str(client.push(queue, each).id) for each in range(3)]
+    client.ack(client.pop(queue))
+    done = cli("cancel", *ids)
+    assert (done.code, done.out, done.err) == (0, "cancelled 2\n", f"settled, dead or not there: {ids[0]}\n")
+    assert client.state(ids[1]) == "cancelled"
+    assert cli("cancel", ids[1]).code == 1

@@ -62,9 +62,9 @@ def show(id: str, group: str, server: str | None, as_json: bool) -> int:
     """Show one dead letter, and its error."""
     with connected(server) as client:
         found = client.message(id, group=group, type=msgspec.Raw)
-    if found.state != "dead":
-        raise CliError(f"{id} is no dead letter of the group {group}: it is {found.state}")
-    print_message(found, as_json)
+        if found.state != "dead":
+            raise CliError(f"{id} is no dead letter of the group {group}: it is {found.state}")
+        print_message(client, found, group, as_json)
     return DONE
 
 

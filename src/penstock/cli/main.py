@@ -25,6 +25,7 @@ SECTIONS = {
         "nack": "pop:nack",
         "messages": "messages:messages",
         "message": "messages:message",
+        "cancel": "messages:cancel",
         "dead": "dead:dead",
     },
     "Queues": {

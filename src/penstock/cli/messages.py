@@ -1,6 +1,7 @@
 """``penstock messages`` and ``message``: look at messages, without a lease."""
 
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -8,6 +9,7 @@ import msgspec
 from penstock.cli.commands import Command, about_queue, asks_server, connected, of_group
 from penstock.cli.errors import DONE, NOTHING
 from penstock.cli.output import (
+    clean,
     json_id,
     note,
     one_line,
@@ -18,7 +20,10 @@ from penstock.cli.output import (
     shown_time,
 )
 from penstock.cli.parameters import Time
-from penstock.client.shapes import Seen
+from penstock.client.shapes import Line, Progress, Seen
+
+if TYPE_CHECKING:
+    from penstock.client.sync.client import SyncClient
 
 STATES = (
     "waiting",
@@ -85,10 +90,24 @@ def shown(seen: Seen) -> Shown:
     )
 
 
-def print_message(seen: Seen, as_json: bool) -> None:
+class Noted(msgspec.Struct):
+    """What is kept beside a message, as ``--json`` prints it."""
+
+    result: msgspec.Raw | None
+    progress: Progress | None
+    log: list[Line]
+
+
+def print_message(client: "SyncClient", seen: Seen, group: str, as_json: bool) -> None:
     """All that is known of one message."""
+    progress = client.progress(seen.id)
+    noted = Noted(
+        client.result(seen.id, group=group, type=msgspec.Raw).result,
+        None if progress.updated_at is None else progress,
+        client.logs(seen.id),
+    )
     if as_json:
-        print_json(shown(seen))
+        print_json({**msgspec.structs.asdict(shown(seen)), **msgspec.structs.asdict(noted)})
         return
     fields: dict[str, object] = {
         "id": seen.id,
@@ -110,9 +129,13 @@ def print_message(seen: Seen, as_json: bool) -> None:
         "unique key": seen.unique_key,
         "depends on": seen.depends_on,
         "data": "damaged" if seen.payload is None else one_line(seen.payload),
+        "progress": noted.progress and f"{noted.progress.progress} % {noted.progress.message or ''}",
+        "result": noted.result and one_line(noted.result),
     }
     absent: tuple[object, ...] = (None, (), [])
     print_fields({name: value for name, value in fields.items() if value not in absent})
+    for line in noted.log:
+        print(f"{shown_time(line.timestamp)}  {clean(line.level)}  {clean(line.message)}")
 
 
 def print_messages(found: list[Seen], as_json: bool) -> None:
@@ -187,7 +210,25 @@ def messages(
 @of_group
 @asks_server
 def message(id: str, group: str, server: str | None, as_json: bool) -> int:
-    """Show one message, and where it stands in a group."""
+    """Show one message, where it stands in a group, and its result, progress and log."""
     with connected(server) as client:
-        print_message(client.message(id, group=group, type=msgspec.Raw), as_json)
+        print_message(client, client.message(id, group=group, type=msgspec.Raw), group, as_json)
     return DONE
+
+
+@click.command(cls=Command, example="penstock cancel 274877906944")
+@click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@click.option("--group", help="Only for this group (default: for all).")
+@asks_server
+def cancel(ids: tuple[str, ...], group: str | None, server: str | None, as_json: bool) -> int:
+    """Deliver messages no more. A worker that runs one as a job is told, and ends it."""
+    with connected(server) as client:
+        settled = client.cancel(ids, group=group)
+    refused = list(map(json_id, settled.refused))
+    if as_json:
+        print_json({"count": settled.count, "refused": refused})
+    else:
+        print(f"cancelled {settled.count}")
+        for each in refused:
+            note(f"settled, dead or not there: {each}")
+    return DONE if settled.count else NOTHING
