@@ -207,11 +207,18 @@ def test_seek_explains_wrong_usage(given: list[str], cli: Run, queue: str) -> No
     assert done.err.startswith("usage: penstock seek ")
 
 
-def test_a_narrow_terminal_cuts_errors_and_never_ids(server: Server, client: SyncClient, queue: str) -> None:
-    id = client.push(queue, {"to": "ada@example.com"}).id
-    client.nack(client.pop(queue), error="it failed, and that is a long story to be told", final=True)
-    with Terminal("dead", "list", queue, PENSTOCK_SERVER=server.tcp, NO_COLOR="1", COLUMNS="70") as narrow:
-        assert narrow.end() == 0
-    (row,) = [line for line in narrow.shown.splitlines() if str(id) in line]
-    assert "it f" in row
-    assert row.rstrip().endswith("…")
+@pytest.mark.parametrize("columns", [80, 120])
+def test_a_terminal_cuts_errors_and_data_and_never_ids(
+    server: Server, client: SyncClient, queue: str, columns: int
+) -> None:
+    id = client.push(queue, {"to": "x" * 200}).id
+    client.nack(client.pop(queue), error="it failed, and that is a long story to be told" * 3, final=True)
+    shown = {"PENSTOCK_SERVER": server.tcp, "NO_COLOR": "1", "COLUMNS": str(columns)}
+    for given in (["dead", "list", queue], ["messages", queue]):
+        with Terminal(*given, **shown) as terminal:
+            assert terminal.end() == 0
+        (row,) = [line for line in terminal.shown.splitlines() if str(id) in line]
+        assert row.split()[:3] == [str(id), "dead", "default"]
+        assert "it fa" in row
+        assert row.rstrip().endswith("…")
+        assert len(row.rstrip()) <= columns

@@ -246,3 +246,21 @@ def test_a_pop_that_waits_ends_when_its_client_is_closed(
         assert await asyncio.to_thread(comes_back, direct, queue)
 
     run(work, between.address)
+
+
+def test_a_pop_whose_client_is_closed_while_it_connects_takes_nothing(
+    between: Proxy, direct: SyncClient, queue: str
+) -> None:
+    direct.configure(queue)
+
+    async def work(client: Client) -> None:
+        popping = asyncio.create_task(client.pop(queue, wait_ms=WAIT_MS))
+        for _ in range(2):
+            await asyncio.sleep(0)
+        await client.close()
+        with pytest.raises(Disconnected):
+            await popping
+        await asyncio.to_thread(direct.push, queue, 1)
+        assert await asyncio.to_thread(comes_back, direct, queue)
+
+    run(work, between.address)

@@ -17,6 +17,7 @@ from penstock.cli.output import (
     print_json,
     print_table,
     shortened,
+    shown_second,
     shown_time,
 )
 from penstock.cli.parameters import Time
@@ -150,7 +151,7 @@ def print_messages(found: list[Seen], as_json: bool) -> None:
             each.id,
             each.state,
             each.partition,
-            shown_time(each.created_at),
+            shown_second(each.created_at),
             each.failures,
             each.error,
             "damaged" if each.payload is None else shortened(each.payload),

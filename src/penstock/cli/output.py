@@ -25,6 +25,8 @@ PAYLOAD_SHOWN = 80
 CUT = ("DATA", "ERROR")
 """Columns that are cut where a terminal is narrow. The others are there whole: one copies ids out of them."""
 
+CUT_CELLS_MIN = 6
+
 Row = Sequence[object]
 
 
@@ -98,22 +100,25 @@ def plain_table(head: Sequence[str], cells: list[list[str]], is_left: list[bool]
 
 def rich_table(head: Sequence[str], cells: list[list[str]], is_left: list[bool]) -> "Table":
     from rich.box import SIMPLE_HEAD
+    from rich.cells import cell_len
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
+    table = Table(
+        box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True, header_style="bold"
+    )
     columns = zip(head, is_left, zip(*cells, strict=True) if cells else [()] * len(head), strict=True)
     for at, (name, left, column) in enumerate(columns):
         table.add_column(
             name,
             justify="left" if left else "right",
             style="" if at else "cyan",
-            overflow="ellipsis",
-            no_wrap=True,
-            min_width=None if name in CUT else max(map(len, [name, *column])),
+            # Those that may wrap are the ones that are made narrower; their cells do not wrap all the same.
+            no_wrap=name not in CUT,
+            min_width=CUT_CELLS_MIN if name in CUT else max(map(cell_len, [name, *column])),
         )
     for row in cells:
-        table.add_row(*map(Text, row))
+        table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in row))
     return table
 
 
@@ -158,6 +163,15 @@ def shown_time(at_ms: int | None) -> str | None:
         return None
     shown = datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
     return shown.replace("+00:00", "Z")
+
+
+def shown_second(at_ms: int) -> str:
+    """A time where there is little room.
+
+    >>> shown_second(1794847104183)
+    '2026-11-16 16:38:24'
+    """
+    return datetime.fromtimestamp(at_ms // 1000, UTC).replace(tzinfo=None).isoformat(" ")
 
 
 # People who watch.

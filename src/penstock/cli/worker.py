@@ -15,7 +15,7 @@ from penstock.cli.errors import DONE
 @click.option("--prefetch", type=click.IntRange(min=0), help="Jobs fetched ahead (default: by how fast).")
 @click.option("--lease-ms", type=click.IntRange(min=1), help="How long jobs are leased (default 30000).")
 @click.option(
-    "--drain-s", type=click.FloatRange(min=0), help="How long jobs may take when it stops (default 25)."
+    "--drain-s", type=click.FloatRange(min=0), help="How long jobs may take when it stops (default 20)."
 )
 @click.option(
     "--log-format",

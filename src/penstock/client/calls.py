@@ -8,6 +8,8 @@ their order (``all``), come before its arguments; ``place`` is the place of a jo
 import inspect
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -79,9 +81,18 @@ class Signature:
 
     def bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments by their names, with those that are left out: the same however they are given."""
-        bound = self._signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        return bound.arguments
+        return {**self._defaults, **self._signature.bind(*args, **kwargs).arguments}
+
+    @cached_property
+    def _defaults(self) -> dict[str, Any]:
+        """What is taken for arguments that are left out, if it is something that can also be given."""
+        found = {}
+        for name, each in self._signature.parameters.items():
+            if each.default is not each.empty:
+                with suppress(Invalid):
+                    encode(each.default)
+                    found[name] = each.default
+        return found
 
     def check_count(self, args: Sequence[Any]) -> None:
         """Raise unless the function can be called with so many arguments, and nothing else."""

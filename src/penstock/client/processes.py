@@ -10,6 +10,7 @@ import threading
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -21,6 +22,8 @@ START = "spawn"
 """A fork would have the threads and the connections of the worker, halfway through whatever they do."""
 
 
+SAID_TO_ALL = (signal.SIGINT, signal.SIGTERM)
+"""What terminals and systemd say to all processes of a group is for the worker to hear."""
 Asked = tuple[tuple[str, str], tuple[Any, ...], dict[str, Any], str | None]
 """A call as it is sent: module and name of the task, its arguments, and the server it pushes to."""
 
@@ -144,7 +147,12 @@ class Child:
         self._pipe, theirs = context.Pipe()
         end, self._lifeline = context.Pipe(duplex=False)
         self._process: Any = context.Process(target=_serve, args=(theirs, end), daemon=True)
-        self._process.start()
+        resource_tracker.ensure_running()  # which would unblock signals
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, SAID_TO_ALL)
+        try:
+            self._process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         self._is_killed = False
         # When a program ends, Python asks what is left to terminate, and waits; these do not listen to that.
         atexit.register(self._exit)
@@ -181,17 +189,19 @@ class Child:
 
     def close(self) -> None:
         atexit.unregister(self._exit)
+        self._is_killed = True
         self._process.kill()
         self._process.join()
+        self._process.close()
         self._pipe.close()
         self._lifeline.close()
 
 
 def _serve(pipe: Connection, lifeline: Connection) -> None:
     """Carry out what comes, until the worker is gone."""
-    # What is said to all is for the worker to hear; what a task starts hears it again.
-    signal.signal(signal.SIGINT, _pass)
-    signal.signal(signal.SIGTERM, _pass)
+    for number in SAID_TO_ALL:
+        signal.signal(number, _pass)  # not ignored: what a task starts has to hear it
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SAID_TO_ALL)
     threading.Thread(target=_die_with, args=(lifeline,), daemon=True).start()
     while True:
         try:

@@ -7,14 +7,16 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from penstock.client.apps import App
 from penstock.client.worker import CONCURRENCY, DRAIN_S, LEASE_MS, Worker
 from penstock.core.errors import Invalid
 
-END_S = 0.5
+END_S = 1.5
 """How long a worker that has stopped waits for threads and coroutines that do not end."""
+FLUSH_S = 0.5
 
 
 def find_app(target: str) -> App:
@@ -78,16 +80,34 @@ def run_worker(
             if told < 3:
                 raise
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+    code = 1
+    try:
         runner.run(work())
-        # All is settled. What does not end, a thread or a coroutine that is deaf, ends with the process.
-        ending = threading.Timer(END_S, _exit)
+        code = 0
+    finally:
+        # All is settled. Threads and coroutines that are deaf, for which closing waits, end with the process.
+        ending = threading.Timer(END_S, _exit, (code,))
         ending.daemon = True
         ending.start()
+        runner.close()
+        ending.cancel()
 
 
-def _exit() -> None:
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
+def _exit(code: int) -> None:
+    """End the process, whatever else goes on in it."""
+    flushing = threading.Thread(target=_flush, daemon=True)
+    flushing.start()
+    flushing.join(FLUSH_S)
+    os._exit(code)
+
+
+def _flush() -> None:
+    flushes: list[Callable[[], object]] = [
+        logging.shutdown,
+        lambda: sys.stdout.flush(),
+        lambda: sys.stderr.flush(),
+    ]
+    for flush in flushes:
+        with suppress(Exception):  # it may be closed, and nobody is left to be told
+            flush()

@@ -203,10 +203,12 @@ class Task(Generic[P, R]):
 
     def push_many(self, arguments: Iterable[Any], **options: Any) -> list[int]:
         """Push a job for each of many arguments (a tuple is several); their ids."""
+        options = _ids(options)
         news = (self._new(each, options) for each in arguments)
         return self.app.client.push_many(self.queue, news, **self._shared(options)).ids
 
     async def apush_many(self, arguments: Iterable[Any], **options: Any) -> list[int]:
+        options = _ids(options)
         news = (self._new(each, options) for each in arguments)
         return (await self.app.aclient.push_many(self.queue, news, **self._shared(options))).ids
 
@@ -221,7 +223,7 @@ class Task(Generic[P, R]):
 
     def _shared(self, options: dict[str, Any]) -> Options:
         if self.unique is None and not self.app.before_push_hooks:
-            return cast(Options, {**self.message, **_ids(options)})
+            return cast(Options, {**self.message, **options})
         return {}
 
     def options(self, **options: Any) -> "Optioned[P]":
@@ -279,6 +281,8 @@ class Given(Struct, frozen=True):
             raise Invalid("retry", "a number of attempts, or a penstock.Retry")
         if self.timeout_s is not None and self.timeout_s <= 0:
             raise Invalid("timeout", "more than 0 seconds")
+        if not all(isinstance(each, type) and issubclass(each, BaseException) for each in self.give_up_on):
+            raise Invalid("give_up_on", "a class of errors, or several")
         options_of(self.options)
 
     def retry_options(self) -> Options:

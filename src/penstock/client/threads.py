@@ -3,6 +3,7 @@
 import asyncio
 import contextvars
 import ctypes
+import dis
 import sys
 import threading
 from collections import deque
@@ -13,8 +14,8 @@ from typing import Any
 LOCKING = ("logging", "importlib")
 """Modules that hold on to locks without a ``with``: who is interrupted there would never let go of one that
 all others need."""
-AGAIN_S = 0.001
-"""How soon it is tried again to interrupt one that is in such a module."""
+AGAIN_S, AGAIN_S_MAX = 0.001, 0.05
+"""How soon it is tried again to interrupt one that is in such a module: at first, and later."""
 
 
 class Interrupted(BaseException):
@@ -85,13 +86,14 @@ class Threaded:
         else:
             self.future.set_exception(self.error)
 
-    def interrupt(self) -> None:
+    def interrupt(self, again_s: float = AGAIN_S) -> None:
         """Have it end soon; called in the loop."""
         with self._lock:
             if self._sent:
                 return
             if self._ident and _is_locking(self._ident):
-                self.future.get_loop().call_later(AGAIN_S, self.interrupt)
+                later_s = min(2 * again_s, AGAIN_S_MAX)
+                self.future.get_loop().call_later(again_s, self.interrupt, later_s)
                 return
             self._sent = True
             if self._ident:
@@ -99,8 +101,12 @@ class Threaded:
 
 
 def _is_locking(ident: int) -> bool:
+    """Whether a thread may be about to take a lock, or to let go of one, where no ``finally`` sees to it."""
     frame = sys._current_frames().get(ident)
-    return frame is not None and str(frame.f_globals.get("__name__")).startswith(LOCKING)
+    if frame is None or str(frame.f_globals.get("__name__")).partition(".")[0] not in LOCKING:
+        return False
+    tries = dis._parse_exception_table(frame.f_code)  # type: ignore[attr-defined]
+    return not any(each.start <= frame.f_lasti < each.end for each in tries)
 
 
 def _send(ident: int) -> None:

@@ -49,18 +49,25 @@ class AsyncWeb:
         self._loop: AbstractEventLoop | None = None
         self._client: httpx.AsyncClient
         self._returning = Returning()
+        self._asked: set[asyncio.Task[bytes]] = set()
+        self._is_closed = False
 
     async def ask(self, body: bytes, wait_s: float = 0.0, unclaimed: Unclaimed | None = None) -> bytes:
         if self._loop is not (loop := asyncio.get_running_loop()):
             # Connections of another event loop are of no use.
             self._loop, self._returning = loop, Returning()
             self._client = httpx.AsyncClient(base_url=self._server, headers=HEADERS, limits=_limits())
-        if unclaimed is None:
-            return await self._post(body, wait_s)
-        asked = asyncio.ensure_future(self._post(body, wait_s))
+        asked = asyncio.create_task(self._post(body, wait_s))
+        self._asked.add(asked)
+        asked.add_done_callback(self._asked.discard)
         try:
             return await asyncio.shield(asked)
         except asyncio.CancelledError:
+            if self._is_closed and asked.cancelled():
+                raise Disconnected("the client was closed") from None
+            if unclaimed is None:
+                asked.cancel()
+                raise
             self._returning.add(self._give_back(asked, unclaimed, wait_s))
             raise
 
@@ -70,6 +77,10 @@ class AsyncWeb:
             return _answer(await self._client.post(PATH, content=body, timeout=timeout))
         except httpx.HTTPError as error:
             raise _lost(error, self._server) from None
+        except RuntimeError:
+            if not self._client.is_closed:
+                raise
+            raise Disconnected("the client was closed", sent=False) from None
 
     async def _give_back(self, asked: "asyncio.Future[bytes]", unclaimed: Unclaimed, wait_s: float) -> None:
         if wait_s and not (await asyncio.wait([asked], timeout=UNDER_WAY_S))[0]:
@@ -85,6 +96,9 @@ class AsyncWeb:
     async def close(self) -> None:
         if self._loop is asyncio.get_running_loop():
             await self.until_returned()
+            self._is_closed = True
+            for asked in self._asked:
+                asked.cancel()
             await self._client.aclose()
             self._loop = None
 

@@ -35,7 +35,7 @@ AHEAD_S = 0.1
 """How much work is fetched ahead, by how fast the last was done."""
 POP_WAIT_MS = 20_000
 LEASE_MS = 30_000
-DRAIN_S = 25.0
+DRAIN_S = 20.0
 """How long running jobs may take to end when the worker stops."""
 INTERRUPTED_S = 3.0
 """How long jobs get that took too long and were interrupted: with the rest, the worker ends within 30 s."""
@@ -80,6 +80,8 @@ class Worker:
         self._idle: list[asyncio.Future[None]] = []
         """Runners that have nothing to do."""
         self._stopping = asyncio.Event()
+        self._was_told = False
+        """``stop`` was called."""
         self._hurrying = asyncio.Event()
         self._working = asyncio.Event()
         self._more = asyncio.Event()
@@ -154,16 +156,17 @@ class Worker:
         self._runners.discard(runner)
         if self._is_ending:
             return
-        if runner.cancelled() or runner.exception() is not None:
+        if not runner.cancelled() and runner.exception() is not None:
             self._broken.append(runner)
             self._stopping.set()
-        else:
+        else:  # a task may have cancelled the runner that it had
             self._start_runner()
 
     def stop(self) -> None:
         """Take no more jobs, and end when those that run have. The second time: do not wait for them."""
-        if self._stopping.is_set():
+        if self._was_told:
             self._hurrying.set()
+        self._was_told = True
         self._stopping.set()
 
     async def _let_go(self) -> None:
@@ -176,14 +179,20 @@ class Worker:
     async def __aenter__(self) -> "Worker":
         self._life = asyncio.create_task(self.run())
         working = asyncio.create_task(self._working.wait())
-        await asyncio.wait([self._life, working], return_when=asyncio.FIRST_COMPLETED)
-        working.cancel()
+        try:
+            await asyncio.wait([self._life, working], return_when=asyncio.FIRST_COMPLETED)
+        except BaseException:
+            self._life.cancel()
+            await asyncio.gather(self._life, return_exceptions=True)
+            raise
+        finally:
+            working.cancel()
         if self._life.done():
             self._life.result()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self.stop()
+        self._stopping.set()
         await self._life
 
     async def _declared(self) -> bool:
@@ -361,8 +370,10 @@ class Worker:
                 self._more.set()
                 idle = self._loop.create_future()
                 self._idle.append(idle)
-                await idle
-                self._woken -= 1
+                try:
+                    await idle
+                finally:
+                    self._wake_up(idle)
                 continue
             lease, message = ready.popleft()
             if 2 * len(ready) < self._ahead():
@@ -375,6 +386,12 @@ class Worker:
             if turn >= TURN:
                 turn = 0
                 await asyncio.sleep(0)
+
+    def _wake_up(self, idle: "asyncio.Future[None]") -> None:
+        if idle.cancelled():
+            self._idle.remove(idle)
+        else:
+            self._woken -= 1
 
     def _is_as_it_was(self) -> bool:
         """Whether this runner's context variables are those that it began with."""
@@ -433,9 +450,9 @@ class Worker:
                 await holding.release(lease, [id])
         except RetryLater as error:
             why = _said(error) or "to be tried again"
-            self._failed(lease, message, name, why, delay_ms=error.delay_ms)
+            self._failed(lease, message, name, why, delay_ms=getattr(error, "delay_ms", None))
         except BaseException as error:
-            if isinstance(error, GeneratorExit):
+            if isinstance(error, GeneratorExit) and self._is_ending:
                 raise
             gives_up = isinstance(error, GiveUp) or (
                 run is not None

@@ -12,6 +12,7 @@ import pytest
 from penstock.client.apps import App
 from penstock.client.running import current
 from penstock.client.tasks import Failed, GiveUp, Job, RetryLater
+from penstock.core.errors import Invalid
 from tests.client.worker.working import play, until, until_state, working
 
 
@@ -358,3 +359,51 @@ def test_values_that_can_not_be_compared_or_told_end_no_worker(app: App) -> None
         raise Odd
 
     play(_ends(app, bad, _fine(app)))
+
+
+def test_a_task_that_cancels_its_runner_after_its_end_ends_no_worker(app: App) -> None:
+    @app.task
+    async def now() -> str:
+        current = asyncio.current_task()
+        assert current is not None
+        current.cancel()
+        return "now"
+
+    @app.task
+    async def later() -> str:
+        current = asyncio.current_task()
+        assert current is not None
+        asyncio.get_running_loop().call_later(0.05, current.cancel)
+        return "later"
+
+    fine = _fine(app)
+
+    async def life() -> None:
+        async with working(app, concurrency=2) as worker:
+            for task in (now, later):
+                await task.apush()
+            await asyncio.sleep(0.2)
+            jobs = [await fine.apush() for _ in range(10)]
+            assert [await each.aresult(5) for each in jobs] == ["fine"] * 10
+            assert (worker._woken, len(worker._runners)) == (0, 2)
+
+    play(life())
+
+
+def test_errors_that_are_made_badly_fail_the_job(app: App) -> None:
+    class Unmade(RetryLater):
+        def __init__(self) -> None: ...
+
+    @app.task(retry=1)
+    async def bad() -> None:
+        raise Unmade
+
+    @app.task(retry=1)
+    async def generator_exit() -> None:
+        raise GeneratorExit
+
+    fine = _fine(app)
+    play(_ends(app, bad, fine))
+    play(_ends(app, generator_exit, fine))
+    with pytest.raises(Invalid, match="give_up_on must be a class of errors"):
+        app.task(name="other", give_up_on=[ValueError("no class")])  # type: ignore[list-item]

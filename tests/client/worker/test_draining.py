@@ -394,3 +394,92 @@ def test_a_coroutine_that_does_not_end_does_not_hold_up_the_end_of_the_worker(
         worker.wait_for("begun")
         worker.tell(signal.SIGTERM)
         assert worker.wait(PATIENCE_S) == 0
+
+
+def test_a_worker_that_is_stopped_in_its_block_lets_jobs_end(app: App) -> None:
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def slow() -> str:
+        begun.set()
+        await may_end.wait()
+        return "done"
+
+    async def life() -> None:
+        async with Worker(app) as worker:
+            job = await slow.apush()
+            await begun.wait()
+            worker.stop()
+            asyncio.get_running_loop().call_later(0.1, may_end.set)
+        assert await job.astate() == "completed"
+        await app.aclose()
+
+    play(life())
+
+
+def test_a_worker_that_is_given_up_before_it_began_is_gone(app: App) -> None:
+    app.task(name="never")(lambda: None)
+    app.server = "127.0.0.1:1"
+
+    async def life() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2), Worker(app):
+                raise AssertionError("it began")
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    play(life())
+
+
+def test_a_signal_for_all_does_not_kill_a_process_that_is_just_starting(
+    server: Server, tmp_path: Path
+) -> None:
+    app = _pushed(server, "drain-starting")
+    with Process(tmp_path, TASKS.replace("QUEUE", app.queue), server.tcp) as worker:
+        worker.wait_to_say("working on")
+        job = app.tasks["in_process"].push("a")
+        _wait_for(job, "active")
+        worker.tell(signal.SIGINT, group=True)
+        worker.wait_for("begun-a")
+        (tmp_path / "go-a").touch()
+        assert worker.wait() == 0
+    assert job.state() == "completed"
+    assert _failures(app, job.id) == 0
+    app.close()
+
+
+ENDINGS = """
+import asyncio, atexit, logging, pathlib, sys, time
+import penstock
+app = penstock.App("theirs", queue="QUEUE")
+
+@app.task
+async def flushes():
+    atexit.register(lambda: (time.sleep(2), pathlib.Path("flushed").touch()))
+    pathlib.Path("begun").touch()
+
+@app.task
+async def fails():
+    sys.stdout.close()
+    app.on_stop(lambda: 1 / 0)
+    pathlib.Path("begun").touch()
+    while True:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            pass
+"""
+
+
+@pytest.mark.parametrize(("name", "code", "flushed"), [("flushes", 0, True), ("fails", 1, False)])
+def test_a_worker_ends_in_order_if_it_can_and_ends_anyway_if_not(
+    server: Server, tmp_path: Path, name: str, code: int, flushed: bool
+) -> None:
+    with SyncClient(server.tcp) as client:
+        client.push(f"ending-{name}", {"task": name})
+    source = ENDINGS.replace("QUEUE", f"ending-{name}")
+    with Process(tmp_path, source, server.tcp, drain_s=0.1) as worker:
+        worker.wait_for("begun")
+        worker.tell(signal.SIGTERM)
+        assert worker.wait(PATIENCE_S) == code
+    assert (tmp_path / "flushed").exists() == flushed

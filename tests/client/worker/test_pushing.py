@@ -361,3 +361,21 @@ def test_a_unique_task_whose_first_argument_comes_later_needs_a_key(app: App, un
 def test_a_rate_that_is_none_is_refused(app: App, rate: Any) -> None:
     with pytest.raises(Invalid, match="rate must be"):
         app.task(name="send", rate=rate)
+
+
+def test_a_default_that_nobody_can_send_is_not_part_of_the_key(app: App) -> None:
+    missing = object()
+
+    @app.task(unique=True)
+    async def send(to: str, by: Any = missing) -> str:
+        return to if by is missing else by
+
+    assert send.key_of(("ada",), {}) == send.key_of((), {"to": "ada"}) != send.key_of(("ada", "bob"), {})
+
+    async def life() -> None:
+        async with working(app):
+            first = await send.apush("ada")
+            (second,) = await send.apush_many(["alan"], depends_on=[first])
+            assert await app.job(second).aresult() == "alan"
+
+    play(life())

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -90,3 +91,39 @@ def test_a_thread_that_is_interrupted_while_it_logs_lets_go_of_the_lock_first() 
     done = subprocess.run([sys.executable, "-c", LOGGING], capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "TimeoutError logged True free True\n"
+
+
+CHATTY = """
+import asyncio, logging, sys, threading, types
+from penstock.client.threads import Threads
+
+logging.basicConfig(filename=sys.argv[1], level=logging.INFO)
+theirs = types.ModuleType("logging_jobs")
+exec("def spin(begun):\\n    begun.set()\\n    while True: pass", vars(theirs))
+
+def log(begun):
+    begun.set()
+    while True:
+        logging.info("again")
+
+async def main():
+    threads = Threads(1)
+    for work in (log, theirs.spin):
+        for _ in range(20):
+            begun = threading.Event()
+            threaded = threads.run(lambda: work(begun))
+            await asyncio.get_running_loop().run_in_executor(None, begun.wait)
+            threaded.interrupt()
+            await threaded.until_over()
+    logging.info("nobody holds the lock")
+    threads.close()
+
+asyncio.run(main())
+print("done")
+"""
+
+
+def test_a_thread_that_does_nothing_but_log_is_interrupted(tmp_path: Path) -> None:
+    given = [sys.executable, "-c", CHATTY, str(tmp_path / "log")]
+    done = subprocess.run(given, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (done.stdout, done.stderr) == ("done\n", "")

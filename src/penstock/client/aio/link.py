@@ -202,6 +202,7 @@ class TcpLink:
         self._place = where(server)
         self._timeout_s = timeout_s
         self._loop: AbstractEventLoop | None = None
+        self._is_closed = False
         self._begin()
 
     def _begin(self) -> None:
@@ -255,6 +256,9 @@ class TcpLink:
         while self._idle and self._idle[-1].is_lost:
             self._idle.pop()
         connection = self._idle.pop() if self._idle else await self._connected()
+        if self._is_closed:
+            connection.abort("")
+            raise Disconnected("the client was closed", sent=False)
         self._busy.add(connection)
         try:
             answer = await connection.ask(body, self._timeout_s + wait_s, late)
@@ -297,6 +301,7 @@ class TcpLink:
 
     async def close(self) -> None:
         """Let go of the connections; before that, what came for those who gave up waiting is given back."""
+        self._is_closed = True
         if self._loop is not asyncio.get_running_loop():
             return
         await self.until_returned()
