@@ -15,6 +15,7 @@ from penstock.cli.output import (
     one_line,
     print_fields,
     print_json,
+    print_settled,
     print_table,
     shortened,
     shown_second,
@@ -225,11 +226,4 @@ def cancel(ids: tuple[str, ...], group: str | None, server: str | None, as_json:
     """Deliver messages no more. A worker that runs one as a job is told, and ends it."""
     with connected(server) as client:
         settled = client.cancel(ids, group=group)
-    refused = list(map(json_id, settled.refused))
-    if as_json:
-        print_json({"count": settled.count, "refused": refused})
-    else:
-        print(f"cancelled {settled.count}")
-        for each in refused:
-            note(f"settled, dead or not there: {each}")
-    return DONE if settled.count else NOTHING
+    return print_settled(settled, "cancelled", "settled, dead or not there", as_json)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import click
 import msgspec
 
-from penstock.cli.errors import CliError
+from penstock.cli.errors import DONE, NOTHING, CliError
+from penstock.client.shapes import Settled
 from penstock.core.ids import JSON_SAFE
 
 if TYPE_CHECKING:
@@ -24,8 +25,8 @@ PAYLOAD_SHOWN = 80
 
 CUT = ("DATA", "ERROR")
 """Columns that are cut where a terminal is narrow. The others are there whole: one copies ids out of them."""
-
 CUT_CELLS_MIN = 6
+"""What is left of those at least; with it, messages fit into 80 columns."""
 
 Row = Sequence[object]
 
@@ -120,6 +121,18 @@ def rich_table(head: Sequence[str], cells: list[list[str]], is_left: list[bool])
     for row in cells:
         table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in row))
     return table
+
+
+def print_settled(settled: Settled, done: str, refused: str, as_json: bool) -> int:
+    """How many messages something was done to, and why not to the others; the exit code."""
+    others = list(map(json_id, settled.refused))
+    if as_json:
+        print_json({"count": settled.count, "refused": others})
+    else:
+        print(f"{done} {settled.count}")
+        for each in others:
+            note(f"{refused}: {each}")
+    return DONE if settled.count else NOTHING
 
 
 def print_fields(fields: dict[str, object]) -> None:

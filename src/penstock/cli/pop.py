@@ -7,8 +7,8 @@ import msgspec
 
 from penstock.cli.commands import Command, about_queue, asks_server, connected, of_group
 from penstock.cli.errors import DONE, NOTHING
-from penstock.cli.output import json_id, note, one_line, print_json
-from penstock.client.shapes import Message, Settled
+from penstock.cli.output import json_id, note, one_line, print_json, print_settled
+from penstock.client.shapes import Message
 
 
 class Popped(msgspec.Struct):
@@ -108,7 +108,7 @@ def ack(lease: str | None, ids: tuple[str, ...], group: str | None, server: str 
         raise click.ClickException("say what to ack: a LEASE, or --id ID")
     with connected(server) as client:
         settled = client.ack(ids or None, lease=lease, group=group)
-    return _print(settled, "acked", as_json)
+    return print_settled(settled, "acked", "not leased", as_json)
 
 
 @click.command(cls=Command, example="penstock nack LEASE --error 'no such address' --delay-ms 60000")
@@ -134,15 +134,4 @@ def nack(
         raise click.ClickException("say what to nack: a LEASE, or --id ID")
     with connected(server) as client:
         settled = client.nack(ids or None, lease=lease, group=group, error=error, delay_ms=delay_ms)
-    return _print(settled, "nacked", as_json)
-
-
-def _print(settled: Settled, done: str, as_json: bool) -> int:
-    refused = list(map(json_id, settled.refused))
-    if as_json:
-        print_json({"count": settled.count, "refused": refused})
-    else:
-        print(f"{done} {settled.count}")
-        for each in refused:
-            note(f"not leased: {each}")
-    return DONE if settled.count else NOTHING
+    return print_settled(settled, "nacked", "not leased", as_json)

@@ -50,12 +50,13 @@ class AsyncWeb:
         self._client: httpx.AsyncClient
         self._returning = Returning()
         self._asked: set[asyncio.Task[bytes]] = set()
+        """Requests that are under way."""
         self._is_closed = False
 
     async def ask(self, body: bytes, wait_s: float = 0.0, unclaimed: Unclaimed | None = None) -> bytes:
         if self._loop is not (loop := asyncio.get_running_loop()):
             # Connections of another event loop are of no use.
-            self._loop, self._returning = loop, Returning()
+            self._loop, self._returning, self._asked = loop, Returning(), set()
             self._client = httpx.AsyncClient(base_url=self._server, headers=HEADERS, limits=_limits())
         asked = asyncio.create_task(self._post(body, wait_s))
         self._asked.add(asked)

@@ -351,11 +351,13 @@ class Worker:
         room = self._ahead() + len(self._idle) + self._woken - len(self._ready)
         taken, surplus = messages[: max(room, 0)], messages[max(room, 0) :]
         self._ready.extend([(lease, each) for each in taken])
-        for _ in range(min(len(taken), len(self._idle))):
+        wanted = len(taken)
+        while wanted and self._idle:
             idle = self._idle.pop()
-            if not idle.done():
+            if not idle.done():  # a task may have cancelled the runner that it had
                 self._woken += 1
                 idle.set_result(None)
+                wanted -= 1
         if surplus:
             await self._holding.release(lease, [each.id for each in surplus])
 
@@ -388,10 +390,11 @@ class Worker:
                 await asyncio.sleep(0)
 
     def _wake_up(self, idle: "asyncio.Future[None]") -> None:
-        if idle.cancelled():
-            self._idle.remove(idle)
-        else:
+        """A runner is idle no more: it was told that there is something to do, or is cancelled."""
+        if not idle.cancelled():
             self._woken -= 1
+        elif idle in self._idle:
+            self._idle.remove(idle)
 
     def _is_as_it_was(self) -> bool:
         """Whether this runner's context variables are those that it began with."""

@@ -407,3 +407,17 @@ def test_errors_that_are_made_badly_fail_the_job(app: App) -> None:
     play(_ends(app, generator_exit, fine))
     with pytest.raises(Invalid, match="give_up_on must be a class of errors"):
         app.task(name="other", give_up_on=[ValueError("no class")])  # type: ignore[list-item]
+
+
+def test_a_runner_that_is_cancelled_just_when_a_job_comes_ends_no_worker(app: App) -> None:
+    fine = _fine(app)
+
+    async def life() -> None:
+        async with working(app, concurrency=1) as worker:
+            await until(lambda: worker._idle)
+            (runner,) = worker._runners
+            runner.cancel()
+            worker._idle.pop()  # as a job does that comes before the runner has noticed
+            assert await (await fine.apush()).aresult(5) == "fine"
+
+    play(life())
