@@ -156,15 +156,27 @@ def test_what_comes_later_is_refused_by_name(problems: Problems) -> None:
         assert any(f"{name} is not part of this version yet" in line for line in found)
 
 
-@pytest.mark.parametrize("store", ["postgresql:", "postgresql://localhost/x"])
-def test_stores_that_come_later_are_refused_by_name(store: str, problems: Problems) -> None:
-    (line,) = problems({"store": store})
-    assert line.startswith(f"--store: the store {store.partition(':')[0]} is not part of this version yet")
+@pytest.mark.parametrize("store", ["postgresql:", "postgres:secret@db/x"])
+def test_an_address_of_a_database_that_is_none_is_refused_and_not_shown(
+    store: str, problems: Problems
+) -> None:
+    assert problems({"store": store}) == ["--store: an address begins with postgresql://"]
+    assert problems({"store": "postgresql://a:se\0cret@db"}) == ["--store: it is no address of a database"]
+
+
+def test_a_store_may_be_in_a_database(settings: Load) -> None:
+    for address in ("postgresql://app:secret@db:5432/main", "postgres:///main?host=/run"):
+        found = settings({"store": address})
+        assert found.database() == address
+        assert found.directory() is None
+    assert settings().database() is None
 
 
 @pytest.mark.parametrize("store", ["memory", "", "sqlite:x", "memory:x"])
 def test_a_store_nobody_knows_is_refused(store: str, problems: Problems) -> None:
-    assert problems({"store": store}) == [f"--store: {store!r} is not rocksdb:, rocksdb:DIR or memory:"]
+    assert problems({"store": store}) == [
+        f"--store: {store!r} is not rocksdb:, rocksdb:DIR, postgresql://… or memory:"
+    ]
 
 
 def test_a_store_is_in_the_directory_it_names_or_else_in_data(settings: Load) -> None:

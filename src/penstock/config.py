@@ -21,6 +21,8 @@ PREFIX = "PENSTOCK_"
 OFF = "off"
 """The address of a listener that shall not run; what is not wanted."""
 ON = "on"
+DATABASES = ("postgresql://", "postgres://")
+"""What the address of a database begins with."""
 
 LATER = {
     "grpc": "gRPC",
@@ -43,7 +45,11 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     data: Annotated[str, _about("Directory for data, unless store names another.")] = "./penstock-data"
     store: Annotated[
-        str, _about("Where messages are kept: rocksdb: (in data), rocksdb:DIR, or memory: (lost at the end).")
+        str,
+        _about(
+            "Where messages are kept: rocksdb: (in data), rocksdb:DIR, postgresql://USER@HOST/DATABASE, or "
+            "memory: (lost at the end)."
+        ),
     ] = "rocksdb:"
     http: Annotated[str, _about("HTTP address, HOST:PORT or off. Port 0 picks a free one.")] = (
         "127.0.0.1:8080"
@@ -101,9 +107,13 @@ class Settings(Struct, frozen=True, kw_only=True):
     )
 
     def directory(self) -> Path | None:
-        """Where the store is; None if it is in memory."""
+        """The directory the store is in; None if it is in none."""
         kind, _, place = self.store.partition(":")
-        return None if kind == "memory" else Path(place or self.data)
+        return Path(place or self.data) if kind == "rocksdb" else None
+
+    def database(self) -> str | None:
+        """The address of the database the store is in; None if it is in none."""
+        return self.store if self.store.startswith(DATABASES) else None
 
     def limits(self) -> Limits:
         return Limits(
@@ -272,10 +282,14 @@ def _check(settings: Settings, shown: dict[str, str], problems: list[str]) -> No
         bad("webhooks_private", "on or off")
     if not _is_text(settings.webhook_secret):
         problems.append(f"{shown['webhook_secret']}: it is not UTF-8")  # and is not shown
-    if settings.store.startswith("postgresql:"):
-        problems.append(f"{shown['store']}: the store postgresql is not part of this version yet")
+    if settings.store.startswith(DATABASES):
+        if not _is_text(settings.store) or "\0" in settings.store:
+            problems.append(f"{shown['store']}: it is no address of a database")  # it may have a password
     elif settings.store != "memory:" and not settings.store.startswith("rocksdb:"):
-        bad("store", "rocksdb:, rocksdb:DIR or memory:")
+        if settings.store.startswith("postgres"):
+            problems.append(f"{shown['store']}: an address begins with postgresql://")  # the same
+        else:
+            bad("store", "rocksdb:, rocksdb:DIR, postgresql://… or memory:")
     elif "\0" in settings.store or not settings.data or "\0" in settings.data:
         bad("data" if "\0" not in settings.store else "store", "the path of a directory")
 

@@ -368,7 +368,13 @@ class Rig:
         self.loop.run_ready()
         while self.waits(ticket):
             self.loop.await_thread()
+        self.await_reload()
         return self.asker.answers[ticket]
+
+    def await_reload(self) -> None:
+        """If the node loads its state again in a thread, wait until it has."""
+        while self.node.reloading:
+            self.loop.await_thread()
 
     def forgive(self) -> None:
         """Have the queue try what failed again at once, for ever: for tests of something else."""

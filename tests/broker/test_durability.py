@@ -213,6 +213,7 @@ def test_when_the_store_is_lost_while_it_is_loaded_again_that_is_told_too(
     store.open_gate()
     rig.loop.await_thread()
     assert isinstance(rig.reply(ticket), Busy)
+    rig.await_reload()
     assert rig.lost == ["the disk failed to sync"]
 
 

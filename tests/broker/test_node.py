@@ -175,6 +175,7 @@ def test_a_failed_commit_fails_its_group_and_everything_behind_it(start: Start) 
     rig.loop.await_thread()
     assert [type(rig.reply(ticket)) for ticket in [first, *behind]] == [Busy] * 4
     assert store.groups == []
+    rig.await_reload()
     assert rig.queues() == []
     assert isinstance(rig.get(push("works")), Pushed)
     assert payloads(rig.get(pop(10))) == ["works"]
@@ -247,6 +248,7 @@ def test_a_bug_in_the_core_spares_the_group_that_is_being_kept(
     rig.loop.await_thread()
     assert isinstance(rig.reply(kept), Pushed)
     assert [type(rig.reply(ticket)) for ticket in lost] == [Busy] * 2
+    rig.await_reload()
     assert payloads(rig.get(pop(10))) == ["kept"]
 
 

@@ -115,9 +115,6 @@ def test_serve_refuses_by_name_what_comes_later(
     assert (done.code, done.out) == (1, "")
     assert [line.split(": ")[1] for line in done.err.splitlines()] == ["--grpc", "--capnp", "--dialects"]
     assert done.err.count("not part of this version yet") == 3
-    store = cli("serve", "--store", "postgresql:x")
-    assert store.code == 1
-    assert store.err.startswith("penstock: --store: the store postgresql is not part of this version yet")
 
 
 def test_serve_leaves_the_directory_of_a_live_server_alone(own: Server, tmp_path: Path) -> None:

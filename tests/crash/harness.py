@@ -13,7 +13,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from tests.crash.check import Check
 from tests.crash.ledger import Ledger, Violation
 from tests.crash.load import Client, now_ms
 from tests.crash.process import Process, kill_amid
+from tests.postgres import cluster
 
 CLIENTS = 5
 LOAD_S = (0.1, 0.5)
@@ -30,6 +31,7 @@ FRESH_AFTER = 40
 """Cycles after which a new directory is taken, so that reading all of it stays quick."""
 
 Say = Callable[[str], object]
+NewStore = Callable[[], str]
 
 
 @dataclass
@@ -60,8 +62,9 @@ class Figures:
 class Life:
     """A data directory, and what is known about it."""
 
-    def __init__(self, home: Path, rng: random.Random, planted: str = "") -> None:
+    def __init__(self, home: Path, rng: random.Random, planted: str = "", flags: Sequence[str] = ()) -> None:
         self.home = home
+        self._flags = (*FLAGS, *flags)
         self._planted = planted
         self._rng = rng
         self.ledger = Ledger()
@@ -70,7 +73,7 @@ class Life:
 
     def process(self) -> Process:
         """A server on the directory; it may not be ready yet."""
-        return Process(self.home, *FLAGS, planted=self._planted)
+        return Process(self.home, *self._flags, planted=self._planted)
 
     def cycle(self, name: str) -> None:
         """Start, check, load, kill."""
@@ -115,13 +118,18 @@ class Life:
                 raise Violation("\n".join(client.record.violations))
 
 
-def run(cycles: int, seed: int, say: Say = lambda line: None, planted: str = "") -> Figures:
-    """So many cycles from a seed; ``Violation`` tells what broke, and leaves the directory."""
+def run(
+    cycles: int, seed: int, say: Say = lambda line: None, planted: str = "", store: NewStore | None = None
+) -> Figures:
+    """So many cycles from a seed; ``Violation`` tells what broke, and leaves the directory.
+
+    ``store`` says where a new life keeps its data, if not in its directory.
+    """
     figures = Figures()
     rng = random.Random(seed)
     while figures.cycles < cycles:
         home = Path(tempfile.mkdtemp(prefix="penstock-crash-"))
-        life = Life(home, rng, planted)
+        life = Life(home, rng, planted, () if store is None else ("--store", store()))
         try:
             for _ in range(min(FRESH_AFTER, cycles - figures.cycles)):
                 began = time.monotonic()
@@ -142,8 +150,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.crash.harness", description=__doc__)
     parser.add_argument("--cycles", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--postgres", action="store_true", help="keep everything in PostgreSQL")
     given = parser.parse_args()
-    figures = run(given.cycles, given.seed, lambda line: sys.stdout.write(line + "\n"))
+    store = cluster().database if given.postgres else None
+    figures = run(given.cycles, given.seed, lambda line: sys.stdout.write(line + "\n"), store=store)
     sys.stdout.write(
         f"{figures.cycles} kills, {figures.answers:,} requests answered before:"
         f" nothing confirmed was lost, nothing settled came back.\n"

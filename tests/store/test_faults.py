@@ -176,10 +176,20 @@ class Desk:
         self.loop.run_ready()
         while self._asked not in self._asker.answers:
             self.loop.await_thread()
+        self._await_reload()
         return self._asker.answers[self._asked]
+
+    def _await_reload(self) -> None:
+        while self.node.reloading:
+            self.loop.await_thread()
 
     def push(self, payload: str) -> Reply | PenstockError:
         return self.ask(Push(DEFAULT, "q", [payload.encode()]))
+
+    def wait(self) -> None:
+        """Let as much time pass as the node takes between two tries to reload."""
+        self.loop.advance(round(RELOAD_RETRY_S * 1_000))
+        self._await_reload()
 
     def payloads(self) -> list[str]:
         log = self.ask(Read(DEFAULT, "q", 0, max_count=10_000))
@@ -191,7 +201,7 @@ class Desk:
         for _ in range(5):
             if isinstance(self.push(payload), Pushed):
                 return
-            self.loop.advance(round(RELOAD_RETRY_S * 1_000))
+            self.wait()
         raise AssertionError("the node does not come back")
 
 
@@ -202,7 +212,7 @@ def test_pushes_to_a_full_disk_are_busy_and_good_again_afterwards(tmp_path: Path
     store.full_in = 0
     for _ in range(4):
         assert isinstance(desk.push("lost"), Busy)
-        desk.loop.advance(round(RELOAD_RETRY_S * 1_000))
+        desk.wait()
     store.full_in = None
     desk.push_until_good("b")
     assert desk.payloads() == ["first", "a", "b"]
@@ -219,7 +229,7 @@ def test_a_failed_sync_is_told_and_every_push_is_busy(tmp_path: Path) -> None:
     store.sync_fails = False
     for _ in range(3):
         assert isinstance(desk.push("never"), Busy)
-        desk.loop.advance(round(RELOAD_RETRY_S * 1_000))
+        desk.wait()
     desk.node.close()
     again = Desk(RocksStore(tmp_path / "data"))
     assert again.payloads() in (["first", "first"], ["first", "unsure", "first"])
@@ -240,7 +250,7 @@ def node_for_real(_: Callable[[object], None], directory: Path) -> None:
     limit_files(1_000)
     for _try in range(4):
         assert isinstance(desk.push("lost".ljust(2_000)), Busy)
-        desk.loop.advance(round(RELOAD_RETRY_S * 1_000))
+        desk.wait()
     limit_files(NO_LIMIT)
     desk.push_until_good("b")
     assert desk.payloads() == [*confirmed, "b"]

@@ -78,6 +78,21 @@ class Committer:
             self._store.sync()
         return bodies
 
+    def alone(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
+        """Do work in the place of a commit, then call ``done`` with what came of it. Not while ``busy``."""
+        assert not self.busy, "one commit at a time"
+        if self._thread is None:
+            done(_outcome(work))
+            return
+        self.busy = True
+
+        def finish(future: "Future[T | Exception]") -> None:
+            self.busy = False
+            done(future.result())
+
+        ended = self._thread.submit(_outcome, work)
+        ended.add_done_callback(lambda future: self._loop.call_soon_threadsafe(finish, future))
+
     def aside(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
         """Do work that nobody waits for beside the commits, then call ``done`` with what came of it."""
         if self._aside is None:

@@ -8,7 +8,7 @@ from penstock.core.engine import Engine
 from penstock.core.events import is_own
 from penstock.core.limits import Limits
 from penstock.core.records import Record
-from penstock.store.base import Claim, Store
+from penstock.store.base import Claim, Store, Unknown
 
 logger = logging.getLogger("penstock.node")
 
@@ -54,10 +54,15 @@ def counting(scan: engines.Scan) -> engines.Scan:
 
 
 def cause(error: Exception) -> str:
-    """What a client is told of a store that failed: not its paths."""
+    """What a client is told of a store that failed, and of what it asked: not where the store is."""
+    if isinstance(error, Unknown):
+        return (
+            "the server's database went away; whether this was carried out is not known yet:"
+            " ask again, a push with the same idempotency_key"
+        )
     if "No space left" in str(error):
-        return "the server's disk is full"
-    return "the server's store could not keep a commit"
+        return "the server's disk is full; nothing of this was carried out"
+    return "the server's store could not keep a commit; nothing of this was carried out"
 
 
 def down(claim: Claim, now: int) -> int:

@@ -53,6 +53,8 @@ from penstock.store.base import Lost, Store, StoreError
 logger = logging.getLogger("penstock.node")
 
 Answer = tuple[Asker, Ticket, Reply | PenstockError]
+Loaded = tuple[Engine, int]
+"""An engine, and how far its time is ahead of the wall clock."""
 
 
 TIMER_MS_MAX = 3_600_000
@@ -91,8 +93,8 @@ class Node:
         self._sync_timer: TimerHandle | None = None
         self._loop = loop
         self._wall = clock
-        self._ahead_ms = 0
-        """How far the store's last commit was ahead of the wall clock when it was loaded."""
+        self._ahead_ms: int | None = None
+        """How far the store's time was ahead of the wall clock when it was loaded."""
         self._shards = store.shards(shards)
         self._committer = Committer(store, loop)
         self._shelf = Shelf(store, self._committer, memory_bytes_max)
@@ -111,6 +113,8 @@ class Node:
         self._broken_at = 0
         self._reload_timer: TimerHandle | None = None
         """Set while the next try to reload waits."""
+        self.reloading = False
+        """Whether the state is being loaded again right now."""
         self._failed_in_a_row = 0
         """Commits and reloads that failed since a commit was kept."""
         self._timer: TimerHandle | None = None
@@ -126,14 +130,14 @@ class Node:
         self.failures = 0
         """Commits that failed."""
         self.meter = Meter()
-        self._engine = self._load()
+        self._engine = self._take(*self._load())
         self._merger = self._new_merger()
         self._plan_flush()
         self._set_timer()
 
     def _clock(self) -> int:
         """Time that never goes back, not even over a restart."""
-        return self._wall() + self._ahead_ms
+        return self._wall() + (self._ahead_ms or 0)
 
     # Questions.
 
@@ -351,6 +355,11 @@ class Node:
     def _flush(self) -> None:
         """Keep what has formed; while a group is being kept, the next goes on forming."""
         self._flush_planned = False
+        if self._broken is not None and not self._closed:
+            group, self._forming = self._forming, []
+            self._fail(group)
+            self._plan_reload()
+            return
         if self._committer.busy or self._closed:
             return
         self._serve_woken()
@@ -433,7 +442,7 @@ class Node:
         logger.error("commit failed: %s", error)
         if isinstance(error, Lost):
             self._tell_lost(error)
-        self._break(f"{cause(error)}; nothing of this was carried out")
+        self._break(cause(error))
 
     def _tell_lost(self, error: Lost) -> None:
         """The store can't be written any more: say so, once."""
@@ -508,8 +517,8 @@ class Node:
 
     def _plan_reload(self) -> None:
         """Reload at once after a first failure; after several in a row, in a while."""
-        if self._is_lost:
-            return
+        if self._is_lost or self._committer.busy:
+            return  # what is under way comes back here
         if self._failed_in_a_row <= 1:
             self._reload()
         elif self._reload_timer is None:
@@ -518,19 +527,23 @@ class Node:
     def _reload(self) -> None:
         """Start again from what the store has."""
         self._reload_timer = None
-        before = self._engine
-        try:
-            self._engine = self._load(down_ms=self._clock() - self._broken_at)
-        except Exception as error:
-            if isinstance(error, Lost):
-                logger.error("reload failed: %s", error)
-                self._tell_lost(error)
+        if not self._committer.busy and not self._closed:
+            self.reloading = True
+            self._committer.alone(partial(self._load, self._clock() - self._broken_at), self._reloaded)
+
+    def _reloaded(self, outcome: Loaded | Exception) -> None:
+        self.reloading = False
+        if isinstance(outcome, Exception):
+            if isinstance(outcome, Lost):
+                logger.error("reload failed: %s", outcome)
+                self._tell_lost(outcome)
                 return
-            logger.error("reload failed, next try in %g s: %s", RELOAD_RETRY_S, error)
-            self._broken = f"{cause(error)}; nothing of this was carried out"
+            logger.error("reload failed, next try in %g s: %s", RELOAD_RETRY_S, outcome)
+            self._broken = cause(outcome)
             self._failed_in_a_row += 2
-            self._plan_reload()
+            self._plan_flush()
             return
+        before, self._engine = self._engine, self._take(*outcome)
         self._engine.take_owners(before)
         self._engine.listening = self._hear is not None
         self._merger.stopped = True
@@ -548,13 +561,20 @@ class Node:
         for reply in returned:
             self.give_back(reply)
 
-    def _load(self, down_ms: int | None = None) -> Engine:
-        """An engine from what the store has."""
+    def _load(self, down_ms: int | None = None) -> Loaded:
+        """An engine from what the store has, and its time; in a thread, because it takes a while."""
         meta = self._store.claim(META_SHARD)
         found = [self._store.claim(number) for number in range(self._shards)]
         latest = max(claim.committed_at for claim in found)
-        self._ahead_ms = max(self._ahead_ms, latest - self._wall())
-        engine = load(self._store, self.limits, meta.epoch, found, self._clock(), down_ms)
+        ahead_ms = max(latest, meta.now or self._wall()) - self._wall()
+        if self._ahead_ms is not None:
+            ahead_ms = max(ahead_ms, self._ahead_ms)
+        now = self._wall() + ahead_ms
+        return load(self._store, self.limits, meta.epoch, found, now, down_ms), ahead_ms
+
+    def _take(self, engine: Engine, ahead_ms: int) -> Engine:
+        """Go on with an engine that was loaded."""
+        self._ahead_ms = ahead_ms
         engine.reach = self.durability
         self._shelf.clear()
         return engine

@@ -41,6 +41,7 @@ SECTIONS = {
         "restore": "files:restore",
         "verify": "files:verify",
         "repair": "files:repair",
+        "migrate": "database:migrate",
     },
     "Shell": {"completion": "completion:completion"},
 }

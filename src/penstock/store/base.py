@@ -1,6 +1,6 @@
 """What every store promises."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -15,6 +15,10 @@ class StoreError(Exception):
 
 class Fenced(StoreError):
     """The shard was claimed by somebody else since; nothing was written."""
+
+
+class Unknown(StoreError):
+    """Nobody can say yet whether a commit was kept; claiming its shards again settles it."""
 
 
 class Lost(StoreError):
@@ -38,6 +42,8 @@ class Claim(Struct, frozen=True):
     """Time of the shard's last commit in ms; 0 if there was none."""
     restored: int = 0
     """Names to pass over if the shard has not committed since it came back from a backup."""
+    now: int = 0
+    """What time it is for the store, in ms; 0 if it has no clock of its own."""
 
 
 class Store(Protocol):
@@ -89,6 +95,15 @@ class Store(Protocol):
 
     def backup(self, directory: str) -> None:
         """Copy all of it, as it is at one instant, into a directory that does not exist yet."""
+
+    def body_keys(self) -> Iterable[bytes]:
+        """The key of every body, in order. It ends at one that is damaged."""
+
+    def be_copy(self, shards: int, claims: Mapping[int, Claim]) -> None:
+        """Be the copy of a store with so many shards, each last claimed and committed like this.
+
+        For a store that has records and bodies alone: from here on it gives out no name that the other did.
+        """
 
     def close(self) -> None:
         """Let go of everything. No call may follow."""

@@ -1,7 +1,7 @@
 """A store that keeps everything in memory and nothing after the process ends."""
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from penstock.core.errors import Damaged
 from penstock.core.records import Commit, Record
@@ -74,6 +74,14 @@ class MemoryStore:
 
     def backup(self, directory: str) -> None:
         raise StoreError("a store in memory has nothing to back up")
+
+    def body_keys(self) -> Iterable[bytes]:
+        return sorted(self._bodies)
+
+    def be_copy(self, shards: int, claims: Mapping[int, Claim]) -> None:
+        self._shards = shards
+        self._epochs = {shard: claim.epoch for shard, claim in claims.items()}
+        self._committed_at = {shard: claim.committed_at for shard, claim in claims.items()}
 
     def close(self) -> None:
         self._records.clear()

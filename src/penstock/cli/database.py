@@ -1,0 +1,55 @@
+"""``penstock migrate``: the schema of a database."""
+
+import os
+from pathlib import Path
+
+import click
+
+from penstock.cli.commands import Command, prints_json
+from penstock.cli.errors import DONE, SERVER, CliError
+from penstock.cli.output import print_json
+
+
+def database(url: str | None, file: Path | None = None) -> str:
+    """The database that is meant: the one named, or that of the settings in force."""
+    from penstock import config
+
+    given = {"store": url} if url is not None else {}
+    try:
+        found = config.load(given, os.environ, file, cwd=Path.cwd()).database()
+    except config.BadSettings as error:
+        raise CliError(*error.problems) from None
+    if found is None:
+        raise CliError("which database? --store postgresql://USER@HOST/DATABASE, or PENSTOCK_STORE")
+    return found
+
+
+@click.command(cls=Command, example="penstock migrate --store postgresql://penstock@db/queue")
+@click.option(
+    "--store", metavar="ADDRESS", help="postgresql://USER@HOST/DATABASE (default: the setting store)."
+)
+@click.option("--dry-run", is_flag=True, help="Only say which migrations are missing.")
+@click.option("--sql", is_flag=True, help="Print the SQL of those that are missing, and carry out nothing.")
+@prints_json
+def migrate(store: str | None, dry_run: bool, sql: bool, as_json: bool) -> int:
+    """Bring the schema of a PostgreSQL database up to date. A server that starts does so, too, if it may."""
+    from penstock.store.base import StoreError
+    from penstock.store.opening import migrate_database
+
+    try:
+        steps = migrate_database(database(store), only_look=dry_run or sql)
+    except StoreError as error:
+        raise CliError(str(error), code=SERVER) from None
+    if sql:
+        for each in steps:
+            print(f"-- {each.number:04d} {each.name}\n{each.text}")
+    elif as_json:
+        print_json(
+            {"applied" if not dry_run else "missing": [f"{each.number:04d}_{each.name}" for each in steps]}
+        )
+    elif not steps:
+        print("the schema is up to date")
+    else:
+        for each in steps:
+            print(f"{'missing' if dry_run else 'applied'}: {each.number:04d} {each.name}")
+    return DONE

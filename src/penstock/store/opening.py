@@ -1,0 +1,33 @@
+"""Stores in databases. PostgreSQL's driver is there if it was installed, and imported when it is used."""
+
+from typing import TYPE_CHECKING
+
+from penstock.store.base import CantOpen
+
+if TYPE_CHECKING:
+    from penstock.store.postgres import PostgresStore
+    from penstock.store.sql import Migration
+
+
+def _need_driver(error: ModuleNotFoundError) -> CantOpen:
+    if error.name != "asyncpg":
+        raise error
+    return CantOpen("PostgreSQL needs its driver: pip install 'penstock[postgres]'")
+
+
+def open_database(url: str, *, node: str = "", alone: bool = True) -> "PostgresStore":
+    """The store in a database; ``CantOpen`` says why it can't be opened."""
+    try:
+        from penstock.store.postgres import PostgresStore
+    except ModuleNotFoundError as error:
+        raise _need_driver(error) from None
+    return PostgresStore(url, node=node, alone=alone)
+
+
+def migrate_database(url: str, *, only_look: bool = False) -> "list[Migration]":
+    """Bring the schema of a database up to date; the steps that were missing."""
+    try:
+        from penstock.store.postgres import migrate_at
+    except ModuleNotFoundError as error:
+        raise _need_driver(error) from None
+    return migrate_at(url, only_look=only_look)

@@ -1,0 +1,93 @@
+-- What the store asks for, by name.
+
+-- name: claim
+select epoch, number, version, at, passed, now from penstock.claim($1, $2, $3);
+
+-- name: commit
+select penstock.commit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21);
+
+-- name: fence
+select penstock.fence($1, $2, $3, $4, $5, $6, $7, $8);
+
+-- name: apply
+select penstock.apply($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14);
+
+-- name: last
+select epoch, number, version from penstock.commits where shard = $1 order by number desc limit 1;
+
+-- name: kept
+select count(*)
+from unnest($1::integer[], $2::bigint[], $3::bigint[]) as u (shard, epoch, number)
+join penstock.commits c on c.shard = u.shard and c.number = u.number and c.epoch = u.epoch;
+
+-- name: flush
+select penstock.flush();
+
+-- name: get
+select key, value from penstock.records where key = any ($1);
+
+-- name: scan
+select key, value from penstock.records where key >= $1 and key < $2 order by key, version limit $3;
+
+-- name: bodies
+select key, body from penstock.bodies where key = any ($1);
+
+-- name: delete_bodies
+delete from penstock.bodies where key = any ($1);
+
+-- name: body_keys
+select key from penstock.bodies where key > $1 order by key limit $2;
+
+-- name: format
+select format, shards, restored, skip from penstock.format;
+
+-- name: set_format
+insert into penstock.format (format, shards, restored, skip) values ($1, $2, $3, $4)
+on conflict (one) do update set format = excluded.format
+returning format, shards, restored, skip;
+
+-- name: is_empty
+select not exists (select from penstock.records) and not exists (select from penstock.bodies)
+    and not exists (select from penstock.commits);
+
+-- name: be_copy
+insert into penstock.commits (shard, number, epoch, version, at, restored, node)
+select u.shard, $5, u.epoch, $4, u.at, 0, $6 from unnest($1::integer[], $2::bigint[], $3::bigint[]) as u (shard, epoch, at);
+
+-- name: forget_commits
+delete from penstock.commits;
+
+-- name: try_lock
+select pg_try_advisory_lock(1346719315, $1);
+
+-- name: unlock
+select pg_advisory_unlock(1346719315, $1);
+
+-- name: lock_for_transaction
+select pg_advisory_xact_lock(1346719315, $1);
+
+-- name: about
+select current_setting('server_version_num')::integer, current_setting('fsync'), current_setting('synchronous_commit');
+
+-- name: has_migrations
+select to_regclass('penstock.migrations') is not null;
+
+-- name: make_migrations
+create schema if not exists penstock;
+create table if not exists penstock.migrations (
+    number     integer primary key,
+    name       text        not null,
+    applied_at timestamptz not null default now()
+);
+
+-- name: applied
+select number from penstock.migrations order by number;
+
+-- name: note_migration
+insert into penstock.migrations (number, name) values ($1, $2);
+
+-- name: backend
+select pid, backend_start from pg_stat_activity where pid = pg_backend_pid();
+
+-- name: end_backend
+select pg_terminate_backend(pid) from pg_stat_activity where pid = $1 and backend_start = $2;
