@@ -165,9 +165,9 @@ def test_an_address_of_a_database_that_is_none_is_refused_and_not_shown(
 
 
 def test_a_store_may_be_in_a_database(settings: Load) -> None:
-    for address in ("postgresql://app:secret@db:5432/main", "postgres:///main?host=/run"):
-        found = settings({"store": address})
-        assert found.database() == address
+    for database in ("postgresql://app:secret@db:5432/main", "postgres:///main?host=/run"):
+        found = settings({"store": database})
+        assert found.database() == database
         assert found.directory() is None
     assert settings().database() is None
 

@@ -60,10 +60,10 @@ class Committer:
         """
         assert not self.busy, "one commit at a time"
         if self._thread is None:
-            done(_outcome(self._commit, group, sync, read))
+            done(outcome_of(self._commit, group, sync, read))
             return
         self.busy = True
-        kept = self._thread.submit(_outcome, self._commit, group, sync, read)
+        kept = self._thread.submit(outcome_of, self._commit, group, sync, read)
         kept.add_done_callback(lambda future: self._loop.call_soon_threadsafe(self._finish, future, done))
 
     def _finish(self, kept: "Future[Bodies | Exception]", done: Done) -> None:
@@ -82,7 +82,7 @@ class Committer:
         """Do work in the place of a commit, then call ``done`` with what came of it. Not while ``busy``."""
         assert not self.busy, "one commit at a time"
         if self._thread is None:
-            done(_outcome(work))
+            done(outcome_of(work))
             return
         self.busy = True
 
@@ -90,15 +90,15 @@ class Committer:
             self.busy = False
             done(future.result())
 
-        ended = self._thread.submit(_outcome, work)
+        ended = self._thread.submit(outcome_of, work)
         ended.add_done_callback(lambda future: self._loop.call_soon_threadsafe(finish, future))
 
     def aside(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
         """Do work that nobody waits for beside the commits, then call ``done`` with what came of it."""
         if self._aside is None:
-            done(_outcome(work))
+            done(outcome_of(work))
             return
-        future = self._aside.submit(_outcome, work)
+        future = self._aside.submit(outcome_of, work)
         future.add_done_callback(lambda ended: self._loop.call_soon_threadsafe(done, ended.result()))
 
     def close(self) -> None:
@@ -107,7 +107,8 @@ class Committer:
                 thread.shutdown()
 
 
-def _outcome(work: Callable[..., T], *arguments: object) -> T | Exception:
+def outcome_of(work: Callable[..., T], *arguments: object) -> T | Exception:
+    """What comes of some work, or what it raises."""
     try:
         return work(*arguments)
     except Exception as error:

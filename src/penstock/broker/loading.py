@@ -1,9 +1,10 @@
 """An engine from what a store has: what is said meanwhile, and when it fails."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from penstock.core import engine as engines
+from penstock.core.directory import META_SHARD
 from penstock.core.engine import Engine
 from penstock.core.events import is_own
 from penstock.core.limits import Limits
@@ -14,6 +15,32 @@ logger = logging.getLogger("penstock.node")
 
 PROGRESS_RECORDS = 200_000
 """Records loaded between two lines of progress: about a second's worth."""
+
+
+Loaded = tuple[Engine, int]
+"""An engine, and how far its time is ahead of the wall clock."""
+
+
+def claim_all(
+    store: Store,
+    shards: int,
+    limits: Limits,
+    wall: Callable[[], int],
+    ahead_ms: int | None,
+    down_ms: int | None,
+) -> Loaded:
+    """Claim every shard, and an engine from what the store has.
+
+    Its time is the store's if that has a clock, else that of ``wall``; it never goes back behind the last
+    commit, nor behind ``ahead_ms``, which was said when the store was loaded before.
+    """
+    meta = store.claim(META_SHARD)
+    found = [store.claim(number) for number in range(shards)]
+    latest = max(claim.committed_at for claim in found)
+    ahead = max(latest, meta.now or wall()) - wall()
+    if ahead_ms is not None:
+        ahead = max(ahead, ahead_ms)
+    return load(store, limits, meta.epoch, found, wall() + ahead, down_ms), ahead
 
 
 def load(

@@ -13,24 +13,24 @@ import logging
 from asyncio import AbstractEventLoop, Future, TimerHandle
 from collections.abc import Callable
 from functools import partial
-from pathlib import PurePath
 
 from penstock.broker.committer import Bodies, Committer, Kept, Meter
+from penstock.broker.copies import HELD, back_up, is_question
 from penstock.broker.keywatchers import KeyWatchers
-from penstock.broker.loading import cause, load
+from penstock.broker.loading import Loaded, cause, claim_all
 from penstock.broker.merger import Merger
-from penstock.broker.shelf import Shelf, readable
+from penstock.broker.shelf import Damage, Shelf, readable
+from penstock.broker.timer import Timer
 from penstock.broker.waiters import Asker, Ticket, Waiter, Waiters
 from penstock.broker.watchers import Watchers
-from penstock.core import look
-from penstock.core.agenda import NEVER
 from penstock.core.commands import (
     Adopted,
     Await,
-    BackedUp,
     Backup,
     Command,
     GroupDelete,
+    Held,
+    Hold,
     KvFound,
     KvWatch,
     Log,
@@ -40,25 +40,20 @@ from penstock.core.commands import (
     QueueFound,
     Reply,
 )
-from penstock.core.directory import META_SHARD
 from penstock.core.engine import Engine
-from penstock.core.errors import Busy, Conflict, Invalid, NotFound, PenstockError
+from penstock.core.errors import Busy, NotFound, PenstockError
 from penstock.core.eventlogs import Told
 from penstock.core.limits import Limits
 from penstock.core.look import Absent
 from penstock.core.model import Queue
 from penstock.core.records import Commit
-from penstock.store.base import Lost, Store, StoreError
+from penstock.store.base import Lost, Store
 
 logger = logging.getLogger("penstock.node")
 
 Answer = tuple[Asker, Ticket, Reply | PenstockError]
-Loaded = tuple[Engine, int]
-"""An engine, and how far its time is ahead of the wall clock."""
 
 
-TIMER_MS_MAX = 3_600_000
-"""The longest a timer is set for; it is set again when it rings early."""
 SYNC_S = 0.2
 """How long what was confirmed as ``os`` may stay unsynced: what a power loss can take."""
 RELOAD_RETRY_S = 1.0
@@ -84,8 +79,7 @@ class Node:
         self.durability = store.durability
         self._store = store
         self._lost = lost
-        self._told: set[int] = set()
-        """Names of damaged bodies that were spoken of: once each is enough."""
+        self._damage = Damage()
         self._is_lost = False
         self._closed = False
         self._unsynced = False
@@ -117,8 +111,7 @@ class Node:
         """Whether the state is being loaded again right now."""
         self._failed_in_a_row = 0
         """Commits and reloads that failed since a commit was kept."""
-        self._timer: TimerHandle | None = None
-        self._timer_at = NEVER
+        self._timer = Timer(loop, self._clock, self._ring)
         self._settled: Future[None] | None = None
         """Told when a group has been answered, while the node stops."""
         self._hear: Callable[[list[Told]], None] | None = None
@@ -127,6 +120,10 @@ class Node:
         """Nobody waits any more: a pop that finds nothing is answered at once."""
         self._returned: list[Popped] = []
         """What could not be sent while nothing could be carried out."""
+        self._held = False
+        """Whether nothing may change any more."""
+        self._is_still = False
+        """Whether nothing does: what had formed by then is on its way to the store."""
         self.failures = 0
         """Commits that failed."""
         self.meter = Meter()
@@ -143,10 +140,14 @@ class Node:
 
     def ask(self, asker: Asker, ticket: Ticket, command: Command) -> None:
         """Carry out a command; ``asker.answered`` is called once the answer may leave."""
-        if self._waiters.count and self._broken is None and self._engine.next_due_at() <= self._clock():
+        may_tick = self._broken is None and not self._held
+        if self._waiters.count and may_tick and self._engine.next_due_at() <= self._clock():
             self._tick()  # what is due belongs to those who wait, not to who asks now
         if type(command) is Backup:
-            self._back_up(asker, ticket, command)
+            back_up(self._store, self._committer, asker, ticket, command)
+            return
+        if type(command) is Hold:
+            self._hold(asker, ticket, command)
             return
         reply = self._apply(command)
         if type(reply) is Popped and not reply.deliveries and (reply.again or self._may_wait(command)):
@@ -189,7 +190,7 @@ class Node:
         """An answer could not be sent: what it leased is not held back until its time is over."""
         if type(reply) is not Popped or reply.lease is None or self._closed:
             return
-        if self._broken is not None:
+        if self._broken is not None or self._held:
             self._returned.append(reply)
             return
         try:
@@ -238,8 +239,13 @@ class Node:
     def _apply(self, command: Command) -> Reply | PenstockError:
         if self._broken is not None:
             return Busy(self._broken)
+        now = self._clock()
+        if self._held:
+            if not is_question(command):
+                return Busy(HELD)
+            now = self._engine.now
         try:
-            return self._engine.apply(command, self._clock())
+            return self._engine.apply(command, now)
         except PenstockError as error:
             return error
         except Exception:
@@ -321,18 +327,10 @@ class Node:
     # Time.
 
     def _set_timer(self) -> None:
-        due_at = self._engine.next_due_at()
-        if due_at < self._timer_at:
-            if self._timer is not None:
-                self._timer.cancel()
-            delay_ms = min(max(due_at - self._clock(), 0), TIMER_MS_MAX)
-            self._timer_at = due_at
-            self._timer = self._loop.call_later(delay_ms / 1000, self._ring)
+        self._timer.set(self._engine.next_due_at())
 
     def _ring(self) -> None:
-        self._timer = None
-        self._timer_at = NEVER
-        if self._broken is None:
+        if self._broken is None and not self._held:
             self._tick()
             self._plan_flush()
             self._set_timer()
@@ -374,18 +372,19 @@ class Node:
         if self._broken is None:
             try:
                 absent = self._shelf.missing(reply for _, _, reply in group)
-                commits = self._engine.seal(self._engine.now)
+                commits = self._engine.seal(self._engine.now) if not self._is_still else []
+                self._is_still = self._held
             except Exception:
                 self._met_bug("a commit could not be encoded")
         if self._broken is not None:
             self._fail(group)
             self._plan_reload()
             return
-        if self._engine.next_due_at() < self._timer_at:
-            self._set_timer()
+        self._set_timer()
         for log, segment in self._engine.take_sealed():
             self._shelf.add(log, segment)
         self._merger.sealed()
+        self._merger.stopped = self._merger.stopped or self._held
         sync = self._engine.must_sync
         if commits or absent or (sync and self._unsynced):
             how = Kept(self._loop.time(), bool(commits), sync, self._engine.take_told())
@@ -427,11 +426,7 @@ class Node:
         left = readable(reply)
         if left is not reply:
             assert isinstance(reply, Popped | Log)
-            for each in look.absent(reply):
-                if each.segment.body_name not in self._told:
-                    self._told.add(each.segment.body_name)
-                    place = (each.queue.name, each.queue.tenant, each.segment.base, each.segment.end)
-                    logger.error("damaged: queue %s of tenant %s, offsets %d up to %d", *place)
+            self._damage.tell(reply)
             if isinstance(reply, Popped):
                 self._engine.put_off(reply)
         return left
@@ -475,28 +470,30 @@ class Node:
         if self._settled is not None and not self._settled.done():
             self._settled.set_result(None)
 
-    # Backups.
+    # Holding still.
 
-    def _back_up(self, asker: Asker, ticket: Ticket, command: Backup) -> None:
-        def done(outcome: Exception | None) -> None:
-            reply: Reply | PenstockError = BackedUp(command.directory)
-            if outcome is None:
-                logger.info("backed up to %s", command.directory)
-            if isinstance(outcome, StoreError):
-                reply = Conflict(str(outcome))
-            elif outcome is not None:
-                logger.error("backup failed: %s", outcome)
-                reply = Busy(f"the backup failed: {outcome}")
-            asker.answered(ticket, reply)
-            asker.flush()
+    def _hold(self, asker: Asker, ticket: Ticket, command: Hold) -> None:
+        """From here on nothing changes, not even with time, until the node is told to go on."""
+        if command.held != self._held:
+            self._held = command.held
+            logger.warning("held: it answers questions only" if command.held else "let go: all goes on")
+            if not command.held:
+                self._is_still = False
+                self._go_on()
+        self._answer(asker, ticket, Held(command.held))
 
-        if not self._store.blocking:
-            done(StoreError("a store in memory has nothing to back up"))
-        elif not PurePath(command.directory).is_absolute():
-            asker.answered(ticket, Invalid("directory", "an absolute path on the server's machine"))
-            asker.flush()
-        else:
-            self._committer.aside(partial(self._store.backup, command.directory), done)
+    def _go_on(self) -> None:
+        """Time, and all that waits for it, goes on from what the engine holds."""
+        self._merger.stopped = True
+        self._merger = self._new_merger()
+        self._timer.cancel()
+        self._set_timer()
+        self._plan_flush()
+        for waiter in self._waiters.all():
+            self._try_again(waiter)
+        returned, self._returned = self._returned, []
+        for reply in returned:
+            self.give_back(reply)
 
     # When something broke.
 
@@ -546,31 +543,15 @@ class Node:
         before, self._engine = self._engine, self._take(*outcome)
         self._engine.take_owners(before)
         self._engine.listening = self._hear is not None
-        self._merger.stopped = True
-        self._merger = self._new_merger()
         logger.warning("reloaded from the store")
         self._broken = None
-        self._timer_at = NEVER
-        self._set_timer()
-        self._plan_flush()
-        for waiter in self._waiters.all():
-            self._try_again(waiter)
         self._watchers.reload(self._engine)
         self._key_watchers.reload(self._engine)
-        returned, self._returned = self._returned, []
-        for reply in returned:
-            self.give_back(reply)
+        self._go_on()
 
     def _load(self, down_ms: int | None = None) -> Loaded:
         """An engine from what the store has, and its time; in a thread, because it takes a while."""
-        meta = self._store.claim(META_SHARD)
-        found = [self._store.claim(number) for number in range(self._shards)]
-        latest = max(claim.committed_at for claim in found)
-        ahead_ms = max(latest, meta.now or self._wall()) - self._wall()
-        if self._ahead_ms is not None:
-            ahead_ms = max(ahead_ms, self._ahead_ms)
-        now = self._wall() + ahead_ms
-        return load(self._store, self.limits, meta.epoch, found, now, down_ms), ahead_ms
+        return claim_all(self._store, self._shards, self.limits, self._wall, self._ahead_ms, down_ms)
 
     def _take(self, engine: Engine, ahead_ms: int) -> Engine:
         """Go on with an engine that was loaded."""
@@ -610,7 +591,7 @@ class Node:
                 timer.cancel()
         self._merger.stopped = True
         self._committer.close()
-        if self._broken is None:
+        if self._broken is None and not self._is_still:
             self._engine.clear_marks()
             try:
                 self._store.commit(self._engine.seal(self._engine.now), sync=True)

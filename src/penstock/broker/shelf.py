@@ -122,6 +122,21 @@ def _checked(segment: Segment, body: bytes | Damaged | None) -> bytes | Damaged 
     return body
 
 
+class Damage:
+    """Tells of damaged bodies, once each."""
+
+    def __init__(self) -> None:
+        self._told: set[int] = set()
+
+    def tell(self, reply: Popped | Log) -> None:
+        """Log which of the bodies that an answer wants could not be read."""
+        for each in look.absent(reply):
+            if each.segment.body_name not in self._told:
+                self._told.add(each.segment.body_name)
+                place = (each.queue.name, each.queue.tenant, each.segment.base, each.segment.end)
+                logger.error("damaged: queue %s of tenant %s, offsets %d up to %d", *place)
+
+
 def readable(reply: Reply | PenstockError) -> Reply | PenstockError:
     """The answer without the messages that could not be read back; an error if that is nothing."""
     if not isinstance(reply, Popped | Log) or not look.absent(reply):

@@ -432,6 +432,17 @@ class BackedUp(Struct, gc=False):
     directory: str
 
 
+class Hold(Struct, gc=False):
+    """Have nothing change any more, not even with time, until the node is told to go on."""
+
+    tenant: str
+    held: bool = True
+
+
+class Held(Struct, gc=False):
+    held: bool
+
+
 class AddNote(Struct, gc=False):
     """Keep something beside a message: a line of its log, or a part of its result."""
 
@@ -527,6 +538,7 @@ Command = (
     | Adopt
     | Unstage
     | Backup
+    | Hold
 )
 Reply = (
     Pushed
@@ -565,4 +577,5 @@ Reply = (
     | Adopted
     | Unstaged
     | BackedUp
+    | Held
 )

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.broker.committer import outcome_of
 from penstock.broker.node import Node
 from penstock.broker.waiters import Ticket
 from penstock.core.agenda import NEVER
@@ -97,8 +98,7 @@ class SteeredNode(Node):
 
     def catch_up(self) -> None:
         """The clock has moved: do what is due."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
         self._ring()
         if self._broken is None and self._watchers.count:
             self._watchers.reload(self._engine)
@@ -140,6 +140,11 @@ class SteeredNode(Node):
         self._tick()
         self._plan_flush()
         return ended
+
+    def _reload(self) -> None:
+        """At once: what comes next finds a node that works, or one whose store still fails."""
+        self._reload_timer = None
+        self._reloaded(outcome_of(self._load, self._clock() - self._broken_at))
 
     def recover(self) -> None:
         """Do not wait before the store is asked again."""

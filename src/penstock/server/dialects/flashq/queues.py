@@ -333,6 +333,16 @@ class Stats(Request, tag="STATS", gc=False, kw_only=True):
         )
 
 
+class Hold(Request, tag="HOLD", gc=False, kw_only=True):
+    held: bool = True
+
+    def command(self, context: Context) -> core.Command:
+        return core.Hold(context.tenant, self.held)
+
+    def reply(self, reply: core.Held, context: Context) -> Struct:
+        return replies.OkHeld(ok=True, held=reply.held, reqId=self.reqId)
+
+
 class Backup(Request, tag="BACKUP", gc=False, kw_only=True):
     directory: str
 

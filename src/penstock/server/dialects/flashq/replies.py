@@ -93,6 +93,11 @@ class OkDirectory(Answer, gc=False, kw_only=True):
     directory: str
 
 
+class OkHeld(Answer, gc=False, kw_only=True):
+    ok: bool
+    held: bool
+
+
 class OkFirst(Answer, gc=False, kw_only=True):
     ok: bool
     first: Id

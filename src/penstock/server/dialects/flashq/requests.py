@@ -78,6 +78,7 @@ from penstock.server.dialects.flashq.queues import (
     DeleteGroup,
     Drain,
     GetJobCounts,
+    Hold,
     IsPaused,
     ListQueues,
     Obliterate,
@@ -144,6 +145,7 @@ AnyRequest = (
     | Partial
     | Stats
     | Backup
+    | Hold
     | Flow
     | Tx
     | GetChildren
