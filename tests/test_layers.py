@@ -12,7 +12,7 @@ MAY_IMPORT = {
     "store": {"core"},
     "broker": {"core", "store.base"},
     "cluster": {"core", "store.base", "broker"},
-    "server": {"core", "broker", "cluster"},
+    "server": {"core", "broker", "cluster", "store.base"},
     "client": {"core"},
     "spark": {"client", "core"},
     "dashboard": {"client"},

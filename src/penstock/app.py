@@ -24,6 +24,7 @@ from penstock.config import OFF, Settings, address
 from penstock.core.errors import Damaged
 from penstock.logs import set_up_logs
 from penstock.server.http.serving import HttpServer
+from penstock.server.inbox import InboxReader
 from penstock.server.tcp import TcpServer
 from penstock.store.base import CantOpen, Store, StoreError
 from penstock.store.memory import MemoryStore
@@ -124,6 +125,7 @@ async def _serve(settings: Settings, out: TextIO) -> None:
         node.close()
         raise
     http.webhooks.start()
+    inbox = _read_inbox(store, node)
     ready["store"] = store.name
     # What is alive now lives on; the collector need not look at it again, and seldom at the rest.
     gc.collect()
@@ -138,6 +140,8 @@ async def _serve(settings: Settings, out: TextIO) -> None:
         listener.stop_accepting()
         listener.end_all()
     http.webhooks.stop()
+    if inbox is not None:
+        await inbox.stop()
     await node.drain()
     await asyncio.gather(server.close(STOP_S), http.close(STOP_S), http.webhooks.close(DELIVERY_STOP_S))
     await node.drain()
@@ -164,6 +168,16 @@ def _open(settings: Settings) -> Store:
         return open_database(database, node=f"{socket.gethostname()} {settings.tcp}")
     except CantOpen as error:
         raise CantStart(str(error)) from None
+
+
+def _read_inbox(store: Store, node: Node) -> InboxReader | None:
+    """Take over what is pushed from SQL, if the store is in a database."""
+    open_inbox = getattr(store, "inbox", None)
+    if open_inbox is None:
+        return None
+    reader = InboxReader(node, open_inbox())
+    reader.start()
+    return reader
 
 
 async def _listen(settings: Settings, server: TcpServer, http: HttpServer) -> dict[str, object]:

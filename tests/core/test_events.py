@@ -120,7 +120,23 @@ def test_every_way_to_end_has_its_kind(core: Core) -> None:
     core.ask(c.Purge("default", "q"), c.Buried)
     core.ask(c.Obliterate("default", "q"), c.Cleaned)
     told = {kind for kind, _ in kinds(core)}
-    assert told == set(KINDS) - {"settled", "retried", "returned"}
+    assert told == set(KINDS) - {"settled", "retried", "returned", "retired", "outdated", "removed"}
+
+
+def test_what_is_no_longer_kept_is_told_with_the_reason(core: Core) -> None:
+    core.configure(completed_retention_ms=10_000, retention_ms=60_000, partition_retention_ms=1)
+    for number in range(3):
+        core.push(b"%d" % number)
+    core.push(b"old", partition="side")
+    core.ack(core.ask(c.Pop("default", "q", count=3, partition="default"), c.Popped).lease)
+    core.wait(30_000)
+    core.wait(60_000)
+    core.wait(60_000)
+    found = {each["kind"]: each for each in log(core)}
+    assert [found["retired"][name] for name in ("count", "runs")][0] == 3
+    assert found["retired"]["runs"][0][:3] == ["default", 0, 3]
+    assert found["outdated"]["runs"][0][:3] == ["side", 0, 1]
+    assert found["removed"]["runs"][0][:3] == ["side", 1, 0]
 
 
 def test_a_retry_is_told(core: Core) -> None:

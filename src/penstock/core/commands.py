@@ -123,6 +123,14 @@ class PushMany(Struct, gc=False):
     durability: str | None = None
 
 
+class Arrive(Struct, gc=False):
+    """Push what came into the store by another way, and take it from there, in one commit."""
+
+    push: Push | PushJobs
+    arrivals: list[int]
+    """Its numbers there."""
+
+
 class Pop(Struct, gc=False):
     """Lease up to ``count`` messages for a group. A group or queue that does not exist yet is made."""
 
@@ -537,6 +545,7 @@ Command = (
     | StageWrite
     | Adopt
     | Unstage
+    | Arrive
     | Backup
     | Hold
 )

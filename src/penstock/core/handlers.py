@@ -34,6 +34,7 @@ from penstock.core.commands import (
     Ack,
     AddNote,
     Adopt,
+    Arrive,
     Await,
     Browse,
     Buried,
@@ -119,6 +120,7 @@ from penstock.core.options import check_options, set_options
 from penstock.core.order import check_ordered
 from penstock.core.pop import check_group, check_pop, new_group, pop
 from penstock.core.push import check_payloads, make_room, push, reached
+from penstock.core.records import arrival_key
 from penstock.core.retry import check_attributes
 from penstock.core.settling import as_given, follow
 from penstock.core.shard import Place, Shard
@@ -155,6 +157,16 @@ def _push_jobs(domain: Domain, command: PushJobs, now: int) -> PushedJobs:
             return pushed
     jobs.check(domain, command, now)
     return jobs.apply(domain, command, now)
+
+
+def _arrive(domain: Domain, command: Arrive, now: int) -> Reply:
+    pushing = command.push
+    reply: Reply = HANDLERS[type(pushing)](domain, pushing, now)
+    shard = domain.shards[domain.queues[pushing.tenant, pushing.queue].shard]
+    shard.deletes += map(arrival_key, command.arrivals)
+    shard.must_sync = True
+    shard.touch()
+    return reply
 
 
 def _push_many(domain: Domain, command: PushMany, now: int) -> list[Pushed]:
@@ -448,6 +460,7 @@ HANDLERS: dict[type, Callable[..., Reply]] = {
     Push: _push,
     PushMany: _push_many,
     PushJobs: _push_jobs,
+    Arrive: _arrive,
     Pop: _pop,
     Ack: settling.ack,
     Nack: settling.nack,

@@ -22,11 +22,16 @@ KINDS = (
     "created",
     "configured",
     "deleted",
+    "retired",
+    "outdated",
+    "removed",
 )
 """Every kind of event. An outcome has its own number."""
 PUSHED, POPPED, SETTLED, RETRIED, RETURNED, DEAD, REQUEUED, CREATED, CONFIGURED, DELETED = range(
-    len(OUTCOMES), len(KINDS)
+    len(OUTCOMES), len(KINDS) - 3
 )
+RETIRED, OUTDATED, REMOVED = range(len(KINDS) - 3, len(KINDS))
+"""Why something is no longer kept: it was settled long ago, it is too old for all, or it was long empty."""
 BUCKETS_MS = (10, 100, 1_000, 10_000, 60_000)
 """Upper bounds of what the time from delivery to ack is counted by; one more is for all above."""
 

@@ -112,7 +112,7 @@ class Found(Struct, eq=False):
     once: dict[bytes, Once] = {}
     adopted: list[tuple[str, int, Adopted]] = []
     crons: list[Cron] = []
-    leases: list[tuple[int, int, list[LeaseRun], bool]] = []
+    leases: list[tuple[int, int, list[LeaseRun], bool, int]] = []
     """Name, group, runs, and whether some of it was cancelled."""
 
 
@@ -196,8 +196,7 @@ def _decode(queue: Queue, found: Found, key: bytes, value: bytes) -> None:
             partition, first = records.key_fields(key)
             found.parked[partition].add((first, *_fields(value, 2)))
         case b"l":
-            group, runs, cancelled = records.unpack_lease(value)
-            found.leases.append((int.from_bytes(key[9:], "big"), group, runs, cancelled))
+            found.leases.append((int.from_bytes(key[9:], "big"), *records.unpack_lease(value)))
         case b"o":
             group, partition, first = records.key_fields(key)
             rows, row = found.rows[group, partition], (first, *_fields(value, 3))
@@ -274,7 +273,7 @@ def check(found: Found) -> dict[int, Log]:
     """The logs of the partitions; ``Damaged`` if records speak of what is not there."""
     known = {(group, partition) for group in found.groups for partition in found.partitions}
     spoken_of = found.rows.keys() | found.cursors.keys()
-    spoken_of |= {(group, run.partition) for _, group, runs, _ in found.leases for run in runs}
+    spoken_of |= {(group, run.partition) for _, group, runs, _, _ in found.leases for run in runs}
     if not spoken_of <= known:
         raise Damaged(f"groups and partitions are missing: {sorted(spoken_of - known)}")
     logged = found.segments.keys() | found.withdrawn.keys() | found.progress.keys() | found.successors.keys()
@@ -346,7 +345,7 @@ def _check_places(found: Found, made: dict[int, Log]) -> None:
     stands += [(key, "a tie", max(ties) + 1) for key, ties in found.ties.items()]
     for key, table in found.successors.items():
         stands += [(key, "a successor", successor + 1) for _, successor in table]
-    for _, _, runs, _ in found.leases:
+    for _, _, runs, _, _ in found.leases:
         if not runs:
             raise Damaged("a lease holds nothing")
         stands += [(run.partition, "a leased run", run.first + _counted(run.count)) for run in runs]
@@ -367,7 +366,7 @@ def _check_strays(found: Found, made: dict[int, Log]) -> None:
     for key, table in found.parked.items():
         spans = [(first, first + count) for first, count, _ in table if first < made[key].first]
         _check_kept(found.partitions[key].name, made[key], spans)
-    for _, _, runs, _ in found.leases:
+    for _, _, runs, _, _ in found.leases:
         for run in runs:
             name, log = found.partitions[run.partition].name, made[run.partition]
             spans = [(first, first + count) for first, count in gaps(run)] if run.first < log.first else []
@@ -421,8 +420,8 @@ def load_queue(
     _add_ties(shard, queue, found)
     _add_stages(shard, queue, found)
     gained = min(down_ms, queue.options.lease_ms)
-    for name_, number, runs, cancelled in found.leases:
-        lease = Lease(name_, queue, groups[number], {}, 0, 0, stored=True, cancelled=cancelled)
+    for name_, number, runs, cancelled, leased_at in found.leases:
+        lease = Lease(name_, queue, groups[number], {}, 0, 0, leased_at, stored=True, cancelled=cancelled)
         _add_lease(shard, lease, runs, gained)
     for group in groups.values():
         for track in group.tracks.values():

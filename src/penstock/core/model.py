@@ -582,7 +582,7 @@ class Lease(Struct, eq=False):
     owner: int
     """*memory* The connection it was delivered to; 0 after a restart."""
     leased_at: int = 0
-    """*memory* When it began; 0 after a restart."""
+    """When it began; 0 if that was before this was kept."""
     stored: bool = False
     """*memory* Whether a record of it exists."""
     dirty: bool = False

@@ -40,6 +40,10 @@ and every key of a queue starts with it:
     P k  packed key                                      value
     P l  name                                            limit that queues share
 
+Keys of eight 0xff are the store's own. One kind of them is known here, because it goes with a commit:
+
+    ff A  number u64                                     what came into the store by another way, and waits
+
 Values are MessagePack arrays: fields are only ever added at the end, and what is not there has its default.
 How a body is laid out is in ``bodies``.
 """
@@ -78,6 +82,8 @@ Record = tuple[bytes, bytes]
 
 META = bytes(8)
 """The prefix that belongs to no queue."""
+ARRIVALS = b"\xff" * 8 + b"A"
+"""What keys begin with under which arrivals wait in the store."""
 NAME_BYTES = 12
 """Bytes of a lease's or a body's name."""
 
@@ -252,6 +258,19 @@ def is_body(key: bytes) -> bool:
     return key[8:9] == b"b"
 
 
+def arrival_key(number: int) -> bytes:
+    return ARRIVALS + number.to_bytes(8, "big")
+
+
+def arrival_of(key: bytes) -> int | None:
+    """The number of an arrival, if the key is one's.
+
+    >>> arrival_of(arrival_key(7)), arrival_of(queue_key(prefix(1, 1)))
+    (7, None)
+    """
+    return int.from_bytes(key[len(ARRIVALS) :], "big") if key.startswith(ARRIVALS) else None
+
+
 def own_prefix(tenant: int) -> bytes:
     """The first eight bytes of every key that is a tenant's, but no queue's."""
     return _PREFIX.pack(tenant, 0)
@@ -318,7 +337,8 @@ def pack_progress(progress: Progress) -> bytes:
 
 
 def pack_lease(lease: Lease) -> bytes:
-    return _encode((lease.group.number, [_pack_run(run) for run in lease.runs.values()], lease.cancelled))
+    runs = [_pack_run(run) for run in lease.runs.values()]
+    return _encode((lease.group.number, runs, lease.cancelled, lease.leased_at))
 
 
 def _pack_run(run: LeaseRun) -> tuple[int | str | bytes, ...]:
@@ -440,6 +460,7 @@ class PackedLease(Struct, array_like=True):
     group: int
     runs: list[PackedRun]
     cancelled: bool = False
+    leased_at: int = 0
 
 
 class PackedQueue(Struct, array_like=True):
@@ -511,8 +532,8 @@ def unpack_notes(base: int, value: bytes) -> tuple[Segment, list[tuple[int, int]
     return segment, list(_ABOUT.iter_unpack(found.about))
 
 
-def unpack_lease(value: bytes) -> tuple[int, list[LeaseRun], bool]:
-    """The group's number and the runs of a lease, and whether some of it was cancelled."""
+def unpack_lease(value: bytes) -> tuple[int, list[LeaseRun], bool, int]:
+    """The group's number and the runs of a lease, whether some of it was cancelled, and when it began."""
     packed = _unpack_lease(value)
     runs = [
         LeaseRun(
@@ -528,7 +549,7 @@ def unpack_lease(value: bytes) -> tuple[int, list[LeaseRun], bool]:
         )
         for run in packed.runs
     ]
-    return packed.group, runs, packed.cancelled
+    return packed.group, runs, packed.cancelled, packed.leased_at
 
 
 def unpack_dependent(key: bytes, value: bytes) -> tuple[int, tuple[int, int, int, int], int, int]:

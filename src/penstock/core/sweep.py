@@ -19,6 +19,7 @@ from penstock.core.agenda import NEVER
 from penstock.core.carve import is_worth, wanted
 from penstock.core.endings import forget, fresh, give_up, next_dead, outside, unplanned
 from penstock.core.gates import evict
+from penstock.core.happenings import OUTDATED, REMOVED, RETIRED
 from penstock.core.jobs import sweep_taken
 from penstock.core.leased import leased_runs
 from penstock.core.limits import NOTES_MS_MAX
@@ -94,6 +95,8 @@ def sweep(shard: Shard, queue: Queue, now: int) -> int:
         if _is_long_empty(shard, queue, partition, now):
             empty.append(partition)
     if empty:
+        for partition in empty:
+            shard.happened.note(REMOVED, queue, "", partition, partition.log.end, 0)
         remove_partitions(shard, queue, empty)
     _drop_surplus(shard, queue, options.completed_retention_bytes, holding, now)
     sweep_notes(shard, queue, now)
@@ -271,7 +274,7 @@ def _drop(
     for group in queue.groups.values():
         if group not in holding:
             give_up(shard, group.tracks[partition.key], before)
-    _cut_off(shard, queue, partition, before, wanted_bases, now)
+    _cut_off(shard, queue, partition, before, wanted_bases, RETIRED, now)
 
 
 def _wanted_below(
@@ -340,14 +343,14 @@ def _drop_old(shard: Shard, queue: Queue, partition: Partition, now: int) -> Non
         for group in groups:
             give_up(shard, group.tracks[partition.key], before)
         held, _ = _wanted_below(queue, partition, before, ())
-        _cut_off(shard, queue, partition, before, held, now)
+        _cut_off(shard, queue, partition, before, held, OUTDATED, now)
     old: list[Segment] = []
     for segment in islice(log.segments, min(log.islands, OLD_MAX)):
         if segment.last_at >= now - retention_ms:
             break
         if not any(_is_leased(shard, group.tracks[partition.key], segment) for group in groups):
             old.append(segment)
-    _sink(shard, queue, partition, old, now)
+    _sink(shard, queue, partition, old, OUTDATED, now)
 
 
 def _note_expired(shard: Shard, queue: Queue, partition: Partition, before: int) -> None:
@@ -366,7 +369,7 @@ def _note_expired(shard: Shard, queue: Queue, partition: Partition, before: int)
 
 def cut_to(shard: Shard, queue: Queue, partition: Partition, before: int, now: int) -> None:
     """Drop the segments of a log that no group reads, up to one that begins at ``before``."""
-    _cut_off(shard, queue, partition, before, set(), now)
+    _cut_off(shard, queue, partition, before, set(), OUTDATED, now)
 
 
 def _cut_off(
@@ -375,6 +378,7 @@ def _cut_off(
     partition: Partition,
     before: int,
     wanted_bases: set[int],
+    why: int,
     now: int,
 ) -> None:
     """Begin the log further on; segments that are wanted are kept as islands."""
@@ -388,7 +392,7 @@ def _cut_off(
     partition.settled_to = max(partition.settled_to, log.first)
     partition.merged_to = [max(each, log.first) for each in partition.merged_to]
     partition.marks = [mark for mark in partition.marks if mark.offset > log.first]
-    _let_go(shard, queue, partition, gone, now)
+    _let_go(shard, queue, partition, gone, why, now)
     _trim_withdrawn(shard, queue, partition)
 
 
@@ -400,11 +404,15 @@ def _weight_below(partition: Partition, before: int) -> int:
     return sum(segment.weight for segment in segments)
 
 
-def _let_go(shard: Shard, queue: Queue, partition: Partition, gone: list[Segment], now: int) -> None:
+def _let_go(
+    shard: Shard, queue: Queue, partition: Partition, gone: list[Segment], why: int, now: int
+) -> None:
     """Forget segments that are no longer in the log, and what became of their messages."""
     if queue.stored:
         _delete(shard, queue, partition, gone)
     spans = joined(gone)
+    for low, high in spans:
+        shard.happened.note(why, queue, "", partition, low, high - low)
     for low, high in spans if shard.watched else ():
         shard.tell(partition.key, low, high)
     for group in queue.groups.values():
@@ -452,13 +460,13 @@ def _sweep_islands(
             break
     partition.islands_left = max(partition.islands_left - (at - begin), 0)
     partition.island_at = at - len(gone)
-    _sink(shard, queue, partition, gone, now)
+    _sink(shard, queue, partition, gone, RETIRED, now)
 
 
-def _sink(shard: Shard, queue: Queue, partition: Partition, gone: list[Segment], now: int) -> None:
+def _sink(shard: Shard, queue: Queue, partition: Partition, gone: list[Segment], why: int, now: int) -> None:
     if gone:
         logs.sink(partition.log, gone)
-        _let_go(shard, queue, partition, gone, now)
+        _let_go(shard, queue, partition, gone, why, now)
 
 
 def _is_long_empty(shard: Shard, queue: Queue, partition: Partition, now: int) -> bool:

@@ -37,6 +37,9 @@ NAMES = {
     "created": ("queue:created", "created"),
     "configured": ("queue:configured", "configured"),
     "deleted": ("queue:deleted", "deleted"),
+    "retired": ("messages:retired", "retired"),
+    "outdated": ("messages:outdated", "outdated"),
+    "removed": ("partition:removed", "removed"),
 }
 """What other systems call an event: ``event`` and ``event_type`` of each kind."""
 _OURS = {theirs: kind for kind, (_, theirs) in NAMES.items()} | {kind: kind for kind in KINDS}

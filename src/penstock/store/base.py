@@ -1,7 +1,7 @@
 """What every store promises."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from msgspec import Struct
 
@@ -44,6 +44,18 @@ class Claim(Struct, frozen=True):
     """Names to pass over if the shard has not committed since it came back from a backup."""
     now: int = 0
     """What time it is for the store, in ms; 0 if it has no clock of its own."""
+
+
+class Arrival(NamedTuple):
+    """A message that came into the store by another way than a command, and waits to be pushed."""
+
+    number: int
+    tenant: str
+    queue: str
+    payload: str
+    """JSON."""
+    options: str | None
+    """A JSON object, if there are any."""
 
 
 class Store(Protocol):

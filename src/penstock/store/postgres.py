@@ -35,9 +35,10 @@ from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, TypeVar
 
 from penstock.core.errors import Damaged
-from penstock.core.records import Commit, Record, is_body
+from penstock.core.records import Commit, Record, arrival_of, is_body
 from penstock.store.base import CantOpen, Claim, Fenced, StoreError, Unknown
 from penstock.store.format import FORMAT, OLDEST, Format
+from penstock.store.inbox import Inbox
 from penstock.store.migrate import SERVE, migrate, missing
 from penstock.store.pg import (
     MAY_NOT,
@@ -92,6 +93,10 @@ class Changes(NamedTuple):
     body_range_highs: list[bytes]
 
 
+Fence = tuple[list[int], list[int], list[int], list[int], int, int, str, bool]
+"""Shards, their epochs, numbers and times; version, restored, node and whether to sync."""
+
+
 class Keeper:
     """Claims shards and keeps commits, over one session."""
 
@@ -135,13 +140,16 @@ class Keeper:
         shards, epochs = [each.shard for each in group], [each.epoch for each in group]
         numbers, version = [self._numbers[shard] + 1 for shard in shards], self._version + 1
         ats = [each.at for each in group]
-        fence = (shards, epochs, numbers, ats, version, self.restored, self._node, sync)
-        changes = self._changes(group)
-        keep = self._send if sum(map(len, changes.bodies)) <= STREAM_BYTES else self._stream
+        fence: Fence = (shards, epochs, numbers, ats, version, self.restored, self._node, sync)
+        changes, arrivals = self._changes(group)
+        is_large = sum(map(len, changes.bodies)) > STREAM_BYTES
 
         async def attempt() -> None:
             try:
-                await keep(fence, version, changes)
+                if is_large or arrivals:
+                    await self._keep_in_steps(fence, version, changes, arrivals, is_large)
+                else:
+                    await self.session.value("commit", *fence, *changes)
             except Refused as error:
                 await self._look_up(error, shards, epochs, numbers)
 
@@ -157,16 +165,19 @@ class Keeper:
             self._epochs[shard], self._numbers[shard] = row[0], row[1]
             self._version = max(self._version, row[2])
 
-    async def _send(self, fence: tuple[object, ...], version: int, changes: Changes) -> None:
-        await self.session.value("commit", *fence, *changes)
-
-    async def _stream(self, fence: tuple[object, ...], version: int, changes: Changes) -> None:
+    async def _keep_in_steps(
+        self, fence: Fence, version: int, changes: Changes, arrivals: list[int], is_large: bool
+    ) -> None:
         async with self.session.transaction():
             await self.session.value("fence", *fence)
-            await self.session.value("delete_bodies", changes.body_keys)
-            rows = list(zip(changes.body_keys, changes.bodies, strict=True))
-            await self.session.copy("bodies", ("key", "body"), rows)
-            await self.session.value("apply", version, *changes._replace(body_keys=[], bodies=[]))
+            if arrivals and await self.session.value("take", arrivals) != len(arrivals):
+                raise Fenced("what arrived was taken by somebody else")
+            if is_large:
+                await self.session.value("delete_bodies", changes.body_keys)
+                rows = list(zip(changes.body_keys, changes.bodies, strict=True))
+                await self.session.copy("bodies", ("key", "body"), rows)
+                changes = changes._replace(body_keys=[], bodies=[])
+            await self.session.value("apply", version, *changes)
 
     async def _look_up(
         self, error: Refused, shards: list[int], epochs: list[int], numbers: list[int]
@@ -182,22 +193,29 @@ class Keeper:
             self._robbed |= self._epochs.keys()
         raise StoreError(str(error)) from None
 
-    def _changes(self, group: Iterable[Commit]) -> Changes:
+    def _changes(self, group: Iterable[Commit]) -> tuple[Changes, list[int]]:
+        """What the commits change of what is kept here, and which arrivals they take."""
         puts: dict[bytes, bytes] = {}
         bodies: dict[bytes, bytes] = {}
         deletes: list[bytes] = []
         body_deletes: list[bytes] = []
+        arrivals: list[int] = []
         clears, ranges, body_ranges = [], [], []
         for commit in group:
             puts.update(commit.puts)
             bodies.update(commit.bodies)
             for key in commit.deletes:
-                (body_deletes if is_body(key) else deletes).append(key)
+                if is_body(key):
+                    body_deletes.append(key)
+                elif (number := arrival_of(key)) is not None:
+                    arrivals.append(number)
+                else:
+                    deletes.append(key)
             clears += commit.clears
             ranges += commit.ranges
             body_ranges += commit.body_ranges
         known = self._known.get
-        return Changes(
+        changes = Changes(
             list(puts),
             [known(key, 0) for key in puts],
             list(puts.values()),
@@ -209,6 +227,7 @@ class Keeper:
             *_columns(ranges),
             *_columns(body_ranges),
         )
+        return changes, arrivals
 
     def _remember(self, changes: Changes, version: int) -> None:
         if len(self._known) > KNOWN_MAX:
@@ -432,6 +451,10 @@ class PostgresStore:
                 self._take_format(await self._writer.row("set_format", FORMAT, shards, 0, 0))
         except DatabaseError as error:
             raise StoreError(str(error)) from None
+
+    def inbox(self) -> Inbox:
+        """What was pushed from SQL; for the loop that asks."""
+        return Inbox(self._url)
 
     def close(self) -> None:
         for blocking, session in ((self._blocking, self._writer), (self._reading, self._reader)):

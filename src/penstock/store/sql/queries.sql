@@ -91,3 +91,44 @@ select pid, backend_start from pg_stat_activity where pid = pg_backend_pid();
 
 -- name: end_backend
 select pg_terminate_backend(pid) from pg_stat_activity where pid = $1 and backend_start = $2;
+
+-- name: turns
+select
+    (select case when is_called then last_value else 0 end from penstock.turns),
+    pg_snapshot_xmax(pg_current_snapshot())::text::bigint,
+    pg_snapshot_xmin(pg_current_snapshot())::text::bigint;
+
+-- name: arrivals
+select t.turn, i.id, i.tenant, i.queue, i.payload::text, nullif(i.options, '{}')::text
+from penstock.inbox_turns t join penstock.inbox i on i.xid = t.xid
+where t.turn > $3 and not (i.tenant || '/' || i.queue = any ($2::text[]))
+order by t.turn, i.id limit $1;
+
+-- name: is_inbox_empty
+select not exists (
+    select from penstock.inbox_turns t join penstock.inbox i on i.xid = t.xid where t.turn > $1
+);
+
+-- name: take
+with gone as (delete from penstock.inbox where id = any ($1::bigint[]) returning xid),
+over as (
+    delete from penstock.inbox_turns t using (select distinct xid from gone) as g
+    where t.xid = g.xid and not exists (
+        select from penstock.inbox i where i.xid = t.xid and i.id <> all ($1::bigint[])
+    )
+)
+select count(*) from gone;
+
+-- name: refuse
+with gone as (
+    delete from penstock.inbox i using unnest($1::bigint[], $2::text[], $3::text[]) as u (id, code, error)
+    where i.id = u.id
+    returning i.xid, i.id, i.tenant, i.queue, i.payload, i.options, i.pushed_at, u.code, u.error
+),
+over as (
+    delete from penstock.inbox_turns t using (select distinct xid from gone) as g
+    where t.xid = g.xid and not exists (
+        select from penstock.inbox i where i.xid = t.xid and i.id <> all ($1::bigint[])
+    )
+)
+insert into penstock.refused (id, tenant, queue, payload, options, pushed_at, code, error) select id, tenant, queue, payload, options, pushed_at, code, error from gone;
