@@ -15,14 +15,13 @@ from msgspec import Meta, Struct
 from penstock.core.limits import Limits
 from penstock.server.http.connections import HttpLimits
 from penstock.server.tcp import TcpLimits
+from penstock.store.places import DATABASES
 
 FILE = "penstock.toml"
 PREFIX = "PENSTOCK_"
 OFF = "off"
 """The address of a listener that shall not run; what is not wanted."""
 ON = "on"
-DATABASES = ("postgresql://", "postgres://")
-"""What the address of a database begins with."""
 
 LATER = {
     "grpc": "gRPC",

@@ -17,7 +17,6 @@ from penstock.core.model import PLAIN, Attributes, Backoff, Log, Queue as CoreQu
 from penstock.core.stagedata import Stage as CoreStage
 from penstock.store.base import Store
 from penstock.store.memory import MemoryStore
-from penstock.store.rocks import RocksStore
 from tests.sim.checks import TENANT, load
 from tests.sim.labels import Labeller, labels_of
 from tests.sim.stage_model import Message, Queue, Stage
@@ -444,10 +443,7 @@ class StageDriver:
                 parts = [part for each in queue.stages.values() for part in each.parts]
                 found += [part.body_name for part in parts if not part.keys]
                 named |= {records.body_key(queue.prefix, each) for each in found}
-        if isinstance(self.store, RocksStore):
-            assert set(self.store.body_keys()) == named
-        elif isinstance(self.store, MemoryStore):
-            assert self.store._bodies.keys() == named
+        assert set(self.store.body_keys()) == named
 
 
 def shape_of(stage: Stage) -> object:

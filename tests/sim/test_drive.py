@@ -6,7 +6,7 @@ import pytest
 
 from penstock.core import carve, merge as merges, pop
 from tests.sim.drive import Driver
-from tests.sim.rocks import RocksWorlds
+from tests.sim.worlds import PostgresWorlds, RocksWorlds
 
 TIERS = (150, 500)
 """So small that both tiers of merging have something to do; headers count."""
@@ -48,3 +48,13 @@ def test_a_seed_replays_the_same_life() -> None:
     second.run(500)
     assert list(first.world.model.leases) == list(second.world.model.leases)
     assert first.world.now == second.world.now
+
+
+def test_a_long_random_life_in_a_database_agrees_with_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merges, "TIERS", TIERS)
+    monkeypatch.setattr(carve, "PART_BYTES", WORTH)
+    worlds = PostgresWorlds()
+    driver = Driver(200, worlds.begin)
+    driver.run(3_000)
+    assert driver.merges + driver.world.merges > 5
+    worlds.close()

@@ -6,8 +6,8 @@ import pytest
 
 from penstock.core import carve, dependents, merge as merges, pop
 from tests.sim.job_drive import JobDriver
-from tests.sim.rocks import RocksWorlds
 from tests.sim.test_drive import PLANS, TIERS, WORTH
+from tests.sim.worlds import PostgresWorlds, RocksWorlds
 
 STEP = 2
 """So few that those who wait are told over several ticks."""
@@ -28,4 +28,10 @@ def test_a_long_random_life_of_jobs_agrees_with_the_model(seed: int, monkeypatch
 def test_a_long_random_life_of_jobs_on_a_disk_agrees_with_the_model(tmp_path: Path) -> None:
     worlds = RocksWorlds(tmp_path)
     JobDriver(100, worlds.begin_jobs).run(1_000)
+    worlds.close()
+
+
+def test_a_long_random_life_of_jobs_in_a_database_agrees_with_the_model() -> None:
+    worlds = PostgresWorlds()
+    JobDriver(200, worlds.begin_jobs).run(1_000)
     worlds.close()

@@ -15,9 +15,9 @@ from penstock.store.memory import MemoryStore
 from tests.sim.drive import CLEANED
 from tests.sim.labels import FEW, NO_LABELS
 from tests.sim.model import Place
-from tests.sim.rocks import RocksWorlds
 from tests.sim.test_drive import WORTH
 from tests.sim.world import STATES, World
+from tests.sim.worlds import RocksWorlds
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -6,9 +6,9 @@ import pytest
 
 from penstock.core import load, log as logs, removal, stage as stages, stage_records
 from tests.sim.plant import Planted, planted
-from tests.sim.rocks import RocksWorlds
 from tests.sim.stage_drive import StageDriver
 from tests.sim.test_mutants import CAUGHT
+from tests.sim.worlds import PostgresWorlds, RocksWorlds
 
 SEEDS, STEPS = 8, 600
 """As many as any of the mutants needs."""
@@ -45,6 +45,12 @@ def test_a_long_random_life_of_stages_agrees_with_the_model(seed: int) -> None:
 def test_a_long_random_life_of_stages_on_a_disk_agrees_with_the_model(tmp_path: Path) -> None:
     worlds = RocksWorlds(tmp_path)
     worlds.begin_stages(100).run(1_000)
+    worlds.close()
+
+
+def test_a_long_random_life_of_stages_in_a_database_agrees_with_the_model() -> None:
+    worlds = PostgresWorlds()
+    worlds.begin_stages(200).run(1_000)
     worlds.close()
 
 

@@ -7,8 +7,6 @@ from penstock.core.errors import Conflict, Invalid, NotFound
 from penstock.core.ids import address
 from penstock.core.model import LINE, PART, RESULT
 from penstock.core.numbers import number_of
-from penstock.store.memory import MemoryStore
-from penstock.store.rocks import RocksStore
 from tests.sim import model as m
 from tests.sim.checks import SHARDS, TENANT, load, snapshot
 from tests.sim.labels import labels_of
@@ -363,10 +361,7 @@ class World(Steps):
             )
             for segment in log.segments
         }
-        if isinstance(self.store, MemoryStore):
-            assert self.store._bodies.keys() == wanted
-        elif isinstance(self.store, RocksStore):
-            assert set(self.store.body_keys()) == wanted
+        assert set(self.store.body_keys()) == wanted
 
     def plan_merge(self, at_least: int) -> None:
         """Choose small segments and join them, however few there are."""

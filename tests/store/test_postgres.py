@@ -16,6 +16,7 @@ class Databases:
         return PostgresStore(self.url)
 
     def reopen(self, store: Store) -> Store:
+        store.shards(64)  # what has no number of shards yet is not whole
         store.close()
         return PostgresStore(self.url)
 

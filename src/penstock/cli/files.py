@@ -24,7 +24,7 @@ directory_path = click.Path(path_type=Path)
 
 
 @contextmanager
-def _on_disk() -> Iterator[None]:
+def on_disk() -> Iterator[None]:
     """What the store says of a directory, as it is told to people."""
     from penstock.store.base import Broken, StoreError
 
@@ -63,7 +63,7 @@ def restore(backup: Path, data: Path, as_json: bool) -> int:
     """Put a backup where a server will find it. No server may run there."""
     from penstock.store import files
 
-    with _on_disk(), progress("copying files") as advance:
+    with on_disk(), progress("copying files") as advance:
         files.restore(backup, data, random.random(), lambda done, of: advance(1 if done else 0, of))
     if as_json:
         print_json({"directory": str(data)})
@@ -73,18 +73,18 @@ def restore(backup: Path, data: Path, as_json: bool) -> int:
 
 
 @click.command(cls=Command, example="penstock verify /backups/monday")
-@click.argument("data", metavar="[DIRECTORY]", type=directory_path, default=Path(DATA))
+@click.argument("data", metavar="[DIRECTORY]", default=DATA)
 @prints_json
-def verify(data: Path, as_json: bool) -> int:
-    """Say what is damaged in a data directory, or a backup. No server may run there."""
+def verify(data: str, as_json: bool) -> int:
+    """Say what is damaged in a data directory, a backup or a database (postgresql://…). No server may run."""
     from penstock.core import verify as verifying
-    from penstock.store.files import looking_at
+    from penstock.store.places import looking_at_place
 
     named: set[bytes] = set()
     reports = []
     with (
-        _on_disk(),
-        looking_at(data) as (reader, shards),
+        on_disk(),
+        looking_at_place(data) as (reader, shards),
         progress("reading queues", show=not as_json) as advance,
     ):
         for report in verifying.verify(shards, reader.scan, reader.bodies, named):
@@ -133,7 +133,7 @@ def repair(data: Path, accept_loss: bool, as_json: bool) -> int:
             "what came after the damage is lost for good, although it was confirmed;"
             " copy the directory first, then say --accept-loss"
         )
-    with _on_disk():
+    with on_disk():
         repaired = files.repair(data, random.random())
     if as_json:
         print_json({"directory": str(data), "repaired": repaired})

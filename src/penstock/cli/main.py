@@ -42,6 +42,8 @@ SECTIONS = {
         "verify": "files:verify",
         "repair": "files:repair",
         "migrate": "database:migrate",
+        "copy": "copy:copy",
+        "hold": "copy:hold",
     },
     "Shell": {"completion": "completion:completion"},
 }

@@ -111,6 +111,9 @@ class Store(Protocol):
     def body_keys(self) -> Iterable[bytes]:
         """The key of every body, in order. It ends at one that is damaged."""
 
+    def claims(self) -> dict[int, Claim]:
+        """What every shard was last claimed under; nothing is claimed."""
+
     def be_copy(self, shards: int, claims: Mapping[int, Claim]) -> None:
         """Be the copy of a store with so many shards, each last claimed and committed like this.
 

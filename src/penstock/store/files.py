@@ -9,7 +9,7 @@ from pathlib import Path
 
 from penstock.core.limits import NUMBERS_MAX
 from penstock.store import format as formats, wal
-from penstock.store.base import Broken, CantOpen
+from penstock.store.base import Broken, CantOpen, Claim
 from penstock.store.format import Format
 from penstock.store.rocks import DROP_AFTER_DAMAGE, IN_USE, RocksReader, open_db
 
@@ -18,12 +18,23 @@ SKIP = 4096
 two backups, and few enough that ids stay below 2**53 for a while."""
 
 
+class Looker(RocksReader):
+    """Reads a directory that nobody serves."""
+
+    def __init__(self, directory: Path, format: Format) -> None:
+        super().__init__(*open_db(directory / "db", read_only=True))
+        self._format = format
+
+    def claims(self) -> dict[int, Claim]:
+        return self.last_claims(self._format)
+
+
 @contextmanager
-def looking_at(directory: Path) -> Iterator[tuple[RocksReader, int]]:
+def looking_at(directory: Path) -> Iterator[tuple[Looker, int]]:
     """A store opened only to read, and its number of shards; no server can open it meanwhile."""
     format = _format_of(directory)
     with _alone(directory):
-        reader = RocksReader(*open_db(directory / "db", read_only=True))
+        reader = Looker(directory, format)
         try:
             yield reader, format.shards
         finally:

@@ -78,6 +78,11 @@ class MemoryStore:
     def body_keys(self) -> Iterable[bytes]:
         return sorted(self._bodies)
 
+    def claims(self) -> dict[int, Claim]:
+        return {
+            shard: Claim(epoch, self._committed_at.get(shard, 0)) for shard, epoch in self._epochs.items()
+        }
+
     def be_copy(self, shards: int, claims: Mapping[int, Claim]) -> None:
         self._shards = shards
         self._epochs = {shard: claim.epoch for shard, claim in claims.items()}

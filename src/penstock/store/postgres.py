@@ -158,6 +158,10 @@ class Keeper:
         self._numbers.update(zip(shards, numbers, strict=True))
         self._remember(changes, version)
 
+    def last(self) -> tuple[int, int, str]:
+        """The highest version and number there are, and the name of this process."""
+        return self._version, max(self._numbers.values(), default=1), self._node
+
     async def _recall(self, shard: int) -> None:
         """Who claimed a shard that this process has not claimed itself."""
         row = await patiently(lambda: self.session.row("last", shard))
@@ -332,6 +336,11 @@ class PostgresStore:
             self._writer.opened = self._opened
             await self._check_settings()
             row = await self._writer.row("format")
+            if row is None and await self._writer.value("has_records"):
+                raise CantOpen(
+                    f"{self.name} has a copy that was not finished: copy again, after"
+                    " drop schema penstock cascade"
+                )
         self._take_format(row)
 
     async def _lock(self) -> bool:
@@ -388,6 +397,12 @@ class PostgresStore:
         assert self._format is not None
         return self._format.shards
 
+    def made_with(self) -> int:
+        """The number of shards of a store that was opened before."""
+        if self._format is None:
+            raise CantOpen(f"{self.name} has no data: no server was ever started on it")
+        return self._format.shards
+
     def claim(self, shard: int) -> Claim:
         return self._blocking.run(self._keeper.claim(shard))
 
@@ -439,18 +454,21 @@ class PostgresStore:
         self._blocking.run(self._be_copy(shards, claims))
 
     async def _be_copy(self, shards: int, claims: Mapping[int, Claim]) -> None:
-        numbers, columns = list(claims), list(claims.values())
+        known = list(claims.values())
+        seen = [0 if each.restored else 1 for each in known]
+        columns = (list(claims), [each.epoch for each in known], [each.committed_at for each in known], seen)
+        skip = max((each.restored for each in known), default=0)
         try:
             async with self._writer.transaction():
-                last = max(self._keeper._numbers.values(), default=0) + 1
                 await self._writer.value("forget_commits")
-                epochs, ats = [each.epoch for each in columns], [each.committed_at for each in columns]
-                await self._writer.value(
-                    "be_copy", numbers, epochs, ats, self._keeper._version, last, self._keeper._node
-                )
-                self._take_format(await self._writer.row("set_format", FORMAT, shards, 0, 0))
+                await self._writer.value("be_copy", *columns, *self._keeper.last())
+                self._take_format(await self._writer.row("set_format", FORMAT, shards, 1, skip))
         except DatabaseError as error:
             raise StoreError(str(error)) from None
+
+    def claims(self) -> dict[int, Claim]:
+        rows = self._read("claims")
+        return {shard: Claim(epoch, at, passed) for shard, epoch, at, passed in rows}
 
     def inbox(self) -> Inbox:
         """What was pushed from SQL; for the loop that asks."""

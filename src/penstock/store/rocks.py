@@ -100,6 +100,15 @@ class RocksReader:
         """Every body there is, by key. It ends at one that is damaged."""
         yield from self._bodies.keys()
 
+    def last_claims(self, format: Format) -> dict[int, Claim]:
+        """What every shard was last claimed under, in a store of this format."""
+        found: dict[int, Claim] = {}
+        for key, value in scan(self._db, OWN + b"E", OWN + b"F"):
+            epoch, committed_at, seen = _unpack_epoch(value)
+            passed = format.skip if seen < format.restored else 0
+            found[_EPOCH.unpack(key)[2] - 1] = Claim(epoch, committed_at, passed)
+        return found
+
     def close(self) -> None:
         for each in (self._bodies, self._db):
             try:
@@ -342,15 +351,19 @@ class RocksStore(RocksReader):
 
     # Backups and copies.
 
+    def claims(self) -> dict[int, Claim]:
+        return self.last_claims(self._format or Format(0))
+
     def be_copy(self, shards: int, claims: Mapping[int, Claim]) -> None:
+        for shard in [known for known in self._epochs if known not in claims]:
+            self._write(partial(_delete, _epoch_key(shard)))
         for shard, claim in claims.items():
-            self._write(
-                partial(_put, _epoch_key(shard), msgpack.encode((claim.epoch, claim.committed_at, 0)))
-            )
-            self._epochs[shard] = claim.epoch
+            packed = msgpack.encode((claim.epoch, claim.committed_at, 0 if claim.restored else 1))
+            self._write(partial(_put, _epoch_key(shard), packed))
+        self._epochs = {shard: claim.epoch for shard, claim in claims.items()}
         self.sync()
         # Last: without it, nobody takes the directory for a whole one.
-        self._format = Format(shards)
+        self._format = Format(shards, 1, max((claim.restored for claim in claims.values()), default=0))
         formats.write(self._directory, self._format)
 
     def backup(self, directory: str) -> None:
@@ -506,6 +519,10 @@ def _explained(error: Exception) -> Exception:
 
 def _epoch_key(shard: int) -> bytes:
     return _EPOCH.pack(OWN, b"E", shard + 1)
+
+
+def _delete(key: bytes, batch: WriteBatch) -> None:
+    batch.delete(key)
 
 
 def _put(key: bytes, value: bytes, batch: WriteBatch) -> None:

@@ -46,13 +46,19 @@ insert into penstock.format (format, shards, restored, skip) values ($1, $2, $3,
 on conflict (one) do update set format = excluded.format
 returning format, shards, restored, skip;
 
--- name: is_empty
-select not exists (select from penstock.records) and not exists (select from penstock.bodies)
-    and not exists (select from penstock.commits);
+-- name: has_records
+select exists (select from penstock.records) or exists (select from penstock.bodies);
 
 -- name: be_copy
 insert into penstock.commits (shard, number, epoch, version, at, restored, node)
-select u.shard, $5, u.epoch, $4, u.at, 0, $6 from unnest($1::integer[], $2::bigint[], $3::bigint[]) as u (shard, epoch, at);
+select u.shard, $6, u.epoch, $5, u.at, u.restored, $7
+from unnest($1::integer[], $2::bigint[], $3::bigint[], $4::integer[]) as u (shard, epoch, at, restored);
+
+-- name: claims
+select c.shard, c.epoch, c.at, case when c.restored < coalesce(f.restored, 0) then f.skip else 0 end
+from (select distinct on (shard) * from penstock.commits order by shard, number desc) as c
+left join penstock.format f on true
+order by c.shard;
 
 -- name: forget_commits
 delete from penstock.commits;

@@ -503,8 +503,8 @@ language sql stable parallel safe as $$
         select
             s.*,
             case
-                when s.place in ('waits', 'waits or is evicted', 'parked') and s.ttl > 0 and s.created_at_ms + s.ttl <= now_ms then 'expired'
                 when s.place = 'waits or is evicted' and s.max_wait > 0 and s.due + s.max_wait < now_ms then 'evicted'
+                when s.place in ('waits', 'waits or is evicted', 'parked') and s.ttl > 0 and s.created_at_ms + s.ttl <= now_ms then 'expired'
                 when s.place in ('waits', 'waits or is evicted') then case when s.due > now_ms then 'delayed' else 'waiting' end
                 else s.place
             end as state

@@ -1,0 +1,161 @@
+"""``penstock copy``: everything to another store. ``penstock hold``: a server that changes nothing."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from penstock.cli.commands import Command, asks_server, connected, prints_json
+from penstock.cli.errors import DAMAGE, DONE, CliError
+from penstock.cli.files import BACKUP_S, on_disk
+from penstock.cli.output import print_json, progress
+
+if TYPE_CHECKING:
+    from penstock.store.base import Store
+    from penstock.store.copying import Figures, Readable
+
+ROCKS = "rocksdb:"
+
+
+@click.command(cls=Command, example="penstock copy rocksdb:./penstock-data postgresql://penstock@db/queue")
+@click.argument("source", metavar="SOURCE")
+@click.argument("target", metavar="TARGET")
+@click.option(
+    "--server",
+    metavar="ADDRESS",
+    help="The server that runs on SOURCE: from now on it answers questions only. Run this on its machine.",
+)
+@prints_json
+def copy(source: str, target: str, server: str | None, as_json: bool) -> int:
+    """Copy everything to another, empty store, and compare the two.
+
+    SOURCE and TARGET are rocksdb:DIR or postgresql://USER@HOST/DATABASE. No server may run on either, unless
+    --server names the one on SOURCE.
+    """
+    from penstock.store.base import StoreError
+    from penstock.store.copying import copy as copy_all, count
+
+    _check(source)
+    _check(target)
+    with (
+        on_disk(),
+        _held(server) as held,
+        _source(source, server) as (reader, shards),
+        _target(target) as store,
+    ):
+        try:
+            with progress("copying", show=not as_json) as advance:
+                total = 2 * count(reader)
+                figures = copy_all(reader, shards, store, lambda what, done: advance(done, total))
+        except StoreError as error:
+            raise CliError(str(error), code=DAMAGE if "not the same" in str(error) else 1) from None
+        held.append(True)
+    _tell(figures, source, target, server, as_json)
+    return DONE
+
+
+def _tell(figures: "Figures", source: str, target: str, server: str | None, as_json: bool) -> None:
+    from penstock.store.places import shown_place
+
+    where = shown_place(target)
+    if as_json:
+        print_json(
+            {"target": where, **{name: getattr(figures, name) for name in ("records", "bodies", "bytes")}}
+        )
+        return
+    print(
+        f"copied to {where} and compared: {figures.records:,} records, {figures.bodies:,} bodies,"
+        f" {figures.bytes:,} bytes, all the same"
+    )
+    if server is not None:
+        print(f"the server at {server} is held: stop it, and start one with --store {where}")
+        print(f"or have it go on as it was, and drop the copy: penstock hold --off --server {server}")
+    else:
+        print(f"start a server on it: penstock serve --store {where}")
+
+
+def _check(place: str) -> None:
+    from penstock.store.places import DATABASES
+
+    if not place.startswith((ROCKS, *DATABASES)) or place == ROCKS:
+        raise CliError(f"{place}: a store is rocksdb:DIR or postgresql://USER@HOST/DATABASE")
+
+
+@contextmanager
+def _held(server: str | None) -> Iterator[list[bool]]:
+    """A server that changes nothing meanwhile; it is let go if nothing comes of it."""
+    done: list[bool] = []
+    if server is None:
+        yield done
+        return
+    with connected(server) as client:
+        client.hold()
+        try:
+            yield done
+        finally:
+            if not done:
+                client.hold(False)
+
+
+@contextmanager
+def _source(place: str, server: str | None) -> "Iterator[tuple[Readable, int]]":
+    from penstock.store.places import looking_at_place
+
+    if server is None or not place.startswith(ROCKS):
+        with looking_at_place(place, alone=server is None) as found:
+            yield found
+        return
+    # The server has its directory to itself; a backup is made of links and takes no room.
+    directory = Path(place.removeprefix(ROCKS)).absolute()
+    linked = directory.with_name(f"{directory.name}.copying-{os.getpid()}")
+    try:
+        with connected(server, timeout_s=BACKUP_S) as client:
+            client.backup(str(linked))
+        with looking_at_place(str(linked)) as found:
+            yield found
+    finally:
+        shutil.rmtree(linked, ignore_errors=True)
+
+
+@contextmanager
+def _target(place: str) -> "Iterator[Store]":
+    from penstock.store.opening import open_database
+    from penstock.store.rocks import RocksStore
+
+    store: Store
+    if not place.startswith(ROCKS):
+        store = open_database(place)
+        try:
+            yield store
+        finally:
+            store.close()
+        return
+    directory = Path(place.removeprefix(ROCKS)).absolute()
+    if directory.exists() and any(directory.iterdir()):
+        raise CliError(f"{directory} is not empty; name another")
+    store = RocksStore(directory)
+    try:
+        yield store
+    except BaseException:
+        store.close()
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+    store.close()
+
+
+@click.command(cls=Command, example="penstock hold --off")
+@click.option("--off", is_flag=True, help="Let it go on.")
+@asks_server
+def hold(off: bool, server: str | None, as_json: bool) -> int:
+    """Have a server answer questions only: nothing it keeps changes, not even with time."""
+    with connected(server) as client:
+        held = client.hold(not off)
+    if as_json:
+        print_json({"held": held})
+    else:
+        print("held: it answers questions only" if held else "it goes on")
+    return DONE

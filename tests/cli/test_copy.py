@@ -1,0 +1,146 @@
+"""Everything moves from a directory to a database and back, and a server answers questions meanwhile."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.store.base import CantOpen
+from penstock.store.postgres import PostgresStore
+from tests.cli.running import run
+from tests.postgres import ask_sql, cluster, run_sql
+from tests.serving import Raw, Server, pull, pull_all, push, refused, state
+
+
+def fill(client: Raw) -> dict[str, int]:
+    """A little of everything; ids by what became of them."""
+    push(client, "a", *range(500), backoff=600_000)
+    push(client, "a", *(["x" * 3_000] * 200), partition="side")
+    found = {"delayed": push(client, "a", "later", delay=600_000), "key": push(client, "b", 1)}
+    client.ask({"cmd": "PUSH", "queue": "b", "data": 2, "unique_key": "k"})
+    done, failed, held = (pull(client, "a", partition="default", lease_ms=600_000) for _ in range(3))
+    client.ask({"cmd": "ACK", "id": done["id"], "result": "fine"})
+    client.ask({"cmd": "FAIL", "id": failed["id"], "error": "no"})
+    client.ask({"cmd": "KVSET", "key": "k", "value": {"v": 1}})
+    client.ask({"cmd": "CRON", "name": "c", "queue": "b", "schedule": "0 3 * * *", "data": 1})
+    return {**found, "done": done["id"], "failed": failed["id"], "active": held["id"]}
+
+
+def looks(client: Raw, ids: dict[str, int]) -> dict[str, object]:
+    """All that can be seen from outside, but for times."""
+    states = {name: state(client, id)["state"] for name, id in ids.items()}
+    log = client.ask({"cmd": "READ", "queue": "a", "partition": "side", "offset": 0, "max_count": 1_000})
+    return {
+        "states": states,
+        "queues": client.ask({"cmd": "LISTQUEUES"})["queues"],
+        "side": [message for run in log["runs"] for message in run["messages"]],
+        "value": client.ask({"cmd": "KVGET", "key": "k"})["value"],
+        "result": client.ask({"cmd": "GETRESULT", "id": ids["done"]})["result"],
+        "crons": [each["name"] for each in client.ask({"cmd": "CRONLIST"})["crons"]],
+    }
+
+
+def test_everything_moves_to_a_database_and_back_and_ids_are_never_given_out_twice(tmp_path: Path) -> None:
+    url, back = cluster().database(), tmp_path / "back"
+    with Server() as server:
+        with server.connect() as client:
+            ids = fill(client)
+            before = looks(client, ids)
+        server.terminate()
+        assert server.wait() == 0
+        there = run(tmp_path, "copy", f"rocksdb:{server.data}", url, "--json")
+        assert there.code == 0, there.err
+        figures = json.loads(there.out)
+        assert figures["bodies"] > 3
+        assert figures["records"] > 20
+    with Server("--store", url) as moved, moved.connect() as client:
+        assert looks(client, ids) == before
+        later = push(client, "a", "new")
+    assert later not in ids.values()
+    home = run(tmp_path, "copy", url, f"rocksdb:{back}")
+    assert home.code == 0, home.err
+    assert "all the same" in home.out
+    assert run(tmp_path, "verify", str(back)).code == 0
+    assert run(tmp_path, "verify", url).code == 0
+    with Server("--data", str(back)) as again, again.connect() as client:
+        assert looks(client, ids)["states"] == before["states"]
+        assert state(client, later)["state"] == "waiting"
+        assert push(client, "a", "newer") > later
+        lease = pull(client, "a", partition="default")["lease"]
+        assert lease is not None
+
+
+@pytest.fixture(params=["rocksdb", "postgresql"])
+def source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Server, str]]:
+    """A server, and the address of its store."""
+    place = cluster().database() if request.param == "postgresql" else f"rocksdb:{tmp_path / 'data'}"
+    with Server("--store", place) as made:
+        yield made, place
+
+
+def test_a_server_answers_questions_while_it_is_copied_and_nothing_else(
+    source: tuple[Server, str], tmp_path: Path
+) -> None:
+    server, place = source
+    target = cluster().database()
+    with server.connect() as client:
+        ids = fill(client)
+        before = looks(client, ids)
+        first = run(tmp_path, "copy", place, target)
+        assert first.code == 1
+        assert "in use" in first.err
+        done = run(tmp_path, "copy", place, target, "--server", server.tcp)
+        assert done.code == 0, done.err
+        assert "is held" in done.out
+        assert looks(client, ids) == before
+        for request in (
+            {"cmd": "PUSH", "queue": "a", "data": 1},
+            {"cmd": "PULL", "queue": "a", "timeout": 50},
+            {"cmd": "ACK", "id": ids["active"]},
+            {"cmd": "KVSET", "key": "k", "value": 2},
+        ):
+            assert refused(client.ask(request), "busy"), request
+        with Server("--store", target) as moved, moved.connect() as other:
+            assert looks(other, ids) == before
+        assert run(tmp_path, "hold", "--off", "--server", server.tcp).code == 0
+        assert client.ask({"cmd": "ACK", "id": ids["active"]})["ok"]
+        assert pull_all(client, "b") == [1, 2]
+    assert not list(tmp_path.glob("*copying*"))
+
+
+def test_a_copy_is_not_made_where_something_is(tmp_path: Path) -> None:
+    url = cluster().database()
+    with Server() as server:
+        with server.connect() as client:
+            push(client, "a", 1)
+        server.terminate()
+        server.wait()
+        place = f"rocksdb:{server.data}"
+        assert run(tmp_path, "copy", place, url).code == 0
+        again = run(tmp_path, "copy", place, url)
+        assert again.code == 1
+        assert "is not empty" in again.err
+        (tmp_path / "full").mkdir()
+        (tmp_path / "full" / "mine").write_text("kept")
+        other = run(tmp_path, "copy", place, f"rocksdb:{tmp_path / 'full'}")
+        assert other.code == 1
+        assert (tmp_path / "full" / "mine").read_text() == "kept"
+    nothing = run(tmp_path, "copy", cluster().database(), f"rocksdb:{tmp_path / 'new'}")
+    assert nothing.code == 1
+    assert "no server was ever started on it" in nothing.err
+    assert not (tmp_path / "new").exists()
+    odd = run(tmp_path, "copy", "sqlite:x", url)
+    assert (odd.code, "rocksdb:DIR or postgresql://" in odd.err) == (1, True)
+
+
+def test_a_copy_that_is_not_the_same_is_said_so_and_one_that_was_not_finished_is_not_served(
+    tmp_path: Path,
+) -> None:
+    url = cluster().database()
+    with Server("--store", url) as server, server.connect() as client:
+        push(client, "a", 1)
+    run_sql(url, "delete from penstock.format")
+    with pytest.raises(CantOpen, match="was not finished"):
+        PostgresStore(url)
+    assert ask_sql(url, "select count(*) from penstock.records")[0]["count"] > 0

@@ -1,0 +1,201 @@
+"""The views say what the core says, after whatever random lives have left."""
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from penstock.core import commands as c
+from penstock.core.ids import address, to_uuid
+from penstock.core.model import Queue
+from penstock.core.numbers import number_of
+from tests.postgres import ask_sql, cluster
+from tests.serving import Raw, Server, pull, push
+from tests.sim.checks import TENANT
+from tests.sim.drive import Driver
+from tests.sim.job_drive import JobDriver
+from tests.sim.world import World
+from tests.sim.worlds import PostgresWorlds
+
+
+@pytest.fixture
+def worlds() -> Iterator[PostgresWorlds]:
+    made = PostgresWorlds()
+    yield made
+    made.close()
+
+
+def shown_ids(queue: Queue) -> set[int]:
+    """Every message that is kept, by the id it is shown under."""
+    found = set()
+    for partition in queue.partitions.values():
+        for segment in partition.log.segments:
+            for at in range(segment.count):
+                origin = segment.run_at(at)[2].origin
+                number, first = number_of(partition, segment.base + at)
+                own = address(number, segment.base + at - first)
+                successor = partition.successors.upto(segment.base + at)
+                if origin is not None:
+                    found.add(origin[0])
+                elif successor is None or successor[0] != segment.base + at:
+                    found.add(own)
+    return found
+
+
+def compare(world: World, url: str) -> int:
+    """See that the view and the core say the same of every message; how many rows there are."""
+    world.commit()
+    engine, rows = world.engine, 0
+    for queue in engine.queues.values():
+        if not queue.stored or queue.tenant != TENANT:
+            continue
+        found = ask_sql(url, "select * from penstock.messages_of($1, $2)", queue.prefix, engine.now)
+        groups = [*queue.groups] or ["default"]
+        by_group = {name: [row for row in found if row["group"] == name] for name in groups}
+        assert sum(map(len, by_group.values())) == len(found)
+        for group, theirs in by_group.items():
+            assert {int(row["number"]) for row in theirs} == shown_ids(queue)
+            for row in theirs:
+                said = engine.apply(c.State(TENANT, int(row["number"]), group), engine.now)
+                assert isinstance(said, c.StateFound)
+                assert as_said(row) == as_found(said), (queue.name, group, row, said)
+                rows += 1
+    return rows
+
+
+def as_said(row: dict[str, Any]) -> tuple[object, ...]:
+    counts = (row["state"], row["priority"], row["attempts"], row["deliveries"], row["error"] or "")
+    ids = (row["id"], row["unique_key"], row["job_id"])
+    return *counts, *ids, row["run_at"] if row["state"] == "delayed" else None
+
+
+def as_found(said: c.StateFound) -> tuple[object, ...]:
+    counts = (said.state, said.priority, said.failures, said.deliveries, said.error)
+    ids = (UUID(to_uuid(said.id, said.created_at)), said.unique_key, said.job_id)
+    return *counts, *ids, instant(said.due_at) if said.state == "delayed" and said.due_at else None
+
+
+def instant(ms: int) -> object:
+    from datetime import UTC, datetime, timedelta
+
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_view_of_messages_says_what_the_core_says(seed: int, worlds: PostgresWorlds) -> None:
+    driver, rows = Driver(300 + seed, worlds.begin), 0
+    for _ in range(6):
+        driver.run(150)
+        rows += compare(driver.world, worlds.url)
+    assert rows > 100
+
+
+def test_the_view_of_messages_says_what_the_core_says_of_jobs(worlds: PostgresWorlds) -> None:
+    driver, rows = JobDriver(310, worlds.begin_jobs), 0
+    for _ in range(6):
+        driver.run(150)
+        rows += compare(driver.world, worlds.url)
+    assert rows > 100
+
+
+# A server's.
+
+
+@pytest.fixture(scope="module")
+def url() -> str:
+    return cluster().database()
+
+
+@pytest.fixture(scope="module")
+def server(url: str) -> Iterator[Server]:
+    with Server("--store", url) as made:
+        yield made
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[Raw]:
+    with server.connect() as made:
+        yield made
+
+
+def test_queues_partitions_and_groups_have_the_columns_that_people_look_for(client: Raw, url: str) -> None:
+    client.ask({"cmd": "QUEUE", "queue": "shown", "options": {"max_wait_ms": 90_000, "lease_ms": 5_000}})
+    push(client, "shown", 1, 2, partition="side")
+    client.ask({"cmd": "PULLB", "queue": "shown", "count": 1, "group": "audit", "timeout": 0})
+    (queue,) = ask_sql(url, "select * from penstock.queues where queue = 'shown'")
+    assert (queue["max_wait_ms"], queue["max_wait_time_seconds"], queue["lease_ms"]) == (90_000, 90, 5_000)
+    assert (queue["encryption_enabled"], queue["paused"], queue["max_attempts"]) == (False, False, 3)
+    (partition,) = ask_sql(url, "select * from penstock.partitions where queue = 'shown'")
+    assert (partition["partition"], partition["first_offset"], partition["end_offset"]) == ("side", 0, 2)
+    assert (partition["messages"], partition["payload_bytes"]) == (2, 2)
+    assert partition["last_activity"] == partition["last_pushed_at"] is not None
+    (group,) = ask_sql(url, "select * from penstock.groups where queue = 'shown'")
+    assert group["group"] == "audit"
+    client.ask({"cmd": "PAUSE", "queue": "shown"})
+    (queue,) = ask_sql(url, "select paused from penstock.queues where queue = 'shown'")
+    assert queue["paused"]
+
+
+def test_a_message_is_shown_with_its_result_its_progress_and_its_error(client: Raw, url: str) -> None:
+    push(client, "work", {"n": "ä\u0000b"}, {"n": 2}, {"n": 3}, timeout=7_000, ttl=60_000, max_attempts=5)
+    done, failed, active = (pull(client, "work") for _ in range(3))
+    client.ask({"cmd": "ACK", "id": done["id"], "result": {"sum": 7}})
+    client.ask({"cmd": "FAIL", "id": failed["id"], "error": "no \u0000 way"})
+    client.ask({"cmd": "PROGRESS", "id": active["id"], "progress": 40, "message": "so far"})
+    rows = ask_sql(url, "select * from penstock.messages where queue = 'work' order by \"offset\"")
+    assert [row["state"] for row in rows] == ["completed", "delayed", "active"]
+    first, second, third = rows
+    assert (first["result"], first["data"], first["payload"]) == (
+        '{"sum": 7}',
+        None,
+        '{"n": "\\u00e4\\u0000b"}',
+    )
+    assert (second["attempts"], second["error"], second["data"]) == (1, "no \\000 way", '{"n": 2}')
+    assert (third["progress"], third["progress_msg"], third["attempts"]) == (40, "so far", 0)
+    assert third["started_at"] is not None
+    assert (third["timeout"], third["ttl"], third["max_attempts"], third["backoff"]) == (
+        7_000,
+        60_000,
+        5,
+        1_000,
+    )
+    assert (third["is_encrypted"], third["lifo"], third["number"]) == (False, False, active["id"])
+
+
+def test_dependencies_crons_and_nodes_are_shown(client: Raw, url: str) -> None:
+    first = push(client, "flow", "first")
+    then = client.ask({"cmd": "PUSH", "queue": "flow", "data": "then", "depends_on": [first]})["id"]
+    found = ask_sql(url, "select number, depends_on from penstock.dependencies where queue = 'flow'")
+    assert found == [{"number": then, "depends_on": first}]
+    cron = {"cmd": "CRON", "name": "nightly", "queue": "flow", "schedule": "0 3 * * *", "data": {"a": 1}}
+    assert client.ask(cron)["ok"]
+    (row,) = ask_sql(url, "select * from penstock.crons")
+    assert (row["name"], row["queue"], row["schedule"], row["data"]) == (
+        "nightly",
+        "flow",
+        "0 3 * * *",
+        '{"a": 1}',
+    )
+    assert row["next_run"].hour == 3
+    (node,) = ask_sql(url, "select * from penstock.nodes")
+    assert node["is_leader"]
+    assert node["shards"] == 65
+
+
+def test_what_retention_took_is_shown_with_the_reason(client: Raw, url: str) -> None:
+    options = {"max_attempts": 1, "dead_letters": False, "completed_retention_ms": 0}
+    client.ask({"cmd": "QUEUE", "queue": "short", "options": options})
+    push(client, "short", *range(4), partition="p")
+    jobs = [pull(client, "short") for _ in range(4)]
+    client.ask({"cmd": "FAIL", "id": jobs[0]["id"], "error": "no"})
+    client.ask({"cmd": "ACKB", "ids": [job["id"] for job in jobs[1:]]})
+    assert client.ask({"cmd": "CLEAN", "queue": "short", "grace": 0, "state": "completed"})["ok"]
+    rows = ask_sql(url, "select * from penstock.retention_history where queue = 'short' order by executed_at")
+    told = {
+        (row["retention_type"], row["messages_deleted"], row["completed_deleted"], row["failed_deleted"])
+        for row in rows
+    }
+    assert told == {("failed", 0, 0, 1), ("completed", 4, 4, 0)}
+    assert {row["partition"] for row in rows} == {"p"}
+    assert len({row["id"] for row in rows}) == len(rows)
