@@ -21,7 +21,8 @@ from tests.crash.check import Check
 from tests.crash.ledger import Ledger, Violation
 from tests.crash.load import Client, now_ms
 from tests.crash.process import Process, kill_amid
-from tests.postgres import cluster
+from tests.postgres import Cluster, cluster, find_binaries
+from tests.serving import PATIENCE_S
 
 CLIENTS = 5
 LOAD_S = (0.1, 0.5)
@@ -98,7 +99,8 @@ class Life:
                 check.states()
                 check.rest()
 
-    def _load(self, server: Process, name: str) -> None:
+    def _load(self, server: Process, name: str, database: Cluster | None = None) -> None:
+        """Let clients work, and kill the server amid that; or else its database."""
         leases = list(self.ledger.leases)
         self._rng.shuffle(leases)
         clients = [
@@ -107,15 +109,65 @@ class Life:
                 f"{name}.{number}",
                 random.Random(self._rng.randrange(1 << 62)),
                 leases[number::CLIENTS],
+                may_be_busy=database is not None,
             )
             for number in range(CLIENTS)
         ]
-        kill_amid(server, [client.run for client in clients], self._rng.uniform(*LOAD_S))
+        kill_amid(database or server, [client.run for client in clients], self._rng.uniform(*LOAD_S))
         for client in clients:
             self.ledger.add(client.record)
             self.answers += client.answers
             if client.record.violations:
                 raise Violation("\n".join(client.record.violations))
+
+
+class DatabaseLife(Life):
+    """A server that goes on while its database is killed."""
+
+    def __init__(self, home: Path, rng: random.Random, database: Cluster) -> None:
+        super().__init__(home, rng, flags=("--store", database.database()))
+        self._database = database
+
+    def live(self, cycles: int, say: Say) -> None:
+        """Check, load, kill the database and start it again, so many times."""
+        with self.process() as server:
+            for number in range(cycles):
+                self.check(server, f"d{number}")
+                self.killed_at = now_ms()
+                self._load(server, f"d{number}", self._database)
+                self._database.start()
+                self._await_server(server)
+                say(f"cycle {number + 1}: {self.ledger.summary()}")
+            self.check(server, "at the end", thorough=True)
+
+    def _await_server(self, server: Process) -> None:
+        """Wait until the server has found its database again."""
+        deadline = time.monotonic() + PATIENCE_S
+        with server.connect() as connection:
+            while not connection.ask({"cmd": "LISTQUEUES"})["ok"]:
+                if time.monotonic() > deadline:
+                    raise Violation(f"the server does not find its database again:\n{server.log()}")
+                time.sleep(0.05)
+
+
+def run_databases(cycles: int, seed: int, say: Say = lambda line: None) -> Figures:
+    """Kill the database of a server, so many times."""
+    home = Path(tempfile.mkdtemp(prefix="penstock-crash-"))
+    binaries = find_binaries()
+    assert binaries is not None
+    database = Cluster(binaries)
+    life = DatabaseLife(home, random.Random(seed), database)
+    try:
+        life.live(cycles, say)
+    except BaseException as error:
+        error.add_note(f"seed {seed}, data in {home}")
+        raise
+    finally:
+        database.close()
+    figures = Figures(cycles, answers=life.answers)
+    figures.add(life.ledger)
+    shutil.rmtree(home)
+    return figures
 
 
 def run(
@@ -151,9 +203,14 @@ def main() -> None:
     parser.add_argument("--cycles", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--postgres", action="store_true", help="keep everything in PostgreSQL")
+    parser.add_argument("--database", action="store_true", help="kill the database, not the server")
     given = parser.parse_args()
     store = cluster().database if given.postgres else None
-    figures = run(given.cycles, given.seed, lambda line: sys.stdout.write(line + "\n"), store=store)
+    say: Say = lambda line: sys.stdout.write(line + "\n")  # noqa: E731
+    if given.database:
+        figures = run_databases(given.cycles, given.seed, say)
+    else:
+        figures = run(given.cycles, given.seed, say, store=store)
     sys.stdout.write(
         f"{figures.cycles} kills, {figures.answers:,} requests answered before:"
         f" nothing confirmed was lost, nothing settled came back.\n"

@@ -37,7 +37,17 @@ class Step(NamedTuple):
 class Client:
     """Sends bursts of requests and keeps a record of what came of them."""
 
-    def __init__(self, connection: Raw, where: str, rng: random.Random, leases: list[Lease]) -> None:
+    def __init__(
+        self,
+        connection: Raw,
+        where: str,
+        rng: random.Random,
+        leases: list[Lease],
+        *,
+        may_be_busy: bool = False,
+    ) -> None:
+        """``may_be_busy``: the server's database may go away, and with it what is not synced."""
+        self._may_be_busy = may_be_busy
         self._connection = connection
         self._where = where
         self._rng = rng
@@ -68,6 +78,8 @@ class Client:
             self._connection.send(*(step.request for step in steps))
             for step in steps:
                 reply = self._connection.receive()
+                if self._may_be_busy and reply.get("code") == "busy":
+                    raise EOFError("what was asked may have been done, or not")
                 waiting.pop(0)
                 self.answers += 1
                 step.answered(reply)
@@ -136,7 +148,7 @@ class Client:
         sent = Sent(self._where, queue, parts)
         self.record.sent.append(sent)
         self._pushed += sum(map(len, parts.values()))
-        if self._rng.random() < 0.3:
+        if self._rng.random() < 0.3 and not self._may_be_busy:
             request["durability"] = "os"
 
         def answered(reply: Reply) -> None:

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tests.crash.ledger import Violation
 from tests.serving import PATIENCE_S, Raw
@@ -90,7 +90,13 @@ class Process:
         self.kill()
 
 
-def kill_amid(server: Process, works: Sequence[Callable[[], None]], seconds: float) -> None:
+class Killable(Protocol):
+    """What can be ended here and now."""
+
+    def kill(self) -> None: ...
+
+
+def kill_amid(server: Killable, works: Sequence[Callable[[], None]], seconds: float) -> None:
     """Kill a server after a while, amid what threads do with it; each of them notices."""
     threads = [threading.Thread(target=work, daemon=True) for work in works]
     for thread in threads:

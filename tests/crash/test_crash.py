@@ -13,6 +13,7 @@ from tests.crash.harness import FLAGS, Life
 from tests.crash.ledger import Violation
 from tests.crash.load import now_ms
 from tests.crash.process import DATA, Process
+from tests.postgres import cluster
 
 SEED = 1
 
@@ -24,6 +25,21 @@ def test_thirty_kills_lose_nothing_and_deliver_nothing_twice() -> None:
     assert figures.acked > 1_000
     assert figures.cancelled > 100
     assert figures.purged > 10
+
+
+def test_kills_of_a_server_on_a_database_lose_nothing_and_deliver_nothing_twice() -> None:
+    figures = harness.run(10, SEED, store=cluster().database)
+    assert figures.cycles == 10
+    assert figures.messages > 500
+    assert figures.acked > 500
+
+
+def test_kills_of_the_database_lose_nothing_and_deliver_nothing_twice() -> None:
+    cluster()  # skipped if there is none
+    figures = harness.run_databases(6, SEED)
+    assert figures.cycles == 6
+    assert figures.messages > 300
+    assert figures.acked > 300
 
 
 def test_a_server_killed_while_it_starts_finds_everything_when_it_starts_again(tmp_path: Path) -> None:

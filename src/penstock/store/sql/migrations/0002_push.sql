@@ -105,7 +105,7 @@ declare
 begin
     delete from penstock.refused where id = refused_id returning * into old;
     if old.id is null then
-        raise exception 'nothing was refused under %', refused_id using errcode = '02000';
+        raise exception 'nothing was refused under %', refused_id using errcode = 'P0002';
     end if;
     return penstock.push(old.queue, old.payload, old.options);
 end $$;

@@ -1,0 +1,277 @@
+"""What an application pushes in its own SQL transaction is there when that commits, once, and never else."""
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from penstock.server.http.pushes import Message
+from penstock.store.pg import Blocking, Refused, Session
+from penstock.store.sql import migrations
+from tests.crash.process import Process
+from tests.postgres import ask_sql, cluster, run_sql
+from tests.serving import PATIENCE_S, Raw, Server, pull, pull_all
+
+
+@pytest.fixture(scope="module")
+def url() -> str:
+    return cluster().database()
+
+
+@pytest.fixture(scope="module")
+def server(url: str) -> Iterator[Server]:
+    with Server("--store", url) as made:
+        yield made
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[Raw]:
+    with server.connect() as made:
+        yield made
+
+
+def take(client: Raw, queue: str, count: int) -> list[Any]:
+    """The payloads of so many messages, as soon as they are there."""
+    reply = client.ask(
+        {"cmd": "PULLB", "queue": queue, "count": count, "min_count": count, "timeout": 20_000}
+    )
+    return [job["data"] for job in reply["jobs"]]
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    """Wait for something that happens by itself."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < deadline
+
+
+def in_sessions(url: str, work: Callable[[Session, Session], Coroutine[Any, Any, None]]) -> None:
+    """Have two applications at work, each with a connection of its own."""
+    blocking = Blocking()
+    one, other = Session(url), Session(url)
+    try:
+        blocking.run(work(one, other))
+    finally:
+        blocking.run(one.close())
+        blocking.run(other.close())
+        blocking.close()
+
+
+def test_nothing_is_seen_before_the_transaction_commits_and_nothing_of_one_that_does_not(
+    client: Raw, url: str
+) -> None:
+    async def work(one: Session, other: Session) -> None:
+        await one.execute("begin; select penstock.push('seen', '1'); rollback")
+        async with one.transaction():
+            await one.execute("create table mine (id integer)")
+            await one.execute("insert into mine values (7)")
+            await one.execute("select penstock.push('seen', to_jsonb(id)) from mine")
+            await other.execute("select penstock.push('seen', '3')")
+            assert take(client, "seen", 1) == [3]
+
+    in_sessions(url, work)
+    assert take(client, "seen", 1) == [7]
+    assert pull_all(client, "seen") == []
+
+
+def test_messages_come_in_the_order_in_which_their_transactions_committed(client: Raw, url: str) -> None:
+    client.ask({"cmd": "PUSH", "queue": "order", "data": 0})
+
+    async def work(one: Session, other: Session) -> None:
+        for number in range(20):
+            async with one.transaction():
+                await one.execute(f"select penstock.push('order', '{4 * number + 3}')")
+                async with other.transaction():
+                    await other.execute(f"select penstock.push('order', '{4 * number + 1}')")
+                    await other.execute(f"select penstock.push('order', '{4 * number + 2}')")
+                await one.execute(f"select penstock.push('order', '{4 * number + 4}')")
+
+    in_sessions(url, work)
+    assert take(client, "order", 81) == list(range(81))
+
+
+def test_a_savepoint_that_is_rolled_back_takes_only_its_own_pushes_along(client: Raw, url: str) -> None:
+    run_sql(
+        url,
+        """
+        begin;
+        savepoint a; select penstock.push('points', '1'); rollback to a;
+        select penstock.push('points', '2');
+        savepoint b; select penstock.push('points', '3'); rollback to b;
+        select penstock.push('points', '4');
+        commit;
+        """,
+    )
+    assert take(client, "points", 2) == [2, 4]
+    assert pull_all(client, "points") == []
+    assert ask_sql(url, "select * from penstock.inbox_turns") == []
+
+
+def test_options_are_those_of_a_push_over_http(client: Raw, url: str) -> None:
+    (push,) = (each.text for each in migrations() if each.name == "push")
+    names = {field.name for field in msgspec.structs.fields(Message)} - {"payload"}
+    assert all(f"'{name}'" in push for name in names)
+    run_sql(
+        url,
+        """
+        select penstock.push('opts', '"low"', '{"priority": 1, "tags": ["a"]}'),
+               penstock.push('opts', '"high"', '{"priority": 9, "partition": "side", "unique_key": "k"}'),
+               penstock.push('opts', '"again"', '{"unique_key": "k"}');
+        """,
+    )
+    assert take(client, "opts", 2) == ["high", "low"]
+    assert pull_all(client, "opts") == []
+
+
+@pytest.mark.parametrize(
+    ("call", "why"),
+    [
+        ("'no name', '1'", "is no name of a queue"),
+        ("null, '1'", "is no name of a queue"),
+        (f"'{'q' * 257}', '1'", "is no name of a queue"),
+        ("'q', null", "the payload is null"),
+        ("'q', '1', '[1]'", "options are no JSON object"),
+        ("'q', '1', null", "options are no JSON object"),
+        ("'q', '1', '{\"prio\": 1}'", "there is no option prio"),
+    ],
+)
+def test_what_is_wrong_is_said_where_it_is_pushed(url: str, call: str, why: str) -> None:
+    with pytest.raises(Refused, match=why):
+        run_sql(url, f"select penstock.push({call})")
+
+
+def test_what_can_not_be_taken_over_is_put_aside_with_the_reason_and_holds_up_nobody(
+    client: Raw, url: str
+) -> None:
+    run_sql(
+        url,
+        """
+        select penstock.push('aside', '1'), penstock.push('aside', '2', '{"priority": "high"}'),
+               penstock.push('aside', '3', '{"depends_on": [123456789]}'),
+               penstock.push('aside', '4', '{"delay_ms": -1}'), penstock.push('aside', '5');
+        select penstock.push('aside', (repeat('[', 200) || repeat(']', 200))::jsonb);
+        """,
+    )
+    assert take(client, "aside", 2) == [1, 5]
+    query = "select id, payload, code, error from penstock.refused where queue = 'aside' order by id"
+    until(lambda: len(ask_sql(url, query)) == 4)
+    rows = ask_sql(url, query)
+    assert [row["code"] for row in rows] == ["invalid", "not_found", "invalid", "invalid"]
+    assert all(row["error"] for row in rows)
+    run_sql(url, f"update penstock.refused set options = '{{}}' where id = {rows[0]['id']}")
+    run_sql(url, f"select penstock.push_again({rows[0]['id']})")
+    assert take(client, "aside", 1) == [2]
+    with pytest.raises(Refused, match="nothing was refused"):
+        run_sql(url, "select penstock.push_again(0)")
+
+
+def test_a_queue_that_is_full_holds_up_no_other_and_gets_its_messages_in_order_later(
+    client: Raw, url: str
+) -> None:
+    client.ask({"cmd": "QUEUE", "queue": "full", "options": {"max_size": 1}})
+    client.ask({"cmd": "PUSH", "queue": "full", "data": 0})
+    run_sql(url, "select penstock.push('full', '1'), penstock.push('open', '2');")
+    assert take(client, "open", 1) == [2]
+    job = pull(client, "full")
+    client.ask({"cmd": "ACK", "id": job["id"]})
+    assert take(client, "full", 1) == [1]
+
+
+def test_a_role_that_may_only_push_can_do_nothing_else(client: Raw, url: str) -> None:
+    database = url.rpartition("/")[2]
+    run_sql(url, "create role app login; grant usage on schema penstock to app")
+    theirs = cluster().url(database).replace("postgres@", "app@")
+    run_sql(theirs, "select penstock.push('role', '1')")
+    assert take(client, "role", 1) == [1]
+    for statement in (
+        "select * from penstock.records",
+        "select * from penstock.inbox",
+        "insert into penstock.inbox (queue, payload, options) values ('q', '1', '{}')",
+        "select penstock.claim(0, 0, 'me')",
+        "select penstock.mark_restored()",
+        "select * from penstock.messages",
+    ):
+        with pytest.raises(Refused, match="permission denied"):
+            run_sql(theirs, statement)
+
+
+def test_a_server_that_sleeps_is_woken_by_who_pushes_and_one_that_is_awake_is_not(
+    client: Raw, url: str
+) -> None:
+    run_sql(url, "select penstock.push('wake', '1')")
+    assert take(client, "wake", 1) == [1]
+    asleep = (
+        "select count(*) from pg_locks where locktype = 'advisory' and objid = 3 and mode = 'ExclusiveLock'"
+    )
+    until(lambda: bool(ask_sql(url, asleep)[0]["count"]))
+    run_sql(url, "select penstock.push('wake', '2')")
+    assert take(client, "wake", 1) == [2]
+
+
+class Application:
+    """Transactions that push, some of which are rolled back, until it is told to stop."""
+
+    def __init__(self, url: str, name: str, seed: int) -> None:
+        self._url, self._name, self._random = url, name, random.Random(seed)
+        self.committed: list[list[str]] = []
+        """What each transaction pushed, in the order in which they committed."""
+        self.stopped = threading.Event()
+
+    def run(self) -> None:
+        blocking, session = Blocking(), Session(self._url)
+        try:
+            blocking.run(self._work(session))
+        finally:
+            blocking.run(session.close())
+            blocking.close()
+
+    async def _work(self, session: Session) -> None:
+        number = 0
+        while not self.stopped.is_set():
+            names = [f"{self._name}.{number + at}" for at in range(self._random.choice((1, 1, 3, 40)))]
+            number += len(names)
+            try:
+                async with session.transaction():
+                    for name in names:
+                        await session.execute(f"select penstock.push('jobs', '\"{name}\"')")
+                    if self._random.random() < 0.2:
+                        raise ZeroDivisionError
+            except ZeroDivisionError:
+                continue
+            self.committed.append(names)
+            await asyncio.sleep(0)
+
+
+def test_kills_of_the_server_lose_no_push_and_double_none(tmp_path: Path) -> None:
+    url = cluster().database()
+    rng = random.Random(1)
+    applications = [Application(url, f"a{number}", number) for number in range(3)]
+    threads = [threading.Thread(target=each.run) for each in applications]
+    flags = ("--store", url, "--shards", "4")
+    with Process(tmp_path, *flags):
+        for thread in threads:
+            thread.start()
+    for _ in range(6):
+        with Process(tmp_path, *flags) as server, server.connect() as client:
+            client.ask({"cmd": "PULL", "queue": "nothing", "timeout": rng.randrange(30, 300)})
+    for each in applications:
+        each.stopped.set()
+    for thread in threads:
+        thread.join()
+    wanted = [name for each in applications for names in each.committed for name in names]
+    assert len(wanted) > 100
+    with Process(tmp_path, *flags) as server, server.connect() as client:
+        client.ask({"cmd": "PUSH", "queue": "jobs", "data": "end"})
+        until(lambda: not ask_sql(url, "select count(*) from penstock.inbox")[0]["count"])
+        log = client.ask({"cmd": "READ", "queue": "jobs", "offset": 0, "max_count": 100_000})
+        found = [name for run in log["runs"] for name in run["messages"] if name != "end"]
+    assert sorted(found) == sorted(wanted)
+    for each in applications:
+        mine = [name for name in found if name.startswith(each._name)]
+        assert mine == [name for names in each.committed for name in names]
