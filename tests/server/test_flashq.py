@@ -184,6 +184,8 @@ ATTRIBUTES = (3, 4, True, 5, 6, 7)
         ("GETSTATE", {"id": 5, "group": "g"}, core.State("acme", 5, "g")),
         ("STATS", {}, core.Stats("acme")),
         ("BACKUP", {"directory": "/b"}, core.Backup("acme", "/b")),
+        ("HOLD", {}, core.Hold("acme", True)),
+        ("HOLD", {"held": False}, core.Hold("acme", False)),
         (
             "QUEUE",
             {"queue": "q", "options": {"durability": "os"}},
@@ -244,6 +246,7 @@ def test_every_command_is_known_by_its_name() -> None:
         "GETSTATE",
         "STATS",
         "BACKUP",
+        "HOLD",
         "CANCEL",
         "PROMOTE",
         "MOVETODELAYED",

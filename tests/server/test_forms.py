@@ -164,6 +164,7 @@ def limits_and_queues(talk: Talk) -> None:
     ask("EVENTS")
     ask("OBLITERATE", queue="next")
     ask("BACKUP", directory="nowhere")
+    ask("HOLD", held=False)
 
 
 def keys_and_values(talk: Talk) -> None:

@@ -225,6 +225,7 @@ def test_an_unknown_command_is_invalid_and_the_known_ones_are_listed(body: bytes
         ("GETSTATE", {"id": 1}, "reqId, id, group"),
         ("STATS", {}, "reqId"),
         ("BACKUP", {"directory": "/b"}, "reqId, directory"),
+        ("HOLD", {}, "reqId, held"),
         ("CANCEL", {"id": 1}, "reqId, id, ids, group"),
         ("PROMOTE", {"id": 1}, "reqId, id, ids, group"),
         ("MOVETODELAYED", {"id": 1, "delay": 1}, "reqId, id, ids, delay, group"),

@@ -38,6 +38,8 @@ LATE = "late"
 """The connection is lost, but what was said over it arrives later."""
 BEFORE, AFTER, CONNECTING = (CUT, LATE), (CUT, BREAK), (CUT,)
 """What may happen at which gate."""
+TENDER = ("connect", "commit", "end of transaction")
+"""Where cuts hurt most, and are made most."""
 
 LOOK = "select pid, cardinality(pg_blocking_pids(pid)) > 0 from pg_stat_activity where pid = any ($1)"
 NAMES = {text: name for name, text in queries().items()}
@@ -66,6 +68,8 @@ class Actor:
 
     async def gate(self, what: str, fates: tuple[str, ...] = ()) -> str:
         """Wait to be let go on; what happens then."""
+        if self.scheduler.is_over:
+            raise asyncio.CancelledError
         self.what, self.fates = what, fates
         self.waits = asyncio.get_running_loop().create_future()
         self.scheduler.wake()
@@ -187,6 +191,8 @@ class Scheduler:
         """Connections to be had at once: a new one, and its first statements, take PostgreSQL 20 ms."""
         self._rng = rng
         self.now = now
+        self.is_over = False
+        """Whether nobody passes a gate any more."""
         self.touched = False
         """Whether the database has carried something out since we last looked."""
         self.told: Counter[str] = Counter()
@@ -218,6 +224,7 @@ class Scheduler:
             while await self._step():
                 pass
         finally:
+            self.is_over = True
             tasks = [actor.task for actor in self._actors if actor.task is not None]
             for task in tasks:
                 task.cancel()
@@ -260,22 +267,23 @@ class Scheduler:
             return await self._wait_for_held()
         self._pass_time()
         held = [actor for actor in self._actors if actor.held and actor.wire is not None]
-        if held and self._cuts_now():
+        if held and self._cuts_now(self._cut_rate):
             self._cut_held(self._rng.choice(held))
             return True
         if self._last not in ready or self._rng.random() >= self._keeps_on:
             self._last = self._rng.choice(ready)
         assert self._last is not None
         fate = GO
-        if self._last.fates and self._cuts_now():
+        rate = 4 * self._cut_rate if self._last.what.startswith(TENDER) else self._cut_rate
+        if self._last.fates and self._cuts_now(rate):
             fate = self._rng.choice(self._last.fates)
             self._tell_cut(self._last, f"{fate} at the gate")
         self.note(self._last.name, self._last.what)
         self._last.go(fate)
         return True
 
-    def _cuts_now(self) -> bool:
-        return self._cuts > 0 and self._rng.random() < self._cut_rate
+    def _cuts_now(self, rate: float) -> bool:
+        return self._cuts > 0 and self._rng.random() < rate
 
     def _tell_cut(self, actor: Actor, how: str) -> None:
         self._cuts -= 1

@@ -1,6 +1,9 @@
 """The views say what the core says, after whatever random lives have left."""
 
+import re
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -10,13 +13,15 @@ from penstock.core import commands as c
 from penstock.core.ids import address, to_uuid
 from penstock.core.model import Queue
 from penstock.core.numbers import number_of
-from tests.postgres import ask_sql, cluster
+from tests.postgres import ask_sql, cluster, run_sql
 from tests.serving import Raw, Server, pull, push
 from tests.sim.checks import TENANT
 from tests.sim.drive import Driver
 from tests.sim.job_drive import JobDriver
 from tests.sim.world import World
 from tests.sim.worlds import PostgresWorlds
+
+PAGE = (Path(__file__).parents[2] / "docs" / "POSTGRES.md").read_text()
 
 
 @pytest.fixture
@@ -77,8 +82,6 @@ def as_found(said: c.StateFound) -> tuple[object, ...]:
 
 
 def instant(ms: int) -> object:
-    from datetime import UTC, datetime, timedelta
-
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
 
 
@@ -199,3 +202,44 @@ def test_what_retention_took_is_shown_with_the_reason(client: Raw, url: str) -> 
     assert told == {("failed", 0, 0, 1), ("completed", 4, 4, 0)}
     assert {row["partition"] for row in rows} == {"p"}
     assert len({row["id"] for row in rows}) == len(rows)
+
+
+def test_what_a_plain_message_is_shown_with(client: Raw, url: str) -> None:
+    push(client, "plain", 1)
+    (row,) = ask_sql(url, "select * from penstock.messages where queue = 'plain'")
+    names = ("max_attempts", "backoff", "ttl", "timeout", "priority", "progress", "lifo", "attempts", "state")
+    assert [row[name] for name in names] == [3, 1_000, 0, 30_000, 0, 0, False, 0, "waiting"]
+
+
+WANTED = {
+    "queues": "encryption_enabled max_wait_time_seconds",
+    "partitions": "id last_activity",
+    "messages": "id number queue data priority state created_at run_at started_at attempts max_attempts "
+    "backoff ttl timeout unique_key progress progress_msg error result lifo transaction_id partition_id "
+    "payload is_encrypted",
+    "retention_history": "id messages_deleted completed_deleted failed_deleted retention_type executed_at",
+    "dependencies": "number depends_on",
+    "crons": "name queue schedule data priority next_run",
+    "nodes": "node_id host port is_leader last_heartbeat",
+}
+
+
+def test_every_view_and_every_column_that_seeds_name_is_there(server: Server, url: str) -> None:
+    rows = ask_sql(
+        url, "select table_name, column_name from information_schema.columns where table_schema = 'penstock'"
+    )
+    found = {(row["table_name"], row["column_name"]) for row in rows}
+    assert {(view, name) for view, names in WANTED.items() for name in names.split()} <= found
+
+
+def test_every_statement_of_the_page_about_postgresql_works(server: Server, url: str) -> None:
+    blocks = re.findall(r"^```sql\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    assert len(blocks) > 5
+    for block in blocks:
+        run_sql(url, block)
+
+
+def test_every_view_is_on_the_page_about_postgresql(server: Server, url: str) -> None:
+    rows = ask_sql(url, "select viewname from pg_views where schemaname = 'penstock'")
+    shown = set(re.findall(r"^\| `(\w+)` \| ", PAGE, re.MULTILINE))
+    assert {row["viewname"] for row in rows} - {"queue_keys"} == shown
