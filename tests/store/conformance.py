@@ -17,6 +17,7 @@ A store that can be copied also says how a copy is opened:
     TestMineMachine = MineMachine.TestCase
 """
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from penstock.core import records
 from penstock.core.directory import META_SHARD
+from penstock.core.keys import KEY_BYTES_MAX
 from penstock.core.limits import SEGMENT_BYTES_MAX
 from penstock.core.records import Commit, Record
 from penstock.store.base import Claim, Fenced, Store, StoreError
@@ -100,6 +102,7 @@ class StoreConformance:
         assert self.store.name
         assert self.store.durability in ("memory", "os", "fsync")
         assert self.store.blocking in (True, False)
+        assert self.store.far in (True, False)
 
     def test_the_number_of_shards_is_fixed_by_the_first_call(self) -> None:
         assert self.store.shards(8) == 8
@@ -145,6 +148,33 @@ class StoreConformance:
         first, second = self.store.claim(0), self.store.claim(1)
         self.store.commit([Commit(0, first.epoch, 10, [], [], []), Commit(1, second.epoch, 20, [], [], [])])
         assert [self.store.claim(shard).committed_at for shard in (0, 1)] == [10, 20]
+
+    def test_what_was_claimed_is_known_without_claiming_it(self) -> None:
+        self.store.shards(8)
+        first, meta = self.store.claim(0), self.store.claim(META_SHARD)
+        self.commit(first, [(key("a"), b"1")], at=7)
+        assert self.store.claims() == {META_SHARD: Claim(meta.epoch, 0), 0: Claim(first.epoch, 7)}
+        self.commit(first, [(key("a"), b"2")], at=8)
+        self.again()
+        assert self.store.claims()[0] == Claim(first.epoch, 8)
+
+    def test_a_copy_goes_on_behind_the_claims_of_its_original(self) -> None:
+        mine = self.store.claim(META_SHARD)
+        puts, bodies = [(key("a"), b"1")], [(body_key(2), b"two"), (body_key(1), b"one")]
+        self.commit(mine, puts, bodies=bodies, shard=META_SHARD)
+        claims = {META_SHARD: Claim(40, 5), 0: Claim(70, 6), 2: Claim(3, 0)}
+        self.store.be_copy(8, claims)
+        assert self.store.claims() == claims
+        self.again()
+        assert self.store.shards(3) == 8
+        assert self.records() == puts
+        assert list(self.store.body_keys()) == [body_key(1), body_key(2)]
+        found = [self.store.claim(shard) for shard in (META_SHARD, 0, 1, 2)]
+        assert [claim.epoch > old for claim, old in zip(found, (40, 70, 0, 3), strict=True)] == [True] * 4
+        assert [claim.committed_at for claim in found] == [5, 6, 0, 0]
+        assert [claim.restored for claim in found] == [0, 0, 0, 0]
+        self.commit(found[1], [(key("a"), b"2")])
+        assert self.records() == [(key("a"), b"2")]
 
     # Fenced.
 
@@ -630,6 +660,13 @@ class StoreConformance:
         assert self.records() == sorted(puts)
         assert self.store.get([name for name, _ in puts]) == [value for _, value in puts]
         assert self.store.bodies([name for name, _ in bodies]) == values
+
+    def test_a_key_may_be_as_long_as_any_there_is(self) -> None:
+        tails = [bytes(random.Random(seed).randbytes(KEY_BYTES_MAX + 20)) for seed in range(3)]
+        puts = sorted((key(tail), b"%d" % at) for at, tail in enumerate(tails))
+        self.commit(self.store.claim(0), puts)
+        self.again()
+        assert self.records() == puts
 
     def test_large_values_come_back_whole(self) -> None:
         large = bytes(range(256)) * 4096

@@ -249,6 +249,7 @@ class Scheduler:
 
     def haunt(self, real: Any, transaction: Any, what: str, question: Callable[[], Awaitable[Any]]) -> None:
         """Have something carried out later that nobody waits for any more."""
+        self.told["statements that came late"] += 1
         ghost = Actor(self, f"ghost {len(self._actors)}")
 
         async def arrive() -> None:
@@ -291,6 +292,7 @@ class Scheduler:
         self.note(actor.name, f"{how}, {actor.what}")
 
     def _cut_held(self, actor: Actor) -> None:
+        self.told["cuts while held up"] += 1
         self._tell_cut(actor, "cut while held up")
         assert actor.wire is not None
         actor.wire.terminate(for_real=True)

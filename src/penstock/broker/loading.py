@@ -1,7 +1,9 @@
 """An engine from what a store has: what is said meanwhile, and when it fails."""
 
 import logging
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 
 from penstock.core import engine as engines
 from penstock.core.directory import META_SHARD
@@ -13,6 +15,10 @@ from penstock.store.base import Claim, Store, Unknown
 
 logger = logging.getLogger("penstock.node")
 
+LAST = b"\xff" * 8
+"""Above the key of every record that is not a store's own."""
+AHEAD_RECORDS = 5_000
+"""Records that are read along with those that are wanted."""
 PROGRESS_RECORDS = 200_000
 """Records loaded between two lines of progress: about a second's worth."""
 
@@ -56,13 +62,37 @@ def load(
     ]
     # No name of this epoch is given out before the epoch itself survives power loss.
     store.sync()
-    engine = engines.load(limits, taken, meta, counting(store.scan), now)
+    scan = reading_ahead(store.scan) if store.far else store.scan
+    engine = engines.load(limits, taken, meta, counting(scan), now)
     logger.info("loaded %d queues", sum(not is_own(tenant) for tenant, _ in engine.queues))
     for (tenant, name), why in engine.damaged.items():
         logger.error("queue %s of tenant %s is damaged and left out: %s", name, tenant, why)
     for tenant, why in engine.lost.items():
         logger.error("keys, values and limits of tenant %s are damaged and left out: %s", tenant, why)
     return engine
+
+
+def reading_ahead(scan: engines.Scan) -> engines.Scan:
+    """Serves scans that follow each other in key order by a few large ones. Nothing may change meanwhile."""
+    page: list[Record] = []
+    begin = end = b""
+    """All records from ``begin`` up to ``end`` are in the page."""
+
+    def ahead(lower: bytes, upper: bytes) -> Iterator[Record]:
+        nonlocal page, begin, end
+        while lower < upper:
+            if not begin <= lower < end:
+                page = list(islice(scan(lower, LAST), AHEAD_RECORDS))
+                begin, end = lower, page[-1][0] + b"\0" if len(page) == AHEAD_RECORDS else LAST
+            low, high = (bisect_left(page, each, key=_key) for each in (lower, upper))
+            yield from page[low:high]
+            lower = end
+
+    return ahead
+
+
+def _key(record: Record) -> bytes:
+    return record[0]
 
 
 def counting(scan: engines.Scan) -> engines.Scan:

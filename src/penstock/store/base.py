@@ -79,6 +79,8 @@ class Store(Protocol):
     """What a synced commit survives: ``memory`` nothing, ``os`` a crash, ``fsync`` power loss."""
     blocking: bool
     """Whether ``commit`` waits for a disk or a network and belongs into a thread."""
+    far: bool
+    """Whether every question takes a way through a network, so that a few large ones are better than many."""
 
     def shards(self, wanted: int) -> int:
         """How many shards the store has: ``wanted`` if it is new, for good."""

@@ -14,6 +14,7 @@ class MemoryStore:
     name = "memory:"
     durability = "memory"
     blocking = False
+    far = False
 
     def __init__(self, first_epoch: int = 0) -> None:
         """``first_epoch`` differs from process to process, so that no lease of an earlier one is known."""

@@ -303,6 +303,7 @@ class PostgresStore:
     """Records and bodies in a database, which this process alone serves."""
 
     blocking = True
+    far = True
 
     def __init__(self, url: str, *, node: str = "", alone: bool = True) -> None:
         """Open the database, and bring its schema up to date; ``CantOpen`` says why that can't be.

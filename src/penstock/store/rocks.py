@@ -124,6 +124,7 @@ class RocksStore(RocksReader):
 
     durability = "fsync"
     blocking = True
+    far = False
 
     def __init__(self, directory: Path) -> None:
         """Open the directory, or make it. ``CantOpen`` says why it can't be."""
