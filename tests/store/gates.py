@@ -22,7 +22,7 @@ from penstock.store.sql import queries
 
 POLL_S = 0.002
 """How long a statement takes before we look whether it is held up."""
-HANG_S = 30.0
+HANG_S = 10.0
 """How long all may be held up before that is a failure: PostgreSQL ends a deadlock after a second."""
 REAL_RATE = 0.1
 """Runs in which the connections that are cut are really closed, and those that follow are really new."""
@@ -36,9 +36,11 @@ BREAK = "break"
 """The answer arrives, and then the connection is lost."""
 LATE = "late"
 """The connection is lost, but what was said over it arrives later."""
-BEFORE, AFTER, CONNECTING = (CUT, LATE), (CUT, BREAK), (CUT,)
+STALL = "stall"
+"""It is carried out, but that takes longer than anybody waits for an answer. The connection stays."""
+BEFORE, AFTER, CONNECTING = (CUT, LATE), (CUT, BREAK, STALL), (CUT,)
 """What may happen at which gate."""
-TENDER = ("connect", "commit", "end of transaction")
+TENDER = ("connect", "commit", "begin", "end of transaction")
 """Where cuts hurt most, and are made most."""
 
 LOOK = "select pid, cardinality(pg_blocking_pids(pid)) > 0 from pg_stat_activity where pid = any ($1)"
@@ -101,6 +103,9 @@ class Wire:
     def is_closed(self) -> bool:
         return self._is_cut or self._real.is_closed()
 
+    def is_in_transaction(self) -> bool:
+        return not self.is_closed() and self._real.is_in_transaction()
+
     def terminate(self, *, for_real: bool = False) -> None:
         if not self._is_cut:
             self._is_cut = True
@@ -138,10 +143,12 @@ class Wire:
             error = why
         actor.wire = None
         fate = await actor.gate(f"{what}: {'answered' if error is None else 'refused'}", AFTER)
-        if fate != GO:
+        if fate in (CUT, BREAK):
             self.terminate()
         if fate == CUT:
             raise ConnectionResetError(f"cut after {what}")
+        if fate == STALL:
+            raise TimeoutError
         if error is not None:
             raise error
         return answer
@@ -179,6 +186,10 @@ class Gated(Session):
         if not isinstance(connection, Wire):
             self._connection = connection = Wire(self, connection)
         return connection
+
+    @property
+    def is_in_transaction(self) -> bool:
+        return self._connection is not None and self._connection.is_in_transaction()
 
 
 class Scheduler:

@@ -16,8 +16,9 @@ begin
     return found;
 end $$;
 
+-- Not strict, and neither is instant: what has a case in it would not be inlined then.
 create or replace function penstock.text_of(b bytea) returns text
-language sql immutable strict parallel safe as $$
+language sql immutable parallel safe as $$
     -- A text of ours is UTF-8; only the character 0, which PostgreSQL's can't have, may be in the way.
     select case when position('\x00'::bytea in b) > 0 then encode(b, 'escape') else convert_from(b, 'UTF8') end
 $$;
@@ -110,7 +111,7 @@ language sql immutable strict parallel safe as $$ select value from penstock.unp
 comment on function penstock.unpack(bytea) is 'The value of a record as JSON';
 
 create or replace function penstock.instant(ms numeric) returns timestamptz
-language sql immutable strict parallel safe as $$
+language sql immutable parallel safe as $$
     -- 0 is never, and so is what lies beyond the year 10,000.
     select case when ms > 0 and ms < 253402300800000 then to_timestamp(ms / 1000.0) end
 $$;
@@ -164,12 +165,16 @@ create or replace function penstock.unroll(
 language plpgsql immutable parallel safe as $$
 #variable_conflict use_variable
 declare
+    -- A copy in memory: what is stored out of line would be fetched again for every byte that is looked at.
+    flat  bytea := substr(body, 1);
+    data  integer := 4 * (count + 1);
+    low   integer := 0;
+    high  integer;
     runs  integer := greatest(length(spread) / 8, 1);
     ends  integer;
     later bigint;
     place integer;
     at    integer := 0;
-    whole jsonb;
 begin
     for run in 0 .. runs - 1 loop
         if length(spread) > 0 then
@@ -179,23 +184,19 @@ begin
             ends := count;
             later := 0;
         end if;
-        whole := null;
         if length(sets) > 0 then
             place := case when length(which) > 0 then penstock.little_at(which, 4 * run) else 0 end;
-            whole := penstock.unpack(substr(sets, penstock.little_at(sets, 4 * place)::integer + 1));
+            attributes := penstock.unpack(substr(sets, penstock.little_at(sets, 4 * place)::integer + 1));
         end if;
+        created_at_ms := created_at + later;
         while at < ends loop
             "offset" := base + at;
-            created_at_ms := created_at + later;
-            attributes := whole;
             if payloads is not null then
                 payload := decode(payloads ->> at, 'hex');
-            elsif body is not null then
-                payload := substr(
-                    body,
-                    4 * (count + 1) + penstock.little_at(body, 4 * at)::integer + 1,
-                    (penstock.little_at(body, 4 * at + 4) - penstock.little_at(body, 4 * at))::integer
-                );
+            elsif flat is not null then
+                high := penstock.little_at(flat, 4 * at + 4);
+                payload := substr(flat, data + low + 1, high - low);
+                low := high;
             end if;
             return next;
             at := at + 1;
@@ -309,6 +310,7 @@ create or replace function penstock.records_of(prefix bytea, kind text) returns 
 language sql stable parallel safe as $$
     select r.key, penstock.unpack(r.value) from penstock.records r
     where r.key >= prefix || kind::bytea and r.key < prefix || chr(ascii(kind) + 1)::bytea
+    offset 0  -- so that each is unpacked once, however often it is looked at
 $$;
 
 -- Where messages stand that are neither in line nor completed, by number of the group: at most one row for each.
@@ -378,7 +380,9 @@ language sql stable parallel safe as $$
     ),
     partitions as materialized (
         select
-            penstock.uint_at(key, 9, 4)::bigint as id, value ->> 0 as name, value -> 1 as numbers, (value -> 2)::bigint as first
+            penstock.uint_at(key, 9, 4)::bigint as id, value ->> 0 as name, value -> 1 as numbers, (value -> 2)::bigint as first,
+            case when jsonb_array_length(value -> 1) = 1 then (value -> 1 -> 0 -> 0)::numeric end as only_number,
+            (value -> 1 -> 0 -> 1)::bigint as begins
         from penstock.records_of(prefix, 'p')
     ),
     readers as materialized (
@@ -442,7 +446,11 @@ language sql stable parallel safe as $$
         select
             p.id as partition_id, p.name as partition, p.first, u."offset", u.created_at_ms, u.payload,
             coalesce(u.attributes, '[]') as a,
-            coalesce((u.attributes -> 7 -> 0)::numeric, penstock.message_number(p.numbers, u."offset")) as number,
+            case
+                when jsonb_typeof(u.attributes -> 7) = 'array' then (u.attributes -> 7 -> 0)::numeric
+                when p.only_number is not null then p.only_number * 4294967296 + (u."offset" - p.begins)
+                else penstock.message_number(p.numbers, u."offset")
+            end as number,
             coalesce((u.attributes -> 7 -> 1)::bigint, u.created_at_ms) as shown_at,
             coalesce(penstock.offset_of(p.numbers, (u.attributes -> 7 -> 0)::numeric), u."offset") as own
         from penstock.records_of(prefix, 'h') as h
