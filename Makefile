@@ -62,6 +62,8 @@ sim: setup      ## random lives against the model: make sim STEPS=1000000 SEED=7
 
 crash: setup    ## kill -9 the server, and Spark, under load, again and again: make crash CYCLES=200 SEED=1
 	@$(BIN)/python -m tests.crash.harness --cycles $(CYCLES) --seed $(SEED)
+	@$(BIN)/python -m tests.crash.harness --cycles $$(($(CYCLES) / 3 + 1)) --seed $(SEED) --postgres
+	@$(BIN)/python -m tests.crash.harness --cycles $$(($(CYCLES) / 10 + 1)) --seed $(SEED) --database
 	@$(BIN)/python -m tests.crash.jobs --cycles $(CYCLES) --seed $(SEED)
 	@$(BIN)/python -m tests.crash.crons --kills $(CYCLES) --seed $(SEED)
 	@$(BIN)/python -m tests.crash.workers --rounds $$(($(CYCLES) / 5 + 1)) --seed $(SEED)
@@ -71,9 +73,10 @@ crash: setup    ## kill -9 the server, and Spark, under load, again and again: m
 	@$(BIN)/python -m tests.spark.kills --case executor --kills $$(($(CYCLES) / 10 + 1)) --seed $(SEED)
 	@$(BIN)/python -m tests.spark.kills --case server --kills $$(($(CYCLES) / 10 + 1)) --seed $(SEED)
 
-faults: setup   ## power losses and bit flips under the store: make faults RUNS=1000 SEED=1
+faults: setup   ## power losses, bit flips, and nodes that fight over a database: make faults RUNS=1000 SEED=1
 	@$(BIN)/python -m tests.store.power --runs $$(($(RUNS) / 3 + 1)) --seed $(SEED)
 	@$(BIN)/python -m tests.store.flips --flips $(RUNS) --seed $(SEED)
+	@$(BIN)/python -m tests.store.fights --runs $(RUNS) --seed $(SEED)
 
 fuzz: setup     ## broken requests over HTTP and TCP: make fuzz CASES=1000000 SEED=1
 	@$(BIN)/python -m tests.server.fuzz --cases $(CASES) --seed $(SEED)

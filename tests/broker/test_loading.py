@@ -37,7 +37,7 @@ def test_scans_that_follow_each_other_are_a_few_large_ones() -> None:
     records = [(number.to_bytes(8, "big"), b"") for number in range(12_000)]
     kept = Kept(records)
     ahead = loading.reading_ahead(kept.scan)
-    found = []
+    found: list[Record] = []
     for number in range(0, 12_000, 3):
         found += ahead(number.to_bytes(8, "big"), (number + 3).to_bytes(8, "big"))
     assert found == records

@@ -133,7 +133,7 @@ def test_what_is_no_longer_kept_is_told_with_the_reason(core: Core) -> None:
     core.wait(60_000)
     core.wait(60_000)
     found = {each["kind"]: each for each in log(core)}
-    assert [found["retired"][name] for name in ("count", "runs")][0] == 3
+    assert found["retired"]["count"] == 3
     assert found["retired"]["runs"][0][:3] == ["default", 0, 3]
     assert found["outdated"]["runs"][0][:3] == ["side", 0, 1]
     assert found["removed"]["runs"][0][:3] == ["side", 1, 0]

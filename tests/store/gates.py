@@ -243,7 +243,7 @@ class Scheduler:
 
     def cut(self, real: Any, transaction: Any, *, for_real: bool = False) -> None:
         """Nothing goes over a connection any more; the database finds out by itself."""
-        if for_real or self._for_real:
+        if for_real or self._for_real or self.is_over:
             self.touched = True
             self._orphans.add(real.get_server_pid())
             real.terminate()

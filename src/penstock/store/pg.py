@@ -68,14 +68,14 @@ class Again(DatabaseError):
 class Refused(DatabaseError):
     """It was not done, and why."""
 
-    def __init__(self, state: str, message: str) -> None:
+    def __init__(self, state: str, message: str, constraint: str = "") -> None:
         super().__init__(message)
         self.state = state
         """SQLSTATE."""
+        self.constraint = constraint
+        """What was in the way, if it has a name."""
 
 
-UNIQUE = "23505"
-"""The state of what is refused because there is such a row already."""
 MAY_NOT = ("42501", "28000", "28P01", "3D000")
 """The states of what the role may not do, or of a role or a database that is not there."""
 
@@ -102,7 +102,7 @@ def _explained() -> Iterator[None]:
     except _GONE as error:
         raise Gone(str(error) or type(error).__name__) from None
     except asyncpg.PostgresError as error:
-        raise Refused(error.sqlstate or "", str(error)) from None
+        raise Refused(error.sqlstate or "", str(error), error.constraint_name or "") from None
 
 
 class Session:
@@ -112,6 +112,8 @@ class Session:
         self._url = url
         self._settings = {"application_name": name, **KEEPALIVE, **(settings or {})}
         self._connection: asyncpg.Connection | None = None
+        self._transacting: asyncpg.Connection | None = None
+        """Where a transaction is under way: nothing of it goes over another connection."""
         self.opened: Callable[[], Coroutine[Any, Any, None]] | None = None
         """Awaited with every new connection, before anything else is asked over it."""
 
@@ -121,6 +123,8 @@ class Session:
 
     async def open(self) -> asyncpg.Connection:
         """The connection; ``Gone`` if there is none to be had."""
+        if self._transacting is not None and not (self.is_open and self._connection is self._transacting):
+            raise Gone("the connection was lost amid a transaction")
         if self._connection is not None and self._connection.is_closed():
             self._connection = None
         if self._connection is None:
@@ -166,16 +170,26 @@ class Session:
         """All that is asked meanwhile happens, or nothing."""
         connection = await self.open()
         transaction = connection.transaction(isolation=isolation)
-        with _explained():
-            await transaction.start()
+        await self._turn(transaction.start)
+        self._transacting = connection
         try:
             yield
         except BaseException:
-            with contextlib.suppress(*_GONE, asyncpg.PostgresError):
-                await transaction.rollback()
+            with contextlib.suppress(DatabaseError):
+                await self._turn(transaction.rollback)
             raise
-        with _explained():
-            await transaction.commit()
+        finally:
+            self._transacting = None
+        await self._turn(transaction.commit)
+
+    async def _turn(self, step: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Begin or end a transaction; if that fails, nothing that follows may become part of it."""
+        try:
+            with _explained():
+                await step()
+        except BaseException:
+            self.drop()
+            raise
 
     async def listen(self, channel: str, heard: Callable[[], None]) -> None:
         """Have ``heard`` called whenever somebody notifies a channel, as long as the connection lasts."""

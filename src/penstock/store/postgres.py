@@ -43,7 +43,6 @@ from penstock.store.migrate import SERVE, migrate, missing
 from penstock.store.pg import (
     MAY_NOT,
     PLANS,
-    UNIQUE,
     Again,
     Blocking,
     DatabaseError,
@@ -71,6 +70,8 @@ KNOWN_MAX = 50_000
 """Keys whose last version is remembered."""
 SKIP = 4096
 """Names to pass over when the database has lost some that were given out."""
+FENCE = "commits_pkey"
+"""What is in the way of a number that is taken."""
 CLAIMED, LOST = "PS001", "PS002"
 """States in which our functions refuse a commit."""
 
@@ -187,7 +188,7 @@ class Keeper:
         self, error: Refused, shards: list[int], epochs: list[int], numbers: list[int]
     ) -> None:
         """Whether a commit that was refused was kept by an earlier try; raise what it means if not."""
-        if error.state == UNIQUE:
+        if error.constraint == FENCE:
             if await self.session.value("kept", shards, epochs, numbers) == len(shards):
                 return
             raise Fenced("a shard was claimed again") from None

@@ -89,6 +89,7 @@ begin
         returning commits.number into taken;
         exit when taken is not null;
     end loop;
+    delete from penstock.commits c where c.shard = p_shard and c.number = taken - 1024;
     now := floor(extract(epoch from clock_timestamp()) * 1000);
 end $$;
 
