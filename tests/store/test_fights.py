@@ -13,8 +13,8 @@ from penstock.core import engine as engines
 from penstock.core.records import Commit
 from penstock.store import postgres
 from penstock.store.base import Claim, Unknown
-from penstock.store.pg import UNIQUE, Refused, Row
-from penstock.store.postgres import Keeper, migrate_at, patiently
+from penstock.store.pg import Refused, Row
+from penstock.store.postgres import FENCE, Keeper, migrate_at, patiently
 from tests.postgres import cluster, run_sql
 from tests.sim.plant import planted
 from tests.store.fights import LONG_S, Arena, Node, fights
@@ -42,7 +42,7 @@ class TakesRefusedForKept(Keeper):
     async def _look_up(
         self, error: Refused, shards: list[int], epochs: list[int], numbers: list[int]
     ) -> None:
-        if error.state != UNIQUE:
+        if error.constraint != FENCE:
             await super()._look_up(error, shards, epochs, numbers)
 
 
