@@ -1,8 +1,11 @@
 """How fast is what is kept on disk? Through a node, fsync before every answer, payloads of about 50 bytes.
 
-    python -m bench.stores                      everything, about six minutes
+    python -m bench.stores                      everything, about eight minutes
     python -m bench.stores --seconds 5 --backlog 1000000      a quick look
     python -m bench.stores --only backlog
+    python -m bench.stores --only held          PostgreSQL while somebody holds a transaction open: 30 minutes
+
+PostgreSQL has a file of its own, bench/databases.py.
 
 The event loop is watched all the while: the longest time it could not turn is printed with every figure.
 """
@@ -259,11 +262,11 @@ def over_tcp() -> None:
         os.sched_setaffinity(0, set(cores))
 
 
-def apart(arguments: list[str]) -> None:
-    """Run a part of this file in a process of its own, so that its memory is its own."""
+def apart(arguments: list[str], module: str = "bench.stores") -> None:
+    """Run a part of this file, or another one, in a process of its own, so that its memory is its own."""
     import subprocess
 
-    subprocess.run([sys.executable, "-m", "bench.stores", *arguments], check=True)
+    subprocess.run([sys.executable, "-m", module, *arguments], check=True)
 
 
 def run(work: Awaitable[None]) -> None:
@@ -274,7 +277,9 @@ def run(work: Awaitable[None]) -> None:
         runner.run(main())
 
 
-PARTS = ("pushes", "singles", "tcp", "backlog", "slow-backlog")
+PARTS = ("pushes", "singles", "tcp", "backlog", "slow-backlog", "postgres")
+LONG_PARTS = ("held",)
+"""Those that are run only if they are asked for."""
 
 
 def main() -> None:
@@ -283,7 +288,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--gigabytes", type=float, default=4)
     parser.add_argument("--backlog", type=int, default=20_000_000)
-    parser.add_argument("--only", choices=PARTS)
+    parser.add_argument("--minutes", type=float, default=20)
+    parser.add_argument("--only", choices=PARTS + LONG_PARTS)
     parser.add_argument("--part", help=argparse.SUPPRESS)
     parser.add_argument("--path", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--batch", type=int, default=100, help=argparse.SUPPRESS)
@@ -295,8 +301,9 @@ def main() -> None:
         case "drain":
             run(pop_through(given.path, given.backlog))
             return
-    print("stores: RocksDB, fsync before every answer", flush=True)
     wanted = [given.only] if given.only else PARTS
+    if not {"postgres", "held"}.issuperset(wanted):
+        print("stores: RocksDB, fsync before every answer", flush=True)
     if "pushes" in wanted:
         run(pushes(10_000, 2, given.seconds, given.gigabytes))
         run(pushes(100, 32, given.seconds, 0))
@@ -313,6 +320,10 @@ def main() -> None:
             few = given.backlog // 20
             for part in ("fill", "drain"):
                 apart(["--part", part, "--path", str(path), "--backlog", str(few), "--batch", "1"])
+    if "postgres" in wanted:
+        apart(["--seconds", str(min(given.seconds, 5))], "bench.databases")
+    if "held" in wanted:
+        apart(["--held", "--minutes", str(given.minutes)], "bench.databases")
 
 
 if __name__ == "__main__":

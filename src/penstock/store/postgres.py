@@ -32,6 +32,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import asynccontextmanager
+from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 from penstock.core.errors import Damaged
@@ -235,11 +236,13 @@ class Keeper:
         return changes, arrivals
 
     def _remember(self, changes: Changes, version: int) -> None:
-        if len(self._known) > KNOWN_MAX:
-            self._known.clear()
-        self._known.update(dict.fromkeys(changes.keys, version))
-        for key in changes.deletes:
-            self._known.pop(key, None)
+        known = self._known
+        for key in (*changes.keys, *changes.deletes):
+            known.pop(key, None)
+        known.update(dict.fromkeys(changes.keys, version))
+        # Those put longest ago go first: what is put all the time stays.
+        for key in list(islice(known, max(len(known) - KNOWN_MAX, 0))):
+            del known[key]
 
 
 def _columns(bounds: list[tuple[bytes, bytes]]) -> tuple[list[bytes], list[bytes]]:

@@ -58,7 +58,10 @@ alter table penstock.bodies alter column body set storage external;
 
 -- Rows come and go all the time: clear away by number, not by share of a table that may be large.
 alter table penstock.records set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 10000);
-alter table penstock.bodies set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
+alter table penstock.bodies set (
+    autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000,
+    toast.autovacuum_vacuum_scale_factor = 0.02, toast.autovacuum_vacuum_threshold = 20000
+);
 alter table penstock.commits set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000);
 
 create or replace function penstock.claim(
