@@ -26,7 +26,7 @@ from penstock.logs import set_up_logs
 from penstock.server.http.serving import HttpServer
 from penstock.server.inbox import InboxReader
 from penstock.server.tcp import TcpServer
-from penstock.store.base import CantOpen, Store, StoreError
+from penstock.store.base import CantOpen, Store, StoreError, TakesPushes
 from penstock.store.memory import MemoryStore
 from penstock.store.opening import open_database
 from penstock.store.rocks import RocksStore
@@ -171,11 +171,10 @@ def _open(settings: Settings) -> Store:
 
 
 def _read_inbox(store: Store, node: Node) -> InboxReader | None:
-    """Take over what is pushed from SQL, if the store is in a database."""
-    open_inbox = getattr(store, "inbox", None)
-    if open_inbox is None:
+    """Take over what comes into the store by another way, if it can."""
+    if not isinstance(store, TakesPushes):
         return None
-    reader = InboxReader(node, open_inbox())
+    reader = InboxReader(node, store.inbox())
     reader.start()
     return reader
 

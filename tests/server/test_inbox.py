@@ -183,6 +183,31 @@ def test_a_queue_that_is_full_holds_up_no_other_and_gets_its_messages_in_order_l
     assert take(client, "full", 1) == [1]
 
 
+def test_a_transaction_that_is_slow_to_commit_is_not_passed_over(client: Raw, url: str) -> None:
+    """It has its turn, others come and go behind it, and it is seen when it is there."""
+    client.ask({"cmd": "PUSH", "queue": "slow", "data": 0})
+
+    async def work(one: Session, other: Session) -> None:
+        for number in range(5):
+            async with one.transaction():
+                await one.execute(f"select penstock.push('slow', '{number}'); set constraints all immediate")
+                for _ in range(4):
+                    await other.execute("select penstock.push('quick', '1')")
+                    assert take(client, "quick", 1) == [1]
+            assert take(client, "slow", 1) == [number]
+
+    assert take(client, "slow", 1) == [0]
+    in_sessions(url, work)
+
+
+def test_a_queue_takes_as_many_as_it_has_room_for(client: Raw, url: str) -> None:
+    client.ask({"cmd": "QUEUE", "queue": "room", "options": {"max_size": 3}})
+    client.ask({"cmd": "PUSH", "queue": "room", "data": 0})
+    assert pull(client, "room")["data"] == 0
+    run_sql(url, "select penstock.push('room', to_jsonb(n)) from generate_series(1, 3) as n")
+    assert take(client, "room", 2) == [1, 2]
+
+
 def test_a_role_that_may_only_push_can_do_nothing_else(client: Raw, url: str) -> None:
     database = url.rpartition("/")[2]
     run_sql(url, "create role app login; grant usage on schema penstock to app")
@@ -195,6 +220,8 @@ def test_a_role_that_may_only_push_can_do_nothing_else(client: Raw, url: str) ->
         "insert into penstock.inbox (queue, payload, options) values ('q', '1', '{}')",
         "select penstock.claim(0, 0, 'me')",
         "select penstock.mark_restored()",
+        "create temp table t (xid xid8); create trigger t after insert on t"
+        " for each row execute function penstock.take_turn()",
         "select * from penstock.messages",
     ):
         with pytest.raises(Refused, match="permission denied"):

@@ -1,6 +1,9 @@
 """The PostgreSQL store keeps every store's promises, and those of its own."""
 
 import asyncio
+import os
+import signal
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -10,12 +13,12 @@ from hypothesis import settings
 
 from penstock.core.directory import META_SHARD
 from penstock.core.records import Commit, Record
-from penstock.store import postgres
+from penstock.store import pg, postgres
 from penstock.store.base import CantOpen, Claim, Fenced, Store, StoreError
 from penstock.store.migrate import migrate, missing
 from penstock.store.pg import Blocking, Gone, Refused, Session
 from penstock.store.postgres import PostgresStore
-from penstock.store.sql import Migration, migrations
+from penstock.store.sql import Migration, as_text, migrations
 from tests.postgres import Cluster, ask_sql, cluster, find_binaries, run_sql
 from tests.store.conformance import StoreConformance, StoreMachine, body_key, key
 
@@ -80,6 +83,10 @@ def test_a_second_server_is_told_that_the_database_is_in_use(
         (lambda url: url.rpartition(":")[0] + ":1/x", "can't be reached"),
         (lambda url: url + "_not_there", "can't be opened"),
         (lambda url: url.replace("postgres@", "nobody:secret@"), "can't be opened"),
+        (lambda url: url.replace("postgres@", "nobody:secret/1@"), "can't be opened"),
+        (lambda url: url.replace("postgres@", "nobody:a?secret@"), "can't be opened"),
+        (lambda url: url.replace("postgres@", "nobody:a#secret@"), "can't be opened"),
+        (lambda url: url.replace("127.0.0.1", "[::x"), "can't be opened"),
     ],
 )
 def test_a_database_that_can_not_be_opened_is_said_so_without_its_password(
@@ -148,8 +155,43 @@ def test_commits_that_the_database_has_lost_are_noticed_and_no_name_is_given_out
     again = store.claim(0)
     assert again.epoch > claim.epoch
     assert again.restored > 0
+    again = store.claim(0)  # a load that failed half way is tried again
+    assert again.restored > 0
     commit(store, again.epoch, [(key("b"), b"good")])
     assert store.claim(0).restored == 0
+    store.close()
+
+
+def test_commits_that_were_lost_are_noticed_by_a_claim_too(url: str) -> None:
+    store = PostgresStore(url)
+    store.shards(4)
+    claim = store.claim(0)
+    for number in range(3):
+        commit(store, claim.epoch, [(key("a"), b"%d" % number)])
+    run_sql(url, "delete from penstock.commits where number > 2")
+    again = store.claim(0)
+    assert (again.epoch > claim.epoch, again.restored > 0) == (True, True)
+    store.close()
+
+
+def test_what_follows_a_begin_that_was_given_up_is_no_part_of_that_transaction(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pg, "ANSWER_S", 0.5)
+    monkeypatch.setattr(postgres, "STREAM_BYTES", 100)
+    store = PostgresStore(url)
+    store.shards(4)
+    claim = store.claim(0)
+    assert store._backend is not None
+    pid = store._backend[0]
+    os.kill(pid, signal.SIGSTOP)
+    resume = threading.Timer(1.0, lambda: os.kill(pid, signal.SIGCONT))
+    resume.start()
+    commit(store, claim.epoch, [(key("a"), b"1")], [(body_key(1), bytes(500))])
+    commit(store, claim.epoch, [(key("b"), b"2")])
+    resume.join()
+    found = ask_sql(url, "select count(*) from penstock.records")
+    assert found == [{"count": 2}]
     store.close()
 
 
@@ -237,18 +279,27 @@ def test_while_the_database_is_away_commits_fail_and_afterwards_all_goes_on(
         mine.close()
 
 
-def test_no_row_is_updated_and_what_is_replaced_is_found_at_once(url: str) -> None:
-    """While somebody holds a snapshot, 3,000 versions of one key cost the 3,000th no more than the first."""
+def test_what_is_replaced_is_found_at_once_while_somebody_holds_a_snapshot(url: str) -> None:
+    """2,000 dead rows of one key stand side by side, and a commit looks at none of them."""
     store = PostgresStore(url)
     claim = store.claim(0)
-    for number in range(3_000):
-        commit(store, claim.epoch, [(key("cursor"), b"%d" % number)])
-    (row,) = ask_sql(
-        url,
-        "select n_tup_upd, n_tup_ins, n_tup_del from pg_stat_user_tables where relname = 'records'",
-    )
-    assert row["n_tup_upd"] == 0
-    assert store.get([key("cursor")]) == [b"2999"]
+
+    async def hold(session: Session) -> None:
+        async with session.transaction("repeatable_read"):
+            connection = await session.open()
+            await connection.fetchval("select count(*) from penstock.records")
+            for number in range(2_000):
+                await asyncio.to_thread(commit, store, claim.epoch, [(key("cursor"), b"%d" % number)])
+
+    run_async(url, hold)
+    table = "from pg_stat_user_tables where relname = 'records'"
+    before = ask_sql(url, f"select pg_stat_clear_snapshot(), n_tup_upd, idx_tup_fetch {table}")[0]
+    for number in range(100):
+        commit(store, claim.epoch, [(key("cursor"), b"last %d" % number)])
+    after = ask_sql(url, f"select n_tup_upd, idx_tup_fetch {table}")[0]
+    assert after["n_tup_upd"] == 0
+    assert after["idx_tup_fetch"] - before["idx_tup_fetch"] < 1_000
+    assert store.get([key("cursor")]) == [b"last 99"]
     assert len(ask_sql(url, "select * from penstock.records")) == 1
     store.close()
 
@@ -302,6 +353,18 @@ def test_servers_that_start_together_carry_out_each_step_once(url: str) -> None:
         row["number"] for row in ask_sql(url, "select number from penstock.migrations order by number")
     ]
     assert numbers == [each.number for each in migrations()] == list(range(1, len(migrations()) + 1))
+
+
+def test_migrations_can_be_carried_out_by_hand(url: str) -> None:
+    run_sql(url, as_text(migrations()))
+    assert run_async(url, missing) == []
+    assert as_text([]) == ""
+
+
+def test_who_only_looks_makes_nothing(url: str) -> None:
+    with pytest.raises(CantOpen, match="penstock migrate"):
+        PostgresStore(url, only_look=True)
+    assert ask_sql(url, "select to_regnamespace('penstock') as found") == [{"found": None}]
 
 
 def test_a_schema_of_a_newer_version_is_left_alone(url: str) -> None:

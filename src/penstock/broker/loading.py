@@ -85,8 +85,8 @@ def reading_ahead(scan: engines.Scan) -> engines.Scan:
                 page = list(islice(scan(lower, LAST), AHEAD_RECORDS))
                 begin, end = lower, page[-1][0] + b"\0" if len(page) == AHEAD_RECORDS else LAST
             low, high = (bisect_left(page, each, key=_key) for each in (lower, upper))
-            yield from page[low:high]
-            lower = end
+            lower, found = end, page[low:high]
+            yield from found
 
     return ahead
 

@@ -41,7 +41,7 @@ from penstock.core.commands import (
     Reply,
 )
 from penstock.core.engine import Engine
-from penstock.core.errors import Busy, NotFound, PenstockError
+from penstock.core.errors import Busy, PenstockError
 from penstock.core.eventlogs import Told
 from penstock.core.limits import Limits
 from penstock.core.look import Absent
@@ -120,10 +120,9 @@ class Node:
         """Nobody waits any more: a pop that finds nothing is answered at once."""
         self._returned: list[Popped] = []
         """What could not be sent while nothing could be carried out."""
-        self._held = False
-        """Whether nothing may change any more."""
-        self._is_still = False
-        """Whether nothing does: what had formed by then is on its way to the store."""
+        self._held = self._is_still = False
+        """Whether nothing may change any more; and whether what had formed by then is on its way."""
+        self._held_at = 0
         self.failures = 0
         """Commits that failed."""
         self.meter = Meter()
@@ -165,7 +164,7 @@ class Node:
         else:
             self._forming.append((asker, ticket, reply))
             if type(command) is GroupDelete and type(reply) is QueueFound:
-                self._part_with(command)
+                self._forming += self._waiters.part_with(command.tenant, command.queue, command.group)
         if self._waiters.count:
             self._serve_woken()
         if not self._flush_planned:
@@ -287,13 +286,6 @@ class Node:
         else:
             self._forming.append((waiter.asker, waiter.ticket, reply))
         self._plan_flush()
-
-    def _part_with(self, command: GroupDelete) -> None:
-        """Tell those who wait for messages of a group that it is gone: another of its name begins anew."""
-        for waiter in self._waiters.of_group(command.tenant, command.queue, command.group):
-            self._waiters.remove(waiter)
-            gone = NotFound(f"group {command.group} of queue {command.queue} was deleted meanwhile")
-            self._forming.append((waiter.asker, waiter.ticket, gone))
 
     def _serve_woken(self) -> None:
         """Try again those who wait for what became deliverable, until nothing more does."""
@@ -474,11 +466,14 @@ class Node:
 
     def _hold(self, asker: Asker, ticket: Ticket, command: Hold) -> None:
         """From here on nothing changes, not even with time, until the node is told to go on."""
-        if command.held != self._held:
-            self._held = command.held
-            logger.warning("held: it answers questions only" if command.held else "let go: all goes on")
-            if not command.held:
-                self._is_still = False
+        if command.held and not self._held:
+            self._held, self._held_at = True, self._clock()
+            logger.warning("held: it answers questions only")
+        elif self._held and not command.held:
+            self._held = self._is_still = False
+            logger.warning("let go: all goes on")
+            if self._broken is None:
+                self._engine.gain(self._clock() - self._held_at)
                 self._go_on()
         self._answer(asker, ticket, Held(command.held))
 
@@ -565,6 +560,11 @@ class Node:
 
     # The end.
 
+    @property
+    def _is_unkept(self) -> bool:
+        """Whether something is on its way to the store, or will be."""
+        return self._committer.busy or (bool(self._engine.changed) and not self._is_still)
+
     async def drain(self) -> None:
         """Answer everyone who waits, and keep what has formed."""
         self.draining = True
@@ -572,9 +572,7 @@ class Node:
             self._finish_wait(waiter)
         self._watchers.give_up(self._engine)
         self._key_watchers.give_up(self._engine)
-        while self._broken is None and (
-            self._forming or self._again or self._committer.busy or self._engine.changed
-        ):
+        while self._broken is None and (self._forming or self._again or self._is_unkept):
             self._settled = self._loop.create_future()
             self._plan_flush()
             await self._settled

@@ -7,7 +7,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from penstock.core.commands import Pop, Reply, Wake
-from penstock.core.errors import PenstockError
+from penstock.core.errors import NotFound, PenstockError
 from penstock.core.model import Queue
 
 Ticket = object
@@ -97,6 +97,14 @@ class Waiters:
             return []
         asked = (tenant, queue, group)
         return [each for each in self.all() if (each.pop.tenant, each.pop.queue, each.pop.group) == asked]
+
+    def part_with(self, tenant: str, queue: str, group: str) -> list[tuple[Asker, Ticket, NotFound]]:
+        """Nobody waits for a group any more that is gone, and what they are told: one of its name is anew."""
+        gone = NotFound(f"group {group} of queue {queue} was deleted meanwhile")
+        found = self.of_group(tenant, queue, group)
+        for waiter in found:
+            self.remove(waiter)
+        return [(waiter.asker, waiter.ticket, gone) for waiter in found]
 
     def all(self) -> list[Waiter]:
         """Everyone, in order of arrival."""

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from penstock.store.base import Store
     from penstock.store.copying import Figures, Readable
 
-ROCKS = "rocksdb:"
-
 
 @click.command(cls=Command, example="penstock copy rocksdb:./penstock-data postgresql://penstock@db/queue")
 @click.argument("source", metavar="SOURCE")
@@ -79,10 +77,10 @@ def _tell(figures: "Figures", source: str, target: str, server: str | None, as_j
 
 
 def _check(place: str) -> None:
-    from penstock.store.places import DATABASES
+    from penstock.store.places import DATABASES, ROCKS
 
     if not place.startswith((ROCKS, *DATABASES)) or place == ROCKS:
-        raise CliError(f"{place}: a store is rocksdb:DIR or postgresql://USER@HOST/DATABASE")
+        raise CliError("SOURCE and TARGET are rocksdb:DIR or postgresql://USER@HOST/DATABASE")
 
 
 @contextmanager
@@ -103,10 +101,16 @@ def _held(server: str | None) -> Iterator[list[bool]]:
 
 @contextmanager
 def _source(place: str, server: str | None) -> "Iterator[tuple[Readable, int]]":
-    from penstock.store.places import looking_at_place
+    from penstock.store.base import TakesPushes
+    from penstock.store.places import ROCKS, looking_at_place
 
     if server is None or not place.startswith(ROCKS):
         with looking_at_place(place, alone=server is None) as found:
+            if isinstance(found[0], TakesPushes) and (left := found[0].left_behind()) != (0, 0):
+                raise CliError(
+                    f"{left[0]} messages that were pushed from SQL wait in penstock.inbox, {left[1]} are in"
+                    " penstock.refused; they are not copied: have a server take them over, or delete them"
+                )
             yield found
         return
     # The server has its directory to itself; a backup is made of links and takes no room.
@@ -124,6 +128,7 @@ def _source(place: str, server: str | None) -> "Iterator[tuple[Readable, int]]":
 @contextmanager
 def _target(place: str) -> "Iterator[Store]":
     from penstock.store.opening import open_database
+    from penstock.store.places import ROCKS
     from penstock.store.rocks import RocksStore
 
     store: Store

@@ -35,14 +35,14 @@ def migrate(store: str | None, dry_run: bool, sql: bool, as_json: bool) -> int:
     """Bring the schema of a PostgreSQL database up to date. A server that starts does so, too, if it may."""
     from penstock.store.base import StoreError
     from penstock.store.opening import migrate_database
+    from penstock.store.sql import as_text
 
     try:
         steps = migrate_database(database(store), only_look=dry_run or sql)
     except StoreError as error:
         raise CliError(str(error), code=SERVER) from None
     if sql:
-        for each in steps:
-            print(f"-- {each.number:04d} {each.name}\n{each.text}")
+        print(as_text(steps), end="")
     elif as_json:
         print_json(
             {"applied" if not dry_run else "missing": [f"{each.number:04d}_{each.name}" for each in steps]}

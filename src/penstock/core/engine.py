@@ -208,6 +208,18 @@ class Engine(Domain):
             closing.finish(self)
             follow(self, self.now)
 
+    def gain(self, ms: int) -> None:
+        """Nobody could settle anything for a while: leases last that much longer, as after a restart."""
+        for shard in self.shards:
+            for lease in list(shard.leases.values()):
+                gained = min(ms, lease.queue.options.lease_ms)
+                for run in lease.runs.values():
+                    run.expires_at += gained
+                shard.agenda.remove(lease.due_at, lease.name)
+                lease.due_at += gained
+                shard.agenda.add(lease.due_at, lease.name)
+                shard.touch_lease(lease)
+
     def clear_marks(self) -> None:
         """The process ends as it should: no id that was confirmed can be lost any more."""
         for shard in self.shards:

@@ -10,8 +10,6 @@ doubles none.
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from typing import Protocol
 
 import msgspec
 from msgspec import Raw
@@ -22,7 +20,7 @@ from penstock.core.errors import Busy, Damaged, Invalid, PenstockError
 from penstock.server.http.pushes import Message, attributes_of, job_of, push_of
 from penstock.server.payloads import check_depth
 from penstock.server.questions import Questions
-from penstock.store.base import Arrival, StoreError
+from penstock.store.base import Arrival, Arrivals, StoreError
 
 logger = logging.getLogger("penstock.inbox")
 
@@ -33,15 +31,6 @@ AGAIN_S = 1.0
 
 Refused = tuple[int, str, str]
 """Number, code and reason."""
-
-
-class Arrivals(Protocol):
-    """Where rows wait."""
-
-    async def look(self, most: int, without: Sequence[str]) -> list[Arrival]: ...
-    async def wait(self) -> None: ...
-    async def refuse(self, refused: Sequence[Refused]) -> None: ...
-    async def close(self) -> None: ...
 
 
 class InboxReader:
@@ -77,6 +66,9 @@ class InboxReader:
                 if not away:
                     logger.error("what was pushed from SQL can't be looked at: %s", error)
                 away = True
+                await asyncio.sleep(AGAIN_S)
+            except Exception:
+                logger.exception("bug: what was pushed from SQL could not be taken over")
                 await asyncio.sleep(AGAIN_S)
 
     async def _wait(self) -> None:
@@ -121,12 +113,12 @@ class InboxReader:
         if not isinstance(reply, PenstockError):
             self.taken += len(rows)
             return []
-        if isinstance(reply, Busy | Damaged):
+        if len(rows) == 1:
+            if not isinstance(reply, Busy | Damaged):
+                return [(first.number, reply.code, reply.message)]
             self._busy[place] = asyncio.get_running_loop().time() + AGAIN_S
             return []
-        if len(rows) == 1:
-            return [(first.number, reply.code, reply.message)]
-        # One of them spoils the others: halves, until it is alone.
+        # One of them spoils the others, or there is not room for all: halves, until it is alone.
         half = len(rows) // 2
         return await self._push(rows[:half]) + await self._push(rows[half:])
 

@@ -1,7 +1,7 @@
 """What every store promises."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -56,6 +56,32 @@ class Arrival(NamedTuple):
     """JSON."""
     options: str | None
     """A JSON object, if there are any."""
+
+
+@runtime_checkable
+class TakesPushes(Protocol):
+    """A store into which messages come by another way, too."""
+
+    def inbox(self) -> "Arrivals":
+        """Where they wait; for the loop that asks."""
+
+    def left_behind(self) -> tuple[int, int]:
+        """How many of them wait, and how many were refused: they are no part of what is kept."""
+
+
+class Arrivals(Protocol):
+    """Where messages wait that came by another way."""
+
+    async def look(self, most: int, without: Collection[str]) -> list[Arrival]:
+        """What waits, the oldest first, but for some queues, each given as TENANT/QUEUE."""
+
+    async def wait(self) -> None:
+        """Wait until there may be something. There was nothing when it was last looked."""
+
+    async def refuse(self, refused: Sequence[tuple[int, str, str]]) -> None:
+        """Put aside what can't be pushed: number, code and why of each."""
+
+    async def close(self) -> None: ...
 
 
 class Store(Protocol):

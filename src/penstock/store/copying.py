@@ -54,8 +54,13 @@ def copy(source: Readable, shards: int, target: Store, progress: Progress) -> Fi
     for bodies in _in_parts(_bodies(source)):
         target.commit([Commit(META_SHARD, claim.epoch, 0, [], [], bodies)])
         progress("copying", len(bodies))
+    figures = compare(source, target, progress)
+    # Last: without it, nobody takes it for a whole store.
     target.be_copy(shards, source.claims())
-    return compare(source, target, progress)
+    _compare_claims(source, target)
+    if target.shards(shards) != shards:
+        raise StoreError("the copy is not the same: it has another number of shards")
+    return figures
 
 
 def compare(source: Readable, target: Readable, progress: Progress) -> Figures:
@@ -75,10 +80,16 @@ def compare(source: Readable, target: Readable, progress: Progress) -> Figures:
                 found.records += 1
             else:
                 found.bodies += 1
-    known = {shard: (claim.epoch, claim.committed_at) for shard, claim in source.claims().items()}
-    if known != {shard: (claim.epoch, claim.committed_at) for shard, claim in target.claims().items()}:
-        raise StoreError("the copy is not the same: its shards were claimed otherwise")
     return found
+
+
+def _compare_claims(source: Readable, target: Readable) -> None:
+    known, found = (
+        {shard: (claim.epoch, claim.committed_at) for shard, claim in each.claims().items()}
+        for each in (source, target)
+    )
+    if known != found:
+        raise StoreError("the copy is not the same: its shards were claimed otherwise")
 
 
 def count(source: Readable) -> int:

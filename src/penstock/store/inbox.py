@@ -23,6 +23,8 @@ from penstock.store.migrate import ASLEEP
 from penstock.store.pg import DatabaseError, Session
 
 CHANNEL = "penstock"
+BYTES_MAX = 4 * 1024 * 1024
+"""Bytes of payloads taken over at a time, as PostgreSQL keeps them: more or less compressed."""
 SLEEP_S = 30.0
 """How long to sleep if nobody wakes us."""
 NAP_S = (0.01, 0.1)
@@ -53,6 +55,9 @@ class Inbox:
 
     async def _opened(self) -> None:
         self._asleep = False
+        # Another server may be behind the address now, which has given out fewer turns.
+        self._seen.clear()
+        self._turn = self._passed = 0
         await self._session.listen(CHANNEL, self._woken.set)
 
     async def look(self, most: int, without: Collection[str]) -> list[Arrival]:
@@ -62,28 +67,27 @@ class Inbox:
                 self._asleep = False
                 await self._session.value("unlock", ASLEEP)
             now = await self._session.row("turns")
-            rows = await self._session.fetch("arrivals", most, list(without), self._passed)
+            assert now is not None
+            rows = await self._session.fetch("arrivals", most, list(without), self._passed, BYTES_MAX)
+            if not without:
+                await self._pass(rows[0][0] if rows else None, *now)
         except DatabaseError as error:
             raise StoreError(str(error)) from None
-        assert now is not None
-        if not without:
-            self._pass(rows[0][0] if rows else None, *now)
         if rows:
             self._nap_s = NAP_S[0]
         return [Arrival(*row[1:]) for row in rows]
 
-    def _pass(self, first: int | None, turn: int, begins: int, oldest: int) -> None:
+    async def _pass(self, first: int | None, turn: int, oldest: int) -> None:
         """Forget the turns before the first that waits, if no transaction can still come with one of them.
 
-        ``turn`` is the last that was given out, ``begins`` the first transaction that had not begun yet, and
-        ``oldest`` the first that has not ended.
+        ``turn`` is the last that was given out, and ``oldest`` the first transaction that has not ended.
         """
         while self._seen and self._seen[0].begins <= oldest:
             last = self._seen.popleft().turn
             self._passed = max(self._passed, last if first is None else min(last, first - 1))
-        # The turn is that of the last look: whoever had taken it by then has been there to be seen since.
-        if not self._seen or self._seen[-1].turn < self._turn:
-            self._seen.append(Seen(self._turn, begins))
+        # Whoever had a turn by the last look had begun by then: before the transaction that begins now.
+        if self._turn > (self._seen[-1].turn if self._seen else self._passed):
+            self._seen.append(Seen(self._turn, await self._session.value("begin_one")))
         self._turn = turn
 
     async def wait(self) -> None:

@@ -15,13 +15,15 @@ def _need_driver(error: ModuleNotFoundError) -> CantOpen:
     return CantOpen("PostgreSQL needs its driver: pip install 'penstock[postgres]'")
 
 
-def open_database(url: str, *, node: str = "", alone: bool = True) -> "PostgresStore":
+def open_database(
+    url: str, *, node: str = "", alone: bool = True, only_look: bool = False
+) -> "PostgresStore":
     """The store in a database; ``CantOpen`` says why it can't be opened."""
     try:
         from penstock.store.postgres import PostgresStore
     except ModuleNotFoundError as error:
         raise _need_driver(error) from None
-    return PostgresStore(url, node=node, alone=alone)
+    return PostgresStore(url, node=node, alone=alone, only_look=only_look)
 
 
 def migrate_database(url: str, *, only_look: bool = False) -> "list[Migration]":

@@ -29,7 +29,7 @@ def looking_at_place(place: str, *, alone: bool = True) -> Iterator[tuple[Readab
         with looking_at(Path(place.removeprefix(ROCKS))) as found:
             yield found
         return
-    database = open_database(place, alone=alone)
+    database = open_database(place, alone=alone, only_look=True)
     try:
         yield database, database.made_with()
     finally:

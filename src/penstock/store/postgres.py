@@ -122,11 +122,12 @@ class Keeper:
         row = await patiently(lambda: self.session.row("claim", shard, least, self._node))
         assert row is not None
         epoch, number, version, at, passed, now = row
+        if number <= self._numbers.get(shard, 0):
+            self._robbed.add(shard)
         self._epochs[shard], self._numbers[shard] = epoch, number
         self._version = max(self._version, version)
         self._known.clear()  # who owned the shard meanwhile may have put any of them
         if shard in self._robbed:
-            self._robbed.discard(shard)
             passed = max(passed, SKIP)
         return Claim(epoch, at, passed, now)
 
@@ -158,6 +159,7 @@ class Keeper:
         await patiently(attempt, is_commit=True)
         self._version = version
         self._numbers.update(zip(shards, numbers, strict=True))
+        self._robbed.difference_update(shards)
         self._remember(changes, version)
 
     def last(self) -> tuple[int, int, str]:
@@ -197,7 +199,7 @@ class Keeper:
             raise Fenced(str(error)) from None
         if error.state == LOST:
             self._robbed |= self._epochs.keys()
-        raise StoreError(str(error)) from None
+        raise error
 
     def _changes(self, group: Iterable[Commit]) -> tuple[Changes, list[int]]:
         """What the commits change of what is kept here, and which arrivals they take."""
@@ -259,7 +261,7 @@ async def patiently(attempt: Callable[[], Awaitable[T]], *, is_commit: bool = Fa
         try:
             return await attempt()
         except Refused as error:
-            raise StoreError(str(error)) from None
+            raise (Unknown if is_open else StoreError)(str(error)) from None
         except (Gone, Again) as error:
             is_open = is_open or (
                 is_commit and isinstance(error, Gone) and not isinstance(error, Unreachable)
@@ -309,10 +311,10 @@ class PostgresStore:
     blocking = True
     far = True
 
-    def __init__(self, url: str, *, node: str = "", alone: bool = True) -> None:
+    def __init__(self, url: str, *, node: str = "", alone: bool = True, only_look: bool = False) -> None:
         """Open the database, and bring its schema up to date; ``CantOpen`` says why that can't be.
 
-        ``alone``: nobody else may serve it meanwhile.
+        ``alone``: nobody else may serve it meanwhile. ``only_look``: the schema is left as it is.
         """
         self.name = shown(url)
         self.durability = "fsync"
@@ -325,14 +327,17 @@ class PostgresStore:
         self._keeper = Keeper(self._writer, node)
         self._format: Format | None = None
         try:
-            self._blocking.run(self._open())
+            self._blocking.run(self._open(only_look))
         except BaseException:
             self.close()
             raise
 
-    async def _open(self) -> None:
+    async def _open(self, only_look: bool) -> None:
         async with _opening(self.name):
-            await migrate(self._writer)
+            if not only_look:
+                await migrate(self._writer)
+            elif await missing(self._writer):
+                raise CantOpen(f"{self.name} has no data, or of an older version: penstock migrate")
             if self._alone and not await self._lock():
                 raise CantOpen(
                     f"{self.name} is in use by another server; stop that one, or use another database"
@@ -467,13 +472,18 @@ class PostgresStore:
             async with self._writer.transaction():
                 await self._writer.value("forget_commits")
                 await self._writer.value("be_copy", *columns, *self._keeper.last())
-                self._take_format(await self._writer.row("set_format", FORMAT, shards, 1, skip))
+                self._take_format(await self._writer.row("copy_format", FORMAT, shards, 1, skip))
         except DatabaseError as error:
             raise StoreError(str(error)) from None
 
     def claims(self) -> dict[int, Claim]:
         rows = self._read("claims")
         return {shard: Claim(epoch, at, passed) for shard, epoch, at, passed in rows}
+
+    def left_behind(self) -> tuple[int, int]:
+        """How many messages that were pushed from SQL wait, and how many were refused."""
+        ((waiting, refused),) = self._read("left_behind")
+        return waiting, refused
 
     def inbox(self) -> Inbox:
         """What was pushed from SQL; for the loop that asks."""

@@ -35,3 +35,14 @@ def migrations() -> list[Migration]:
         number, _, name = file.name.removesuffix(".sql").partition("_")
         found.append(Migration(int(number), name, file.read_text()))
     return sorted(found, key=lambda each: each.number)
+
+
+def as_text(steps: list[Migration]) -> str:
+    """What carries out migrations, and notes that it did, for those who do it by hand."""
+    if not steps:
+        return ""
+    parts = ["begin;", queries()["make_migrations"] + ";"]
+    for each in steps:
+        note = f"insert into penstock.migrations (number, name) values ({each.number}, '{each.name}');"
+        parts += [f"-- {each.number:04d} {each.name}", each.text.strip(), note]
+    return "\n\n".join([*parts, "commit;"]) + "\n"

@@ -46,6 +46,12 @@ insert into penstock.format (format, shards, restored, skip) values ($1, $2, $3,
 on conflict (one) do update set format = excluded.format
 returning format, shards, restored, skip;
 
+-- name: copy_format
+insert into penstock.format (format, shards, restored, skip) values ($1, $2, $3, $4)
+on conflict (one) do update
+set format = excluded.format, shards = excluded.shards, restored = excluded.restored, skip = excluded.skip
+returning format, shards, restored, skip;
+
 -- name: has_records
 select exists (select from penstock.records) or exists (select from penstock.bodies);
 
@@ -101,14 +107,28 @@ select pg_terminate_backend(pid) from pg_stat_activity where pid = $1 and backen
 -- name: turns
 select
     (select case when is_called then last_value else 0 end from penstock.turns),
-    pg_snapshot_xmax(pg_current_snapshot())::text::bigint,
     pg_snapshot_xmin(pg_current_snapshot())::text::bigint;
 
+-- name: begin_one
+select pg_current_xact_id()::text::bigint;
+
 -- name: arrivals
+with waiting as (
+    select t.turn, i.id, pg_column_size(i.payload) as size
+    from penstock.inbox_turns t join penstock.inbox i on i.xid = t.xid
+    where t.turn > $3 and not (i.tenant || '/' || i.queue = any ($2::text[]))
+    order by t.turn, i.id limit $1
+),
+taken as (
+    select turn, id, sum(size) over (order by turn, id) - size as before from waiting
+)
 select t.turn, i.id, i.tenant, i.queue, i.payload::text, nullif(i.options, '{}')::text
-from penstock.inbox_turns t join penstock.inbox i on i.xid = t.xid
-where t.turn > $3 and not (i.tenant || '/' || i.queue = any ($2::text[]))
-order by t.turn, i.id limit $1;
+from taken t join penstock.inbox i on i.id = t.id
+where t.before < $4
+order by t.turn, i.id;
+
+-- name: left_behind
+select (select count(*) from penstock.inbox), (select count(*) from penstock.refused);
 
 -- name: is_inbox_empty
 select not exists (
@@ -116,11 +136,11 @@ select not exists (
 );
 
 -- name: take
-with gone as (delete from penstock.inbox where id = any ($1::bigint[]) returning xid),
+with gone as (delete from penstock.inbox where id = any ($1::bigint[]) returning xid, id),
 over as (
     delete from penstock.inbox_turns t using (select distinct xid from gone) as g
     where t.xid = g.xid and not exists (
-        select from penstock.inbox i where i.xid = t.xid and i.id <> all ($1::bigint[])
+        select from penstock.inbox i where i.xid = t.xid and i.id not in (select id from gone)
     )
 )
 select count(*) from gone;
@@ -134,7 +154,7 @@ with gone as (
 over as (
     delete from penstock.inbox_turns t using (select distinct xid from gone) as g
     where t.xid = g.xid and not exists (
-        select from penstock.inbox i where i.xid = t.xid and i.id <> all ($1::bigint[])
+        select from penstock.inbox i where i.xid = t.xid and i.id not in (select id from gone)
     )
 )
 insert into penstock.refused (id, tenant, queue, payload, options, pushed_at, code, error) select id, tenant, queue, payload, options, pushed_at, code, error from gone;

@@ -57,6 +57,10 @@ begin
     end if;
 end $$;
 
+-- Also in a session that replicates, and for nobody else's tables.
+alter table penstock.inbox_turns enable always trigger take_turn;
+revoke execute on function penstock.take_turn() from public;
+
 create or replace function penstock.push(queue text, payload jsonb, options jsonb default '{}') returns bigint
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable

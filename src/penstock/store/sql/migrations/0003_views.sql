@@ -216,7 +216,8 @@ from penstock.records t
 join penstock.records q
     on q.key >= '\x000000000000000051'::bytea || int4send((penstock.unpack(t.value) -> 0)::integer)
     and q.key < '\x000000000000000051'::bytea || int4send((penstock.unpack(t.value) -> 0)::integer + 1)
-where t.key >= '\x000000000000000054' and t.key < '\x000000000000000055';
+where t.key >= '\x000000000000000054' and t.key < '\x000000000000000055'
+    and q.key >= '\x000000000000000051' and q.key < '\x000000000000000052';
 comment on view penstock.queue_keys is 'What the keys of every queue''s records begin with';
 
 create or replace view penstock.queues as
@@ -451,8 +452,8 @@ language sql stable parallel safe as $$
                 when p.only_number is not null then p.only_number * 4294967296 + (u."offset" - p.begins)
                 else penstock.message_number(p.numbers, u."offset")
             end as number,
-            coalesce((u.attributes -> 7 -> 1)::bigint, u.created_at_ms) as shown_at,
-            coalesce(penstock.offset_of(p.numbers, (u.attributes -> 7 -> 0)::numeric), u."offset") as own
+            coalesce((nullif(u.attributes -> 7, 'null') -> 1)::bigint, u.created_at_ms) as shown_at,
+            coalesce(penstock.offset_of(p.numbers, (nullif(u.attributes -> 7, 'null') -> 0)::numeric), u."offset") as own
         from penstock.records_of(prefix, 'h') as h
         cross join lateral (
             select
@@ -619,13 +620,13 @@ comment on view penstock.nodes is 'Who has claimed shards last, and when it last
 
 create or replace view penstock.retention_history as
 select
-    md5(k.prefix || int8send(u."offset"))::uuid as id,
+    md5(k.prefix || int8send(u."offset") || int8send(run.at))::uuid as id,
     e.event ->> 'tenant' as tenant,
     e.event ->> 'queue' as queue,
-    run ->> 0 as partition,
-    case when e.event ->> 'kind' = 'discarded' then 0 else (run -> 2)::bigint end as messages_deleted,
-    case when e.event ->> 'kind' = 'retired' then (run -> 2)::bigint else 0 end as completed_deleted,
-    case when e.event ->> 'kind' = 'discarded' then (run -> 2)::bigint else 0 end as failed_deleted,
+    run.run ->> 0 as partition,
+    case when e.event ->> 'kind' = 'discarded' then 0 else (run.run -> 2)::bigint end as messages_deleted,
+    case when e.event ->> 'kind' = 'retired' then (run.run -> 2)::bigint else 0 end as completed_deleted,
+    case when e.event ->> 'kind' = 'discarded' then (run.run -> 2)::bigint else 0 end as failed_deleted,
     case e.event ->> 'kind'
         when 'retired' then 'completed' when 'outdated' then 'retention' when 'discarded' then 'failed' else 'partition'
     end as retention_type,
@@ -638,7 +639,7 @@ cross join lateral penstock.unroll(
     decode(coalesce(h.value ->> 4, ''), 'hex'), '', '', b.body, nullif(h.value -> 8, 'null')
 ) as u
 cross join lateral (select penstock.json_of(penstock.text_of(u.payload)) as event) as e
-cross join lateral jsonb_array_elements(e.event -> 'runs') as run
+cross join lateral jsonb_array_elements(e.event -> 'runs') with ordinality as run (run, at)
 where k.tenant = '_system' and k.queue like 'events.%'
     and e.event ->> 'kind' in ('retired', 'outdated', 'discarded', 'removed');
 comment on view penstock.retention_history is
