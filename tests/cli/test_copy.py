@@ -169,8 +169,8 @@ def test_the_copy_has_the_shards_of_its_original_wherever_a_server_ran_before(tm
     url, other = cluster().database(), cluster().database()
     with Server("--store", url, "--shards", "4") as server, server.connect() as client:
         push(client, "a", 1)
-    PostgresStore(other).shards(64)
     store = PostgresStore(other)
+    store.shards(64)
     store.close()
     assert run(tmp_path, "copy", url, other).code == 0
     moved = PostgresStore(other)

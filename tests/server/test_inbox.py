@@ -206,6 +206,8 @@ def test_a_queue_takes_as_many_as_it_has_room_for(client: Raw, url: str) -> None
     assert pull(client, "room")["data"] == 0
     run_sql(url, "select penstock.push('room', to_jsonb(n)) from generate_series(1, 3) as n")
     assert take(client, "room", 2) == [1, 2]
+    client.ask({"cmd": "QUEUE", "queue": "room", "options": {"max_size": 0}})
+    assert take(client, "room", 1) == [3]
 
 
 def test_a_role_that_may_only_push_can_do_nothing_else(client: Raw, url: str) -> None:
