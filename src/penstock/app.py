@@ -113,7 +113,8 @@ async def _serve(settings: Settings, out: TextIO) -> None:
             lost=lost,
         )
     except (StoreError, Damaged) as error:
-        raise CantStart(f"{store.name} can't be loaded: {error}; restore a backup") from error
+        hint = "; restore a backup" if isinstance(error, Damaged) else ""
+        raise CantStart(f"{store.name} can't be loaded: {error}{hint}") from error
     server = TcpServer(node, loop, settings.tcp_limits())
     http = HttpServer(
         node, loop, settings.http_limits(), __version__, lambda: {"tcp": server.connections}, clock=now

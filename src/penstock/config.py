@@ -285,10 +285,14 @@ def _check(settings: Settings, shown: dict[str, str], problems: list[str]) -> No
         if not _is_text(settings.store) or "\0" in settings.store:
             problems.append(f"{shown['store']}: it is no address of a database")  # it may have a password
     elif settings.store != "memory:" and not settings.store.startswith("rocksdb:"):
-        if settings.store.startswith("postgres"):
+        if settings.store.startswith("postgres") or "://" in settings.store or "@" in settings.store:
             problems.append(f"{shown['store']}: an address begins with postgresql://")  # the same
+        elif "=" in settings.store:
+            problems.append(f"{shown['store']}: an address is postgresql://USER@HOST/DATABASE")
         else:
             bad("store", "rocksdb:, rocksdb:DIR, postgresql://… or memory:")
+    elif "://" in settings.data:
+        problems.append(f"{shown['data']}: a directory; the address of a database goes to store")
     elif "\0" in settings.store or not settings.data or "\0" in settings.data:
         bad("data" if "\0" not in settings.store else "store", "the path of a directory")
 

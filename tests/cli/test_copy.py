@@ -113,6 +113,41 @@ def test_a_server_answers_questions_while_it_is_copied_and_nothing_else(
     assert not list(tmp_path.glob("*copying*"))
 
 
+def test_the_server_that_is_named_has_to_be_the_one_on_the_source(tmp_path: Path) -> None:
+    url, target = cluster().database(), cluster().database()
+    with Server("--store", url) as one, Server() as other, other.connect() as client:
+        push(client, "a", 1)
+        for place, server in ((url, other), (f"rocksdb:{other.data}", one), (f"rocksdb:{tmp_path}", other)):
+            done = run(tmp_path, "copy", place, target, "--server", server.tcp)
+            assert (done.code, "keeps its data in" in done.err) == (1, True), done.err
+        assert client.ask({"cmd": "PUSH", "queue": "a", "data": 2})["ok"]
+        assert run(tmp_path, "copy", f"rocksdb:{other.data}", target, "--server", other.tcp).code == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("serve", "--store", "mysql://u:s3cret@h/x"),
+        ("serve", "--store", "host=h password=s3cret"),
+        ("serve", "--data", "postgresql://u:s3cret@h/x"),
+        ("copy", "mysql://u:s3cret@h/x", "rocksdb:there"),
+        ("verify", "postgresq://u:s3cret@h/x"),
+        ("verify", "postgresql://u:s3cret@127.0.0.1:1/x"),
+        ("restore", "postgresql://u:s3cret@h/x"),
+        ("repair", "postgresql://u:s3cret@h/x", "--accept-loss"),
+        ("migrate", "--store", "postgresql://u:s3c/s3cret@127.0.0.1:1/x"),
+        ("migrate", "--store", "postgresql://u:s3cret@127.0.0.1:5x/x"),
+    ],
+)
+def test_a_password_is_never_shown(tmp_path: Path, words: tuple[str, ...]) -> None:
+    done = run(tmp_path, *words)
+    assert done.code in (1, 2)
+    assert "s3cret" not in done.out + done.err
+    assert "Traceback" not in done.err
+    assert done.err.startswith("penstock: ")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_copy_is_not_made_where_something_is(tmp_path: Path) -> None:
     url = cluster().database()
     with Server() as server:

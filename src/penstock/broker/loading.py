@@ -117,6 +117,8 @@ def cause(error: Exception) -> str:
             "the server's database went away; whether this was carried out is not known yet:"
             " ask again, a push with the same idempotency_key"
         )
+    if "can't be reached" in str(error):
+        return "the server's database can't be reached; nothing of this was carried out"
     if "No space left" in str(error):
         return "the server's disk is full; nothing of this was carried out"
     return "the server's store could not keep a commit; nothing of this was carried out"

@@ -475,7 +475,7 @@ class Node:
             if self._broken is None:
                 self._engine.gain(self._clock() - self._held_at)
                 self._go_on()
-        self._answer(asker, ticket, Held(command.held))
+        self._answer(asker, ticket, Held(command.held, self._store.name))
 
     def _go_on(self) -> None:
         """Time, and all that waits for it, goes on from what the engine holds."""

@@ -41,7 +41,7 @@ def copy(source: str, target: str, server: str | None, as_json: bool) -> int:
     _check(target)
     with (
         on_disk(),
-        _held(server) as held,
+        _held(server, source) as held,
         _source(source, server) as (reader, shards),
         _target(target) as store,
     ):
@@ -84,19 +84,37 @@ def _check(place: str) -> None:
 
 
 @contextmanager
-def _held(server: str | None) -> Iterator[list[bool]]:
+def _held(server: str | None, source: str) -> Iterator[list[bool]]:
     """A server that changes nothing meanwhile; it is let go if nothing comes of it."""
     done: list[bool] = []
     if server is None:
         yield done
         return
     with connected(server) as client:
-        client.hold()
+        kept_in = client.hold()
         try:
+            _check_same(kept_in, source)
             yield done
         finally:
             if not done:
                 client.hold(False)
+
+
+def _check_same(kept_in: str, source: str) -> None:
+    """Raise unless the server that is held is the one on SOURCE."""
+    from penstock.store.places import ROCKS, shown_place
+
+    if source.startswith(ROCKS):
+        same = kept_in == f"{ROCKS}{Path(source.removeprefix(ROCKS)).absolute()}"
+    else:
+        same = _place_of(kept_in) == _place_of(shown_place(source))
+    if not same:
+        raise CliError(f"that server keeps its data in {kept_in}: name that as SOURCE, or another server")
+
+
+def _place_of(address: str) -> str:
+    """Host, port and database of an address without a password."""
+    return address.partition("://")[2].rpartition("@")[2]
 
 
 @contextmanager
@@ -158,9 +176,9 @@ def _target(place: str) -> "Iterator[Store]":
 def hold(off: bool, server: str | None, as_json: bool) -> int:
     """Have a server answer questions only: nothing it keeps changes, not even with time."""
     with connected(server) as client:
-        held = client.hold(not off)
+        store = client.hold(not off)
     if as_json:
-        print_json({"held": held})
+        print_json({"held": not off, "store": store})
     else:
-        print("held: it answers questions only" if held else "it goes on")
+        print("it goes on" if off else "held: it answers questions only")
     return DONE

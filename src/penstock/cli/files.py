@@ -5,7 +5,7 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,7 +20,19 @@ DATA = "./penstock-data"
 BACKUP_S = 3_600.0
 """How long a backup may take: files that can't be linked are copied."""
 
-directory_path = click.Path(path_type=Path)
+
+class Directory(click.Path):
+    """A directory, which no address of a database is."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if "://" in str(value):  # it may have a password
+            raise CliError(
+                "a directory is wanted here; a database is backed up and restored by its own tools"
+            )
+        return super().convert(value, param, ctx)
+
+
+directory_path = Directory(path_type=Path)
 
 
 @contextmanager

@@ -449,6 +449,8 @@ class Hold(Struct, gc=False):
 
 class Held(Struct, gc=False):
     held: bool
+    store: str
+    """Where what is held is kept."""
 
 
 class AddNote(Struct, gc=False):

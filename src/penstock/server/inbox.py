@@ -94,7 +94,8 @@ class InboxReader:
         for found in await asyncio.gather(*(self._push(each) for each in queues.values())):
             refused += found
         if refused:
-            logger.warning("refused %d messages pushed from SQL: see table penstock.refused", len(refused))
+            told = "refused %d messages pushed from SQL (table penstock.refused), the first because: %s"
+            logger.warning(told, len(refused), refused[0][2])
             await self._arrivals.refuse(refused)
         return len(rows)
 

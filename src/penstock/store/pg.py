@@ -31,6 +31,8 @@ MIGRATION_S = 86_400.0
 """How long a migration may take."""
 KEEPALIVE = {"tcp_keepalives_idle": "10", "tcp_keepalives_interval": "5", "tcp_keepalives_count": "3"}
 """After 25 s without a word the server lets a connection go, and the locks that it held."""
+LIMITS = dict.fromkeys(("idle_session_timeout", "statement_timeout", "lock_timeout"), "0")
+"""What a role may have been given for people: our connections are idle, and wait, as long as they have to."""
 
 PLANS = {
     "jit": "off",
@@ -86,8 +88,8 @@ class Refused(DatabaseError):
         """What was in the way, if it has a name."""
 
 
-MAY_NOT = ("42501", "28000", "28P01", "3D000")
-"""The states of what the role may not do, or of a role or a database that is not there."""
+MAY_NOT = "42501"
+"""The state of what the role may not do."""
 
 
 def shown(url: str) -> str:
@@ -125,7 +127,7 @@ class Session:
 
     def __init__(self, url: str, *, name: str = "penstock", settings: dict[str, str] | None = None) -> None:
         self._url = url
-        self._settings = {"application_name": name, **KEEPALIVE, **(settings or {})}
+        self._settings = {"application_name": name, **KEEPALIVE, **LIMITS, **(settings or {})}
         self._connection: asyncpg.Connection | None = None
         self._transacting: asyncpg.Connection | None = None
         """Where a transaction is under way: nothing of it goes over another connection."""
@@ -210,8 +212,10 @@ class Session:
             raise
 
     async def listen(self, channel: str, heard: Callable[[], None]) -> None:
-        """Have ``heard`` called whenever somebody notifies a channel, as long as the connection lasts."""
+        """Have ``heard`` called whenever somebody notifies a channel, and when the connection is lost."""
         await self._do(lambda connection: connection.add_listener(channel, lambda *_: heard()))
+        connection = await self.open()
+        connection.add_termination_listener(lambda *_: heard())
 
     async def _do(self, ask: Callable[[asyncpg.Connection], Coroutine[Any, Any, T]]) -> T:
         connection = await self.open()

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from penstock.store.base import CantOpen
 from penstock.store.copying import Readable
 from penstock.store.files import looking_at
 from penstock.store.opening import open_database
@@ -25,6 +26,8 @@ def shown_place(place: str) -> str:
 @contextmanager
 def looking_at_place(place: str, *, alone: bool = True) -> Iterator[tuple[Readable, int]]:
     """A store opened only to read, and its number of shards. ``alone``: nobody may serve it meanwhile."""
+    if "://" in place and not place.startswith(DATABASES):
+        raise CantOpen("the address of a database begins with postgresql://")  # it may have a password
     if not place.startswith(DATABASES):
         with looking_at(Path(place.removeprefix(ROCKS))) as found:
             yield found

@@ -279,7 +279,7 @@ async def _opening(name: str) -> AsyncIterator[None]:
     try:
         yield
     except Refused as error:
-        may_not = error.state in MAY_NOT
+        may_not = error.state == MAY_NOT
         hint = "; have a role that may do so run: penstock migrate" if may_not else ""
         raise CantOpen(f"{name} can't be opened: {error}{hint}") from None
     except DatabaseError as error:
@@ -366,7 +366,9 @@ class PostgresStore:
     async def _check_settings(self) -> None:
         about = await self._writer.row("about")
         assert about is not None
-        _, fsync, synchronous = about
+        _, fsync, synchronous, read_only = about
+        if read_only == "on":
+            raise CantOpen(f"{self.name} can only be read: is it a standby? A server needs the primary")
         if fsync == "off" or synchronous == "off":
             self.durability = "os"
             which = "fsync" if fsync == "off" else "synchronous_commit"

@@ -154,7 +154,10 @@ class RocksStore(RocksReader):
             self._open()
             if self._format is None and self._epochs:
                 self._close()
-                raise CantOpen(f"{directory} has lost its file {formats.NAME}. Restore a backup")
+                raise CantOpen(
+                    f"{directory} has lost its file {formats.NAME}. Restore a backup; or, if it is a copy"
+                    " that was not finished, remove it and copy again"
+                )
             self._undo_intents()
         except Damaged as error:
             self._close()

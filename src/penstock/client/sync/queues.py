@@ -209,11 +209,14 @@ class Queues(Asking):
         found = self._ask(dict[str, Any], "STATS", {})
         return Stats(found["queues"], counts_of(found))
 
-    def hold(self, held: bool = True) -> bool:
-        """Have the server answer questions only, or go on: nothing it keeps changes meanwhile."""
+    def hold(self, held: bool = True) -> str:
+        """Have the server answer questions only, or go on: nothing it keeps changes meanwhile.
+
+        Tells where it keeps what it keeps.
+        """
         found = self._ask(dict[str, Any], "HOLD", {"held": held})
-        now: bool = found["held"]
-        return now
+        store: str = found["store"]
+        return store
 
     def backup(self, directory: str) -> str:
         """Copy all that the server keeps into a new directory on its machine."""

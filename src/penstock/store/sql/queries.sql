@@ -79,7 +79,9 @@ select pg_advisory_unlock(1346719315, $1);
 select pg_advisory_xact_lock(1346719315, $1);
 
 -- name: about
-select current_setting('server_version_num')::integer, current_setting('fsync'), current_setting('synchronous_commit');
+select
+    current_setting('server_version_num')::integer, current_setting('fsync'), current_setting('synchronous_commit'),
+    current_setting('transaction_read_only');
 
 -- name: has_migrations
 select to_regclass('penstock.migrations') is not null;

@@ -340,7 +340,7 @@ class Hold(Request, tag="HOLD", gc=False, kw_only=True):
         return core.Hold(context.tenant, self.held)
 
     def reply(self, reply: core.Held, context: Context) -> Struct:
-        return replies.OkHeld(ok=True, held=reply.held, reqId=self.reqId)
+        return replies.OkHeld(ok=True, held=reply.held, store=reply.store, reqId=self.reqId)
 
 
 class Backup(Request, tag="BACKUP", gc=False, kw_only=True):

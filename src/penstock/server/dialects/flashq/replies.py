@@ -96,6 +96,7 @@ class OkDirectory(Answer, gc=False, kw_only=True):
 class OkHeld(Answer, gc=False, kw_only=True):
     ok: bool
     held: bool
+    store: str
 
 
 class OkFirst(Answer, gc=False, kw_only=True):

@@ -232,7 +232,7 @@ select
     coalesce((o.options -> 'completed_retention_ms')::bigint, 3600000) as completed_retention_ms,
     coalesce((o.options -> 'partition_retention_ms')::bigint, 0) as partition_retention_ms,
     coalesce((o.options -> 'max_wait_ms')::bigint, 0) as max_wait_ms,
-    coalesce((o.options -> 'max_wait_ms')::numeric, 0) / 1000 as max_wait_time_seconds,
+    trim_scale(coalesce((o.options -> 'max_wait_ms')::numeric, 0) / 1000) as max_wait_time_seconds,
     coalesce((o.options -> 'delayed_processing_ms')::bigint, 0) as delayed_processing_ms,
     coalesce((o.options -> 'max_size')::bigint, 0) as max_size,
     coalesce((o.options -> 'encryption_enabled')::boolean, false) as encryption_enabled,
@@ -540,7 +540,7 @@ language sql stable parallel safe as $$
         coalesce((m.a -> 2)::boolean, false),
         nullif(t.unique_key, ''), j.job_id, i.transaction_id,
         coalesce((f.value -> 0)::integer, 0), nullif(f.value ->> 1, ''), m.error, r.note,
-        nullif(m.a -> 10, '[]'), nullif(m.a -> 11, '[]')
+        (select jsonb_object_agg(h ->> 0, h ->> 1) from jsonb_array_elements(m.a -> 10) as h), nullif(m.a -> 11, '[]')
     from stated m
     left join ties t on t.partition_id = m.partition_id and t."offset" = m.offset
     left join names j on j.partition_id = m.partition_id and j."offset" = m.own
