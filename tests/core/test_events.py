@@ -128,6 +128,7 @@ def test_what_is_no_longer_kept_is_told_with_the_reason(core: Core) -> None:
     for number in range(3):
         core.push(b"%d" % number)
     core.push(b"old", partition="side")
+    core.commit()
     core.ack(core.ask(c.Pop("default", "q", count=3, partition="default"), c.Popped).lease)
     core.wait(30_000)
     core.wait(60_000)

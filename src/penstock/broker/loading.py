@@ -19,6 +19,8 @@ LAST = b"\xff" * 8
 """Above the key of every record that is not a store's own."""
 AHEAD_RECORDS = 5_000
 """Records that are read along with those that are wanted."""
+PAGES_MAX = 20
+"""How many times so many are remembered."""
 PROGRESS_RECORDS = 200_000
 """Records loaded between two lines of progress: about a second's worth."""
 
@@ -73,20 +75,26 @@ def load(
 
 
 def reading_ahead(scan: engines.Scan) -> engines.Scan:
-    """Serves scans that follow each other in key order by a few large ones. Nothing may change meanwhile."""
-    page: list[Record] = []
-    begin = end = b""
-    """All records from ``begin`` up to ``end`` are in the page."""
+    """Serves scans that are near each other in key order by few large ones. Nothing may change meanwhile."""
+    pages: list[tuple[bytes, bytes, list[Record]]] = []
+    """All records from a key up to another, those read last last."""
+
+    def page_at(lower: bytes) -> tuple[bytes, bytes, list[Record]]:
+        for page in reversed(pages):
+            if page[0] <= lower < page[1]:
+                return page
+        found = list(islice(scan(lower, LAST), AHEAD_RECORDS))
+        pages.append((lower, found[-1][0] + b"\0" if len(found) == AHEAD_RECORDS else LAST, found))
+        if len(pages) > PAGES_MAX:
+            del pages[0]
+        return pages[-1]
 
     def ahead(lower: bytes, upper: bytes) -> Iterator[Record]:
-        nonlocal page, begin, end
         while lower < upper:
-            if not begin <= lower < end:
-                page = list(islice(scan(lower, LAST), AHEAD_RECORDS))
-                begin, end = lower, page[-1][0] + b"\0" if len(page) == AHEAD_RECORDS else LAST
+            _, end, page = page_at(lower)
             low, high = (bisect_left(page, each, key=_key) for each in (lower, upper))
-            lower, found = end, page[low:high]
-            yield from found
+            lower = end
+            yield from page[low:high]
 
     return ahead
 

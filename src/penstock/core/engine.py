@@ -312,9 +312,8 @@ def load(
         shard.epoch, shard.numbers_made = claim.epoch, numbers
         if claim.restored:
             shard.skip_numbers(claim.restored)
-    # By number, which is the order of their records.
-    for tenant, known in sorted(directory.tenants.items(), key=lambda each: each[1].id):
-        for name, (queue_id, number) in sorted(known.queues.items(), key=lambda each: each[1]):
+    for tenant, known in directory.tenants.items():
+        for name, (queue_id, number) in known.queues.items():
             queue = new_queue(tenant, name, records.prefix(known.id, queue_id), number)
             found = scan(*records.queue_bounds(queue.prefix))
             claim = claims[number]
