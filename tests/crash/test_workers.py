@@ -28,10 +28,14 @@ holding.Holding.lose = lambda self, lease: None
 """
 
 
+def work_on() -> None:
+    """When exactly a worker is frozen does not follow from the seed: the bug is looked for until found."""
+    for seed in range(SEED, SEED + 6):
+        workers.run(2, seed, ["loop"], ["freeze", "kill"], planted=DEAF)
+
+
 def test_workers_that_work_on_when_a_lease_is_over_are_found() -> None:
-    """When exactly a worker is frozen does not follow from the seed: the bug is looked for until it is found."""
     with pytest.raises(Violation, match="twice at once") as found:
-        for seed in range(SEED, SEED + 6):
-            workers.run(2, seed, ["loop"], ["freeze", "kill"], planted=DEAF)
+        work_on()
     (note,) = found.value.__notes__
     shutil.rmtree(note.rpartition(" ")[2])
