@@ -35,7 +35,7 @@ def copy(source: str, target: str, server: str | None, as_json: bool) -> int:
     --server names the one on SOURCE.
     """
     from penstock.store.base import StoreError
-    from penstock.store.copying import copy as copy_all, count
+    from penstock.store.copying import Different, copy as copy_all, count
 
     _check(source)
     _check(target)
@@ -50,7 +50,7 @@ def copy(source: str, target: str, server: str | None, as_json: bool) -> int:
                 total = 2 * count(reader)
                 figures = copy_all(reader, shards, store, lambda what, done: advance(done, total))
         except StoreError as error:
-            raise CliError(str(error), code=DAMAGE if "not the same" in str(error) else 1) from None
+            raise CliError(str(error), code=DAMAGE if isinstance(error, Different) else 1) from None
         held.append(True)
     _tell(figures, source, target, server, as_json)
     return DONE

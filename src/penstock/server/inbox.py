@@ -42,8 +42,6 @@ class InboxReader:
         self._task: asyncio.Task[None] | None = None
         self._busy: dict[str, float] = {}
         """Queues that take nothing right now, and until when they are left alone."""
-        self.taken = 0
-        """Rows taken over since the server started."""
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="penstock inbox")
@@ -112,7 +110,6 @@ class InboxReader:
         except PenstockError as error:
             reply = error
         if not isinstance(reply, PenstockError):
-            self.taken += len(rows)
             return []
         if len(rows) == 1:
             if not isinstance(reply, Busy | Damaged):

@@ -25,6 +25,10 @@ Progress = Callable[[str, int], None]
 """Told what is being done, and how many more of it are."""
 
 
+class Different(StoreError):
+    """A copy is not what it was made of."""
+
+
 class Readable(Protocol):
     """A store, as far as it is read."""
 
@@ -59,7 +63,7 @@ def copy(source: Readable, shards: int, target: Store, progress: Progress) -> Fi
     target.be_copy(shards, source.claims())
     _compare_claims(source, target)
     if target.shards(shards) != shards:
-        raise StoreError("the copy is not the same: it has another number of shards")
+        raise Different("the copy is not the same: it has another number of shards")
     return figures
 
 
@@ -73,7 +77,7 @@ def compare(source: Readable, target: Readable, progress: Progress) -> Figures:
         for one, other in zip_longest(theirs, ours):
             if one != other:
                 key = (one or other)[0].hex()
-                raise StoreError(f"the copy is not the same: the {kind} {key} differs")
+                raise Different(f"the copy is not the same: the {kind} {key} differs")
             progress("comparing", 1)
             found.bytes += len(one[1])
             if kind == "record":
@@ -89,7 +93,7 @@ def _compare_claims(source: Readable, target: Readable) -> None:
         for each in (source, target)
     )
     if known != found:
-        raise StoreError("the copy is not the same: its shards were claimed otherwise")
+        raise Different("the copy is not the same: its shards were claimed otherwise")
 
 
 def count(source: Readable) -> int:

@@ -47,6 +47,8 @@ class Inbox:
         self._woken = asyncio.Event()
         self._asleep = False
         self._nap_s = NAP_S[0]
+        self._connections = 0
+        """How often it was connected: what was seen over one says nothing of another."""
         self._seen: deque[Seen] = deque()
         self._turn = 0
         """The last that had been given out when we last looked."""
@@ -56,6 +58,7 @@ class Inbox:
     async def _opened(self) -> None:
         self._asleep = False
         # Another server may be behind the address now, which has given out fewer turns.
+        self._connections += 1
         self._seen.clear()
         self._turn = self._passed = 0
         await self._session.listen(CHANNEL, self._woken.set)
@@ -68,26 +71,34 @@ class Inbox:
                 await self._session.value("unlock", ASLEEP)
             now = await self._session.row("turns")
             assert now is not None
+            connections = self._connections
             rows = await self._session.fetch("arrivals", most, list(without), self._passed, BYTES_MAX)
-            if not without:
-                await self._pass(rows[0][0] if rows else None, *now)
+            begins = await self._session.value("begin_one") if self._is_news else 0
+            if not without and connections == self._connections:
+                self._pass(rows[0][0] if rows else None, begins, *now)
         except DatabaseError as error:
             raise StoreError(str(error)) from None
         if rows:
             self._nap_s = NAP_S[0]
         return [Arrival(*row[1:]) for row in rows]
 
-    async def _pass(self, first: int | None, turn: int, oldest: int) -> None:
+    @property
+    def _is_news(self) -> bool:
+        """Whether turns had been given out by the last look that are not in ``_seen`` yet."""
+        return self._turn > (self._seen[-1].turn if self._seen else self._passed)
+
+    def _pass(self, first: int | None, begins: int, turn: int, oldest: int) -> None:
         """Forget the turns before the first that waits, if no transaction can still come with one of them.
 
-        ``turn`` is the last that was given out, and ``oldest`` the first transaction that has not ended.
+        ``begins`` is a transaction that began just now, if there is news, ``turn`` the last that was given
+        out, and ``oldest`` the first transaction that has not ended.
         """
+        if self._is_news:
+            # Whoever had a turn by the last look had begun by then.
+            self._seen.append(Seen(self._turn, begins))
         while self._seen and self._seen[0].begins <= oldest:
             last = self._seen.popleft().turn
             self._passed = max(self._passed, last if first is None else min(last, first - 1))
-        # Whoever had a turn by the last look had begun by then: before the transaction that begins now.
-        if self._turn > (self._seen[-1].turn if self._seen else self._passed):
-            self._seen.append(Seen(self._turn, await self._session.value("begin_one")))
         self._turn = turn
 
     async def wait(self) -> None:
