@@ -38,7 +38,7 @@ setup: .venv/installed.txt   ## make .venv with everything in it (once)
 	@touch $@
 
 serve: setup    ## run the server (ARGS="--tcp 127.0.0.1:0" for flags)
-	@exec $(BIN)/penstock serve $(ARGS)
+	@exec $(BIN)/forebay serve $(ARGS)
 
 test: setup     ## run every test in two processes (ARGS="-k lease" for some, JOBS=0 for one process)
 	@PYTHONUNBUFFERED=1 $(BIN)/python -m pytest -n $(JOBS) $(ARGS)

@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable
 from itertools import chain
 
-from penstock.core.commands import Ack, Pop, Popped, Push
-from penstock.core.directory import Directory
-from penstock.core.engine import Engine
-from penstock.core.limits import Limits
-from penstock.store.memory import MemoryStore
+from forebay.core.commands import Ack, Pop, Popped, Push
+from forebay.core.directory import Directory
+from forebay.core.engine import Engine
+from forebay.core.limits import Limits
+from forebay.store.memory import MemoryStore
 
 NOW = 1_700_000_000_000
 SHARDS = 64

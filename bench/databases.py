@@ -42,12 +42,12 @@ import uvloop
 from tests.postgres import Cluster, find_binaries
 
 from bench.stores import PAYLOAD, Caller, Watch, flow
-from penstock.app import clock
-from penstock.broker.node import Node
-from penstock.core.commands import Ack, Configure, Pop, Popped, Push, Pushed
-from penstock.core.limits import Limits
-from penstock.core.model import DEFAULT
-from penstock.store.postgres import PostgresStore
+from forebay.app import clock
+from forebay.broker.node import Node
+from forebay.core.commands import Ack, Configure, Pop, Popped, Push, Pushed
+from forebay.core.limits import Limits
+from forebay.core.model import DEFAULT
+from forebay.store.postgres import PostgresStore
 
 SETTINGS = {
     "fsync": "on",
@@ -129,7 +129,7 @@ def texts(size: int) -> list[str]:
 
 class Ours:
     name = "ours"
-    tables: tuple[str, ...] = ("penstock.records", "penstock.bodies", "penstock.commits")
+    tables: tuple[str, ...] = ("forebay.records", "forebay.bodies", "forebay.commits")
 
     def __init__(self, node: Node) -> None:
         self.caller = Caller(node)

@@ -69,7 +69,7 @@ class Serving(NamedTuple):
 
 @contextmanager
 def serving(core: int | None, store: str = "memory:", *flags: str) -> Iterator[Serving]:
-    command = [sys.executable, "-m", "penstock", "serve", "--tcp", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+    command = [sys.executable, "-m", "forebay", "serve", "--tcp", "127.0.0.1:0", "--http", "127.0.0.1:0"]
     with running([*command, "--store", store, *flags], core) as process:
         assert process.stdout is not None
         ready = json.loads(process.stdout.readline())

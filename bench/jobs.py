@@ -9,7 +9,7 @@ import time
 
 from bench.core import NOW, PAYLOAD, best, new_engine
 from bench.delivery import COMMIT_EVERY, ready_engine
-from penstock.core.commands import (
+from forebay.core.commands import (
     Ack,
     Configure,
     CronPut,
@@ -20,9 +20,9 @@ from penstock.core.commands import (
     Pushed,
     PushJobs,
 )
-from penstock.core.engine import Engine
-from penstock.core.jobdata import Particulars
-from penstock.core.model import Attributes, Rate
+from forebay.core.engine import Engine
+from forebay.core.jobdata import Particulars
+from forebay.core.model import Attributes, Rate
 
 MESSAGES = 20_000
 PARKED = 1_000_000

@@ -19,9 +19,9 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from tests.serving import Raw, Server
 
-import penstock.spark
+import forebay.spark
 from bench.spark_toy import Toy, payload
-from penstock.client.wire import Wire
+from forebay.client.wire import Wire
 
 PARTITIONS = 4
 PUSHED = 10_000
@@ -58,13 +58,13 @@ def fill(client: Raw, rows: int) -> None:
 
 def little(spark: SparkSession, server: str, address: str) -> list[float]:
     """How long micro-batches take that have ten rows each, queue to queue, in ms."""
-    source = spark.readStream.format("penstock").option("server", server).option("queue", "little")
+    source = spark.readStream.format("forebay").option("server", server).option("queue", "little")
     with Wire(address) as wire, tempfile.TemporaryDirectory() as checkpoint:
         wire.ask("PUSHB", queue="little", messages=[1] * 10)
         query = (
             source.load()
             .select("value", "partition")
-            .writeStream.format("penstock")
+            .writeStream.format("forebay")
             .option("server", server)
             .option("queue", "little.out")
             .option("checkpointLocation", checkpoint)
@@ -103,11 +103,11 @@ def main() -> None:
 
 def run(address: str, toy_port: str, rows: int, each: int) -> None:
     server = f"tcp://{address}"
-    spark = penstock.spark.session("bench", "local[2,4]")
+    spark = forebay.spark.session("bench", "local[2,4]")
     spark.dataSource.register(Toy)
 
     def source(**options: Any) -> DataFrame:
-        reader = spark.read.format("penstock").option("server", server).option("queue", "bench")
+        reader = spark.read.format("forebay").option("server", server).option("queue", "bench")
         return reader.options(**options).load()
 
     def toy() -> DataFrame:
@@ -118,7 +118,7 @@ def run(address: str, toy_port: str, rows: int, each: int) -> None:
         at = "1700000000000 + id"
         text = f"""concat('{{"o":', id, ',"p":1,"k":"k', id % 1000, '","t":', {at}, ',"v":"00000000"}}')"""
         frame = spark.range(0, rows // 2, 1, 4).selectExpr(f"{text} as value")
-        out = frame.write.format("penstock").option("server", server).option("queue", "bench.out")
+        out = frame.write.format("forebay").option("server", server).option("queue", "bench.out")
         out.mode("append").save()
 
     took = best(

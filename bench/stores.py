@@ -27,13 +27,13 @@ from pathlib import Path
 import uvloop
 from tests.store.faults import Faulty
 
-from bench.wire import best as best_over_tcp, framed, redis, running_penstock
-from penstock.app import clock
-from penstock.broker.node import Node
-from penstock.core.commands import Ack, Command, Pop, Popped, Push, Pushed, Reply
-from penstock.core.errors import PenstockError
-from penstock.core.limits import Limits
-from penstock.store.rocks import RocksStore
+from bench.wire import best as best_over_tcp, framed, redis, running_forebay
+from forebay.app import clock
+from forebay.broker.node import Node
+from forebay.core.commands import Ack, Command, Pop, Popped, Push, Pushed, Reply
+from forebay.core.errors import ForebayError
+from forebay.core.limits import Limits
+from forebay.store.rocks import RocksStore
 
 PAYLOAD = b'{"to":"user@example.com","subject":"hi","n":%06d}'
 LONG = b'{"to":"user@example.com","subject":"' + b"x" * 50 + b'","n":%07d}'
@@ -59,9 +59,9 @@ class Caller:
         self._node.ask(self, future, command)
         return future
 
-    def answered(self, ticket: object, reply: Reply | PenstockError) -> None:
+    def answered(self, ticket: object, reply: Reply | ForebayError) -> None:
         assert isinstance(ticket, asyncio.Future)
-        if isinstance(reply, PenstockError):
+        if isinstance(reply, ForebayError):
             ticket.set_exception(reply)
         else:
             ticket.set_result(reply)
@@ -92,7 +92,7 @@ class Watch:
 
 @contextmanager
 def home() -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix="penstock-bench-", dir=os.environ.get("BENCH_DIR")))
+    path = Path(tempfile.mkdtemp(prefix="forebay-bench-", dir=os.environ.get("BENCH_DIR")))
     try:
         yield path
     finally:
@@ -246,7 +246,7 @@ def over_tcp() -> None:
     with home() as path:
         os.sched_setaffinity(0, {cores[0]})
         # Not on one core: the committer has a thread of its own, and so has RocksDB.
-        with running_penstock(None, f"rocksdb:{path}") as port:
+        with running_forebay(None, f"rocksdb:{path}") as port:
             ours = best_over_tcp(port, request, 50, 400)
         lpush = b"*3\r\n$5\r\nLPUSH\r\n$1\r\nq\r\n$34\r\n%s\r\n" % (b"x" * 34)
         line = f"  TCP, 50 connections, single pushes, fsync: {ours:,.0f}/s"

@@ -31,7 +31,7 @@ from bench.wire import CORES, redis, redis_program
 
 PEERS = Path(__file__).parent / "peers"
 BULLMQ = ["bullmq@6.7.0", "ioredis@6.0.0"]
-OURS = "penstock"
+OURS = "forebay"
 OURS_TIMES = 10
 """Ours run so many times as many tasks: those of the others would be over before the clock has a say."""
 WARM_UP = 100

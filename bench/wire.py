@@ -47,12 +47,12 @@ def running(command: list[str], core: int | None) -> Iterator[subprocess.Popen[b
 
 
 @contextmanager
-def running_penstock(core: int | None, store: str = "memory:") -> Iterator[int]:
+def running_forebay(core: int | None, store: str = "memory:") -> Iterator[int]:
     """A server of ours; its port."""
     command = [
         sys.executable,
         "-m",
-        "penstock",
+        "forebay",
         "serve",
         "--tcp",
         "127.0.0.1:0",
@@ -225,7 +225,7 @@ def main() -> None:
     print(f"wire, in memory, {len(CORES)} cores")
     for name, core in (("two cores", server_core), ("one core", client_core)):
         os.sched_setaffinity(0, {client_core})
-        with running_penstock(core) as ours, redis(core) as theirs:
+        with running_forebay(core) as ours, redis(core) as theirs:
             us, them = compare_round_trips(ours, theirs)
         beside = (
             f", Redis LPUSH {them:.0f} µs, we take {us / them:.2f} times as long"
@@ -233,9 +233,9 @@ def main() -> None:
             else ", no Redis here"
         )
         print(f"  round trip of a push, client and server on {name}: {us:.0f} µs{beside}")
-    with running_penstock(server_core) as ours, redis(server_core) as theirs:
+    with running_forebay(server_core) as ours, redis(server_core) as theirs:
         throughput(ours, theirs)
-    with running_penstock(server_core) as ours:
+    with running_forebay(server_core) as ours:
         compare_forms(ours)
 
 

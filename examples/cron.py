@@ -1,13 +1,13 @@
 """Cron: calls that are pushed by a schedule, each slot once, however many workers there are.
 
 The server keeps the schedules. A worker tells it of those in its code when it starts, and takes back those
-that are not there any more: ``penstock worker examples.cron:app``
+that are not there any more: ``forebay worker examples.cron:app``
 """
 
 import asyncio
 from datetime import UTC, datetime
 
-from penstock import App, Worker
+from forebay import App, Worker
 
 app = App("cron")
 beats = asyncio.Semaphore(0)

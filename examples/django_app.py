@@ -2,7 +2,7 @@
 
 A push inside of the transaction could run before the order is there to be seen, or though it never will be.
 One file stands for a project here: settings, a model, a task, a view, and visitors. In yours, tasks have a
-module that calls ``django.setup()`` before it imports models: ``penstock worker shop.tasks:app``
+module that calls ``django.setup()`` before it imports models: ``forebay worker shop.tasks:app``
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from django.http import HttpRequest, JsonResponse
 from django.test import Client as Browser
 from django.urls import path
 
-from penstock import App, Job, Worker
+from forebay import App, Job, Worker
 
 HOME = tempfile.TemporaryDirectory()
 DATABASE = {"ENGINE": "django.db.backends.sqlite3", "NAME": f"{HOME.name}/shop.sqlite3"}

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 
-from penstock import SyncClient
+from forebay import SyncClient
 
 ORDERS, INVOICES = "exactly-once-orders", "exactly-once-invoices"
 SUM = "exactly-once-sum"

@@ -7,7 +7,7 @@ packers of shipping never get the same order) at once. Nothing is copied: a grou
 import asyncio
 from collections import Counter
 
-from penstock import Client
+from forebay import Client
 
 QUEUE = "fanout-orders"
 ORDERS = 100

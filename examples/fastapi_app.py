@@ -1,6 +1,6 @@
 """FastAPI: an endpoint that pushes a job and answers at once, and one that shows what came of it.
 
-Serve it with ``uvicorn examples.fastapi_app:web`` and run its jobs with ``penstock worker
+Serve it with ``uvicorn examples.fastapi_app:web`` and run its jobs with ``forebay worker
 examples.fastapi_app:app``. Run as a program, it does both for a moment, and asks itself.
 """
 
@@ -13,7 +13,7 @@ import httpx
 from fastapi import FastAPI, HTTPException
 from pydantic import BaseModel
 
-from penstock import App, Failed, NotDone, NotFound, Worker
+from forebay import App, Failed, NotDone, NotFound, Worker
 
 app = App("fastapi")
 

@@ -5,7 +5,7 @@ Run it with a server beside it (``make serve``): ``.venv/bin/python examples/hel
 
 import asyncio
 
-from penstock import Client, SyncClient
+from forebay import Client, SyncClient
 
 QUEUE = "hello"
 

@@ -8,7 +8,7 @@ at a time, in the order they came, but one that is retried is overtaken.
 import asyncio
 from collections import defaultdict
 
-from penstock import App, Client, New, Worker
+from forebay import App, Client, New, Worker
 
 CUSTOMERS = ["ada", "alan", "grace", "edsger"]
 STEPS = ["order", "pay", "ship", "review"]

@@ -1,7 +1,7 @@
 """Limits: an API that takes ten calls a second, two at a time, called by as many workers as there are.
 
 The limits are the queue's. The server keeps to them over all workers, so a job waits in the queue and not
-in a worker: ``penstock worker examples.rate_limited:app``
+in a worker: ``forebay worker examples.rate_limited:app``
 
 A rate is kept evenly: ten a second are one every tenth of a second, also after a pause.
 """
@@ -9,7 +9,7 @@ A rate is kept evenly: ten a second are one every tenth of a second, also after 
 import asyncio
 import time
 
-from penstock import App, Worker
+from forebay import App, Worker
 
 RATE, AT_ONCE, CALLS = 10, 2, 15
 app = App("rate-limited", queues={"rate-limited": {"concurrency": AT_ONCE}})  # options of its queue

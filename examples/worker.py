@@ -1,14 +1,14 @@
 """Tasks and a worker: functions that run elsewhere, and are tried again when they fail.
 
 Here the worker runs in the same program. In earnest it is a process of its own, as many as you like:
-``penstock worker examples.worker:app``
+``forebay worker examples.worker:app``
 """
 
 import asyncio
 import logging
 import time
 
-from penstock import App, Failed, GiveUp, Retry, Worker, current
+from forebay import App, Failed, GiveUp, Retry, Worker, current
 
 app = App("worker", retry=Retry(max_attempts=3, base_ms=50))
 
@@ -42,7 +42,7 @@ async def charge(card: str) -> None:
 
 
 async def main() -> None:
-    logging.getLogger("penstock.worker").setLevel(logging.ERROR)  # the failures here are meant to be
+    logging.getLogger("forebay.worker").setLevel(logging.ERROR)  # the failures here are meant to be
     worker = Worker(app, concurrency=10)
     async with asyncio.TaskGroup() as background:
         background.create_task(worker.run())

@@ -1,11 +1,11 @@
 """Workflows: jobs that hand their results on, that wait for each other, and that say how far they are.
 
-All of a chain or a group is pushed at once, or nothing of it: ``penstock worker examples.workflow:app``
+All of a chain or a group is pushed at once, or nothing of it: ``forebay worker examples.workflow:app``
 """
 
 import asyncio
 
-from penstock import App, Worker, chain, current, group
+from forebay import App, Worker, chain, current, group
 
 app = App("workflow")
 PAGES = {"ada": "a machine that weaves numbers", "alan": "can it think", "grace": "a moth in a relay"}

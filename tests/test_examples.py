@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import pytest
 
-from penstock import SyncClient
-from penstock.client.shapes import Counts
-from penstock.client.standalone import find_app
+from forebay import SyncClient
+from forebay.client.shapes import Counts
+from forebay.client.standalone import find_app
 from tests.serving import PATIENCE_S, Server
 
 ROOT = Path(__file__).parent.parent
@@ -30,7 +30,7 @@ class Example(NamedTuple):
     holds: Callable[[SyncClient], bool] = lambda _: True
     """What else is true on the server."""
     needs: str = ""
-    """A package that a user of Penstock need not have."""
+    """A package that a user of Forebay need not have."""
 
 
 def no_cron_goes_on(client: SyncClient) -> bool:
@@ -164,7 +164,7 @@ def run(name: str, server: Server) -> list[str]:
     """The lines that a program prints; it must end well, and complain about nothing."""
     done = subprocess.run(
         [sys.executable, str(FOLDER / name)],
-        env={**os.environ, "PENSTOCK_SERVER": server.tcp},
+        env={**os.environ, "FOREBAY_SERVER": server.tcp},
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
@@ -209,7 +209,7 @@ def test_every_example_is_run_and_in_the_table() -> None:
 WORKERS = [
     (name, target)
     for name in EXAMPLES
-    for target in re.findall(r"penstock worker\s+(examples\S+?)`", (FOLDER / name).read_text())
+    for target in re.findall(r"forebay worker\s+(examples\S+?)`", (FOLDER / name).read_text())
 ]
 
 

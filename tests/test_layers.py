@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parent.parent / "src" / "penstock"
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "forebay"
 
 MAY_IMPORT = {
     "core": set[str](),
@@ -42,6 +43,8 @@ CALENDAR = SOURCE / "core" / "slots.py"
 CALENDAR_STANDS_ON = {"cronsim", "datetime", "importlib", "zoneinfo"}
 
 FILES = sorted(SOURCE.rglob("*.py"))
+TOPS = ("src", "tests", "docs", "bench", "examples", "tools", "requirements", "*.md", "*.toml", "Makefile*")
+"""Everything that is part of the project, and nothing that is made from it."""
 
 
 def layer(file: Path) -> str:
@@ -68,8 +71,8 @@ def test_a_file_imports_only_what_its_layer_may(file: Path) -> None:
         return
     assert mine in MAY_IMPORT, f"{mine} is no layer"
     for module in imports(file):
-        if module == "penstock" or module.startswith("penstock."):
-            inside = module.removeprefix("penstock").removeprefix(".")
+        if module == "forebay" or module.startswith("forebay."):
+            inside = module.removeprefix("forebay").removeprefix(".")
             allowed = {mine, *MAY_IMPORT[mine]}
             assert any(inside == each or inside.startswith(f"{each}.") for each in allowed), module
 
@@ -78,7 +81,7 @@ def test_a_file_imports_only_what_its_layer_may(file: Path) -> None:
     "file", [file for file in FILES if layer(file) == "core"], ids=lambda file: str(file.relative_to(SOURCE))
 )
 def test_the_core_stands_on_pure_modules_only(file: Path) -> None:
-    outside = {module.partition(".")[0] for module in imports(file)} - {"penstock"}
+    outside = {module.partition(".")[0] for module in imports(file)} - {"forebay"}
     assert outside <= CORE_STANDS_ON | (CALENDAR_STANDS_ON if file == CALENDAR else set())
 
 
@@ -90,6 +93,16 @@ def test_only_the_app_reads_a_clock(file: Path) -> None:
         }
     elif layer(file) not in ("app", "spark", "client", "cli"):  # those are no part of a server
         assert not {"time", "datetime"} & {module.partition(".")[0] for module in imports(file)}
+
+
+def test_the_former_name_is_nowhere() -> None:
+    """It is another project's on PyPI: whoever follows such a line would install a stranger's code."""
+    former = "pen" + "stock"
+    here = (file for top in TOPS for file in (ROOT.glob(top) if "*" in top else (ROOT / top).rglob("*")))
+    files = [file for file in here if file.is_file() and "__pycache__" not in file.parts]
+    assert len(files) > 500
+    assert not [file for file in files if former in str(file.relative_to(ROOT)).lower()]
+    assert not [file for file in files if former.encode() in file.read_bytes().lower()]
 
 
 def test_no_file_is_named_after_nothing_in_particular() -> None:

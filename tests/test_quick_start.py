@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-import penstock
+import forebay
 from tests.serving import PATIENCE_S, Server
 from tests.test_docs import ROOT, blocks, curled, curls
 
@@ -61,7 +61,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
     data = tmp_path_factory.mktemp("data") / "data"
     flags = f"ARGS=--tcp 127.0.0.1:0 --http 127.0.0.1:0 --data {data}"
     # Nor is it to know of a `make test` that runs all this.
-    ours = ("PENSTOCK_", "MAKE", "MFLAGS")
+    ours = ("FOREBAY_", "MAKE", "MFLAGS")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     with process([*shlex.split(serve), flags], ROOT, environment) as server:
         assert server.stdout is not None
@@ -72,7 +72,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
 def test_a_job_is_processed_as_the_quick_start_says(served: Made, tmp_path: Path) -> None:
     module, _ = blocks("python")
     (tmp_path / "mailer.py").write_text(module)
-    environment = {**os.environ, "PENSTOCK_SERVER": served.tcp, "PYTHONUNBUFFERED": "1"}
+    environment = {**os.environ, "FOREBAY_SERVER": served.tcp, "PYTHONUNBUFFERED": "1"}
     (worker,), (job,) = blocks("sh worker"), blocks("sh job")
     with process(program(worker), tmp_path, environment) as working:
         done = subprocess.run(
@@ -91,7 +91,7 @@ def program(line: str) -> list[str]:
 
 
 def test_messages_come_and_go_as_the_quick_start_says(served: Made, tmp_path: Path) -> None:
-    environment = {**os.environ, "PENSTOCK_SERVER": served.tcp}
+    environment = {**os.environ, "FOREBAY_SERVER": served.tcp}
     (shell,) = blocks("sh")
     shown = "".join(run(program(line), environment) for line in shell.splitlines())
     assert "alan@example.com" in shown
@@ -130,7 +130,7 @@ def server() -> Iterator[Server]:
 @pytest.mark.parametrize("number", range(len(blocks("python", PYTHON))))
 def test_every_example_of_the_page_about_python_runs(server: Server, number: int) -> None:
     example = blocks("python", PYTHON)[number]
-    environment = {**os.environ, "PENSTOCK_SERVER": server.tcp, "PYTHONWARNINGS": "error"}
+    environment = {**os.environ, "FOREBAY_SERVER": server.tcp, "PYTHONWARNINGS": "error"}
     shown = run([sys.executable, "-c", example], environment)
     for told in re.findall(r"print\(.*\)  # (.*)$", example, re.MULTILINE):
         assert told in shown
@@ -138,7 +138,7 @@ def test_every_example_of_the_page_about_python_runs(server: Server, number: int
 
 PUBLIC = [
     name
-    for name, member in inspect.getmembers(penstock.Client)
+    for name, member in inspect.getmembers(forebay.Client)
     if not name.startswith("_") and inspect.isfunction(member)
 ]
 
@@ -150,7 +150,7 @@ def test_every_method_of_the_clients_is_on_the_page(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["kv", "transaction"])
 def test_every_method_of_what_a_client_has_is_on_the_page(name: str) -> None:
-    client = penstock.SyncClient("127.0.0.1:1")
+    client = forebay.SyncClient("127.0.0.1:1")
     part = client.kv if name == "kv" else client.transaction()
     prefix = "kv." if name == "kv" else ""
     for method, _ in inspect.getmembers(part, inspect.ismethod):
@@ -160,8 +160,8 @@ def test_every_method_of_what_a_client_has_is_on_the_page(name: str) -> None:
 
 def test_every_parameter_of_a_task_and_a_worker_is_on_the_page() -> None:
     for part, function in (
-        ("| of `@app.task` |", penstock.App.task),
-        ("| of `penstock.Worker`", penstock.Worker),
+        ("| of `@app.task` |", forebay.App.task),
+        ("| of `forebay.Worker`", forebay.Worker),
     ):
         table = PYTHON.split(part)[1].split("\n\n")[0]
         for name in inspect.signature(function).parameters:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-CLIENT = Path(__file__).parent.parent / "src" / "penstock" / "client"
+CLIENT = Path(__file__).parent.parent / "src" / "forebay" / "client"
 NAMES = ("asking", "client", "messages", "queues", "transactions", "values")
 HEAD = '"""Generated from ``aio/{name}.py`` by tools/make_sync.py: change that, and run ``make sync``."""\n'
 
@@ -22,7 +22,7 @@ WORDS = (
     (r"\basynccontextmanager\b", "contextmanager"),
     (r"\b__aenter__\b", "__enter__"),
     (r"\b__aexit__\b", "__exit__"),
-    (r"penstock\.client\.aio\.", "penstock.client.sync."),
+    (r"forebay\.client\.aio\.", "forebay.client.sync."),
     (r"\bClient\b", "SyncClient"),
 )
 

@@ -11,9 +11,9 @@ from heapq import heappop, heappush
 from queue import SimpleQueue
 from typing import Any, TypeVar, cast
 
-from penstock.broker.node import Node
-from penstock.broker.waiters import Ticket
-from penstock.core.commands import (
+from forebay.broker.node import Node
+from forebay.broker.waiters import Ticket
+from forebay.core.commands import (
     Command,
     Configure,
     ListQueues,
@@ -26,12 +26,12 @@ from penstock.core.commands import (
     State,
     StateFound,
 )
-from penstock.core.errors import Damaged, PenstockError
-from penstock.core.limits import Limits
-from penstock.core.model import DEFAULT, Backoff, Log
-from penstock.core.records import Commit
-from penstock.store.base import Claim
-from penstock.store.memory import MemoryStore
+from forebay.core.errors import Damaged, ForebayError
+from forebay.core.limits import Limits
+from forebay.core.model import DEFAULT, Backoff, Log
+from forebay.core.records import Commit
+from forebay.store.base import Claim
+from forebay.store.memory import MemoryStore
 
 T = TypeVar("T")
 
@@ -180,11 +180,11 @@ class Recorder:
     """An asker that keeps what it is told."""
 
     def __init__(self) -> None:
-        self.answers: dict[Ticket, Reply | PenstockError] = {}
+        self.answers: dict[Ticket, Reply | ForebayError] = {}
         """By ticket, in the order they came."""
         self.flushes = 0
 
-    def answered(self, ticket: Ticket, reply: Reply | PenstockError) -> None:
+    def answered(self, ticket: Ticket, reply: Reply | ForebayError) -> None:
         assert ticket not in self.answers, "a question is answered once"
         self.answers[ticket] = reply
 
@@ -318,7 +318,7 @@ def pop(
     return Pop(DEFAULT, queue, group, count, min_count, partition, lease_ms, "all", wait_ms)
 
 
-def payloads(reply: Reply | PenstockError | None) -> list[str]:
+def payloads(reply: Reply | ForebayError | None) -> list[str]:
     assert isinstance(reply, Popped), reply
     return [bytes(payload).decode() for each in reply.deliveries for payload in each.payloads()]
 
@@ -362,7 +362,7 @@ class Rig:
         assert self.waits(ticket)
         return ticket
 
-    def get(self, command: Command) -> Reply | PenstockError:
+    def get(self, command: Command) -> Reply | ForebayError:
         """Ask, and run the loop until the answer is there."""
         ticket = self.ask(command)
         self.loop.run_ready()
@@ -392,7 +392,7 @@ class Rig:
     def waits(self, ticket: int) -> bool:
         return ticket not in self.asker.answers
 
-    def reply(self, ticket: int) -> Reply | PenstockError | None:
+    def reply(self, ticket: int) -> Reply | ForebayError | None:
         return self.asker.answers.get(ticket)
 
     def got(self, ticket: int) -> list[str]:

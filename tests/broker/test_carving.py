@@ -4,12 +4,12 @@ import random
 
 import pytest
 
-from penstock.broker import committer
-from penstock.core import carve, records
-from penstock.core.commands import Ack, Configure, Discard, Obliterate, Push, Pushed
-from penstock.core.errors import Damaged
-from penstock.core.model import DEFAULT, Attributes
-from penstock.core.shard import SWEEP_MS
+from forebay.broker import committer
+from forebay.core import carve, records
+from forebay.core.commands import Ack, Configure, Discard, Obliterate, Push, Pushed
+from forebay.core.errors import Damaged
+from forebay.core.model import DEFAULT, Attributes
+from forebay.core.shard import SWEEP_MS
 from tests.broker.conftest import Start
 from tests.broker.loop import BlockingStore, DurableStore, ObedientStore, Rig, SlowStore, payloads, pop, push
 from tests.broker.test_merger import Hands, rest

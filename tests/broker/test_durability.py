@@ -2,12 +2,12 @@
 
 import pytest
 
-from penstock.broker.node import SYNC_S
-from penstock.core.commands import Ack, Configure, Offsets, Pop, Popped, Pushed, Read, Settled
-from penstock.core.errors import Busy
-from penstock.core.ids import OFFSET_BITS
-from penstock.core.model import DEFAULT
-from penstock.store.base import Lost, StoreError
+from forebay.broker.node import SYNC_S
+from forebay.core.commands import Ack, Configure, Offsets, Pop, Popped, Pushed, Read, Settled
+from forebay.core.errors import Busy
+from forebay.core.ids import OFFSET_BITS
+from forebay.core.model import DEFAULT
+from forebay.store.base import Lost, StoreError
 from tests.broker.conftest import Start
 from tests.broker.loop import BlockingStore, DurableStore, ObedientStore, Rig, payloads, pop, push
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from penstock.core.commands import (
+from forebay.core.commands import (
     Ack,
     Cancel,
     Configure,
@@ -18,7 +18,7 @@ from penstock.core.commands import (
     PushJobs,
     Seek,
 )
-from penstock.core.model import DEFAULT, Backoff, Rate, Shared
+from forebay.core.model import DEFAULT, Backoff, Rate, Shared
 from tests.broker.conftest import Start
 from tests.broker.loop import Rig, pop, push
 

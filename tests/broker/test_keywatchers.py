@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.core.commands import (
+from forebay.core.commands import (
     Ack,
     Change,
     Configure,
@@ -17,10 +17,10 @@ from penstock.core.commands import (
     Transact,
     Transacted,
 )
-from penstock.core.errors import Busy, Invalid
-from penstock.core.jobdata import Particulars
-from penstock.core.keys import pack
-from penstock.core.model import DEFAULT
+from forebay.core.errors import Busy, Invalid
+from forebay.core.jobdata import Particulars
+from forebay.core.keys import pack
+from forebay.core.model import DEFAULT
 from tests.broker.conftest import Start
 from tests.broker.loop import Recorder, Rig, SlowStore, pop, push
 

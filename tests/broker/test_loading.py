@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.broker import loading
-from penstock.core.records import Record
+from forebay.broker import loading
+from forebay.core.records import Record
 
 
 class Kept:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from penstock.broker import committer
-from penstock.core import load, records, shard
-from penstock.core.commands import Ack, Popped
-from penstock.core.engine import Engine
-from penstock.core.errors import Damaged
-from penstock.core.model import DEFAULT
+from forebay.broker import committer
+from forebay.core import load, records, shard
+from forebay.core.commands import Ack, Popped
+from forebay.core.engine import Engine
+from forebay.core.errors import Damaged
+from forebay.core.model import DEFAULT
 from tests.broker.conftest import Start
 from tests.broker.loop import BlockingStore, ObedientStore, Rig, SlowStore, payloads, pop, push
 

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 import uvloop
 
-from penstock.broker.node import Node
-from penstock.broker.waiters import Asker, Ticket
-from penstock.core.commands import (
+from forebay.broker.node import Node
+from forebay.broker.waiters import Asker, Ticket
+from forebay.core.commands import (
     Ack,
     Command,
     Configure,
@@ -27,12 +27,12 @@ from penstock.core.commands import (
     Requeue,
     Resume,
 )
-from penstock.core.directory import META_SHARD
-from penstock.core.engine import Engine
-from penstock.core.errors import Busy, Conflict, Damaged, PenstockError
-from penstock.core.limits import Limits
-from penstock.core.model import DEFAULT, Attributes
-from penstock.core.pop import PLANS_MAX
+from forebay.core.directory import META_SHARD
+from forebay.core.engine import Engine
+from forebay.core.errors import Busy, Conflict, Damaged, ForebayError
+from forebay.core.limits import Limits
+from forebay.core.model import DEFAULT, Attributes
+from forebay.core.pop import PLANS_MAX
 from tests.broker.conftest import Start
 from tests.broker.loop import (
     BEGIN,
@@ -139,7 +139,7 @@ def test_what_was_answered_is_there_after_a_restart(rig: Rig, start: Start) -> N
     lease = rig.lease(pop()).lease
     again = start(rig.store)
     assert payloads(again.get(pop(10))) == ["b"]
-    assert not isinstance(again.get(Ack(DEFAULT, lease)), PenstockError)
+    assert not isinstance(again.get(Ack(DEFAULT, lease)), ForebayError)
 
 
 # When a commit fails.
@@ -710,7 +710,7 @@ def test_drain_of_an_idle_node_ends_at_once(rig: Rig) -> None:
 class Futures:
     """An asker whose tickets are futures."""
 
-    def answered(self, ticket: Ticket, reply: Reply | PenstockError) -> None:
+    def answered(self, ticket: Ticket, reply: Reply | ForebayError) -> None:
         assert isinstance(ticket, asyncio.Future)
         ticket.set_result(reply)
 
@@ -725,8 +725,8 @@ def test_a_node_runs_on_a_real_event_loop_with_a_store_in_a_thread() -> None:
         loop = asyncio.get_running_loop()
         node = Node(BlockingStore(), loop, lambda: BEGIN + int(loop.time() * 1000), Limits(), shards=SHARDS)
 
-        def ask(command: Command) -> "asyncio.Future[Reply | PenstockError]":
-            future: asyncio.Future[Reply | PenstockError] = loop.create_future()
+        def ask(command: Command) -> "asyncio.Future[Reply | ForebayError]":
+            future: asyncio.Future[Reply | ForebayError] = loop.create_future()
             node.ask(asker, future, command)
             return future
 

@@ -2,11 +2,11 @@
 
 from functools import partial
 
-from penstock.broker.node import RELOAD_RETRY_S, Node
-from penstock.core.commands import Ack, Nack, Pop, Popped, Pushed, Settled
-from penstock.core.errors import Busy
-from penstock.core.limits import Limits
-from penstock.core.model import DEFAULT
+from forebay.broker.node import RELOAD_RETRY_S, Node
+from forebay.core.commands import Ack, Nack, Pop, Popped, Pushed, Settled
+from forebay.core.errors import Busy
+from forebay.core.limits import Limits
+from forebay.core.model import DEFAULT
 from tests.broker.loop import FakeLoop, ObedientStore, Recorder, Rig, pop, push
 
 SECOND = 1_000

@@ -4,11 +4,11 @@ import random
 
 import pytest
 
-from penstock.core import records
-from penstock.core.bodies import pack_body
-from penstock.core.commands import Ack, Log, Popped, Read, Settled
-from penstock.core.errors import Damaged, PenstockError
-from penstock.core.model import DEFAULT
+from forebay.core import records
+from forebay.core.bodies import pack_body
+from forebay.core.commands import Ack, Log, Popped, Read, Settled
+from forebay.core.errors import Damaged, ForebayError
+from forebay.core.model import DEFAULT
 from tests.broker.conftest import Start
 from tests.broker.loop import BlockingStore, ObedientStore, Rig, SlowStore, payloads, pop, push
 
@@ -230,7 +230,7 @@ def test_a_queue_whose_records_are_damaged_is_refused_and_the_others_are_served(
     again = start(store)
     for command in (push("d", queue="bad"), pop(queue="bad"), Read(DEFAULT, "bad", 0)):
         reply = again.get(command)
-        assert isinstance(reply, PenstockError)
+        assert isinstance(reply, ForebayError)
         assert reply.code == "damaged"
     reply = again.get(pop(queue="good"))
     assert isinstance(reply, Popped)

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from penstock.core.commands import Adopt, Adopted, Read, Staged, StageWrite
-from penstock.core.errors import Busy, NotFound
-from penstock.core.model import DEFAULT
+from forebay.core.commands import Adopt, Adopted, Read, Staged, StageWrite
+from forebay.core.errors import Busy, NotFound
+from forebay.core.model import DEFAULT
 from tests.broker.conftest import Start
 from tests.broker.loop import (
     BlockingStore,

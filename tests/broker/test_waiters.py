@@ -6,10 +6,10 @@ from itertools import count
 
 from hypothesis import given, strategies as st
 
-from penstock.broker.waiters import Asker, Waiter, Waiters
-from penstock.core.commands import Pop
-from penstock.core.domain import new_queue
-from penstock.core.model import DEFAULT
+from forebay.broker.waiters import Asker, Waiter, Waiters
+from forebay.core.commands import Pop
+from forebay.core.domain import new_queue
+from forebay.core.model import DEFAULT
 from tests.broker.loop import Recorder, pop
 
 Q = new_queue(DEFAULT, "q", bytes(8), 0)

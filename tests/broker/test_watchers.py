@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.core.commands import (
+from forebay.core.commands import (
     Ack,
     Await,
     Cancel,
@@ -21,9 +21,9 @@ from penstock.core.commands import (
     Seek,
     Update,
 )
-from penstock.core.errors import Busy, NotFound
-from penstock.core.model import DEFAULT, PLAIN, Attributes
-from penstock.core.shard import SWEEP_MS
+from forebay.core.errors import Busy, NotFound
+from forebay.core.model import DEFAULT, PLAIN, Attributes
+from forebay.core.shard import SWEEP_MS
 from tests.broker.conftest import Start
 from tests.broker.loop import BlockingStore, ObedientStore, Recorder, Rig, SlowStore, pop, push
 

@@ -7,8 +7,8 @@ from itertools import count
 
 import pytest
 
-from penstock import SyncClient
-from penstock.cli.main import main
+from forebay import SyncClient
+from forebay.cli.main import main
 from tests.cli.running import Done, Run
 from tests.serving import Server
 
@@ -31,7 +31,7 @@ def client(server: Server) -> Iterator[SyncClient]:
 @pytest.fixture
 def cli(server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Runs a command in this process, against the server."""
-    monkeypatch.setenv("PENSTOCK_SERVER", server.tcp)
+    monkeypatch.setenv("FOREBAY_SERVER", server.tcp)
 
     def ran(*arguments: str, stdin: bytes = b"") -> Done:
         with monkeypatch.context() as patch:

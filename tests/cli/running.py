@@ -47,12 +47,12 @@ Run = Callable[..., Done]
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "penstock", *arguments]
+    return [sys.executable, "-m", "forebay", *arguments]
 
 
 def environment(**extra: str) -> dict[str, str]:
-    plain = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
-    return plain | {"PENSTOCK_HTTP": "off"} | extra
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("FOREBAY_")}
+    return plain | {"FOREBAY_HTTP": "off"} | extra
 
 
 def run(cwd: Path, *arguments: str, stdin: str = "", **variables: str) -> Done:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core.records import Commit
-from penstock.store import copying
-from penstock.store.base import CantOpen, StoreError
-from penstock.store.memory import MemoryStore
-from penstock.store.postgres import PostgresStore
+from forebay.core.records import Commit
+from forebay.store import copying
+from forebay.store.base import CantOpen, StoreError
+from forebay.store.memory import MemoryStore
+from forebay.store.postgres import PostgresStore
 from tests.cli.running import run
 from tests.postgres import cluster, run_sql
 from tests.serving import Raw, Server, pull, pull_all, push, refused, state
@@ -144,7 +144,7 @@ def test_a_password_is_never_shown(tmp_path: Path, words: tuple[str, ...]) -> No
     assert done.code in (1, 2)
     assert "s3cret" not in done.out + done.err
     assert "Traceback" not in done.err
-    assert done.err.startswith("penstock: ")
+    assert done.err.startswith("forebay: ")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -177,7 +177,7 @@ def test_a_copy_that_was_not_finished_is_not_served() -> None:
     url = cluster().database()
     with Server("--store", url) as server, server.connect() as client:
         push(client, "a", 1)
-    run_sql(url, "delete from penstock.format")
+    run_sql(url, "delete from forebay.format")
     with pytest.raises(CantOpen, match="was not finished"):
         PostgresStore(url)
 
@@ -217,6 +217,6 @@ def test_what_waits_to_be_taken_over_is_not_left_behind_in_silence(tmp_path: Pat
     url = cluster().database()
     with Server("--store", url):
         pass
-    run_sql(url, "select penstock.push('q', '1')")
+    run_sql(url, "select forebay.push('q', '1')")
     done = run(tmp_path, "copy", url, f"rocksdb:{tmp_path / 'new'}")
     assert (done.code, "1 messages that were pushed from SQL wait" in done.err) == (1, True)

@@ -1,11 +1,11 @@
-"""penstock backup, restore, verify and repair, as scripts see them: what they do is tested with the store."""
+"""forebay backup, restore, verify and repair, as scripts see them: what they do is tested with the store."""
 
 from pathlib import Path
 
 import pytest
 
-from penstock import SyncClient, config
-from penstock.cli.files import DATA
+from forebay import SyncClient, config
+from forebay.cli.files import DATA
 from tests.cli.running import Run
 
 
@@ -39,7 +39,7 @@ def test_a_backup_is_restored_once(cli: Run, backup: Path, tmp_path: Path) -> No
     assert cli("restore", str(backup), "--data", str(data), "--json").object == {"directory": str(data)}
     again = cli("restore", str(backup), "--data", str(data))
     assert (again.code, again.out) == (1, "")
-    assert again.err == f"penstock: {data} is not empty; move what is there away first\n"
+    assert again.err == f"forebay: {data} is not empty; move what is there away first\n"
 
 
 def test_a_directory_that_opens_is_not_repaired(cli: Run, backup: Path) -> None:
@@ -62,7 +62,7 @@ def test_what_is_no_data_directory_is_wrong_input(cli: Run, tmp_path: Path) -> N
     done = cli("verify", str(tmp_path))
     assert (done.code, done.err) == (
         1,
-        f"penstock: {tmp_path} is no data directory: it has no file FORMAT\n",
+        f"forebay: {tmp_path} is no data directory: it has no file FORMAT\n",
     )
 
 

@@ -1,8 +1,8 @@
-"""penstock messages, message, dead … and crons …."""
+"""forebay messages, message, dead … and crons …."""
 
 import pytest
 
-from penstock import SyncClient
+from forebay import SyncClient
 from tests.cli.running import Run
 
 
@@ -105,7 +105,7 @@ def test_a_dead_letter_is_shown_and_a_live_message_is_none(cli: Run, client: Syn
     done = cli("dead", "show", str(live))
     assert (done.code, done.err) == (
         1,
-        f"penstock: {live} is no dead letter of the group default: it is waiting\n",
+        f"forebay: {live} is no dead letter of the group default: it is waiting\n",
     )
 
 
@@ -155,7 +155,7 @@ def test_crons_are_set_listed_and_deleted(cli: Run, queue: str) -> None:
 def test_crons_set_explains_what_is_wrong(given: list[str], cli: Run, queue: str) -> None:
     done = cli("crons", "set", "bad", queue, *given)
     assert (done.code, done.out) == (1, "")
-    assert "penstock: " in done.err
+    assert "forebay: " in done.err
 
 
 def test_a_message_is_shown_with_its_result_progress_and_log(

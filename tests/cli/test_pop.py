@@ -1,4 +1,4 @@
-"""penstock pop, ack and nack."""
+"""forebay pop, ack and nack."""
 
 import re
 import threading
@@ -6,7 +6,7 @@ import threading
 import pytest
 from msgspec import Raw
 
-from penstock import Conflict, SyncClient
+from forebay import Conflict, SyncClient
 from tests.cli.running import Run
 
 
@@ -15,7 +15,7 @@ def test_pop_prints_ids_and_payloads_and_how_to_go_on(cli: Run, client: SyncClie
     done = cli("pop", queue, "--count", "2")
     assert done.code == 0
     assert re.fullmatch(r'\d+\t1\n\d+\t\{"n":2\}\n', done.out)
-    hint = re.search(r"penstock ack (\d+)$", done.err.strip())
+    hint = re.search(r"forebay ack (\d+)$", done.err.strip())
     assert hint
     assert client.ack(lease=hint[1]).count == 2
 
@@ -127,13 +127,13 @@ def test_ack_of_a_stale_lease_is_a_conflict(cli: Run, client: SyncClient, queue:
     client.ack(batch)
     done = cli("ack", batch.lease or "")
     assert (done.code, done.out) == (1, "")
-    assert done.err.startswith("penstock: conflict: the lease is not live")
+    assert done.err.startswith("forebay: conflict: the lease is not live")
 
 
 @pytest.mark.parametrize("name", ["ack", "nack"])
 def test_ack_and_nack_of_nothing_say_what_is_missing(name: str, cli: Run) -> None:
     done = cli(name)
-    assert (done.code, done.err) == (1, f"penstock: say what to {name}: a LEASE, or --id ID\n")
+    assert (done.code, done.err) == (1, f"forebay: say what to {name}: a LEASE, or --id ID\n")
 
 
 def test_nack_brings_messages_back_after_the_delay_with_the_error(

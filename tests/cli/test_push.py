@@ -1,10 +1,10 @@
-"""penstock push."""
+"""forebay push."""
 
 from pathlib import Path
 
 import pytest
 
-from penstock import SyncClient
+from forebay import SyncClient
 from tests.cli.running import Run, Terminal
 from tests.serving import Server
 
@@ -66,7 +66,7 @@ def test_push_says_which_payload_is_not_json_and_pushes_none(
 ) -> None:
     done = cli("push", queue, *given, stdin=stdin)
     assert (done.code, done.out) == (1, "")
-    assert done.err == "penstock: payload 2 is not JSON: {bad\n"
+    assert done.err == "forebay: payload 2 is not JSON: {bad\n"
     assert not client.pop(queue)
 
 
@@ -77,7 +77,7 @@ def test_push_says_which_payload_is_not_json_and_pushes_none(
 )
 def test_push_says_what_is_wrong_with_a_line(line: bytes, problem: str, cli: Run, queue: str) -> None:
     done = cli("push", queue, "-", stdin=line)
-    assert (done.code, done.err) == (1, f"penstock: {problem}\n")
+    assert (done.code, done.err) == (1, f"forebay: {problem}\n")
 
 
 def test_push_tells_how_to_quote_a_plain_word(cli: Run, queue: str) -> None:
@@ -128,13 +128,13 @@ def test_what_is_known_already_is_told(cli: Run, queue: str) -> None:
 def test_push_explains_wrong_usage(given: list[str], cli: Run, queue: str) -> None:
     done = cli("push", queue, *given)
     assert (done.code, done.out) == (1, "")
-    assert done.err.startswith("usage: penstock push ")
+    assert done.err.startswith("usage: forebay push ")
 
 
 def test_what_the_server_refuses_is_shown_with_its_code(cli: Run) -> None:
     done = cli("push", "no spaces", "1")
     assert done.code == 1
-    assert done.err.startswith("penstock: invalid: queue must be ")
+    assert done.err.startswith("forebay: invalid: queue must be ")
 
 
 def test_who_watches_a_long_push_sees_a_bar_and_its_result(
@@ -142,7 +142,7 @@ def test_who_watches_a_long_push_sees_a_bar_and_its_result(
 ) -> None:
     file = tmp_path / "lines"
     file.write_text("1\n" * 30_000)
-    with Terminal("push", queue, "--file", str(file), PENSTOCK_SERVER=server.tcp) as terminal:
+    with Terminal("push", queue, "--file", str(file), FOREBAY_SERVER=server.tcp) as terminal:
         assert terminal.end() == 0
     assert f"pushing to {queue}" in terminal.shown
     assert terminal.shown.count("pushed 10000 to ") == 3

@@ -1,8 +1,8 @@
-"""penstock queues, queue …, groups … and seek."""
+"""forebay queues, queue …, groups … and seek."""
 
 import pytest
 
-from penstock import NotFound, SyncClient
+from forebay import NotFound, SyncClient
 from tests.cli.running import Run, Terminal
 from tests.serving import Server
 
@@ -34,9 +34,9 @@ def test_a_table_at_a_terminal_has_colours_unless_they_are_not_wanted(
     server: Server, client: SyncClient, queue: str
 ) -> None:
     client.push(queue, 1)
-    with Terminal("queues", PENSTOCK_SERVER=server.tcp) as coloured:
+    with Terminal("queues", FOREBAY_SERVER=server.tcp) as coloured:
         assert coloured.end() == 0
-    with Terminal("queues", PENSTOCK_SERVER=server.tcp, NO_COLOR="1") as plain:
+    with Terminal("queues", FOREBAY_SERVER=server.tcp, NO_COLOR="1") as plain:
         assert plain.end() == 0
     assert queue in coloured.shown
     assert queue in plain.shown
@@ -60,7 +60,7 @@ def test_a_queue_is_created_with_options_and_configured_anew(
 
 def test_configure_makes_no_queue_of_a_mistyped_name(cli: Run, client: SyncClient, queue: str) -> None:
     done = cli("queue", "configure", queue, "lease_ms=1000")
-    assert (done.code, done.err) == (1, f"penstock: not_found: there is no queue {queue}\n")
+    assert (done.code, done.err) == (1, f"forebay: not_found: there is no queue {queue}\n")
     with pytest.raises(NotFound):
         client.queue(queue)
 
@@ -154,20 +154,20 @@ def test_who_sits_at_a_terminal_is_asked_before_something_is_destroyed(
 ) -> None:
     client.push(queue, 1)
     for answer, code in (("n\n", 1), ("y\n", 0)):
-        with Terminal("queue", "delete", queue, PENSTOCK_SERVER=server.tcp) as terminal:
+        with Terminal("queue", "delete", queue, FOREBAY_SERVER=server.tcp) as terminal:
             terminal.until("[y/N]")
             assert f"Delete {queue} with 1 message?" in terminal.shown
             assert client.queue(queue).queue == queue
             terminal.type(answer)
             assert terminal.end() == code, terminal.shown
-        assert ("penstock: nothing was done" in terminal.shown) is bool(code)
+        assert ("forebay: nothing was done" in terminal.shown) is bool(code)
     with pytest.raises(NotFound):
         client.queue(queue)
 
 
 def test_who_says_yes_is_not_asked(server: Server, client: SyncClient, queue: str) -> None:
     client.push(queue, 1)
-    with Terminal("queue", "delete", queue, "--yes", PENSTOCK_SERVER=server.tcp) as terminal:
+    with Terminal("queue", "delete", queue, "--yes", FOREBAY_SERVER=server.tcp) as terminal:
         assert terminal.end() == 0
     assert "[y/N]" not in terminal.shown
 
@@ -204,7 +204,7 @@ def test_seek_has_a_group_read_from_another_place(cli: Run, client: SyncClient, 
 def test_seek_explains_wrong_usage(given: list[str], cli: Run, queue: str) -> None:
     done = cli("seek", queue, *given)
     assert (done.code, done.out) == (1, "")
-    assert done.err.startswith("usage: penstock seek ")
+    assert done.err.startswith("usage: forebay seek ")
 
 
 @pytest.mark.parametrize("columns", [80, 120])
@@ -213,7 +213,7 @@ def test_a_terminal_cuts_errors_and_data_and_never_ids(
 ) -> None:
     id = client.push(queue, {"to": "x" * 200}).id
     client.nack(client.pop(queue), error="it failed, and that is a long story to be told" * 3, final=True)
-    shown = {"PENSTOCK_SERVER": server.tcp, "NO_COLOR": "1", "COLUMNS": str(columns)}
+    shown = {"FOREBAY_SERVER": server.tcp, "NO_COLOR": "1", "COLUMNS": str(columns)}
     for given in (["dead", "list", queue], ["messages", queue]):
         with Terminal(*given, **shown) as terminal:
             assert terminal.end() == 0

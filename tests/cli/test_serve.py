@@ -1,4 +1,4 @@
-"""penstock serve, as a user runs it: a process, its exit code, standard output and standard error."""
+"""forebay serve, as a user runs it: a process, its exit code, standard output and standard error."""
 
 import json
 import os
@@ -13,8 +13,8 @@ from typing import IO, Any
 
 import pytest
 
-from penstock import SyncClient
-from penstock.config import names
+from forebay import SyncClient
+from forebay.config import names
 from tests.cli.running import PATIENCE_S, Run, command, environment, run
 
 
@@ -84,7 +84,7 @@ def test_serve_says_when_it_is_ready_and_where(own: Server) -> None:
     http = own.ready["http"]
     where = {"http": http, "tcp": own.tcp, "unix": None, "store": own.store}
     assert own.ready == {"ready": True, **where}
-    assert re.fullmatch("rocksdb:/.*/penstock-data", own.store)
+    assert re.fullmatch("rocksdb:/.*/forebay-data", own.store)
     assert re.fullmatch(r"127\.0\.0\.1:\d+", own.tcp)
     assert re.fullmatch(r"127\.0\.0\.1:\d+", http)
 
@@ -93,18 +93,18 @@ def test_serve_refuses_bad_settings_with_every_problem_on_its_own_line(
     cli: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PENSTOCK_COLOUR", "red")
-    (tmp_path / "penstock.toml").write_text("shape = 'round'")
+    monkeypatch.setenv("FOREBAY_COLOUR", "red")
+    (tmp_path / "forebay.toml").write_text("shape = 'round'")
     done = cli("serve", "--shards", "0", "--stall-ms", "long")
     assert (done.code, done.out) == (1, "")
     lines = done.err.splitlines()
     assert sorted(line.split(":")[1].strip() for line in lines) == [
         "--shards",
         "--stall-ms",
-        "PENSTOCK_COLOUR",
-        "shape in penstock.toml",
+        "FOREBAY_COLOUR",
+        "shape in forebay.toml",
     ]
-    assert all(line.startswith("penstock: ") for line in lines)
+    assert all(line.startswith("forebay: ") for line in lines)
 
 
 def test_serve_refuses_by_name_what_comes_later(
@@ -122,7 +122,7 @@ def test_serve_leaves_the_directory_of_a_live_server_alone(own: Server, tmp_path
     done = run(tmp_path, "serve", "--tcp", "127.0.0.1:0", "--data", place, "--log-level", "error")
     assert (done.code, done.out) == (2, "")
     assert done.err == (
-        f"penstock: {place} is in use by another server; stop that one, or use another directory\n"
+        f"forebay: {place} is in use by another server; stop that one, or use another directory\n"
     )
 
 
@@ -136,14 +136,14 @@ def test_serve_finds_again_what_it_kept(cli: Run, tmp_path: Path) -> None:
 def test_serve_with_a_store_in_memory_says_so_and_leaves_no_files(tmp_path: Path) -> None:
     with serving(tmp_path, "--store", "memory:") as server:
         assert server.store == "memory:"
-    assert not (tmp_path / "penstock-data").exists()
+    assert not (tmp_path / "forebay-data").exists()
 
 
 def test_serve_needs_the_file_it_is_given(cli: Run) -> None:
     done = cli("serve", "--config", "missing.toml")
     assert (done.code, done.err) == (
         1,
-        "penstock: missing.toml: can't be read: No such file or directory\n",
+        "forebay: missing.toml: can't be read: No such file or directory\n",
     )
 
 
@@ -151,7 +151,7 @@ def test_serve_on_a_port_in_use_says_so_in_one_line(own: Server, tmp_path: Path)
     done = run(tmp_path, "serve", "--tcp", own.tcp, "--log-level", "error")
     assert (done.code, done.out) == (2, "")
     (line,) = done.err.splitlines()
-    assert line.startswith(f"penstock: can't listen on {own.tcp}: ")
+    assert line.startswith(f"forebay: can't listen on {own.tcp}: ")
     assert "address already in use" in line
 
 
@@ -169,7 +169,7 @@ def test_serve_logs_json_one_object_a_line(tmp_path: Path) -> None:
 
 
 def test_serve_reads_its_settings_file_and_serves_a_unix_socket(cli: Run, tmp_path: Path) -> None:
-    (tmp_path / "penstock.toml").write_text("unix = './socket'\nbatch_max = 2")
+    (tmp_path / "forebay.toml").write_text("unix = './socket'\nbatch_max = 2")
     with serving(tmp_path) as server:
         assert server.ready["unix"] == "./socket"
         assert cli("push", "q", "1", "2", "--server", str(tmp_path / "socket")).code == 0
@@ -184,7 +184,7 @@ def test_serve_leaves_the_socket_of_a_live_server_alone_and_takes_that_of_a_dead
         given = ["--tcp", "off", "--unix", "./socket", "--log-level", "error", "--data", "./other"]
         refused = run(tmp_path, "serve", *given)
         assert (refused.code, refused.out) == (2, "")
-        assert refused.err == "penstock: a server is already listening on ./socket\n"
+        assert refused.err == "forebay: a server is already listening on ./socket\n"
         assert cli("queues", "--server", str(tmp_path / "socket")).code == 0
         first.die()
     assert (tmp_path / "socket").exists()
@@ -195,5 +195,5 @@ def test_serve_leaves_the_socket_of_a_live_server_alone_and_takes_that_of_a_dead
 def test_serve_does_not_remove_a_file_that_is_no_socket(tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("mine")
     done = run(tmp_path, "serve", "--tcp", "off", "--unix", "./notes", "--log-level", "error")
-    assert (done.code, done.err) == (2, "penstock: ./notes exists and is not a socket\n")
+    assert (done.code, done.err) == (2, "forebay: ./notes exists and is not a socket\n")
     assert (tmp_path / "notes").read_text() == "mine"

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from penstock import SyncClient, __version__
-from penstock.cli.main import SECTIONS, cli as program
+from forebay import SyncClient, __version__
+from forebay.cli.main import SECTIONS, cli as program
 from tests.cli.running import PATIENCE_S, Run, command, environment, run
 from tests.serving import Server, framed
 
 COMMANDS = [name for names in SECTIONS.values() for name in names]
 HEAVY = {"rich", "rocksdict", "uvloop", "starlette", "uvicorn", "pyspark", "httpx", "cronsim"}
-OURS = ("penstock.app", "penstock.broker", "penstock.config", "penstock.server", "penstock.store")
+OURS = ("forebay.app", "forebay.broker", "forebay.config", "forebay.server", "forebay.store")
 
 
 @contextmanager
@@ -68,7 +68,7 @@ def nobody() -> Iterator[str]:
 def test_what_a_server_says_has_its_exit_code(code: str, exits: int, cli: Run) -> None:
     with answering({"ok": False, "error": "because", "code": code}) as address:
         done = cli("queues", "--server", address)
-    assert (done.code, done.out, done.err) == (exits, "", f"penstock: {code}: because\n")
+    assert (done.code, done.out, done.err) == (exits, "", f"forebay: {code}: because\n")
 
 
 @pytest.mark.parametrize(
@@ -79,8 +79,8 @@ def test_without_a_server_there_is_a_hint_how_to_start_one(given: list[str], cli
     with nobody() as address:
         done = cli(*given, "--server", address)
     assert (done.code, done.out) == (2, "")
-    assert done.err.startswith(f"penstock: no server at {address} ")
-    assert done.err.endswith("start one with: penstock serve\n")
+    assert done.err.startswith(f"forebay: no server at {address} ")
+    assert done.err.endswith("start one with: forebay serve\n")
 
 
 def test_a_socket_that_is_not_there_is_no_server(cli: Run) -> None:
@@ -138,15 +138,15 @@ def test_output_that_can_t_be_written_is_told(server: Server) -> None:
             check=False,
         )
     assert done.returncode == 2
-    assert done.stderr.startswith("penstock: can't read or write: ")
+    assert done.stderr.startswith("forebay: can't read or write: ")
 
 
 def test_output_that_does_not_take_a_character_is_told(
     server: Server, client: SyncClient, queue: str, tmp_path: Path
 ) -> None:
     client.push(queue, "ä")
-    done = run(tmp_path, "pop", queue, PENSTOCK_SERVER=server.tcp, PYTHONIOENCODING="ascii")
-    assert (done.code, done.err) == (2, "penstock: the output can't take '\\xe4': set PYTHONUTF8=1\n")
+    done = run(tmp_path, "pop", queue, FOREBAY_SERVER=server.tcp, PYTHONIOENCODING="ascii")
+    assert (done.code, done.err) == (2, "forebay: the output can't take '\\xe4': set PYTHONUTF8=1\n")
 
 
 # Finding the server.
@@ -156,7 +156,7 @@ def test_the_server_can_be_named_in_the_environment_and_a_flag_wins(
     cli: Run, server: Server, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert cli("push", queue, "1").code == 0
-    monkeypatch.setenv("PENSTOCK_SERVER", "127.0.0.1:1")
+    monkeypatch.setenv("FOREBAY_SERVER", "127.0.0.1:1")
     assert cli("pop", queue).code == 2
     assert cli("pop", queue, "--json", "--server", server.tcp).object["data"] == 1
 
@@ -176,8 +176,8 @@ def test_the_server_can_be_asked_over_http(cli: Run, server: Server, queue: str)
 def test_every_command_has_help(name: str, cli: Run) -> None:
     done = cli(name, "--help")
     assert (done.code, done.err) == (0, "")
-    assert done.out.startswith(f"usage: penstock {name} ")
-    assert f"Example:\n  penstock {name}" in done.out or "Commands:" in done.out
+    assert done.out.startswith(f"usage: forebay {name} ")
+    assert f"Example:\n  forebay {name}" in done.out or "Commands:" in done.out
 
 
 def test_help_lists_every_command_in_one_line_and_every_exit_code(cli: Run) -> None:
@@ -194,7 +194,7 @@ def test_help_of_a_group_cuts_nothing_off(name: str, cli: Run) -> None:
 
 
 def test_version(cli: Run) -> None:
-    assert cli("--version").out == f"penstock {__version__}\n"
+    assert cli("--version").out == f"forebay {__version__}\n"
 
 
 @pytest.mark.parametrize(
@@ -216,9 +216,9 @@ def test_version(cli: Run) -> None:
 def test_wrong_usage_is_explained(given: list[str], cli: Run) -> None:
     done = cli(*given)
     assert (done.code, done.out) == (1, "")
-    assert done.err.startswith("usage: penstock")
+    assert done.err.startswith("usage: forebay")
     if len(given) > 1:
-        assert re.search(r"^penstock: .*; see: penstock .*--help$", done.err, re.MULTILINE)
+        assert re.search(r"^forebay: .*; see: forebay .*--help$", done.err, re.MULTILINE)
 
 
 # Starting fast.
@@ -227,19 +227,19 @@ def test_wrong_usage_is_explained(given: list[str], cli: Run) -> None:
 @pytest.mark.parametrize("given", [["--version"], ["--help"], ["push", "q", "1"], ["queues"], ["pop", "q"]])
 def test_a_command_imports_only_what_it_needs(given: list[str], server: Server) -> None:
     script = (
-        "import sys; from penstock.cli.main import main; main(sys.argv[1:]);"
+        "import sys; from forebay.cli.main import main; main(sys.argv[1:]);"
         "print(*sys.modules, file=sys.stderr)"
     )
     done = subprocess.run(
         [sys.executable, "-c", script, *given],
-        env=environment(PENSTOCK_SERVER=server.tcp),
+        env=environment(FOREBAY_SERVER=server.tcp),
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
         check=True,
     )
     modules = set(done.stderr.splitlines()[-1].split())
-    assert "penstock.cli.main" in modules
+    assert "forebay.cli.main" in modules
     assert not modules & HEAVY
     assert not [name for name in modules if name.startswith(OURS)]
 
@@ -251,7 +251,7 @@ def test_a_command_imports_only_what_it_needs(given: list[str], server: Server) 
 def test_completion_prints_the_script_of_a_shell(shell: str, cli: Run) -> None:
     done = cli("completion", shell)
     assert (done.code, done.err) == (0, "")
-    assert f"_PENSTOCK_COMPLETE={shell}_complete" in done.out
+    assert f"_FOREBAY_COMPLETE={shell}_complete" in done.out
 
 
 def test_a_shell_completes_commands_flags_and_queues(
@@ -260,20 +260,20 @@ def test_a_shell_completes_commands_flags_and_queues(
     client.push(queue, 1)
 
     def completed(line: str) -> list[str]:
-        monkeypatch.setenv("_PENSTOCK_COMPLETE", "bash_complete")
+        monkeypatch.setenv("_FOREBAY_COMPLETE", "bash_complete")
         monkeypatch.setenv("COMP_WORDS", line)
         monkeypatch.setenv("COMP_CWORD", str(line.count(" ")))
         done = cli()
         assert (done.code, done.err) == (0, "")
         return [each.partition(",")[2] for each in done.out.splitlines() if each]
 
-    assert completed("penstock que") == ["queues", "queue"]
-    assert completed("penstock queue de") == ["describe", "delete"]
-    assert completed("penstock messages q --sta") == ["--state"]
-    assert completed("penstock seek q --to n") == ["new"]
-    assert queue in completed(f"penstock queue describe {queue[:-1]}")
-    monkeypatch.setenv("PENSTOCK_SERVER", "127.0.0.1:1")
-    assert completed("penstock queue describe que") == []
+    assert completed("forebay que") == ["queues", "queue"]
+    assert completed("forebay queue de") == ["describe", "delete"]
+    assert completed("forebay messages q --sta") == ["--state"]
+    assert completed("forebay seek q --to n") == ["new"]
+    assert queue in completed(f"forebay queue describe {queue[:-1]}")
+    monkeypatch.setenv("FOREBAY_SERVER", "127.0.0.1:1")
+    assert completed("forebay queue describe que") == []
 
 
 def test_the_commands_are_those_of_the_sections() -> None:

@@ -1,4 +1,4 @@
-"""penstock tail, top, stats and bench."""
+"""forebay tail, top, stats and bench."""
 
 import json
 import os
@@ -7,9 +7,9 @@ import subprocess
 
 import pytest
 
-from penstock import SyncClient
-from penstock.cli.watch import HEAD, Sample
-from penstock.client.shapes import Counts, QueueSummary
+from forebay import SyncClient
+from forebay.cli.watch import HEAD, Sample
+from forebay.client.shapes import Counts, QueueSummary
 from tests.cli.running import PATIENCE_S, Run, Terminal, command, environment
 from tests.serving import Server
 
@@ -100,7 +100,7 @@ def test_top_goes_on_with_rates_until_ctrl_c(server: Server, client: SyncClient,
 
 def test_top_is_a_live_picture_at_a_terminal(server: Server, client: SyncClient, queue: str) -> None:
     client.push_many(queue, range(60_000))
-    with Terminal("top", "--interval", "0.05", PENSTOCK_SERVER=server.tcp) as terminal:
+    with Terminal("top", "--interval", "0.05", FOREBAY_SERVER=server.tcp) as terminal:
         terminal.until(queue)
         terminal.until("0.0")
         terminal.interrupt()
@@ -140,7 +140,7 @@ def test_bench_that_is_told_to_end_stops_its_server() -> None:
                 server = told.read().strip()
         os.kill(process.pid, signal.SIGTERM)
         _, errors = process.communicate(timeout=PATIENCE_S)
-    assert (process.returncode, errors) == (1, "penstock: interrupted\n")
+    assert (process.returncode, errors) == (1, "forebay: interrupted\n")
     assert not os.path.exists(f"/proc/{server}")
 
 

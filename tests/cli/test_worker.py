@@ -1,4 +1,4 @@
-"""penstock worker: what a worker does is tested with the client; here it is started and stopped."""
+"""forebay worker: what a worker does is tested with the client; here it is started and stopped."""
 
 import json
 import os
@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from penstock import SyncClient
+from forebay import SyncClient
 from tests.cli.running import PATIENCE_S, Run, command, environment
 from tests.serving import Server
 
 APP = """
-import penstock
+import forebay
 
-app = penstock.App("shop")
+app = forebay.App("shop")
 
 @app.task(queue={queue!r})
 def double(number: int) -> int:
@@ -39,7 +39,7 @@ def test_a_worker_runs_tasks_until_it_is_told_to_stop(
     push = f"import {target[:-4]} as shop; print(shop.double.push(21).result())"
     given = ["--concurrency", "2", "--queues", f"{queue}, ", "--prefetch", "1", "--lease-ms", "5000"]
     logs = ["--log-format", "json", "--log-level", "info", "--drain-s", "5"]
-    variables = environment(PENSTOCK_SERVER=server.tcp)
+    variables = environment(FOREBAY_SERVER=server.tcp)
     with subprocess.Popen(
         command("worker", target, *given, *logs), cwd=shop, env=variables, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -63,4 +63,4 @@ def test_a_worker_needs_an_application_that_is_there(
     monkeypatch.syspath_prepend(str(shop))
     done = cli("worker", name.replace("shop", f"shop_{queue.replace('-', '_')}"))
     assert (done.code, done.out) == (1, "")
-    assert done.err.startswith("penstock: invalid: app must be MODULE:NAME")
+    assert done.err.startswith("forebay: invalid: app must be MODULE:NAME")

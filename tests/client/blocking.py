@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from inspect import isawaitable
 from typing import Any
 
-from penstock.client.aio.values import Values
+from forebay.client.aio.values import Values
 
 
 class Blocking:

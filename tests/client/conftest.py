@@ -7,7 +7,7 @@ from itertools import count
 
 import pytest
 
-from penstock import Client, SyncClient
+from forebay import Client, SyncClient
 from tests.client.blocking import Blocking
 from tests.client.proxy import Proxy
 from tests.serving import Server

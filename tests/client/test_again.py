@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock import Client, Conflict, Disconnected, Invalid, New, Pushed, SyncClient
+from forebay import Client, Conflict, Disconnected, Invalid, New, Pushed, SyncClient
 from tests.client.conftest import Dial
 from tests.client.proxy import Do, Proxy, first
 from tests.serving import Server

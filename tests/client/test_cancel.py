@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock import Client, Disconnected, SyncClient
+from forebay import Client, Disconnected, SyncClient
 from tests.client.proxy import Gate, Proxy
 from tests.serving import PATIENCE_S, Server
 

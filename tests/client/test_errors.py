@@ -12,14 +12,14 @@ from pathlib import Path
 import httpx
 import pytest
 
-from penstock import (
+from forebay import (
     Busy,
     Client,
     Conflict,
     Disconnected,
+    ForebayError,
     Invalid,
     NotFound,
-    PenstockError,
     SyncClient,
 )
 from tests.client.blocking import Blocking
@@ -42,7 +42,7 @@ def test_errors_are_of_the_kind_that_the_server_says(either: Blocking, queue: st
         either.ack(lease="0" * 39)
     with pytest.raises(Invalid, match="cmd"):
         either.ask("NOSUCHTHING")
-    with pytest.raises(PenstockError):
+    with pytest.raises(ForebayError):
         either.delete_cron("nobody")
 
 
@@ -74,7 +74,7 @@ def test_a_queue_that_has_room_again_takes_what_was_tried_again(
     "what", ["127.0.0.1:1", "/nowhere/socket", "http://127.0.0.1:1", "nowhere.invalid:1"]
 )
 def test_without_a_server_an_error_says_what_to_do(what: str, dial: Dial) -> None:
-    with pytest.raises(Disconnected, match="penstock serve") as raised:
+    with pytest.raises(Disconnected, match="forebay serve") as raised:
         dial(what, retry_s=0).ping()
     assert what in str(raised.value)
     assert not raised.value.sent
@@ -192,7 +192,7 @@ def test_one_connection_too_many_is_refused_and_tried_again(dial: Dial) -> None:
 def test_what_does_not_speak_as_a_server_does_is_found_out(dial: Dial, server: Server) -> None:
     with pytest.raises(Disconnected, match="does not speak"):
         dial(server.http, retry_s=0).ping()
-    with pytest.raises(PenstockError):
+    with pytest.raises(ForebayError):
         dial(f"http://{server.tcp}", retry_s=0).ping()
 
 
@@ -227,7 +227,7 @@ def gateway(server: Server, status: int, *, forwards: bool) -> Iterator[str]:
 
 @pytest.mark.parametrize("status", [200, 403, 404, 500, 502, 504])
 def test_a_page_of_a_gateway_is_an_error_that_shows_it(status: int, dial: Dial, server: Server) -> None:
-    with gateway(server, status, forwards=False) as url, pytest.raises(PenstockError) as raised:
+    with gateway(server, status, forwards=False) as url, pytest.raises(ForebayError) as raised:
         dial(url, retry_s=0).ping()
     assert status == 200 or ("Bad Gateway" in str(raised.value) and str(status) in str(raised.value))
 
@@ -236,7 +236,7 @@ def test_a_page_of_a_gateway_is_an_error_that_shows_it(status: int, dial: Dial, 
 def test_a_gateway_that_gave_up_may_have_passed_it_on_so_it_is_not_sent_again(
     status: int, dial: Dial, server: Server, direct: SyncClient, queue: str
 ) -> None:
-    with gateway(server, status, forwards=True) as url, pytest.raises(PenstockError):
+    with gateway(server, status, forwards=True) as url, pytest.raises(ForebayError):
         dial(url, retry_s=2.5).kv.add([queue])
     assert direct.kv.get([queue]) == 1
 

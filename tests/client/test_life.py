@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock import Client, Disconnected, PenstockError, SyncClient
+from forebay import Client, Disconnected, ForebayError, SyncClient
 from tests.client.blocking import Blocking
 from tests.client.conftest import Dial
 from tests.client.proxy import Gate, Proxy
@@ -56,7 +56,7 @@ def test_after_a_kill_a_client_goes_on_with_what_is_kept(dial: Dial, lasting: La
     begun = next(tcp.events([queue], start="all"))
     lasting.kill()
     impatient = dial(lasting.tcp, retry_s=0)
-    with pytest.raises(Disconnected, match="penstock serve"):
+    with pytest.raises(Disconnected, match="forebay serve"):
         impatient.ping()
     starting = threading.Thread(target=lasting.start)
     starting.start()
@@ -108,7 +108,7 @@ def test_a_server_that_stops_in_good_order_answers_what_it_has(tmp_path: Path, q
     with Server("--data", str(tmp_path / "data")) as second, SyncClient(second.tcp) as client:
         kept = {each.id for at in range(7) for each in client.records(f"{queue}-{at}")}
     assert {each for each in found if isinstance(each, int)} <= kept
-    assert all(isinstance(each, int | PenstockError) for each in found)
+    assert all(isinstance(each, int | ForebayError) for each in found)
 
 
 # Events.
@@ -189,7 +189,7 @@ def test_threads_may_share_a_client(way: str, server: Server, queue: str) -> Non
 
 FORKED = """
 import os, sys
-from penstock import SyncClient
+from forebay import SyncClient
 client = SyncClient(sys.argv[1], timeout_s=2, retry_s=2)
 client.push(sys.argv[2], "before")
 child = os.fork()
@@ -213,7 +213,7 @@ def test_a_client_that_was_made_before_a_fork_loses_nothing(
 def test_an_interrupt_ends_a_pop_that_waits(server: Server, direct: SyncClient, queue: str) -> None:
     direct.configure(queue)
     program = (
-        "import sys; from penstock import SyncClient\n"
+        "import sys; from forebay import SyncClient\n"
         "client = SyncClient(sys.argv[1]); client.ping(); print('ready', flush=True)\n"
         "client.pop(sys.argv[2], wait_ms=60_000)"
     )
@@ -264,7 +264,7 @@ def test_a_client_that_was_closed_says_so(way: str, dial: Dial, server: Server, 
     client.close()
     client.close()
     for ask in (client.ping, lambda: client.pop(queue, wait_ms=1), lambda: client.kv.add(queue)):
-        with pytest.raises(PenstockError, match="closed"):
+        with pytest.raises(ForebayError, match="closed"):
             ask()
 
 
@@ -283,7 +283,7 @@ def test_pushes_on_their_way_when_a_client_is_closed_end(proxy: Proxy, queue: st
         async with asyncio.timeout(PATIENCE_S / 3):
             ended = await asyncio.gather(*pushes, return_exceptions=True)
             await closing
-        assert all(not isinstance(each, BaseException) or isinstance(each, PenstockError) for each in ended)
+        assert all(not isinstance(each, BaseException) or isinstance(each, ForebayError) for each in ended)
         assert proxy.connections == 1, "it has connected again after it was closed"
 
     asyncio.run(work())
@@ -304,7 +304,7 @@ def test_a_client_needs_no_loop_and_no_server_to_be_made() -> None:
 
 
 def test_the_server_is_the_one_in_the_environment(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
-    monkeypatch.setenv("PENSTOCK_SERVER", server.tcp)
+    monkeypatch.setenv("FOREBAY_SERVER", server.tcp)
     with SyncClient() as client:
         client.ping()
         assert client.server == server.tcp

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock import Batch, Conflict, Invalid, New, NotFound, PenstockError, PushedMany, SyncClient
-from penstock.store.files import restore
+from forebay import Batch, Conflict, ForebayError, Invalid, New, NotFound, PushedMany, SyncClient
+from forebay.store.files import restore
 from tests.client.blocking import Blocking
 from tests.client.conftest import Dial
 from tests.client.proxy import Proxy
@@ -322,5 +322,5 @@ def test_ids_from_2_53_on_are_numbers(web: bool, dial: Dial, large: Server, queu
 def test_what_is_asked_by_hand_is_what_the_wire_says(client: Blocking, queue: str) -> None:
     assert client.ask("PUSH", queue=queue, data=1)["ok"]
     assert client.ask("PULLB", queue=queue, count=1, timeout=0, from_="all")["jobs"][0]["data"] == 1
-    with pytest.raises(PenstockError):
+    with pytest.raises(ForebayError):
         client.ask("PUSH", queue=queue)

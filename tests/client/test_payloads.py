@@ -11,7 +11,7 @@ import msgspec
 import pydantic
 import pytest
 
-from penstock import Invalid, SyncClient
+from forebay import Invalid, SyncClient
 from tests.client.blocking import Blocking
 
 NOON = datetime.datetime(2026, 11, 17, 12, tzinfo=datetime.UTC)

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from penstock import Conflict, Invalid, NotFound, SyncClient
+from forebay import Conflict, Invalid, NotFound, SyncClient
 from tests.client.blocking import Blocking
 
 HOUR_MS = 3_600_000

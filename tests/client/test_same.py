@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from penstock import Client, SyncClient
-from penstock.client.aio import transactions as aio_transactions, values as aio_values
-from penstock.client.aio.messages import OUT_OF_TIME
-from penstock.client.sync import transactions, values
-from penstock.core import settle
+from forebay import Client, SyncClient
+from forebay.client.aio import transactions as aio_transactions, values as aio_values
+from forebay.client.aio.messages import OUT_OF_TIME
+from forebay.client.sync import transactions, values
+from forebay.core import settle
 
 ROOT = Path(__file__).parent.parent.parent
 PAIRS = [

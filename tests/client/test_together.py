@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock import Client, Invalid, NotFound, Pushed, SyncClient
+from forebay import Client, Invalid, NotFound, Pushed, SyncClient
 from tests.client.proxy import Gate, Proxy
 from tests.serving import PATIENCE_S, Server
 
@@ -190,7 +190,7 @@ def test_a_push_never_hangs_whatever_goes_wrong_below(queue: str, proxy: Proxy) 
 
 GONE = """
 import asyncio, sys
-from penstock import Client
+from forebay import Client
 
 client = Client(sys.argv[1])
 gone = asyncio.new_event_loop()

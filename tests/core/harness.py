@@ -4,11 +4,11 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from penstock.core import commands as c, records
-from penstock.core.engine import Engine
-from penstock.core.limits import Limits
-from penstock.core.model import PLAIN, Attributes, Backoff
-from penstock.store.memory import MemoryStore
+from forebay.core import commands as c, records
+from forebay.core.engine import Engine
+from forebay.core.limits import Limits
+from forebay.core.model import PLAIN, Attributes, Backoff
+from forebay.store.memory import MemoryStore
 from tests.sim.world import load
 
 NOW = 1_700_000_000_000

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from penstock.core import commands as c
-from penstock.core.model import Shared
+from forebay.core import commands as c
+from forebay.core.model import Shared
 from tests.core.harness import Core
 
 

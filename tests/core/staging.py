@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from penstock.core import commands as c, look, records
-from penstock.core.bodies import pack_body
-from penstock.core.model import Attributes, Queue
+from forebay.core import commands as c, look, records
+from forebay.core.bodies import pack_body
+from forebay.core.model import Attributes, Queue
 from tests.core.harness import Core
 from tests.sim.snapshot import differences, snapshot
 from tests.sim.world import load

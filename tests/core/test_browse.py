@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from penstock.core import commands as c, pop as pops, records
-from penstock.core.browse import STATES
-from penstock.core.errors import Invalid, NotFound, PenstockError
-from penstock.core.limits import Limits
-from penstock.core.look import SHOWN_MAX
-from penstock.core.shard import SWEEP_MS
+from forebay.core import commands as c, pop as pops, records
+from forebay.core.browse import STATES
+from forebay.core.errors import ForebayError, Invalid, NotFound
+from forebay.core.limits import Limits
+from forebay.core.look import SHOWN_MAX
+from forebay.core.shard import SWEEP_MS
 from tests.core.harness import AT_ONCE, NOW, Core
 
 HOUR_MS = 3_600_000
@@ -35,7 +35,7 @@ def total(core: Core, state: str | None = None, **fields: Any) -> int:
     return core.ask(c.Browse("default", "q", state, **fields), c.ShownAll).total
 
 
-def refuse(core: Core, command: c.Command, kind: type[PenstockError]) -> None:
+def refuse(core: Core, command: c.Command, kind: type[ForebayError]) -> None:
     core.commit()
     with pytest.raises(kind):
         core.engine.apply(command, core.now)

@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.core import commands as c
-from penstock.core.cancel import SCATTERED_MAX
-from penstock.core.errors import Busy, Conflict, Invalid, NotFound
-from penstock.core.limits import DELAY_MS_MAX, PRIORITY_MAX, Limits
-from penstock.core.pop import PLANS_MAX
-from penstock.core.shard import SWEEP_MS
+from forebay.core import commands as c
+from forebay.core.cancel import SCATTERED_MAX
+from forebay.core.errors import Busy, Conflict, Invalid, NotFound
+from forebay.core.limits import DELAY_MS_MAX, PRIORITY_MAX, Limits
+from forebay.core.pop import PLANS_MAX
+from forebay.core.shard import SWEEP_MS
 from tests.core.harness import NOW, Core
 
 

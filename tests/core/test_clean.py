@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from penstock.core import cancel as cancels, clean as cleans, commands as c
-from penstock.core.agenda import NEVER
-from penstock.core.errors import Conflict, Invalid, NotFound, PenstockError
-from penstock.core.limits import Limits
-from penstock.core.model import LINE, Backoff
-from penstock.core.shard import SWEEP_MS
+from forebay.core import cancel as cancels, clean as cleans, commands as c
+from forebay.core.agenda import NEVER
+from forebay.core.errors import Conflict, ForebayError, Invalid, NotFound
+from forebay.core.limits import Limits
+from forebay.core.model import LINE, Backoff
+from forebay.core.shard import SWEEP_MS
 from tests.core.harness import Core
 
 HOUR_MS = 3_600_000
@@ -35,7 +35,7 @@ def numbers(count: int) -> list[bytes]:
     return [b"%d" % number for number in range(count)]
 
 
-def refuse(core: Core, command: c.Command, kind: type[PenstockError]) -> None:
+def refuse(core: Core, command: c.Command, kind: type[ForebayError]) -> None:
     core.commit()
     with pytest.raises(kind):
         core.engine.apply(command, core.now)
@@ -447,7 +447,7 @@ def test_a_queue_made_and_obliterated_in_one_commit_leaves_nothing() -> None:
 def test_an_obliterated_queue_makes_room_for_another() -> None:
     core = Core(Limits(queues_max=1))
     core.push(b"1")
-    with pytest.raises(PenstockError):
+    with pytest.raises(ForebayError):
         core.push(b"1", queue="r")
     obliterate(core)
     core.push(b"1", queue="r")

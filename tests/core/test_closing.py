@@ -2,9 +2,9 @@
 
 import pytest
 
-from penstock.core import commands as c, shared
-from penstock.core.errors import Conflict, NotFound, PenstockError
-from penstock.core.model import Queue, Shared
+from forebay.core import commands as c, shared
+from forebay.core.errors import Conflict, ForebayError, NotFound
+from forebay.core.model import Queue, Shared
 from tests.core.harness import NOW, Core
 
 LEASE_MS = 5_000
@@ -14,7 +14,7 @@ def delete(core: Core, queue: str = "q") -> c.Closed:
     return core.ask(c.Delete("default", queue), c.Closed)
 
 
-def refuse(core: Core, command: c.Command, kind: type[PenstockError]) -> None:
+def refuse(core: Core, command: c.Command, kind: type[ForebayError]) -> None:
     core.commit()
     with pytest.raises(kind):
         core.engine.apply(command, core.now)

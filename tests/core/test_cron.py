@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from penstock.core import commands as c, cron as crons
-from penstock.core.errors import Busy, Invalid, NotFound, PenstockError
-from penstock.core.jobdata import Cron, Particulars
-from penstock.core.model import Attributes
+from forebay.core import commands as c, cron as crons
+from forebay.core.errors import Busy, ForebayError, Invalid, NotFound
+from forebay.core.jobdata import Cron, Particulars
+from forebay.core.model import Attributes
 from tests.core.harness import NOW, Core
 from tests.sim.world import load
 
@@ -497,6 +497,6 @@ def test_a_tenant_has_only_so_many_crons(core: Core, monkeypatch: pytest.MonkeyP
 
 def test_deleting_what_is_not_there_changes_nothing(core: Core) -> None:
     for name in ("n", ""):
-        with pytest.raises(PenstockError):
+        with pytest.raises(ForebayError):
             core.ask(c.CronDelete("default", name), c.CronDeleted)
     assert not core.engine.seal(core.now)

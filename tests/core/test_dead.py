@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from penstock.core import commands as c
-from penstock.core.errors import Invalid, NotFound
-from penstock.core.look import DEAD_MAX
-from penstock.core.shard import SWEEP_MS
+from forebay.core import commands as c
+from forebay.core.errors import Invalid, NotFound
+from forebay.core.look import DEAD_MAX
+from forebay.core.shard import SWEEP_MS
 from tests.core.harness import NOW, Core
 
 

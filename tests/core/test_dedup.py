@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from penstock.core import commands as c
-from penstock.core.errors import Invalid
-from penstock.core.jobdata import Particulars
-from penstock.core.model import PLAIN, Attributes
+from forebay.core import commands as c
+from forebay.core.errors import Invalid
+from forebay.core.jobdata import Particulars
+from forebay.core.model import PLAIN, Attributes
 from tests.core.harness import AT_ONCE, Core
 
 ENDS = ("ack", "ack by id", "die", "expire", "cancel", "discard", "evict", "drop")

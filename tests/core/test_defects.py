@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from penstock.core import commands as c, notes
-from penstock.core.errors import Busy
-from penstock.core.model import LINE, PART, PLAIN, RESULT
-from penstock.core.shard import SWEEP_MS
+from forebay.core import commands as c, notes
+from forebay.core.errors import Busy
+from forebay.core.model import LINE, PART, PLAIN, RESULT
+from forebay.core.shard import SWEEP_MS
 from tests.core.harness import Core
 
 

@@ -4,12 +4,12 @@ from itertools import permutations
 
 import pytest
 
-from penstock.core import commands as c
-from penstock.core.errors import Invalid, NotFound
-from penstock.core.limits import DELAY_MS_MAX, PRIORITY_MAX, Limits
-from penstock.core.model import FIXED, LIST, PLAIN, Attributes, Backoff
-from penstock.core.pop import PLANS_MAX
-from penstock.core.shard import SWEEP_MS
+from forebay.core import commands as c
+from forebay.core.errors import Invalid, NotFound
+from forebay.core.limits import DELAY_MS_MAX, PRIORITY_MAX, Limits
+from forebay.core.model import FIXED, LIST, PLAIN, Attributes, Backoff
+from forebay.core.pop import PLANS_MAX
+from forebay.core.shard import SWEEP_MS
 from tests.core.harness import AT_ONCE, NOW, Core
 
 MINUTE = 60_000

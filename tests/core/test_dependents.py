@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from penstock.core import closing, commands as c, dependents, records
-from penstock.core.dependents import spans_of
-from penstock.core.errors import Conflict, Invalid, NotFound
-from penstock.core.ids import OFFSET_BITS
-from penstock.core.model import Attributes
+from forebay.core import closing, commands as c, dependents, records
+from forebay.core.dependents import spans_of
+from forebay.core.errors import Conflict, Invalid, NotFound
+from forebay.core.ids import OFFSET_BITS
+from forebay.core.model import Attributes
 from tests.core.harness import AT_ONCE, Core
 
 ENDS = ("complete", "die", "expire", "cancel", "discard", "drop", "obliterate")

@@ -2,11 +2,11 @@
 
 import pytest
 
-from penstock.core import commands as c, engine as engines, records
-from penstock.core.directory import META_SHARD
-from penstock.core.errors import Conflict, Invalid, NotFound
-from penstock.core.ids import OFFSET_BITS
-from penstock.core.model import PLAIN, Partition
+from forebay.core import commands as c, engine as engines, records
+from forebay.core.directory import META_SHARD
+from forebay.core.errors import Conflict, Invalid, NotFound
+from forebay.core.ids import OFFSET_BITS
+from forebay.core.model import PLAIN, Partition
 from tests.core.harness import Core
 from tests.sim.world import SHARDS, load
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from penstock.core import commands as c, events, records
-from penstock.core.errors import NotFound
-from penstock.core.events import SYSTEM
-from penstock.core.happenings import KINDS
-from penstock.core.limits import Limits
-from penstock.core.shard import SWEEP_MS
+from forebay.core import commands as c, events, records
+from forebay.core.errors import NotFound
+from forebay.core.events import SYSTEM
+from forebay.core.happenings import KINDS
+from forebay.core.limits import Limits
+from forebay.core.shard import SWEEP_MS
 from tests.core.harness import Core
 from tests.sim.world import load
 

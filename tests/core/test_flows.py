@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from penstock.core import commands as c, flows, look
-from penstock.core.errors import Busy, Conflict, Invalid, NotFound, PenstockError
-from penstock.core.jobdata import Particulars
-from penstock.core.limits import FLOW_MAX, Limits
-from penstock.core.model import Attributes
+from forebay.core import commands as c, flows, look
+from forebay.core.errors import Busy, Conflict, ForebayError, Invalid, NotFound
+from forebay.core.jobdata import Particulars
+from forebay.core.limits import FLOW_MAX, Limits
+from forebay.core.model import Attributes
 from tests.core.harness import AT_ONCE, Core
 
 T = "default"
@@ -180,7 +180,7 @@ def test_a_cancelled_parent_leaves_its_children_alone(core: Core) -> None:
 DEEP = node(b"x")
 for _ in range(flows.DEPTH_MAX - 1):
     DEEP = node(b"x", DEEP)
-BAD: dict[str, tuple[c.PushFlow, type[PenstockError]]] = {
+BAD: dict[str, tuple[c.PushFlow, type[ForebayError]]] = {
     "root to no queue": (c.PushFlow(T, node(b"1", node(b"2"), queue="no queue")), Invalid),
     "child to no queue": (c.PushFlow(T, parent(node(b"1"), node(b"2", queue="no queue"))), Invalid),
     "grandchild too large": (c.PushFlow(T, parent(node(b"1", node(b"x" * 1_048_577)))), Invalid),
@@ -191,7 +191,7 @@ BAD: dict[str, tuple[c.PushFlow, type[PenstockError]]] = {
     "too deep": (c.PushFlow(T, parent(DEEP)), Invalid),
     "too many": (c.PushFlow(T, parent(*[node(b"1")] * FLOW_MAX)), Invalid),
     "unknown durability": (c.PushFlow(T, parent(node(b"1")), "often"), Invalid),
-    "parent in strict order": (c.PushFlow(T, node(b"1", node(b"2"), queue="line")), PenstockError),
+    "parent in strict order": (c.PushFlow(T, node(b"1", node(b"2"), queue="line")), ForebayError),
 }
 
 
@@ -229,7 +229,7 @@ def test_a_flow_may_be_as_deep_and_as_large_as_there_may_be(core: Core) -> None:
 def test_all_messages_of_a_flow_must_fit_the_queue(core: Core) -> None:
     core.configure("few", max_size=2)
     core.commit()
-    with pytest.raises(PenstockError):
+    with pytest.raises(ForebayError):
         push(core, parent(*(node(b"1", queue="few") for _ in range(4))))
     assert not core.engine.seal(core.now)
 
@@ -451,7 +451,7 @@ def test_what_comes_after_waits_for_messages_that_were_known_already(core: Core)
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_can_not_come_after_a_batch_refuses_the_batch(
-    core: Core, queue: str, job: c.Job, error: type[PenstockError]
+    core: Core, queue: str, job: c.Job, error: type[ForebayError]
 ) -> None:
     core.configure("full", max_size=1)
     core.push(queue="full")

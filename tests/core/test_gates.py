@@ -2,9 +2,9 @@
 
 import pytest
 
-from penstock.core import commands as c
-from penstock.core.errors import Invalid
-from penstock.core.model import Attributes, Backoff
+from forebay.core import commands as c
+from forebay.core.errors import Invalid
+from forebay.core.model import Attributes, Backoff
 from tests.core.harness import Core
 
 

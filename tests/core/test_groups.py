@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from penstock.core import commands as c
-from penstock.core.errors import Busy, Conflict, Invalid, NotFound, PenstockError
-from penstock.core.limits import Limits
-from penstock.core.shard import SWEEP_MS
+from forebay.core import commands as c
+from forebay.core.errors import Busy, Conflict, ForebayError, Invalid, NotFound
+from forebay.core.limits import Limits
+from forebay.core.shard import SWEEP_MS
 from tests.core.harness import NOW, Core
 
 HOUR_MS = 3_600_000
@@ -27,7 +27,7 @@ def groups(core: Core) -> list[str]:
     return [each.name for each in core.ask(c.Describe("default", "q"), c.QueueFound).groups]
 
 
-def refuse(core: Core, command: c.Command, kind: type[PenstockError]) -> None:
+def refuse(core: Core, command: c.Command, kind: type[ForebayError]) -> None:
     core.commit()
     with pytest.raises(kind):
         core.engine.apply(command, core.now)

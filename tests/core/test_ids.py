@@ -5,9 +5,9 @@ import uuid
 import pytest
 from hypothesis import given, strategies as st
 
-from penstock.core import commands as c, ids, records
-from penstock.core.errors import Conflict, Invalid
-from penstock.core.limits import OFFSETS_PER_NUMBER
+from forebay.core import commands as c, ids, records
+from forebay.core.errors import Conflict, Invalid
+from forebay.core.limits import OFFSETS_PER_NUMBER
 from tests.core.harness import NOW, Core, payloads_of
 
 addresses = st.integers(0, (1 << 64) - 1)

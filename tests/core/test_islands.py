@@ -2,11 +2,11 @@
 
 import pytest
 
-from penstock.core import carve, commands as c, log as logs, merge as merges, records, sweep as sweeps
-from penstock.core.carve import Carved, Carving
-from penstock.core.errors import NotFound, PenstockError
-from penstock.core.model import Backoff, Log, Partition, Queue
-from penstock.core.shard import SWEEP_MS
+from forebay.core import carve, commands as c, log as logs, merge as merges, records, sweep as sweeps
+from forebay.core.carve import Carved, Carving
+from forebay.core.errors import ForebayError, NotFound
+from forebay.core.model import Backoff, Log, Partition, Queue
+from forebay.core.shard import SWEEP_MS
 from tests.core.harness import AT_ONCE, NOW, Core, payloads_of
 
 DAY_MS = 86_400_000
@@ -295,7 +295,7 @@ def test_a_refused_command_makes_no_group_that_could_not_have_the_message(comman
     carved(core)
     core.commit()
     command.ids = [far]
-    with pytest.raises(PenstockError):
+    with pytest.raises(ForebayError):
         core.engine.apply(command, core.now)
     assert core.engine.seal(core.now) == []
     assert list(queue_of(core).groups) == ["default"]

@@ -5,15 +5,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from penstock.core import commands as c, dependents, pop, records
-from penstock.core.dependents import spans_of
-from penstock.core.errors import Busy, Damaged, Invalid
-from penstock.core.jobdata import Particulars
-from penstock.core.keys import pack
-from penstock.core.limits import Limits
-from penstock.core.model import PLAIN, Attributes, Rate, Shared
-from penstock.core.slots import last_slot, next_slot
-from penstock.core.ties import waiting_over
+from forebay.core import commands as c, dependents, pop, records
+from forebay.core.dependents import spans_of
+from forebay.core.errors import Busy, Damaged, Invalid
+from forebay.core.jobdata import Particulars
+from forebay.core.keys import pack
+from forebay.core.limits import Limits
+from forebay.core.model import PLAIN, Attributes, Rate, Shared
+from forebay.core.slots import last_slot, next_slot
+from forebay.core.ties import waiting_over
 from tests.core.harness import AT_ONCE, Core
 
 

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from penstock.core import commands as c, cron
-from penstock.core.errors import Busy, Conflict, Invalid
-from penstock.core.jobdata import Particulars
-from penstock.core.keys import pack
-from penstock.core.limits import Limits
-from penstock.core.model import Rate
+from forebay.core import commands as c, cron
+from forebay.core.errors import Busy, Conflict, Invalid
+from forebay.core.jobdata import Particulars
+from forebay.core.keys import pack
+from forebay.core.limits import Limits
+from forebay.core.model import Rate
 from tests.core.harness import Core
 from tests.core.limiting import woken
 

@@ -5,10 +5,10 @@ import random
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from penstock.core import entries
-from penstock.core.entries import Keys
-from penstock.core.errors import Invalid
-from penstock.core.keys import AFTER, KEY_BYTES_MAX, PARTS_MAX, Part, pack, unpack
+from forebay.core import entries
+from forebay.core.entries import Keys
+from forebay.core.errors import Invalid
+from forebay.core.keys import AFTER, KEY_BYTES_MAX, PARTS_MAX, Part, pack, unpack
 
 EXACT = 1 << 53
 fixed = settings(derandomize=True, database=None, deadline=None, max_examples=150)

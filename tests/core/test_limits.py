@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from penstock.core import commands as c
-from penstock.core.agenda import NEVER
-from penstock.core.errors import Invalid
-from penstock.core.model import Rate
+from forebay.core import commands as c
+from forebay.core.agenda import NEVER
+from forebay.core.errors import Invalid
+from forebay.core.model import Rate
 from tests.core.harness import Core
 from tests.core.limiting import active, fill, got, ids_of, share, woken
 

@@ -5,8 +5,8 @@ from fractions import Fraction
 
 import pytest
 
-from penstock.core import commands as c
-from penstock.core.model import Rate, Shared
+from forebay.core import commands as c
+from forebay.core.model import Rate, Shared
 from tests.core.harness import Core
 from tests.core.limiting import active, got, ids_of
 

@@ -8,11 +8,11 @@ from collections import Counter
 
 import pytest
 
-from penstock.core import commands as c
-from penstock.core.endings import dead_over, fresh, outcome_at, unplanned
-from penstock.core.errors import PenstockError
-from penstock.core.leased import leased_runs
-from penstock.core.model import PLAIN, Attributes, Backoff, Track
+from forebay.core import commands as c
+from forebay.core.endings import dead_over, fresh, outcome_at, unplanned
+from forebay.core.errors import ForebayError
+from forebay.core.leased import leased_runs
+from forebay.core.model import PLAIN, Attributes, Backoff, Track
 from tests.core.harness import Core
 from tests.sim.world import snapshot
 
@@ -144,7 +144,7 @@ class Life:
         self.core.commit()
         try:
             self.core.engine.apply(command, self.core.now)
-        except PenstockError:
+        except ForebayError:
             assert not self.core.engine.seal(self.core.now), "an error changed something"
 
     def wait(self) -> None:

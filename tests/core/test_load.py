@@ -6,9 +6,9 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from penstock.core import commands as c, records
-from penstock.core.errors import CODES, Damaged, PenstockError
-from penstock.core.model import PLAIN, Queue
+from forebay.core import commands as c, records
+from forebay.core.errors import CODES, Damaged, ForebayError
+from forebay.core.model import PLAIN, Queue
 from tests.core.harness import Core
 
 
@@ -144,9 +144,9 @@ def test_every_command_for_a_damaged_queue_says_so() -> None:
         with pytest.raises(Damaged) as refused:
             core.engine.apply(command, core.now)
         assert "bad" in refused.value.message
-        assert "penstock verify" in refused.value.message
+        assert "forebay verify" in refused.value.message
     assert core.engine.seal(core.now) == []
-    with pytest.raises(PenstockError):
+    with pytest.raises(ForebayError):
         core.state(identity)
     listed = core.ask(c.ListQueues("default"), c.QueuesFound)
     assert [each.name for each in listed.queues] == ["good"]

@@ -2,12 +2,12 @@
 
 from hypothesis import given, strategies as st
 
-from penstock.core import commands as c, log as logs
-from penstock.core.bodies import body_slices, pack_body
-from penstock.core.limits import SEGMENT_BYTES_MAX
-from penstock.core.look import absent
-from penstock.core.model import Log, Run, Segment
-from penstock.core.runs import pack_runs
+from forebay.core import commands as c, log as logs
+from forebay.core.bodies import body_slices, pack_body
+from forebay.core.limits import SEGMENT_BYTES_MAX
+from forebay.core.look import absent
+from forebay.core.model import Log, Run, Segment
+from forebay.core.runs import pack_runs
 from tests.core.harness import Core
 
 payload_lists = st.lists(st.binary(max_size=40), min_size=1, max_size=60)

@@ -2,12 +2,12 @@
 
 import pytest
 
-from penstock.core import commands as c, log as logs, merge as merges, records, taking
-from penstock.core.engine import MERGE_MIN
-from penstock.core.limits import SEGMENT_BYTES_MAX
-from penstock.core.merge import Joined, Merge
-from penstock.core.model import Partition, Queue, Segment
-from penstock.core.shard import MERGE_AT
+from forebay.core import commands as c, log as logs, merge as merges, records, taking
+from forebay.core.engine import MERGE_MIN
+from forebay.core.limits import SEGMENT_BYTES_MAX
+from forebay.core.merge import Joined, Merge
+from forebay.core.model import Partition, Queue, Segment
+from forebay.core.shard import MERGE_AT
 from tests.core.harness import Core, payloads_of
 
 DAY_MS = 86_400_000

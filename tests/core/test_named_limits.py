@@ -2,10 +2,10 @@
 
 import pytest
 
-from penstock.core import commands as c, shared
-from penstock.core.errors import Busy, Invalid, NotFound
-from penstock.core.limiters import RATE_MAX
-from penstock.core.model import Rate, Shared
+from forebay.core import commands as c, shared
+from forebay.core.errors import Busy, Invalid, NotFound
+from forebay.core.limiters import RATE_MAX
+from forebay.core.model import Rate, Shared
 from tests.core.harness import Core
 from tests.core.limiting import active, fill, got, ids_of, share, woken
 

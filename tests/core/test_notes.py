@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from penstock.core import commands as c, notes, records
-from penstock.core.errors import Conflict, Invalid, NotFound, PenstockError
-from penstock.core.limits import ERROR_CHARS_MAX, NOTES_MS_MAX, Limits
-from penstock.core.model import LINE, PART, RESULT, Progress
-from penstock.core.shard import SWEEP_MS
+from forebay.core import commands as c, notes, records
+from forebay.core.errors import Conflict, ForebayError, Invalid, NotFound
+from forebay.core.limits import ERROR_CHARS_MAX, NOTES_MS_MAX, Limits
+from forebay.core.model import LINE, PART, RESULT, Progress
+from forebay.core.shard import SWEEP_MS
 from tests.core.harness import NOW, Core
 
 
@@ -40,7 +40,7 @@ def done(core: Core, ids: Sequence[int], results: Sequence[bytes], **fields: obj
     return core.ack(None, list(ids), results=list(results), **fields)
 
 
-def refuse(core: Core, command: c.Command, kind: type[PenstockError]) -> PenstockError:
+def refuse(core: Core, command: c.Command, kind: type[ForebayError]) -> ForebayError:
     """A command is refused, and has changed nothing."""
     core.commit()
     with pytest.raises(kind) as refused:

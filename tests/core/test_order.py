@@ -2,10 +2,10 @@
 
 import pytest
 
-from penstock.core import commands as c
-from penstock.core.errors import Conflict, Invalid
-from penstock.core.model import Attributes, Backoff
-from penstock.core.pop import PLANS_MAX
+from forebay.core import commands as c
+from forebay.core.errors import Conflict, Invalid
+from forebay.core.model import Attributes, Backoff
+from forebay.core.pop import PLANS_MAX
 from tests.core.harness import Core, payloads_of
 
 

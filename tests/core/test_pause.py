@@ -2,9 +2,9 @@
 
 import pytest
 
-from penstock.core import commands as c
-from penstock.core.agenda import NEVER
-from penstock.core.errors import Invalid, NotFound
+from forebay.core import commands as c
+from forebay.core.agenda import NEVER
+from forebay.core.errors import Invalid, NotFound
 from tests.core.harness import NOW, Core
 
 

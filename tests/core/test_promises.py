@@ -2,13 +2,13 @@
 
 import pytest
 
-from penstock.core import commands as c
-from penstock.core.errors import Busy, Conflict, Invalid, NotFound, PenstockError
-from penstock.core.limits import NUMBERS_MAX, Limits
-from penstock.core.model import PLAIN
-from penstock.core.shard import SWEEP_MS
-from penstock.core.sweep import MARKS_MAX
-from penstock.core.taking import PIECES_MAX, RUNS_MAX
+from forebay.core import commands as c
+from forebay.core.errors import Busy, Conflict, ForebayError, Invalid, NotFound
+from forebay.core.limits import NUMBERS_MAX, Limits
+from forebay.core.model import PLAIN
+from forebay.core.shard import SWEEP_MS
+from forebay.core.sweep import MARKS_MAX
+from forebay.core.taking import PIECES_MAX, RUNS_MAX
 from tests.core.harness import Core, payloads_of
 from tests.sim.world import snapshot
 
@@ -237,9 +237,9 @@ def test_another_tenants_things_look_exactly_like_missing_ones() -> None:
         (c.Ack("evil", ids=[message]), c.Ack("evil", ids=[1])),
         (c.Extend("evil", lease), c.Extend("evil", "12345")),
     ):
-        with pytest.raises(PenstockError) as theirs:
+        with pytest.raises(ForebayError) as theirs:
             core.engine.apply(foreign, core.now)
-        with pytest.raises(PenstockError) as nobodys:
+        with pytest.raises(ForebayError) as nobodys:
             core.engine.apply(missing, core.now)
         assert theirs.value.code == nobodys.value.code
         assert theirs.value.message.replace("queue q", "queue nope") == nobodys.value.message

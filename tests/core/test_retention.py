@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from penstock.core import commands as c, merge as merges, pop as pops, sweep as sweeps
-from penstock.core.errors import Conflict, Invalid, NotFound, PenstockError
-from penstock.core.limits import SEGMENT_BYTES_MAX
-from penstock.core.model import LINE, Partition
-from penstock.core.pop import ACTIVE_MS
-from penstock.core.shard import SWEEP_MS
+from forebay.core import commands as c, merge as merges, pop as pops, sweep as sweeps
+from forebay.core.errors import Conflict, ForebayError, Invalid, NotFound
+from forebay.core.limits import SEGMENT_BYTES_MAX
+from forebay.core.model import LINE, Partition
+from forebay.core.pop import ACTIVE_MS
+from forebay.core.shard import SWEEP_MS
 from tests.core.harness import Core
 
 HOUR_MS = 3_600_000
@@ -43,7 +43,7 @@ def numbers(count: int) -> list[bytes]:
     return [b"%d" % number for number in range(count)]
 
 
-def refuse(core: Core, command: c.Command, kind: type[PenstockError]) -> None:
+def refuse(core: Core, command: c.Command, kind: type[ForebayError]) -> None:
     core.commit()
     with pytest.raises(kind):
         core.engine.apply(command, core.now)

@@ -2,12 +2,12 @@
 
 import pytest
 
-from penstock.core import commands as c
-from penstock.core.agenda import NEVER
-from penstock.core.errors import Conflict, Invalid
-from penstock.core.limits import DELAY_MS_MAX
-from penstock.core.model import EXPONENTIAL, FIXED, LIST, NONE, Backoff, Track
-from penstock.core.retry import wait_ms
+from forebay.core import commands as c
+from forebay.core.agenda import NEVER
+from forebay.core.errors import Conflict, Invalid
+from forebay.core.limits import DELAY_MS_MAX
+from forebay.core.model import EXPONENTIAL, FIXED, LIST, NONE, Backoff, Track
+from forebay.core.retry import wait_ms
 from tests.core.harness import AT_ONCE, NOW, Core, payloads_of
 
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from penstock.core import commands as c
-from penstock.core.errors import Conflict, Invalid, NotFound, PenstockError
-from penstock.core.model import Backoff
-from penstock.core.shard import SWEEP_MS
+from forebay.core import commands as c
+from forebay.core.errors import Conflict, ForebayError, Invalid, NotFound
+from forebay.core.model import Backoff
+from forebay.core.shard import SWEEP_MS
 from tests.core.harness import AT_ONCE, NOW, Core
 
 HOUR_MS = 3_600_000
@@ -21,7 +21,7 @@ def numbers(count: int) -> list[bytes]:
     return [b"%d" % number for number in range(count)]
 
 
-def refuse(core: Core, command: c.Command, kind: type[PenstockError]) -> None:
+def refuse(core: Core, command: c.Command, kind: type[ForebayError]) -> None:
     core.commit()
     with pytest.raises(kind):
         core.engine.apply(command, core.now)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from penstock.core import commands as c
-from penstock.core.errors import Busy, Conflict, Invalid, PenstockError
-from penstock.core.model import PLAIN
+from forebay.core import commands as c
+from forebay.core.errors import Busy, Conflict, ForebayError, Invalid
+from forebay.core.model import PLAIN
 from tests.core.harness import Core
 
 HOUR_MS = 3_600_000
@@ -14,7 +14,7 @@ def numbers(count: int) -> list[bytes]:
     return [b"%d" % number for number in range(count)]
 
 
-def refuse(core: Core, command: c.Command, kind: type[PenstockError]) -> PenstockError:
+def refuse(core: Core, command: c.Command, kind: type[ForebayError]) -> ForebayError:
     core.commit()
     with pytest.raises(kind) as refused:
         core.engine.apply(command, core.now)

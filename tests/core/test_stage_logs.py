@@ -4,13 +4,13 @@ import random
 
 import pytest
 
-from penstock.core import commands as c, look, merge as merges, records, verify as verifies
-from penstock.core.bodies import check_body, pack_body
-from penstock.core.errors import Busy, Conflict, Invalid, NotFound
-from penstock.core.jobdata import Particulars
-from penstock.core.limits import SEGMENT_BYTES_MAX, STAGED_MS_MAX, Limits
-from penstock.core.model import Attributes, Backoff
-from penstock.core.shard import MERGE_AT
+from forebay.core import commands as c, look, merge as merges, records, verify as verifies
+from forebay.core.bodies import check_body, pack_body
+from forebay.core.errors import Busy, Conflict, Invalid, NotFound
+from forebay.core.jobdata import Particulars
+from forebay.core.limits import SEGMENT_BYTES_MAX, STAGED_MS_MAX, Limits
+from forebay.core.model import Attributes, Backoff
+from forebay.core.shard import MERGE_AT
 from tests.core.harness import Core
 from tests.core.staging import (
     HOUR_MS,
@@ -553,8 +553,8 @@ def test_an_adoption_that_is_none_is_refused(fields: dict[str, object]) -> None:
 
 
 def test_a_queue_has_a_number_of_stages_and_so_many_bytes_in_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.core.stage.STAGES_MAX", 2)
-    monkeypatch.setattr("penstock.core.stage.STAGED_BYTES_MAX", 60)
+    monkeypatch.setattr("forebay.core.stage.STAGES_MAX", 2)
+    monkeypatch.setattr("forebay.core.stage.STAGED_BYTES_MAX", 60)
     core = Core()
     stage(core, "a")
     stage(core, "b", query="other")
@@ -572,7 +572,7 @@ def test_a_queue_has_a_number_of_stages_and_so_many_bytes_in_them(monkeypatch: p
 def test_messages_with_keys_are_in_memory_and_may_be_only_so_many_bytes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("penstock.core.stage.KEYED_BYTES_MAX", 10)
+    monkeypatch.setattr("forebay.core.stage.KEYED_BYTES_MAX", 10)
     core = Core()
     stage(core, "s", b"x" * 100)
     stage(core, "s", b"x" * 10, keys=["k"], part=1)
@@ -588,7 +588,7 @@ def test_messages_with_keys_are_in_memory_and_may_be_only_so_many_bytes(
 def test_a_part_with_keys_that_comes_again_is_known_even_if_there_is_no_room_for_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("penstock.core.stage.KEYED_BYTES_MAX", 10)
+    monkeypatch.setattr("forebay.core.stage.KEYED_BYTES_MAX", 10)
     core = Core()
     first = stage(core, "s", b"x" * 10, keys=["k"], part=0)
     assert stage(core, "s", b"x" * 10, keys=["k"], part=0) == first
@@ -597,7 +597,7 @@ def test_a_part_with_keys_that_comes_again_is_known_even_if_there_is_no_room_for
 def test_a_part_that_comes_again_is_known_even_if_there_is_no_room_for_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("penstock.core.stage.STAGED_BYTES_MAX", 10)
+    monkeypatch.setattr("forebay.core.stage.STAGED_BYTES_MAX", 10)
     core = Core()
     first = stage(core, "s", b"x" * 10, part=0)
     assert stage(core, "s", b"x" * 10, part=0) == first
@@ -613,7 +613,7 @@ def test_a_full_queue_adopts_what_would_not_be_appended() -> None:
 
 
 def test_a_queue_remembers_the_queries_that_adopted_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.core.stage.QUERIES_MAX", 2)
+    monkeypatch.setattr("forebay.core.stage.QUERIES_MAX", 2)
     core = Core()
     for query in ("one", "two", "one", "three"):
         core.now += 1
@@ -623,7 +623,7 @@ def test_a_queue_remembers_the_queries_that_adopted_last(monkeypatch: pytest.Mon
 
 
 def test_a_queue_forgets_what_need_not_be_remembered_for_long_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.core.stage.QUERIES_MAX", 2)
+    monkeypatch.setattr("forebay.core.stage.QUERIES_MAX", 2)
     core = Core()
     adopt(core, 7, query="stream")
     for number in range(3):

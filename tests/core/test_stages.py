@@ -5,11 +5,11 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from penstock.core import commands as c, stage as stages
-from penstock.core.errors import Busy, Conflict, Invalid, NotFound
-from penstock.core.ids import OFFSET_BITS
-from penstock.core.limits import ADOPTIONS_MAX
-from penstock.core.stage_commands import STAGED_MS
+from forebay.core import commands as c, stage as stages
+from forebay.core.errors import Busy, Conflict, Invalid, NotFound
+from forebay.core.ids import OFFSET_BITS
+from forebay.core.limits import ADOPTIONS_MAX
+from forebay.core.stage_commands import STAGED_MS
 from tests.core.harness import Core
 from tests.core.staging import (
     HOUR_MS,

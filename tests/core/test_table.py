@@ -3,9 +3,9 @@
 from hypothesis import given, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from penstock.core.agenda import NEVER
-from penstock.core.schedule import Schedule, Scheduled
-from penstock.core.table import CHUNK, Table
+from forebay.core.agenda import NEVER
+from forebay.core.schedule import Schedule, Scheduled
+from forebay.core.table import CHUNK, Table
 
 keys = st.tuples(st.integers(-5, 60), st.integers(-5, 60))
 

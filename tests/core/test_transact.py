@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from penstock.core import commands as c
-from penstock.core.errors import Busy, Conflict, Invalid, NotFound, PenstockError
-from penstock.core.jobdata import Particulars
-from penstock.core.keys import pack
-from penstock.core.limits import OPERATIONS_MAX, Limits
-from penstock.core.model import RESULT, Attributes
+from forebay.core import commands as c
+from forebay.core.errors import Busy, Conflict, ForebayError, Invalid, NotFound
+from forebay.core.jobdata import Particulars
+from forebay.core.keys import pack
+from forebay.core.limits import OPERATIONS_MAX, Limits
+from forebay.core.model import RESULT, Attributes
 from tests.core.harness import AT_ONCE, Core
 from tests.sim.world import load
 
@@ -146,7 +146,7 @@ def test_an_unknown_push_is_repeated_once(core: Scene) -> None:
 # Or nothing.
 
 Bad = Callable[[Scene], Op]
-BAD: dict[str, tuple[Bad, type[PenstockError]]] = {
+BAD: dict[str, tuple[Bad, type[ForebayError]]] = {
     "push to no queue": (lambda _: jobs(queue="no queue"), Invalid),
     "push of nothing": (lambda _: c.PushJobs(T, "new", []), Invalid),
     "push of too much": (lambda _: jobs(b"x" * 1_048_577), Invalid),

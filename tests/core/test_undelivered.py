@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from penstock.core import commands as c
-from penstock.core.jobdata import Particulars
-from penstock.core.keys import pack
-from penstock.core.model import Attributes
+from forebay.core import commands as c
+from forebay.core.jobdata import Particulars
+from forebay.core.keys import pack
+from forebay.core.model import Attributes
 from tests.core.harness import AT_ONCE, Core
 from tests.sim.world import load
 

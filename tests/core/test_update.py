@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from penstock.core import commands as c, ids, records
-from penstock.core.errors import Conflict, Invalid, NotFound, PenstockError
-from penstock.core.limits import Limits
-from penstock.core.model import LINE, RESULT, Attributes, Backoff
-from penstock.core.shard import SWEEP_MS
+from forebay.core import commands as c, ids, records
+from forebay.core.errors import Conflict, ForebayError, Invalid, NotFound
+from forebay.core.limits import Limits
+from forebay.core.model import LINE, RESULT, Attributes, Backoff
+from forebay.core.shard import SWEEP_MS
 from tests.core.harness import AT_ONCE, NOW, Core, payloads_of
 
 HOUR_MS = 3_600_000
@@ -28,7 +28,7 @@ def show(core: Core, message: int, group: str = "default") -> tuple[bytes, c.Sta
     return bytes(payload), found.state
 
 
-def refuse(core: Core, command: c.Command, kind: type[PenstockError]) -> None:
+def refuse(core: Core, command: c.Command, kind: type[ForebayError]) -> None:
     core.commit()
     with pytest.raises(kind):
         core.engine.apply(command, core.now)

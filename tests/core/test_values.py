@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from penstock.core import commands as c, values
-from penstock.core.agenda import NEVER
-from penstock.core.entries import OVERHEAD
-from penstock.core.errors import Busy, Conflict, Invalid, NotFound, PenstockError
-from penstock.core.keys import Part, pack, unpack
-from penstock.core.limits import KV_LISTED_MAX, KV_WRITES_MAX
+from forebay.core import commands as c, values
+from forebay.core.agenda import NEVER
+from forebay.core.entries import OVERHEAD
+from forebay.core.errors import Busy, Conflict, ForebayError, Invalid, NotFound
+from forebay.core.keys import Part, pack, unpack
+from forebay.core.limits import KV_LISTED_MAX, KV_WRITES_MAX
 from tests.core.harness import Core
 from tests.sim.world import load
 
@@ -120,7 +120,7 @@ def test_a_write_says_how_many_keys_it_deleted(core: Core) -> None:
 
 # What can't be.
 
-REFUSED: dict[str, tuple[bytes | None, c.KvWrite, type[PenstockError]]] = {
+REFUSED: dict[str, tuple[bytes | None, c.KvWrite, type[ForebayError]]] = {
     "sum to a text": (b'"a"', c.KvWrite(T, [c.Change("sum", KEY, b"1")]), Conflict),
     "sum to true": (b"true", c.KvWrite(T, [c.Change("sum", KEY, b"1")]), Conflict),
     "sum of a text": (b"1", c.KvWrite(T, [c.Change("sum", KEY, b'"1"')]), Invalid),
@@ -161,7 +161,7 @@ def test_a_write_that_is_refused_changes_nothing(core: Core, what: str) -> None:
 
 
 def test_the_first_number_may_be_no_further_from_0_than_the_others(core: Core) -> None:
-    with pytest.raises(PenstockError):
+    with pytest.raises(ForebayError):
         change(core, "sum", b"1e22")
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from penstock.core import carve, commands as c, log as logs, merge as merges, records
-from penstock.core.browse import STATES
-from penstock.core.errors import NotFound, PenstockError
-from penstock.core.model import LINE, PLAIN, Attributes, Backoff, Queue, Segment
-from penstock.core.shard import SWEEP_MS
+from forebay.core import carve, commands as c, log as logs, merge as merges, records
+from forebay.core.browse import STATES
+from forebay.core.errors import ForebayError, NotFound
+from forebay.core.model import LINE, PLAIN, Attributes, Backoff, Queue, Segment
+from forebay.core.shard import SWEEP_MS
 from tests.core.harness import Core
 from tests.sim.world import snapshot
 
@@ -86,7 +86,7 @@ class Life:
         self.pushed += len(payloads)
         try:
             first = self.core.push(*payloads, partition=pick.choice(PARTITIONS), attributes=having)
-        except PenstockError:
+        except ForebayError:
             return
         for id_, payload in enumerate(payloads, first):
             assert id_ not in self.payloads, "an id is given out once"
@@ -249,7 +249,7 @@ class Life:
         self.core.commit()
         try:
             self.core.engine.apply(command, self.core.now)
-        except PenstockError:
+        except ForebayError:
             assert not self.core.engine.seal(self.core.now), "an error changed something"
             return False
         return True

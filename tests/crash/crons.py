@@ -266,7 +266,7 @@ def _drained(connection: Raw) -> list[int]:
 
 def run(kills: int, seed: int, say: Say = lambda line: None, planted: str = "") -> Figures:
     """So many kills from a seed; ``Violation`` tells what broke, and leaves the directory."""
-    home = Path(tempfile.mkdtemp(prefix="penstock-crons-"))
+    home = Path(tempfile.mkdtemp(prefix="forebay-crons-"))
     life = Life(home, random.Random(seed), planted)
     try:
         life.begin()

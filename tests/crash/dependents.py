@@ -19,7 +19,7 @@ from pathlib import Path
 
 from msgspec import msgpack
 
-from penstock.store.rocks import RocksReader, open_db
+from forebay.store.rocks import RocksReader, open_db
 from tests.crash.asking import Asker, Found
 from tests.crash.ledger import Violation
 from tests.crash.process import DATA, Process
@@ -285,7 +285,7 @@ def run(
     figures = Figures()
     rng = random.Random(seed)
     while figures.rounds < rounds:
-        home = Path(tempfile.mkdtemp(prefix="penstock-dependents-"))
+        home = Path(tempfile.mkdtemp(prefix="forebay-dependents-"))
         life = Life(home, rng, figures, count, planted)
         try:
             for _ in range(min(FRESH_AFTER, rounds - figures.rounds)):

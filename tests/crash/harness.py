@@ -152,7 +152,7 @@ class DatabaseLife(Life):
 
 def run_databases(cycles: int, seed: int, say: Say = lambda line: None) -> Figures:
     """Kill the database of a server, so many times."""
-    home = Path(tempfile.mkdtemp(prefix="penstock-crash-"))
+    home = Path(tempfile.mkdtemp(prefix="forebay-crash-"))
     binaries = find_binaries()
     assert binaries is not None
     database = Cluster(binaries)
@@ -180,7 +180,7 @@ def run(
     figures = Figures()
     rng = random.Random(seed)
     while figures.cycles < cycles:
-        home = Path(tempfile.mkdtemp(prefix="penstock-crash-"))
+        home = Path(tempfile.mkdtemp(prefix="forebay-crash-"))
         life = Life(home, rng, planted, () if store is None else ("--store", store()))
         try:
             for _ in range(min(FRESH_AFTER, cycles - figures.cycles)):

@@ -108,7 +108,7 @@ def run(
     figures = Figures()
     rng = random.Random(seed)
     while figures.cycles < cycles:
-        home = Path(tempfile.mkdtemp(prefix="penstock-jobs-"))
+        home = Path(tempfile.mkdtemp(prefix="forebay-jobs-"))
         life = Life(home, rng, [PARTS[name]() for name in names], planted)
         try:
             for _ in range(min(FRESH_AFTER, cycles - figures.cycles)):

@@ -15,12 +15,12 @@ from typing import Any, Protocol
 from tests.crash.ledger import Violation
 from tests.serving import PATIENCE_S, Raw
 
-DATA = "penstock-data"
+DATA = "forebay-data"
 BAD_WORDS = ("Traceback", "bug:", "damaged", "reload", "commit failed")
 """What a server that is only ever killed has no reason to say."""
 
 RUN = """
-from penstock.cli.main import main
+from forebay.cli.main import main
 main()
 """
 
@@ -30,13 +30,13 @@ CLIENT_S = 30.0
 
 
 class Process:
-    """One life of a server in ``home``; the data is in ``home/penstock-data``."""
+    """One life of a server in ``home``; the data is in ``home/forebay-data``."""
 
     def __init__(self, home: Path, *flags: str, planted: str = "") -> None:
         """``planted`` is code that runs first: a bug the harness has to find."""
         self._log = home / "log"
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
-        program = ("-c", planted + RUN) if planted else ("-m", "penstock")
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("FOREBAY_")}
+        program = ("-c", planted + RUN) if planted else ("-m", "forebay")
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, *program, "serve", "--tcp", "127.0.0.1:0", "--http", "127.0.0.1:0", *flags],

@@ -84,7 +84,7 @@ def _check_backup(life: Life, target: Path, home: Path) -> None:
 
 PLANTED = {
     "the last writes are held back": """
-from penstock.store.rocks import RocksStore
+from forebay.store.rocks import RocksStore
 write, held = RocksStore._write_batch, []
 def late(self, batch):
     held.append(batch)
@@ -93,12 +93,12 @@ def late(self, batch):
 RocksStore._write_batch = late
 """,
     "leases are not loaded": """
-from penstock.core import load
+from forebay.core import load
 load._add_lease = lambda *arguments: None
 """,
     "acks are not kept": """
-from penstock.core import records
-from penstock.core.shard import Shard
+from forebay.core import records
+from forebay.core.shard import Shard
 seal = Shard.seal
 def forgetful(self, now):
     commit = seal(self, now)
@@ -107,7 +107,7 @@ def forgetful(self, now):
 Shard.seal = forgetful
 """,
     "cancels are not kept": """
-from penstock.core.shard import Shard
+from forebay.core.shard import Shard
 keep_row = Shard.keep_row
 def forgetful(self, queue, key, value):
     if key[8:9] not in (b"e", b"o"):
@@ -115,7 +115,7 @@ def forgetful(self, queue, key, value):
 Shard.keep_row = forgetful
 """,
     "dead letters are not kept": """
-from penstock.core.shard import Shard
+from forebay.core.shard import Shard
 keep_row = Shard.keep_row
 def forgetful(self, queue, key, value):
     if key[8:9] != b"d":
@@ -123,11 +123,11 @@ def forgetful(self, queue, key, value):
 Shard.keep_row = forgetful
 """,
     "results are not kept": """
-from penstock.core import notes
+from forebay.core import notes
 notes.add = lambda *arguments: None
 """,
     "large pushes are not whole": """
-from penstock.core import handlers
+from forebay.core import handlers
 push = handlers.push
 def halved(shard, queue, partition, payloads, lengths, *others):
     done = push(shard, queue, partition, payloads[:1], lengths[:1], *others)

@@ -40,7 +40,7 @@ def test_a_batch_is_there_once_or_not_at_all_whenever_the_server_is_killed() -> 
 
 SLOWLY = """
 import time
-from penstock.core import dependents, engine
+from forebay.core import dependents, engine
 dependents.STEP = 100
 go_on = engine.go_on
 def slowly(domain, now):
@@ -59,7 +59,7 @@ def test_those_who_wait_for_one_message_are_told_once_even_if_the_server_is_kill
 
 
 FORGETFUL = """
-from penstock.core.shard import Shard
+from forebay.core.shard import Shard
 keep_row = Shard.keep_row
 def forgetful(self, queue, key, value):
     if key[8:9] != %r:
@@ -70,7 +70,7 @@ PLANTED: dict[str, tuple[Callable[[str], object], str]] = {
     "the slot of a cron is not kept": (
         lambda planted: crons.run(20, SEED, planted=planted),
         """
-from penstock.core import cron
+from forebay.core import cron
 fire, keep = cron._fire, cron._keep
 def forgetful(*arguments):
     cron._keep = lambda *arguments: None
@@ -94,7 +94,7 @@ cron._fire = forgetful
     "a limit forgets what is leased": (
         lambda planted: jobs.run(20, SEED, ["limits"], planted=planted),
         """
-from penstock.core import shared
+from forebay.core import shared
 shared.leased = lambda queue: 0
 """,
     ),
@@ -105,7 +105,7 @@ shared.leased = lambda queue: 0
     "what is staged is not kept": (
         lambda planted: jobs.run(20, SEED, ["stages"], planted=planted),
         """
-from penstock.core.shard import Shard
+from forebay.core.shard import Shard
 keep = Shard.keep
 def forgetful(self, record):
     if record[0][8:9] != b"n":
@@ -116,7 +116,7 @@ Shard.keep = forgetful
     "a stage that was dropped is there again": (
         lambda planted: jobs.run(20, SEED, ["stages"], planted=planted),
         """
-from penstock.core import stage
+from forebay.core import stage
 drop = stage._drop
 def lightly(shard, queue, each):
     before = len(shard.deletes)
@@ -128,7 +128,7 @@ stage._drop = lightly
     "what an adoption answered is kept with the next one": (
         lambda planted: jobs.run(20, SEED, ["stages"], planted=planted),
         """
-from penstock.core.shard import Shard
+from forebay.core.shard import Shard
 keep_row, late = Shard.keep_row, {}
 def later(self, queue, key, value):
     if key[8:9] == b"z":
@@ -142,7 +142,7 @@ Shard.keep_row = later
         lambda planted: jobs.run(30, SEED, ["transactions"], planted=planted),
         """
 import time
-from penstock.store.rocks import RocksStore
+from forebay.store.rocks import RocksStore
 commit = RocksStore.commit
 def one_by_one(self, group, *, sync=True):
     for each in group:

@@ -30,8 +30,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from penstock.client.apps import App
-from penstock.client.tasks import Retry
+from forebay.client.apps import App
+from forebay.client.tasks import Retry
 from tests.client.worker.working import Way
 from tests.crash.harness import FLAGS, Say
 from tests.crash.ledger import Violation
@@ -51,7 +51,7 @@ AWAY = (1.2, 2.5)
 """How long a worker is frozen or cut off, in leases."""
 END_S = 40.0
 """How long all may take to be done after the last harm."""
-PREFIX = "penstock-workers-"
+PREFIX = "forebay-workers-"
 
 # The tasks, as workers import them.
 
@@ -197,7 +197,7 @@ class Hand:
         program = (
             f"{planted}\n"
             f"import faulthandler; faulthandler.register({signal.SIGUSR1:d})\n"
-            "from penstock.client.standalone import run_worker\n"
+            "from forebay.client.standalone import run_worker\n"
             f"run_worker('tests.crash.workers:app', server={way.address!r}, lease_ms={lease_ms}, "
             f"concurrency={CONCURRENCY}, drain_s=5)"
         )

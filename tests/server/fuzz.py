@@ -23,16 +23,16 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, cast
 
-from penstock.broker.node import Node
-from penstock.core.errors import CODES, PenstockError
-from penstock.core.limits import Limits
-from penstock.core.records import Commit
-from penstock.server.http.base import Asked, Operation, Request, encode
-from penstock.server.http.bodies import Reader
-from penstock.server.http.connections import Connection, HttpLimits
-from penstock.server.http.operations import OPERATIONS
-from penstock.server.http.serving import HttpServer
-from penstock.store.memory import MemoryStore
+from forebay.broker.node import Node
+from forebay.core.errors import CODES, ForebayError
+from forebay.core.limits import Limits
+from forebay.core.records import Commit
+from forebay.server.http.base import Asked, Operation, Request, encode
+from forebay.server.http.bodies import Reader
+from forebay.server.http.connections import Connection, HttpLimits
+from forebay.server.http.operations import OPERATIONS
+from forebay.server.http.serving import HttpServer
+from forebay.store.memory import MemoryStore
 from tests.server.fuzzing import Maker, Seen
 from tests.server.http.raw import Http
 from tests.server.test_fuzz import Client, House, Loop, Sender, check_answer
@@ -139,7 +139,7 @@ class Direct:
         before = self._store.commits
         try:
             self._ask(operation, reader, given, path)
-        except PenstockError as error:
+        except ForebayError as error:
             check_status(error.status, error.code)
             promise("bug" not in error.message, f"{error.message}: {what!r}")
             encode(error.details)
@@ -159,7 +159,7 @@ class Direct:
         if not asker.answers:
             self._loop.ring()
         (reply,) = asker.answers
-        if isinstance(reply, PenstockError):
+        if isinstance(reply, ForebayError):
             raise reply
         self._maker.seen.note(reply)
         if operation.name != "Bulk":

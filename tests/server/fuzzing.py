@@ -11,11 +11,11 @@ from urllib.parse import quote
 import msgspec
 from msgspec import NODEFAULT, UNSET, Raw, Struct, UnsetType
 
-from penstock.core import commands as core
-from penstock.server.http.base import Operation
-from penstock.server.http.messages import ACTIONS
-from penstock.server.http.operations import OPERATIONS
-from penstock.server.versions import shown_version
+from forebay.core import commands as core
+from forebay.server.http.base import Operation
+from forebay.server.http.messages import ACTIONS
+from forebay.server.http.operations import OPERATIONS
+from forebay.server.versions import shown_version
 from tests.server.test_fuzz import STRANGE, TEXTS
 
 NAMED: dict[str, list[Any]] = {

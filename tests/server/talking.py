@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from penstock.core import commands as core
-from penstock.core.directory import Directory
-from penstock.core.engine import Engine
-from penstock.core.errors import PenstockError
-from penstock.core.limits import Limits
-from penstock.server.dialects import flashq
+from forebay.core import commands as core
+from forebay.core.directory import Directory
+from forebay.core.engine import Engine
+from forebay.core.errors import ForebayError
+from forebay.core.limits import Limits
+from forebay.server.dialects import flashq
 
 CONTEXT = flashq.Context("acme", 7)
 SHARDS = 4
@@ -47,7 +47,7 @@ class Talk:
 
     def refusal(self, body: bytes) -> dict[str, Any]:
         """The answer to a request that breaks a rule."""
-        with pytest.raises(PenstockError) as refused:
+        with pytest.raises(ForebayError) as refused:
             self.engine.apply(flashq.decode(body).command(CONTEXT), NOW)
         answer: dict[str, Any] = json.loads(flashq.encode_error(refused.value))
         assert answer["ok"] is False

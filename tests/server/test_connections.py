@@ -264,7 +264,7 @@ def test_a_client_that_does_not_read_fills_its_own_buffers_and_not_the_server_s_
 
 
 def test_a_unix_socket_serves_the_same_queues_and_is_gone_with_the_server(queue: str) -> None:
-    with Server("--unix", "penstock.sock") as server:
+    with Server("--unix", "forebay.sock") as server:
         with server.connect() as client, server.connect_unix() as local:
             push(local, queue, 1)
             assert pull(client, queue)["data"] == 1

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock import Busy, SyncClient
+from forebay import Busy, SyncClient
 from tests.postgres import Cluster, cluster, find_binaries
 from tests.serving import Server, pull_all, refused
 

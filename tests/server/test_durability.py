@@ -17,7 +17,7 @@ from tests.serving import Raw, Server, pull, pull_all, push, refused
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="penstock-backup-") as name:
+    with tempfile.TemporaryDirectory(prefix="forebay-backup-") as name:
         yield Path(name)
 
 
@@ -79,8 +79,8 @@ def test_a_store_in_memory_has_nothing_to_back_up(home: Path) -> None:
 
 
 def test_what_was_confirmed_is_there_after_the_process_was_killed(home: Path) -> None:
-    command = [sys.executable, "-m", "penstock", "serve", "--tcp", "127.0.0.1:0", "--http", "off"]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+    command = [sys.executable, "-m", "forebay", "serve", "--tcp", "127.0.0.1:0", "--http", "off"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("FOREBAY_")}
     ids: list[int] = []
     for life in range(3):
         with (home / "log").open("ab") as log:

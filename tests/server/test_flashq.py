@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from penstock.core import commands as core, ids
-from penstock.core.errors import CODES, Busy, Invalid, NotFound, PenstockError, Unsupported
-from penstock.core.model import PLAIN, Attributes, Backoff
-from penstock.server.dialects import flashq
-from penstock.server.dialects.flashq.refusals import COMMANDS_LATER
+from forebay.core import commands as core, ids
+from forebay.core.errors import CODES, Busy, ForebayError, Invalid, NotFound, Unsupported
+from forebay.core.model import PLAIN, Attributes, Backoff
+from forebay.server.dialects import flashq
+from forebay.server.dialects.flashq.refusals import COMMANDS_LATER
 from tests.server.talking import CONTEXT, NOW, UUID, Fields, Talk, body_of, command_of
 
 
@@ -455,9 +455,7 @@ def test_a_queue_without_errors_says_nothing_of_them() -> None:
         (Unsupported("not yet"), None),
     ],
 )
-def test_an_error_goes_out_with_its_code_and_its_details(
-    error: PenstockError, details: Fields | None
-) -> None:
+def test_an_error_goes_out_with_its_code_and_its_details(error: ForebayError, details: Fields | None) -> None:
     request = flashq.decode(b'{"cmd":"STATS","reqId":3}')
     answer = json.loads(flashq.encode(request, error, CONTEXT))
     assert answer.pop("details", None) == details

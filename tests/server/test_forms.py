@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.core.bodies import body_slices
-from penstock.server.dialects import flashq
+from forebay.core.bodies import body_slices
+from forebay.server.dialects import flashq
 from tests.server.test_fuzz import Client, House
 from tests.serving import framed
 

@@ -16,13 +16,13 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from penstock.broker.node import Node
-from penstock.core.errors import CODES
-from penstock.core.limits import Limits
-from penstock.server.dialects import flashq
-from penstock.server.framing import ABSURD
-from penstock.server.tcp import Connection, TcpLimits, TcpServer
-from penstock.store.memory import MemoryStore
+from forebay.broker.node import Node
+from forebay.core.errors import CODES
+from forebay.core.limits import Limits
+from forebay.server.dialects import flashq
+from forebay.server.framing import ABSURD
+from forebay.server.tcp import Connection, TcpLimits, TcpServer
+from forebay.store.memory import MemoryStore
 from tests.serving import framed, lined, packed
 
 FRAME_BYTES_MAX = 8_192

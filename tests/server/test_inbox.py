@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.server.http.pushes import Message
-from penstock.store.pg import Blocking, Refused, Session
-from penstock.store.sql import migrations
+from forebay.server.http.pushes import Message
+from forebay.store.pg import Blocking, Refused, Session
+from forebay.store.sql import migrations
 from tests.crash.process import Process
 from tests.postgres import ask_sql, cluster, run_sql
 from tests.serving import PATIENCE_S, Raw, Server, pull, pull_all
@@ -67,12 +67,12 @@ def test_nothing_is_seen_before_the_transaction_commits_and_nothing_of_one_that_
     client: Raw, url: str
 ) -> None:
     async def work(one: Session, other: Session) -> None:
-        await one.execute("begin; select penstock.push('seen', '1'); rollback")
+        await one.execute("begin; select forebay.push('seen', '1'); rollback")
         async with one.transaction():
             await one.execute("create table mine (id integer)")
             await one.execute("insert into mine values (7)")
-            await one.execute("select penstock.push('seen', to_jsonb(id)) from mine")
-            await other.execute("select penstock.push('seen', '3')")
+            await one.execute("select forebay.push('seen', to_jsonb(id)) from mine")
+            await other.execute("select forebay.push('seen', '3')")
             assert take(client, "seen", 1) == [3]
 
     in_sessions(url, work)
@@ -86,11 +86,11 @@ def test_messages_come_in_the_order_in_which_their_transactions_committed(client
     async def work(one: Session, other: Session) -> None:
         for number in range(20):
             async with one.transaction():
-                await one.execute(f"select penstock.push('order', '{4 * number + 3}')")
+                await one.execute(f"select forebay.push('order', '{4 * number + 3}')")
                 async with other.transaction():
-                    await other.execute(f"select penstock.push('order', '{4 * number + 1}')")
-                    await other.execute(f"select penstock.push('order', '{4 * number + 2}')")
-                await one.execute(f"select penstock.push('order', '{4 * number + 4}')")
+                    await other.execute(f"select forebay.push('order', '{4 * number + 1}')")
+                    await other.execute(f"select forebay.push('order', '{4 * number + 2}')")
+                await one.execute(f"select forebay.push('order', '{4 * number + 4}')")
 
     in_sessions(url, work)
     assert take(client, "order", 81) == list(range(81))
@@ -101,16 +101,16 @@ def test_a_savepoint_that_is_rolled_back_takes_only_its_own_pushes_along(client:
         url,
         """
         begin;
-        savepoint a; select penstock.push('points', '1'); rollback to a;
-        select penstock.push('points', '2');
-        savepoint b; select penstock.push('points', '3'); rollback to b;
-        select penstock.push('points', '4');
+        savepoint a; select forebay.push('points', '1'); rollback to a;
+        select forebay.push('points', '2');
+        savepoint b; select forebay.push('points', '3'); rollback to b;
+        select forebay.push('points', '4');
         commit;
         """,
     )
     assert take(client, "points", 2) == [2, 4]
     assert pull_all(client, "points") == []
-    assert ask_sql(url, "select * from penstock.inbox_turns") == []
+    assert ask_sql(url, "select * from forebay.inbox_turns") == []
 
 
 def test_options_are_those_of_a_push_over_http(client: Raw, url: str) -> None:
@@ -120,9 +120,9 @@ def test_options_are_those_of_a_push_over_http(client: Raw, url: str) -> None:
     run_sql(
         url,
         """
-        select penstock.push('opts', '"low"', '{"priority": 1, "tags": ["a"]}'),
-               penstock.push('opts', '"high"', '{"priority": 9, "partition": "side", "unique_key": "k"}'),
-               penstock.push('opts', '"again"', '{"unique_key": "k"}');
+        select forebay.push('opts', '"low"', '{"priority": 1, "tags": ["a"]}'),
+               forebay.push('opts', '"high"', '{"priority": 9, "partition": "side", "unique_key": "k"}'),
+               forebay.push('opts', '"again"', '{"unique_key": "k"}');
         """,
     )
     assert take(client, "opts", 2) == ["high", "low"]
@@ -143,7 +143,7 @@ def test_options_are_those_of_a_push_over_http(client: Raw, url: str) -> None:
 )
 def test_what_is_wrong_is_said_where_it_is_pushed(url: str, call: str, why: str) -> None:
     with pytest.raises(Refused, match=why):
-        run_sql(url, f"select penstock.push({call})")
+        run_sql(url, f"select forebay.push({call})")
 
 
 def test_what_can_not_be_taken_over_is_put_aside_with_the_reason_and_holds_up_nobody(
@@ -152,23 +152,23 @@ def test_what_can_not_be_taken_over_is_put_aside_with_the_reason_and_holds_up_no
     run_sql(
         url,
         """
-        select penstock.push('aside', '1'), penstock.push('aside', '2', '{"priority": "high"}'),
-               penstock.push('aside', '3', '{"depends_on": [123456789]}'),
-               penstock.push('aside', '4', '{"delay_ms": -1}'), penstock.push('aside', '5');
-        select penstock.push('aside', (repeat('[', 200) || repeat(']', 200))::jsonb);
+        select forebay.push('aside', '1'), forebay.push('aside', '2', '{"priority": "high"}'),
+               forebay.push('aside', '3', '{"depends_on": [123456789]}'),
+               forebay.push('aside', '4', '{"delay_ms": -1}'), forebay.push('aside', '5');
+        select forebay.push('aside', (repeat('[', 200) || repeat(']', 200))::jsonb);
         """,
     )
     assert take(client, "aside", 2) == [1, 5]
-    query = "select id, payload, code, error from penstock.refused where queue = 'aside' order by id"
+    query = "select id, payload, code, error from forebay.refused where queue = 'aside' order by id"
     until(lambda: len(ask_sql(url, query)) == 4)
     rows = ask_sql(url, query)
     assert [row["code"] for row in rows] == ["invalid", "not_found", "invalid", "invalid"]
     assert all(row["error"] for row in rows)
-    run_sql(url, f"update penstock.refused set options = '{{}}' where id = {rows[0]['id']}")
-    run_sql(url, f"select penstock.push_again({rows[0]['id']})")
+    run_sql(url, f"update forebay.refused set options = '{{}}' where id = {rows[0]['id']}")
+    run_sql(url, f"select forebay.push_again({rows[0]['id']})")
     assert take(client, "aside", 1) == [2]
     with pytest.raises(Refused, match="nothing was refused"):
-        run_sql(url, "select penstock.push_again(0)")
+        run_sql(url, "select forebay.push_again(0)")
 
 
 def test_a_queue_that_is_full_holds_up_no_other_and_gets_its_messages_in_order_later(
@@ -176,7 +176,7 @@ def test_a_queue_that_is_full_holds_up_no_other_and_gets_its_messages_in_order_l
 ) -> None:
     client.ask({"cmd": "QUEUE", "queue": "full", "options": {"max_size": 1}})
     client.ask({"cmd": "PUSH", "queue": "full", "data": 0})
-    run_sql(url, "select penstock.push('full', '1'), penstock.push('open', '2');")
+    run_sql(url, "select forebay.push('full', '1'), forebay.push('open', '2');")
     assert take(client, "open", 1) == [2]
     job = pull(client, "full")
     client.ask({"cmd": "ACK", "id": job["id"]})
@@ -190,9 +190,9 @@ def test_a_transaction_that_is_slow_to_commit_is_not_passed_over(client: Raw, ur
     async def work(one: Session, other: Session) -> None:
         for number in range(5):
             async with one.transaction():
-                await one.execute(f"select penstock.push('slow', '{number}'); set constraints all immediate")
+                await one.execute(f"select forebay.push('slow', '{number}'); set constraints all immediate")
                 for _ in range(4):
-                    await other.execute("select penstock.push('quick', '1')")
+                    await other.execute("select forebay.push('quick', '1')")
                     assert take(client, "quick", 1) == [1]
             assert take(client, "slow", 1) == [number]
 
@@ -204,7 +204,7 @@ def test_a_queue_takes_as_many_as_it_has_room_for(client: Raw, url: str) -> None
     client.ask({"cmd": "QUEUE", "queue": "room", "options": {"max_size": 3}})
     client.ask({"cmd": "PUSH", "queue": "room", "data": 0})
     assert pull(client, "room")["data"] == 0
-    run_sql(url, "select penstock.push('room', to_jsonb(n)) from generate_series(1, 3) as n")
+    run_sql(url, "select forebay.push('room', to_jsonb(n)) from generate_series(1, 3) as n")
     assert take(client, "room", 2) == [1, 2]
     client.ask({"cmd": "QUEUE", "queue": "room", "options": {"max_size": 0}})
     assert take(client, "room", 1) == [3]
@@ -212,19 +212,19 @@ def test_a_queue_takes_as_many_as_it_has_room_for(client: Raw, url: str) -> None
 
 def test_a_role_that_may_only_push_can_do_nothing_else(client: Raw, url: str) -> None:
     database = url.rpartition("/")[2]
-    run_sql(url, "create role app login; grant usage on schema penstock to app")
+    run_sql(url, "create role app login; grant usage on schema forebay to app")
     theirs = cluster().url(database).replace("postgres@", "app@")
-    run_sql(theirs, "select penstock.push('role', '1')")
+    run_sql(theirs, "select forebay.push('role', '1')")
     assert take(client, "role", 1) == [1]
     for statement in (
-        "select * from penstock.records",
-        "select * from penstock.inbox",
-        "insert into penstock.inbox (queue, payload, options) values ('q', '1', '{}')",
-        "select penstock.claim(0, 0, 'me')",
-        "select penstock.mark_restored()",
+        "select * from forebay.records",
+        "select * from forebay.inbox",
+        "insert into forebay.inbox (queue, payload, options) values ('q', '1', '{}')",
+        "select forebay.claim(0, 0, 'me')",
+        "select forebay.mark_restored()",
         "create temp table t (xid xid8); create trigger t after insert on t"
-        " for each row execute function penstock.take_turn()",
-        "select * from penstock.messages",
+        " for each row execute function forebay.take_turn()",
+        "select * from forebay.messages",
     ):
         with pytest.raises(Refused, match="permission denied"):
             run_sql(theirs, statement)
@@ -233,13 +233,13 @@ def test_a_role_that_may_only_push_can_do_nothing_else(client: Raw, url: str) ->
 def test_a_server_that_sleeps_is_woken_by_who_pushes_and_one_that_is_awake_is_not(
     client: Raw, url: str
 ) -> None:
-    run_sql(url, "select penstock.push('wake', '1')")
+    run_sql(url, "select forebay.push('wake', '1')")
     assert take(client, "wake", 1) == [1]
     asleep = (
         "select count(*) from pg_locks where locktype = 'advisory' and objid = 3 and mode = 'ExclusiveLock'"
     )
     until(lambda: bool(ask_sql(url, asleep)[0]["count"]))
-    run_sql(url, "select penstock.push('wake', '2')")
+    run_sql(url, "select forebay.push('wake', '2')")
     assert take(client, "wake", 1) == [2]
 
 
@@ -268,7 +268,7 @@ class Application:
             try:
                 async with session.transaction():
                     for name in names:
-                        await session.execute(f"select penstock.push('jobs', '\"{name}\"')")
+                        await session.execute(f"select forebay.push('jobs', '\"{name}\"')")
                     if self._random.random() < 0.2:
                         raise ZeroDivisionError
             except ZeroDivisionError:
@@ -297,7 +297,7 @@ def test_kills_of_the_server_lose_no_push_and_double_none(tmp_path: Path) -> Non
     assert len(wanted) > 100
     with Process(tmp_path, *flags) as server, server.connect() as client:
         client.ask({"cmd": "PUSH", "queue": "jobs", "data": "end"})
-        until(lambda: not ask_sql(url, "select count(*) from penstock.inbox")[0]["count"])
+        until(lambda: not ask_sql(url, "select count(*) from forebay.inbox")[0]["count"])
         log = client.ask({"cmd": "READ", "queue": "jobs", "offset": 0, "max_count": 100_000})
         found = [name for run in log["runs"] for name in run["messages"] if name != "end"]
     assert sorted(found) == sorted(wanted)

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.core.limits import Limits
-from penstock.server.framing import ABSURD
+from forebay.core.limits import Limits
+from forebay.server.framing import ABSURD
 from tests.serving import Raw, Server, framed, pull, pull_all, push, refused, state
 
 FRAME_BYTES_MAX = 65_536

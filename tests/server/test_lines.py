@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from penstock.core.errors import CODES
-from penstock.server.tcp import TcpLimits
+from forebay.core.errors import CODES
+from forebay.server.tcp import TcpLimits
 from tests.server.test_fuzz import FRAME_BYTES_MAX, Client, House, Sender
 from tests.serving import Raw, Server, framed, lined, pull, push, refused
 

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from penstock.core import commands as core
-from penstock.core.errors import Damaged
-from penstock.core.model import LINE, PART, RESULT
-from penstock.server.dialects import flashq
+from forebay.core import commands as core
+from forebay.core.errors import Damaged
+from forebay.core.model import LINE, PART, RESULT
+from forebay.server.dialects import flashq
 from tests.server.talking import CONTEXT, NOW, UUID, Fields, Talk, body_of, command_of, invalid, refusal
 
 

@@ -10,12 +10,12 @@ import msgspec
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from penstock.core import commands as c, log as logs, look, records
-from penstock.core.bodies import body_slices, pack_body
-from penstock.core.errors import CODES, Invalid
-from penstock.core.limits import SEGMENT_BYTES_MAX
-from penstock.server.dialects import flashq
-from penstock.server.payloads import DEPTH_MAX
+from forebay.core import commands as c, log as logs, look, records
+from forebay.core.bodies import body_slices, pack_body
+from forebay.core.errors import CODES, Invalid
+from forebay.core.limits import SEGMENT_BYTES_MAX
+from forebay.server.dialects import flashq
+from forebay.server.payloads import DEPTH_MAX
 from tests.core.harness import Core
 from tests.core.staging import adopt, run, stage
 from tests.core.test_stage_logs import merge_all

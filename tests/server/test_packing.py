@@ -13,11 +13,11 @@ import msgspec
 import pytest
 from hypothesis import example, given, strategies as st
 
-from penstock.core.errors import Invalid
-from penstock.server import packing
-from penstock.server.dialects import flashq
-from penstock.server.packing import BYTES_MAX, json_of, packed_of
-from penstock.server.payloads import DEPTH_MAX
+from forebay.core.errors import Invalid
+from forebay.server import packing
+from forebay.server.dialects import flashq
+from forebay.server.packing import BYTES_MAX, json_of, packed_of
+from forebay.server.payloads import DEPTH_MAX
 from tests.server.test_packed import Talk
 from tests.serving import Raw, framed
 

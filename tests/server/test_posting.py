@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.server.posting import (
+from forebay.server.posting import (
     CONNECT_S,
     RECEIVED_BYTES_MAX,
     Letter,

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from msgspec import UNSET
 
-from penstock.core import commands as core
-from penstock.server.dialects import flashq
-from penstock.server.dialects.flashq.refusals import COMMANDS_LATER, OPTIONS_LATER
-from penstock.server.options import OptionsIn
+from forebay.core import commands as core
+from forebay.server.dialects import flashq
+from forebay.server.dialects.flashq.refusals import COMMANDS_LATER, OPTIONS_LATER
+from forebay.server.options import OptionsIn
 from tests.server.talking import NOW, SHARDS, UUID, Fields, Talk, body_of, command_of, invalid, refusal
 
 # Ids and leases.

@@ -6,10 +6,10 @@ from itertools import islice
 import pytest
 from hypothesis import given, strategies as st
 
-from penstock.core.errors import Invalid
-from penstock.server.framing import Frames
-from penstock.server.payloads import check_depth
-from penstock.server.tcp import TcpLimits
+from forebay.core.errors import Invalid
+from forebay.server.framing import Frames
+from forebay.server.payloads import check_depth
+from forebay.server.tcp import TcpLimits
 from tests.server.talking import invalid
 from tests.server.test_framing import LIMIT, cut, expected, plain, stream
 from tests.server.test_fuzz import FRAME_BYTES_MAX, Client, House, Sender, answers_due

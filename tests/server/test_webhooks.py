@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.node import Node
-from penstock.core.commands import Command, Job, ListDead, Pop, Popped, Push, Reply
-from penstock.core.errors import Busy, Damaged, Invalid, PenstockError
-from penstock.core.limits import OPERATIONS_MAX, Limits
-from penstock.core.model import DEFAULT
-from penstock.core.records import Commit, body_key
-from penstock.server.couriers import AT_ONCE, DEADLINE_S, TENANT, Webhook, queue_of
-from penstock.server.deliveries import TOGETHER_MAX, Part, commits
-from penstock.server.http.endpoints import Questions
-from penstock.server.hub import Hub
-from penstock.server.posting import Letter
-from penstock.server.webhooks import WEBHOOKS_MAX, Webhooks
-from penstock.store.memory import MemoryStore
+from forebay.broker.node import Node
+from forebay.core.commands import Command, Job, ListDead, Pop, Popped, Push, Reply
+from forebay.core.errors import Busy, Damaged, ForebayError, Invalid
+from forebay.core.limits import OPERATIONS_MAX, Limits
+from forebay.core.model import DEFAULT
+from forebay.core.records import Commit, body_key
+from forebay.server.couriers import AT_ONCE, DEADLINE_S, TENANT, Webhook, queue_of
+from forebay.server.deliveries import TOGETHER_MAX, Part, commits
+from forebay.server.http.endpoints import Questions
+from forebay.server.hub import Hub
+from forebay.server.posting import Letter
+from forebay.server.webhooks import WEBHOOKS_MAX, Webhooks
+from forebay.store.memory import MemoryStore
 
 BEGIN = 1_700_000_000_000
 SHARDS = 4
@@ -60,7 +60,7 @@ class Leaping(selectors.DefaultSelector):
     loop: "LeapingLoop"
 
     def select(self, timeout: float | None = None) -> Any:
-        if any(each.name == "penstock-webhook" for each in threading.enumerate()):
+        if any(each.name == "forebay-webhook" for each in threading.enumerate()):
             return super().select(0.001 if timeout is None else min(timeout, 0.001))
         ready = super().select(0)
         if not ready and timeout != 0:
@@ -98,7 +98,7 @@ class Sent:
 
     @property
     def id(self) -> str:
-        return self.letter.headers["X-Penstock-Delivery"]
+        return self.letter.headers["X-Forebay-Delivery"]
 
     @property
     def events(self) -> list[dict[str, Any]]:
@@ -181,7 +181,7 @@ class Life:
 
     async def ask(self, command: Command) -> Reply:
         reply = await self._questions.ask(command)
-        assert not isinstance(reply, PenstockError), reply
+        assert not isinstance(reply, ForebayError), reply
         return reply
 
     async def push(self, queue: str, *payloads: bytes) -> None:
@@ -227,8 +227,8 @@ def test_every_try_has_a_timestamp_and_a_signature_of_its_own() -> None:
         await life.rest()
         first, second = world.sent
         assert first.letter.body == second.letter.body
-        assert first.letter.headers["X-Penstock-Timestamp"] < second.letter.headers["X-Penstock-Timestamp"]
-        assert first.letter.headers["X-Penstock-Signature"] != second.letter.headers["X-Penstock-Signature"]
+        assert first.letter.headers["X-Forebay-Timestamp"] < second.letter.headers["X-Forebay-Timestamp"]
+        assert first.letter.headers["X-Forebay-Signature"] != second.letter.headers["X-Forebay-Signature"]
 
     world.run(story)
 
@@ -427,7 +427,7 @@ def test_a_tenant_has_its_own_webhooks_only() -> None:
         await life.rest()
         assert world.sent == []
         assert await life.webhooks.all("other") == []
-        with pytest.raises(PenstockError, match="no such webhook"):
+        with pytest.raises(ForebayError, match="no such webhook"):
             await life.webhooks.delete("other", "w")
 
     world.run(story)
@@ -446,8 +446,8 @@ def test_a_host_without_a_public_address_can_not_be_registered() -> None:
 
 
 def test_a_shard_that_is_busy_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.server.webhooks.SHARDS_AT_ONCE", 1)
-    monkeypatch.setattr("penstock.server.webhooks.READ_BYTES", 1)  # one event at a time
+    monkeypatch.setattr("forebay.server.webhooks.SHARDS_AT_ONCE", 1)
+    monkeypatch.setattr("forebay.server.webhooks.READ_BYTES", 1)  # one event at a time
     world = World()
 
     async def story(life: Life) -> None:
@@ -498,7 +498,7 @@ def test_what_is_damaged_is_told_as_lost_and_all_else_is_told() -> None:
 def test_who_takes_nothing_is_told_of_no_more_than_may_wait_and_later_what_it_missed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("penstock.server.deliveries.WAITING_MAX", 4)
+    monkeypatch.setattr("forebay.server.deliveries.WAITING_MAX", 4)
     world = World()
     world.answer = lambda sent: "no" if "slow-" in sent.id else None
 
@@ -532,7 +532,7 @@ def test_who_takes_nothing_is_told_of_no_more_than_may_wait_and_later_what_it_mi
 
 
 def test_dead_letters_go_when_they_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.server.webhooks.DEAD_MAX", 2)
+    monkeypatch.setattr("forebay.server.webhooks.DEAD_MAX", 2)
     world = World()
     world.answer = lambda sent: "no"
 

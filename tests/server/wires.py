@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from penstock import Client, PenstockError, SyncClient
+from forebay import Client, ForebayError, SyncClient
 from tests.server.http.talking import Http, at
 from tests.serving import Reply, Request, Server
 
@@ -265,7 +265,7 @@ class Typed:
     def _ask(self, method: Callable[..., Any], *given: Any, **fields: Any) -> Any:
         try:
             return self._done(method(*given, **fields))
-        except PenstockError as error:
+        except ForebayError as error:
             raise Refused(error.code) from error
 
     def push(self, queue: str, *payloads: Any, **options: Any) -> list[int]:

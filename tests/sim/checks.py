@@ -4,17 +4,17 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from penstock.core import commands as c, engine as engines, log as logs
-from penstock.core.agenda import NEVER
-from penstock.core.directory import META_SHARD
-from penstock.core.endings import count_unplanned, dead_over, outcome_at
-from penstock.core.engine import Engine
-from penstock.core.errors import Conflict, NotFound
-from penstock.core.ids import address, parse_lease
-from penstock.core.leased import leased_runs
-from penstock.core.limits import Limits
-from penstock.core.look import counts
-from penstock.core.model import (
+from forebay.core import commands as c, engine as engines, log as logs
+from forebay.core.agenda import NEVER
+from forebay.core.directory import META_SHARD
+from forebay.core.endings import count_unplanned, dead_over, outcome_at
+from forebay.core.engine import Engine
+from forebay.core.errors import Conflict, NotFound
+from forebay.core.ids import address, parse_lease
+from forebay.core.leased import leased_runs
+from forebay.core.limits import Limits
+from forebay.core.look import counts
+from forebay.core.model import (
     OUTCOMES,
     Attributes,
     Group,
@@ -22,11 +22,11 @@ from penstock.core.model import (
     Queue,
     fresh_count,
 )
-from penstock.core.numbers import number_of
-from penstock.core.questions import OPEN
-from penstock.core.shard import Shard, next_sweep_at
-from penstock.core.ties import parked_over, waiting_over
-from penstock.store.base import Store
+from forebay.core.numbers import number_of
+from forebay.core.questions import OPEN
+from forebay.core.shard import Shard, next_sweep_at
+from forebay.core.ties import parked_over, waiting_over
+from forebay.store.base import Store
 from tests.sim import job_checks, model as m
 from tests.sim.jobs_model import Core
 from tests.sim.snapshot import runs_of as runs_of, snapshot as snapshot

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from penstock.core.model import LINE, PART, PLAIN, Attributes, Backoff
-from penstock.store.memory import MemoryStore
+from forebay.core.model import LINE, PART, PLAIN, Attributes, Backoff
+from forebay.store.memory import MemoryStore
 from tests.sim.labels import Labeller
 from tests.sim.model import SCHEDULED, WAITING, Group, Place, Queue
 from tests.sim.world import STATES, World

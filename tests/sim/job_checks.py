@@ -1,10 +1,10 @@
 """What is compared of keys, ids and messages that wait for others."""
 
-from penstock.core import commands as c
-from penstock.core.engine import Engine
-from penstock.core.entries import weight
-from penstock.core.ids import OFFSET_BITS, OFFSET_MASK
-from penstock.core.model import Bucket, Group, Limiter, Partition, Queue, Tie
+from forebay.core import commands as c
+from forebay.core.engine import Engine
+from forebay.core.entries import weight
+from forebay.core.ids import OFFSET_BITS, OFFSET_MASK
+from forebay.core.model import Bucket, Group, Limiter, Partition, Queue, Tie
 from tests.sim import model as m
 from tests.sim.jobs_model import JobModel
 from tests.sim.system_model import Name, SystemModel

@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from penstock.core.commands import Change, FlowJob, Job
-from penstock.core.dependents import spans_of
-from penstock.core.jobdata import MISSED, MODES, Particulars
-from penstock.core.keys import pack
-from penstock.core.model import Attributes, Rate, Shared
-from penstock.core.values import KINDS
-from penstock.store.memory import MemoryStore
+from forebay.core.commands import Change, FlowJob, Job
+from forebay.core.dependents import spans_of
+from forebay.core.jobdata import MISSED, MODES, Particulars
+from forebay.core.keys import pack
+from forebay.core.model import Attributes, Rate, Shared
+from forebay.core.values import KINDS
+from forebay.store.memory import MemoryStore
 from tests.sim.drive import EVERY, PARTITIONS, Driver, main
 from tests.sim.job_steps import JobWorld, Op
 from tests.sim.model import OPEN, Message

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from penstock.core import commands as c
-from penstock.core.errors import Invalid, NotFound, PenstockError
-from penstock.core.jobdata import Particulars
-from penstock.core.model import RESULT, Attributes, Shared
+from forebay.core import commands as c
+from forebay.core.errors import ForebayError, Invalid, NotFound
+from forebay.core.jobdata import Particulars
+from forebay.core.model import RESULT, Attributes, Shared
 from tests.sim import model as m
 from tests.sim.checks import TENANT, load
 from tests.sim.jobs_model import KNOWN, NEVER_SAID, REPLACED, names_of
@@ -105,7 +105,7 @@ class JobWorld(World):
         planned: Planned | None = None,
         *,
         again: bool = False,
-    ) -> type[PenstockError] | None:
+    ) -> type[ForebayError] | None:
         """Why jobs may not be pushed, with what else is ``planned``; what is sent again needs no room."""
         for job in jobs:
             if self._breaks_order(queue, job.attributes):
@@ -151,7 +151,7 @@ class JobWorld(World):
         found = self.model.push_flow(root, self.now, self._takes_over)
         assert (reply.parent, reply.children, reply.known) == found, (reply, found)
 
-    def _forbids_flow(self, root: c.FlowJob, planned: Planned) -> type[PenstockError] | None:
+    def _forbids_flow(self, root: c.FlowJob, planned: Planned) -> type[ForebayError] | None:
         """Why a flow may not be pushed; one whose parent is known needs no room."""
         again = self.model.known(root, self.now, self._takes_over, planned.settled) is not None
         names: set[str] = set()
@@ -328,7 +328,7 @@ class JobWorld(World):
         command = c.KvWrite(TENANT, changes, checks)
         left = self.model.write(changes, {}, self.now) if self.model.passes(checks, {}, self.now) else None
         if left is None:
-            self._refused(command, PenstockError)
+            self._refused(command, ForebayError)
             return
         before = {key for key in left if self.model.entry(key, self.now) is not None}
         reply = self._apply(command)
@@ -364,7 +364,7 @@ class JobWorld(World):
         writes = [self._written(op, left) for op in ops]
         planned = Planned()
         if not all(self._may(op, planned) for op in ops) or None in writes or self._meets(ops):
-            self._refused(c.Transact(TENANT, commands), PenstockError)
+            self._refused(c.Transact(TENANT, commands), ForebayError)
             return
         reply = self._apply(c.Transact(TENANT, commands))
         assert isinstance(reply, c.Transacted)

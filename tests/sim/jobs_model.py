@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from penstock.core.commands import FlowJob, Job
-from penstock.core.dependents import spans_of
-from penstock.core.jobdata import Particulars
-from penstock.core.model import Attributes
+from forebay.core.commands import FlowJob, Job
+from forebay.core.dependents import spans_of
+from forebay.core.jobdata import Particulars
+from forebay.core.model import Attributes
 from tests.sim.model import (
     CANCELLED,
     DEAD,

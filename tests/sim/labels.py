@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from penstock.core import log as logs
-from penstock.core.limits import HEADERS_MAX
-from penstock.core.model import Attributes
+from forebay.core import log as logs
+from forebay.core.limits import HEADERS_MAX
+from forebay.core.model import Attributes
 
 Labels = tuple[tuple[tuple[str, str], ...], tuple[str, ...]]
 """Headers and tags of a message."""

@@ -1,4 +1,4 @@
-"""The queue as plain lists: what Penstock should do, written as simply as it can be said.
+"""The queue as plain lists: what Forebay should do, written as simply as it can be said.
 
 Every message of every group has a cell. Nothing here is clever, indexed or fast.
 
@@ -11,7 +11,7 @@ messages that are not in line sees them little by little (``planned`` in ``pop``
 from collections.abc import Iterable
 from itertools import takewhile
 
-from penstock.core.model import Attributes, Backoff, QueueOptions
+from forebay.core.model import Attributes, Backoff, QueueOptions
 from tests.sim.state import (
     ACTIVE_MS as ACTIVE_MS,
     CANCELLED as CANCELLED,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection
 
 from msgspec.structs import replace
 
-from penstock.core.model import Attributes
+from forebay.core.model import Attributes
 from tests.sim.model import (
     CANCELLED,
     DEAD,

@@ -3,9 +3,9 @@
 from collections.abc import Container, Iterator
 from operator import attrgetter
 
-from penstock.core.engine import Engine
-from penstock.core.model import Group, Notes, Partition
-from penstock.core.schedule import NO_PAST, Schedule, Scheduled
+from forebay.core.engine import Engine
+from forebay.core.model import Group, Notes, Partition
+from forebay.core.schedule import NO_PAST, Schedule, Scheduled
 from tests.sim import job_checks
 
 

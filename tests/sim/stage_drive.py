@@ -9,14 +9,14 @@ import random
 from collections.abc import Callable, Iterable
 from copy import deepcopy
 
-from penstock.core import commands as c, log as logs, look, merge as merges, records
-from penstock.core.errors import PenstockError
-from penstock.core.jobdata import Particulars
-from penstock.core.limits import Limits
-from penstock.core.model import PLAIN, Attributes, Backoff, Log, Queue as CoreQueue, Segment
-from penstock.core.stagedata import Stage as CoreStage
-from penstock.store.base import Store
-from penstock.store.memory import MemoryStore
+from forebay.core import commands as c, log as logs, look, merge as merges, records
+from forebay.core.errors import ForebayError
+from forebay.core.jobdata import Particulars
+from forebay.core.limits import Limits
+from forebay.core.model import PLAIN, Attributes, Backoff, Log, Queue as CoreQueue, Segment
+from forebay.core.stagedata import Stage as CoreStage
+from forebay.store.base import Store
+from forebay.store.memory import MemoryStore
 from tests.sim.checks import TENANT, load
 from tests.sim.labels import Labeller, labels_of
 from tests.sim.stage_model import Message, Queue, Stage
@@ -90,7 +90,7 @@ class StageDriver:
         """The answer, or the code of the refusal."""
         try:
             return self.engine.apply(command, self.now)
-        except PenstockError as error:
+        except ForebayError as error:
             return error.code
 
     def tell(self, what: str) -> None:

@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from penstock.core import stage as stages
-from penstock.core.model import PLAIN, Attributes
-from penstock.core.stagedata import Adopted
+from forebay.core import stage as stages
+from forebay.core.model import PLAIN, Attributes
+from forebay.core.stagedata import Adopted
 from tests.sim.labels import Labels
 
 

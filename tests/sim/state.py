@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from penstock.core.model import Attributes, QueueOptions
+from forebay.core.model import Attributes, QueueOptions
 from tests.sim.labels import Labels
 
 FRESH, LEASED, SCHEDULED, DEAD = "fresh", "leased", "scheduled", "dead"

@@ -5,14 +5,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from penstock.core import commands as c, log as logs, look, records
-from penstock.core.bodies import is_whole
-from penstock.core.carve import Carved, Carving
-from penstock.core.errors import Busy, Conflict, Invalid, NotFound, PenstockError
-from penstock.core.ids import OFFSET_BITS
-from penstock.core.log import Piece
-from penstock.core.merge import Joined, Merge
-from penstock.core.model import (
+from forebay.core import commands as c, log as logs, look, records
+from forebay.core.bodies import is_whole
+from forebay.core.carve import Carved, Carving
+from forebay.core.errors import Busy, Conflict, ForebayError, Invalid, NotFound
+from forebay.core.ids import OFFSET_BITS
+from forebay.core.log import Piece
+from forebay.core.merge import Joined, Merge
+from forebay.core.model import (
     PLAIN,
     RESULT,
     Attributes,
@@ -20,7 +20,7 @@ from penstock.core.model import (
     Queue,
     Segment,
 )
-from penstock.store.base import Store
+from forebay.store.base import Store
 from tests.sim import model as m
 from tests.sim.checks import TENANT, runs_of
 from tests.sim.labels import labels_of
@@ -92,7 +92,7 @@ class Steps(Telling):
         known = self.model.queue(queue)
         return 0 < known.options.max_size < known.size() + count
 
-    def _why_full(self, queue: str, count: int) -> type[PenstockError]:
+    def _why_full(self, queue: str, count: int) -> type[ForebayError]:
         """What is said of so many messages: that they never fit, or not now."""
         return Invalid if count > self.model.queue(queue).options.max_size else Busy
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from penstock.core.commands import Change, Job
-from penstock.core.model import Rate, Shared
+from forebay.core.commands import Change, Job
+from forebay.core.model import Rate, Shared
 from tests.sim.jobs_model import Core, JobModel
 from tests.sim.model import FOREVER, LEASED, Group, Queue, Taken
 

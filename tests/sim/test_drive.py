@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core import carve, merge as merges, pop
+from forebay.core import carve, merge as merges, pop
 from tests.sim.drive import Driver
 from tests.sim.worlds import PostgresWorlds, RocksWorlds
 

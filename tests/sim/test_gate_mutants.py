@@ -5,8 +5,8 @@ from itertools import cycle
 
 import pytest
 
-from penstock.core import cancel, gates, look, options, order, pop, push, settle, sweep, taking
-from penstock.core.shard import Shard
+from forebay.core import cancel, gates, look, options, order, pop, push, settle, sweep, taking
+from forebay.core.shard import Shard
 from tests.sim.drive import QUEUES, Driver
 from tests.sim.model import SCHEDULED, WAITING
 from tests.sim.test_drive import PLANS

@@ -4,7 +4,7 @@ from itertools import cycle
 
 import pytest
 
-from penstock.core import (
+from forebay.core import (
     cron,
     dependents,
     endings,
@@ -24,7 +24,7 @@ from penstock.core import (
     transact,
     values,
 )
-from penstock.core.jobdata import Bucket
+from forebay.core.jobdata import Bucket
 from tests.sim.job_drive import JobDriver
 from tests.sim.test_drive import PLANS
 from tests.sim.test_jobs import STEP

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core import carve, dependents, merge as merges, pop
+from forebay.core import carve, dependents, merge as merges, pop
 from tests.sim.job_drive import JobDriver
 from tests.sim.test_drive import PLANS, TIERS, WORTH
 from tests.sim.worlds import PostgresWorlds, RocksWorlds

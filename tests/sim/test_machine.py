@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
-from penstock.core import carve
-from penstock.core.model import LINE, PART, PLAIN, Attributes, Backoff
-from penstock.store.memory import MemoryStore
+from forebay.core import carve
+from forebay.core.model import LINE, PART, PLAIN, Attributes, Backoff
+from forebay.store.memory import MemoryStore
 from tests.sim.drive import CLEANED
 from tests.sim.labels import FEW, NO_LABELS
 from tests.sim.model import Place
@@ -366,7 +366,7 @@ class LifeOnDisk(Life):
     """The same lives over a database that every restart opens again."""
 
     def new_world(self) -> World:
-        self.home = tempfile.TemporaryDirectory(prefix="penstock-life-")
+        self.home = tempfile.TemporaryDirectory(prefix="forebay-life-")
         self.worlds = RocksWorlds(Path(self.home.name))
         return self.worlds.begin()
 

@@ -4,7 +4,7 @@ from itertools import cycle
 
 import pytest
 
-from penstock.core import (
+from forebay.core import (
     browse,
     cancel,
     carve,

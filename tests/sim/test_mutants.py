@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.core import (
+from forebay.core import (
     cancel,
     dead,
     endings,
@@ -23,10 +23,10 @@ from penstock.core import (
     taking,
     update,
 )
-from penstock.core.agenda import Agenda
-from penstock.core.bodies import body_slices
-from penstock.core.errors import PenstockError
-from penstock.core.schedule import Schedule
+from forebay.core.agenda import Agenda
+from forebay.core.bodies import body_slices
+from forebay.core.errors import ForebayError
+from forebay.core.schedule import Schedule
 from tests.sim import test_schedule
 from tests.sim.drive import Driver
 from tests.sim.plant import Planted as Planted, planted as planted
@@ -34,7 +34,7 @@ from tests.sim.plant import Planted as Planted, planted as planted
 SEEDS, STEPS = 12, 5_000
 """Far more than any of them needs."""
 
-CAUGHT = (AssertionError, KeyError, IndexError, ValueError, PenstockError)
+CAUGHT = (AssertionError, KeyError, IndexError, ValueError, ForebayError)
 """The core and the model disagree, the core itself notices, or it refuses what it should not."""
 
 MUTANTS: dict[str, Planted] = {

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from penstock.core.agenda import NEVER
-from penstock.core.schedule import Schedule, Scheduled
+from forebay.core.agenda import NEVER
+from forebay.core.schedule import Schedule, Scheduled
 
 LEVELS = [-3, 0, 1, 3]
 

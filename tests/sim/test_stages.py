@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core import load, log as logs, removal, stage as stages, stage_records
+from forebay.core import load, log as logs, removal, stage as stages, stage_records
 from tests.sim.plant import Planted, planted
 from tests.sim.stage_drive import StageDriver
 from tests.sim.test_mutants import CAUGHT

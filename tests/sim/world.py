@@ -1,12 +1,12 @@
 """One life of a few queues: the rest of what clients ask, and what time brings."""
 
-from penstock.core import carve, commands as c, log as logs, merge as merges, records
-from penstock.core.agenda import NEVER
-from penstock.core.browse import STATES
-from penstock.core.errors import Conflict, Invalid, NotFound
-from penstock.core.ids import address
-from penstock.core.model import LINE, PART, RESULT
-from penstock.core.numbers import number_of
+from forebay.core import carve, commands as c, log as logs, merge as merges, records
+from forebay.core.agenda import NEVER
+from forebay.core.browse import STATES
+from forebay.core.errors import Conflict, Invalid, NotFound
+from forebay.core.ids import address
+from forebay.core.model import LINE, PART, RESULT
+from forebay.core.numbers import number_of
 from tests.sim import model as m
 from tests.sim.checks import SHARDS, TENANT, load, snapshot
 from tests.sim.labels import labels_of

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from penstock.store.base import Store
-from penstock.store.postgres import PostgresStore
-from penstock.store.rocks import RocksStore
+from forebay.store.base import Store
+from forebay.store.postgres import PostgresStore
+from forebay.store.rocks import RocksStore
 from tests.postgres import cluster
 from tests.sim.job_steps import JobWorld
 from tests.sim.stage_drive import StageDriver

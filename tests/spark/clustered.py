@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from pyspark.sql import SparkSession
 
-import penstock.spark
+import forebay.spark
 from tests.spark.cluster import MEMORY
 from tests.spark.driving import JAVA
 
@@ -36,7 +36,7 @@ class Outcome(msgspec.Struct):
 
 
 def main(task: Task) -> Outcome:
-    spark = penstock.spark.session(
+    spark = forebay.spark.session(
         "cluster",
         task.master,
         **{
@@ -54,11 +54,11 @@ def main(task: Task) -> Outcome:
         },
     )
     options = {"server": task.server, "queue": "in", "minPartitions": "8"}
-    table = spark.read.format("penstock").options(**options).load()
+    table = spark.read.format("forebay").options(**options).load()
     counts = {row["partition"]: row["count"] for row in table.groupBy("partition").count().collect()}
     read = _tasks(spark)
-    stream = spark.readStream.format("penstock").options(**options, maxRowsPerTrigger="10000").load()
-    sink = stream.select("value", "partition").writeStream.format("penstock")
+    stream = spark.readStream.format("forebay").options(**options, maxRowsPerTrigger="10000").load()
+    sink = stream.select("value", "partition").writeStream.format("forebay")
     query = (
         sink.options(server=task.server, queue="out", checkpointLocation=str(Path(task.home) / "checkpoint"))
         .trigger(availableNow=True)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
 
-import penstock.spark
+import forebay.spark
 from tests.serving import Server
 from tests.spark.talking import Place
 
@@ -19,7 +19,7 @@ settings.load_profile("spark")
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    session = penstock.spark.session("tests", "local[2,4]", spark_sql_shuffle_partitions=2)
+    session = forebay.spark.session("tests", "local[2,4]", spark_sql_shuffle_partitions=2)
     yield session
     session.stop()
 

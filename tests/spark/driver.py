@@ -17,7 +17,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession, functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-import penstock.spark
+import forebay.spark
 from tests.spark.driving import JAVA, Given, Line, Rows
 
 POLL_S = 0.05
@@ -103,12 +103,12 @@ def session() -> SparkSession:
         "spark.sql.shuffle.partitions": 2,
         "spark.driver.extraJavaOptions": f"{JAVA} -Djava.io.tmpdir={tempfile.gettempdir()}",
     }
-    return penstock.spark.session("kills", "local[2,4]", **settings)
+    return forebay.spark.session("kills", "local[2,4]", **settings)
 
 
 def start(spark: SparkSession, given: Given, name: str) -> StreamingQuery:
     """A query from the queue ``in``, on its checkpoint."""
-    source = spark.readStream.format("penstock").options(
+    source = spark.readStream.format("forebay").options(
         server=given.source,
         queue="in",
         columns="partition,offset,value",
@@ -118,7 +118,7 @@ def start(spark: SparkSession, given: Given, name: str) -> StreamingQuery:
     home = Path(given.home)
     if name == "queue":
         rows = source.load().select("value", "partition")
-        sink = rows.writeStream.format("penstock").options(server=given.sink, queue="out")
+        sink = rows.writeStream.format("forebay").options(server=given.sink, queue="out")
     else:
         sink = source.load().writeStream.format("parquet").option("path", str(home / "parquet"))
     sink = sink.option("checkpointLocation", str(home / f"checkpoint-{name}")).queryName(name)

@@ -75,7 +75,7 @@ def drawn(names: Sequence[str], count: int, rng: random.Random) -> list[str]:
 def run(into: Sequence[str], kills: Sequence[str], seed: int, say: Say = lambda line: None) -> Figures:
     """Kills in their order; ``Violation`` tells what broke, and leaves the directory."""
     began = time.monotonic()
-    home = Path(tempfile.mkdtemp(prefix="penstock-kills-"))
+    home = Path(tempfile.mkdtemp(prefix="forebay-kills-"))
     starts_again = bool({"worker adopting", "worker planning"} & {*kills})
     trial = Trial(home, into, random.Random(seed), starts_again=starts_again)
     try:

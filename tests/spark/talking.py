@@ -31,18 +31,18 @@ class Place:
         }
 
     def table(self, **options: Any) -> DataFrame:
-        return self.spark.read.format("penstock").options(**self.options(options)).load()
+        return self.spark.read.format("forebay").options(**self.options(options)).load()
 
     def stream(self, **options: Any) -> DataFrame:
-        return self.spark.readStream.format("penstock").options(**self.options(options)).load()
+        return self.spark.readStream.format("forebay").options(**self.options(options)).load()
 
     def write(self, frame: DataFrame, mode: str = "append", **options: Any) -> None:
-        frame.write.format("penstock").options(**self.options(options)).mode(mode).save()
+        frame.write.format("forebay").options(**self.options(options)).mode(mode).save()
 
     def start(self, frame: DataFrame, checkpoint: Path, **options: Any) -> StreamingQuery:
         """A query that writes what there is to the queue ``out`` of this one, and ends."""
         given = self.options({"queue": f"{self.queue}.out", **options})
-        writer = frame.writeStream.format("penstock").options(**given)
+        writer = frame.writeStream.format("forebay").options(**given)
         return writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
 
     def run(self, frame: DataFrame, checkpoint: Path, **options: Any) -> StreamingQuery:

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
-from penstock.spark.columns import Batches, Parser
-from penstock.spark.link import Run
+from forebay.spark.columns import Batches, Parser
+from forebay.spark.link import Run
 from tests.spark.talking import packed_body
 
 SCHEMA = pa.schema(

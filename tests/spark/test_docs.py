@@ -7,10 +7,10 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from penstock.core.limits import KEYED_MAX, STAGED_PARTS_MAX, STAGES_MAX
-from penstock.spark.columns import Parser
-from penstock.spark.options import COLUMNS, SINK, SOURCE, BadOption, source_options
-from penstock.spark.schemas import ABOUT
+from forebay.core.limits import KEYED_MAX, STAGED_PARTS_MAX, STAGES_MAX
+from forebay.spark.columns import Parser
+from forebay.spark.options import COLUMNS, SINK, SOURCE, BadOption, source_options
+from forebay.spark.schemas import ABOUT
 from tests.serving import Server
 from tests.spark.talking import Place
 
@@ -81,13 +81,13 @@ def test_the_limits_of_a_write_are_on_both_pages(limit: int) -> None:
 def test_an_address_takes_the_forms_the_page_has(address: str) -> None:
     for given in (address, address.removeprefix("tcp://")):
         assert source_options({"queue": "q", "server": given}).server == address.removeprefix("tcp://")
-    for wrong in (address.replace("tcp", "http"), address.removesuffix(":7000"), "/run/penstock.sock"):
+    for wrong in (address.replace("tcp", "http"), address.removesuffix(":7000"), "/run/forebay.sock"):
         with pytest.raises(BadOption, match="tcp://HOST:PORT"):
             source_options({"queue": "q", "server": wrong})
 
 
 def test_the_variable_of_the_command_line_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PENSTOCK_SERVER", "10.0.0.7:7000")
+    monkeypatch.setenv("FOREBAY_SERVER", "10.0.0.7:7000")
     assert source_options({"queue": "q"}).server == "127.0.0.1:6789"
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.client.wire import Refused
-from penstock.spark.link import Link, StageWriter, Unreachable
+from forebay.client.wire import Refused
+from forebay.spark.link import Link, StageWriter, Unreachable
 from tests.serving import Raw, Server, framed
 from tests.spark.talking import packed_body
 

@@ -2,7 +2,7 @@
 
 from hypothesis import given, strategies as st
 
-from penstock.spark.ranges import Extent, Place, Range, ends_of, keys_of, limited, new_of, offsets_of, tasks
+from forebay.spark.ranges import Extent, Place, Range, ends_of, keys_of, limited, new_of, offsets_of, tasks
 
 PLACES = [("q", "a"), ("q", "b"), ("r", "a")]
 rows = st.dictionaries(st.sampled_from(PLACES), st.integers(0, 1_000))

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pyspark.sql.types import StructType
 
-from penstock.spark.options import source_options
-from penstock.spark.source import BatchReader, DataLoss, StreamReader, Task
+from forebay.spark.options import source_options
+from forebay.spark.source import BatchReader, DataLoss, StreamReader, Task
 from tests.serving import Raw, Server, push
 
 SCHEMA = StructType.fromJson(

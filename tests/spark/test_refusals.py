@@ -5,11 +5,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.client.wire import Refused
-from penstock.spark.link import Link, StageWriter
-from penstock.spark.refusals import SHOWN_MAX, explained
-from penstock.spark.schemas import BadRows
-from penstock.spark.sink import Gathering
+from forebay.client.wire import Refused
+from forebay.spark.link import Link, StageWriter
+from forebay.spark.refusals import SHOWN_MAX, explained
+from forebay.spark.schemas import BadRows
+from forebay.spark.sink import Gathering
 from tests.serving import Server
 
 TAGS, HEADERS = pa.list_(pa.string()), pa.map_(pa.string(), pa.string())

@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.core.bodies import body_slices
-from penstock.spark.sink import Rows
+from forebay.core.bodies import body_slices
+from forebay.spark.sink import Rows
 
 
 def written(column: Any, name: str = "value") -> list[str]:

@@ -20,8 +20,8 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
-from penstock.spark.options import COLUMNS, BadOption, source_options
-from penstock.spark.schemas import ABOUT, BadRows, check_schema, schema_of
+from forebay.spark.options import COLUMNS, BadOption, source_options
+from forebay.spark.schemas import ABOUT, BadRows, check_schema, schema_of
 
 
 def schema(**options: str) -> str:

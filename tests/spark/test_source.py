@@ -216,7 +216,7 @@ def test_only_the_columns_that_are_wanted(place: Place) -> None:
 def test_sql_reads_a_queue(place: Place) -> None:
     place.push(1, 2, 3)
     options = ", ".join(f"{name} '{value}'" for name, value in place.options({}).items())
-    place.spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW some_queue USING penstock OPTIONS ({options})")
+    place.spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW some_queue USING forebay OPTIONS ({options})")
     assert place.spark.sql("SELECT sum(cast(value as int)) FROM some_queue").first()[0] == 6  # type: ignore[index]
 
 
@@ -262,7 +262,7 @@ def test_an_error_names_the_option_and_what_to_do(place: Place, options: dict[st
 
 def test_another_schema_is_refused(place: Place) -> None:
     place.push(1)
-    reader = place.spark.read.format("penstock").options(**place.options({})).schema("value int")
+    reader = place.spark.read.format("forebay").options(**place.options({})).schema("value int")
     assert 'option "parse"' in failure(lambda: reader.load().count())
 
 

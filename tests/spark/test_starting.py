@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-import penstock.spark
-from penstock.spark import starting
+import forebay.spark
+from forebay.spark import starting
 
 STUB = """#!/bin/sh
 for each in "$@"; do echo "[$each]"; done
@@ -17,18 +17,18 @@ for each in "$@"; do echo "[$each]"; done
 
 
 def test_a_session_is_found_again_and_stays_callable(spark: SparkSession) -> None:
-    assert penstock.spark.session("tests").sparkContext is spark.sparkContext
-    assert callable(penstock.spark.session)
+    assert forebay.spark.session("tests").sparkContext is spark.sparkContext
+    assert callable(forebay.spark.session)
     zone = "spark.sql.session.timeZone"
     assert spark.conf.get(zone) == "UTC"
     spark.conf.set(zone, "Europe/Berlin")
     try:
-        assert penstock.spark.session("tests").conf.get(zone) == "Europe/Berlin"
-        assert penstock.spark.session("tests", spark_sql_session_timeZone="UTC").conf.get(zone) == "UTC"
+        assert forebay.spark.session("tests").conf.get(zone) == "Europe/Berlin"
+        assert forebay.spark.session("tests", spark_sql_session_timeZone="UTC").conf.get(zone) == "UTC"
     finally:
         spark.conf.set(zone, "UTC")
     with pytest.raises(AttributeError, match="nothing"):
-        _ = penstock.spark.nothing
+        _ = forebay.spark.nothing
 
 
 def test_settings_come_as_they_are_or_with_underscores() -> None:
@@ -59,8 +59,8 @@ def test_spark_runs_on_the_java_of_the_wheel(tmp_path: Path) -> None:
     """Whether there is a Java on this machine or not: here it is the wheel's."""
     home = starting._java_home(tmp_path)
     program = (
-        "import penstock.spark\n"
-        "spark = penstock.spark.session('wheel', 'local[1]')\n"
+        "import forebay.spark\n"
+        "spark = forebay.spark.session('wheel', 'local[1]')\n"
         "print(spark.range(5).count(), spark._jvm.java.lang.System.getProperty('java.home'))\n"
         "spark.stop()\n"
     )

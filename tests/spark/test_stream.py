@@ -9,8 +9,8 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
-from penstock.spark.options import source_options
-from penstock.spark.source import StreamReader
+from forebay.spark.options import source_options
+from forebay.spark.source import StreamReader
 from tests.serving import push
 from tests.spark.talking import Place
 
@@ -226,7 +226,7 @@ def test_a_stream_only_adds_to_a_queue(place: Place, tmp_path: Path, mode: str, 
     place.push(1)
     counted = place.stream().groupBy("partition").count()
     given = place.options({"queue": f"{place.queue}.out"})
-    writer = counted.writeStream.format("penstock").options(**given).outputMode(mode)
+    writer = counted.writeStream.format("forebay").options(**given).outputMode(mode)
     query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
     with pytest.raises(StreamingQueryException) as caught:
         query.awaitTermination(120)

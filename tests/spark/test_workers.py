@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from penstock.spark.workers import leave_out_spark_core
+from forebay.spark.workers import leave_out_spark_core
 
 SPARK_CORE = "/spark/jars/spark-core_2.13-4.3.0.jar"
 
@@ -25,8 +25,8 @@ def test_the_jar_of_spark_is_taken_off_the_path_and_nothing_else(monkeypatch: py
 READ = """
 import sys
 import pyarrow as pa
-from penstock.spark.columns import Batches, Parser
-from penstock.spark.link import Run
+from forebay.spark.columns import Batches, Parser
+from forebay.spark.link import Run
 kind = pa.struct([("a", pa.int64())])
 text = pa.string()
 names = {"tenant": text, "partition": text, "offset": pa.int64(), "value": kind, "_corrupt": text}

@@ -25,12 +25,12 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock.core import records
-from penstock.core.directory import META_SHARD
-from penstock.core.keys import KEY_BYTES_MAX
-from penstock.core.limits import SEGMENT_BYTES_MAX
-from penstock.core.records import Commit, Record
-from penstock.store.base import Claim, Fenced, Store, StoreError
+from forebay.core import records
+from forebay.core.directory import META_SHARD
+from forebay.core.keys import KEY_BYTES_MAX
+from forebay.core.limits import SEGMENT_BYTES_MAX
+from forebay.core.records import Commit, Record
+from forebay.store.base import Claim, Fenced, Store, StoreError
 
 PREFIX = records.prefix(1, 1)
 LOWEST, HIGHEST = PREFIX, PREFIX + b"\xff" * 32
@@ -48,7 +48,7 @@ def body_key(number: int) -> bytes:
 
 
 class StoreConformance:
-    """The contract of ``penstock.store.base.Store``."""
+    """The contract of ``forebay.store.base.Store``."""
 
     store: Store
 

@@ -21,19 +21,19 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from penstock.broker.loading import down
-from penstock.core import commands as c, engine as engines, records, verify as verifies
-from penstock.core.bodies import body_slices
-from penstock.core.directory import META_SHARD
-from penstock.core.engine import Engine
-from penstock.core.errors import Conflict
-from penstock.core.ids import OFFSET_BITS
-from penstock.core.limits import Limits
-from penstock.core.records import Commit, Record
-from penstock.store import postgres
-from penstock.store.base import Fenced, StoreError, Unknown
-from penstock.store.pg import PLANS, Blocking, Row, Session
-from penstock.store.postgres import Keeper, migrate_at, patiently
+from forebay.broker.loading import down
+from forebay.core import commands as c, engine as engines, records, verify as verifies
+from forebay.core.bodies import body_slices
+from forebay.core.directory import META_SHARD
+from forebay.core.engine import Engine
+from forebay.core.errors import Conflict
+from forebay.core.ids import OFFSET_BITS
+from forebay.core.limits import Limits
+from forebay.core.records import Commit, Record
+from forebay.store import postgres
+from forebay.store.base import Fenced, StoreError, Unknown
+from forebay.store.pg import PLANS, Blocking, Row, Session
+from forebay.store.postgres import Keeper, migrate_at, patiently
 from tests.postgres import Cluster, find_binaries
 from tests.store.gates import LEAPS_MS, Actor, Gated, Scheduler
 
@@ -59,10 +59,10 @@ UNSYNCED = {"synchronous_commit": "off"}
 LEFT = ("waiting", "active", "delayed", "dead")
 """Where a message may be that nobody has acked."""
 
-TAKE_COMMITS = "delete from penstock.commits returning shard, number, epoch, node, at"
-TAKE_RECORDS = "delete from penstock.records returning key, value"
-TAKE_BODIES = "delete from penstock.bodies returning key, body"
-TIDY = "vacuum penstock.commits, penstock.records, penstock.bodies"
+TAKE_COMMITS = "delete from forebay.commits returning shard, number, epoch, node, at"
+TAKE_RECORDS = "delete from forebay.records returning key, value"
+TAKE_BODIES = "delete from forebay.bodies returning key, body"
+TIDY = "vacuum forebay.commits, forebay.records, forebay.bodies"
 
 
 class Event(Struct, eq=False):

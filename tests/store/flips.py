@@ -20,16 +20,16 @@ from typing import NamedTuple
 
 from rocksdict import Cache
 
-from penstock.core import commands as c, engine as engines, records
-from penstock.core.bodies import body_slices, is_whole
-from penstock.core.directory import META_SHARD
-from penstock.core.engine import Engine
-from penstock.core.errors import Damaged
-from penstock.core.limits import Limits
-from penstock.core.model import PLAIN, Attributes, LeaseRun, Partition, Queue, Track
-from penstock.store import rocks
-from penstock.store.base import CantOpen
-from penstock.store.rocks import RocksStore
+from forebay.core import commands as c, engine as engines, records
+from forebay.core.bodies import body_slices, is_whole
+from forebay.core.directory import META_SHARD
+from forebay.core.engine import Engine
+from forebay.core.errors import Damaged
+from forebay.core.limits import Limits
+from forebay.core.model import PLAIN, Attributes, LeaseRun, Partition, Queue, Track
+from forebay.store import rocks
+from forebay.store.base import CantOpen
+from forebay.store.rocks import RocksStore
 from tests.store.faults import copy_open, in_child
 
 SHARDS = 3
@@ -63,7 +63,7 @@ GOOD = ("refused", "damaged", "fine")
 
 def build(home: Path) -> None:
     """A directory as a server that was killed leaves it, in ``home``."""
-    with tempfile.TemporaryDirectory(prefix="penstock-flips-") as name:
+    with tempfile.TemporaryDirectory(prefix="forebay-flips-") as name:
         directory = Path(name) / "data"
         store = RocksStore(directory)
         engine = load(store)
@@ -197,7 +197,7 @@ def spans(file: Path) -> set[int]:
     """The bytes of a log or a manifest that hold lengths and types of records.
 
     RocksDB checks them too late: it takes a record that seems to go past the end of the file for one that was
-    cut off, and some types make it read on forever. So ``penstock.store.wal`` looks at them first.
+    cut off, and some types make it read on forever. So ``forebay.store.wal`` looks at them first.
     """
     found: set[int] = set()
     if file.suffix == ".log" or file.name.startswith("MANIFEST"):
@@ -301,7 +301,7 @@ def run(count: int, seed: int) -> list[tuple[Flip, Outcome]]:
 
 @contextmanager
 def built() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="penstock-flips-") as name:
+    with tempfile.TemporaryDirectory(prefix="forebay-flips-") as name:
         home = Path(name) / "data"
         build(home)
         yield home
@@ -326,7 +326,7 @@ def try_all(home: Path, chosen: list[Flip]) -> list[tuple[Flip, Outcome]]:
 
 def original(_: Callable[[object], None], home: Path) -> Content:
     """What the directory holds before any bit is flipped."""
-    with tempfile.TemporaryDirectory(prefix="penstock-flips-") as name:
+    with tempfile.TemporaryDirectory(prefix="forebay-flips-") as name:
         directory = Path(name) / "data"
         shutil.copytree(home, directory)
         store = RocksStore(directory)

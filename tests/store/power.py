@@ -17,15 +17,15 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from penstock.core import commands as c, engine as engines, merge as merges, records, verify as verifies
-from penstock.core.bodies import body_slices, is_whole
-from penstock.core.directory import META_SHARD
-from penstock.core.engine import Engine
-from penstock.core.ids import OFFSET_BITS
-from penstock.core.limits import Limits
-from penstock.core.model import DEFAULT, FSYNC, OS, PLAIN, Attributes, Partition, Queue
-from penstock.core.records import Commit
-from penstock.store.rocks import BATCH_BYTES
+from forebay.core import commands as c, engine as engines, merge as merges, records, verify as verifies
+from forebay.core.bodies import body_slices, is_whole
+from forebay.core.directory import META_SHARD
+from forebay.core.engine import Engine
+from forebay.core.ids import OFFSET_BITS
+from forebay.core.limits import Limits
+from forebay.core.model import DEFAULT, FSYNC, OS, PLAIN, Attributes, Partition, Queue
+from forebay.core.records import Commit
+from forebay.store.rocks import BATCH_BYTES
 from tests.store.faults import PowerCut
 from tests.store.staging import Staged, Staging
 
@@ -45,7 +45,7 @@ def run(seed: int) -> Counter[str]:
     """One life; how many bytes it lost in all, and what became of adoptions. Errors carry the seed."""
     rng = random.Random(seed)
     try:
-        with tempfile.TemporaryDirectory(prefix="penstock-power-") as home:
+        with tempfile.TemporaryDirectory(prefix="forebay-power-") as home:
             life: Callable[[Path, random.Random], Counter[str]] = _store_life if seed % 2 else _engine_life
             return life(Path(home), rng)
     except BaseException as error:

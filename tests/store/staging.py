@@ -13,12 +13,12 @@ from random import Random
 
 from msgspec.structs import replace
 
-from penstock.core import commands as c, records
-from penstock.core.bodies import body_slices
-from penstock.core.engine import Engine
-from penstock.core.errors import Conflict, NotFound
-from penstock.core.model import FSYNC, OS, PLAIN, Attributes, Queue
-from penstock.core.stagedata import Part
+from forebay.core import commands as c, records
+from forebay.core.bodies import body_slices
+from forebay.core.engine import Engine
+from forebay.core.errors import Conflict, NotFound
+from forebay.core.model import FSYNC, OS, PLAIN, Attributes, Queue
+from forebay.core.stagedata import Part
 
 STAGES = tuple(f"s{number}" for number in range(4))
 QUERIES = ("x", "y")

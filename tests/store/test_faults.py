@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.node import RELOAD_RETRY_S, Node
-from penstock.core import records
-from penstock.core.commands import Command, Log, Push, Pushed, Read, Reply
-from penstock.core.errors import Busy, PenstockError
-from penstock.core.limits import Limits
-from penstock.core.model import DEFAULT
-from penstock.core.records import Commit
-from penstock.store.base import Claim, Lost, StoreError
-from penstock.store.rocks import BATCH_BYTES, RocksStore
+from forebay.broker.node import RELOAD_RETRY_S, Node
+from forebay.core import records
+from forebay.core.commands import Command, Log, Push, Pushed, Read, Reply
+from forebay.core.errors import Busy, ForebayError
+from forebay.core.limits import Limits
+from forebay.core.model import DEFAULT
+from forebay.core.records import Commit
+from forebay.store.base import Claim, Lost, StoreError
+from forebay.store.rocks import BATCH_BYTES, RocksStore
 from tests.broker.loop import FakeLoop, Recorder
 from tests.store.faults import Faulty, in_child
 
@@ -170,7 +170,7 @@ class Desk:
         self._asked = 0
         self.push("first")
 
-    def ask(self, command: Command) -> Reply | PenstockError:
+    def ask(self, command: Command) -> Reply | ForebayError:
         self._asked += 1
         self.node.ask(self._asker, self._asked, command)
         self.loop.run_ready()
@@ -183,7 +183,7 @@ class Desk:
         while self.node.reloading:
             self.loop.await_thread()
 
-    def push(self, payload: str) -> Reply | PenstockError:
+    def push(self, payload: str) -> Reply | ForebayError:
         return self.ask(Push(DEFAULT, "q", [payload.encode()]))
 
     def wait(self) -> None:

@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 import pytest
 
-from penstock.core import engine as engines
-from penstock.core.records import Commit
-from penstock.store import postgres
-from penstock.store.base import Claim, Unknown
-from penstock.store.pg import Refused, Row
-from penstock.store.postgres import FENCE, Keeper, migrate_at, patiently
+from forebay.core import engine as engines
+from forebay.core.records import Commit
+from forebay.store import postgres
+from forebay.store.base import Claim, Unknown
+from forebay.store.pg import Refused, Row
+from forebay.store.postgres import FENCE, Keeper, migrate_at, patiently
 from tests.postgres import cluster, run_sql
 from tests.sim.plant import planted
 from tests.store.fights import LONG_S, Arena, Node, fights
@@ -88,28 +88,28 @@ class NoTransactions(Gated):
 
 
 ANY_NUMBER = """
-create or replace function penstock.fence(
+create or replace function forebay.fence(
     p_shards integer[], p_epochs bigint[], p_numbers bigint[], p_ats bigint[],
     p_version bigint, p_restored integer, p_node text, p_sync boolean
 ) returns void language sql as $$
-    insert into penstock.commits (shard, number, epoch, version, at, restored, node)
+    insert into forebay.commits (shard, number, epoch, version, at, restored, node)
     select u.shard, {number}, u.epoch, p_version, u.at, p_restored, p_node
     from unnest(p_shards, p_epochs, p_numbers, p_ats) as u (shard, epoch, number, at)
     order by u.shard;
 $$;"""
 NUMBER = ANY_NUMBER.format(number="u.number")
 NEXT_NUMBER = ANY_NUMBER.format(
-    number="(select max(c.number) + 1 from penstock.commits c where c.shard = u.shard)"
+    number="(select max(c.number) + 1 from forebay.commits c where c.shard = u.shard)"
 )
-NOT_UNIQUE = "alter table penstock.commits drop constraint commits_pkey;"
+NOT_UNIQUE = "alter table forebay.commits drop constraint commits_pkey;"
 ONLY_LOOKS = """
-create or replace function penstock.claim(
+create or replace function forebay.claim(
     p_shard integer, p_least bigint, p_node text,
     out epoch bigint, out number bigint, out version bigint, out at bigint, out passed integer, out now bigint
 ) language sql as $$
     select greatest(coalesce(max(c.epoch), 0), p_least) + 1, coalesce(max(c.number), 0),
         coalesce(max(c.version), 0), coalesce(max(c.at), 0), 0, 0::bigint
-    from penstock.commits c where c.shard = p_shard;
+    from forebay.commits c where c.shard = p_shard;
 $$;"""
 
 

@@ -14,14 +14,14 @@ from tests.serving import Server, pull_all, push, refused
 DONE, USAGE, SERVER, NOTHING, DAMAGE = 0, 1, 2, 4, 5
 
 
-def penstock(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "penstock", *map(str, arguments)]
+def forebay(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "forebay", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=cwd)
 
 
 def reports(directory: Path) -> dict[str, dict[str, object]]:
     """What verify says, by queue."""
-    done = penstock("verify", directory, "--json")
+    done = forebay("verify", directory, "--json")
     return {found["queue"]: found for found in map(json.loads, done.stdout.splitlines())}
 
 
@@ -50,11 +50,11 @@ def test_a_backup_of_a_running_server_holds_what_was_confirmed_before_it_and_not
     backup, data = tmp_path / "backup", tmp_path / "restored"
     with Server() as server, server.connect() as client:
         push(client, "q", *range(1_000))
-        done = penstock("backup", backup, "--server", server.tcp)
+        done = forebay("backup", backup, "--server", server.tcp)
         assert done.returncode == DONE, done.stderr
         push(client, "q", "later")
-    assert penstock("verify", backup).returncode == DONE
-    assert penstock("restore", backup, "--data", data).returncode == DONE
+    assert forebay("verify", backup).returncode == DONE
+    assert forebay("restore", backup, "--data", data).returncode == DONE
     with Server("--data", str(data)) as server, server.connect() as client:
         assert pull_all(client, "q") == list(range(1_000))
         assert pull_all(client, "q") == []
@@ -71,7 +71,7 @@ def test_ids_given_out_after_a_backup_are_not_given_out_again_by_its_restored_co
         lost = push(client, "q", "after")
         lost_too = push(client, "q", "after", partition="new")
         lease = client.ask({"cmd": "PULLB", "queue": "q", "count": 3, "compact": True})["lease"]
-    assert penstock("restore", backup, "--data", data).returncode == DONE
+    assert forebay("restore", backup, "--data", data).returncode == DONE
     with Server("--data", str(data)) as server, server.connect() as client:
         again = [push(client, "q", "x"), push(client, "q", "x", partition="other")]
         assert not {lost, lost_too} & set(again)
@@ -88,7 +88,7 @@ def test_two_copies_of_one_backup_give_out_different_ids_and_leases(tmp_path: Pa
         assert client.ask({"cmd": "BACKUP", "directory": str(backup)})["ok"]
     ids, leases = set(), set()
     for data in (tmp_path / "one", tmp_path / "two"):
-        assert penstock("restore", backup, "--data", data).returncode == DONE
+        assert forebay("restore", backup, "--data", data).returncode == DONE
         with Server("--data", str(data)) as server, server.connect() as client:
             ids.add(push(client, "q", "after"))
             leases.add(client.ask({"cmd": "PULLB", "queue": "q", "count": 9, "compact": True})["lease"])
@@ -105,7 +105,7 @@ def test_a_backup_is_restored_into_any_directory_that_is_new_or_empty(tmp_path: 
     if name == "link":
         (tmp_path / "elsewhere").mkdir()
         (here / "link").symlink_to(tmp_path / "elsewhere")
-    done = penstock("restore", backup, "--data", name, cwd=here)
+    done = forebay("restore", backup, "--data", name, cwd=here)
     assert done.returncode == DONE, done.stderr
     with Server("--data", str(here / name)) as server, server.connect() as client:
         assert pull_all(client, "q") == [1]
@@ -114,13 +114,13 @@ def test_a_backup_is_restored_into_any_directory_that_is_new_or_empty(tmp_path: 
 def test_a_restore_that_fails_leaves_nothing_behind(tmp_path: Path, filled: Path) -> None:
     (filled / "db" / "CURRENT").unlink()
     data = tmp_path / "restored"
-    assert penstock("restore", filled, "--data", data).returncode == USAGE
+    assert forebay("restore", filled, "--data", data).returncode == USAGE
     assert not data.exists()
 
 
 def test_repair_has_nothing_to_do_where_nothing_is_damaged(filled: Path) -> None:
     before = {path: path.read_bytes() for path in filled.glob("**/*") if path.name in ("FORMAT", "CURRENT")}
-    assert penstock("repair", filled, "--accept-loss").returncode == NOTHING
+    assert forebay("repair", filled, "--accept-loss").returncode == NOTHING
     assert {path: path.read_bytes() for path in before} == before
 
 
@@ -130,9 +130,9 @@ def test_a_backup_can_be_looked_at_without_writing_to_it(tmp_path: Path) -> None
         push(client, "q", 1)
         assert client.ask({"cmd": "BACKUP", "directory": str(backup)})["ok"]
     before = sorted(path.name for path in backup.glob("**/*"))
-    assert penstock("verify", backup).returncode == DONE
+    assert forebay("verify", backup).returncode == DONE
     assert sorted(path.name for path in backup.glob("**/*")) == before
-    assert penstock("restore", backup, "--data", backup / "sub").returncode == USAGE
+    assert forebay("restore", backup, "--data", backup / "sub").returncode == USAGE
 
 
 def test_repair_leaves_the_directory_of_a_running_server_alone(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_repair_leaves_the_directory_of_a_running_server_alone(tmp_path: Path) -
     with Server("--data", str(data)) as server, server.connect() as client:
         push(client, "q", 1)
         before = (data / "FORMAT").read_bytes()
-        done = penstock("repair", data, "--accept-loss")
+        done = forebay("repair", data, "--accept-loss")
         assert done.returncode == USAGE
         assert "in use" in done.stderr
         assert (data / "FORMAT").read_bytes() == before
@@ -154,7 +154,7 @@ def test_payloads_whose_file_is_gone_are_damaged_and_nothing_else_is(filled: Pat
         push(client, "third", "c")
     blob = max((filled / "db").glob("*.blob"), key=lambda path: path.stat().st_size)
     blob.unlink()
-    assert penstock("verify", filled).returncode == DAMAGE
+    assert forebay("verify", filled).returncode == DAMAGE
     with Server("--data", str(filled)) as server, server.connect() as client:
         assert client.ask({"cmd": "PULL", "queue": "first", "timeout": 0})["code"] == "damaged"
         assert pull_all(client, "third") == ["c"]
@@ -181,11 +181,11 @@ def test_a_server_without_a_store_has_nothing_to_back_up(tmp_path: Path) -> None
 
 
 def test_restore_refuses_what_is_no_backup_and_a_directory_in_use(filled: Path, tmp_path: Path) -> None:
-    assert penstock("restore", tmp_path, "--data", tmp_path / "x").returncode == USAGE
+    assert forebay("restore", tmp_path, "--data", tmp_path / "x").returncode == USAGE
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
     for place, why in ((filled, "inside the backup"), (tmp_path / "full", "not empty")):
-        done = penstock("restore", filled, "--data", place)
+        done = forebay("restore", filled, "--data", place)
         assert done.returncode == USAGE
         assert why in done.stderr
 
@@ -212,7 +212,7 @@ def test_verify_names_the_damaged_segment_and_no_other(filled: Path) -> None:
     (line,) = damage
     assert "partition default, segment of offsets" in line
     assert found["second"]["damage"] == []
-    shown = penstock("verify", filled)
+    shown = forebay("verify", filled)
     assert shown.returncode == DAMAGE
     assert line in shown.stdout
 
@@ -239,10 +239,10 @@ def test_verify_refuses_a_directory_that_a_server_has_open(tmp_path: Path) -> No
     data = tmp_path / "data"
     with Server("--data", str(data)) as server, server.connect() as client:
         push(client, "q", 1)
-        done = penstock("verify", data)
+        done = forebay("verify", data)
         assert done.returncode == USAGE
         assert "in use" in done.stderr
-        second = penstock("serve", "--data", data, "--tcp", "127.0.0.1:0", "--http", "off")
+        second = forebay("serve", "--data", data, "--tcp", "127.0.0.1:0", "--http", "off")
         assert second.returncode == SERVER
         assert "in use" in second.stderr
 
@@ -257,14 +257,14 @@ def test_a_damaged_log_is_refused_until_it_is_repaired_and_what_came_before_stay
     damaged = bytearray(log.read_bytes())
     damaged[-20] ^= 1
     log.write_bytes(damaged)
-    done = penstock("serve", "--data", crashed, "--tcp", "127.0.0.1:0", "--http", "off")
+    done = forebay("serve", "--data", crashed, "--tcp", "127.0.0.1:0", "--http", "off")
     assert done.returncode == SERVER
     assert "is damaged" in done.stderr
     assert "repair" in done.stderr
     assert log.read_bytes() == damaged
-    assert penstock("verify", crashed).returncode == DAMAGE
-    assert penstock("repair", crashed).returncode == USAGE
-    assert penstock("repair", crashed, "--accept-loss").returncode == DONE
+    assert forebay("verify", crashed).returncode == DAMAGE
+    assert forebay("repair", crashed).returncode == USAGE
+    assert forebay("repair", crashed, "--accept-loss").returncode == DONE
     with Server("--data", str(crashed)) as server, server.connect() as client:
         assert pull_all(client, "q") == list(range(9))
         assert push(client, "q", "again") != first
@@ -272,7 +272,7 @@ def test_a_damaged_log_is_refused_until_it_is_repaired_and_what_came_before_stay
 
 def test_a_directory_that_can_not_be_made_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    done = penstock("serve", "--data", tmp_path / "file" / "data", "--tcp", "127.0.0.1:0", "--http", "off")
+    done = forebay("serve", "--data", tmp_path / "file" / "data", "--tcp", "127.0.0.1:0", "--http", "off")
     assert done.returncode == SERVER
     assert "can't be made" in done.stderr
     assert "Traceback" not in done.stderr
@@ -304,13 +304,13 @@ def test_a_server_keeps_its_number_of_shards(tmp_path: Path) -> None:
 
 
 def test_relative_directories_are_taken_from_where_the_command_runs(tmp_path: Path) -> None:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("FOREBAY_")}
     done = subprocess.run(
-        [sys.executable, "-m", "penstock", "verify"],
+        [sys.executable, "-m", "forebay", "verify"],
         cwd=tmp_path,
         env=environment,
         capture_output=True,
         text=True,
     )
     assert done.returncode == USAGE
-    assert "penstock-data is no data directory" in done.stderr
+    assert "forebay-data is no data directory" in done.stderr

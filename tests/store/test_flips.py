@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core import records
-from penstock.core.records import Commit
-from penstock.store.base import StoreError
-from penstock.store.rocks import RocksStore
+from forebay.core import records
+from forebay.core.records import Commit
+from forebay.store.base import StoreError
+from forebay.store.rocks import RocksStore
 from tests.store import faults, flips
 from tests.store.flips import GOOD, Flip
 

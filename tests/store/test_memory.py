@@ -1,7 +1,7 @@
 """The memory store keeps every store's promises."""
 
-from penstock.store.base import Store
-from penstock.store.memory import MemoryStore
+from forebay.store.base import Store
+from forebay.store.memory import MemoryStore
 from tests.store.conformance import StoreConformance, StoreMachine
 
 

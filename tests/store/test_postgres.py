@@ -11,14 +11,14 @@ from typing import Any, TypeVar
 import pytest
 from hypothesis import settings
 
-from penstock.core.directory import META_SHARD
-from penstock.core.records import Commit, Record
-from penstock.store import pg, postgres
-from penstock.store.base import CantOpen, Claim, Fenced, Store, StoreError
-from penstock.store.migrate import migrate, missing
-from penstock.store.pg import Blocking, Gone, Refused, Session
-from penstock.store.postgres import PostgresStore
-from penstock.store.sql import Migration, as_text, migrations
+from forebay.core.directory import META_SHARD
+from forebay.core.records import Commit, Record
+from forebay.store import pg, postgres
+from forebay.store.base import CantOpen, Claim, Fenced, Store, StoreError
+from forebay.store.migrate import migrate, missing
+from forebay.store.pg import Blocking, Gone, Refused, Session
+from forebay.store.postgres import PostgresStore
+from forebay.store.sql import Migration, as_text, migrations
 from tests.postgres import Cluster, ask_sql, cluster, find_binaries, run_sql
 from tests.store.conformance import StoreConformance, StoreMachine, body_key, key
 
@@ -100,7 +100,7 @@ def test_a_database_that_can_not_be_opened_is_said_so_without_its_password(
 def test_a_role_that_may_not_make_the_schema_is_told_to_have_it_made(url: str) -> None:
     run_sql(url, "create role poor login")
     poor = url.replace("postgres@", "poor@")
-    with pytest.raises(CantOpen, match="penstock migrate"):
+    with pytest.raises(CantOpen, match="forebay migrate"):
         PostgresStore(poor)
     run_sql(url, "drop role poor")
 
@@ -133,11 +133,11 @@ def test_a_loser_is_refused_however_many_commits_later(url: str) -> None:
     new = winner.claim(0)
     for number in range(1_100):
         commit(winner, new.epoch, [(key("a"), b"%d" % number)])
-    assert len(ask_sql(url, "select * from penstock.commits")) == 1_024
+    assert len(ask_sql(url, "select * from forebay.commits")) == 1_024
     with pytest.raises(Fenced):
         commit(loser, old.epoch, [(key("a"), b"late")])
     assert winner.get([key("a")]) == [b"1099"]
-    assert len(ask_sql(url, "select * from penstock.records")) == 1
+    assert len(ask_sql(url, "select * from forebay.records")) == 1
     loser.close()
     winner.close()
 
@@ -148,7 +148,7 @@ def test_commits_that_the_database_has_lost_are_noticed_and_no_name_is_given_out
     claim = store.claim(0)
     for number in range(3):
         commit(store, claim.epoch, [(key("a"), b"%d" % number)])
-    run_sql(url, "delete from penstock.commits where number > 2")  # as one that falls back to an old replica
+    run_sql(url, "delete from forebay.commits where number > 2")  # as one that falls back to an old replica
     with pytest.raises(StoreError, match="lost commits"):
         commit(store, claim.epoch, [(key("b"), b"on sand")])
     assert store.get([key("b")]) == [None]
@@ -168,7 +168,7 @@ def test_commits_that_were_lost_are_noticed_by_a_claim_too(url: str) -> None:
     claim = store.claim(0)
     for number in range(3):
         commit(store, claim.epoch, [(key("a"), b"%d" % number)])
-    run_sql(url, "delete from penstock.commits where number > 2")
+    run_sql(url, "delete from forebay.commits where number > 2")
     again = store.claim(0)
     assert (again.epoch > claim.epoch, again.restored > 0) == (True, True)
     store.close()
@@ -190,7 +190,7 @@ def test_what_follows_a_begin_that_was_given_up_is_no_part_of_that_transaction(
     commit(store, claim.epoch, [(key("a"), b"1")], [(body_key(1), bytes(500))])
     commit(store, claim.epoch, [(key("b"), b"2")])
     resume.join()
-    found = ask_sql(url, "select count(*) from penstock.records")
+    found = ask_sql(url, "select count(*) from forebay.records")
     assert found == [{"count": 2}]
     store.close()
 
@@ -201,7 +201,7 @@ def test_a_store_that_was_restored_from_a_dump_passes_over_names(url: str) -> No
     claim = store.claim(0)
     commit(store, claim.epoch, [(key("a"), b"1")])
     store.close()
-    run_sql(url, "select penstock.mark_restored()")
+    run_sql(url, "select forebay.mark_restored()")
     store = PostgresStore(url)
     again = store.claim(0)
     assert again.restored >= 4_096
@@ -244,7 +244,7 @@ def test_a_commit_whose_answer_is_lost_is_kept_once(
     monkeypatch.setattr(Session, "transaction", cut_off)
     commit(store, claim.epoch, [(key("a"), b"1")], [(body_key(1), bytes(500))])
     assert not cut
-    numbers = [row["number"] for row in ask_sql(url, "select number from penstock.commits order by number")]
+    numbers = [row["number"] for row in ask_sql(url, "select number from forebay.commits order by number")]
     assert numbers == [1, 2]
     commit(store, claim.epoch, [(key("a"), b"2")])
     assert store.get([key("a")]) == [b"2"]
@@ -287,7 +287,7 @@ def test_what_is_replaced_is_found_at_once_while_somebody_holds_a_snapshot(url: 
     async def hold(session: Session) -> None:
         async with session.transaction("repeatable_read"):
             connection = await session.open()
-            await connection.fetchval("select count(*) from penstock.records")
+            await connection.fetchval("select count(*) from forebay.records")
             for number in range(2_000):
                 await asyncio.to_thread(commit, store, claim.epoch, [(key("cursor"), b"%d" % number)])
 
@@ -300,7 +300,7 @@ def test_what_is_replaced_is_found_at_once_while_somebody_holds_a_snapshot(url: 
     assert after["n_tup_upd"] == 0
     assert after["idx_tup_fetch"] - before["idx_tup_fetch"] < 1_000
     assert store.get([key("cursor")]) == [b"last 99"]
-    assert len(ask_sql(url, "select * from penstock.records")) == 1
+    assert len(ask_sql(url, "select * from forebay.records")) == 1
     store.close()
 
 
@@ -349,9 +349,7 @@ def test_servers_that_start_together_carry_out_each_step_once(url: str) -> None:
 
     found = run_async(url, together)
     assert sorted(map(len, found)) == [0, 0, 0, len(migrations())]
-    numbers = [
-        row["number"] for row in ask_sql(url, "select number from penstock.migrations order by number")
-    ]
+    numbers = [row["number"] for row in ask_sql(url, "select number from forebay.migrations order by number")]
     assert numbers == [each.number for each in migrations()] == list(range(1, len(migrations()) + 1))
 
 
@@ -362,20 +360,20 @@ def test_migrations_can_be_carried_out_by_hand(url: str) -> None:
 
 
 def test_who_only_looks_makes_nothing(url: str) -> None:
-    with pytest.raises(CantOpen, match="penstock migrate"):
+    with pytest.raises(CantOpen, match="forebay migrate"):
         PostgresStore(url, only_look=True)
-    assert ask_sql(url, "select to_regnamespace('penstock') as found") == [{"found": None}]
+    assert ask_sql(url, "select to_regnamespace('forebay') as found") == [{"found": None}]
 
 
 def test_a_schema_of_a_newer_version_is_left_alone(url: str) -> None:
     run_async(url, migrate)
-    run_sql(url, "insert into penstock.migrations values (9999, 'later')")
+    run_sql(url, "insert into forebay.migrations values (9999, 'later')")
     with pytest.raises(CantOpen, match="run a newer one"):
         PostgresStore(url)
 
 
 def test_a_step_that_fails_leaves_nothing(url: str) -> None:
-    bad = Migration(2, "bad", "create table penstock.half (id integer); select 1 / 0;")
+    bad = Migration(2, "bad", "create table forebay.half (id integer); select 1 / 0;")
     with pytest.raises(Refused):
         run_async(url, lambda session: migrate(session, [migrations()[0], bad]))
-    assert ask_sql(url, "select to_regclass('penstock.records') as found") == [{"found": None}]
+    assert ask_sql(url, "select to_regclass('forebay.records') as found") == [{"found": None}]

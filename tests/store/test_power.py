@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core import records, stage as stages
-from penstock.core.records import Commit
-from penstock.core.shard import Shard
-from penstock.store import rocks
-from penstock.store.rocks import RocksStore
+from forebay.core import records, stage as stages
+from forebay.core.records import Commit
+from forebay.core.shard import Shard
+from forebay.store import rocks
+from forebay.store.rocks import RocksStore
 from tests.sim.plant import Planted, planted
 from tests.store import power
 from tests.store.faults import PowerCut

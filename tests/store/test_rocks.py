@@ -10,13 +10,13 @@ import pytest
 from hypothesis import settings
 from rocksdict import WriteBatch
 
-from penstock.core import records
-from penstock.core.directory import META_SHARD
-from penstock.core.limits import SEGMENT_BYTES_MAX
-from penstock.core.records import Commit, Record
-from penstock.store import format as formats
-from penstock.store.base import CantOpen, Lost, Store, StoreError
-from penstock.store.rocks import RocksStore, open_db
+from forebay.core import records
+from forebay.core.directory import META_SHARD
+from forebay.core.limits import SEGMENT_BYTES_MAX
+from forebay.core.records import Commit, Record
+from forebay.store import format as formats
+from forebay.store.base import CantOpen, Lost, Store, StoreError
+from forebay.store.rocks import RocksStore, open_db
 from tests.store.conformance import HIGHEST, LOWEST, StoreConformance, StoreMachine, body_key, key
 
 LARGE = bytes(SEGMENT_BYTES_MAX)
@@ -26,7 +26,7 @@ class Directories:
     """Stores in temporary directories, opened again where they were."""
 
     def make(self) -> Store:
-        self.home = tempfile.TemporaryDirectory(prefix="penstock-store-")
+        self.home = tempfile.TemporaryDirectory(prefix="forebay-store-")
         return RocksStore(Path(self.home.name) / "data")
 
     def reopen(self, store: Store) -> Store:
@@ -425,7 +425,7 @@ def test_a_store_that_could_not_be_opened_again_is_tried_at_the_next_claim(
         raise CantOpen("gone")
 
     with monkeypatch.context() as patched:
-        patched.setattr("penstock.store.rocks.open_db", refuse)
+        patched.setattr("forebay.store.rocks.open_db", refuse)
         for _ in range(2):
             with pytest.raises(StoreError):
                 store.claim(0)

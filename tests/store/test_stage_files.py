@@ -6,7 +6,7 @@ import pytest
 
 from tests.crash.process import DATA, Process
 from tests.serving import Raw, Reply, Server, pull_all, refused
-from tests.store.test_files import DAMAGE, DONE, blob_flipped, penstock, reports
+from tests.store.test_files import DAMAGE, DONE, blob_flipped, forebay, reports
 
 
 def stage(client: Raw, name: str, count: int, **fields: object) -> Reply:
@@ -41,7 +41,7 @@ def test_what_is_staged_survives_a_stop_and_is_good(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with Server("--data", str(data)) as server, server.connect() as client:
         adopted = fill(client)
-    done = penstock("verify", data)
+    done = forebay("verify", data)
     assert done.returncode == DONE
     assert "no segment" not in done.stdout
     assert reports(data)["q"]["messages"] == 3
@@ -52,7 +52,7 @@ def test_what_is_staged_survives_a_stop_and_is_good(tmp_path: Path) -> None:
 def test_what_is_staged_survives_a_kill_and_is_good(tmp_path: Path) -> None:
     with Process(tmp_path) as process, process.connect() as client:
         adopted = fill(client)
-    done = penstock("verify", tmp_path / DATA)
+    done = forebay("verify", tmp_path / DATA)
     assert done.returncode == DONE
     assert "no segment" not in done.stdout
     with Process(tmp_path) as process, process.connect() as client:
@@ -66,8 +66,8 @@ def test_what_is_staged_is_in_a_backup(tmp_path: Path) -> None:
         adopted = fill(client)
         assert client.ask({"cmd": "BACKUP", "directory": str(backup)})["ok"]
         assert adopt(client, 1, "b")["ok"]
-    assert penstock("verify", backup).returncode == DONE
-    assert penstock("restore", backup, "--data", data).returncode == DONE
+    assert forebay("verify", backup).returncode == DONE
+    assert forebay("restore", backup, "--data", data).returncode == DONE
     with Server("--data", str(data)) as server, server.connect() as client:
         check(client, adopted)
 
@@ -83,7 +83,7 @@ def test_a_damaged_body_of_a_stage_is_found_and_stops_nothing_else(tmp_path: Pat
     with Server("--data", str(data)):
         pass  # what is in the log of the store is written to its files
     blob_flipped(data)
-    done = penstock("verify", data)
+    done = forebay("verify", data)
     assert done.returncode == DAMAGE
     assert ("stage b, write 0" in done.stdout) != adopted
     assert "no segment" not in done.stdout

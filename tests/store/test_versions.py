@@ -38,10 +38,10 @@ def test_a_random_life_and_the_views_of_it_agree_on_other_versions(database: Clu
     assert rows > 20
     names = [
         row["viewname"]
-        for row in ask_sql(worlds.url, "select viewname from pg_views where schemaname = 'penstock'")
+        for row in ask_sql(worlds.url, "select viewname from pg_views where schemaname = 'forebay'")
     ]
     for name in names:
-        run_sql(worlds.url, f"select * from penstock.{name}")
-    run_sql(worlds.url, "select penstock.push('q', '1', '{\"priority\": 1}')")
-    assert len(ask_sql(worlds.url, "select * from penstock.inbox")) == 1
+        run_sql(worlds.url, f"select * from forebay.{name}")
+    run_sql(worlds.url, "select forebay.push('q', '1', '{\"priority\": 1}')")
+    assert len(ask_sql(worlds.url, "select * from forebay.inbox")) == 1
     worlds.close()

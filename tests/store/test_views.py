@@ -9,10 +9,10 @@ from uuid import UUID
 
 import pytest
 
-from penstock.core import commands as c
-from penstock.core.ids import address, to_uuid
-from penstock.core.model import Queue
-from penstock.core.numbers import number_of
+from forebay.core import commands as c
+from forebay.core.ids import address, to_uuid
+from forebay.core.model import Queue
+from forebay.core.numbers import number_of
 from tests.postgres import ask_sql, cluster, run_sql
 from tests.serving import Raw, Server, pull, push
 from tests.sim.checks import TENANT
@@ -55,7 +55,7 @@ def compare(world: World, url: str) -> int:
     for queue in engine.queues.values():
         if not queue.stored or queue.tenant != TENANT:
             continue
-        found = ask_sql(url, "select * from penstock.messages_of($1, $2)", queue.prefix, engine.now)
+        found = ask_sql(url, "select * from forebay.messages_of($1, $2)", queue.prefix, engine.now)
         groups = [*queue.groups] or ["default"]
         by_group = {name: [row for row in found if row["group"] == name] for name in groups}
         assert sum(map(len, by_group.values())) == len(found)
@@ -126,17 +126,17 @@ def test_queues_partitions_and_groups_have_the_columns_that_people_look_for(clie
     client.ask({"cmd": "QUEUE", "queue": "shown", "options": {"max_wait_ms": 90_000, "lease_ms": 5_000}})
     push(client, "shown", 1, 2, partition="side")
     client.ask({"cmd": "PULLB", "queue": "shown", "count": 1, "group": "audit", "timeout": 0})
-    (queue,) = ask_sql(url, "select * from penstock.queues where queue = 'shown'")
+    (queue,) = ask_sql(url, "select * from forebay.queues where queue = 'shown'")
     assert (queue["max_wait_ms"], queue["max_wait_time_seconds"], queue["lease_ms"]) == (90_000, 90, 5_000)
     assert (queue["encryption_enabled"], queue["paused"], queue["max_attempts"]) == (False, False, 3)
-    (partition,) = ask_sql(url, "select * from penstock.partitions where queue = 'shown'")
+    (partition,) = ask_sql(url, "select * from forebay.partitions where queue = 'shown'")
     assert (partition["partition"], partition["first_offset"], partition["end_offset"]) == ("side", 0, 2)
     assert (partition["messages"], partition["payload_bytes"]) == (2, 2)
     assert partition["last_activity"] == partition["last_pushed_at"] is not None
-    (group,) = ask_sql(url, "select * from penstock.groups where queue = 'shown'")
+    (group,) = ask_sql(url, "select * from forebay.groups where queue = 'shown'")
     assert group["group"] == "audit"
     client.ask({"cmd": "PAUSE", "queue": "shown"})
-    (queue,) = ask_sql(url, "select paused from penstock.queues where queue = 'shown'")
+    (queue,) = ask_sql(url, "select paused from forebay.queues where queue = 'shown'")
     assert queue["paused"]
 
 
@@ -146,7 +146,7 @@ def test_a_message_is_shown_with_its_result_its_progress_and_its_error(client: R
     client.ask({"cmd": "ACK", "id": done["id"], "result": {"sum": 7}})
     client.ask({"cmd": "FAIL", "id": failed["id"], "error": "no \u0000 way"})
     client.ask({"cmd": "PROGRESS", "id": active["id"], "progress": 40, "message": "so far"})
-    rows = ask_sql(url, "select * from penstock.messages where queue = 'work' order by \"offset\"")
+    rows = ask_sql(url, "select * from forebay.messages where queue = 'work' order by \"offset\"")
     assert [row["state"] for row in rows] == ["completed", "delayed", "active"]
     first, second, third = rows
     assert (first["result"], first["data"], first["payload"]) == (
@@ -169,11 +169,11 @@ def test_a_message_is_shown_with_its_result_its_progress_and_its_error(client: R
 def test_dependencies_crons_and_nodes_are_shown(client: Raw, url: str) -> None:
     first = push(client, "flow", "first")
     then = client.ask({"cmd": "PUSH", "queue": "flow", "data": "then", "depends_on": [first]})["id"]
-    found = ask_sql(url, "select number, depends_on from penstock.dependencies where queue = 'flow'")
+    found = ask_sql(url, "select number, depends_on from forebay.dependencies where queue = 'flow'")
     assert found == [{"number": then, "depends_on": first}]
     cron = {"cmd": "CRON", "name": "nightly", "queue": "flow", "schedule": "0 3 * * *", "data": {"a": 1}}
     assert client.ask(cron)["ok"]
-    (row,) = ask_sql(url, "select * from penstock.crons")
+    (row,) = ask_sql(url, "select * from forebay.crons")
     assert (row["name"], row["queue"], row["schedule"], row["data"]) == (
         "nightly",
         "flow",
@@ -181,7 +181,7 @@ def test_dependencies_crons_and_nodes_are_shown(client: Raw, url: str) -> None:
         '{"a": 1}',
     )
     assert row["next_run"].hour == 3
-    (node,) = ask_sql(url, "select * from penstock.nodes")
+    (node,) = ask_sql(url, "select * from forebay.nodes")
     assert node["is_leader"]
     assert node["shards"] == 65
 
@@ -194,7 +194,7 @@ def test_what_retention_took_is_shown_with_the_reason(client: Raw, url: str) -> 
     client.ask({"cmd": "FAIL", "id": jobs[0]["id"], "error": "no"})
     client.ask({"cmd": "ACKB", "ids": [job["id"] for job in jobs[1:]]})
     assert client.ask({"cmd": "CLEAN", "queue": "short", "grace": 0, "state": "completed"})["ok"]
-    rows = ask_sql(url, "select * from penstock.retention_history where queue = 'short' order by executed_at")
+    rows = ask_sql(url, "select * from forebay.retention_history where queue = 'short' order by executed_at")
     told = {
         (row["retention_type"], row["messages_deleted"], row["completed_deleted"], row["failed_deleted"])
         for row in rows
@@ -206,7 +206,7 @@ def test_what_retention_took_is_shown_with_the_reason(client: Raw, url: str) -> 
 
 def test_what_a_plain_message_is_shown_with(client: Raw, url: str) -> None:
     push(client, "plain", 1)
-    (row,) = ask_sql(url, "select * from penstock.messages where queue = 'plain'")
+    (row,) = ask_sql(url, "select * from forebay.messages where queue = 'plain'")
     names = ("max_attempts", "backoff", "ttl", "timeout", "priority", "progress", "lifo", "attempts", "state")
     assert [row[name] for name in names] == [3, 1_000, 0, 30_000, 0, 0, False, 0, "waiting"]
 
@@ -226,7 +226,7 @@ WANTED = {
 
 def test_every_view_and_every_column_that_seeds_name_is_there(server: Server, url: str) -> None:
     rows = ask_sql(
-        url, "select table_name, column_name from information_schema.columns where table_schema = 'penstock'"
+        url, "select table_name, column_name from information_schema.columns where table_schema = 'forebay'"
     )
     found = {(row["table_name"], row["column_name"]) for row in rows}
     assert {(view, name) for view, names in WANTED.items() for name in names.split()} <= found
@@ -240,6 +240,6 @@ def test_every_statement_of_the_page_about_postgresql_works(server: Server, url:
 
 
 def test_every_view_is_on_the_page_about_postgresql(server: Server, url: str) -> None:
-    rows = ask_sql(url, "select viewname from pg_views where schemaname = 'penstock'")
+    rows = ask_sql(url, "select viewname from pg_views where schemaname = 'forebay'")
     shown = set(re.findall(r"^\| `(\w+)` \| ", PAGE, re.MULTILINE))
     assert {row["viewname"] for row in rows} - {"queue_keys"} == shown

@@ -7,13 +7,13 @@ from unittest.mock import ANY
 
 import pytest
 
-from penstock import App, Busy, Conflict, Disconnected
-from penstock.testing import Server
+from forebay import App, Busy, Conflict, Disconnected
+from forebay.testing import Server
 
 
 @pytest.fixture
 def server(caplog: pytest.LogCaptureFixture) -> Iterator[Server]:
-    caplog.set_level(logging.CRITICAL, "penstock")
+    caplog.set_level(logging.CRITICAL, "forebay")
     with Server() as server:
         yield server
 

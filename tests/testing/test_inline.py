@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 from msgspec import Struct
 
-from penstock import App, Failed, GiveUp, Run, Unsupported, chain, current, group
-from penstock.testing import inline
+from forebay import App, Failed, GiveUp, Run, Unsupported, chain, current, group
+from forebay.testing import inline
 
 
 class User(Struct):

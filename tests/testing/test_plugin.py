@@ -14,9 +14,9 @@ import sys
 
 import pytest
 
-import penstock
+import forebay
 
-app = penstock.App("tests")
+app = forebay.App("tests")
 
 
 @app.task
@@ -25,28 +25,28 @@ def add(a: int, b: int) -> int:
 
 
 def test_nothing_of_a_server_is_loaded_before_it_is_wanted() -> None:
-    assert not {"penstock.server", "penstock.broker.node", "starlette", "uvicorn"} & sys.modules.keys()
+    assert not {"forebay.server", "forebay.broker.node", "starlette", "uvicorn"} & sys.modules.keys()
 
 
-def test_inline(penstock_inline) -> None:
-    ran = penstock_inline(app)
+def test_inline(forebay_inline) -> None:
+    ran = forebay_inline(app)
     assert add.push(1, 2).result() == 3
     ran.assert_ran(add, 1, 2)
     with pytest.raises(TypeError):
-        penstock_inline(app, nonsense=True)
+        forebay_inline(app, nonsense=True)
 
 
 def test_behind_it_all_is_as_before() -> None:
-    assert type(app.backend) is penstock.client.apps.Backend
+    assert type(app.backend) is forebay.client.apps.Backend
 
 
-def test_server(penstock_server, penstock_client) -> None:
-    penstock_client.push("q", 1)
-    assert penstock_server.pushed("q") == [1]
+def test_server(forebay_server, forebay_client) -> None:
+    forebay_client.push("q", 1)
+    assert forebay_server.pushed("q") == [1]
 
 
-def test_each_test_has_its_own(penstock_server) -> None:
-    assert penstock_server.pushed("q") == []
+def test_each_test_has_its_own(forebay_server) -> None:
+    assert forebay_server.pushed("q") == []
 """
 
 
@@ -57,7 +57,7 @@ def run(directory: Path, *flags: str) -> str:
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "PYTHONPATH": str(ROOT / "src"),
     }
-    flags = ("-p", "penstock.testing.plugin", "-p", "no:cacheprovider", "-W", "error", *flags)
+    flags = ("-p", "forebay.testing.plugin", "-p", "no:cacheprovider", "-W", "error", *flags)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *flags, str(directory)],
         cwd=directory,
@@ -75,12 +75,12 @@ def test_the_fixtures_are_there_and_nothing_starts_by_itself(tmp_path: Path) -> 
 
 def test_fixtures_are_listed_with_what_they_are(tmp_path: Path) -> None:
     listed = run(tmp_path, "--fixtures")
-    for name in ("penstock_server", "penstock_client", "penstock_inline"):
+    for name in ("forebay_server", "forebay_client", "forebay_inline"):
         assert name in listed
 
 
 def test_installed_it_is_found_by_pytest() -> None:
-    entry = '[project.entry-points.pytest11]\npenstock = "penstock.testing.plugin"\n'
+    entry = '[project.entry-points.pytest11]\nforebay = "forebay.testing.plugin"\n'
     assert entry in (ROOT / "pyproject.toml").read_text()
 
 

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from penstock import App, Client, Retry, Worker, chain, group
-from penstock.testing import Server
+from forebay import App, Client, Retry, Worker, chain, group
+from forebay.testing import Server
 
 
 @pytest.fixture
@@ -188,7 +188,7 @@ def test_what_a_rate_holds_back_is_worked_on_when_time_has_passed(server: Server
 def test_retries_happen_in_jumps_while_a_worker_works(
     server: Server, app: App, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.CRITICAL, "penstock.worker")
+    caplog.set_level(logging.CRITICAL, "forebay.worker")
     times: list[int] = []
 
     @app.task(retry=Retry(max_attempts=4, base_ms=60_000, jitter=0))
@@ -225,7 +225,7 @@ def test_crons_of_an_app_run_at_their_hours_while_a_worker_works() -> None:
 def test_a_task_takes_no_time_unless_time_is_to_pass_over_it(
     server: Server, app: App, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.CRITICAL, "penstock.worker")
+    caplog.set_level(logging.CRITICAL, "forebay.worker")
     begun, go_on = threading.Event(), threading.Event()
     runs: list[int] = []
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from penstock.client.apps import App
-from penstock.client.running import current
-from penstock.client.tasks import Failed, GiveUp, Job, RetryLater
-from penstock.core.errors import Invalid
+from forebay.client.apps import App
+from forebay.client.running import current
+from forebay.client.tasks import Failed, GiveUp, Job, RetryLater
+from forebay.core.errors import Invalid
 from tests.client.worker.working import play, until, until_state, working
 
 

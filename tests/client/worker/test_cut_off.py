@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from penstock.client.aio.client import Client
-from penstock.client.apps import App
-from penstock.client.flows import chain
-from penstock.client.tasks import GiveUp
-from penstock.client.worker import Worker
+from forebay.client.aio.client import Client
+from forebay.client.apps import App
+from forebay.client.flows import chain
+from forebay.client.tasks import GiveUp
+from forebay.client.worker import Worker
 from tests.client.worker.working import Way, play, until, until_state, working
 from tests.serving import Server
 

@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from penstock.client.aio.client import Client
-from penstock.client.apps import App
-from penstock.client.sync.client import SyncClient
-from penstock.client.tasks import Job
-from penstock.client.worker import Worker
+from forebay.client.aio.client import Client
+from forebay.client.apps import App
+from forebay.client.sync.client import SyncClient
+from forebay.client.tasks import Job
+from forebay.client.worker import Worker
 from tests.client.worker.working import Process, Way, play, until, working
 from tests.serving import PATIENCE_S, Server
 
 TASKS = """
 import asyncio, logging, os, pathlib, time
-import penstock
+import forebay
 logging.basicConfig(level=logging.INFO)
-app = penstock.App("theirs", queue="QUEUE")
+app = forebay.App("theirs", queue="QUEUE")
 here = pathlib.Path.cwd()
 (here / "imported").touch()
 
@@ -363,9 +363,9 @@ def test_a_worker_that_asks_whether_a_lease_lives_stops_in_time(app: App, server
 
 DEAF = """
 import asyncio, logging, pathlib, time
-import penstock
+import forebay
 logging.basicConfig(level=logging.INFO)
-app = penstock.App("theirs", queue="QUEUE")
+app = forebay.App("theirs", queue="QUEUE")
 
 @app.task
 async def swallows():
@@ -450,8 +450,8 @@ def test_a_signal_for_all_does_not_kill_a_process_that_is_just_starting(
 
 ENDINGS = """
 import asyncio, atexit, logging, pathlib, sys, time
-import penstock
-app = penstock.App("theirs", queue="QUEUE")
+import forebay
+app = forebay.App("theirs", queue="QUEUE")
 
 @app.task
 async def flushes():

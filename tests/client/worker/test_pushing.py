@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from penstock.client.apps import App
-from penstock.client.flows import chain, group
-from penstock.client.tasks import Failed
-from penstock.core.errors import Invalid
+from forebay.client.apps import App
+from forebay.client.flows import chain, group
+from forebay.client.tasks import Failed
+from forebay.core.errors import Invalid
 from tests.client.worker.working import Way, play, until, until_state, working
 from tests.serving import Server
 

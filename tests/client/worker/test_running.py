@@ -15,11 +15,11 @@ import msgspec
 import pydantic
 import pytest
 
-from penstock.client.apps import App
-from penstock.client.running import Run, current
-from penstock.client.tasks import Failed, GiveUp, NotDone, Retry, RetryLater
-from penstock.client.worker import Worker
-from penstock.core.errors import Invalid
+from forebay.client.apps import App
+from forebay.client.running import Run, current
+from forebay.client.tasks import Failed, GiveUp, NotDone, Retry, RetryLater
+from forebay.client.worker import Worker
+from forebay.core.errors import Invalid
 from tests.client.worker.working import play, until, until_state, working
 from tests.serving import Server
 
@@ -569,7 +569,7 @@ def test_what_a_worker_logs_has_fields(app: App, caplog: pytest.LogCaptureFixtur
             await until_state(app, job.id, "dead")
             return job.id
 
-    with caplog.at_level(logging.INFO, "penstock.worker"):
+    with caplog.at_level(logging.INFO, "forebay.worker"):
         id = play(life())
     fields: list[Any] = [each.fields for each in caplog.records if hasattr(each, "fields")]
     assert fields == [{"task": "bad", "id": id, "queue": app.queue, "attempt": 1, "error": "ValueError: no"}]

@@ -13,8 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from penstock.client.apps import App
-from penstock.client.worker import Worker
+from forebay.client.apps import App
+from forebay.client.worker import Worker
 
 T = TypeVar("T")
 PATIENCE_S = 10.0
@@ -187,13 +187,13 @@ class Process:
         self.home = home
         (home / "theirs.py").write_text(source)
         told = ", ".join(f"{name}={value!r}" for name, value in options.items())
-        program = f"from penstock.client.standalone import run_worker; run_worker('theirs:app', {told})"
+        program = f"from forebay.client.standalone import run_worker; run_worker('theirs:app', {told})"
         self._log = home / "worker.log"
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", program],
                 cwd=home,
-                env={**os.environ, "PENSTOCK_SERVER": server, "PYTHONPATH": str(ROOT)},
+                env={**os.environ, "FOREBAY_SERVER": server, "PYTHONPATH": str(ROOT)},
                 stderr=log,
                 start_new_session=True,
             )

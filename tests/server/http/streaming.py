@@ -8,12 +8,12 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from penstock.broker.node import Node
-from penstock.core.limits import Limits
-from penstock.server.http.connections import HttpLimits
-from penstock.server.http.serving import HttpServer
-from penstock.store.base import Store
-from penstock.testing.life import Life
+from forebay.broker.node import Node
+from forebay.core.limits import Limits
+from forebay.server.http.connections import HttpLimits
+from forebay.server.http.serving import HttpServer
+from forebay.store.base import Store
+from forebay.testing.life import Life
 from tests.broker.loop import BEGIN, ObedientStore
 from tests.serving import PATIENCE_S, Raw
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from starlette.routing import Route
 
-from penstock.server.http import words
-from penstock.server.http.openapi import STATUSES, document
-from penstock.server.http.operations import OPERATIONS, VIEWS
-from penstock.server.http.reference import curl, page
+from forebay.server.http import words
+from forebay.server.http.openapi import STATUSES, document
+from forebay.server.http.operations import OPERATIONS, VIEWS
+from forebay.server.http.reference import curl, page
 from tests.server.http.streaming import Here, Stream
 from tests.server.http.talking import Http, at
 from tests.serving import Server

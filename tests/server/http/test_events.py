@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from penstock.core import events as kept
-from penstock.core.errors import Damaged
-from penstock.core.events import Event
-from penstock.core.happenings import KINDS
-from penstock.core.limits import Limits
-from penstock.core.records import body_key
-from penstock.server import hub
-from penstock.server.http import events
-from penstock.store.base import StoreError
+from forebay.core import events as kept
+from forebay.core.errors import Damaged
+from forebay.core.events import Event
+from forebay.core.happenings import KINDS
+from forebay.core.limits import Limits
+from forebay.core.records import body_key
+from forebay.server import hub
+from forebay.server.http import events
+from forebay.store.base import StoreError
 from tests.broker.loop import ObedientStore, SlowStore
 from tests.server.http.streaming import Here, Sse, Stream, ask, get
 from tests.serving import Raw, Server, pull, push
@@ -488,7 +488,7 @@ def heard_all(stream: Stream, count: int) -> None:
 def streams(server: Server | Here) -> int:
     """How many streams there are."""
     (line,) = (
-        line for line in get(server.http, "/metrics")[1].splitlines() if line.startswith("penstock_streams ")
+        line for line in get(server.http, "/metrics")[1].splitlines() if line.startswith("forebay_streams ")
     )
     return int(float(line.split()[1]))
 

@@ -1,10 +1,10 @@
 """Health and figures: what those who watch a server rely on."""
 
-from penstock.core.commands import Measure
-from penstock.core.measure import measure
-from penstock.server.http.endpoints import Questions
-from penstock.server.http.health import Metrics
-from penstock.store.base import StoreError
+from forebay.core.commands import Measure
+from forebay.core.measure import measure
+from forebay.server.http.endpoints import Questions
+from forebay.server.http.health import Metrics
+from forebay.store.base import StoreError
 from tests.broker.loop import BEGIN, ObedientStore
 from tests.server.http.streaming import Here, ask, get
 from tests.serving import pull, push
@@ -41,12 +41,12 @@ def test_a_server_that_can_not_write_is_alive_and_not_ready() -> None:
         assert said["why"]
         assert get(here.http, "/healthz") == (200, {"status": "ok"})
         found = figures(here)
-        assert (found["penstock_ready"], found["penstock_commit_failures_total"]) == (0, 1)
-        assert "penstock_queues" not in found
+        assert (found["forebay_ready"], found["forebay_commit_failures_total"]) == (0, 1)
+        assert "forebay_queues" not in found
 
 
 def oldest(here: Here, queue: str) -> float:
-    return figures(here)[f'penstock_queue_oldest_seconds{{queue="{queue}",tenant="default"}}']
+    return figures(here)[f'forebay_queue_oldest_seconds{{queue="{queue}",tenant="default"}}']
 
 
 def test_the_oldest_is_the_one_that_waits_for_longest_whatever_else_there_is() -> None:
@@ -74,7 +74,7 @@ def test_leases_that_run_out_are_counted() -> None:
         pull(client, "q")
         here.now += 3_600_000
         pull(client, "q")
-        assert figures(here)["penstock_leases_expired_total"] == 1
+        assert figures(here)["forebay_leases_expired_total"] == 1
 
 
 def test_messages_are_counted_by_queue_and_state() -> None:
@@ -84,12 +84,12 @@ def test_messages_are_counted_by_queue_and_state() -> None:
         here.now = BEGIN + 5_000
         found = figures(here)
         for state, count in (("waiting", 2), ("active", 1), ("completed", 0)):
-            name = f'penstock_queue_messages{{queue="q",state="{state}",tenant="default"}}'
+            name = f'forebay_queue_messages{{queue="q",state="{state}",tenant="default"}}'
             assert found[name] == count
-        assert found['penstock_queue_oldest_seconds{queue="q",tenant="default"}'] == 5
-        assert found["penstock_queues"] == found["penstock_leases"] == 1
-        assert found['penstock_connections{listener="tcp"}'] == 1
-        assert found['penstock_messages_total{kind="pushed",queue="q",tenant="default"}'] == 3
+        assert found['forebay_queue_oldest_seconds{queue="q",tenant="default"}'] == 5
+        assert found["forebay_queues"] == found["forebay_leases"] == 1
+        assert found['forebay_connections{listener="tcp"}'] == 1
+        assert found['forebay_messages_total{kind="pushed",queue="q",tenant="default"}'] == 3
 
 
 def test_what_was_evicted_is_counted_by_queue() -> None:
@@ -98,7 +98,7 @@ def test_what_was_evicted_is_counted_by_queue() -> None:
         push(client, "q", 1, 2)
         here.now = BEGIN + 5_000
         assert client.ask({"cmd": "PULL", "queue": "q", "timeout": 0})["job"] is None
-        assert figures(here)['penstock_messages_total{kind="evicted",queue="q",tenant="default"}'] == 2
+        assert figures(here)['forebay_messages_total{kind="evicted",queue="q",tenant="default"}'] == 2
 
 
 def test_flashq_s_names_are_there() -> None:

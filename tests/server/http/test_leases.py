@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.node import Node
-from penstock.core.commands import Pop, Popped
-from penstock.core.limits import Limits
-from penstock.core.model import DEFAULT
-from penstock.server.http.bodies import Gone
-from penstock.server.http.endpoints import Endpoint, Questions
-from penstock.server.http.operations import OPERATIONS
-from penstock.store.memory import MemoryStore
+from forebay.broker.node import Node
+from forebay.core.commands import Pop, Popped
+from forebay.core.limits import Limits
+from forebay.core.model import DEFAULT
+from forebay.server.http.bodies import Gone
+from forebay.server.http.endpoints import Endpoint, Questions
+from forebay.server.http.operations import OPERATIONS
+from forebay.store.memory import MemoryStore
 
 OPERATION = {operation.name: operation for operation in OPERATIONS}
 NOW = 1_700_000_000_000
@@ -81,7 +81,7 @@ class House:
             "headers": [
                 (key.replace("_", "-").encode(), value.encode("latin-1")) for key, value in headers.items()
             ],
-            "penstock.connection": connection,
+            "forebay.connection": connection,
         }
         await Endpoint(OPERATION[name], self.questions, 1_000_000)(scope, receive, send)
         return self.sent[-1]["body"]

@@ -5,10 +5,10 @@ from urllib.parse import quote
 
 import pytest
 
-from penstock.core.limits import Limits
-from penstock.server.http import events
-from penstock.server.http.connections import HttpLimits
-from penstock.store.base import StoreError
+from forebay.core.limits import Limits
+from forebay.server.http import events
+from forebay.server.http.connections import HttpLimits
+from forebay.store.base import StoreError
 from tests.broker.loop import ObedientStore
 from tests.server.http.streaming import Here, Sse, Stream, ask, get, narrow
 from tests.serving import Raw, Server, pull, push

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from penstock.core.browse import STATES
-from penstock.server.http.messages import ACTIONS
+from forebay.core.browse import STATES
+from forebay.server.http.messages import ACTIONS
 from tests.server.http.talking import Answer, Http, at
 from tests.serving import Server
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from penstock.server.http.bodies import QUERY_FIELDS_MAX
-from penstock.server.http.connections import HttpLimits
-from penstock.server.http.endpoints import PACK_ASIDE, PACK_FROM, Questions
-from penstock.server.http.serving import REQUEST_ID_MAX, HttpServer
+from forebay.server.http.bodies import QUERY_FIELDS_MAX
+from forebay.server.http.connections import HttpLimits
+from forebay.server.http.endpoints import PACK_ASIDE, PACK_FROM, Questions
+from forebay.server.http.serving import REQUEST_ID_MAX, HttpServer
 from tests.server.http import raw
 from tests.server.http.talking import Answer, Http, at, packed
 from tests.serving import PATIENCE_S, Server

@@ -17,8 +17,8 @@ from schemathesis.checks import (
 )
 from schemathesis.generation import GenerationMode
 
-from penstock.server.http.base import Operation
-from penstock.server.http.operations import OPERATIONS
+from forebay.server.http.base import Operation
+from forebay.server.http.operations import OPERATIONS
 from tests.server.http.talking import Http
 from tests.server.http.test_operations import prepare
 from tests.serving import Server

@@ -9,10 +9,10 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from penstock.core.limits import Limits
-from penstock.server import hub
-from penstock.server.http.connections import HttpLimits
-from penstock.store.base import StoreError
+from forebay.core.limits import Limits
+from forebay.server import hub
+from forebay.server.http.connections import HttpLimits
+from forebay.store.base import StoreError
 from tests.broker.loop import SlowStore
 from tests.server.http.streaming import Here, get, narrow
 from tests.serving import PATIENCE_S, Raw, Server, pull, push

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from penstock.server.signing import signature
+from forebay.server.signing import signature
 from tests.server.http.talking import Answer, Http
 from tests.serving import PATIENCE_S, Server
 
@@ -137,12 +137,12 @@ def test_an_event_is_posted_with_a_signature_that_verifies(
     assert posted.path == "/hook"
     assert posted.events == [("created", queue, 0), ("pushed", queue, 2)]
     assert posted.headers["Content-Type"] == "application/json"
-    assert posted.headers["X-Penstock-Event"] == "created"
-    assert posted.headers["X-Penstock-Delivery"] == posted.id
+    assert posted.headers["X-Forebay-Event"] == "created"
+    assert posted.headers["X-Forebay-Delivery"] == posted.id
     assert posted.id.startswith(f"{webhook}-")
-    signed = posted.headers["X-Penstock-Timestamp"].encode() + b"." + posted.body
+    signed = posted.headers["X-Forebay-Timestamp"].encode() + b"." + posted.body
     wanted = hmac.new(SECRET.encode(), signed, hashlib.sha256).hexdigest()
-    assert posted.headers["X-Penstock-Signature"] == f"sha256={wanted}"
+    assert posted.headers["X-Forebay-Signature"] == f"sha256={wanted}"
 
 
 def test_deliveries_are_verified_as_the_protocol_says(here: Http, endpoint: Endpoint, queue: str) -> None:
@@ -179,8 +179,8 @@ def test_a_secret_is_made_if_none_is_given_and_shown_once(here: Http, endpoint: 
     made = here.post("/v1/webhooks", url=endpoint.url)
     here.push(queue, 1)
     posted = endpoint.next()
-    stamp = int(posted.headers["X-Penstock-Timestamp"])
-    assert posted.headers["X-Penstock-Signature"] == signature(made["secret"], posted.body, stamp)
+    stamp = int(posted.headers["X-Forebay-Timestamp"])
+    assert posted.headers["X-Forebay-Signature"] == signature(made["secret"], posted.body, stamp)
     assert made["secret"].encode() not in here.ask("GET", "/v1/webhooks").body
 
 
@@ -432,7 +432,7 @@ def test_a_request_becomes_a_message(
     assert f'"payload":{payload},' in popped.body.decode()
     (message,) = popped.json["messages"]
     assert message["id"] == answer.json["id"]
-    also = {"x-penstock-encoding": "base64"} if body.startswith(b"\xff") else {}
+    also = {"x-forebay-encoding": "base64"} if body.startswith(b"\xff") else {}
     assert message["headers"] == {
         "x-github-event": "push",
         **({"content-type": kind} if kind else {}),
@@ -446,7 +446,7 @@ def test_what_says_it_is_json_has_to_be(http: Http, queue: str) -> None:
         assert (answer.status, answer.code) == (400, "invalid")
 
 
-@pytest.mark.parametrize("header", ["Idempotency-Key", "X-GitHub-Delivery", "X-Penstock-Delivery"])
+@pytest.mark.parametrize("header", ["Idempotency-Key", "X-GitHub-Delivery", "X-Forebay-Delivery"])
 def test_a_request_that_comes_again_is_known(header: str, http: Http, queue: str) -> None:
     first = send(http, queue, b"1", **{header: "7"}).json
     again = send(http, queue, b"1", **{header: "7"}).json
@@ -482,7 +482,7 @@ def suspicious() -> Iterator[Server]:
 
 
 def stamped(now: int, body: bytes) -> dict[str, str]:
-    return {"X-Penstock-Timestamp": str(now), "X-Penstock-Signature": signature(SECRET, body, now)}
+    return {"X-Forebay-Timestamp": str(now), "X-Forebay-Signature": signature(SECRET, body, now)}
 
 
 def test_only_what_is_signed_is_taken_if_there_is_a_secret(suspicious: Server, queue: str) -> None:
@@ -502,14 +502,14 @@ def test_only_what_is_signed_is_taken_if_there_is_a_secret(suspicious: Server, q
             {"Authorization": SECRET},
             stamped(now - 320, body),
             stamped(now + 320, body),
-            {**stamped(now, body), "X-Penstock-Timestamp": str(now + 1)},
-            {"X-Penstock-Timestamp": str(now), "X-Penstock-Signature": plain},
-            {"X-Penstock-Timestamp": "x", "X-Penstock-Signature": plain},
+            {**stamped(now, body), "X-Forebay-Timestamp": str(now + 1)},
+            {"X-Forebay-Timestamp": str(now), "X-Forebay-Signature": plain},
+            {"X-Forebay-Timestamp": "x", "X-Forebay-Signature": plain},
             {"X-Hub-Signature-256": signature("another", body)},
             {"X-Hub-Signature-256": signature(SECRET, b"{}")},
             {"X-Hub-Signature-256": "sha256="},
             {**stamped(now - 320, body), "X-Hub-Signature-256": plain},
-            {"X-Penstock-Timestamp": "x", "X-Hub-Signature-256": plain},
+            {"X-Forebay-Timestamp": "x", "X-Hub-Signature-256": plain},
             {"X-FlashQ-Signature": "ü"},
         ]
         for headers in good:
@@ -536,12 +536,12 @@ def _now(http: Http, queue: str) -> int:
 
 
 def test_what_one_server_posts_another_takes_once(suspicious: Server, posting: Server, queue: str) -> None:
-    """Penstock to Penstock: the signature is known, and so is a delivery that comes again."""
+    """Forebay to Forebay: the signature is known, and so is a delivery that comes again."""
     with Http(posting.http) as http, Http(suspicious.http) as there:
         url = f"http://{suspicious.http}/v1/webhooks/{queue}"
         webhook = http.post("/v1/webhooks", url=url, secret=SECRET, queues=[queue], kinds=["pushed"])["id"]
         http.push(queue, 1)
         (message,) = there.pop(queue, wait_ms=20_000)["messages"]
         assert message["payload"]["events"][0]["kind"] == "pushed"
-        assert message["headers"]["x-penstock-event"] == "pushed"
+        assert message["headers"]["x-forebay-event"] == "pushed"
         http.delete(f"/v1/webhooks/{webhook}")

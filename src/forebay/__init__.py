@@ -1,0 +1,56 @@
+"""Forebay: a multi-tenant message and job queue."""
+
+__version__ = "0.1.0"
+
+from forebay.client.aio.client import Client
+from forebay.client.apps import App
+from forebay.client.errors import Disconnected
+from forebay.client.flows import chain, group
+from forebay.client.running import Run, current
+from forebay.client.shapes import Batch, Message, New, Pushed, PushedMany
+from forebay.client.sync.client import SyncClient
+from forebay.client.tasks import Failed, GiveUp, Job, NotDone, Retry, RetryLater, Task
+from forebay.client.worker import Worker
+from forebay.core.errors import (
+    Busy,
+    Conflict,
+    Damaged,
+    Denied,
+    ForebayError,
+    Invalid,
+    NotFound,
+    Unsupported,
+)
+
+__all__ = [
+    "App",
+    "Batch",
+    "Busy",
+    "Client",
+    "Conflict",
+    "Damaged",
+    "Denied",
+    "Disconnected",
+    "Failed",
+    "GiveUp",
+    "Invalid",
+    "Job",
+    "Message",
+    "New",
+    "NotDone",
+    "NotFound",
+    "ForebayError",
+    "Pushed",
+    "PushedMany",
+    "Retry",
+    "RetryLater",
+    "Run",
+    "SyncClient",
+    "Task",
+    "Unsupported",
+    "Worker",
+    "__version__",
+    "chain",
+    "current",
+    "group",
+]

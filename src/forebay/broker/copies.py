@@ -1,0 +1,46 @@
+"""Copies of all that a node keeps: made while it goes on, or while it holds still."""
+
+import logging
+from functools import partial
+from pathlib import PurePath
+
+from forebay.broker.committer import Committer
+from forebay.broker.waiters import Asker, Ticket
+from forebay.core import questions
+from forebay.core.commands import BackedUp, Backup, Command, Reply
+from forebay.core.errors import Busy, Conflict, ForebayError, Invalid
+from forebay.store.base import Store, StoreError
+
+logger = logging.getLogger("forebay.node")
+
+HELD = "the server is held while its data are copied, and answers questions only"
+
+
+def is_question(command: Command) -> bool:
+    """Whether a command changes nothing."""
+    return type(command).__module__ == questions.__name__
+
+
+def back_up(store: Store, committer: Committer, asker: Asker, ticket: Ticket, command: Backup) -> None:
+    """Copy the store beside the commits, and answer when that is done."""
+
+    def answer(reply: Reply | ForebayError) -> None:
+        asker.answered(ticket, reply)
+        asker.flush()
+
+    def done(outcome: Exception | None) -> None:
+        if outcome is None:
+            logger.info("backed up to %s", command.directory)
+            answer(BackedUp(command.directory))
+        elif isinstance(outcome, StoreError):
+            answer(Conflict(str(outcome)))
+        else:
+            logger.error("backup failed: %s", outcome)
+            answer(Busy(f"the backup failed: {outcome}"))
+
+    if not store.blocking:
+        done(StoreError("a store in memory has nothing to back up"))
+    elif not PurePath(command.directory).is_absolute():
+        answer(Invalid("directory", "an absolute path on the server's machine"))
+    else:
+        committer.aside(partial(store.backup, command.directory), done)

@@ -1,0 +1,84 @@
+"""Merging beside the commits, one merge at a time.
+
+    idle ──plan──> joining (in a thread) ──apply──> applied ──seal──> sealed ──kept──> idle
+
+The next is planned only when the last is kept: what it made could not be read before.
+"""
+
+import logging
+from collections.abc import Callable
+
+from forebay.broker.committer import Committer
+from forebay.broker.shelf import read_bodies
+from forebay.core import carve, merge as merges
+from forebay.core.carve import Carved, Carving
+from forebay.core.engine import Engine
+from forebay.core.merge import Joined, Merge
+from forebay.store.base import Store
+
+logger = logging.getLogger("forebay.merger")
+
+
+class Merger:
+    """Puts small segments of an engine together."""
+
+    def __init__(
+        self, engine: Engine, store: Store, committer: Committer, applied: Callable[[], None]
+    ) -> None:
+        """``applied`` is told when there is something to commit."""
+        self._engine = engine
+        self._store = store
+        self._committer = committer
+        self._applied = applied
+        self._state = "idle"
+        self.stopped = False
+        """The engine is no longer the one in use."""
+
+    def go_on(self) -> None:
+        """Begin the next merge, if none is under way and there is one."""
+        if self._state != "idle" or self.stopped:
+            return
+        merge = self._engine.plan_merge() or self._engine.plan_carving()
+        if merge is None:
+            if self._engine.may_merge:
+                self._applied()  # enough was looked at for one turn of the loop
+        else:
+            self._state = "joining"
+            self._committer.aside(lambda: self._join(merge), lambda joined: self._apply(merge, joined))
+
+    def _join(self, merge: Merge | Carving) -> Joined | list[Carved] | None:
+        """Runs in a thread: sealed segments never change."""
+        absent = merge.absent()
+        bodies = {each.body_name: each.body for each in merge.parts}
+        read = read_bodies(self._store, [(merge.queue, each) for each in absent])
+        for segment, body in zip(absent, read, strict=True):
+            if not isinstance(body, bytes):
+                return None
+            bodies[segment.body_name] = body
+        present = [body for body in bodies.values() if body is not None]
+        return carve.join(merge, present) if isinstance(merge, Carving) else merges.join(merge, present)
+
+    def _apply(self, merge: Merge | Carving, joined: Joined | list[Carved] | Exception | None) -> None:
+        if isinstance(joined, Exception):
+            logger.error("segments could not be merged: %s", joined)
+        if self.stopped:
+            return
+        self._state = "idle"
+        if isinstance(merge, Carving):
+            if isinstance(joined, list) and self._engine.apply_carving(merge, joined):
+                self._state = "applied"
+        elif not isinstance(joined, Joined):
+            merges.give_up(merge)
+        elif self._engine.apply_merge(merge, joined):
+            self._state = "applied"
+        self._applied()
+
+    def sealed(self) -> None:
+        """What was applied is in the commit that is being kept."""
+        if self._state == "applied":
+            self._state = "sealed"
+
+    def kept(self) -> None:
+        if self._state == "sealed":
+            self._state = "idle"
+        self.go_on()

@@ -1,0 +1,33 @@
+"""Exit codes, and what ends a command early.
+
+0 done, 1 wrong usage or input, 2 no server, 3 denied, 4 nothing to do, 5 damage found.
+"""
+
+from forebay.core.errors import ForebayError
+
+DONE, USAGE, SERVER, DENIED, NOTHING, DAMAGE = range(6)
+
+ABOUT = "Exit codes: 0 done, 1 wrong usage or input, 2 no server, 3 denied, 4 nothing to do, 5 damage found."
+
+CODES = {"busy": SERVER, "disconnected": SERVER, "denied": DENIED, "damaged": DAMAGE}
+"""Exit codes of what a server or a client says; all else is 1."""
+
+
+class CliError(Exception):
+    """What is wrong and what to do about it, a line each, and the exit code."""
+
+    def __init__(self, *lines: str, code: int = USAGE) -> None:
+        super().__init__(*lines)
+        self.lines = lines
+        self.code = code
+
+
+def told(error: ForebayError) -> CliError:
+    """What a server or a client said, as it is told to people.
+
+    >>> told(ForebayError("it broke")).lines
+    ('error: it broke',)
+    """
+    speaks_for_itself = error.code == "disconnected"
+    line = error.message if speaks_for_itself else f"{error.code}: {error.message}"
+    return CliError(line, *getattr(error, "__notes__", ()), code=CODES.get(error.code, USAGE))

@@ -1,0 +1,156 @@
+"""``forebay backup``, ``restore``, ``verify`` and ``repair``: data directories as a whole."""
+
+import os
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from forebay.cli.commands import Command, asks_server, connected, prints_json
+from forebay.cli.errors import DAMAGE, DONE, NOTHING, CliError
+from forebay.cli.output import print_json, print_table, progress
+
+if TYPE_CHECKING:
+    from forebay.core.verify import Report
+
+DATA = "./forebay-data"
+BACKUP_S = 3_600.0
+"""How long a backup may take: files that can't be linked are copied."""
+
+
+class Directory(click.Path):
+    """A directory, which no address of a database is."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if "://" in str(value):  # it may have a password
+            raise CliError(
+                "a directory is wanted here; a database is backed up and restored by its own tools"
+            )
+        return super().convert(value, param, ctx)
+
+
+directory_path = Directory(path_type=Path)
+
+
+@contextmanager
+def on_disk() -> Iterator[None]:
+    """What the store says of a directory, as it is told to people."""
+    from forebay.store.base import Broken, StoreError
+
+    try:
+        yield
+    except Broken as error:
+        raise CliError(str(error), code=DAMAGE) from None
+    except StoreError as error:
+        raise CliError(str(error)) from None
+
+
+@click.command(cls=Command, example="forebay backup /backups/monday")
+@click.argument("directory", metavar="DIRECTORY")
+@asks_server
+def backup(directory: str, server: str | None, as_json: bool) -> int:
+    """Copy all that a running server keeps. DIRECTORY is a new one on its machine."""
+    with connected(server, timeout_s=BACKUP_S) as client:
+        made = client.backup(os.path.abspath(directory))
+    if as_json:
+        print_json({"directory": made})
+    else:
+        print(f"backed up to {made}; check it: forebay verify {made}")
+    return DONE
+
+
+@click.command(cls=Command, example="forebay restore /backups/monday")
+@click.argument("backup", metavar="BACKUP", type=directory_path)
+@click.option(
+    "--data",
+    type=directory_path,
+    default=Path(DATA),
+    help=f"Where to (default {DATA}); empty or new.",
+)
+@prints_json
+def restore(backup: Path, data: Path, as_json: bool) -> int:
+    """Put a backup where a server will find it. No server may run there."""
+    from forebay.store import files
+
+    with on_disk(), progress("copying files") as advance:
+        files.restore(backup, data, random.random(), lambda done, of: advance(1 if done else 0, of))
+    if as_json:
+        print_json({"directory": str(data)})
+    else:
+        print(f"restored to {data}; what was pushed after the backup is not in it")
+    return DONE
+
+
+@click.command(cls=Command, example="forebay verify /backups/monday")
+@click.argument("data", metavar="[DIRECTORY]", default=DATA)
+@prints_json
+def verify(data: str, as_json: bool) -> int:
+    """Say what is damaged in a data directory, a backup or a database (postgresql://…). No server may run."""
+    from forebay.core import verify as verifying
+    from forebay.store.places import looking_at_place
+
+    named: set[bytes] = set()
+    reports = []
+    with (
+        on_disk(),
+        looking_at_place(data) as (reader, shards),
+        progress("reading queues", show=not as_json) as advance,
+    ):
+        for report in verifying.verify(shards, reader.scan, reader.bodies, named):
+            reports.append(report)
+            advance(1)
+            if as_json:
+                print_json(report)
+        unnamed = sum(key not in named for key in reader.body_keys())
+    if not as_json:
+        _print_reports(reports, unnamed)
+    return DAMAGE if any(report.damage for report in reports) else DONE
+
+
+def _print_reports(reports: "list[Report]", unnamed: int) -> None:
+    head = ["QUEUE", "TENANT", "PARTITIONS", "SEGMENTS", "MESSAGES", "BYTES", "DAMAGE"]
+    rows = [
+        [
+            each.queue,
+            each.tenant,
+            each.partitions,
+            each.segments,
+            each.messages,
+            each.payload_bytes,
+            len(each.damage) or "none",
+        ]
+        for each in reports
+    ]
+    print_table(head, rows)
+    for report in reports:
+        for line in report.damage:
+            print(f"damaged: tenant {report.tenant}, queue {report.queue}: {line}")
+    if unnamed:
+        print(f"{unnamed} bodies belong to no segment: left by a commit that did not finish")
+
+
+@click.command(cls=Command, example="forebay repair ./forebay-data --accept-loss")
+@click.argument("data", metavar="DIRECTORY", type=directory_path)
+@click.option("--accept-loss", is_flag=True, help="Say that confirmed messages may be lost; needed.")
+@prints_json
+def repair(data: Path, accept_loss: bool, as_json: bool) -> int:
+    """Make a data directory with a damaged log open again. What came after the damage is lost."""
+    from forebay.store import files
+
+    if not accept_loss:
+        raise CliError(
+            "what came after the damage is lost for good, although it was confirmed;"
+            " copy the directory first, then say --accept-loss"
+        )
+    with on_disk():
+        repaired = files.repair(data, random.random())
+    if as_json:
+        print_json({"directory": str(data), "repaired": repaired})
+    elif repaired:
+        print(f"{data} opens again; see what is left: forebay verify {data}")
+    else:
+        print(f"{data} opens as it is; nothing was done")
+    return DONE if repaired else NOTHING

@@ -1,0 +1,229 @@
+"""``forebay messages`` and ``message``: look at messages, without a lease."""
+
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from forebay.cli.commands import Command, about_queue, asks_server, connected, of_group
+from forebay.cli.errors import DONE, NOTHING
+from forebay.cli.output import (
+    clean,
+    json_id,
+    note,
+    one_line,
+    print_fields,
+    print_json,
+    print_settled,
+    print_table,
+    shortened,
+    shown_second,
+    shown_time,
+)
+from forebay.cli.parameters import Time
+from forebay.client.shapes import Line, Progress, Seen
+
+if TYPE_CHECKING:
+    from forebay.client.sync.client import SyncClient
+
+STATES = (
+    "waiting",
+    "delayed",
+    "parked",
+    "active",
+    "completed",
+    "dead",
+    "expired",
+    "cancelled",
+    "evicted",
+    "discarded",
+)
+
+
+class Shown(msgspec.Struct):
+    """A message as ``--json`` prints it; its data stays as it was written."""
+
+    id: int | str
+    uuid: str
+    queue: str
+    partition: str
+    offset: int
+    data: msgspec.Raw | None
+    state: str
+    created_at: int
+    attempts: int
+    deliveries: int
+    priority: int
+    headers: dict[str, str]
+    tags: tuple[str, ...]
+    error: str | None
+    due_at: int | None
+    ended_at: int | None
+    job_id: str | None
+    unique_key: str | None
+    depends_on: list[int | str]
+    damaged: bool
+
+
+def shown(seen: Seen) -> Shown:
+    """A message that was asked for with payloads as they are."""
+    return Shown(
+        json_id(seen.id),
+        seen.uuid,
+        seen.queue,
+        seen.partition,
+        seen.offset,
+        seen.payload,
+        seen.state,
+        seen.created_at,
+        seen.failures,
+        seen.deliveries,
+        seen.priority,
+        seen.headers,
+        seen.tags,
+        seen.error,
+        seen.due_at,
+        seen.ended_at,
+        seen.job_id,
+        seen.unique_key,
+        list(map(json_id, seen.depends_on)),
+        seen.damaged,
+    )
+
+
+class Noted(msgspec.Struct):
+    """What is kept beside a message, as ``--json`` prints it."""
+
+    result: msgspec.Raw | None
+    progress: Progress | None
+    log: list[Line]
+
+
+def print_message(client: "SyncClient", seen: Seen, group: str, as_json: bool) -> None:
+    """All that is known of one message."""
+    progress = client.progress(seen.id)
+    noted = Noted(
+        client.result(seen.id, group=group, type=msgspec.Raw).result,
+        None if progress.updated_at is None else progress,
+        client.logs(seen.id),
+    )
+    if as_json:
+        print_json({**msgspec.structs.asdict(shown(seen)), **msgspec.structs.asdict(noted)})
+        return
+    fields: dict[str, object] = {
+        "id": seen.id,
+        "uuid": seen.uuid,
+        "queue": seen.queue,
+        "partition": seen.partition,
+        "offset": seen.offset,
+        "state": seen.state,
+        "created": shown_time(seen.created_at),
+        "attempts": seen.failures,
+        "deliveries": seen.deliveries,
+        "priority": seen.priority,
+        "headers": [f"{name}={value}" for name, value in seen.headers.items()],
+        "tags": seen.tags,
+        "error": seen.error,
+        "due": shown_time(seen.due_at),
+        "ended": shown_time(seen.ended_at),
+        "job id": seen.job_id,
+        "unique key": seen.unique_key,
+        "depends on": seen.depends_on,
+        "data": "damaged" if seen.payload is None else one_line(seen.payload),
+        "progress": noted.progress and f"{noted.progress.progress} % {noted.progress.message or ''}",
+        "result": noted.result and one_line(noted.result),
+    }
+    absent: tuple[object, ...] = (None, (), [])
+    print_fields({name: value for name, value in fields.items() if value not in absent})
+    for line in noted.log:
+        print(f"{shown_time(line.timestamp)}  {clean(line.level)}  {clean(line.message)}")
+
+
+def print_messages(found: list[Seen], as_json: bool) -> None:
+    """Messages below each other."""
+    if as_json:
+        for each in found:
+            print_json(shown(each))
+        return
+    head = ["ID", "STATE", "PARTITION", "CREATED", "ATTEMPTS", "ERROR", "DATA"]
+    rows = [
+        [
+            each.id,
+            each.state,
+            each.partition,
+            shown_second(each.created_at),
+            each.failures,
+            each.error,
+            "damaged" if each.payload is None else shortened(each.payload),
+        ]
+        for each in found
+    ]
+    print_table(head, rows, left=["STATE", "PARTITION", "CREATED", "ERROR", "DATA"])
+
+
+@click.command(cls=Command, example="forebay messages emails --state delayed --tag urgent")
+@about_queue
+@click.option("--state", type=click.Choice(STATES), help="Only those in this state.")
+@of_group
+@click.option("--partition", help="Only of this partition.")
+@click.option("--tag", help="Only those with this tag.")
+@click.option("--text", help="Only those with this text in their payload.")
+@click.option("--since", type=Time(), help="Only those pushed at or after this time: ms, or ISO 8601.")
+@click.option("--before", type=Time(), help="Only those pushed before this time.")
+@click.option("--limit", type=click.IntRange(min=1), default=100, help="At most this many (default 100).")
+@asks_server
+def messages(
+    queue: str,
+    state: str | None,
+    group: str,
+    partition: str | None,
+    tag: str | None,
+    text: str | None,
+    since: int | None,
+    before: int | None,
+    limit: int,
+    server: str | None,
+    as_json: bool,
+) -> int:
+    """Browse the messages of a queue, without a lease."""
+    with connected(server) as client:
+        matching = client.browse(
+            queue,
+            state=state,
+            group=group,
+            partition=partition,
+            tag=tag,
+            text=text,
+            since=since,
+            before=before,
+            type=msgspec.Raw,
+        )
+        found = list(islice(matching, limit))
+    if found:
+        print_messages(found, as_json)
+    elif not as_json:
+        note(f"nothing in {queue} matches")
+    return DONE if found else NOTHING
+
+
+@click.command(cls=Command, example="forebay message 274877906944")
+@click.argument("id", metavar="ID")
+@of_group
+@asks_server
+def message(id: str, group: str, server: str | None, as_json: bool) -> int:
+    """Show one message, where it stands in a group, and its result, progress and log."""
+    with connected(server) as client:
+        print_message(client, client.message(id, group=group, type=msgspec.Raw), group, as_json)
+    return DONE
+
+
+@click.command(cls=Command, example="forebay cancel 274877906944")
+@click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@click.option("--group", help="Only for this group (default: for all).")
+@asks_server
+def cancel(ids: tuple[str, ...], group: str | None, server: str | None, as_json: bool) -> int:
+    """Deliver messages no more. A worker that runs one as a job is told, and ends it."""
+    with connected(server) as client:
+        settled = client.cancel(ids, group=group)
+    return print_settled(settled, "cancelled", "settled, dead or not there", as_json)

@@ -1,0 +1,241 @@
+"""What is printed: tables for people, JSON for programs, progress for those who watch.
+
+rich is imported for terminals only: what goes into a pipe is plain, and comes at once.
+"""
+
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Protocol
+
+import click
+import msgspec
+
+from forebay.cli.errors import DONE, NOTHING, CliError
+from forebay.client.shapes import Settled
+from forebay.core.ids import JSON_SAFE
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+PAYLOAD_SHOWN = 80
+"""Characters of a payload that a table shows."""
+
+CUT = ("DATA", "ERROR")
+"""Columns that are cut where a terminal is narrow. The others are there whole: one copies ids out of them."""
+CUT_CELLS_MIN = 6
+"""What is left of those at least; with it, messages fit into 80 columns."""
+
+Row = Sequence[object]
+
+
+def print_json(value: object) -> None:
+    print(one_line(msgspec.json.encode(value)))
+
+
+def one_line(json: bytes | msgspec.Raw) -> str:
+    """JSON without line breaks: payloads stay as they were written, and may have some between their parts.
+
+    What a terminal would act on is escaped.
+
+    >>> one_line(msgspec.Raw(b'{"a":\\n "b\\\\n"}'))
+    '{"a":  "b\\\\n"}'
+    """
+    text = bytes(json).translate(_BREAKS).decode()
+    return text if text.isascii() and "\x7f" not in text else _ACTS.sub(_as_json, text)
+
+
+_BREAKS = bytes.maketrans(b"\r\n", b"  ")
+_ACTS = re.compile("[\x7f-\x9f]")
+
+
+def _as_json(found: "re.Match[str]") -> str:
+    return f"\\u{ord(found.group()):04x}"
+
+
+def json_id(id: int) -> int | str:
+    """An id as JSON has it: a string where the numbers of many programs end, as over the wire.
+
+    >>> json_id(7), json_id(1 << 53)
+    (7, '9007199254740992')
+    """
+    return id if id < JSON_SAFE else str(id)
+
+
+def note(line: str) -> None:
+    """Something beside the output, for people."""
+    print(line, file=sys.stderr)
+
+
+# Tables.
+
+
+def print_table(head: Sequence[str], rows: Iterable[Row], left: Sequence[str] = ()) -> None:
+    """Columns side by side; the first and those of ``left`` to the left, numbers to the right."""
+    cells = [[clean(cell) for cell in row] for row in rows]
+    is_left = [not at or name in left for at, name in enumerate(head)]
+    if sys.stdout.isatty():
+        from rich.console import Console
+
+        Console().print(rich_table(head, cells, is_left), crop=False)
+    else:
+        for line in plain_table(head, cells, is_left):
+            print(line)
+
+
+def plain_table(head: Sequence[str], cells: list[list[str]], is_left: list[bool]) -> Iterator[str]:
+    """
+    >>> list(plain_table(["QUEUE", "WAITING"], [["emails", "12"]], [True, False]))
+    ['QUEUE   WAITING', 'emails       12']
+    """
+    widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
+    for row in [list(head), *cells]:
+        shown = [
+            cell.ljust(width) if left else cell.rjust(width)
+            for cell, width, left in zip(row, widths, is_left, strict=True)
+        ]
+        yield "  ".join(shown).rstrip()
+
+
+def rich_table(head: Sequence[str], cells: list[list[str]], is_left: list[bool]) -> "Table":
+    from rich.box import SIMPLE_HEAD
+    from rich.cells import cell_len
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(
+        box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True, header_style="bold"
+    )
+    columns = zip(head, is_left, zip(*cells, strict=True) if cells else [()] * len(head), strict=True)
+    for at, (name, left, column) in enumerate(columns):
+        table.add_column(
+            name,
+            justify="left" if left else "right",
+            style="" if at else "cyan",
+            # Those that may wrap are the ones that are made narrower; their cells do not wrap all the same.
+            no_wrap=name not in CUT,
+            min_width=CUT_CELLS_MIN if name in CUT else max(map(cell_len, [name, *column])),
+        )
+    for row in cells:
+        table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in row))
+    return table
+
+
+def print_settled(settled: Settled, done: str, refused: str, as_json: bool) -> int:
+    """How many messages something was done to, and why not to the others; the exit code."""
+    others = list(map(json_id, settled.refused))
+    if as_json:
+        print_json({"count": settled.count, "refused": others})
+    else:
+        print(f"{done} {settled.count}")
+        for each in others:
+            note(f"{refused}: {each}")
+    return DONE if settled.count else NOTHING
+
+
+def print_fields(fields: dict[str, object]) -> None:
+    """Names and values of one thing, below each other."""
+    width = max(map(len, fields))
+    for name, value in fields.items():
+        print(f"{name.ljust(width)}  {clean(value)}".rstrip())
+
+
+def clean(value: object) -> str:
+    """A value on one line, without what a terminal would act on.
+
+    >>> clean("a\\x1b[31m"), clean(None), clean(True), clean(("a", "b"))
+    ('a\\\\x1b[31m', '-', 'yes', 'a, b')
+    """
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return text if text.isprintable() else "".join(c if c.isprintable() else _escaped(c) for c in text)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode()
+
+
+def shortened(payload: msgspec.Raw) -> str:
+    """The beginning of a payload."""
+    text = one_line(payload)
+    return text if len(text) <= PAYLOAD_SHOWN else text[: PAYLOAD_SHOWN - 1] + "…"
+
+
+def shown_time(at_ms: int | None) -> str | None:
+    """A time as people read it.
+
+    >>> shown_time(1794847104183)
+    '2026-11-16T16:38:24.183Z'
+    """
+    if at_ms is None:
+        return None
+    shown = datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    return shown.replace("+00:00", "Z")
+
+
+def shown_second(at_ms: int) -> str:
+    """A time where there is little room.
+
+    >>> shown_second(1794847104183)
+    '2026-11-16 16:38:24'
+    """
+    return datetime.fromtimestamp(at_ms // 1000, UTC).replace(tzinfo=None).isoformat(" ")
+
+
+# People who watch.
+
+
+class Advance(Protocol):
+    """Called as the work goes on: by how much, and of how much if that was not known before."""
+
+    def __call__(self, done: int, total: int | None = None) -> None: ...
+
+
+@contextmanager
+def progress(label: str, total: int | None = None, *, show: bool = True) -> Iterator[Advance]:
+    """Yields what is called as the work goes on; a bar shows it if somebody watches."""
+    if not show or not sys.stderr.isatty():
+        yield lambda done, total=None: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    # What is printed meanwhile goes above the bar, if both are on one terminal.
+    above = sys.stdout.isatty()
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, redirect_stdout=above) as bar:
+        task = bar.add_task(label, total=total)
+
+        def advance(done: int, total: int | None = None) -> None:
+            bar.update(task, advance=done, total=total)
+
+        yield advance
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask who sits at a terminal, unless they said yes already; raises if they say no, or nobody is there."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise CliError("this can't be undone, and nobody can be asked here: say --yes")
+    if not click.confirm(question, err=True):
+        raise CliError("nothing was done")
+
+
+def counted(number: int, noun: str = "message") -> str:
+    """
+    >>> counted(1), counted(2_000)
+    ('1 message', '2,000 messages')
+    """
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def flat(name: str, value: str, counts: Any) -> dict[str, object]:
+    """A name and its counts, as one object."""
+    return {name: value, **msgspec.structs.asdict(counts)}

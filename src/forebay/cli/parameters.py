@@ -1,0 +1,147 @@
+"""What arguments are made of: times, pairs, options of queues, payloads, options of messages."""
+
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+import msgspec
+
+from forebay.cli.errors import CliError
+from forebay.client.shapes import Options
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Time(click.ParamType[Any]):
+    """Milliseconds since 1970, or ISO 8601; without a zone it is UTC. ``words`` are taken as they are."""
+
+    name = "time"
+
+    def __init__(self, *words: str) -> None:
+        self.words = words
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value in self.words or isinstance(value, int):
+            return value
+        try:
+            return time_of(value)
+        except (ValueError, OverflowError):
+            words = "".join(f"{word}, " for word in self.words)
+            self.fail(
+                f"{value!r} is not {words}a time in ms, or one such as 2026-11-16T08:30:00Z", param, ctx
+            )
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> "list[CompletionItem]":
+        from click.shell_completion import CompletionItem
+
+        return [CompletionItem(each) for each in self.words if each.startswith(incomplete)]
+
+
+def time_of(text: str) -> int:
+    """
+    >>> time_of("1794847104183"), time_of("2026-11-16T16:38:24.183"), time_of("2026-11-16T17:38:24.183+01:00")
+    (1794847104183, 1794847104183, 1794847104183)
+    """
+    if text.isascii() and text.isdigit():
+        return int(text)
+    when = datetime.fromisoformat(text)
+    when = when if when.tzinfo else when.replace(tzinfo=UTC)
+    return round(when.timestamp() * 1000)
+
+
+class Pair(click.ParamType[tuple[str, str]]):
+    """NAME=VALUE."""
+
+    name = "pair"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value
+        name, found, text = value.partition("=")
+        if not name or not found:
+            self.fail(f"{value!r} is not NAME=VALUE", param, ctx)
+        return name, text
+
+
+def json_or_text(text: str) -> Any:
+    """A value as it is meant: JSON if it is some, text if not.
+
+    >>> json_or_text("5"), json_or_text("null"), json_or_text('{"limit": 5}'), json_or_text("fsync")
+    (5, None, {'limit': 5}, 'fsync')
+    """
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return text
+
+
+def checked(payload: bytes, number: int | None = None) -> msgspec.Raw:
+    """A payload as it was written, if it is JSON; ``number`` says which of several it is."""
+    which = "the payload" if number is None else f"payload {number}"
+    text = payload.strip()
+    try:
+        shown = text.decode()
+        msgspec.json.decode(text)
+    except UnicodeDecodeError:
+        raise CliError(f"{which} is not UTF-8") from None
+    except RecursionError:
+        raise CliError(f"{which} is nested too deep") from None
+    except msgspec.DecodeError:
+        hint = " (a plain word needs quotes: '\"word\"')" if shown.isalnum() else ""
+        raise CliError(f"{which} is not JSON: {shown[:80]}{hint}") from None
+    return msgspec.Raw(text)
+
+
+def argument_bytes(argument: str) -> bytes:
+    """An argument as the shell gave it."""
+    return os.fsencode(argument)
+
+
+# Options of a message.
+
+_OPTIONS = (
+    click.option("--partition", help="The partition they go to (default: default)."),
+    click.option("--key", help="The lane they go to: one at a time, in order; instead of a partition."),
+    click.option("--priority", type=int, help="Higher is delivered first (default 0)."),
+    click.option(
+        "--delay-ms", type=click.IntRange(min=0), help="Deliver them no earlier than this from now."
+    ),
+    click.option("--ttl-ms", type=click.IntRange(min=0), help="Deliver them no later than this from now."),
+    click.option("--unique-key", help="Not pushed again while one with this key has not ended."),
+    click.option("--tag", "tags", multiple=True, help="File them under this; may be repeated."),
+    click.option(
+        "--header",
+        "headers",
+        type=Pair(),
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="For whoever gets them; may be repeated.",
+    ),
+    click.option("--max-attempts", type=int, help="Failures that make them dead (default: the queue's)."),
+)
+
+
+def message_options(function: Function) -> Function:
+    """A command that pushes: options of the messages, which ``options_given`` takes."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def options_given(given: dict[str, Any]) -> Options:
+    """Options of a message, without those that were left out."""
+    options = {name: value for name, value in given.items() if value is not None and value != ()}
+    if "headers" in options:
+        options["headers"] = dict(options["headers"])
+    if "tags" in options:
+        options["tags"] = list(options["tags"])
+    return msgspec.convert(options, Options)

@@ -1,0 +1,42 @@
+"""``forebay worker``: run the tasks of an application."""
+
+from typing import Any
+
+import click
+
+from forebay.cli.commands import Command, finds_server
+from forebay.cli.errors import DONE
+
+
+@click.command(cls=Command, example="forebay worker mailer:app --concurrency 32 --queues emails,reports")
+@click.argument("target", metavar="MODULE:APP")
+@click.option("--concurrency", type=click.IntRange(min=1), help="Jobs that run at once (default 16).")
+@click.option("--queues", help="Only these, with commas between them (default: all of the tasks).")
+@click.option("--prefetch", type=click.IntRange(min=0), help="Jobs fetched ahead (default: by how fast).")
+@click.option("--lease-ms", type=click.IntRange(min=1), help="How long jobs are leased (default 30000).")
+@click.option(
+    "--drain-s", type=click.FloatRange(min=0), help="How long jobs may take when it stops (default 20)."
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    help="Logs on standard error as text or json (default text).",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    help="Least level logged (default info).",
+)
+@finds_server
+def worker(target: str, queues: str | None, log_format: str, log_level: str, **given: Any) -> int:
+    """Run the tasks of an application until SIGTERM or Ctrl-C."""
+    from forebay.client.standalone import run_worker
+    from forebay.logs import set_up_logs
+
+    set_up_logs(log_level, log_format)
+    names = [each.strip() for each in queues.split(",") if each.strip()] if queues else None
+    settings = {name: value for name, value in given.items() if value is not None}
+    run_worker(target, queues=names, **settings)
+    return DONE

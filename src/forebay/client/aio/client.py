@@ -1,0 +1,92 @@
+"""The client."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from forebay.client.aio.link import now
+from forebay.client.aio.messages import Messages
+from forebay.client.aio.queues import Queues
+from forebay.client.aio.transactions import Transaction
+from forebay.client.aio.values import Values
+from forebay.client.shapes import Event
+from forebay.client.words import OkEvents
+from forebay.core.errors import Invalid
+
+POLL_MS = 20_000
+"""How long one question for events waits."""
+
+
+class Client(Messages, Queues):
+    """A client of a Forebay server.
+
+    ``server`` is HOST:PORT, tcp://HOST:PORT, http://HOST:PORT, https://HOST, unix://PATH or a path; if it is
+    not given, the one in ``FOREBAY_SERVER``, or the one on this machine. Connections are made when they are
+    needed, and made again when they are lost.
+    """
+
+    def __init__(self, server: str | None = None, *, timeout_s: float = 30.0, retry_s: float = 10.0) -> None:
+        super().__init__(server, timeout_s=timeout_s, retry_s=retry_s)
+        self.kv = Values(self)
+
+    def transaction(self) -> Transaction:
+        """Acks, pushes and writes that are done together at the end of the block, or not at all."""
+        return Transaction(self)
+
+    async def events(
+        self,
+        queues: Sequence[str] = (),
+        kinds: Sequence[str] = (),
+        *,
+        after: str | None = None,
+        start: str = "new",
+        wait_s: float | None = None,
+    ) -> AsyncIterator[Event]:
+        """What happens, as it happens: from now on, behind an earlier event, or from all that are kept.
+
+        It goes on for ever; with ``wait_s``, until nothing happened for so long.
+        """
+        for name, given in (("queues", queues), ("kinds", kinds)):
+            if isinstance(given, str):
+                raise Invalid(name, "a list of names")
+        if after is None and start == "all":
+            after = ""
+        fields: dict[str, Any] = {"queues": list(queues), "kinds": list(kinds)}
+        if after is None:
+            begun: OkEvents = await self._ask(OkEvents, "EVENTS", fields)
+            after = begun.after
+        heard_at = now()
+        while True:
+            left_ms = POLL_MS if wait_s is None else max(int(1000 * (heard_at + wait_s - now())), 0)
+            wait_ms = min(POLL_MS, left_ms)
+            asked = {**fields, "after": after, "timeout": wait_ms}
+            found: OkEvents = await self._ask(OkEvents, "EVENTS", asked, wait_ms=wait_ms)
+            for number, each in enumerate(found.events, 1):
+                # Behind one in the middle the others come again: none is missed.
+                yield _event(each, found.after if number == len(found.events) else after)
+            after = found.after
+            if found.events:
+                heard_at = now()
+            elif wait_s is not None and now() >= heard_at + wait_s:
+                return
+
+    async def ping(self) -> None:
+        """Raise unless the server answers."""
+        await self.stats()
+
+    async def __aenter__(self) -> "Client":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+def _event(told: dict[str, Any], after: str) -> Event:
+    return Event(
+        told["kind"],
+        told.get("queue", ""),
+        told.get("at", 0),
+        told.get("group"),
+        told.get("count", 0),
+        told,
+        after,
+    )

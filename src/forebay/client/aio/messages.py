@@ -1,0 +1,549 @@
+"""Messages: push, pop, settle, look at, change."""
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Unpack
+
+from msgspec import Raw
+
+from forebay.client.aio.asking import Asking
+from forebay.client.aio.pushing import Pusher
+from forebay.client.payloads import decoder, encode, value_of
+from forebay.client.shapes import (
+    DEFAULT,
+    Batch,
+    Extended,
+    Id,
+    Line,
+    Message,
+    New,
+    Options,
+    Page,
+    Progress,
+    Pushed,
+    PushedMany,
+    Record,
+    Result,
+    Seen,
+    Settled,
+    Settling,
+    Stretch,
+)
+from forebay.client.words import (
+    EACH_ITS_OWN,
+    Done,
+    OkAwaited,
+    OkCount,
+    OkExtended,
+    OkId,
+    OkJob,
+    OkJobs,
+    OkLog,
+    OkMany,
+    OkRows,
+    OkRuns,
+    OkState,
+    ids_of,
+    job_of,
+    meant,
+    options_of,
+    our_state,
+    request,
+    their_state,
+)
+from forebay.core.errors import Conflict, ForebayError, Invalid, NotFound
+
+OUT_OF_TIME = "lease expired"
+"""What the server says of a message whose lease was over."""
+BATCH = 10_000
+BATCH_BYTES = 8 * 1024 * 1024
+"""Messages, and bytes of them, that are sent at a time."""
+
+
+class Messages(Asking):
+    """Everything about messages."""
+
+    def __init__(self, server: str | None = None, *, timeout_s: float = 30.0, retry_s: float = 10.0) -> None:
+        super().__init__(server, timeout_s=timeout_s, retry_s=retry_s)
+        self._pusher = Pusher(self._ask, self._once)
+
+    # Push.
+
+    async def push(self, queue: str, payload: Any, **options: Unpack[Options]) -> Pushed:
+        """Push a message; it is kept when this returns. Pushes at the same time share a request."""
+        return await self._pusher.push(queue, encode(payload), options_of(options))
+
+    async def push_many(
+        self, queue: str, payloads: Iterable[Any], *, batch: int = BATCH, **options: Unpack[Options]
+    ) -> PushedMany:
+        """Push any number of payloads, or of ``New(payload, options)``, in order and in batches.
+
+        The options are for all of them. If one batch is refused, those before it are kept: the error has
+        them as ``pushed``.
+        """
+        if isinstance(payloads, str | bytes):
+            raise Invalid("payloads", "a list, or what else there is one after the other of")
+        shared = options_of(options)
+        ids: list[int] = []
+        duplicates: list[int] = []
+        durability = ""
+        try:
+            for number, chunk in enumerate(_chunks(payloads, batch)):
+                pushed: OkMany = await self._push_chunk(queue, chunk, shared, number)
+                if pushed.duplicate and "idempotency_key" in shared:
+                    duplicates += range(len(ids), len(ids) + pushed.count)
+                for at in sorted(pushed.duplicates):
+                    if "idempotency_key" in shared or _says_what_it_is(chunk[at], shared):
+                        duplicates.append(len(ids) + at)
+                ids += pushed.all_ids()
+                durability = pushed.durability
+        except ForebayError as error:
+            error.pushed = PushedMany(ids, durability, duplicates)  # type: ignore[attr-defined]
+            raise
+        return PushedMany(ids, durability, duplicates)
+
+    async def _push_chunk(self, queue: str, chunk: list[Any], shared: dict[str, Any], number: int) -> Any:
+        known = self._once()
+        if "idempotency_key" in shared:
+            key = shared["idempotency_key"]
+            known = {"idempotency_key": f"{key}/{number}" if number else key}
+        if any(isinstance(each, New) for each in chunk) or shared.keys() & EACH_ITS_OWN:
+            beside = {name: value for name, value in shared.items() if name in OF_ALL}
+            apart = {name: value for name, value in shared.items() if name not in OF_ALL}
+            jobs = [job_of(each, apart) for each in chunk]
+            return await self._ask(OkMany, "PUSHB", {"queue": queue, "jobs": jobs, **beside, **known})
+        return await self._ask(OkMany, "PUSHB", {"queue": queue, "messages": chunk, **shared, **known})
+
+    # Pop and settle.
+
+    async def pop(
+        self,
+        queue: str,
+        count: int = 1,
+        *,
+        wait_ms: int = 0,
+        min_count: int | None = None,
+        group: str = DEFAULT,
+        partition: str | None = None,
+        lease_ms: int | None = None,
+        start: str | int | None = None,
+        type: Any = Any,
+    ) -> Batch:
+        """Lease up to ``count`` messages; wait for the first, if there is none, up to ``wait_ms``.
+
+        ``type`` is what payloads are made into; one that is not of it is nacked, and not among them.
+        ``start`` is where a new group begins: all, new or a time.
+        """
+        fields = {
+            "queue": queue,
+            "count": count,
+            "timeout": wait_ms,
+            "min_count": min_count,
+            "group": group,
+            "partition": partition,
+            "lease_ms": lease_ms,
+            "from": start,
+            "compact": True,
+        }
+
+        decode = decoder(type)
+        popped: OkRuns = await self._ask(OkRuns, "PULLB", fields, wait_ms=wait_ms, unclaimed=_given_back)
+        messages, bad = popped.messages(queue, group, decode)
+        if bad:
+            messages = await self._without(bad, messages, popped.lease)
+        return Batch(messages, popped.lease if messages else None)
+
+    async def _without(
+        self, bad: list[tuple[int, str]], messages: list[Message], lease: str | None
+    ) -> list[Message]:
+        """Nack messages that could not be decoded; those of the others that are still leased.
+
+        In strict order, what comes behind one of them goes back with it.
+        """
+        try:
+            for id, why in bad:
+                error = f"the payload is not what was asked for: {why}"
+                with suppress(Conflict):  # it went back with the one before
+                    await self._ask(OkCount, "FAIL", {"ids": [id], "lease": lease, "error": error})
+            if not messages:
+                return []
+            ids = [each.id for each in messages]
+            kept: OkCount = await self._ask(OkCount, "EXTEND", {"ids": ids, "lease": lease})
+            gone = set(map(int, kept.refused))
+            return [each for each in messages if each.id not in gone]
+        except Conflict:
+            return []
+        except BaseException:
+            with suppress(ForebayError):
+                await self._link.ask(request("RELEASE", {"lease": lease}))
+            raise
+
+    @asynccontextmanager
+    async def leased(
+        self,
+        queue: str,
+        count: int = 1,
+        *,
+        wait_ms: int = 0,
+        group: str = DEFAULT,
+        partition: str | None = None,
+        lease_ms: int | None = None,
+        type: Any = Any,
+    ) -> AsyncIterator[Batch]:
+        """Messages that are acked at the end of the block, or nacked if it raises."""
+        batch = await self.pop(
+            queue,
+            count,
+            wait_ms=wait_ms,
+            group=group,
+            partition=partition,
+            lease_ms=lease_ms,
+            type=type,
+        )
+        try:
+            yield batch
+        except Exception as error:
+            await self._end(batch, repr(error))
+            raise
+        except BaseException:
+            if batch:
+                await self.release(batch)
+            raise
+        await self._end(batch, None)
+
+    async def _end(self, batch: Batch, error: str | None) -> None:
+        """Settle what is left of a batch. It is fine if nothing is, because all of it was settled before."""
+        if not batch:
+            return
+        try:
+            if error is None:
+                await self.ack(batch)
+            else:
+                await self.nack(batch, error=error)
+        except Conflict:
+            for each in batch:
+                seen = await self.message(each.id, group=each.group)
+                if seen.state == "active" or seen.error == OUT_OF_TIME:
+                    raise
+
+    async def ack(
+        self,
+        what: Settling | None = None,
+        *,
+        results: Sequence[Any] | None = None,
+        lease: str | None = None,
+        group: str | None = None,
+    ) -> Settled:
+        """These are done: a batch, messages or ids, or all of a ``lease``. ``results`` has one for each.
+
+        Raises ``Conflict`` if none of them is leased any more.
+        """
+        settled = []
+        for fields in meant(what, lease, group, results):
+            settled.append(await self._ask(OkCount, "ACKB", fields))
+        return _settled(settled)
+
+    async def nack(
+        self,
+        what: Settling | None = None,
+        *,
+        error: str = "",
+        delay_ms: int | None = None,
+        final: bool = False,
+        lease: str | None = None,
+        group: str | None = None,
+    ) -> Settled:
+        """These failed: they come back after their backoff, or after ``delay_ms``, or are dead letters.
+
+        With ``final`` they are that at once.
+        """
+        also = {"error": error, "delay": delay_ms, "final": final}
+        settled = []
+        for fields in meant(what, lease, group):
+            # Without a lease, it would fail the next delivery if it was sent again.
+            again = fields["lease"] is not None
+            settled.append(await self._ask(OkCount, "FAIL", {**fields, **also}, again=again))
+        return _settled(settled)
+
+    async def extend(
+        self,
+        what: Settling | None = None,
+        *,
+        lease_ms: int | None = None,
+        lease: str | None = None,
+        group: str | None = None,
+    ) -> Extended:
+        """Keep leases for ``lease_ms`` from now on."""
+        found = [
+            await self._ask(OkExtended, "EXTEND", {**each, "lease_ms": lease_ms})
+            for each in meant(what, lease, group)
+        ]
+        return Extended(min(each.expires_at for each in found), any(each.cancelled for each in found))
+
+    async def release(
+        self, what: Settling | None = None, *, lease: str | None = None, group: str | None = None
+    ) -> Settled:
+        """Give leased messages back at once, as if they had never been delivered."""
+        settled = []
+        for fields in meant(what, lease, group):
+            again = fields["lease"] is not None
+            settled.append(await self._ask(OkCount, "RELEASE", fields, again=again))
+        return _settled(settled)
+
+    # Look.
+
+    async def message(self, id: Id, *, group: str = DEFAULT, type: Any = Any) -> Seen:
+        """A message, and where it stands in a group."""
+        found: OkJob = await self._ask(OkJob, "GETJOB", {"id": id, "group": group})
+        return found.job.seen(type)
+
+    async def state(self, id: Id, *, group: str = DEFAULT) -> str:
+        """Where a message stands: waiting, delayed, parked, active, completed, dead, …"""
+        found: OkState = await self._ask(OkState, "GETSTATE", {"id": id, "group": group})
+        return our_state(found.state)
+
+    async def page(
+        self,
+        queue: str,
+        *,
+        state: str | None = None,
+        group: str = DEFAULT,
+        partition: str | None = None,
+        tag: str | None = None,
+        since: int | None = None,
+        before: int | None = None,
+        text: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+        type: Any = Any,
+    ) -> Page:
+        """Messages of a queue that match. A page may be short, even empty: go on while it has a cursor."""
+        fields = {
+            "queue": queue,
+            "state": their_state(state),
+            "group": group,
+            "partition": partition,
+            "tag": tag,
+            "since": since,
+            "before": before,
+            "text": text,
+            "limit": limit,
+            "cursor": cursor,
+        }
+        found: OkJobs = await self._ask(OkJobs, "BROWSE", fields)
+        return Page([each.seen(type) for each in found.jobs], found.total, found.cursor)
+
+    async def browse(
+        self,
+        queue: str,
+        *,
+        state: str | None = None,
+        group: str = DEFAULT,
+        partition: str | None = None,
+        tag: str | None = None,
+        since: int | None = None,
+        before: int | None = None,
+        text: str | None = None,
+        type: Any = Any,
+    ) -> AsyncIterator[Seen]:
+        """All messages of a queue that match, without a lease, page by page."""
+        cursor: str | None = None
+        while True:
+            page = await self.page(
+                queue,
+                state=state,
+                group=group,
+                partition=partition,
+                tag=tag,
+                since=since,
+                before=before,
+                text=text,
+                cursor=cursor,
+                type=type,
+            )
+            for each in page.messages:
+                yield each
+            cursor = page.cursor
+            if cursor is None:
+                return
+
+    async def read(
+        self,
+        queue: str,
+        *,
+        offset: int = 0,
+        partition: str = DEFAULT,
+        max_count: int | None = None,
+        max_bytes: int | None = None,
+        type: Any = Any,
+    ) -> Stretch:
+        """A part of the log of a partition from an offset on, without a lease. Read on at ``next``."""
+        fields = {
+            "queue": queue,
+            "offset": offset,
+            "partition": partition,
+            "max_count": max_count,
+            "max_bytes": max_bytes,
+        }
+        found: OkLog = await self._ask(OkLog, "READ", fields)
+        return Stretch(found.records(type), found.next, found.end)
+
+    async def records(
+        self, queue: str, *, offset: int = 0, partition: str = DEFAULT, type: Any = Any
+    ) -> AsyncIterator[Record]:
+        """The log of a partition from an offset up to where it ends."""
+        while True:
+            try:
+                stretch = await self.read(queue, offset=offset, partition=partition, type=type)
+            except NotFound:
+                # It has no messages yet, unless it is the queue that is missing: that raises.
+                await self._ask(Done, "QUEUE", {"queue": queue})
+                return
+            for each in stretch.records:
+                yield each
+            offset = stretch.next
+            if offset >= stretch.end:
+                return
+
+    async def result(self, id: Id, *, wait_ms: int = 0, group: str = DEFAULT, type: Any = Any) -> Result:
+        """What came of a message; waits for its end up to ``wait_ms``."""
+        fields = {"id": id, "timeout": wait_ms, "group": group}
+        found: OkAwaited = await self._ask(OkAwaited, "WAITJOB", fields, wait_ms=wait_ms)
+        value = value_of(found.result, type)
+        return Result(int(found.id), found.done, our_state(found.state), value, found.error)
+
+    # Change.
+
+    async def cancel(self, what: Settling, *, group: str | None = None) -> Settled:
+        """Deliver these no more: to one group, or to any."""
+        return await self._change("CANCEL", what, {"group": group})
+
+    async def promote(self, what: Settling, *, group: str = DEFAULT) -> Settled:
+        """Deliver delayed messages now."""
+        return await self._change("PROMOTE", what, {"group": group})
+
+    async def delay(self, what: Settling, delay_ms: int, *, group: str = DEFAULT) -> Settled:
+        """Deliver messages so many ms from now; those that are leased are taken from their consumers."""
+        return await self._change("MOVETODELAYED", what, {"delay": delay_ms, "group": group})
+
+    async def prioritise(self, what: Settling, priority: int, *, group: str = DEFAULT) -> Settled:
+        """Give messages that wait, or are delayed, another priority."""
+        return await self._change("CHANGEPRIORITY", what, {"priority": priority, "group": group})
+
+    async def discard(self, what: Settling, *, group: str = DEFAULT) -> Settled:
+        """Give messages up: they become dead letters at once."""
+        return await self._change("DISCARD", what, {"group": group})
+
+    async def _change(self, cmd: str, what: Settling, fields: dict[str, Any]) -> Settled:
+        return _settled([await self._ask(OkCount, cmd, {"ids": ids_of(what), **fields})])
+
+    async def update(self, id: Id, payload: Any) -> Pushed:
+        """Give a message that waits, or is delayed, another payload."""
+        # Sent again, it would be appended again: it is sent once.
+        fields = {"id": id, "data": Raw(encode(payload))}
+        found: OkId = await self._ask(OkId, "UPDATEJOB", fields, again=False)
+        return Pushed(int(found.id), found.durability)
+
+    # What is told of the work on a message.
+
+    async def set_progress(
+        self, id: Id, progress: int, message: str | None = None, *, lease: str | None = None
+    ) -> None:
+        """Say how far the work on a leased message is, from 0 to 100."""
+        await self._ask(
+            Done, "PROGRESS", {"id": id, "progress": progress, "message": message, "lease": lease}
+        )
+
+    async def progress(self, id: Id) -> Progress:
+        found = await self._ask(dict[str, Any], "GETPROGRESS", {"id": id})
+        told = found["progress"]
+        return Progress(told["progress"], told["message"], told["updated_at"])
+
+    async def log(self, id: Id, message: str, *, level: str = "info") -> None:
+        """Add a line to the log of a message."""
+        await self._ask(Done, "LOG", {"id": id, "message": message, "level": level}, again=False)
+
+    async def logs(self, id: Id) -> list[Line]:
+        """The newest lines of the log of a message, oldest first."""
+        found: OkRows = await self._ask(OkRows, "GETLOGS", {"id": id})
+        return [Line(**each) for each in found.logs]
+
+    # Dead letters.
+
+    async def dead(
+        self, queue: str, *, group: str = DEFAULT, limit: int = 100, skip: int = 0, type: Any = Any
+    ) -> Page:
+        """Dead letters of a group, by partition and offset."""
+        fields = {"queue": queue, "group": group, "count": limit, "offset": skip}
+        found: OkJobs = await self._ask(OkJobs, "DLQ", fields)
+        return Page([each.seen(type) for each in found.jobs], found.total, None)
+
+    async def requeue_dead(
+        self,
+        queue: str,
+        ids: Sequence[Id] | None = None,
+        *,
+        group: str = DEFAULT,
+        dry_run: bool = False,
+    ) -> Settled:
+        """Deliver dead letters again, as if for the first time: these, or all of them."""
+        return await self._all_dead("RETRYDLQ", queue, ids, group, dry_run)
+
+    async def purge_dead(
+        self,
+        queue: str,
+        ids: Sequence[Id] | None = None,
+        *,
+        group: str = DEFAULT,
+        dry_run: bool = False,
+    ) -> Settled:
+        """Give dead letters up for good: these, or all of them."""
+        return await self._all_dead("PURGEDLQ", queue, ids, group, dry_run)
+
+    async def _all_dead(
+        self, cmd: str, queue: str, ids: Sequence[Id] | None, group: str, dry_run: bool
+    ) -> Settled:
+        """One command takes a part of them: it is asked again until nothing is left."""
+        given = None if ids is None else list(ids)
+        fields = {"queue": queue, "ids": given, "group": group, "dry_run": dry_run or None}
+        done: OkCount = await self._ask(OkCount, cmd, fields)
+        count = done.count
+        while ids is None and done.left and done.count and not dry_run:
+            done = await self._ask(OkCount, cmd, fields)
+            count += done.count
+        return Settled(count, list(map(int, done.refused)))
+
+
+OF_ALL = {"durability", "idempotency_key"}
+"""Options that a batch has as a whole."""
+
+
+def _chunks(payloads: Iterable[Any], most: int) -> Iterable[list[Any]]:
+    """Payloads in batches of so many, encoded already if they are plain."""
+    chunk: list[Any] = []
+    size = 0
+    for payload in payloads:
+        item = payload if isinstance(payload, New) else Raw(encode(payload))
+        chunk.append(item)
+        size += len(item) if isinstance(item, Raw) else len(encode(item.payload)) + len(encode(item.options))
+        if len(chunk) >= most or size >= BATCH_BYTES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def _says_what_it_is(item: Any, shared: dict[str, Any]) -> bool:
+    """Whether a message has something that it can be known by."""
+    own = item.options if isinstance(item, New) else {}
+    return bool(EACH_ITS_OWN & {*shared, *own})
+
+
+def _settled(found: list[OkCount]) -> Settled:
+    return Settled(sum(each.count for each in found), [int(id) for each in found for id in each.refused])
+
+
+def _given_back(answer: bytes) -> bytes | None:
+    """The request that gives back what a pop got."""
+    lease = decoder(OkRuns)(answer).lease
+    return None if lease is None else request("RELEASE", {"lease": lease})

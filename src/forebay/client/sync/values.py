@@ -1,0 +1,100 @@
+"""Generated from ``aio/values.py`` by tools/make_sync.py: change that, and run ``make sync``."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from msgspec import Raw, Struct
+
+from forebay.client.payloads import decoder, encode, value_of
+from forebay.client.shapes import Entry, Key, parts_of
+from forebay.client.sync.asking import Asking
+from forebay.client.words import OkCount
+
+
+class Found(Struct):
+    """A value, and its version; both null if there is none."""
+
+    value: Raw = Raw(b"null")
+    version: str | None = None
+
+
+class Row(Struct):
+    key: list[str | int | float | bool]
+    value: Raw
+    version: str
+    expires_at: int | None = None
+
+
+class Rows(Struct):
+    entries: list[Row]
+    cursor: str | None = None
+
+
+class Watched(Struct):
+    changed: bool
+    values: list[Raw]
+    versions: list[str | None]
+
+
+class Values:
+    """A small store of JSON under keys, beside the queues. A key is a text, or a list of parts."""
+
+    def __init__(self, asking: Asking) -> None:
+        self._ask = asking._ask
+
+    def get(self, key: Key, default: Any = None, *, type: Any = Any) -> Any:
+        """The value under a key."""
+        found: Found = self._ask(Found, "KVGET", {"key": key})
+        return default if found.version is None else value_of(found.value, type)
+
+    def entry(self, key: Key, *, type: Any = Any) -> Entry:
+        """The value under a key, with its version: null, if there is none."""
+        found: Found = self._ask(Found, "KVGET", {"key": key})
+        return Entry(parts_of(key), value_of(found.value, type), found.version)
+
+    def set(self, key: Key, value: Any, *, ttl_ms: int | None = None) -> str:
+        """Set a value; its version."""
+        fields = {"key": key, "value": Raw(encode(value)), "ttl": ttl_ms}
+        found: Found = self._ask(Found, "KVSET", fields)
+        return found.version or ""
+
+    def add(self, key: Key, amount: float = 1) -> Any:
+        """Add to the number under a key, 0 if there is none; what it is now. This is sent once."""
+        found: Found = self._ask(Found, "KVINCR", {"key": key, "by": amount}, again=False)
+        return decoder()(found.value)
+
+    def delete(self, *keys: Key) -> int:
+        """Delete keys; how many there were."""
+        found: OkCount = self._ask(OkCount, "KVDEL", {"keys": list(keys)})
+        return found.count
+
+    def write(
+        self,
+        mutations: Sequence[dict[str, Any]],
+        checks: Sequence[dict[str, Any]] = (),
+    ) -> str:
+        """Write some keys, all or none, if others are as they are known: see KVATOMIC. It is sent once."""
+        fields = {"mutations": list(mutations), "checks": list(checks)}
+        found: Found = self._ask(Found, "KVATOMIC", fields, again=False)
+        return found.version or ""
+
+    def list(self, prefix: Key | None = None, *, reverse: bool = False) -> Iterator[Entry]:
+        """Keys and values in order, those below a prefix."""
+        cursor: str | None = None
+        parts = None if prefix is None else parts_of(prefix)
+        while True:
+            fields = {"prefix": parts, "reverse": reverse, "cursor": cursor}
+            found: Rows = self._ask(Rows, "KVLIST", fields)
+            for each in found.entries:
+                yield Entry(each.key, decoder()(each.value), each.version, each.expires_at)
+            cursor = found.cursor
+            if cursor is None:
+                return
+
+    def watch(self, key: Key, version: str | None, *, wait_ms: int = 60_000) -> Entry | None:
+        """Wait until a key is of another version than the one that is known; None if it stays so."""
+        fields = {"keys": [key], "versions": [version], "timeout": wait_ms}
+        found: Watched = self._ask(Watched, "KVWATCH", fields, wait_ms=wait_ms)
+        if not found.changed:
+            return None
+        return Entry(parts_of(key), decoder()(found.values[0]), found.versions[0])

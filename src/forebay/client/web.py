@@ -1,0 +1,129 @@
+"""A server that is reached over HTTP: every command is one request. The only file that imports httpx."""
+
+import asyncio
+import os
+from asyncio import AbstractEventLoop
+
+from forebay.client.aio.link import CLOSE_S, Returning, Unclaimed
+from forebay.client.errors import Disconnected
+from forebay.client.framing import failure
+from forebay.client.places import missing
+
+try:
+    import httpx
+except ImportError:
+    raise ImportError("a server at a URL needs httpx: pip install 'forebay[http]'") from None
+
+PATH = "/v1/commands"
+HEADERS = {"content-type": "application/json"}
+CONNECTIONS_MAX = 1_000
+UNDER_WAY_S = 0.1
+"""How long the answer to a request that waited may be under way when nobody wants it any more."""
+
+
+def _limits() -> httpx.Limits:
+    return httpx.Limits(max_connections=CONNECTIONS_MAX, max_keepalive_connections=100)
+
+
+def _timeout(timeout_s: float, wait_s: float) -> httpx.Timeout:
+    return httpx.Timeout(timeout_s, read=timeout_s + wait_s)
+
+
+def _lost(error: httpx.HTTPError, server: str) -> Disconnected:
+    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout):
+        return missing(server, error)
+    return Disconnected(f"the connection was lost: {error or type(error).__name__}")
+
+
+def _answer(response: httpx.Response) -> bytes:
+    if response.status_code != 200:
+        raise failure(response.content, response.status_code)
+    return response.content
+
+
+class AsyncWeb:
+    """For asyncio."""
+
+    def __init__(self, server: str, timeout_s: float) -> None:
+        self._server, self._timeout_s = server, timeout_s
+        self._loop: AbstractEventLoop | None = None
+        self._client: httpx.AsyncClient
+        self._returning = Returning()
+        self._asked: set[asyncio.Task[bytes]] = set()
+        """Requests that are under way."""
+        self._is_closed = False
+
+    async def ask(self, body: bytes, wait_s: float = 0.0, unclaimed: Unclaimed | None = None) -> bytes:
+        if self._loop is not (loop := asyncio.get_running_loop()):
+            # Connections of another event loop are of no use.
+            self._loop, self._returning, self._asked = loop, Returning(), set()
+            self._client = httpx.AsyncClient(base_url=self._server, headers=HEADERS, limits=_limits())
+        asked = asyncio.create_task(self._post(body, wait_s))
+        self._asked.add(asked)
+        asked.add_done_callback(self._asked.discard)
+        try:
+            return await asyncio.shield(asked)
+        except asyncio.CancelledError:
+            if self._is_closed and asked.cancelled():
+                raise Disconnected("the client was closed") from None
+            if unclaimed is None:
+                asked.cancel()
+                raise
+            self._returning.add(self._give_back(asked, unclaimed, wait_s))
+            raise
+
+    async def _post(self, body: bytes, wait_s: float) -> bytes:
+        try:
+            timeout = _timeout(self._timeout_s, wait_s)
+            return _answer(await self._client.post(PATH, content=body, timeout=timeout))
+        except httpx.HTTPError as error:
+            raise _lost(error, self._server) from None
+        except RuntimeError:
+            if not self._client.is_closed:
+                raise
+            raise Disconnected("the client was closed", sent=False) from None
+
+    async def _give_back(self, asked: "asyncio.Future[bytes]", unclaimed: Unclaimed, wait_s: float) -> None:
+        if wait_s and not (await asyncio.wait([asked], timeout=UNDER_WAY_S))[0]:
+            asked.cancel()  # then the connection ends, and the server leases nothing
+        returning = unclaimed(await asked)
+        if returning is not None:
+            await self._post(returning, 0.0)
+
+    async def until_returned(self) -> None:
+        if self._loop is asyncio.get_running_loop():
+            await self._returning.wait(CLOSE_S)
+
+    async def close(self) -> None:
+        if self._loop is asyncio.get_running_loop():
+            await self.until_returned()
+            self._is_closed = True
+            for asked in self._asked:
+                asked.cancel()
+            await self._client.aclose()
+            self._loop = None
+
+
+class Web:
+    """For threads, which may share it."""
+
+    def __init__(self, server: str, timeout_s: float) -> None:
+        self._server, self._timeout_s = server, timeout_s
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._client = httpx.Client(base_url=self._server, headers=HEADERS, limits=_limits())
+
+    def ask(self, body: bytes, wait_s: float = 0.0, unclaimed: Unclaimed | None = None) -> bytes:
+        if self._pid != os.getpid():
+            self._begin()  # after a fork, the connections are those of the parent
+        try:
+            timeout = _timeout(self._timeout_s, wait_s)
+            return _answer(self._client.post(PATH, content=body, timeout=timeout))
+        except httpx.HTTPError as error:
+            raise _lost(error, self._server) from None
+
+    def close(self) -> None:
+        if self._pid == os.getpid():
+            self._client.close()

@@ -1,0 +1,306 @@
+"""Settings: one frozen value, from flags, environment, ``forebay.toml`` and defaults, in that order.
+
+Every setting has one name: ``tcp`` is ``--tcp`` on the command line, ``FOREBAY_TCP`` in the environment and
+``tcp`` in the file. All problems are reported together, and a name nobody knows is one of them.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+import msgspec
+from msgspec import Meta, Struct
+
+from forebay.core.limits import Limits
+from forebay.server.http.connections import HttpLimits
+from forebay.server.tcp import TcpLimits
+from forebay.store.places import DATABASES
+
+FILE = "forebay.toml"
+PREFIX = "FOREBAY_"
+OFF = "off"
+"""The address of a listener that shall not run; what is not wanted."""
+ON = "on"
+
+LATER = {
+    "grpc": "gRPC",
+    "capnp": "Cap'n Proto",
+    "dialects": "HTTP dialects",
+}
+"""Settings that are known and whose parts do not exist yet: refused by name."""
+
+_LIMITS = Limits()
+_TCP = TcpLimits()
+_HTTP = HttpLimits()
+
+
+def _about(text: str, ge: int | None = None, le: int | None = None) -> Meta:
+    return Meta(description=text, ge=ge, le=le)
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """Everything an operator can set."""
+
+    data: Annotated[str, _about("Directory for data, unless store names another.")] = "./forebay-data"
+    store: Annotated[
+        str,
+        _about(
+            "Where messages are kept: rocksdb: (in data), rocksdb:DIR, postgresql://USER@HOST/DATABASE, or "
+            "memory: (lost at the end)."
+        ),
+    ] = "rocksdb:"
+    http: Annotated[str, _about("HTTP address, HOST:PORT or off. Port 0 picks a free one.")] = (
+        "127.0.0.1:8080"
+    )
+    tcp: Annotated[str, _about("TCP address, HOST:PORT or off. Port 0 picks a free one.")] = "127.0.0.1:6789"
+    unix: Annotated[str, _about("Path of a Unix socket, or off.")] = OFF
+    log_format: Annotated[str, _about("Logs on standard error as text or json.")] = "text"
+    log_level: Annotated[str, _about("Least level logged: debug, info, warning or error.")] = "info"
+    shards: Annotated[int, _about("Shards of a new store, for good.", ge=1, le=4096)] = 64
+    memory_bytes_max: Annotated[
+        int, _about("Bytes of payloads kept in memory; the rest is read back when needed.", ge=1 << 20)
+    ] = 1 << 28
+    payload_bytes_max: Annotated[int, _about("Bytes of one payload.", ge=1, le=1 << 28)] = (
+        _LIMITS.payload_bytes_max
+    )
+    batch_max: Annotated[int, _about("Messages of one push, pop or ack.", ge=1, le=10_000_000)] = (
+        _LIMITS.batch_max
+    )
+    lease_ms_max: Annotated[int, _about("How long a lease may last.", ge=1)] = _LIMITS.lease_ms_max
+    wait_ms_max: Annotated[int, _about("How long a pop may wait.", ge=0)] = _LIMITS.wait_ms_max
+    queues_max: Annotated[int, _about("Queues of one tenant.", ge=1)] = _LIMITS.queues_max
+    partitions_max: Annotated[int, _about("Partitions of one queue.", ge=1)] = _LIMITS.partitions_max
+    groups_max: Annotated[int, _about("Groups of one queue.", ge=1)] = _LIMITS.groups_max
+    frame_bytes_max: Annotated[
+        int,
+        _about(
+            "Bytes of one TCP frame or line, and of one HTTP body or line of a stream.", ge=64, le=1 << 31
+        ),
+    ] = _TCP.frame_bytes_max
+    connections_max: Annotated[int, _about("Connections at a time, of each listener.", ge=1)] = (
+        _TCP.connections_max
+    )
+    stall_ms: Annotated[
+        int, _about("How long a client may take to finish a frame or to read an answer.", ge=1)
+    ] = _TCP.stall_ms
+
+    idle_ms: Annotated[int, _about("How long an HTTP connection may be idle.", ge=1)] = _HTTP.idle_ms
+    cors: Annotated[
+        str, _about("Origins whose pages may use the HTTP API, with commas between them; * is any.")
+    ] = ""
+
+    webhooks_private: Annotated[
+        str, _about("on: webhooks may lead to addresses that are not public, such as 127.0.0.1 or 10.0.0.1.")
+    ] = OFF
+    webhook_secret: Annotated[
+        str,
+        _about("What incoming webhooks must be signed with; empty takes any. Better set in the environment."),
+    ] = ""
+
+    events_bytes_max: Annotated[
+        int, _about("Bytes of lifecycle events kept, of each shard; 0 keeps none.", ge=0)
+    ] = 64 * 1024 * 1024
+    events_retention_ms: Annotated[int, _about("How long events are kept at most.", ge=1)] = (
+        _LIMITS.events_retention_ms
+    )
+
+    def directory(self) -> Path | None:
+        """The directory the store is in; None if it is in none."""
+        kind, _, place = self.store.partition(":")
+        return Path(place or self.data) if kind == "rocksdb" else None
+
+    def database(self) -> str | None:
+        """The address of the database the store is in; None if it is in none."""
+        return self.store if self.store.startswith(DATABASES) else None
+
+    def limits(self) -> Limits:
+        return Limits(
+            payload_bytes_max=self.payload_bytes_max,
+            batch_max=self.batch_max,
+            lease_ms_max=self.lease_ms_max,
+            wait_ms_max=self.wait_ms_max,
+            queues_max=self.queues_max,
+            partitions_max=self.partitions_max,
+            groups_max=self.groups_max,
+            events_bytes_max=self.events_bytes_max,
+            events_retention_ms=self.events_retention_ms,
+        )
+
+    def tcp_limits(self) -> TcpLimits:
+        return TcpLimits(
+            frame_bytes_max=self.frame_bytes_max,
+            connections_max=self.connections_max,
+            stall_ms=self.stall_ms,
+        )
+
+    def http_limits(self) -> HttpLimits:
+        return HttpLimits(
+            body_bytes_max=self.frame_bytes_max,
+            connections_max=self.connections_max,
+            stall_ms=self.stall_ms,
+            idle_ms=self.idle_ms,
+            origins=tuple(filter(None, self.cors.replace(" ", "").split(","))),
+            webhooks_private=self.webhooks_private == ON,
+            webhook_secret=self.webhook_secret,
+        )
+
+
+class BadSettings(Exception):
+    """Everything that is wrong with the settings, one line each."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+def about(name: str) -> str:
+    """What a setting is for."""
+    for field in msgspec.structs.fields(Settings):
+        if field.name == name:
+            _, meta = get_args(field.type)
+            return str(meta.description)
+    raise KeyError(name)
+
+
+def names() -> list[str]:
+    """Every setting."""
+    return list(Settings.__struct_fields__)
+
+
+def load(
+    flags: Mapping[str, str], environment: Mapping[str, str], file: Path | None, *, cwd: Path
+) -> Settings:
+    """The settings in force, or ``BadSettings``. ``file`` must exist if it is given."""
+    problems: list[str] = []
+    given: dict[str, tuple[str, Any]] = {}
+    path = file or cwd / FILE
+    for source, values in (
+        (str(file or FILE), _from_file(path, file is not None, problems)),
+        (PREFIX, _from_environment(environment)),
+        ("--", flags),
+    ):
+        for name, value in values.items():
+            given[name] = (_shown(source, name), value)
+    known: dict[str, Any] = {}
+    for name, (shown, value) in given.items():
+        problem = _refusal(name, shown)
+        if problem:
+            problems.append(problem)
+        else:
+            known[name] = value
+    places = {name: shown for name, (shown, _) in given.items()}
+    settings = _convert(known, places, problems)
+    _check(settings, places, problems)
+    if problems:
+        raise BadSettings(problems)
+    return settings
+
+
+def address(value: str) -> tuple[str, int] | None:
+    """Host and port of HOST:PORT, or None for ``off``.
+
+    >>> address("127.0.0.1:0"), address("[::1]:80"), address("off")
+    (('127.0.0.1', 0), ('::1', 80), None)
+    """
+    if value == OFF:
+        return None
+    host, _, port = value.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        raise ValueError(value)
+    return host, int(port)
+
+
+def _shown(source: str, name: str) -> str:
+    if source == PREFIX:
+        return PREFIX + name.upper()
+    return f"--{name.replace('_', '-')}" if source == "--" else f"{name} in {source}"
+
+
+def _from_file(path: Path, must_exist: bool, problems: list[str]) -> dict[str, Any]:
+    if not must_exist and not path.exists():
+        return {}
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        problems.append(f"{path}: can't be read: {error.strerror}")
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        problems.append(f"{path}: not TOML: {error}")
+    return {}
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name.removeprefix(PREFIX).lower(): value
+        for name, value in environment.items()
+        if name.startswith(PREFIX) and name != f"{PREFIX}SERVER"
+    }
+
+
+def _refusal(name: str, shown: str) -> str | None:
+    if name in LATER:
+        return f"{shown}: {LATER[name]} is not part of this version yet; leave it out"
+    if name not in Settings.__struct_fields__:
+        return f"{shown}: there is no such setting; known are {', '.join(names())}"
+    return None
+
+
+def _convert(values: dict[str, Any], shown: dict[str, str], problems: list[str]) -> Settings:
+    """The settings from what was given as text or TOML values; one problem a bad value."""
+    good: dict[str, Any] = {}
+    for field in msgspec.structs.fields(Settings):
+        if field.name in values:
+            try:
+                good[field.name] = msgspec.convert(values[field.name], field.type, strict=False)
+            except msgspec.ValidationError as error:
+                problems.append(f"{shown[field.name]}: {error}")
+    return Settings(**good)
+
+
+def _check(settings: Settings, shown: dict[str, str], problems: list[str]) -> None:
+    """What types can't say."""
+
+    def bad(name: str, accepted: str) -> None:
+        problems.append(f"{shown.get(name, name)}: {getattr(settings, name)!r} is not {accepted}")
+
+    for name in ("http", "tcp"):
+        try:
+            address(getattr(settings, name))
+        except ValueError:
+            bad(name, "HOST:PORT or off")
+    if not settings.unix or "\0" in settings.unix:
+        bad("unix", "a path or off")
+    if settings.tcp == OFF and settings.unix == OFF:
+        problems.append("nothing to listen on: tcp and unix are both off")
+    if settings.log_format not in ("text", "json"):
+        bad("log_format", "text or json")
+    if settings.log_level not in ("debug", "info", "warning", "error"):
+        bad("log_level", "debug, info, warning or error")
+    if settings.webhooks_private not in (ON, OFF):
+        bad("webhooks_private", "on or off")
+    if not _is_text(settings.webhook_secret):
+        problems.append(f"{shown['webhook_secret']}: it is not UTF-8")  # and is not shown
+    if settings.store.startswith(DATABASES):
+        if not _is_text(settings.store) or "\0" in settings.store:
+            problems.append(f"{shown['store']}: it is no address of a database")  # it may have a password
+    elif settings.store != "memory:" and not settings.store.startswith("rocksdb:"):
+        if settings.store.startswith("postgres") or "://" in settings.store or "@" in settings.store:
+            problems.append(f"{shown['store']}: an address begins with postgresql://")  # the same
+        elif "=" in settings.store:
+            problems.append(f"{shown['store']}: an address is postgresql://USER@HOST/DATABASE")
+        else:
+            bad("store", "rocksdb:, rocksdb:DIR, postgresql://… or memory:")
+    elif "://" in settings.data:
+        problems.append(f"{shown['data']}: a directory; the address of a database goes to store")
+    elif "\0" in settings.store or not settings.data or "\0" in settings.data:
+        bad("data" if "\0" not in settings.store else "store", "the path of a directory")
+
+
+def _is_text(value: str) -> bool:
+    """Whether a value was UTF-8: what else is in the environment comes as surrogates."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,365 @@
+"""The core as one value: every shard a node owns, and the directory that leads to them.
+
+    engine.apply(command, now) -> reply          or raises, and has changed nothing
+    engine.next_due_at() -> when to call tick    leases run out, messages fall due, sweeps come up
+    engine.seal(now) -> commits                  what to keep, atomically, before replies leave
+
+Nothing here reads a clock, rolls dice or touches storage. ``now`` never goes backwards.
+"""
+
+from collections.abc import Callable, Iterable
+
+from msgspec import Struct
+
+from forebay.core import (
+    carve,
+    closing,
+    cron,
+    directory as directories,
+    events,
+    look,
+    merge as merges,
+    model,
+    records,
+    settle,
+    shared,
+    values,
+)
+from forebay.core.carve import Carved, Carving
+from forebay.core.commands import (
+    Command,
+    Pop,
+    Popped,
+    Reply,
+    Wake,
+)
+from forebay.core.dependents import go_on, recover
+from forebay.core.directory import Directory
+from forebay.core.domain import Domain, new_queue
+from forebay.core.entries import Values
+from forebay.core.errors import Damaged
+from forebay.core.eventlogs import Told
+from forebay.core.events import SYSTEM
+from forebay.core.follow import follow
+from forebay.core.handlers import HANDLERS
+from forebay.core.ids import parse_lease
+from forebay.core.jobs import forget_due
+from forebay.core.leased import there
+from forebay.core.limiters import attach, new_limiter
+from forebay.core.limits import Limits
+from forebay.core.load import decode_own, load_queue
+from forebay.core.merge import Joined, Merge
+from forebay.core.model import Segment
+from forebay.core.pop import available
+from forebay.core.rates import wake_limited
+from forebay.core.records import Commit, Record
+from forebay.core.settle import expire
+from forebay.core.stage import forget_staged
+from forebay.core.sweep import sweep_due
+from forebay.core.ties import expire_tied
+
+SWEEPS_MAX = 500
+"""Queues swept in one tick; the others are due in the next, which comes at once."""
+MERGE_MIN = 64
+"""Tiny segments worth a merge."""
+
+
+Watched = tuple[int, int, int]
+"""Shard, partition key and offset of a message whose end somebody waits for."""
+
+
+class Engine(Domain):
+    """State + command + now -> reply, and the records to keep."""
+
+    def __init__(self, limits: Limits, directory: Directory, shards: int) -> None:
+        super().__init__(limits, directory, shards)
+        self.must_sync = False
+        """Whether the last seal's commits have to survive power loss before answers leave."""
+        self._sealed: list[tuple[model.Log, Segment]] = []
+
+    # The whole interface.
+
+    def apply(self, command: Command, now: int) -> Reply:
+        """Carry out a command at ``now``."""
+        if now > self.now:
+            self._go_on_to(now)
+        reply: Reply = HANDLERS[type(command)](self, command, self.now)
+        if self.closing:
+            closing.finish(self)
+        if self.ends:
+            follow(self, self.now)
+        return reply
+
+    def _go_on_to(self, now: int) -> None:
+        """Time goes on: do what is due by then."""
+        self.now = now
+        if self.alarm.at <= now:
+            self.tick(now)
+
+    def tick(self, now: int) -> None:
+        """Do everything that is due by ``now``."""
+        self.now = now = max(now, self.now)
+        sweeps = SWEEPS_MAX
+        for shard in self.shards:
+            expire(shard, now)
+            expire_tied(shard, now)
+            forget_due(shard, now)
+            forget_staged(shard, now)
+            shard.ring(now)
+            wake_limited(shard, now)
+            if sweeps:
+                sweeps = sweep_due(shard, now, sweeps)
+        closing.finish(self)
+        follow(self, now)  # a cron may want the key of what ended just now
+        cron.fire(self, now)
+        follow(self, now)
+        go_on(self, now)
+        follow(self, now)
+        at = min(values.expire(self, now), *(shard.next_at() for shard in self.shards))
+        self.alarm.at = now if self.unfinished else at
+
+    def next_due_at(self) -> int:
+        """When to call ``tick``: never later than something is due, ``NEVER`` if nothing is."""
+        return self.alarm.at
+
+    def seal(self, now: int) -> list[Commit]:
+        """What changed since the last seal, one commit a shard; nothing if nothing did."""
+        assert not self.ends, "what follows from an end is kept with it"
+        self.rows_told = 0
+        for shard in self.changed:
+            if shard.happened.entries:
+                events.keep(self, shard, now)
+        commits = [self.directory.seal(now)] if self.directory.changes else []
+        self.must_sync = self.wants_sync or bool(commits)
+        self.wants_sync = False
+        if self.changed:
+            for shard in self.changed:
+                self.must_sync |= shard.must_sync
+                commit = shard.seal(now)
+                self._sealed += shard.sealed
+                shard.sealed = []
+                if not commit.is_empty:
+                    commits.append(commit)
+                shard.woken.clear()
+            self.changed.clear()
+        return commits
+
+    def want_sync(self) -> None:
+        """Have the next seal ask for a sync, whatever is in it."""
+        self.wants_sync = True
+
+    def take_sealed(self) -> list[tuple[model.Log, Segment]]:
+        """Segments whose bodies are in memory and, with the last seal's commits, in the store."""
+        sealed, self._sealed = self._sealed, []
+        return sealed
+
+    def take_told(self) -> list[Told]:
+        """Events that are kept with the last seal's commits."""
+        told, self.told = self.told, []
+        return told
+
+    @property
+    def may_merge(self) -> bool:
+        """Whether there are partitions that merging has not finished looking at."""
+        return any(shard.to_merge for shard in self.shards)
+
+    def plan_merge(self, at_least: int = MERGE_MIN) -> Merge | None:
+        """Small segments worth putting together, if there are any."""
+        for shard in self.shards:
+            if shard.to_merge:
+                return merges.plan(shard, at_least)
+        return None
+
+    def plan_carving(self) -> Carving | None:
+        """An island worth carving, if there is one."""
+        for shard in self.shards:
+            if shard.to_carve and (carving := carve.plan(shard)) is not None:
+                return carving
+        return None
+
+    def apply_carving(self, carving: Carving, carved: list[Carved]) -> bool:
+        """Put the parts of an island in place, unless it changed meanwhile; whether it was done."""
+        done = carve.apply(self.shards[carving.shard], carving, carved, self.now)
+        follow(self, self.now)
+        return done
+
+    def apply_merge(self, merge: Merge, joined: Joined) -> bool:
+        """Put merged segments in place, unless they changed meanwhile; whether it was done."""
+        return merges.apply(self.shards[merge.shard], merge, joined) is not None
+
+    def put_off(self, popped: Popped) -> None:
+        """Take what could not be read out of its lease: it comes again when the lease would have ended."""
+        assert popped.lease is not None
+        number, name = parse_lease(popped.lease)
+        lease = self.shards[number].leases.get(name)
+        if lease is not None:
+            settle.put_off(self.shards[number], lease, look.lacking(popped), self.now)
+            follow(self, self.now)
+
+    def give_back(self, popped: Popped, now: int) -> None:
+        """Take back what was leased to someone who never heard of it."""
+        assert popped.lease is not None
+        if now > self.now:
+            self._go_on_to(now)
+        number, name = parse_lease(popped.lease)
+        lease = self.shards[number].leases.get(name)
+        if lease is not None:
+            settle.give_back(self.shards[number], lease, self.now)
+            closing.finish(self)
+            follow(self, self.now)
+
+    def gain(self, ms: int) -> None:
+        """Nobody could settle anything for a while: leases last that much longer, as after a restart."""
+        for shard in self.shards:
+            for lease in list(shard.leases.values()):
+                gained = min(ms, lease.queue.options.lease_ms)
+                for run in lease.runs.values():
+                    run.expires_at += gained
+                shard.agenda.remove(lease.due_at, lease.name)
+                lease.due_at += gained
+                shard.agenda.add(lease.due_at, lease.name)
+                shard.touch_lease(lease)
+
+    def clear_marks(self) -> None:
+        """The process ends as it should: no id that was confirmed can be lost any more."""
+        for shard in self.shards:
+            shard.clear_marks()
+
+    def take_woken(self) -> list[Wake]:
+        """What became deliverable since this was last asked, or the last seal."""
+        woken: list[Wake] = []
+        for shard in self.changed:
+            woken += shard.woken
+            shard.woken.clear()
+        return woken
+
+    def has_group(self, tenant: str, queue: str, group: str) -> bool:
+        known = self.queues.get((tenant, queue))
+        return known is not None and group in known.groups
+
+    def deliverable(self, command: Pop) -> int:
+        """How many messages a pop could have now, counted no further than it needs."""
+        queue = self.queues.get((command.tenant, command.queue))
+        group = queue.groups.get(command.group) if queue is not None else None
+        if queue is None or group is None:
+            return 0
+        return available(group, queue, command, self.now)
+
+    def watch(self, tenant: str, message: int) -> Watched:
+        """Have ``take_over`` name a message when something happens that may be its end."""
+        shard = self.shard_of(message)
+        (current,) = self.current([message])
+        where = there(shard, tenant, current)
+        key = where.place.partition.key
+        shard.watched.setdefault(key, set()).add(where.first)
+        return shard.number, key, where.first
+
+    def unwatch(self, watched: Watched) -> None:
+        number, key, offset = watched
+        offsets = self.shards[number].watched.get(key)
+        if offsets is not None:
+            offsets.discard(offset)
+            if not offsets:
+                del self.shards[number].watched[key]
+
+    def take_over(self) -> list[Watched]:
+        """What of that which is watched something happened to; it is watched no more."""
+        found: list[Watched] = []
+        for shard in self.shards:
+            found += [(shard.number, key, offset) for key, offset in shard.over]
+            shard.over.clear()
+        return found
+
+    def take_owners(self, before: "Engine") -> None:
+        """Leases that were there before belong to the connections they belonged to."""
+        for old, new in zip(before.shards, self.shards, strict=True):
+            for name, lease in new.leases.items():
+                if name in old.leases:
+                    lease.owner = old.leases[name].owner
+
+
+Scan = Callable[[bytes, bytes], Iterable[Record]]
+"""Records from a lower bound up to, but not including, an upper one, in key order."""
+
+
+class Taken(Struct, frozen=True):
+    """What is known of a shard when it is loaded."""
+
+    epoch: int
+    """Above every epoch it had before."""
+    down_ms: int = 0
+    """How long nobody could settle its leases."""
+    restored: int = 0
+    """Names to pass over if the records are a backup's: some were given out that they know nothing of."""
+
+
+def load(
+    limits: Limits,
+    claims: list[Taken],
+    meta_epoch: int,
+    scan: Scan,
+    now: int,
+) -> Engine:
+    """The engine that left these records, but for a raised epoch. ``claims`` has one entry a shard.
+
+    A queue whose records are damaged is left out and listed in ``damaged``.
+    """
+    shards = len(claims)
+    directory, made = directories.load(shards, meta_epoch, limits, scan(*records.meta_bounds()))
+    engine = Engine(limits, directory, shards)
+    engine.now = now
+    for shard, claim, numbers in zip(engine.shards, claims, made, strict=True):
+        shard.epoch, shard.numbers_made = claim.epoch, numbers
+        if claim.restored:
+            shard.skip_numbers(claim.restored)
+    for tenant, known in directory.tenants.items():
+        for name, (queue_id, number) in known.queues.items():
+            queue = new_queue(tenant, name, records.prefix(known.id, queue_id), number)
+            found = scan(*records.queue_bounds(queue.prefix))
+            claim = claims[number]
+            try:
+                crons = load_queue(
+                    engine.shards[number],
+                    queue,
+                    found,
+                    now=now,
+                    down_ms=claim.down_ms,
+                    renumber=claim.restored > 0,
+                )
+            except Damaged as error:
+                engine.damaged[tenant, name] = error.message
+            else:
+                engine.queues[tenant, name] = queue
+                for each in crons:
+                    cron.add(engine, engine.shards[number], each)
+        try:
+            _load_own(engine, tenant, known.id, scan, now)
+        except Damaged as error:
+            engine.lost[tenant] = error.message
+        theirs = list(engine.of_tenant(tenant))
+        is_whole = not any((tenant, name) in engine.damaged for name in known.queues)
+        if is_whole and not all(queue.stored for queue in theirs):
+            recover(engine, theirs, now)
+            follow(engine, now)
+    for place in [place for place, queue in engine.queues.items() if queue.closing_at]:
+        queue = engine.closing[place] = engine.queues.pop(place)
+        engine.emptied[queue.prefix] = queue
+    for queue in engine.of_tenant(SYSTEM):
+        if events.is_log(queue):
+            events.restore(engine, queue, now)
+    engine.tick(now)
+    return engine
+
+
+def _load_own(engine: Engine, tenant: str, number: int, scan: Scan, now: int) -> None:
+    """What is a tenant's, but no queue's. No limit has tokens to begin with: they may have been spent."""
+    entries, limits = decode_own(scan(*records.own_bounds(records.own_prefix(number))))
+    engine.values[tenant] = Values(entries)
+    engine.shared[tenant] = limits
+    named = engine.limiters[tenant] = {name: new_limiter(limits[name], None, now) for name in limits}
+    for queue in engine.of_tenant(tenant):
+        if queue.limited or any(partition.lane for partition in queue.partitions.values()):
+            attach(queue, named, now)
+            for name in queue.options.limits:
+                if name in named:
+                    named[name].active += shared.leased(queue)

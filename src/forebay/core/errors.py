@@ -1,0 +1,95 @@
+"""Every error a caller can get.
+
+    ForebayError
+    ├── Invalid        malformed, or breaks a limit; names the field and what would be accepted
+    ├── Denied         no token, or one that may not do this
+    ├── NotFound       no such queue, message, … (or another tenant's: it looks the same)
+    ├── Conflict       what was asked for is not so: the lease is not live, the message is not leased
+    ├── Busy           try again later: a commit failed, a limit is reached; carries retry_after_ms
+    ├── Damaged        the store holds it, but what it holds is broken
+    └── Unsupported    a command or option whose part does not exist in this server
+
+``code`` is stable and goes over every wire; ``status`` is the hint for HTTP.
+An error changes nothing: a command either applies whole or raises before its first change.
+"""
+
+from typing import ClassVar
+
+
+class ForebayError(Exception):
+    """Something a caller did or met, with a stable code. Bugs of ours are assertions, never this."""
+
+    code: ClassVar[str] = "error"
+    status: ClassVar[int] = 500
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.place = ""
+        """Which of several things in a request it is about, if there are several."""
+
+    @property
+    def details(self) -> dict[str, str | int]:
+        """What a program may want to read without parsing the message."""
+        return {"field": self.place} if self.place else {}
+
+
+class Invalid(ForebayError):
+    """Malformed input. ``field`` is the place, ``accepted`` what would have been taken."""
+
+    code = "invalid"
+    status = 400
+
+    def __init__(self, field: str, accepted: str) -> None:
+        super().__init__(f"{field} must be {accepted}")
+        self.field = field
+        self.accepted = accepted
+
+    @property
+    def details(self) -> dict[str, str | int]:
+        return {"field": self.field, "accepted": self.accepted}
+
+
+class Denied(ForebayError):
+    code = "denied"
+    status = 403
+
+
+class NotFound(ForebayError):
+    code = "not_found"
+    status = 404
+
+
+class Conflict(ForebayError):
+    code = "conflict"
+    status = 409
+
+
+class Busy(ForebayError):
+    code = "busy"
+    status = 503
+
+    def __init__(self, message: str, *, retry_after_ms: int = 1_000) -> None:
+        super().__init__(message)
+        self.retry_after_ms = retry_after_ms
+
+    @property
+    def details(self) -> dict[str, str | int]:
+        return {**super().details, "retry_after_ms": self.retry_after_ms}
+
+
+class Damaged(ForebayError):
+    """What was asked for is kept, but can't be read back as it was written."""
+
+    code = "damaged"
+    status = 500
+
+
+class Unsupported(ForebayError):
+    code = "unsupported"
+    status = 501
+
+
+CODES: dict[str, type[ForebayError]] = {
+    kind.code: kind for kind in (Invalid, Denied, NotFound, Conflict, Busy, Damaged, Unsupported)
+}

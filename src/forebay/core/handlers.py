@@ -1,0 +1,516 @@
+"""What each command does: check all, then change.
+
+A handler takes the domain, a command and the time, and gives the reply. It raises before its first change, or
+not at all.
+"""
+
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from forebay.core import (
+    browse,
+    cancel,
+    clean,
+    closing,
+    cron,
+    dead,
+    dependents,
+    flows,
+    groups,
+    jobs,
+    look,
+    measure,
+    notes,
+    seek,
+    settling,
+    shared,
+    stage,
+    transact,
+    values,
+)
+from forebay.core.agenda import NEVER
+from forebay.core.commands import (
+    Ack,
+    AddNote,
+    Adopt,
+    Arrive,
+    Await,
+    Browse,
+    Buried,
+    Cancel,
+    Children,
+    Clean,
+    Cleaned,
+    Configure,
+    Counts,
+    CronDelete,
+    CronList,
+    CronPut,
+    DeadFound,
+    Delete,
+    Describe,
+    Discard,
+    Extend,
+    FindJob,
+    GetNotes,
+    GroupCounts,
+    GroupDelete,
+    GroupPut,
+    KvGet,
+    KvList,
+    KvWatch,
+    KvWrite,
+    LimitList,
+    LimitPut,
+    ListDead,
+    ListQueues,
+    Log,
+    Measure,
+    Move,
+    Nack,
+    Noted,
+    NotesFound,
+    Obliterate,
+    Offsets,
+    OffsetsFound,
+    Pause,
+    Paused,
+    Pop,
+    Popped,
+    Purge,
+    Push,
+    Pushed,
+    PushedJobs,
+    PushFlow,
+    PushJobs,
+    PushMany,
+    QueueFound,
+    QueuesFound,
+    Read,
+    Reply,
+    Requeue,
+    Resume,
+    Seek,
+    Settle,
+    Settled,
+    Show,
+    ShownAll,
+    Sought,
+    StageWrite,
+    State,
+    StateFound,
+    Stats,
+    StatsFound,
+    TellProgress,
+    Transact,
+    Unstage,
+    Update,
+    WouldClean,
+)
+from forebay.core.domain import Domain
+from forebay.core.errors import Invalid
+from forebay.core.happenings import CONFIGURED
+from forebay.core.leased import Range, first_offset, meant, there
+from forebay.core.limiters import LIMITING
+from forebay.core.limits import check_name, check_range
+from forebay.core.model import DEFAULT, PART, RESULT, Attributes, Lease, Queue, Retention
+from forebay.core.numbers import numbers_needed
+from forebay.core.options import check_options, set_options
+from forebay.core.order import check_ordered
+from forebay.core.pop import check_group, check_pop, new_group, pop
+from forebay.core.push import check_payloads, make_room, push, reached
+from forebay.core.records import arrival_key
+from forebay.core.retry import check_attributes
+from forebay.core.settling import as_given, follow
+from forebay.core.shard import Place, Shard
+from forebay.core.update import check_update, update
+
+
+def _push(domain: Domain, command: Push, now: int) -> Pushed:
+    payloads = command.payloads
+    lengths = check_payloads(domain.limits, payloads)
+    attributes = check_attributes(domain.limits, command.attributes)
+    queue = domain.queues.get((command.tenant, command.queue))
+    check_ordered(queue, attributes)
+    durability = reached(queue, command.durability, domain.reach)
+    if attributes.depends_on:
+        dependents.check(domain, command.tenant, attributes)
+    make_room(queue, len(payloads))
+    partition = queue.partitions.get(command.partition) if queue is not None else None
+    if queue is None or partition is None:
+        domain.check_room(command.tenant, command.queue, queue, {command.partition}, 1)
+        queue = domain.made(command.tenant, command.queue)
+        partition = domain.shards[queue.shard].add_partition(queue, command.partition)
+    shard = domain.shards[queue.shard]
+    pushed = push(shard, queue, partition, payloads, lengths, durability, attributes, now)
+    if attributes.depends_on:
+        first = partition.log.end - len(payloads)
+        dependents.depend(domain, Place(queue, partition, 0), first, len(payloads), attributes, now)
+    return pushed
+
+
+def _push_jobs(domain: Domain, command: PushJobs, now: int) -> PushedJobs:
+    if len(command.jobs) == 1:
+        pushed = jobs.push_key(domain, command, now)
+        if pushed is not None:
+            return pushed
+    jobs.check(domain, command, now)
+    return jobs.apply(domain, command, now)
+
+
+def _arrive(domain: Domain, command: Arrive, now: int) -> Reply:
+    pushing = command.push
+    reply: Reply = HANDLERS[type(pushing)](domain, pushing, now)
+    shard = domain.shards[domain.queues[pushing.tenant, pushing.queue].shard]
+    shard.deletes += map(arrival_key, command.arrivals)
+    shard.must_sync = True
+    shard.touch()
+    return reply
+
+
+def _push_many(domain: Domain, command: PushMany, now: int) -> list[Pushed]:
+    check_range("messages", sum(len(p) for _, p, _ in command.pushes), 1, domain.limits.batch_max)
+    checked = [check_payloads(domain.limits, payloads) for _, payloads, _ in command.pushes]
+    having = [check_attributes(domain.limits, attributes) for _, _, attributes in command.pushes]
+    queue = domain.queues.get((command.tenant, command.queue))
+    for attributes in having:
+        check_ordered(queue, attributes)
+        assert not attributes.depends_on, "such messages are pushed as jobs"
+    durability = reached(queue, command.durability, domain.reach)
+    names = {name for name, _, _ in command.pushes}
+    numbers = numbers_needed(queue, command.pushes)
+    domain.check_room(command.tenant, command.queue, queue, names, numbers)
+    make_room(queue, sum(len(payloads) for _, payloads, _ in command.pushes))
+    queue = domain.made(command.tenant, command.queue)
+    shard = domain.shards[queue.shard]
+    pushed = []
+    for (name, payloads, _), lengths, attributes in zip(command.pushes, checked, having, strict=True):
+        partition = queue.partitions.get(name) or shard.add_partition(queue, name)
+        pushed.append(push(shard, queue, partition, payloads, lengths, durability, attributes, now))
+    return pushed
+
+
+def _pop(domain: Domain, command: Pop, now: int) -> Popped:
+    check_pop(domain.limits, command, now)
+    queue = domain.queues.get((command.tenant, command.queue))
+    group = queue.groups.get(command.group) if queue is not None else None
+    if queue is None or group is None:
+        if queue is None:
+            domain.check_new(command.tenant, command.queue)
+        check_group(domain.limits, queue, command.group)
+        queue = domain.made(command.tenant, command.queue)
+        group = new_group(domain.shards[queue.shard], queue, command.group, command.start, now)
+    return pop(domain.shards[queue.shard], queue, group, command, now)
+
+
+def _cancel(domain: Domain, command: Cancel, now: int) -> Settled:
+    cancel.check_ids(domain.limits, command.ids)
+    if command.group is not None:
+        check_name("group", command.group)
+    given = follow(domain, command)
+    by_shard = domain.shards_of(command.ids)
+    cancel.check_runs(command.tenant, by_shard)
+    parts = [cancel.cancel(shard, command, theirs, now) for shard, theirs in by_shard]
+    otherwise = "nothing to cancel: it is settled or dead, or the group is not there: ask for its state"
+    changed = cancel.changed(parts, command.tenant, by_shard, otherwise)
+    return Settled(changed.count, as_given(changed.refused, given))
+
+
+def _move(domain: Domain, command: Move, now: int) -> Settled:
+    cancel.check_move(domain.limits, command)
+    parts: list[Settled] = []
+    given = follow(domain, command)
+    by_shard = domain.shards_of(command.ids)
+    cancel.check_runs(command.tenant, by_shard)
+    made = [(shard, theirs, _queues_of(domain, shard, command, theirs)) for shard, theirs in by_shard]
+    for shard, theirs, queues in made:
+        groups = [
+            queue.groups.get(command.group) or new_group(shard, queue, command.group, "all", now)
+            for queue in queues
+        ]
+        tracks = {key: track for group in groups for key, track in group.tracks.items()}
+        parts.append(cancel.move(shard, command, theirs, tracks, now))
+    otherwise = "nothing to move: in its state, which can be asked for, this can't be done to the message"
+    changed = cancel.changed(parts, command.tenant, by_shard, otherwise)
+    return Settled(changed.count, as_given(changed.refused, given))
+
+
+def _update(domain: Domain, command: Update, now: int) -> Pushed:
+    notes.check_note(domain.limits, "data", command.payload)
+    shard = domain.shard_of(command.id)
+    (message,) = domain.current([command.id])
+    where = there(shard, command.tenant, message)
+    check_update(shard, where, now)
+    durability = reached(where.place.queue, None, domain.reach)
+    return update(shard, where, message, command.payload, durability, now)
+
+
+def _queues_of(domain: Domain, shard: Shard, command: Move, ranges: list[Range]) -> list[Queue]:
+    """The queues in which a command has something to move, whose group may have to be made for it."""
+    found = [meant(shard, command.tenant, each) for each in ranges]
+    for each in found:
+        if each is not None and command.priority:
+            check_ordered(each.place.queue, Attributes(priority=command.priority))
+    queues = {each.place.queue.prefix: each.place.queue for each in found if each is not None}
+    missing = {prefix for prefix, queue in queues.items() if command.group not in queue.groups}
+    # For a group that is made now, everything can be moved but what was cancelled.
+    there = {
+        each.place.queue.prefix
+        for each in found
+        if each is not None and cancel.may_move(each, command.only_delayed, domain.now)
+    }
+    for prefix in there:
+        cancel.check_made(queues[prefix], command.group)
+        if prefix in missing:
+            check_group(domain.limits, queues[prefix], command.group)
+    return [queue for prefix, queue in queues.items() if prefix not in missing - there]
+
+
+def _requeue(domain: Domain, command: Requeue, now: int) -> Buried:
+    dead.check(domain.limits, command)
+    queue = domain.known(command.tenant, command.queue)
+    given = follow(domain, command)
+    done = dead.requeue(domain.shards[queue.shard], queue, command, now)
+    return replace(done, refused=as_given(done.refused, given))
+
+
+def _purge(domain: Domain, command: Purge, now: int) -> Buried:
+    dead.check(domain.limits, command)
+    queue = domain.known(command.tenant, command.queue)
+    given = follow(domain, command)
+    done = dead.purge(domain.shards[queue.shard], queue, command, now)
+    return replace(done, refused=as_given(done.refused, given))
+
+
+def _seek(domain: Domain, command: Seek, now: int) -> Sought:
+    queue = domain.known(command.tenant, command.queue)
+    group = seek.check(queue, command, now)
+    return seek.seek(domain.shards[queue.shard], queue, group, command, now)
+
+
+def _clean(domain: Domain, command: Clean, now: int) -> Cleaned:
+    clean.check(command)
+    queue = domain.known(command.tenant, command.queue)
+    shard = domain.shards[queue.shard]
+    group = queue.groups.get(command.group)
+    if group is None and {"waiting", "delayed"} & set(command.states):
+        check_group(domain.limits, queue, command.group)
+        clean.check_cancel(queue, command)
+        group = new_group(shard, queue, command.group, "all", now)
+    clean.check_cancel(queue, command)
+    return clean.clean(shard, queue, group, command, now)
+
+
+def _would_clean(domain: Domain, command: WouldClean, now: int) -> Cleaned:
+    queue = domain.known(command.tenant, command.queue)
+    clean.check(Clean(command.tenant, command.queue, command.states, command.group))
+    return clean.would_clean(queue, command, now)
+
+
+def _browse(domain: Domain, command: Browse, now: int) -> ShownAll:
+    queue = domain.known(command.tenant, command.queue)
+    return browse.browse(domain.limits, domain.shards[queue.shard], queue, command, now)
+
+
+def _list_dead(domain: Domain, command: ListDead, now: int) -> DeadFound:
+    return look.list_dead(domain.limits, domain.known(command.tenant, command.queue), command)
+
+
+def _pause(domain: Domain, command: Pause, now: int) -> Paused:
+    if command.until is not None and not now < command.until < NEVER:
+        raise Invalid("until", "a time in ms that is in the future")
+    if (command.tenant, command.queue) not in domain.queues:
+        domain.check_new(command.tenant, command.queue)
+    queue = domain.made(command.tenant, command.queue)
+    domain.shards[queue.shard].pause(queue, command.until or NEVER)
+    return look.paused(queue, now)
+
+
+def _resume(domain: Domain, command: Resume, now: int) -> Paused:
+    queue = domain.known(command.tenant, command.queue)
+    domain.shards[queue.shard].end_pause(queue)
+    return look.paused(queue, now)
+
+
+def _read(domain: Domain, command: Read, now: int) -> Log:
+    domain.wants_sync = True
+    return look.read(domain.limits, domain.known(command.tenant, command.queue), command)
+
+
+def _offsets(domain: Domain, command: Offsets, now: int) -> OffsetsFound:
+    domain.wants_sync = True
+    return look.offsets(domain.known(command.tenant, command.queue), command)
+
+
+def _configure(domain: Domain, command: Configure, now: int) -> QueueFound:
+    known = domain.queues.get((command.tenant, command.queue))
+    changes = check_options(domain.limits, known, command)
+    if command.partition is not None:
+        return _configure_partition(domain, command, command.partition, changes, now)
+    if known is None:
+        domain.check_new(command.tenant, command.queue)
+    queue = domain.made(command.tenant, command.queue)
+    before = queue.options
+    set_options(queue, replace(before, **changes))
+    queue.room = 0
+    shard = domain.shards[queue.shard]
+    if changes.keys() & set(LIMITING):
+        shared.configure(domain, queue, before)
+    shard.touch_queue(queue)
+    shard.happened.note_queue(CONFIGURED, queue)
+    shard.look_anew(queue, now)
+    shard.plan_sweep(queue, now)
+    return look.describe(queue, now)
+
+
+def _configure_partition(
+    domain: Domain, command: Configure, name: str, changes: dict[str, object], now: int
+) -> QueueFound:
+    """Set how long one partition keeps what."""
+    queue = domain.known(command.tenant, command.queue)
+    partition = look.partition_of(queue, name)
+    others = changes.keys() - set(Retention.__struct_fields__)
+    if others:
+        accepted = ", ".join(Retention.__struct_fields__)
+        raise Invalid("options", f"for a partition only {accepted}; leave out {', '.join(sorted(others))}")
+    partition.retention = replace(partition.retention, **changes)
+    domain.shards[queue.shard].touch_partition(queue, partition)
+    domain.shards[queue.shard].sync_for(queue)
+    domain.shards[queue.shard].plan_sweep(queue, now)
+    return look.describe(queue, now)
+
+
+def _describe(domain: Domain, command: Describe, now: int) -> QueueFound:
+    return look.describe(domain.known(command.tenant, command.queue), now)
+
+
+def _group_counts(domain: Domain, command: GroupCounts, now: int) -> Counts:
+    check_name("group", command.group)
+    queue = domain.known(command.tenant, command.queue)
+    return look.counts(queue, queue.groups.get(command.group), now)
+
+
+def _list_queues(domain: Domain, command: ListQueues, now: int) -> QueuesFound:
+    return QueuesFound([look.queue_counts(queue, now) for queue in domain.of_tenant(command.tenant)])
+
+
+def _stats(domain: Domain, command: Stats, now: int) -> StatsFound:
+    queues = domain.of_tenant(command.tenant)
+    each = [look.queue_counts(queue, now).counts for queue in queues]
+    total = Counts(*(sum(getattr(one, field) for one in each) for field in Counts.__struct_fields__))
+    return StatsFound(len(queues), total)
+
+
+def _state(domain: Domain, command: State, now: int) -> StateFound:
+    shard = domain.shard_of(command.id)
+    (message,) = domain.current([command.id])
+    return look.state(shard, State(command.tenant, message, command.group), now)
+
+
+def _add_note(domain: Domain, command: AddNote, now: int) -> Noted:
+    notes.check_note(domain.limits, "data" if command.kind == PART else "message", command.payload)
+    shard, token = _noting(domain, command)
+    (message,) = domain.current([command.id])
+    if command.kind == PART:
+        where = notes.leased_now(shard, command.tenant, message, token, command.owner)
+    else:
+        where = there(shard, command.tenant, message)
+    about = [(where.place.partition.key, first_offset(shard, where))]
+    notes.add(shard, where.place.queue, command.kind, about, [command.payload], now)
+    return Noted(command.id)
+
+
+def _tell_progress(domain: Domain, command: TellProgress, now: int) -> Noted:
+    check_range("progress", command.percent, 0, 100)
+    shard, token = _noting(domain, command)
+    (message,) = domain.current([command.id])
+    where = notes.leased_now(shard, command.tenant, message, token, command.owner)
+    notes.tell_progress(shard, where, command.percent, command.message, now)
+    return Noted(command.id)
+
+
+def _noting(domain: Domain, command: AddNote | TellProgress) -> tuple[Shard, Lease | None]:
+    """The shard of the message that something is noted of, and the lease that is named along."""
+    shard = domain.shard_of(command.id)
+    if command.lease is None:
+        return shard, None
+    return shard, domain.leased(Settle(command.tenant, command.lease, group=DEFAULT))[1]
+
+
+def _get_notes(domain: Domain, command: GetNotes, now: int) -> NotesFound:
+    shard = domain.shard_of(command.id)
+    (message,) = domain.current([command.id])
+    return look.notes(shard, command.tenant, message, command.kinds, DEFAULT, now)
+
+
+def _await(domain: Domain, command: Await, now: int) -> NotesFound:
+    check_range("timeout", command.wait_ms, 0, domain.limits.wait_ms_max)
+    shard = domain.shard_of(command.id)
+    (message,) = domain.current([command.id])
+    return look.notes(shard, command.tenant, message, (RESULT,), command.group, now)
+
+
+def _show(domain: Domain, command: Show, now: int) -> ShownAll:
+    current = Show(command.tenant, domain.current(command.ids), command.group)
+    return look.show(domain.limits, domain.shards, current, now)
+
+
+HANDLERS: dict[type, Callable[..., Reply]] = {
+    Push: _push,
+    PushMany: _push_many,
+    PushJobs: _push_jobs,
+    Arrive: _arrive,
+    Pop: _pop,
+    Ack: settling.ack,
+    Nack: settling.nack,
+    Extend: settling.extend,
+    Cancel: _cancel,
+    Move: _move,
+    Update: _update,
+    Discard: _move,
+    Seek: _seek,
+    Clean: _clean,
+    WouldClean: _would_clean,
+    Obliterate: closing.obliterate,
+    Delete: closing.delete,
+    GroupPut: groups.put,
+    GroupDelete: groups.delete,
+    Browse: _browse,
+    Requeue: _requeue,
+    Purge: _purge,
+    ListDead: _list_dead,
+    Pause: _pause,
+    Resume: _resume,
+    Read: _read,
+    Offsets: _offsets,
+    Configure: _configure,
+    Describe: _describe,
+    GroupCounts: _group_counts,
+    ListQueues: _list_queues,
+    Stats: _stats,
+    Measure: measure.measure,
+    State: _state,
+    Show: _show,
+    AddNote: _add_note,
+    TellProgress: _tell_progress,
+    GetNotes: _get_notes,
+    Await: _await,
+    KvGet: values.get,
+    KvList: values.listed,
+    KvWatch: values.watch,
+    KvWrite: values.write,
+    CronPut: cron.put,
+    CronDelete: cron.delete,
+    CronList: cron.listed,
+    LimitPut: shared.put,
+    LimitList: shared.listed,
+    PushFlow: flows.push,
+    Children: flows.children,
+    FindJob: flows.find,
+    Transact: transact.transact,
+    StageWrite: stage.write,
+    Adopt: stage.adopt,
+    Unstage: stage.unstage,
+}
+"""What each command does: functions of domain, command and now."""

@@ -1,0 +1,220 @@
+"""Push: check everything, then append."""
+
+from msgspec.structs import replace
+
+from forebay.core import log as logs
+from forebay.core.agenda import NEVER
+from forebay.core.commands import Pushed
+from forebay.core.errors import Busy, Conflict, Invalid
+from forebay.core.happenings import PUSHED
+from forebay.core.ids import OFFSET_BITS
+from forebay.core.limits import Limits, check_name
+from forebay.core.model import (
+    FSYNC,
+    IN_LINE,
+    MEMORY,
+    OS,
+    PLAIN,
+    Attributes,
+    Log,
+    Partition,
+    Queue,
+    Track,
+    fresh_count,
+)
+from forebay.core.numbers import fits
+from forebay.core.schedule import Scheduled
+from forebay.core.shard import Shard
+from forebay.core.tracks import list_ready
+
+
+def check_payloads(limits: Limits, payloads: list[bytes]) -> list[int]:
+    """Raise unless these may be pushed; their lengths."""
+    if not 1 <= len(payloads) <= limits.batch_max:
+        raise Invalid("messages", f"a list of 1 to {limits.batch_max} payloads")
+    lengths = list(map(len, payloads))
+    if max(lengths) > limits.payload_bytes_max:
+        raise Invalid("payload", f"at most {limits.payload_bytes_max} bytes; one has {max(lengths)}")
+    return lengths
+
+
+def check_partitions(limits: Limits, queue: Queue | None, names: set[str]) -> None:
+    """Raise unless the queue has, or may have, these partitions."""
+    known = queue.partitions if queue else {}
+    new = names - known.keys()
+    for name in new:
+        check_name("partition", name)
+    if new and len(known) + len(new) > limits.partitions_max:
+        raise Busy(f"a queue has at most {limits.partitions_max} partitions")
+
+
+def make_room(queue: Queue | None, count: int) -> None:
+    """Raise unless so many more messages may be in a queue; they are counted in."""
+    most = queue.options.max_size if queue is not None else 0
+    if queue is None or not most or not count:
+        return
+    if count > most:
+        raise Invalid("messages", f"at most {most}: queue {queue.name} holds no more, see its max_size")
+    if count > queue.room:
+        queue.room = most - size(queue)
+        if count > queue.room:
+            held = most - queue.room
+            raise Busy(
+                f"queue {queue.name} is full: it may hold {most} messages and has {held}; ack or cancel some"
+            )
+    queue.room -= count
+
+
+def check_size(queue: Queue | None, count: int) -> None:
+    """Raise unless so many more messages may be in a queue; they are counted when they are pushed."""
+    if queue is not None and queue.options.max_size and count > 0:
+        queue.room = 0
+        make_room(queue, count)
+        queue.room = 0
+
+
+def size(queue: Queue) -> int:
+    """Messages that wait, are delayed or active, in the group that has most of them."""
+    if not queue.groups:
+        logs_ = [partition.log for partition in queue.partitions.values()]
+        withdrawn = sum(count for each in queue.partitions.values() for _, count, _ in each.withdrawn)
+        return sum(log.end - log.first for log in logs_) - withdrawn
+    return max(
+        sum(
+            fresh_count(track)
+            + track.schedule.messages
+            + track.unplanned
+            + track.leased
+            + track.partition.parked_messages
+            for track in group.tracks.values()
+        )
+        for group in queue.groups.values()
+    )
+
+
+LEVELS = (MEMORY, OS, FSYNC)
+"""What a change survives, from nothing to power loss."""
+
+
+def reached(queue: Queue | None, asked: str | None, reach: str) -> str:
+    """What a push will survive in a store that reaches ``reach``; raise if it asks for what it can't have."""
+    if asked is None:
+        level = queue.options.durability if queue is not None else FSYNC
+    else:
+        level = _checked(queue, asked)
+    return level if reach == FSYNC else min(level, reach, key=LEVELS.index)
+
+
+def _checked(queue: Queue | None, asked: str) -> str:
+    if asked not in (FSYNC, OS):
+        raise Invalid("durability", f"{FSYNC} or {OS} (only a whole queue can be {MEMORY})")
+    if queue is not None and not queue.stored:
+        raise Conflict(f"queue {queue.name} was created {MEMORY}: nothing in it survives")
+    return asked
+
+
+def push(
+    shard: Shard,
+    queue: Queue,
+    partition: Partition,
+    payloads: list[bytes],
+    lengths: list[int],
+    durability: str,
+    attributes: Attributes,
+    now: int,
+) -> Pushed:
+    """Append checked payloads of these lengths, with checked attributes."""
+    log = partition.log
+    count = len(payloads)
+    expect(shard, queue, partition, count, durability, now)
+    number, base = partition.numbers[-1]
+    if log.forming is None:
+        shard.touch()
+        shard.forming.append((queue, partition))
+    if attributes is not PLAIN and log.forming is not None and now > log.time:
+        attributes = _from(attributes, now - log.time)
+    offset = logs.append(log, payloads, lengths, sum(lengths), now, attributes)
+    shard.happened.note(PUSHED, queue, "", partition, offset, count)
+    if attributes is PLAIN or attributes.in_line:
+        tell(shard, queue, partition)
+    elif attributes.depends_on:
+        for group in queue.groups.values():
+            group.tracks[partition.key].aside += count
+    else:
+        _schedule(shard, queue, partition, offset, attributes, now)
+    return Pushed(number << OFFSET_BITS | offset - base, count, log.time, durability)
+
+
+def expect(shard: Shard, queue: Queue, partition: Partition, count: int, durability: str, now: int) -> None:
+    """So many messages are about to be appended to a partition."""
+    if not fits(partition, count):
+        shard.renumber(queue, partition)
+    if durability == FSYNC:
+        shard.must_sync = True
+    elif durability == OS and not partition.os_marked:
+        shard.mark_os(queue, partition)
+    if queue.options.max_wait_ms or queue.options.retention_ms or partition.retention.retention_ms:
+        shard.plan_sweep(queue, now)
+    if partition.emptied_at:
+        partition.emptied_at = 0
+        shard.touch_partition(queue, partition)
+
+
+def tell(shard: Shard, queue: Queue, partition: Partition) -> None:
+    """Messages in line were appended to a partition."""
+    for group in queue.groups.values():
+        track = group.tracks[partition.key]
+        if track.listed is None or track.listed[0] > IN_LINE:
+            list_ready(track)
+    shard.woken[queue, None, partition.name] = None
+
+
+def _from(attributes: Attributes, later_ms: int) -> Attributes:
+    """The attributes as they count from the time of a segment that began a little earlier."""
+    if attributes.delay_ms:
+        attributes = replace(attributes, delay_ms=attributes.delay_ms + later_ms)
+    if attributes.ttl_ms:
+        attributes = replace(attributes, ttl_ms=attributes.ttl_ms + later_ms)
+    return attributes
+
+
+def _schedule(
+    shard: Shard, queue: Queue, partition: Partition, offset: int, attributes: Attributes, now: int
+) -> None:
+    """Put messages that were just appended, and are not in line, into the schedule of every group."""
+    log = partition.log
+    due_at = log.time + attributes.delay_ms
+    run = Scheduled(due_at, offset, log.end - offset, attributes.level)
+    schedule(shard, queue, partition, run, now, joined=_begins(log) < offset)
+
+
+def schedule(
+    shard: Shard, queue: Queue, partition: Partition, run: Scheduled, now: int, *, joined: bool = False
+) -> None:
+    """Put a run of new messages into the schedule of every group; with the one before it, if it joined it."""
+    for group in queue.groups.values():
+        track = group.tracks[partition.key]
+        track.aside += run.count
+        if track.planned != NEVER:
+            track.unplanned += run.count
+            continue
+        shard.schedule(track, _with_last(shard, track, run) if joined else run, now)
+
+
+def _begins(log: Log) -> int:
+    """Where the newest run of the forming segment begins."""
+    assert log.forming is not None
+    assert log.forming.marks is not None
+    marks = log.forming.marks
+    return log.forming.base + (marks[-2][0] if len(marks) > 1 else 0)
+
+
+def _with_last(shard: Shard, track: Track, run: Scheduled) -> Scheduled:
+    """One run with the one before it, if that is the same but for its offsets: singles become a batch."""
+    last = track.schedule.last()
+    if last is None or last.deliveries or last.error:
+        return run
+    if (last.first + last.count, last.due_at, last.level) != (run.first, run.due_at, run.level):
+        return run
+    shard.unschedule(track, last)
+    return replace(run, first=last.first, count=last.count + run.count)

@@ -1,0 +1,40 @@
+"""What ended, and who has still to be told of it."""
+
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import Struct
+
+from forebay.core.model import Partition, Queue
+
+if TYPE_CHECKING:
+    from forebay.core.shard import Shard
+
+
+class Ended(NamedTuple):
+    """Messages [first, end) ended, for the work queue, in one way."""
+
+    shard: "Shard"
+    queue: Queue
+    partition: Partition
+    first: int
+    end: int
+    how: int
+
+
+class Telling(Struct, eq=False):
+    """Messages that ended, and how far their dependents have been told."""
+
+    ended: Ended
+    serial: int
+    """Smaller than that of what ended later."""
+    reached: tuple[int, int]
+    """The row of ``Partition.dependents`` to go on with."""
+
+
+class Tellings(Struct, eq=False):
+    """What ended in a partition, in order, and has dependents that are told of it a number at a time."""
+
+    waiting: deque[Telling]
+    later: dict[tuple[int, int], int] = {}
+    """Rows of dependents made meanwhile: the newest serial there was. Nothing before that is theirs."""

@@ -1,0 +1,121 @@
+"""Transactions: acks, nacks, pushes and writes of one tenant in one commit, or nothing of it.
+
+Everything is checked first, each against what the ones before it leave; then nothing can go wrong any more.
+"""
+
+from collections.abc import Iterator
+
+from forebay.core import flows, jobs, values
+from forebay.core.commands import (
+    Ack,
+    KvWrite,
+    Nack,
+    PushFlow,
+    PushJobs,
+    Reply,
+    Settle,
+    Transact,
+    Transacted,
+)
+from forebay.core.domain import Domain
+from forebay.core.errors import Conflict, ForebayError, Invalid
+from forebay.core.leased import find_all, gaps
+from forebay.core.limits import OPERATIONS_MAX, check_range
+from forebay.core.model import DEFAULT, Lease
+from forebay.core.settle import NOT_LEASED, check_settle
+from forebay.core.settling import ack, follow, nack
+
+
+def transact(domain: Domain, command: Transact, now: int) -> Transacted:
+    """Carry out several commands, all or none."""
+    check_range("ops", len(command.ops), 1, OPERATIONS_MAX)
+    pushed = sum(len(op.jobs) for op in command.ops if isinstance(op, PushJobs))
+    if pushed > domain.limits.batch_max:
+        raise Invalid("ops", f"at most {domain.limits.batch_max} messages together; there are {pushed}")
+    plan = jobs.Plan()
+    left: values.Left = {}
+    writes: dict[int, values.Left] = {}
+    settled: set[tuple[int, int, int]] = set()
+    for at, op in enumerate(command.ops):
+        try:
+            match op:
+                case PushJobs():
+                    jobs.check(domain, op, now, plan)
+                case PushFlow():
+                    flows.check(domain, op, now, plan)
+                case KvWrite():
+                    writes[at] = values.check(domain, op, now, left)
+                    left |= writes[at]
+                case Ack() | Nack():
+                    _check_leased(domain, op, settled, plan)
+        except Invalid as error:
+            raise Invalid(f"ops[{at}].{error.field}", error.accepted) from None
+        except ForebayError as error:
+            error.place = f"ops[{at}]"
+            error.message = f"{error.place}: {error.message}"
+            raise
+    try:
+        return Transacted([_apply(domain, op, writes.get(at), now) for at, op in enumerate(command.ops)])
+    except ForebayError as error:
+        raise AssertionError(f"what was checked can be carried out: {error}") from error
+
+
+def _check_leased(
+    domain: Domain, command: Settle, settled: set[tuple[int, int, int]], plan: jobs.Plan
+) -> None:
+    """Raise unless all that a command names is leased, and by no command before it."""
+    check_settle(domain.limits, command)
+    follow(domain, command)
+    mine: set[tuple[int, int, int]] = set()
+    for lease, partition, first, end in _leased(domain, command):
+        mine |= {(lease.name, partition, offset) for offset in range(first, end)}
+        if isinstance(command, Ack) and len(lease.queue.groups) == 1:
+            plan.freed[lease.queue.name] += end - first
+        if lease.group.name == DEFAULT:
+            plan.settled |= {(partition, offset) for offset in range(first, end)}
+    if mine & settled:
+        raise Invalid("ids", "about each message once; in strict order a FAIL is about all behind it, too")
+    settled |= mine
+
+
+def _leased(domain: Domain, command: Settle) -> Iterator[tuple[Lease, int, int, int]]:
+    """Lease, partition, first offset and end of what a command settles."""
+    if command.ids is None:
+        _, lease = domain.leased(command)
+        for run in lease.runs.values():
+            for first, count in gaps(run):
+                yield lease, run.partition, first, first + count
+        return
+    for shard, token, ids in domain.by_shard(command):
+        found, refused = find_all(shard, command, token, ids)
+        if refused:
+            raise Conflict(f"message {refused[0]} is {NOT_LEASED}")
+        for each in found:
+            if isinstance(command, Ack) and command.results and each.lease.group.name != DEFAULT:
+                raise Invalid("result", f"left out: only the group {DEFAULT} has results")
+            yield each.lease, each.run.partition, each.offset, each.offset + each.length
+            if isinstance(command, Nack) and each.lease.queue.ordered:
+                for run in each.lease.runs.values():
+                    if run.partition == each.run.partition and run.first + run.count > each.offset:
+                        yield (
+                            each.lease,
+                            run.partition,
+                            max(run.first, each.offset),
+                            run.first + run.count,
+                        )
+
+
+def _apply(domain: Domain, op: object, left: values.Left | None, now: int) -> Reply:
+    match op:
+        case PushJobs():
+            return jobs.apply(domain, op, now)
+        case PushFlow():
+            return flows.apply(domain, op, now)
+        case KvWrite():
+            assert left is not None
+            return values.apply(domain, op.tenant, left)
+        case Ack():
+            return ack(domain, op, now)
+        case Nack():
+            return nack(domain, op, now)
+    raise AssertionError(f"no transaction has a {type(op).__name__}")

@@ -1,0 +1,36 @@
+"""flashQ's names for figures: those of the tenant ``default``."""
+
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from forebay.core.commands import Measured
+from forebay.core.happenings import BUCKETS_MS, DEAD, SETTLED
+from forebay.core.model import DEFAULT
+
+BOUNDS = ((100, "0.1"), (1_000, "1.0"))
+"""flashQ's bounds of durations, in ms and as it writes them."""
+
+
+def of_queues(measured: Measured) -> Iterator[Metric]:
+    depth = GaugeMetricFamily("flashq_queue_depth", "Jobs waiting in a queue.", labels=["queue"])
+    done = CounterMetricFamily(
+        "flashq_jobs_processed", "Jobs processed, by how they ended.", labels=["queue", "status"]
+    )
+    times = HistogramMetricFamily("flashq_job_duration_seconds", "From delivery to ack.", labels=["queue"])
+    for each in measured.queues:
+        if each.tenant != DEFAULT:
+            continue
+        depth.add_metric([each.queue], each.counts.waiting)
+        if each.tally is not None:
+            done.add_metric([each.queue, "completed"], each.tally.counts[SETTLED])
+            done.add_metric([each.queue, "failed"], each.tally.counts[DEAD])
+            buckets = [(name, sum(each.tally.times[: BUCKETS_MS.index(bound) + 1])) for bound, name in BOUNDS]
+            everything = [*buckets, ("+Inf", sum(each.tally.times))]
+            times.add_metric([each.queue], everything, each.tally.spent_ms / 1000)
+    yield from (depth, done, times)
+
+
+def of_process(connections: int, memory_bytes: float) -> Iterator[Metric]:
+    yield GaugeMetricFamily("flashq_active_workers", "Connections that may work.", connections)
+    yield GaugeMetricFamily("flashq_memory_bytes", "Memory of the process.", memory_bytes)

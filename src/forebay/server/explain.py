@@ -1,0 +1,97 @@
+"""Why something could not be decoded, in words that help: from what msgspec says of it."""
+
+import re
+from collections.abc import Iterator
+from difflib import get_close_matches
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
+
+import msgspec
+from msgspec import Struct
+
+from forebay.core.errors import Invalid
+
+_AT = re.compile(r" - at `\$\.?([^`]*)`$")
+_EXPECTED = re.compile(r"Expected `([^`]*)`")
+_UNKNOWN = re.compile(r"Object contains unknown field `([^`]*)`")
+_MISSING = re.compile(r"Object missing required field `([^`]*)`")
+_VALUE = re.compile(r"Invalid value '")
+_INDEX = re.compile(r"\[[^]]*\]")
+_WORDS = {
+    "int": "an integer",
+    "float": "a number",
+    "str": "a string",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "an object",
+}
+
+
+def places(error: Exception) -> tuple[str, str]:
+    """Where something is wrong, and the field there that is not known, if that is it."""
+    text = str(error)
+    at, unknown = _AT.search(text), _UNKNOWN.search(text)
+    return at.group(1) if at else "", unknown.group(1) if unknown else ""
+
+
+def explain(error: Exception, kind: type[Struct], whole: str) -> Invalid:
+    """What is wrong with what was to be a ``kind``; ``whole`` is the name of all of it."""
+    text = str(error)
+    where, unknown = places(error)
+    if unknown:
+        place = f"{where}.{unknown}" if where else unknown
+        inner = inside(kind, where)
+        if inner is None:
+            return Invalid(place, "left out; there is no such field here")
+        names = [each.encode_name for each in msgspec.structs.fields(inner)]
+        if not names:
+            return Invalid(place, "left out; nothing is known here")
+        meant = get_close_matches(unknown, names, 1)
+        hint = f"{meant[0]} was meant? " if meant else ""
+        return Invalid(place, f"left out; {hint}known here are {', '.join(names)}")
+    if missing := _MISSING.search(text):
+        return Invalid(f"{where}.{missing.group(1)}" if where else missing.group(1), "given")
+    if _VALUE.search(text) and (names := sorted(_tags(kind, where.rpartition(".")[2]))):
+        return Invalid(where, f"one of {', '.join(names)}")
+    if expected := _EXPECTED.search(text):
+        kinds = [_WORDS.get(each, each) for each in expected.group(1).split(" | ")]
+        return Invalid(where or whole, " or ".join(kinds))
+    return Invalid(where or whole, f"well-formed; {text}")
+
+
+def inside(kind: type[Struct], where: str) -> type[Struct] | None:
+    """The class of what lies at a place like ``messages[...].backoff``; None if that can't be told."""
+    found: list[type[Struct]] = [kind]
+    for name in filter(None, _INDEX.sub("", where).split(".")):
+        fields = [each for one in found for each in msgspec.structs.fields(one) if each.encode_name == name]
+        found = list(dict.fromkeys(inner for each in fields for inner in _structs(each.type)))
+    return found[0] if len(found) == 1 else None
+
+
+def names_within(kind: type[Struct]) -> frozenset[str]:
+    """The names of all fields of a class, and of those that lie in it."""
+    found = {each.encode_name for each in msgspec.structs.fields(kind)}
+    for each in msgspec.structs.fields(kind):
+        for inner in _structs(each.type):
+            found |= names_within(inner)
+    return frozenset(found)
+
+
+def _tags(kind: type[Struct], field: str) -> set[str]:
+    """What a field may say that tells which of several classes something is."""
+    found: set[str] = set()
+    for each in msgspec.structs.fields(kind):
+        for inner in _structs(each.type):
+            config = inner.__struct_config__
+            if config.tag_field == field:
+                found.add(str(config.tag))
+    return found
+
+
+def _structs(kind: Any) -> Iterator[type[Struct]]:
+    """The classes that a type is made of."""
+    if get_origin(kind) in (Union, UnionType, list, dict, tuple) or hasattr(kind, "__metadata__"):
+        for each in get_args(kind):
+            yield from _structs(each)
+    elif isinstance(kind, type) and issubclass(kind, Struct):
+        yield kind

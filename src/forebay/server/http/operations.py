@@ -1,0 +1,179 @@
+"""The table of what can be asked for. Those asked for most stand first: paths are tried in this order."""
+
+from forebay.core.happenings import KINDS
+from forebay.server.http import (
+    commands,
+    events,
+    health,
+    messages,
+    pops,
+    pushes,
+    queues,
+    transactions,
+    values,
+    webhooks,
+)
+from forebay.server.http.base import Operation, Request, View
+
+QUEUE = "/v1/queues/{queue}"
+DEAD = "dead letters"
+VALUES = "keys and values"
+JSON = "application/json"
+
+OPERATIONS = [
+    Operation("POST", f"{QUEUE}/messages", pushes.Push, pushes.Pushed, "Push messages", "messages"),
+    Operation("GET", f"{QUEUE}/messages", messages.Browse, messages.Browsed, "Browse messages", "messages"),
+    Operation("POST", f"{QUEUE}/pop", pops.Pop, pops.Popped, "Pop messages", "messages"),
+    Operation("POST", "/v1/ack", pops.Ack, pops.Settled, "Acknowledge messages", "messages"),
+    Operation("POST", "/v1/nack", pops.Nack, pops.Settled, "Give messages back", "messages"),
+    Operation("POST", "/v1/extend", pops.Extend, pops.Extended, "Extend leases", "messages"),
+    Operation(
+        "POST",
+        "/v1/transaction",
+        transactions.Transaction,
+        transactions.Results,
+        "Several commands in one commit",
+        "messages",
+    ),
+    Operation(
+        "GET", f"{QUEUE}/messages/{{id}}", messages.GetMessage, messages.Seen, "Look at a message", "messages"
+    ),
+    Operation(
+        "GET",
+        f"{QUEUE}/messages/{{id}}/result",
+        messages.Result,
+        messages.Came,
+        "What came of a message",
+        "messages",
+    ),
+    Operation("POST", "/v1/cancel", messages.Cancel, pops.Settled, "Cancel messages", "messages"),
+    Operation(
+        "POST", f"{QUEUE}/bulk", messages.Bulk, messages.Acted, "Act on all messages that match", "messages"
+    ),
+    Operation("GET", f"{QUEUE}/log", messages.ReadLog, messages.Stretch, "Read the log", "messages"),
+    Operation("GET", "/v1/queues", queues.ListQueues, queues.Queues, "List queues", "queues"),
+    Operation("GET", QUEUE, queues.Describe, queues.Queue, "Describe a queue", "queues"),
+    Operation("PUT", QUEUE, queues.Configure, queues.Queue, "Configure a queue", "queues"),
+    Operation("DELETE", QUEUE, queues.Delete, queues.Deleted, "Delete a queue", "queues"),
+    Operation("POST", f"{QUEUE}/pause", queues.Pause, queues.Pausing, "Pause a queue", "queues"),
+    Operation("POST", f"{QUEUE}/resume", queues.Resume, queues.Pausing, "Resume a queue", "queues"),
+    Operation("POST", f"{QUEUE}/drain", queues.Drain, queues.Cleared, "Cancel what waits", "queues"),
+    Operation("POST", f"{QUEUE}/purge", queues.Purge, queues.Cleared, "Clear messages out", "queues"),
+    Operation("POST", f"{QUEUE}/seek", queues.Seek, queues.Sought, "Read on from another place", "queues"),
+    Operation("GET", f"{QUEUE}/dead", queues.ListDead, queues.DeadLetters, "List dead letters", DEAD),
+    Operation(
+        "POST",
+        f"{QUEUE}/dead",
+        queues.RequeueDead,
+        queues.Buried,
+        "Deliver dead letters again",
+        DEAD,
+    ),
+    Operation("DELETE", f"{QUEUE}/dead", queues.PurgeDead, queues.Buried, "Give dead letters up", DEAD),
+    Operation("GET", "/v1/groups/{queue}", queues.ListGroups, queues.Groups, "List groups", "groups"),
+    Operation(
+        "GET", "/v1/groups/{queue}/{group}", queues.Group, queues.GroupSummary, "Look at a group", "groups"
+    ),
+    Operation("PUT", "/v1/groups/{queue}/{group}", queues.PutGroup, queues.Groups, "Make a group", "groups"),
+    Operation(
+        "DELETE", "/v1/groups/{queue}/{group}", queues.DeleteGroup, queues.Groups, "Delete a group", "groups"
+    ),
+    Operation("GET", "/v1/crons", values.ListCrons, values.Crons, "List crons", "crons"),
+    Operation("GET", "/v1/crons/{name}", values.GetCron, values.Cron, "Look at a cron", "crons"),
+    Operation("PUT", "/v1/crons/{name}", values.PutCron, values.Cron, "Make or change a cron", "crons"),
+    Operation("DELETE", "/v1/crons/{name}", values.DeleteCron, values.Gone, "Delete a cron", "crons"),
+    Operation("GET", "/v1/kv", values.ListValues, values.Listed, "List keys and values", VALUES),
+    Operation("POST", "/v1/kv", values.WriteValues, values.Written, "Change keys", VALUES),
+    Operation("GET", "/v1/kv/{key}", values.GetValue, values.Entry, "Get a value", VALUES),
+    Operation("PUT", "/v1/kv/{key}", values.PutValue, values.Written, "Set a value", VALUES),
+    Operation("DELETE", "/v1/kv/{key}", values.DeleteValue, values.Written, "Delete a key", VALUES),
+    Operation(
+        "GET", "/v1/webhooks", webhooks.ListWebhooks, webhooks.WebhookList, "List webhooks", "webhooks"
+    ),
+    Operation(
+        "POST",
+        "/v1/webhooks",
+        webhooks.RegisterWebhook,
+        webhooks.Registered,
+        "Have events posted somewhere",
+        "webhooks",
+    ),
+    Operation(
+        "DELETE",
+        "/v1/webhooks/{name}",
+        webhooks.DeleteWebhook,
+        webhooks.Unregistered,
+        "Delete a webhook",
+        "webhooks",
+    ),
+    Operation(
+        "POST",
+        "/v1/webhooks/{name}",
+        webhooks.Incoming,
+        pushes.Pushed,
+        "Push what a webhook of others sends",
+        "webhooks",
+    ),
+    Operation("POST", "/v1/commands", commands.Command, commands.Carried, "Any command of TCP", "server"),
+    Operation("GET", "/v1/stats", queues.Stats, queues.Totals, "Count over all queues", "server"),
+]
+
+STREAM = "text/event-stream"
+VIEWS = [
+    View(
+        f"{QUEUE}/listen",
+        "Listen",
+        events.Listen,
+        pops.Delivered,
+        STREAM,
+        "Be sent messages as they come",
+        "Leases messages to this connection, at most `max` at a time that are not settled; settle them with "
+        "`POST /v1/ack`. When the connection ends, what it still holds is there for others. A `ping` comes "
+        "after 15 s without anything else.",
+        ("message",),
+        (400, 403, 409),
+        "messages",
+    ),
+    View(
+        "/v1/events",
+        "Events",
+        events.Events,
+        events.Happened,
+        STREAM,
+        "Hear of what happens",
+        "Lifecycle events as they happen. The last event of a batch has an `id`, to go on from. `lost` "
+        "stands for events that are not kept any more; a `ping` comes after 15 s without anything else. The "
+        "same as a WebSocket: `/v1/events/ws`.",
+        KINDS,
+        (400,),
+        "events",
+    ),
+    View(
+        "/healthz",
+        "Healthz",
+        Request,
+        health.Health,
+        JSON,
+        "Is it alive?",
+        "The process answers.",
+    ),
+    View(
+        "/readyz",
+        "Readyz",
+        Request,
+        health.Readiness,
+        JSON,
+        "Is it ready?",
+        "200 if it takes requests, 503 if it can't write its store, or is about to stop.",
+    ),
+    View(
+        "/metrics",
+        "Metrics",
+        Request,
+        None,
+        health.TEXT.decode(),
+        "Figures for Prometheus",
+        "Figures of queues, of the server and of its process, in the text format of Prometheus.",
+    ),
+]
+"""What is only looked at, besides."""

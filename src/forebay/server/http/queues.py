@@ -1,0 +1,462 @@
+"""Queues: list, describe, configure, pause, drain, purge, seek, delete; their dead letters; groups."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from forebay.core import commands as core, ids
+from forebay.core.errors import Invalid
+from forebay.core.model import DEFAULT
+from forebay.server.http.base import Asked, Id, Request, addresses, shown, shown_all
+from forebay.server.labels import labels_of
+from forebay.server.options import OptionsIn, configure, shown_options
+
+
+class Counted(Struct, gc=False, kw_only=True):
+    """Messages of a group by state."""
+
+    waiting: int
+    delayed: int
+    parked: int
+    active: int
+    completed: int
+    dead: int
+    expired: int
+    cancelled: int
+    evicted: int
+    discarded: int
+
+
+def counted(counts: core.Counts) -> Counted:
+    return Counted(**{name: getattr(counts, name) for name in Counted.__struct_fields__})
+
+
+class QueueSummary(Struct, gc=False, kw_only=True):
+    """A queue, and the messages of its group ``default`` by state."""
+
+    queue: str
+    paused: bool
+    counts: Counted
+
+
+class Queues(Struct, gc=False, kw_only=True):
+    """The queues."""
+
+    queues: list[QueueSummary]
+
+
+class ListQueues(Request, kw_only=True):
+    """Every queue."""
+
+    def command(self, asked: Asked) -> core.ListQueues:
+        return core.ListQueues(asked.tenant)
+
+    def reply(self, reply: core.QueuesFound, asked: Asked) -> Struct:
+        return Queues(
+            queues=[
+                QueueSummary(queue=each.name, paused=each.paused, counts=counted(each.counts))
+                for each in reply.queues
+            ]
+        )
+
+
+class Partition(Struct, gc=False, kw_only=True):
+    """A partition: where its log begins and ends, and how many bytes of payloads it keeps."""
+
+    partition: str
+    first: int
+    end: int
+    bytes: int
+    lane: bool
+    retention: dict[str, int]
+    """Where it differs from the queue's."""
+
+
+class GroupSummary(Struct, gc=False, kw_only=True):
+    """A group, and its messages by state."""
+
+    group: str
+    counts: Counted
+
+
+class Queue(Struct, gc=False, kw_only=True, omit_defaults=True):
+    """A queue with all that is known of it."""
+
+    queue: str
+    options: dict[str, Any]
+    paused: bool
+    partitions: list[Partition]
+    groups: list[GroupSummary]
+    paused_until: int | None = None
+
+
+def described(found: core.QueueFound) -> Queue:
+    return Queue(
+        queue=found.queue,
+        options=shown_options(found.options),
+        paused=found.paused.paused,
+        paused_until=found.paused.until,
+        partitions=[
+            Partition(
+                partition=each.name,
+                first=each.first,
+                end=each.end,
+                bytes=each.payload_bytes,
+                lane=each.lane,
+                retention={
+                    name: value
+                    for name, value in msgspec.structs.asdict(each.retention).items()
+                    if value is not None
+                },
+            )
+            for each in found.partitions
+        ],
+        groups=[GroupSummary(group=each.name, counts=counted(each.counts)) for each in found.groups],
+    )
+
+
+class Describing(Request, kw_only=True):
+    """What is answered with all that is known of a queue."""
+
+    def reply(self, reply: core.QueueFound, asked: Asked) -> Struct:
+        return described(reply)
+
+
+class Describe(Describing, kw_only=True):
+    """One queue, with its options, partitions and groups."""
+
+    def command(self, asked: Asked) -> core.Describe:
+        return core.Describe(asked.tenant, asked.queue)
+
+
+class Configure(Describing, kw_only=True):
+    """Make a queue if it is missing, and set options that are given; of one partition, if it is named."""
+
+    options: OptionsIn = msgspec.field(default_factory=OptionsIn)
+    partition: str | None = None
+
+    def command(self, asked: Asked) -> core.Configure:
+        return configure(asked.tenant, asked.queue, self.options, self.partition)
+
+
+class Deleted(Struct, gc=False, kw_only=True):
+    """A queue that is deleted: with ``active`` messages still leased it is closed, and goes by ``until``."""
+
+    queue: str
+    deleted: bool
+    active: int
+    until: int
+
+
+class Delete(Request, kw_only=True):
+    """Close a queue; it goes when nothing of it is leased any more. With ``force`` it goes at once."""
+
+    force: bool = False
+
+    def command(self, asked: Asked) -> core.Delete | core.Obliterate:
+        if self.force:
+            return core.Obliterate(asked.tenant, asked.queue)
+        return core.Delete(asked.tenant, asked.queue)
+
+    def reply(self, reply: core.Closed | core.Cleaned, asked: Asked) -> Struct:
+        if isinstance(reply, core.Cleaned):
+            return Deleted(queue=asked.queue, deleted=True, active=0, until=0)
+        return Deleted(queue=reply.queue, deleted=not reply.active, active=reply.active, until=reply.until)
+
+
+class Pausing(Struct, gc=False, kw_only=True, omit_defaults=True):
+    """Whether a queue is paused, and until when, if that is known."""
+
+    paused: bool
+    until: int | None = None
+
+
+class Pause(Request, kw_only=True):
+    """Deliver nothing, until the queue is resumed or a time has come."""
+
+    until: int | None = None
+
+    def command(self, asked: Asked) -> core.Command:
+        return core.Pause(asked.tenant, asked.queue, self.until)
+
+    def reply(self, reply: core.Paused, asked: Asked) -> Struct:
+        return Pausing(paused=reply.paused, until=reply.until)
+
+
+class Resume(Request, kw_only=True):
+    """Deliver again."""
+
+    def command(self, asked: Asked) -> core.Command:
+        return core.Resume(asked.tenant, asked.queue)
+
+    def reply(self, reply: core.Paused, asked: Asked) -> Struct:
+        return Pausing(paused=reply.paused, until=reply.until)
+
+
+class Cleared(Struct, gc=False, kw_only=True):
+    """How many messages it was; with ``more``, ask again."""
+
+    count: int
+    more: bool
+    dry_run: bool
+
+
+DRAINED = ("waiting", "delayed", "parked")
+PURGED = (*DRAINED, "dead", "completed")
+
+
+class Clearing(Request, kw_only=True):
+    """Messages of a group that are cleared out."""
+
+    group: str = DEFAULT
+    dry_run: bool = False
+
+    def cleared(self) -> tuple[str, ...]:
+        return DRAINED
+
+    def command(self, asked: Asked) -> core.Command:
+        states = self.cleared()
+        kind = core.WouldClean if self.dry_run else core.Clean
+        return kind(asked.tenant, asked.queue, states, self.group)
+
+    def reply(self, reply: core.Cleaned, asked: Asked) -> Struct:
+        return Cleared(count=reply.count, more=reply.more, dry_run=self.dry_run)
+
+
+class Drain(Clearing, kw_only=True):
+    """Cancel everything of a group that waits, is delayed or parked. What is leased goes on."""
+
+
+class Purge(Clearing, kw_only=True):
+    """Clear out messages of a group in some states: all but those that are leased, if none is named."""
+
+    states: list[str] | None = None
+
+    def cleared(self) -> tuple[str, ...]:
+        states = tuple(PURGED if self.states is None else self.states)
+        if not states or set(states) - set(PURGED):
+            raise Invalid("states", f"a list of some of {', '.join(PURGED)}")
+        return states
+
+
+class Cursor(Struct, gc=False):
+    """Where a group stands in a partition."""
+
+    partition: str
+    cursor: int
+
+
+class Sought(Struct, gc=False, kw_only=True):
+    """Where the group reads on."""
+
+    partitions: list[Cursor]
+
+
+class Seek(Request, kw_only=True):
+    """Have a group read on from another place: ``all``, ``new``, a time, or an offset in one partition."""
+
+    group: str = DEFAULT
+    to: int | str | None = None
+    partition: str | None = None
+    offset: int | None = None
+
+    def command(self, asked: Asked) -> core.Seek:
+        if (self.to is None) == (self.offset is None):
+            raise Invalid("to", "given, or else an offset, and only one of them")
+        where = ("all" if self.to is None else self.to, self.partition, self.offset)
+        return core.Seek(asked.tenant, asked.queue, self.group, *where)
+
+    def reply(self, reply: core.Sought, asked: Asked) -> Struct:
+        return Sought(partitions=[Cursor(name, cursor) for name, cursor in reply.cursors.items()])
+
+
+# Dead letters.
+
+
+class DeadLetter(Struct, gc=False, kw_only=True, omit_defaults=True):
+    """A message that failed too often."""
+
+    id: Id
+    uuid: str
+    group: str
+    partition: str
+    offset: int
+    payload: msgspec.Raw
+    created_at: int
+    dead_at: int
+    error: str
+    deliveries: int
+    failures: int
+    priority: int
+    damaged: bool = False
+    headers: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+    tags: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+
+
+class DeadLetters(Struct, gc=False, kw_only=True):
+    """Those that were asked for; ``total`` is how many there are."""
+
+    messages: list[DeadLetter]
+    total: int
+
+
+class ListDead(Request, kw_only=True):
+    """Dead letters of a group."""
+
+    group: str = DEFAULT
+    limit: int = 100
+    skip: int = 0
+
+    def command(self, asked: Asked) -> core.ListDead:
+        return core.ListDead(asked.tenant, asked.queue, self.group, self.limit, self.skip)
+
+    def reply(self, reply: core.DeadFound, asked: Asked) -> Struct:
+        return DeadLetters(
+            messages=[_letter(reply.group, each) for each in reply.deliveries], total=reply.total
+        )
+
+
+def _letter(group: str, found: core.DeadLetter) -> DeadLetter:
+    (payload,) = found.payloads() if found.segment.present else (b"null",)
+    headers, tags = labels_of(found)
+    return DeadLetter(
+        id=shown(found.first),
+        uuid=ids.to_uuid(found.first, found.created_at),
+        group=group,
+        partition=found.partition,
+        offset=found.offset,
+        payload=msgspec.Raw(payload),
+        created_at=found.created_at,
+        dead_at=found.dead_at,
+        error=found.error,
+        deliveries=found.deliveries,
+        failures=found.failures,
+        priority=found.priority,
+        damaged=not found.segment.present,
+        headers=headers,
+        tags=tags,
+    )
+
+
+class Buried(Struct, gc=False, kw_only=True):
+    """How many dead letters it was, and how many are left."""
+
+    count: int
+    left: int
+    dry_run: bool
+    refused: Sequence[Id]
+
+
+class RequeueDead(Request, kw_only=True):
+    """Deliver dead letters again, as if for the first time: these, or all of them."""
+
+    ids: list[Id] | None = None
+    group: str = DEFAULT
+    dry_run: bool = False
+
+    def command(self, asked: Asked) -> core.Command:
+        meant = None if self.ids is None else addresses(self.ids)
+        if self.dry_run:
+            return core.Purge(asked.tenant, asked.queue, self.group, meant, dry_run=True)
+        return core.Requeue(asked.tenant, asked.queue, self.group, meant)
+
+    def reply(self, reply: core.Buried, asked: Asked) -> Struct:
+        return Buried(
+            count=reply.count, left=reply.left, dry_run=self.dry_run, refused=shown_all(reply.refused)
+        )
+
+
+class PurgeDead(Request, kw_only=True):
+    """Give dead letters up: those with these ids (``id`` may stand there often), or all of them."""
+
+    id: list[Id] | None = None
+    group: str = DEFAULT
+    dry_run: bool = False
+
+    def command(self, asked: Asked) -> core.Purge:
+        meant = None if self.id is None else addresses(self.id)
+        return core.Purge(asked.tenant, asked.queue, self.group, meant, self.dry_run)
+
+    def reply(self, reply: core.Buried, asked: Asked) -> Struct:
+        return Buried(
+            count=reply.count, left=reply.left, dry_run=self.dry_run, refused=shown_all(reply.refused)
+        )
+
+
+# Groups.
+
+
+class Groups(Struct, gc=False, kw_only=True):
+    """The groups of a queue."""
+
+    queue: str
+    groups: list[GroupSummary]
+
+
+class ListGroups(Request, kw_only=True):
+    """The groups of a queue."""
+
+    def command(self, asked: Asked) -> core.Command:
+        return core.Describe(asked.tenant, asked.queue)
+
+    def reply(self, reply: core.QueueFound, asked: Asked) -> Struct:
+        return _groups(reply)
+
+
+def _groups(found: core.QueueFound) -> Groups:
+    groups = [GroupSummary(group=each.name, counts=counted(each.counts)) for each in found.groups]
+    return Groups(queue=found.queue, groups=groups)
+
+
+class Group(Request, kw_only=True):
+    """One group of a queue. One that does not exist has everything waiting or delayed."""
+
+    def command(self, asked: Asked) -> core.Command:
+        return core.GroupCounts(asked.tenant, asked.queue, asked.path["group"])
+
+    def reply(self, reply: core.Counts, asked: Asked) -> Struct:
+        return GroupSummary(group=asked.path["group"], counts=counted(reply))
+
+
+class PutGroup(Request, kw_only=True):
+    """Make a group that begins at ``all``, ``new`` or a time; one that is there stays as it is."""
+
+    start: int | str = msgspec.field(default="all", name="from")
+
+    def command(self, asked: Asked) -> core.Command:
+        return core.GroupPut(asked.tenant, asked.queue, asked.path["group"], self.start)
+
+    def reply(self, reply: core.QueueFound, asked: Asked) -> Struct:
+        return _groups(reply)
+
+
+class DeleteGroup(Request, kw_only=True):
+    """Forget a group, with all that it holds, has scheduled, or has among its dead letters."""
+
+    def command(self, asked: Asked) -> core.Command:
+        return core.GroupDelete(asked.tenant, asked.queue, asked.path["group"])
+
+    def reply(self, reply: core.QueueFound, asked: Asked) -> Struct:
+        return _groups(reply)
+
+
+# The server.
+
+
+class Totals(Struct, gc=False, kw_only=True):
+    """Messages of all queues by state, each in its group ``default``."""
+
+    queues: int
+    counts: Counted
+
+
+class Stats(Request, kw_only=True):
+    """Counts over all queues."""
+
+    def command(self, asked: Asked) -> core.Command:
+        return core.Stats(asked.tenant)
+
+    def reply(self, reply: core.StatsFound, asked: Asked) -> Struct:
+        return Totals(queues=reply.queues, counts=counted(reply.counts))

@@ -1,0 +1,295 @@
+"""One POST to an address that others chose: looked at before it is called, cut off when it takes too long.
+
+The host is looked up once. Every address found must be one that anybody on the internet could call (unless
+private ones are allowed), and the connection goes to one of those very addresses: a name that means something
+else a moment later leads nowhere. What blocks runs in a thread of its own that nobody has to wait for.
+"""
+
+import io
+import ipaddress
+import socket
+import ssl
+import threading
+from asyncio import AbstractEventLoop, Future
+from collections.abc import Callable, Mapping
+from functools import cache
+from http.client import HTTPConnection, HTTPException, HTTPResponse
+from ipaddress import IPv4Address, IPv6Address
+from typing import Any, Protocol, TypeVar
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+from forebay.core.errors import Invalid
+
+URL_CHARS_MAX = 2_048
+CONNECT_S = 10.0
+"""How long each step may take: to connect, to shake hands, to send or receive something."""
+ANSWER_BYTES_MAX = 4_096
+"""Bytes of an answer's body that are read."""
+RECEIVED_BYTES_MAX = 64 * 1024
+"""Bytes that are received in all: of an answer, and of every 100 (Continue) before it."""
+SAID_CHARS_MAX = 200
+"""Characters of it that are kept with a failure."""
+ADDRESSES_MAX = 4
+"""Addresses of a host that are tried."""
+NAT64 = ipaddress.ip_network("64:ff9b::/96")
+"""Addresses that mean one of IPv4, where there is only IPv6."""
+NOT_PUBLIC = [
+    ipaddress.ip_network(each)
+    for each in ("100.64.0.0/10", "192.0.0.0/24", "192.88.99.0/24", "198.18.0.0/15")
+]
+"""What not every Python knows: carriers' own, protocols' own, relays of 6to4, benchmarks."""
+_PORTS = {"http": 80, "https": 443}
+
+T = TypeVar("T")
+
+
+class Refused(Exception):
+    """An address that may not be called, or can't be."""
+
+
+class Target(Struct, frozen=True):
+    """Where a URL leads."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+    """With its query."""
+
+    @property
+    def name(self) -> str:
+        """As the Host header has it."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
+
+
+def target_of(url: str) -> Target:
+    """
+    >>> target_of("https://[2001:db8::1]:8443?a=1")
+    Target(scheme='https', host='2001:db8::1', port=8443, path='/?a=1')
+    >>> target_of("http://example.com").name
+    'example.com'
+    """
+    accepted = f"http:// or https://, a host and a path, of at most {URL_CHARS_MAX} ASCII characters"
+    if len(url) > URL_CHARS_MAX or not url.isascii() or not url.isprintable() or " " in url:
+        raise Invalid("url", accepted)
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise Invalid("url", accepted) from None
+    if parts.scheme not in _PORTS or not parts.hostname or port == 0:
+        raise Invalid("url", accepted)
+    if "@" in parts.netloc or parts.fragment:
+        raise Invalid("url", "without a user, a password and a fragment")
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return Target(parts.scheme, parts.hostname, port or _PORTS[parts.scheme], path)
+
+
+def is_public(address: str) -> bool:
+    """Whether an address is one that anybody on the internet could call.
+
+    >>> [is_public(each) for each in ("93.184.216.34", "2606:2800:220:1::1", "64:ff9b::5db8:d822")]
+    [True, True, True]
+    >>> [is_public(each) for each in ("10.0.0.1", "::ffff:127.0.0.1", "2002:7f00:1::", "224.0.0.1")]
+    [False, False, False, False]
+    >>> [is_public(each) for each in ("100.64.0.1", "192.0.0.9", "192.88.99.1", "198.19.255.255")]
+    [False, False, False, False]
+    """
+    found = ipaddress.ip_address(address)
+    inner = _inner(found) if isinstance(found, IPv6Address) else None
+    if inner is not None:
+        return is_public(str(inner))
+    if found.is_multicast or found.is_reserved or (isinstance(found, IPv6Address) and found.is_site_local):
+        return False
+    return found.is_global and not any(found in each for each in NOT_PUBLIC)
+
+
+def _inner(address: IPv6Address) -> IPv4Address | None:
+    """The address of IPv4 that one of IPv6 means, if it does."""
+    if address in NAT64:
+        return IPv4Address(int(address) & 0xFFFFFFFF)
+    return address.ipv4_mapped or address.sixtofour
+
+
+def addresses_of(target: Target, private: bool) -> list[tuple[int, str]]:
+    """Family and address of a host, if all of them may be called. It blocks."""
+    try:
+        found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise Refused(f"{target.host} can't be found: {error}") from None
+    addresses = list(dict.fromkeys((int(family), str(place[0])) for family, _, _, _, place in found))
+    if not private and not all(is_public(address) for _, address in addresses):
+        # Not which one: what names mean within a network is not told to those outside.
+        raise Refused(
+            f"{target.host} is not a public address, or has one that is not; webhooks_private allows it"
+        )
+    return addresses[:ADDRESSES_MAX]
+
+
+class Letter(Struct, frozen=True):
+    """What is to be posted."""
+
+    url: str
+    headers: Mapping[str, str]
+    body: bytes
+    private: bool = False
+    """Whether it may go to an address that is not public."""
+
+
+class Sending(Protocol):
+    """A letter on its way."""
+
+    outcome: "Future[str | None]"
+    """What went wrong; None if it was taken."""
+
+    def cut(self) -> None:
+        """It shall end, whatever it is doing."""
+
+
+Send = Callable[[AbstractEventLoop, Letter], Sending]
+
+
+class Posting:
+    """A letter on its way, in a thread of its own."""
+
+    def __init__(self, loop: AbstractEventLoop, letter: Letter) -> None:
+        self._letter = letter
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._is_cut = False
+        self.outcome: Future[str | None] = in_thread(loop, self._run)
+
+    def cut(self) -> None:
+        with self._lock:
+            self._is_cut = True
+            if self._socket is not None:
+                _shut(self._socket)
+
+    def _run(self) -> str | None:
+        try:
+            target = target_of(self._letter.url)
+            status, said = self._post(target, self._connected(target))
+        except Refused as error:
+            return str(error)
+        except Invalid as error:
+            return error.message
+        except (OSError, HTTPException, ValueError) as error:
+            return f"{type(error).__name__}: {error}"
+        finally:
+            if self._socket is not None:
+                self._socket.close()
+        return None if 200 <= status < 300 else f"status {status}: {said}"
+
+    def _connected(self, target: Target) -> socket.socket:
+        problem: OSError | None = None
+        for family, address in addresses_of(target, self._letter.private):
+            plain = self._hold(socket.socket(family, socket.SOCK_STREAM))
+            try:
+                plain.connect((address, target.port))
+            except OSError as error:
+                problem = error
+                continue
+            if target.scheme == "http":
+                return plain
+            wrapped = _tls().wrap_socket(plain, server_hostname=target.host, do_handshake_on_connect=False)
+            self._hold(wrapped)
+            wrapped.do_handshake()
+            return wrapped
+        raise problem or Refused(f"{target.host} has no address")
+
+    def _hold(self, made: socket.socket) -> socket.socket:
+        """Have a socket cut off with the letter."""
+        with self._lock:
+            before, self._socket = self._socket, made
+            if before is not None and not isinstance(made, ssl.SSLSocket):
+                before.close()
+            if self._is_cut:
+                raise Refused("it was cut off")
+        made.settimeout(CONNECT_S)
+        return made
+
+    def _post(self, target: Target, connected: socket.socket) -> tuple[int, str]:
+        letter = self._letter
+        connection = HTTPConnection(target.host, target.port)
+        connection.sock = connected
+        connection.response_class = _Answer
+        connection.putrequest("POST", target.path, skip_host=True, skip_accept_encoding=True)
+        for name, value in {"Host": target.name, "Connection": "close", **letter.headers}.items():
+            connection.putheader(name, value)
+        connection.putheader("Content-Length", str(len(letter.body)))
+        connection.endheaders(letter.body)
+        answer = connection.getresponse()
+        said = answer.read(ANSWER_BYTES_MAX)
+        return answer.status, said.decode(errors="replace")[:SAID_CHARS_MAX]
+
+
+class _Answer(HTTPResponse):
+    """An answer that may only be so long: its head would otherwise be read for as long as it goes on."""
+
+    def __init__(self, sock: socket.socket, *args: Any, **named: Any) -> None:
+        super().__init__(sock, *args, **named)
+        self.fp = io.BufferedReader(_Bounded(self.fp.detach()))
+
+
+class _Bounded(io.RawIOBase):
+    """What is received, up to so many bytes."""
+
+    def __init__(self, received: io.RawIOBase) -> None:
+        self._received = received
+        self._left = RECEIVED_BYTES_MAX
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        if not self._left:
+            raise HTTPException(f"the answer is longer than {RECEIVED_BYTES_MAX} bytes")
+        count: int | None = self._received.readinto(memoryview(buffer)[: self._left])
+        self._left -= count or 0
+        return count
+
+    def close(self) -> None:
+        self._received.close()
+        super().close()
+
+
+def _shut(connected: socket.socket) -> None:
+    """End what a thread waits for. Of TLS, too, only the connection: its state belongs to the thread."""
+    try:
+        socket.socket.shutdown(connected, socket.SHUT_RDWR)
+    except OSError:
+        return  # it is not connected, or not any more
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    return ssl.create_default_context()
+
+
+def in_thread(loop: AbstractEventLoop, run: Callable[[], T]) -> "Future[T]":
+    """What ``run`` returns or raises. The process may end before it does."""
+    future: Future[T] = loop.create_future()
+
+    def done(result: T | None, error: Exception | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)  # type: ignore[arg-type]
+
+    def work() -> None:
+        try:
+            outcome: tuple[T | None, Exception | None] = (run(), None)
+        except Exception as error:
+            outcome = (None, error)
+        try:
+            loop.call_soon_threadsafe(done, *outcome)
+        except RuntimeError:
+            return  # the loop is closed: nobody waits any more
+
+    threading.Thread(target=work, name="forebay-webhook", daemon=True).start()
+    return future

@@ -1,0 +1,22 @@
+"""ANALYSES: a queue as a table and as a stream, on PySpark.
+
+    import forebay.spark
+    spark = forebay.spark.session("report")
+    spark.read.format("forebay").option("queue", "orders").load()
+
+Needs the extra ``forebay[spark]``. The format registers itself: ``pyspark_forebay`` is all Spark looks for.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from forebay.spark.starting import session as session
+
+
+def __getattr__(name: str) -> object:
+    """``session`` is imported when it is asked for: a worker that only reads has no use for it."""
+    if name == "session":
+        from forebay.spark.starting import session
+
+        return session
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

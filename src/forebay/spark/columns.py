@@ -1,0 +1,293 @@
+"""From what a read is answered with to Arrow, without a step per row.
+
+A segment's body is laid out as Arrow lays out a column of strings, so the payloads are taken as they are;
+their offsets and their UTF-8 are checked, because a wrong one would be read past its end.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+from forebay.core.model import DEFAULT
+from forebay.spark.link import Run
+
+OFFSET_BYTES = 4
+BLOCK_BYTES = 256 * 1024
+"""What is parsed at a time: as much as stays near the processor."""
+
+
+class Batches:
+    """Turns runs of one partition into batches of a schema."""
+
+    def __init__(self, schema: pa.Schema, queue: str, partition: str, parsed: "Parser | None") -> None:
+        self._schema = schema
+        self._parser = parsed
+        self._texts = {"tenant": DEFAULT, "queue": queue, "partition": partition}
+        self._same: dict[str, pa.Array] = {}
+        """Columns that have one value in every row, as long as any batch so far."""
+
+    def batch(self, runs: Sequence[Run]) -> pa.RecordBatch:
+        """The rows of some runs that follow each other."""
+        count = sum(run.count for run in runs)
+        values = pa.concat_arrays(list(map(_payloads, runs))) if self._wants_values else None
+        parsed: dict[str, pa.Array] = {}
+        if self._parser is not None and values is not None:
+            fitting, corrupt = self._parser.parse(values)
+            parsed = {"value": fitting, "_corrupt": corrupt}
+        columns = []
+        for field in self._schema:
+            if field.name in parsed:
+                columns.append(parsed[field.name])
+            elif field.name == "value":
+                columns.append(values)
+            else:
+                columns.append(self._column(field, runs, count))
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    @property
+    def _wants_values(self) -> bool:
+        return "value" in self._schema.names or "_corrupt" in self._schema.names
+
+    def _column(self, field: pa.Field, runs: Sequence[Run], count: int) -> pa.Array:
+        match field.name:
+            case "offset":
+                return _numbers(field.type, np.arange(runs[0].offset, runs[0].offset + count, dtype=np.int64))
+            case "id":
+                return _numbers(field.type, _ids(runs))
+            case "created_at":
+                return _numbers(field.type, _times(runs) * 1000)
+            case "priority" if any(run.attributes for run in runs):
+                return _numbers(field.type, _priorities(runs))
+            case "headers" | "tags" if any(field.name in each for run in runs for each in run.attributes):
+                return _attributes(field, runs)
+        return self._repeated(field, count)
+
+    def _repeated(self, field: pa.Field, count: int) -> pa.Array:
+        """A column that has the same value in every row."""
+        known = self._same.get(field.name)
+        if known is None or len(known) < count:
+            if field.name in self._texts:
+                known = same(self._texts[field.name], count)
+            elif field.name == "priority":
+                known = _numbers(field.type, np.zeros(count, dtype=np.int32))
+            else:
+                known = pa.nulls(count, field.type)
+            self._same[field.name] = known
+        return known.slice(0, count)
+
+
+def _numbers(kind: pa.DataType, numbers: "np.ndarray[Any, Any]") -> pa.Array:
+    """Numbers as they lie in memory. ``pa.array`` and ``pa.scalar`` would do, but import pandas first."""
+    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
+
+
+def same(text: str, count: int) -> pa.Array:
+    """The same text so many times."""
+    data = text.encode()
+    ends = np.arange(count + 1, dtype=np.int32) * np.int32(len(data))
+    return pa.StringArray.from_buffers(count, pa.py_buffer(ends), pa.py_buffer(data * count))
+
+
+NOTHING, LINE_END = same("", 1)[0], same("\n", 1)[0]
+
+
+def _payloads(run: Run) -> pa.Array:
+    """The payloads of a run; checked, not copied."""
+    start = OFFSET_BYTES * (run.count + 1)
+    offsets, data = run.messages[:start], run.messages[start:]
+    found = pa.StringArray.from_buffers(run.count, pa.py_buffer(offsets), pa.py_buffer(data))
+    found.validate(full=True)
+    return found
+
+
+def _ids(runs: Sequence[Run]) -> "np.ndarray[Any, Any]":
+    parts = [np.arange(run.count, dtype=np.uint64) + np.uint64(run.first) for run in runs]
+    return np.concatenate(parts).view(np.int64)
+
+
+def _lengths(run: Run) -> "np.ndarray[Any, Any]":
+    """How many rows of a segment that has several runs are in each."""
+    return np.diff(np.frombuffer(run.ends, np.uint32).astype(np.int64), prepend=0)
+
+
+def _times(runs: Sequence[Run]) -> "np.ndarray[Any, Any]":
+    """When each row was pushed, in ms."""
+    if not any(run.ends for run in runs):
+        return np.repeat(
+            np.array([run.created_at for run in runs], dtype=np.int64), [run.count for run in runs]
+        )
+    parts = []
+    for run in runs:
+        if run.ends:
+            times = np.frombuffer(run.times, np.uint32).astype(np.int64) + run.created_at
+            parts.append(np.repeat(times, _lengths(run)))
+        else:
+            parts.append(np.full(run.count, run.created_at, dtype=np.int64))
+    return np.concatenate(parts)
+
+
+def _which(run: Run) -> "np.ndarray[Any, Any]":
+    """Which of the attributes of a segment each row has."""
+    if not run.ends:
+        return np.zeros(run.count, dtype=np.int64)
+    lengths = _lengths(run)
+    which = np.frombuffer(run.which, np.uint32) if run.which else np.zeros(len(lengths), dtype=np.uint32)
+    return np.repeat(which.astype(np.int64), lengths)
+
+
+def _priorities(runs: Sequence[Run]) -> "np.ndarray[Any, Any]":
+    parts = []
+    for run in runs:
+        if run.attributes:
+            known = np.array([each.get("priority", 0) for each in run.attributes], dtype=np.int32)
+            parts.append(known[_which(run)])
+        else:
+            parts.append(np.zeros(run.count, dtype=np.int32))
+    return np.concatenate(parts)
+
+
+def _attributes(field: pa.Field, runs: Sequence[Run]) -> pa.Array:
+    """Headers or tags: made once for each set of attributes, then taken by row."""
+    parts = []
+    for run in runs:
+        if run.attributes:
+            sets = [each.get(field.name) for each in run.attributes]
+            known = [list(each.items()) if isinstance(each, dict) else each for each in sets]
+            parts.append(pa.array(known, field.type).take(_numbers(pa.int64(), _which(run))))
+        else:
+            parts.append(pa.nulls(run.count, field.type))
+    return pa.concat_arrays(parts)
+
+
+class Parser:
+    """Payloads as columns of a type; what does not fit is handed back as it is."""
+
+    def __init__(self, kind: pa.StructType) -> None:
+        self._kind = kind
+        self._fields = list(kind)
+        self._first = {field.name: first for field in self._fields if (first := _read_first(field.type))}
+        """What is read as another type first, and cast then, which is checked."""
+        read = [pa.field(each.name, self._first.get(each.name, each.type)) for each in self._fields]
+        self._options = pj.ParseOptions(explicit_schema=pa.schema(read), unexpected_field_behavior="ignore")
+        self._look_at = msgspec.json.Decoder(_shape(kind)).decode
+
+    def parse(self, values: pa.Array) -> tuple[pa.Array, pa.Array]:
+        """A struct for each payload, null if it does not fit; and the payloads that do not."""
+        # Nothing but objects may reach the reader: a bare null has brought it down.
+        is_object = pc.starts_with(values, "{")
+        if pc.all(is_object).as_py():
+            whole = self._read(values)
+            if whole is not None:
+                return whole, pa.nulls(len(values), pa.string())
+        fits = np.array(is_object.to_pylist())
+        for place, text in enumerate(values.to_pylist()):
+            if fits[place]:
+                fits[place] = self._may_fit(text)
+        places = np.flatnonzero(fits)
+        chosen = values.take(_numbers(pa.int64(), places))
+        found = self._search(chosen, places, fits) if len(places) else []
+        good = pa.concat_arrays(found) if found else pa.array([], self._kind)
+        index = np.zeros(len(values), dtype=np.int64)
+        index[fits] = np.arange(int(fits.sum()))
+        is_good = pa.array(fits.tolist(), pa.bool_())
+        taken = good.take(pc.if_else(is_good, _numbers(pa.int64(), index), pa.scalar(None, pa.int64())))
+        return taken, pc.if_else(is_good, pa.scalar(None, pa.string()), values)
+
+    def _may_fit(self, text: str) -> bool:
+        """Whether nothing is seen that is of another type: the reader would stop there, and not say where."""
+        try:
+            self._look_at(text)
+        except msgspec.ValidationError:
+            return False
+        except msgspec.DecodeError:
+            pass  # a number too large, say: the reader knows
+        return True
+
+    def _search(
+        self, values: pa.Array, places: "np.ndarray[Any, Any]", fits: "np.ndarray[Any, Any]"
+    ) -> list[pa.Array]:
+        """Read what can be read, halving where something can't; misfits are taken out of ``fits``."""
+        whole = self._read(values)
+        if whole is not None:
+            return [whole]
+        if len(values) == 1:
+            fits[places[0]] = False
+            return []
+        middle = len(values) // 2
+        low = self._search(values.slice(0, middle), places[:middle], fits)
+        return low + self._search(values.slice(middle), places[middle:], fits)
+
+    def _read(self, values: pa.Array) -> pa.Array | None:
+        """All of the payloads, if all of them fit."""
+        lines = pc.binary_join_element_wise(values, NOTHING, LINE_END)
+        data = lines.buffers()[2].slice(0, _end(lines))
+        if np.count_nonzero(np.frombuffer(data, np.uint8) == ord("\n")) != len(values):
+            # A line break in JSON is a blank between two tokens.
+            flat = pc.replace_substring(pc.replace_substring(values, "\n", " "), "\r", " ")
+            lines = pc.binary_join_element_wise(flat, NOTHING, LINE_END)
+            data = lines.buffers()[2].slice(0, _end(lines))
+        longest = pc.max(pc.binary_length(values)).as_py()
+        block = pj.ReadOptions(use_threads=False, block_size=max(BLOCK_BYTES, 2 * longest))
+        try:
+            table = pj.read_json(pa.BufferReader(data), read_options=block, parse_options=self._options)
+            if table.num_rows != len(values):
+                return None
+            columns = []
+            for field in self._fields:
+                column = table.column(field.name).combine_chunks()
+                column = column.cast(field.type) if field.name in self._first else column
+                columns.append(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            return None
+        return pa.StructArray.from_arrays(columns, fields=self._fields)
+
+
+DAY = "^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
+"""How everything begins that is read as a time."""
+
+
+def _shape(kind: pa.DataType) -> Any:
+    """A type that takes whatever a column can be read from, and little else."""
+    if pa.types.is_struct(kind):
+        fields = [(f"_{at}", _shape(field.type) | None, None) for at, field in enumerate(kind)]
+        names = {f"_{at}": field.name for at, field in enumerate(kind)}
+        if any(json.dumps(name) != f'"{name}"' for name in names.values()):
+            return dict[str, Any]  # msgspec does not take a name that has to be escaped
+        return msgspec.defstruct("Shape", fields, rename=names, gc=False)
+    if pa.types.is_list(kind):
+        return list[_shape(kind.value_type) | None]  # type: ignore[misc]
+    if pa.types.is_signed_integer(kind):
+        top = 1 << (kind.bit_width - 1)
+        return Annotated[int, msgspec.Meta(ge=-top, le=top - 1)]
+    if pa.types.is_timestamp(kind):
+        return Annotated[str, msgspec.Meta(pattern=DAY)]
+    if pa.types.is_date(kind):
+        return Annotated[str, msgspec.Meta(pattern=f"{DAY}$")]
+    if pa.types.is_floating(kind):
+        return int | float  # an integer of any length
+    if pa.types.is_boolean(kind):
+        return bool
+    return str if pa.types.is_string(kind) else int | float | str
+
+
+def _read_first(kind: pa.DataType) -> pa.DataType | None:
+    """The type that a column is read as before it is cast to its own, if that is another.
+
+    Dates would be read from numbers only, and a decimal that has too many digits as another number.
+    """
+    if pa.types.is_date32(kind):
+        return pa.string()
+    if pa.types.is_decimal128(kind):
+        return pa.decimal256(76, kind.scale)
+    return None
+
+
+def _end(lines: pa.Array) -> int:
+    """Bytes of all texts of an array that begins at its beginning."""
+    return int(np.frombuffer(lines.buffers()[1], np.int32, 1, OFFSET_BYTES * len(lines))[0])

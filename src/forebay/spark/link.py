@@ -1,0 +1,212 @@
+"""A connection that comes back: what Spark asks of the server, over restarts of it.
+
+Everything asked here may be asked again: reads change nothing, a write to a stage says which one it is, and
+an adoption is made once however often it is asked for.
+"""
+
+import logging
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from msgspec import Struct
+
+from forebay.client.wire import Disconnected, Refused, Wire
+from forebay.spark.ranges import Extent, Extents
+
+logger = logging.getLogger("forebay.spark")
+
+T = TypeVar("T")
+READ_BYTES = 1024 * 1024
+"""Payload bytes of one read, about."""
+READ_ROWS = 100_000
+"""Messages of one read."""
+UNANSWERED_MAX = 8
+"""Writes to a stage under way at a time."""
+FIRST_MS = 2_000
+"""How long the driver waits for a server it has never reached: a wrong address shall show at once."""
+PAUSE_S = 0.05
+"""The first wait before another try; it doubles, up to a second."""
+
+
+class Unreachable(Exception):
+    """The server is not there, or not any more, and what to do."""
+
+    def __init__(self, server: str, error: Exception) -> None:
+        reason = error.__cause__ or error  # which names the server, too
+        super().__init__(
+            f'no Forebay server at {server}: {reason}; start it (forebay serve), or correct option "server"'
+        )
+
+
+class Run(Struct):
+    """Messages of one segment as they are kept."""
+
+    first: int
+    offset: int
+    created_at: int
+    count: int
+    messages: memoryview
+    ends: bytes = b""
+    times: bytes = b""
+    which: bytes = b""
+    attributes: list[dict[str, Any]] = []
+
+
+class Log(Struct):
+    """What a read is answered with."""
+
+    number: int
+    """The number that the partition was born with."""
+    next: int
+    end: int
+    runs: list[Run]
+
+
+class _Staged(Struct):
+    part: int
+    count: int
+
+
+class Link:
+    """One server, and the patience to wait ``retry_ms`` for it."""
+
+    def __init__(self, server: str, retry_ms: int) -> None:
+        self._server = server
+        self._retry_ms = retry_ms
+        self._wire: Wire | None = None
+
+    def ask(self, cmd: str, **fields: Any) -> dict[str, Any]:
+        return self.again(lambda wire: wire.ask(cmd, **fields))
+
+    def read(self, queue: str, partition: str, start: int, end: int) -> Iterator[Log]:
+        """Messages from an offset up to another, some megabytes at a time.
+
+        While one answer is looked at, the next is under way.
+        """
+        where = {"queue": queue, "partition": partition, "max_bytes": READ_BYTES}
+        asked: Wire | None = None
+
+        def send(wire: Wire) -> None:
+            nonlocal asked
+            wire.send_packed("READ", **where, offset=start, max_count=min(end - start, READ_ROWS))
+            asked = wire
+
+        def receive(wire: Wire) -> Log:
+            nonlocal asked
+            if asked is not wire:
+                send(wire)
+            asked = None
+            return wire.receive_packed(Log)
+
+        while start < end:
+            log = self.again(receive)
+            start = log.next if log.runs else end
+            if start < end:
+                self.again(send)
+            yield log
+
+    def again(self, ask: Callable[[Wire], T]) -> T:
+        """What ``ask`` comes to over a connection; a new one, if need be, until patience ends."""
+        give_up_at = time.monotonic() + self._retry_ms / 1000
+        pause_s = PAUSE_S
+        while True:
+            try:
+                if self._wire is None:
+                    self._wire = Wire(self._server)
+                return ask(self._wire)
+            except Disconnected as error:
+                self.close()
+                if pause_s == PAUSE_S and self._retry_ms > 5_000:
+                    logger.warning("no answer from %s; trying again for %d ms", self._server, self._retry_ms)
+                if time.monotonic() + pause_s > give_up_at:
+                    if isinstance(error.__cause__, Refused):
+                        raise error.__cause__ from None
+                    raise Unreachable(self._server, error) from error
+            except Refused as error:
+                if error.code != "busy" or time.monotonic() + pause_s > give_up_at:
+                    raise
+            # All that lost the same server come back at once, if nobody rolls dice.
+            time.sleep(pause_s * random.uniform(0.5, 1.0))
+            pause_s = min(2 * pause_s, 1.0)
+
+    def queues(self) -> list[str]:
+        return [each["name"] for each in self.ask("LISTQUEUES")["queues"]]
+
+    def extents(self, queue: str, at: int | None = None, since: dict[str, int] | None = None) -> Extents:
+        """What every partition of a queue holds."""
+        found = self.ask("OFFSETS", queue=queue, at=at, since=since)
+        return {
+            (queue, each["partition"]): Extent(
+                each["numbers"][0][0],
+                each["first"],
+                each["end"],
+                each["bytes"],
+                each["at"],
+                each.get("since"),
+            )
+            for each in found["partitions"]
+        }
+
+    def close(self) -> None:
+        if self._wire is not None:
+            self._wire.close()
+            self._wire = None
+
+    def __enter__(self) -> "Link":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class StageWriter:
+    """Writes to one stage, several under way at a time; after a lost connection those go out again."""
+
+    def __init__(self, link: Link, **stage: Any) -> None:
+        self._link = link
+        self._stage = stage
+        self._unanswered: deque[dict[str, Any]] = deque()
+        self._wire: Wire | None = None
+        self._sent = 0
+        """How many of them went out over that connection."""
+        self._parts = 0
+
+    def write(self, count: int, **what: Any) -> None:
+        """Stage messages: ``body`` and what goes along."""
+        self._unanswered.append({"part": self._parts, "count": count, **what})
+        self._parts += 1
+        while len(self._unanswered) >= UNANSWERED_MAX:
+            self._step()
+        if self._sent < len(self._unanswered):
+            self._link.again(self._send)
+
+    def finish(self) -> None:
+        """Wait until everything is staged."""
+        while self._unanswered:
+            self._step()
+
+    def _step(self) -> None:
+        """Wait for the next answer."""
+        self._link.again(self._receive)
+        self._unanswered.popleft()
+        self._sent -= 1
+
+    def _send(self, wire: Wire) -> None:
+        if wire is not self._wire:
+            self._wire, self._sent = wire, 0
+        while self._sent < len(self._unanswered):
+            wire.send_packed("STAGE", **self._stage, **self._unanswered[self._sent])
+            self._sent += 1
+
+    def _receive(self, wire: Wire) -> None:
+        self._send(wire)
+        try:
+            wire.receive_packed(_Staged)
+        except Refused as error:
+            if error.code == "busy":
+                # Those behind it are refused, too: all go out again, in their order.
+                raise Disconnected(error.message) from error
+            raise

@@ -1,0 +1,432 @@
+"""The sink: rows become messages of a queue, each once.
+
+Every task stages its rows under a name of its own, where nobody sees them. When all are done, the driver
+adopts the stages in one commit, in the name of the query and the number of its batch. A batch that is run
+again is adopted once; a task that comes too late finds its batch adopted and is refused; what a dead task
+has staged expires.
+"""
+
+import logging
+import time
+import uuid
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from forebay.client.wire import Refused
+from forebay.core.limits import SEGMENT_BYTES_MAX
+from forebay.spark.columns import same
+from forebay.spark.link import FIRST_MS, UNANSWERED_MAX, Link, StageWriter, Unreachable
+from forebay.spark.options import SinkOptions
+from forebay.spark.refusals import explained, misfit
+from forebay.spark.schemas import ABOUT, check_schema
+
+logger = logging.getLogger("forebay.spark")
+
+GATHER_BYTES = 2 * 1024 * 1024
+"""Payload bytes of a partition that are gathered before full bodies are cut from them."""
+GATHERED_BYTES_MAX = 64 * 1024 * 1024
+"""Payload bytes of all partitions that wait in a task."""
+KEEP_MS = 86_400_000
+"""How long a batch write is known, so that asking again does not write twice."""
+
+
+@dataclass
+class Done(WriterCommitMessage):
+    """What a task has staged."""
+
+    query: str
+    task: int
+    """Its place in the order of the rows."""
+    stage: str
+    """Empty if it had no rows, or found its batch adopted already: run again, after its driver died."""
+    rows: int
+
+
+class OtherBatch(Exception):
+    """A batch that was written before has other rows now."""
+
+    def __init__(self, told: str, name: str | None) -> None:
+        if name is not None:
+            advice = (
+                f'In option "query", {name!r}, give every write to a queue a name of its own, and another '
+                "one with a new checkpoint"
+            )
+        else:
+            advice = (
+                "Begin a new checkpoint where the last progress ended: option "
+                '"startingOffsets" of the source = its endOffset'
+            )
+        super().__init__(
+            f"{told}. {advice}. If the query itself may come to other rows each time (sample, rand), those "
+            'written first are as good: option "failOnDataLoss" = false'
+        )
+
+
+class Writing:
+    """What batch and stream writes have in common."""
+
+    options: SinkOptions
+    run: int
+    """Later ones are larger: what a run that died has staged goes when the next one stages."""
+
+    def _stage(self, rows: Iterator[pa.RecordBatch], query: str, batch: int) -> Done:
+        """Stage the rows of one task."""
+        context = TaskContext.get()
+        assert context is not None, "a task runs in Spark"
+        task = context.partitionId()
+        name = f"{task}.{context.attemptNumber()}.{uuid.uuid4().hex}"
+        options = self.options
+        with Link(options.server, options.retry_ms) as link:
+            about = {"queue": options.queue, "stage": name, "query": query, "batch": batch, "run": self.run}
+            stage = StageWriter(link, **about, expire_ms=options.expire_ms)
+            gathering = Gathering(stage, options.partition)
+            count = 0
+            try:
+                for each in rows:
+                    count += each.num_rows
+                    gathering.add(each)
+                gathering.finish()
+            except BaseException as error:
+                if isinstance(error, Refused) and _is_over(error):
+                    # It is the same batch if it has as many rows.
+                    return Done(query, task, "", count + sum(each.num_rows for each in rows))
+                # Nobody will adopt it, and it takes up room.
+                self._drop(stages=[name])
+                if isinstance(error, Refused) and _is_other(error):
+                    raise OtherBatch(error.message, options.query) from None
+                if isinstance(error, Refused):
+                    raise explained(error, task, gathering.sent) from None
+                raise
+        return Done(query, task, name if count else "", count)
+
+    def _adopt(self, done: Sequence[Done], query: str, batch: int, keep_ms: int | None) -> None:
+        ordered = sorted((each for each in done if each.stage), key=lambda each: each.task)
+        options = self.options
+        about = {"queue": options.queue, "query": query, "batch": batch, "durability": options.durability}
+        about |= {"stages": [each.stage for each in ordered], "keep_ms": keep_ms}
+        with Link(options.server, options.retry_ms) as link:
+            try:
+                reply = link.ask("ADOPT", **about, count=sum(each.rows for each in done))
+            except Refused as error:
+                if not _is_other(error):
+                    raise
+                if options.fail_on_data_loss or error.details["field"] != "count":
+                    raise OtherBatch(error.message, options.query) from None
+                reply = link.ask("ADOPT", **about)
+        if reply.get("repeated"):
+            logger.warning(
+                "batch %d of query %s was written before (%d rows), so nothing is written now. After a driver"
+                " died that is as it should be. If this is another write, it needs another name (query)",
+                batch,
+                query,
+                reply["count"],
+            )
+        elif reply.get("duplicates"):
+            logger.info(
+                "batch %d of query %s: %d rows were left out, because their unique keys are held",
+                batch,
+                query,
+                reply["duplicates"],
+            )
+
+    def _drop(self, **what: Any) -> None:
+        """The write failed: what was staged is of no use. If this fails, too, it expires."""
+        try:
+            with Link(self.options.server, 1_000) as link:
+                link.ask("UNSTAGE", queue=self.options.queue, **what)
+        except (Refused, Unreachable) as error:
+            if not (isinstance(error, Refused) and error.code == "not_found"):
+                logger.warning("what a failed write has staged is left to expire: %s", error)
+
+
+class BatchWriter(Writing, DataSourceArrowWriter):
+    """A DataFrame into a queue: all of it in one commit."""
+
+    def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
+        check_schema(schema, overwrite)
+        # A server that was never reached shall not be waited for; foreachBatch may meet one that restarts.
+        patience_ms = options.retry_ms if options.query else min(options.retry_ms, FIRST_MS)
+        with Link(options.server, patience_ms) as link:
+            link.ask("STATS")
+        self.options = options
+        self.run = time.time_ns()
+        self.query = options.query or f"write.{uuid.uuid4().hex}"
+        self.batch = options.batch or 0
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self._stage(iterator, self.query, self.batch)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        done = [each for each in messages if isinstance(each, Done)]
+        self._adopt(done, self.query, self.batch, None if self.options.query else KEEP_MS)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        done = [each.stage for each in messages if isinstance(each, Done) and each.stage]
+        if self.options.query is None:
+            self._drop(query=self.query, batch=self.batch)  # nobody else has this name
+        elif done:
+            self._drop(stages=done)
+
+
+class StreamWriter(Writing, DataSourceStreamArrowWriter):
+    """A stream into a queue: each micro-batch in one commit, once."""
+
+    def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
+        check_schema(schema, overwrite, streaming=True)
+        self.options = options
+        self.run = time.time_ns()
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        # In commit there is no context: what it has to know goes along with the message.
+        context = TaskContext.get()
+        assert context is not None, "a task runs in Spark"
+        query = context.getLocalProperty("sql.streaming.queryId")
+        batch = context.getLocalProperty("streaming.sql.batchId")
+        if query is None or batch is None:
+            raise RuntimeError("Spark does not say which query and batch this is: it can't be written once")
+        return self._stage(iterator, query, int(batch))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        done = [each for each in messages if isinstance(each, Done)]
+        if done:
+            self._adopt(done, done[0].query, batchId, None)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        stages = [each.stage for each in messages if isinstance(each, Done) and each.stage]
+        if stages:
+            self._drop(stages=stages)
+
+
+def _is_other(error: Refused) -> bool:
+    """Whether something is refused because the batch is not the one that was adopted."""
+    return error.code == "conflict" and error.details.get("field") in ("count", "query")
+
+
+def _is_over(error: Refused) -> bool:
+    """Whether a write to a stage is refused because its batch was adopted."""
+    return error.code == "conflict" and error.details.get("field") == "batch"
+
+
+class Gathering:
+    """Rows on their way into a stage, by partition, until there are enough for full bodies."""
+
+    def __init__(self, stage: StageWriter, partition: str) -> None:
+        self._stage = stage
+        self._partition = partition
+        self._waiting: dict[str, list[Rows]] = {}
+        self.sent: deque[dict[str, Any]] = deque(maxlen=UNANSWERED_MAX)
+        """What may not be answered yet, and may be refused."""
+        self._size = 0
+        """Payload bytes that wait."""
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take a batch: its rows by partition, in their order."""
+        try:
+            if batch.num_rows:
+                self._add(batch)
+        except (OverflowError, UnicodeDecodeError, pa.ArrowInvalid) as error:
+            raise misfit(batch) or error from None
+
+    def _add(self, batch: pa.RecordBatch) -> None:
+        rows = Rows.of(batch)
+        for partition, theirs in self._by_partition(batch, rows):
+            waiting = self._waiting.setdefault(partition, [])
+            waiting.append(theirs)
+            self._size += theirs.size
+            if sum(each.size for each in waiting) >= GATHER_BYTES:
+                self._send(partition, waiting, is_last=False)
+        if self._size >= GATHERED_BYTES_MAX:
+            self._send_all()
+
+    def finish(self) -> None:
+        self._send_all()
+        self._stage.finish()
+
+    def _send_all(self) -> None:
+        for partition, waiting in self._waiting.items():
+            self._send(partition, waiting, is_last=True)
+        self._waiting.clear()
+
+    def _by_partition(self, batch: pa.RecordBatch, rows: "Rows") -> Iterator[tuple[str, "Rows"]]:
+        if "partition" not in batch.schema.names:
+            yield self._partition, rows
+            return
+        names = pc.fill_null(batch.column("partition"), same(self._partition, 1)[0]).dictionary_encode()
+        if len(names.dictionary) == 1:
+            yield names.dictionary[0].as_py(), rows
+            return
+        codes = np.frombuffer(names.indices.buffers()[1], np.int32, len(names), 4 * names.indices.offset)
+        order = np.argsort(codes, kind="stable")
+        counts = np.bincount(codes, minlength=len(names.dictionary))
+        ordered, start = rows.take(order), 0
+        for name, count in zip(names.dictionary.to_pylist(), counts.tolist(), strict=True):
+            # A copy: a slice would keep the whole batch in memory as long as it waits.
+            yield name, ordered.slice(start, count).copied()
+            start += count
+
+    def _send(self, partition: str, waiting: list["Rows"], *, is_last: bool) -> None:
+        """Cut bodies from what waits; what does not fill one waits on, unless it is the last."""
+        rows = Rows.joined(waiting)
+        waiting.clear()
+        self._size -= rows.size
+        start = 0
+        for end in rows.cuts():
+            if end == rows.count and not is_last:
+                break
+            part = rows.slice(start, end - start)
+            what = {"partition": partition, "body": part.body(), **part.about()}
+            self.sent.append({"count": part.count, **what})
+            self._stage.write(part.count, **what)
+            start = end
+        if start < rows.count:
+            rest = rows.slice(start, rows.count - start)
+            waiting.append(rest)
+            self._size += rest.size
+
+
+class Rows:
+    """Payloads, and how each is delivered."""
+
+    def __init__(self, values: pa.Array, columns: dict[str, Any]) -> None:
+        self._values = values
+        self._columns = columns
+        """``priority``, ``delay``: numbers; ``unique_key``, ``headers``, ``tags``: Python's; if there."""
+        offsets = np.frombuffer(values.buffers()[1], np.int32, len(values) + 1, 4 * values.offset)
+        self._offsets = offsets
+        self.count = len(values)
+        self.size = int(offsets[-1]) - int(offsets[0])
+
+    @staticmethod
+    def of(batch: pa.RecordBatch) -> "Rows":
+        columns: dict[str, Any] = {}
+        for name, option in (("priority", "priority"), ("delay_ms", "delay")):
+            if name in batch.schema.names:
+                columns[option] = pc.fill_null(batch.column(name), 0).to_numpy().astype(np.int64)
+        for name, as_sent in (("unique_key", None), ("headers", _headers), ("tags", _tags)):
+            if name in batch.schema.names:
+                given = batch.column(name).to_pylist()
+                found = np.empty(len(given), dtype=object)
+                found[:] = given if as_sent is None else list(map(as_sent, given))
+                columns[name] = found
+        return Rows(_values(batch), columns)
+
+    @staticmethod
+    def joined(several: list["Rows"]) -> "Rows":
+        if len(several) == 1:
+            return several[0]
+        columns = {
+            name: np.concatenate([each._columns[name] for each in several]) for name in several[0]._columns
+        }
+        return Rows(pa.concat_arrays([each._values for each in several]), columns)
+
+    def take(self, order: "np.ndarray[Any, Any]") -> "Rows":
+        columns = {name: column[order] for name, column in self._columns.items()}
+        places = pa.Array.from_buffers(pa.int64(), len(order), [None, pa.py_buffer(order)])
+        return Rows(self._values.take(places), columns)
+
+    def copied(self) -> "Rows":
+        """The same rows in memory of their own."""
+        offsets = self._offsets - self._offsets[0]
+        data = memoryview(self._values.buffers()[2])[int(self._offsets[0]) : int(self._offsets[-1])].tobytes()
+        values = pa.StringArray.from_buffers(self.count, pa.py_buffer(offsets), pa.py_buffer(data))
+        return Rows(values, {name: column.copy() for name, column in self._columns.items()})
+
+    def slice(self, start: int, count: int) -> "Rows":
+        columns = {name: column[start : start + count] for name, column in self._columns.items()}
+        return Rows(self._values.slice(start, count), columns)
+
+    def cuts(self) -> Iterator[int]:
+        """Where bodies end that are as full as they may be; a payload too large for that is one alone."""
+        ends = self._offsets[1:].astype(np.int64) - int(self._offsets[0])
+        weight = ends + 4 * np.arange(1, self.count + 1, dtype=np.int64)
+        if "headers" in self._columns:
+            weight += np.cumsum([_weight(each) for each in self._columns["headers"]])
+        if "tags" in self._columns:
+            weight += np.cumsum([sum(map(len, each or ())) for each in self._columns["tags"]])
+        start, used = 0, 0
+        while start < self.count:
+            end = int(np.searchsorted(weight, used + SEGMENT_BYTES_MAX - 4, side="right"))
+            end = max(end, start + 1)
+            yield end
+            start, used = end, int(weight[end - 1])
+
+    def body(self) -> bytes:
+        """The payloads as they are kept: offsets from 0 on, then the texts."""
+        low, high = int(self._offsets[0]), int(self._offsets[-1])
+        offsets = (self._offsets - low).astype("<i4") if low else self._offsets.astype("<i4", copy=False)
+        data = self._values.buffers()[2]
+        return offsets.tobytes() + (memoryview(data)[low:high].tobytes() if data is not None else b"")
+
+    def about(self) -> dict[str, Any]:
+        """How the rows are delivered, as STAGE takes it."""
+        found: dict[str, Any] = {}
+        if "unique_key" in self._columns:
+            found["unique_keys"] = self._columns["unique_key"].tolist()
+        columns = {name: column for name, column in self._columns.items() if name != "unique_key"}
+        if not columns:
+            return found
+        changes = np.zeros(self.count, dtype=bool)
+        changes[0] = True
+        for column in columns.values():
+            changes[1:] |= column[1:] != column[:-1]
+        starts = np.flatnonzero(changes)
+        lengths = np.diff(starts, append=self.count)
+        runs: list[dict[str, Any]] = [{"count": each} for each in lengths.tolist()]
+        for name, column in columns.items():
+            for run, value in zip(runs, column[starts].tolist(), strict=True):
+                if value:
+                    run[name] = dict(value) if name == "headers" else value
+        if len(runs) == 1:
+            runs[0].pop("count")
+            return found | runs[0]
+        return found | {"runs": runs}
+
+
+def _headers(given: list[tuple[str, str | None]] | None) -> tuple[tuple[str, str], ...] | None:
+    """Headers as they are sent; one without a value is none."""
+    return None if given is None else tuple((name, value) for name, value in given if value is not None)
+
+
+def _tags(given: list[str | None] | None) -> tuple[str, ...] | None:
+    """Tags as they are sent, each once."""
+    return None if given is None else tuple(dict.fromkeys(tag for tag in given if tag is not None))
+
+
+def _weight(headers: tuple[tuple[str, str], ...] | None) -> int:
+    """Bytes of the headers of one row."""
+    return sum(len(name) + len(value) for name, value in headers) if headers else 0
+
+
+_encode = msgspec.json.Encoder(decimal_format="number").encode
+
+
+def _values(batch: pa.RecordBatch) -> pa.Array:
+    """What the rows say, as JSON text."""
+    if "value" in batch.schema.names:
+        column = batch.column("value")
+        kind = column.type
+        if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_large_string(kind):
+            column = column.cast(pa.string())  # checked: it is UTF-8, and not too large for one column
+        if pa.types.is_string(column.type):
+            text = pc.fill_null(column, "null") if column.null_count else column
+            return pc.ascii_trim(text, characters=" \t\r\n")
+    else:
+        names = [name for name in batch.schema.names if name not in ABOUT]
+        column = pa.StructArray.from_arrays([batch.column(name) for name in names], names=names)
+    return pa.array([_encode(each).decode() for each in _plain(column)], pa.string())
+
+
+def _plain(column: pa.Array) -> list[Any]:
+    """Values that JSON knows; maps as objects."""
+    found: list[Any] = column.to_pylist(maps_as_pydicts="strict")
+    return found

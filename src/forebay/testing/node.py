@@ -1,0 +1,167 @@
+"""A node whose time is led by a test, and which remembers every payload that was pushed.
+
+When time stands still no timer is set: what is due happens when the clock has moved and ``catch_up`` is
+called. Whoever waits for an answer (a pop, a result) waits in real time, because clients do.
+"""
+
+import asyncio
+from asyncio import AbstractEventLoop
+from typing import Any
+
+import msgspec
+
+from forebay.broker.committer import outcome_of
+from forebay.broker.node import Node
+from forebay.broker.waiters import Ticket
+from forebay.core.agenda import NEVER
+from forebay.core.commands import Log, Read, Reply
+from forebay.core.engine import Engine
+from forebay.core.errors import ForebayError
+from forebay.core.limits import Limits
+from forebay.core.model import DEFAULT
+from forebay.store.base import Store
+from forebay.testing.clock import Clock
+
+SHARDS = 4
+COMMIT_S = 0.0005
+"""How often to look whether a commit is done."""
+
+Place = tuple[bytes, int]
+"""A queue and a partition of it, as they are called for good."""
+
+
+class Ledger:
+    """Every payload that was pushed and kept, by queue, whatever has become of it since."""
+
+    def __init__(self) -> None:
+        self._pushed: dict[str, list[Any]] = {}
+        self._read: dict[Place, int] = {}
+        """Up to where logs are read."""
+        self._asked: set[Place] = set()
+
+    def of(self, queue: str) -> list[Any]:
+        return list(self._pushed.get(queue, ()))
+
+    def queues(self) -> list[str]:
+        return list(self._pushed)
+
+    def behind(self, engine: Engine) -> list[tuple[Place, Read]]:
+        """What has to be read because it is new."""
+        found: list[tuple[Place, Read]] = []
+        for (tenant, name), queue in engine.queues.items():
+            for each in queue.partitions.values() if tenant == DEFAULT else ():
+                place, offset = (queue.prefix, each.key), self._read.get((queue.prefix, each.key), 0)
+                if offset < each.log.end and place not in self._asked:
+                    found.append((place, Read(tenant, name, offset, each.name)))
+        return found
+
+    def ask(self, node: Node, place: Place, read: Read) -> None:
+        self._asked.add(place)
+        node.ask(self, place, read)
+
+    def forget_asked(self) -> None:
+        """The node is gone, and answers nothing more."""
+        self._asked.clear()
+
+    # As one who asks a node.
+
+    def answered(self, ticket: Ticket, reply: Reply | ForebayError) -> None:
+        assert isinstance(ticket, tuple)
+        self._asked.discard(ticket)
+        if isinstance(reply, Log):  # else nothing of it was kept, or the queue is gone
+            self._read[ticket] = reply.next
+            for run in reply.runs:
+                found = self._pushed.setdefault(reply.queue.name, [])
+                found += [msgspec.json.decode(bytes(each)) for each in run.payloads()]
+
+    def flush(self) -> None: ...
+
+
+class SteeredNode(Node):
+    """A node that does what is due when it is told that time has passed."""
+
+    def __init__(
+        self, store: Store, loop: AbstractEventLoop, clock: Clock, limits: Limits, ledger: Ledger
+    ) -> None:
+        self.clock, self.ledger = clock, ledger
+        super().__init__(store, loop, clock.now, limits, shards=SHARDS)
+
+    # Time.
+
+    def _set_timer(self) -> None:
+        if not self.clock.is_still or self._engine.next_due_at() <= self._clock():
+            super()._set_timer()
+
+    def due_at(self) -> int:
+        """When something is due next; never, if nothing can be done about it."""
+        return NEVER if self._broken is not None else self._engine.next_due_at()
+
+    def catch_up(self) -> None:
+        """The clock has moved: do what is due."""
+        self._timer.cancel()
+        self._ring()
+        if self._broken is None and self._watchers.count:
+            self._watchers.reload(self._engine)
+
+    async def settled(self) -> None:
+        """Wait until everything that happened is kept and answered."""
+        while self._broken is None and self._is_busy():
+            self._plan_flush()
+            await asyncio.sleep(COMMIT_S if self._committer.busy else 0)
+
+    def _is_busy(self) -> bool:
+        asked = self._forming or self._again or self._going_on or self.ledger.behind(self._engine)
+        return bool(self._flush_planned or asked or self._committer.busy or self._engine.changed)
+
+    def _flush(self) -> None:
+        if not self._committer.busy and not self._closed and self._broken is None:
+            for place, read in self.ledger.behind(self._engine):
+                self.ledger.ask(self, place, read)
+        super()._flush()
+
+    # Faults.
+
+    def end_leases(self, queue: str | None) -> int:
+        """Have leases end now, of one queue or of all; how many it was."""
+        if self._broken is not None:
+            return 0
+        now, ended = self._clock(), 0
+        for shard in self._engine.shards:
+            for lease in list(shard.leases.values()):
+                if lease.queue.tenant != DEFAULT or queue not in (None, lease.queue.name):
+                    continue
+                for run in lease.runs.values():
+                    run.expires_at = now
+                shard.agenda.remove(lease.due_at, lease.name)
+                lease.due_at = now
+                shard.agenda.add(now, lease.name)
+                shard.touch_lease(lease)
+                ended += 1
+        self._tick()
+        self._plan_flush()
+        return ended
+
+    def _reload(self) -> None:
+        """At once: what comes next finds a node that works, or one whose store still fails."""
+        self._reload_timer = None
+        self._reloaded(outcome_of(self._load, self._clock() - self._broken_at))
+
+    def recover(self) -> None:
+        """Do not wait before the store is asked again."""
+        if self._reload_timer is not None:
+            self._reload_timer.cancel()
+            self._reload()
+
+    def crash(self) -> None:
+        """End as a process that is killed: nothing more is kept."""
+        self._closed = True
+        for timer in (self._timer, self._reload_timer, self._sync_timer):
+            if timer is not None:
+                timer.cancel()
+        self._merger.stopped = True
+        self._committer.close()
+
+    # Those who wait.
+
+    def pops_waiting(self, queue: str, group: str) -> int:
+        return len(self._waiters.of_group(DEFAULT, queue, group))

@@ -1,0 +1,39 @@
+"""Fixtures for pytest. Nothing is loaded, and nothing starts, unless a test asks for one of them."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from forebay import App, SyncClient
+    from forebay.testing import Inline, Server
+
+
+@pytest.fixture
+def forebay_server() -> "Iterator[Server]":
+    """A server for this test, in memory, whose time stands still until it jumps."""
+    from forebay.testing import Server
+
+    with Server() as server:
+        yield server
+
+
+@pytest.fixture
+def forebay_client(forebay_server: "Server") -> "SyncClient":
+    """A blocking client of ``forebay_server``."""
+    return forebay_server.client()
+
+
+@pytest.fixture
+def forebay_inline() -> "Iterator[Callable[..., Inline]]":
+    """Takes an app: its tasks run inline to the end of this test. Returns what ran."""
+    from forebay.testing import inline
+
+    with ExitStack() as stack:
+
+        def begin(*apps: "App", **options: Any) -> "Inline":
+            return stack.enter_context(inline(*apps, **options))
+
+        yield begin
