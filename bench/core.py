@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable
 from itertools import chain
 
-from forebay.core.commands import Ack, Pop, Popped, Push
-from forebay.core.directory import Directory
+from forebay.core.api.commands import Ack, Pop, Popped, Push
+from forebay.core.bounds import Limits
 from forebay.core.engine import Engine
-from forebay.core.limits import Limits
+from forebay.core.shard.names import Directory
 from forebay.store.memory import MemoryStore
 
 NOW = 1_700_000_000_000

@@ -44,9 +44,9 @@ from tests.postgres import Cluster, find_binaries
 from bench.stores import PAYLOAD, Caller, Watch, flow
 from forebay.app import clock
 from forebay.broker.node import Node
-from forebay.core.commands import Ack, Configure, Pop, Popped, Push, Pushed
-from forebay.core.limits import Limits
-from forebay.core.model import DEFAULT
+from forebay.core.api.commands import Ack, Configure, Pop, Popped, Push, Pushed
+from forebay.core.bounds import Limits
+from forebay.core.words import DEFAULT
 from forebay.store.postgres import PostgresStore
 
 SETTINGS = {

@@ -8,9 +8,9 @@ import random
 import time
 
 from bench.core import NOW, PAYLOAD, best, in_fresh_process, new_engine, resident
-from forebay.core.commands import Ack, Configure, Nack, Pop, Popped, Push, Seek
+from forebay.core.api.commands import Ack, Configure, Nack, Pop, Popped, Push, Seek
 from forebay.core.engine import Engine
-from forebay.core.model import PLAIN, Attributes, Backoff
+from forebay.core.state import PLAIN, Attributes, Backoff
 
 SINGLES = 20_000
 COMMIT_EVERY = 50

@@ -9,20 +9,10 @@ import time
 
 from bench.core import NOW, PAYLOAD, best, new_engine
 from bench.delivery import COMMIT_EVERY, ready_engine
-from forebay.core.commands import (
-    Ack,
-    Configure,
-    CronPut,
-    Job,
-    Pop,
-    Popped,
-    Push,
-    Pushed,
-    PushJobs,
-)
+from forebay.core.api.commands import Ack, Configure, Pop, Popped, Push, Pushed
+from forebay.core.api.jobs import CronPut, Job, PushJobs
 from forebay.core.engine import Engine
-from forebay.core.jobdata import Particulars
-from forebay.core.model import Attributes, Rate
+from forebay.core.state import Attributes, Identity, Rate
 
 MESSAGES = 20_000
 PARKED = 1_000_000
@@ -36,7 +26,7 @@ def keyed(size: int) -> tuple[float, float]:
     for turn in range(3):
         engine = ready_engine()
         batches = [
-            [Job(payload, own=Particulars(f"{turn}:{at + n}")) for n in range(size)]
+            [Job(payload, own=Identity(f"{turn}:{at + n}")) for n in range(size)]
             for at in range(0, MESSAGES, size)
         ]
         start = time.perf_counter()

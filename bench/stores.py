@@ -30,9 +30,9 @@ from tests.store.faults import Faulty
 from bench.wire import best as best_over_tcp, framed, redis, running_forebay
 from forebay.app import clock
 from forebay.broker.node import Node
-from forebay.core.commands import Ack, Command, Pop, Popped, Push, Pushed, Reply
+from forebay.core.api.commands import Ack, Command, Pop, Popped, Push, Pushed, Reply
+from forebay.core.bounds import Limits
 from forebay.core.errors import ForebayError
-from forebay.core.limits import Limits
 from forebay.store.rocks import RocksStore
 
 PAYLOAD = b'{"to":"user@example.com","subject":"hi","n":%06d}'

@@ -7,7 +7,8 @@ that are not there any more: ``forebay worker examples.cron:app``
 import asyncio
 from datetime import UTC, datetime
 
-from forebay import App, Worker
+from forebay.client.apps import App
+from forebay.client.worker import Worker
 
 app = App("cron")
 beats = asyncio.Semaphore(0)

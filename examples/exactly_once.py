@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 
-from forebay import SyncClient
+from forebay.client.sync.client import SyncClient
 
 ORDERS, INVOICES = "exactly-once-orders", "exactly-once-invoices"
 SUM = "exactly-once-sum"

@@ -7,7 +7,7 @@ packers of shipping never get the same order) at once. Nothing is copied: a grou
 import asyncio
 from collections import Counter
 
-from forebay import Client
+from forebay.client.aio.client import Client
 
 QUEUE = "fanout-orders"
 ORDERS = 100

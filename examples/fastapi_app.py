@@ -13,7 +13,10 @@ import httpx
 from fastapi import FastAPI, HTTPException
 from pydantic import BaseModel
 
-from forebay import App, Failed, NotDone, NotFound, Worker
+from forebay.client.apps import App
+from forebay.client.tasks import Failed, NotDone
+from forebay.client.worker import Worker
+from forebay.core.errors import NotFound
 
 app = App("fastapi")
 

@@ -5,7 +5,8 @@ Run it with a server beside it (``make serve``): ``.venv/bin/python examples/hel
 
 import asyncio
 
-from forebay import Client, SyncClient
+from forebay.client.aio.client import Client
+from forebay.client.sync.client import SyncClient
 
 QUEUE = "hello"
 

@@ -8,7 +8,10 @@ at a time, in the order they came, but one that is retried is overtaken.
 import asyncio
 from collections import defaultdict
 
-from forebay import App, Client, New, Worker
+from forebay.client.aio.client import Client
+from forebay.client.apps import App
+from forebay.client.shapes import New
+from forebay.client.worker import Worker
 
 CUSTOMERS = ["ada", "alan", "grace", "edsger"]
 STEPS = ["order", "pay", "ship", "review"]

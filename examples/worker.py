@@ -8,7 +8,10 @@ import asyncio
 import logging
 import time
 
-from forebay import App, Failed, GiveUp, Retry, Worker, current
+from forebay.client.apps import App
+from forebay.client.running import current
+from forebay.client.tasks import Failed, GiveUp, Retry
+from forebay.client.worker import Worker
 
 app = App("worker", retry=Retry(max_attempts=3, base_ms=50))
 

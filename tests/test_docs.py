@@ -18,13 +18,14 @@ from forebay import __version__, config
 from forebay.cli.commands import Command
 from forebay.cli.main import PROGRAM, cli
 from forebay.core.errors import CODES
-from forebay.core.happenings import KINDS
-from forebay.core.model import Backoff, QueueOptions
-from forebay.server.dialects.flashq import COMMANDS
+from forebay.core.state import Backoff, QueueOptions
+from forebay.core.words import EVENT_KINDS
+from forebay.server.backlog import Lost
+from forebay.server.dialects.flashq.refusals import COMMANDS
 from forebay.server.http import operations
 from forebay.server.http.base import Operation, View
 from forebay.server.http.endpoints import Resource
-from forebay.server.http.events import Happened, Lost
+from forebay.server.http.events import Happened
 from forebay.server.http.pops import Delivered
 from forebay.server.hub import NAMES
 from tests.server.http.streaming import Here, Stream, get
@@ -173,7 +174,7 @@ def test_every_field_of_a_stream_is_in_the_protocol(view: View) -> None:
         assert f"| `{field.encode_name}` |" in part, field.encode_name
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EVENT_KINDS)
 def test_every_kind_of_event_is_in_the_protocol_with_its_names(kind: str) -> None:
     event, event_type = NAMES[kind]
     assert f"| `{kind}` | `{event}` | `{event_type}` |" in EVENTS

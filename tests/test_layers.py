@@ -1,6 +1,7 @@
 """Imports point one way, and the core imports nothing that acts."""
 
 import ast
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,35 @@ CORE_STANDS_ON = {
     "zlib",
 }
 """All that the core uses besides itself: no clock, no chance, no threads, no input or output."""
-CALENDAR = SOURCE / "core" / "slots.py"
+ROOMS = (
+    "errors",
+    "bounds",
+    "ids",
+    "words",
+    "structures",
+    "state",
+    "log",
+    "records",
+    "api",
+    "shard",
+    "tracks",
+    "links",
+    "delivery",
+    "keyvalue",
+    "push",
+    "queries",
+    "jobs",
+    "stages",
+    "retention",
+    "queues",
+    "event_log",
+    "transact",
+    "handlers",
+    "loading",
+    "engine",
+)
+"""The rooms of the core. Each imports only itself and rooms before it."""
+CALENDAR = SOURCE / "core" / "jobs" / "calendar.py"
 """The one file that knows calendars and time zones. It is told the time like all others."""
 CALENDAR_STANDS_ON = {"cronsim", "datetime", "importlib", "zoneinfo"}
 
@@ -83,6 +112,49 @@ def test_a_file_imports_only_what_its_layer_may(file: Path) -> None:
 def test_the_core_stands_on_pure_modules_only(file: Path) -> None:
     outside = {module.partition(".")[0] for module in imports(file)} - {"forebay"}
     assert outside <= CORE_STANDS_ON | (CALENDAR_STANDS_ON if file == CALENDAR else set())
+
+
+CORE = [file for file in FILES if layer(file) == "core" and file.parent.name + file.name != "core__init__.py"]
+
+
+def module(name: str) -> str:
+    """The module that an imported name is, or is in."""
+    path = SOURCE.joinpath(*name.split(".")[1:])
+    return name if path.is_dir() or path.with_suffix(".py").exists() else name.rpartition(".")[0]
+
+
+def of_core(file: Path) -> set[str]:
+    """The modules of the core that a file imports, but for those that only its types need."""
+    tree = ast.parse(file.read_text())
+    for block in [each for each in ast.walk(tree) if isinstance(each, ast.If)]:
+        if ast.unparse(block.test) == "TYPE_CHECKING":
+            block.body = [ast.Pass()]
+    names = {
+        f"{node.module}.{alias.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    return {module(name) for name in names if name.startswith("forebay.core.")}
+
+
+@pytest.mark.parametrize("file", CORE, ids=lambda file: str(file.relative_to(SOURCE)))
+def test_a_room_of_the_core_imports_only_rooms_before_it(file: Path) -> None:
+    mine = ROOMS.index(file.relative_to(SOURCE / "core").parts[0].removesuffix(".py"))
+    rooms = {name.split(".")[2] for name in of_core(file)}
+    assert not [room for room in rooms if ROOMS.index(room) > mine]
+
+
+def test_no_modules_of_the_core_import_each_other() -> None:
+    graph = {
+        ".".join(file.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__"): of_core(
+            file
+        )
+        for file in CORE
+    }
+    for name, imported in graph.items():
+        imported.discard(name)
+    assert list(TopologicalSorter(graph).static_order())
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SOURCE)))

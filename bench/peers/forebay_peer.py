@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from bench.peers.contract import AsyncSender, Peer, main, ran
-from forebay import App
+from forebay.client.apps import App
 from forebay.client.standalone import run_worker
 from forebay.client.worker import CONCURRENCY
 

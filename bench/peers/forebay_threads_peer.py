@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from bench.peers.contract import Peer, Sender, main, ran
 from bench.peers.forebay_peer import server
-from forebay import App
+from forebay.client.apps import App
 from forebay.client.standalone import run_worker
 from forebay.client.worker import CONCURRENCY
 

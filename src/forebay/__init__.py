@@ -11,16 +11,7 @@ from forebay.client.shapes import Batch, Message, New, Pushed, PushedMany
 from forebay.client.sync.client import SyncClient
 from forebay.client.tasks import Failed, GiveUp, Job, NotDone, Retry, RetryLater, Task
 from forebay.client.worker import Worker
-from forebay.core.errors import (
-    Busy,
-    Conflict,
-    Damaged,
-    Denied,
-    ForebayError,
-    Invalid,
-    NotFound,
-    Unsupported,
-)
+from forebay.core.errors import Busy, Conflict, Damaged, Denied, ForebayError, Invalid, NotFound, Unsupported
 
 __all__ = [
     "App",

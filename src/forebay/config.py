@@ -12,7 +12,7 @@ from typing import Annotated, Any, get_args
 import msgspec
 from msgspec import Meta, Struct
 
-from forebay.core.limits import Limits
+from forebay.core.bounds import Limits
 from forebay.server.http.connections import HttpLimits
 from forebay.server.tcp import TcpLimits
 from forebay.store.places import DATABASES

@@ -13,23 +13,13 @@ from typing import Any, TypeVar, cast
 
 from forebay.broker.node import Node
 from forebay.broker.waiters import Ticket
-from forebay.core.commands import (
-    Command,
-    Configure,
-    ListQueues,
-    Pop,
-    Popped,
-    Push,
-    Pushed,
-    QueuesFound,
-    Reply,
-    State,
-    StateFound,
-)
+from forebay.core.api.commands import Command, Configure, Pop, Popped, Push, Pushed, Reply
+from forebay.core.api.queries import ListQueues, QueuesFound, State, StateFound
+from forebay.core.bounds import Limits
 from forebay.core.errors import Damaged, ForebayError
-from forebay.core.limits import Limits
-from forebay.core.model import DEFAULT, Backoff, Log
-from forebay.core.records import Commit
+from forebay.core.records.commit import Commit
+from forebay.core.state import Backoff, Log
+from forebay.core.words import DEFAULT
 from forebay.store.base import Claim
 from forebay.store.memory import MemoryStore
 

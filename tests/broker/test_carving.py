@@ -5,11 +5,13 @@ import random
 import pytest
 
 from forebay.broker import committer
-from forebay.core import carve, records
-from forebay.core.commands import Ack, Configure, Discard, Obliterate, Push, Pushed
+from forebay.core.api.commands import Ack, Configure, Discard, Obliterate, Push, Pushed
 from forebay.core.errors import Damaged
-from forebay.core.model import DEFAULT, Attributes
-from forebay.core.shard import SWEEP_MS
+from forebay.core.records import keyspace
+from forebay.core.retention import carve
+from forebay.core.shard.shard import SWEEP_MS
+from forebay.core.state import Attributes
+from forebay.core.words import DEFAULT
 from tests.broker.conftest import Start
 from tests.broker.loop import BlockingStore, DurableStore, ObedientStore, Rig, SlowStore, payloads, pop, push
 from tests.broker.test_merger import Hands, rest
@@ -133,7 +135,7 @@ def test_a_queue_that_goes_while_it_is_carved_stays_gone(start: Start) -> None:
     rig.get(push("1", queue="other"))
     rest(rig)
     assert not [key for key in store._bodies if key.startswith(prefix)]
-    assert not list(store.scan(*records.queue_bounds(prefix)))
+    assert not list(store.scan(*keyspace.queue_bounds(prefix)))
 
 
 @pytest.mark.parametrize("memory_bytes_max", [1, 2_000, 1 << 20])

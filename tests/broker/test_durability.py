@@ -3,10 +3,11 @@
 import pytest
 
 from forebay.broker.node import SYNC_S
-from forebay.core.commands import Ack, Configure, Offsets, Pop, Popped, Pushed, Read, Settled
+from forebay.core.api.commands import Ack, Configure, Pop, Popped, Pushed, Settled
+from forebay.core.api.queries import Offsets, Read
 from forebay.core.errors import Busy
 from forebay.core.ids import OFFSET_BITS
-from forebay.core.model import DEFAULT
+from forebay.core.words import DEFAULT
 from forebay.store.base import Lost, StoreError
 from tests.broker.conftest import Start
 from tests.broker.loop import BlockingStore, DurableStore, ObedientStore, Rig, payloads, pop, push

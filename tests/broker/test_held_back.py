@@ -5,20 +5,10 @@ from typing import Any
 
 import pytest
 
-from forebay.core.commands import (
-    Ack,
-    Cancel,
-    Configure,
-    Discard,
-    Job,
-    LimitPut,
-    Nack,
-    Obliterate,
-    Popped,
-    PushJobs,
-    Seek,
-)
-from forebay.core.model import DEFAULT, Backoff, Rate, Shared
+from forebay.core.api.commands import Ack, Cancel, Configure, Discard, Nack, Obliterate, Popped, Seek
+from forebay.core.api.jobs import Job, LimitPut, PushJobs
+from forebay.core.state import Backoff, NamedLimit, Rate
+from forebay.core.words import DEFAULT
 from tests.broker.conftest import Start
 from tests.broker.loop import Rig, pop, push
 
@@ -34,7 +24,7 @@ def configure(rig: Rig, queue: str = "q", **options: Any) -> None:
     rig.get(Configure(DEFAULT, queue, **options))
 
 
-def share(rig: Rig, limit: Shared | None) -> None:
+def share(rig: Rig, limit: NamedLimit | None) -> None:
     rig.get(LimitPut(DEFAULT, "n", limit))
 
 
@@ -56,7 +46,7 @@ def ids_of(popped: Popped) -> list[int]:
     ids=lambda options: next(iter(options)),
 )
 def test_a_pop_that_waits_gets_its_message_with_the_next_token(rig: Rig, options: dict[str, Any]) -> None:
-    share(rig, Shared(Rate(2, burst=1)))
+    share(rig, NamedLimit(Rate(2, burst=1)))
     configure(rig, **options)
     for payload in "ab":
         rig.get(push(payload))
@@ -159,7 +149,7 @@ PLACES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("limit", PLACES)
 @pytest.mark.parametrize("how", FREEING)
 def test_a_pop_that_waits_gets_a_message_when_a_place_is_free(rig: Rig, how: str, limit: str) -> None:
-    share(rig, Shared(concurrency=1))
+    share(rig, NamedLimit(concurrency=1))
     configure(rig, backoff=Backoff(kind="fixed", base_ms=HOUR_MS), **PLACES[limit])
     rig.get(push(*"ab"))
     popped = rig.lease(pop(9))
@@ -185,7 +175,7 @@ def test_one_place_serves_one_who_waits(rig: Rig) -> None:
 
 
 def test_a_place_that_one_queue_frees_serves_one_who_waits_in_another(rig: Rig) -> None:
-    share(rig, Shared(concurrency=1))
+    share(rig, NamedLimit(concurrency=1))
     for queue in "abcd":
         configure(rig, queue, limits=("n",))
         rig.get(push(queue, queue=queue))
@@ -202,7 +192,7 @@ def test_a_place_that_one_queue_frees_serves_one_who_waits_in_another(rig: Rig) 
 
 @pytest.mark.parametrize("how", ["obliterate", "leave", "remove", "raise"])
 def test_who_waits_under_a_shared_limit_goes_on_when_that_holds_it_back_no_more(rig: Rig, how: str) -> None:
-    share(rig, Shared(concurrency=1))
+    share(rig, NamedLimit(concurrency=1))
     for queue in ("a", "b"):
         configure(rig, queue, limits=("n",))
         rig.get(push(queue, queue=queue))
@@ -216,7 +206,7 @@ def test_who_waits_under_a_shared_limit_goes_on_when_that_holds_it_back_no_more(
         case "remove":
             share(rig, None)
         case "raise":
-            share(rig, Shared(concurrency=2))
+            share(rig, NamedLimit(concurrency=2))
     assert rig.got(ticket) == ["b"]
 
 

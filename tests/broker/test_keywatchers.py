@@ -2,25 +2,13 @@
 
 import pytest
 
-from forebay.core.commands import (
-    Ack,
-    Change,
-    Configure,
-    Job,
-    KvFound,
-    KvWatch,
-    KvWrite,
-    KvWritten,
-    Nack,
-    PushedJobs,
-    PushJobs,
-    Transact,
-    Transacted,
-)
+from forebay.core.api.commands import Ack, Configure, Nack, Transact, Transacted
+from forebay.core.api.jobs import Job, KvChange, KvWrite, KvWritten, PushedJobs, PushJobs
+from forebay.core.api.queries import KvFound, KvWatch
 from forebay.core.errors import Busy, Invalid
-from forebay.core.jobdata import Particulars
-from forebay.core.keys import pack
-from forebay.core.model import DEFAULT
+from forebay.core.keyvalue.keys import pack
+from forebay.core.state import Identity
+from forebay.core.words import DEFAULT
 from tests.broker.conftest import Start
 from tests.broker.loop import Recorder, Rig, SlowStore, pop, push
 
@@ -42,7 +30,7 @@ def write(
     tenant: str = DEFAULT,
 ) -> int:
     """Change a key; the version."""
-    reply = rig.get(KvWrite(tenant, [Change(kind, key, data, ttl_ms)]))
+    reply = rig.get(KvWrite(tenant, [KvChange(kind, key, data, ttl_ms)]))
     assert isinstance(reply, KvWritten), reply
     return reply.version
 
@@ -92,7 +80,7 @@ def test_who_waits_is_told_with_the_commit_of_the_write(start: Start) -> None:
     store = SlowStore()
     rig = start(store)
     ticket = watch(rig)
-    written = rig.ask(KvWrite(DEFAULT, [Change("set", KEY, b"7")]))
+    written = rig.ask(KvWrite(DEFAULT, [KvChange("set", KEY, b"7")]))
     rig.loop.run_ready()
     assert rig.waits(ticket)
     assert rig.waits(written)
@@ -146,7 +134,7 @@ def test_a_key_that_is_named_twice_is_watched(rig: Rig) -> None:
 
 def test_several_keys_written_at_once_are_one_answer(rig: Rig) -> None:
     ticket = watch(rig, KEY, OTHER)
-    rig.get(KvWrite(DEFAULT, [Change("set", key, b"5") for key in (KEY, OTHER)]))
+    rig.get(KvWrite(DEFAULT, [KvChange("set", key, b"5") for key in (KEY, OTHER)]))
     assert told(rig, ticket) == [b"5", b"5"]
 
 
@@ -164,7 +152,7 @@ def test_a_transaction_that_writes_is_told(rig: Rig) -> None:
     rig.get(push("job"))
     lease = rig.lease(pop()).lease
     reply = rig.get(
-        Transact(DEFAULT, [Ack(DEFAULT, lease), KvWrite(DEFAULT, [Change("set", KEY, b'"done"')])])
+        Transact(DEFAULT, [Ack(DEFAULT, lease), KvWrite(DEFAULT, [KvChange("set", KEY, b'"done"')])])
     )
     assert isinstance(reply, Transacted)
     assert told(rig, ticket) == [b'"done"']
@@ -172,7 +160,7 @@ def test_a_transaction_that_writes_is_told(rig: Rig) -> None:
 
 def test_a_message_that_dies_and_leaves_its_payload_is_told(rig: Rig) -> None:
     rig.get(Configure(DEFAULT, "q", max_attempts=1))
-    job = Job(b'{"n":1}', own=Particulars(keys=(KEY,)))
+    job = Job(b'{"n":1}', own=Identity(keys=(KEY,)))
     assert isinstance(rig.get(PushJobs(DEFAULT, "q", [job])), PushedJobs)
     ticket = watch(rig)
     rig.get(Nack(DEFAULT, rig.lease(pop()).lease))
@@ -181,7 +169,7 @@ def test_a_message_that_dies_and_leaves_its_payload_is_told(rig: Rig) -> None:
 
 def test_a_lease_that_runs_out_once_too_often_is_told_without_anybody_asking(rig: Rig) -> None:
     rig.get(Configure(DEFAULT, "q", max_attempts=1))
-    rig.get(PushJobs(DEFAULT, "q", [Job(b"1", own=Particulars(keys=(KEY,)))]))
+    rig.get(PushJobs(DEFAULT, "q", [Job(b"1", own=Identity(keys=(KEY,)))]))
     rig.get(pop(lease_ms=1_000))
     ticket = watch(rig)
     rig.loop.advance(999)
@@ -213,7 +201,7 @@ def test_who_waits_is_not_told_of_what_is_none_of_its_keys(rig: Rig, what: str) 
         case "nothing deleted":
             write(rig, "delete")
         case "refused":
-            assert isinstance(rig.get(KvWrite(DEFAULT, [Change("sum", KEY, b'"a"')])), Invalid)
+            assert isinstance(rig.get(KvWrite(DEFAULT, [KvChange("sum", KEY, b'"a"')])), Invalid)
     assert rig.waits(ticket)
     write(rig)
     assert told(rig, ticket) == [b"1"]
@@ -309,7 +297,7 @@ def test_who_was_to_be_told_of_a_write_that_could_not_be_kept_is_told_busy(rig: 
     version = write(rig)
     ticket = watch(rig, versions=[version])
     rig.store.commit_error = OSError("disk full")
-    assert isinstance(rig.get(KvWrite(DEFAULT, [Change("set", KEY, b"lost")])), Busy)
+    assert isinstance(rig.get(KvWrite(DEFAULT, [KvChange("set", KEY, b"lost")])), Busy)
     rig.loop.run_ready()
     assert isinstance(rig.reply(ticket), Busy)
     again = watch(rig, versions=[version])

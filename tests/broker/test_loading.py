@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from forebay.broker import loading
-from forebay.core.records import Record
+from forebay.core.records.commit import Record
 
 
 class Kept:

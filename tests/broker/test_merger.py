@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from forebay.broker import committer
-from forebay.core import load, records, shard
-from forebay.core.commands import Ack, Popped
+from forebay.core.api.commands import Ack, Popped
 from forebay.core.engine import Engine
 from forebay.core.errors import Damaged
-from forebay.core.model import DEFAULT
+from forebay.core.loading import build
+from forebay.core.records import keyspace
+from forebay.core.shard import shard
+from forebay.core.words import DEFAULT
 from tests.broker.conftest import Start
 from tests.broker.loop import BlockingStore, ObedientStore, Rig, SlowStore, payloads, pop, push
 
@@ -24,7 +26,7 @@ STORES = pytest.mark.parametrize("kind", [ObedientStore, BlockingStore])
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Merges that begin with a few segments."""
     monkeypatch.setattr(shard, "MERGE_AT", 4)
-    monkeypatch.setattr(load, "MERGE_AT", 4)
+    monkeypatch.setattr(build, "MERGE_AT", 4)
     monkeypatch.setattr(Engine.plan_merge, "__defaults__", (2,))
 
 
@@ -40,7 +42,7 @@ def filled(store: ObedientStore, count: int) -> list[str]:
 
 def headers(rig: Rig) -> int:
     queue = rig.node._engine.queues[DEFAULT, "q"]
-    return sum(key[8:9] == b"h" for key, _ in rig.store.scan(*records.queue_bounds(queue.prefix)))
+    return sum(key[8:9] == b"h" for key, _ in rig.store.scan(*keyspace.queue_bounds(queue.prefix)))
 
 
 def rest(rig: Rig) -> None:

@@ -7,32 +7,28 @@ import uvloop
 
 from forebay.broker.node import Node
 from forebay.broker.waiters import Asker, Ticket
-from forebay.core.commands import (
+from forebay.core.api.commands import (
     Ack,
     Command,
     Configure,
-    Describe,
-    ListQueues,
-    Log,
     Move,
     Nack,
     Pause,
     Popped,
     Push,
     Pushed,
-    QueueFound,
-    QueuesFound,
-    Read,
     Reply,
     Requeue,
     Resume,
 )
-from forebay.core.directory import META_SHARD
+from forebay.core.api.queries import Describe, ListQueues, LogSlice, QueueFound, QueuesFound, Read
+from forebay.core.bounds import Limits
+from forebay.core.delivery.pop import PLANS_MAX
 from forebay.core.engine import Engine
 from forebay.core.errors import Busy, Conflict, Damaged, ForebayError
-from forebay.core.limits import Limits
-from forebay.core.model import DEFAULT, Attributes
-from forebay.core.pop import PLANS_MAX
+from forebay.core.shard.names import META_SHARD
+from forebay.core.state import Attributes
+from forebay.core.words import DEFAULT
 from tests.broker.conftest import Start
 from tests.broker.loop import (
     BEGIN,
@@ -580,7 +576,7 @@ def test_after_a_restart_the_log_is_read_from_the_store(start: Start, kind: type
     rig = start(kind())
     rig.get(push("a", "b"))
     found = start(rig.store).get(Read(DEFAULT, "q", 1))
-    assert isinstance(found, Log)
+    assert isinstance(found, LogSlice)
     assert [bytes(payload) for run in found.runs for payload in run.payloads()] == [b"b"]
 
 

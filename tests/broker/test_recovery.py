@@ -3,10 +3,10 @@
 from functools import partial
 
 from forebay.broker.node import RELOAD_RETRY_S, Node
-from forebay.core.commands import Ack, Nack, Pop, Popped, Pushed, Settled
+from forebay.core.api.commands import Ack, Nack, Pop, Popped, Pushed, Settled
+from forebay.core.bounds import Limits
 from forebay.core.errors import Busy
-from forebay.core.limits import Limits
-from forebay.core.model import DEFAULT
+from forebay.core.words import DEFAULT
 from tests.broker.loop import FakeLoop, ObedientStore, Recorder, Rig, pop, push
 
 SECOND = 1_000

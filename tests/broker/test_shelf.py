@@ -4,11 +4,12 @@ import random
 
 import pytest
 
-from forebay.core import records
-from forebay.core.bodies import pack_body
-from forebay.core.commands import Ack, Log, Popped, Read, Settled
+from forebay.core.api.commands import Ack, Popped, Settled
+from forebay.core.api.queries import LogSlice, Read
 from forebay.core.errors import Damaged, ForebayError
-from forebay.core.model import DEFAULT
+from forebay.core.log.bodies import pack_body
+from forebay.core.records import keyspace
+from forebay.core.words import DEFAULT
 from tests.broker.conftest import Start
 from tests.broker.loop import BlockingStore, ObedientStore, Rig, SlowStore, payloads, pop, push
 
@@ -21,7 +22,7 @@ def texts(count: int, size: int = 500) -> list[str]:
 
 
 def read(reply: object) -> list[str]:
-    assert isinstance(reply, Log), reply
+    assert isinstance(reply, LogSlice), reply
     return [bytes(payload).decode() for run in reply.runs for payload in run.payloads()]
 
 
@@ -33,7 +34,7 @@ def in_memory(rig: Rig) -> int:
 def body_key(rig: Rig, at: int) -> bytes:
     """The key of the body of the at-th segment."""
     prefix = rig.node._engine.queues[DEFAULT, "q"].prefix
-    return records.body_key(prefix, rig.log().segments[at].body_name)
+    return keyspace.body_key(prefix, rig.log().segments[at].body_name)
 
 
 def test_bodies_in_memory_are_bounded(start: Start) -> None:
@@ -211,7 +212,7 @@ def test_a_read_stops_before_a_damaged_body_and_says_so_when_it_begins_there(aft
     rig.store.damage[body_key(rig, 2)] = Damaged("Corruption")
     reply = rig.get(Read(DEFAULT, "q", 0))
     assert read(reply) == ["a", "b"]
-    assert isinstance(reply, Log)
+    assert isinstance(reply, LogSlice)
     assert reply.next == 2
     assert isinstance(rig.get(Read(DEFAULT, "q", 2)), Damaged)
     assert read(rig.get(Read(DEFAULT, "q", 3))) == ["d", "e"]
@@ -224,7 +225,7 @@ def test_a_queue_whose_records_are_damaged_is_refused_and_the_others_are_served(
     for payload in "abc":
         rig.get(push(payload, queue="bad"))
     queue = rig.node._engine.queues[DEFAULT, "bad"]
-    gone = records.header_key(queue.prefix, queue.partitions[DEFAULT].key, 1)
+    gone = keyspace.header_key(queue.prefix, queue.partitions[DEFAULT].key, 1)
     del store._records[gone]
     store._sorted = None
     again = start(store)

@@ -2,9 +2,11 @@
 
 from typing import Any
 
-from forebay.core.commands import Adopt, Adopted, Read, Staged, StageWrite
+from forebay.core.api.queries import Read
+from forebay.core.api.stages import Adopt, Staged, StageWrite
 from forebay.core.errors import Busy, NotFound
-from forebay.core.model import DEFAULT
+from forebay.core.state import Adopted
+from forebay.core.words import DEFAULT
 from tests.broker.conftest import Start
 from tests.broker.loop import (
     BlockingStore,

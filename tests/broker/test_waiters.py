@@ -7,9 +7,9 @@ from itertools import count
 from hypothesis import given, strategies as st
 
 from forebay.broker.waiters import Asker, Waiter, Waiters
-from forebay.core.commands import Pop
-from forebay.core.domain import new_queue
-from forebay.core.model import DEFAULT
+from forebay.core.api.commands import Pop
+from forebay.core.shard.domain import new_queue
+from forebay.core.words import DEFAULT
 from tests.broker.loop import Recorder, pop
 
 Q = new_queue(DEFAULT, "q", bytes(8), 0)

@@ -2,9 +2,8 @@
 
 import pytest
 
-from forebay.core.commands import (
+from forebay.core.api.commands import (
     Ack,
-    Await,
     Cancel,
     Clean,
     Command,
@@ -12,7 +11,6 @@ from forebay.core.commands import (
     Discard,
     GroupDelete,
     Nack,
-    NotesFound,
     Obliterate,
     Pop,
     Push,
@@ -21,9 +19,11 @@ from forebay.core.commands import (
     Seek,
     Update,
 )
+from forebay.core.api.queries import Await, NotesFound
 from forebay.core.errors import Busy, NotFound
-from forebay.core.model import DEFAULT, PLAIN, Attributes
-from forebay.core.shard import SWEEP_MS
+from forebay.core.shard.shard import SWEEP_MS
+from forebay.core.state import PLAIN, Attributes
+from forebay.core.words import DEFAULT
 from tests.broker.conftest import Start
 from tests.broker.loop import BlockingStore, ObedientStore, Recorder, Rig, SlowStore, pop, push
 

@@ -7,8 +7,8 @@ from itertools import count
 
 import pytest
 
-from forebay import SyncClient
 from forebay.cli.main import main
+from forebay.client.sync.client import SyncClient
 from tests.cli.running import Done, Run
 from tests.serving import Server
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from forebay.core.records import Commit
+from forebay.core.records.commit import Commit
 from forebay.store import copying
 from forebay.store.base import CantOpen, StoreError
 from forebay.store.memory import MemoryStore

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from forebay import SyncClient, config
+from forebay import config
 from forebay.cli.files import DATA
+from forebay.client.sync.client import SyncClient
 from tests.cli.running import Run
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from forebay import SyncClient
+from forebay.client.sync.client import SyncClient
 from tests.cli.running import Run
 
 

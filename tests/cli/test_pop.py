@@ -6,7 +6,8 @@ import threading
 import pytest
 from msgspec import Raw
 
-from forebay import Conflict, SyncClient
+from forebay.client.sync.client import SyncClient
+from forebay.core.errors import Conflict
 from tests.cli.running import Run
 
 

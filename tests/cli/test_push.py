@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from forebay import SyncClient
+from forebay.client.sync.client import SyncClient
 from tests.cli.running import Run, Terminal
 from tests.serving import Server
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from forebay import NotFound, SyncClient
+from forebay.client.sync.client import SyncClient
+from forebay.core.errors import NotFound
 from tests.cli.running import Run, Terminal
 from tests.serving import Server
 

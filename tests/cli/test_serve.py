@@ -13,7 +13,7 @@ from typing import IO, Any
 
 import pytest
 
-from forebay import SyncClient
+from forebay.client.sync.client import SyncClient
 from forebay.config import names
 from tests.cli.running import PATIENCE_S, Run, command, environment, run
 

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from forebay import SyncClient, __version__
+from forebay import __version__
 from forebay.cli.main import SECTIONS, cli as program
+from forebay.client.sync.client import SyncClient
 from tests.cli.running import PATIENCE_S, Run, command, environment, run
 from tests.serving import Server, framed
 

@@ -7,9 +7,9 @@ import subprocess
 
 import pytest
 
-from forebay import SyncClient
 from forebay.cli.watch import HEAD, Sample
 from forebay.client.shapes import Counts, QueueSummary
+from forebay.client.sync.client import SyncClient
 from tests.cli.running import PATIENCE_S, Run, Terminal, command, environment
 from tests.serving import Server
 

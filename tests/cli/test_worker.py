@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from forebay import SyncClient
+from forebay.client.sync.client import SyncClient
 from tests.cli.running import PATIENCE_S, Run, command, environment
 from tests.serving import Server
 

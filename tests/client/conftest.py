@@ -7,7 +7,8 @@ from itertools import count
 
 import pytest
 
-from forebay import Client, SyncClient
+from forebay.client.aio.client import Client
+from forebay.client.sync.client import SyncClient
 from tests.client.blocking import Blocking
 from tests.client.proxy import Proxy
 from tests.serving import Server

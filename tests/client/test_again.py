@@ -12,7 +12,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from forebay import Client, Conflict, Disconnected, Invalid, New, Pushed, SyncClient
+from forebay.client.aio.client import Client
+from forebay.client.errors import Disconnected
+from forebay.client.shapes import New, Pushed
+from forebay.client.sync.client import SyncClient
+from forebay.core.errors import Conflict, Invalid
 from tests.client.conftest import Dial
 from tests.client.proxy import Do, Proxy, first
 from tests.serving import Server

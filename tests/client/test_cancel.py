@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from forebay import Client, Disconnected, SyncClient
+from forebay.client.aio.client import Client
+from forebay.client.errors import Disconnected
+from forebay.client.sync.client import SyncClient
 from tests.client.proxy import Gate, Proxy
 from tests.serving import PATIENCE_S, Server
 

@@ -12,16 +12,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from forebay import (
-    Busy,
-    Client,
-    Conflict,
-    Disconnected,
-    ForebayError,
-    Invalid,
-    NotFound,
-    SyncClient,
-)
+from forebay.client.aio.client import Client
+from forebay.client.errors import Disconnected
+from forebay.client.sync.client import SyncClient
+from forebay.core.errors import Busy, Conflict, ForebayError, Invalid, NotFound
 from tests.client.blocking import Blocking
 from tests.client.conftest import Dial
 from tests.client.proxy import Do, Proxy

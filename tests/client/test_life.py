@@ -14,7 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from forebay import Client, Disconnected, ForebayError, SyncClient
+from forebay.client.aio.client import Client
+from forebay.client.errors import Disconnected
+from forebay.client.sync.client import SyncClient
+from forebay.core.errors import ForebayError
 from tests.client.blocking import Blocking
 from tests.client.conftest import Dial
 from tests.client.proxy import Gate, Proxy

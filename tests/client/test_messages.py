@@ -4,7 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from forebay import Batch, Conflict, ForebayError, Invalid, New, NotFound, PushedMany, SyncClient
+from forebay.client.shapes import Batch, New, PushedMany
+from forebay.client.sync.client import SyncClient
+from forebay.core.errors import Conflict, ForebayError, Invalid, NotFound
 from forebay.store.files import restore
 from tests.client.blocking import Blocking
 from tests.client.conftest import Dial

@@ -11,7 +11,8 @@ import msgspec
 import pydantic
 import pytest
 
-from forebay import Invalid, SyncClient
+from forebay.client.sync.client import SyncClient
+from forebay.core.errors import Invalid
 from tests.client.blocking import Blocking
 
 NOON = datetime.datetime(2026, 11, 17, 12, tzinfo=datetime.UTC)

@@ -4,7 +4,8 @@ import threading
 
 import pytest
 
-from forebay import Conflict, Invalid, NotFound, SyncClient
+from forebay.client.sync.client import SyncClient
+from forebay.core.errors import Conflict, Invalid, NotFound
 from tests.client.blocking import Blocking
 
 HOUR_MS = 3_600_000

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from forebay import Client, SyncClient
 from forebay.client.aio import transactions as aio_transactions, values as aio_values
+from forebay.client.aio.client import Client
 from forebay.client.aio.messages import OUT_OF_TIME
 from forebay.client.sync import transactions, values
-from forebay.core import settle
+from forebay.client.sync.client import SyncClient
+from forebay.core.delivery import settle
 
 ROOT = Path(__file__).parent.parent.parent
 PAIRS = [

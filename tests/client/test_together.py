@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
-from forebay import Client, Invalid, NotFound, Pushed, SyncClient
+from forebay.client.aio.client import Client
+from forebay.client.shapes import Pushed
+from forebay.client.sync.client import SyncClient
+from forebay.core.errors import Invalid, NotFound
 from tests.client.proxy import Gate, Proxy
 from tests.serving import PATIENCE_S, Server
 

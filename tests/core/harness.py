@@ -4,10 +4,11 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from forebay.core import commands as c, records
+from forebay.core.api import commands as c, queries
+from forebay.core.bounds import Limits
 from forebay.core.engine import Engine
-from forebay.core.limits import Limits
-from forebay.core.model import PLAIN, Attributes, Backoff
+from forebay.core.records import keyspace
+from forebay.core.state import PLAIN, Attributes, Backoff
 from forebay.store.memory import MemoryStore
 from tests.sim.world import load
 
@@ -50,7 +51,7 @@ class Core:
         reply = self.ask(c.Pop(tenant, queue, count=count, **fields), c.Popped)
         for each in reply.deliveries:
             if not each.segment.present:
-                key = records.body_key(reply.queue.prefix, each.segment.body_name)
+                key = keyspace.body_key(reply.queue.prefix, each.segment.body_name)
                 (body,) = self.store.bodies([key])
                 assert isinstance(body, bytes)
                 each.segment.body = body
@@ -64,7 +65,7 @@ class Core:
         return self.ask(c.Ack("default", lease, ids, **fields), c.Settled)
 
     def configure(self, queue: str = "q", **options: Any) -> None:
-        self.ask(c.Configure("default", queue, **options), c.QueueFound)
+        self.ask(c.Configure("default", queue, **options), queries.QueueFound)
 
     def forgive(self, queue: str = "q") -> None:
         """Have a queue try what failed again at once, for ever: for tests of something else."""
@@ -76,14 +77,14 @@ class Core:
     def cancel(self, *ids: int, group: str | None = None) -> c.Settled:
         return self.ask(c.Cancel("default", list(ids), group), c.Settled)
 
-    def find(self, message: int, group: str = "default", tenant: str = "default") -> c.StateFound:
-        return self.ask(c.State(tenant, message, group), c.StateFound)
+    def find(self, message: int, group: str = "default", tenant: str = "default") -> queries.StateFound:
+        return self.ask(queries.State(tenant, message, group), queries.StateFound)
 
     def state(self, message: int, group: str = "default", tenant: str = "default") -> str:
         return self.find(message, group, tenant).state
 
-    def counts(self, queue: str = "q", group: str = "default") -> c.Counts:
-        return self.ask(c.GroupCounts("default", queue, group), c.Counts)
+    def counts(self, queue: str = "q", group: str = "default") -> queries.Counts:
+        return self.ask(queries.GroupCounts("default", queue, group), queries.Counts)
 
     def wait(self, ms: int) -> None:
         """Let time pass, and do what is due meanwhile."""

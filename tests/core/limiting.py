@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from forebay.core import commands as c
-from forebay.core.model import Shared
+from forebay.core.api import commands as c, jobs as job_commands, queries
+from forebay.core.state import NamedLimit
 from tests.core.harness import Core
 
 
@@ -11,13 +11,13 @@ def fill(core: Core, count: int = 100, queue: str = "q", partition: str = "defau
     core.push(*[b"x"] * count, queue=queue, partition=partition)
 
 
-def share(core: Core, name: str = "n", **fields: Any) -> list[c.LimitFound]:
+def share(core: Core, name: str = "n", **fields: Any) -> list[queries.LimitFound]:
     """Set a limit that has a name."""
-    return core.ask(c.LimitPut("default", name, Shared(**fields)), c.LimitsFound).limits
+    return core.ask(job_commands.LimitPut("default", name, NamedLimit(**fields)), queries.LimitsFound).limits
 
 
 def active(core: Core, name: str = "n") -> int:
-    limits = core.ask(c.LimitList("default"), c.LimitsFound).limits
+    limits = core.ask(queries.LimitList("default"), queries.LimitsFound).limits
     return next(each.active for each in limits if each.name == name)
 
 

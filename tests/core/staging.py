@@ -2,9 +2,11 @@
 
 from typing import Any
 
-from forebay.core import commands as c, look, records
-from forebay.core.bodies import pack_body
-from forebay.core.model import Attributes, Queue
+from forebay.core.api import queries, stages as stage_commands
+from forebay.core.log.bodies import pack_body
+from forebay.core.queries import payloads as queries_payloads
+from forebay.core.records import keyspace
+from forebay.core.state import Attributes, Queue, stages
 from tests.core.harness import Core
 from tests.sim.snapshot import differences, snapshot
 from tests.sim.world import load
@@ -13,36 +15,39 @@ QUERY = "query"
 HOUR_MS = 3_600_000
 
 
-def write_of(name: str, *payloads: bytes, **fields: Any) -> c.StageWrite:
+def write_of(name: str, *payloads: bytes, **fields: Any) -> stage_commands.StageWrite:
     """The command that stages payloads, for batch 0 of the query unless it says otherwise."""
     where = (fields.pop("tenant", "default"), fields.pop("queue", "q"))
     meant: dict[str, Any] = {"query": QUERY, "batch": 0} | fields
-    return c.StageWrite(*where, name, payloads=list(payloads) or [b"1"], **meant)
+    return stage_commands.StageWrite(*where, name, payloads=list(payloads) or [b"1"], **meant)
 
 
-def stage(core: Core, name: str, *payloads: bytes, **fields: Any) -> c.Staged:
-    return core.ask(write_of(name, *payloads, **fields), c.Staged)
+def stage(core: Core, name: str, *payloads: bytes, **fields: Any) -> stage_commands.Staged:
+    return core.ask(write_of(name, *payloads, **fields), stage_commands.Staged)
 
 
-def stage_body(core: Core, name: str, *payloads: bytes, **fields: Any) -> c.Staged:
+def stage_body(core: Core, name: str, *payloads: bytes, **fields: Any) -> stage_commands.Staged:
     """Stage payloads as a body."""
     meant: dict[str, Any] = {"query": QUERY, "batch": 0} | fields
     body = pack_body(payloads, list(map(len, payloads)))
-    return core.ask(c.StageWrite("default", "q", name, body=body, count=len(payloads), **meant), c.Staged)
+    return core.ask(
+        stage_commands.StageWrite("default", "q", name, body=body, count=len(payloads), **meant),
+        stage_commands.Staged,
+    )
 
 
-def adopt_of(batch: int, *names: str, **fields: Any) -> c.Adopt:
+def adopt_of(batch: int, *names: str, **fields: Any) -> stage_commands.Adopt:
     where = (fields.pop("tenant", "default"), fields.pop("queue", "q"), fields.pop("query", QUERY))
-    return c.Adopt(*where, batch, list(names), **fields)
+    return stage_commands.Adopt(*where, batch, list(names), **fields)
 
 
-def adopt(core: Core, batch: int, *names: str, **fields: Any) -> c.Adopted:
-    return core.ask(adopt_of(batch, *names, **fields), c.Adopted)
+def adopt(core: Core, batch: int, *names: str, **fields: Any) -> stages.Adopted:
+    return core.ask(adopt_of(batch, *names, **fields), stages.Adopted)
 
 
 def unstage(core: Core, *names: str, queue: str = "q") -> tuple[int, int]:
     """How many stages, and messages in them, were dropped."""
-    reply = core.ask(c.Unstage("default", queue, list(names)), c.Unstaged)
+    reply = core.ask(stage_commands.Unstage("default", queue, list(names)), stage_commands.Unstaged)
     return reply.stages, reply.count
 
 
@@ -55,10 +60,10 @@ def logged(core: Core, partition: str = "default", *, whole: bool = False, **fie
     most = {"max_count": 10_000, "max_bytes": 1 << 24} | fields
     found: list[bytes] = []
     while True:
-        command = c.Read("default", "q", len(found), partition, whole=whole, **most)
-        reply = core.ask(command, c.Log)
-        for each in look.absent(reply):
-            (body,) = core.store.bodies([records.body_key(each.queue.prefix, each.segment.body_name)])
+        command = queries.Read("default", "q", len(found), partition, whole=whole, **most)
+        reply = core.ask(command, queries.LogSlice)
+        for each in queries_payloads.absent(reply):
+            (body,) = core.store.bodies([keyspace.body_key(each.queue.prefix, each.segment.body_name)])
             assert isinstance(body, bytes), "a log has the bodies of its segments"
             each.segment.body = body
         found += [bytes(payload) for each in reply.runs for payload in each.payloads()]
@@ -126,11 +131,11 @@ def bodies_named(core: Core) -> set[bytes]:
             names += [
                 part.body_name for each in queue.stages.values() for part in each.parts if not part.keys
             ]
-            found |= {records.body_key(queue.prefix, name) for name in names}
+            found |= {keyspace.body_key(queue.prefix, name) for name in names}
     return found
 
 
 def stage_records(core: Core, queue: str = "q") -> list[bytes]:
     """The keys of what the store has of stages."""
     prefix = queue_of(core, queue).prefix
-    return [key for key, _ in core.store.scan(*records.queue_bounds(prefix)) if key[8:9] == b"n"]
+    return [key for key, _ in core.store.scan(*keyspace.queue_bounds(prefix)) if key[8:9] == b"n"]

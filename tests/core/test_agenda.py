@@ -2,7 +2,7 @@
 
 from hypothesis import given, strategies as st
 
-from forebay.core.agenda import NEVER, Agenda
+from forebay.core.structures.agenda import NEVER, Agenda
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 30), st.integers(0, 5))))

@@ -4,12 +4,14 @@ from typing import Any
 
 import pytest
 
-from forebay.core import commands as c, pop as pops, records
-from forebay.core.browse import STATES
+from forebay.core.api import commands as c, queries
+from forebay.core.bounds import Limits
+from forebay.core.delivery import pop as pops
 from forebay.core.errors import ForebayError, Invalid, NotFound
-from forebay.core.limits import Limits
-from forebay.core.look import SHOWN_MAX
-from forebay.core.shard import SWEEP_MS
+from forebay.core.queries.message_state import SHOWN_MAX
+from forebay.core.records import keyspace
+from forebay.core.shard.shard import SWEEP_MS
+from forebay.core.words import STATES
 from tests.core.harness import AT_ONCE, NOW, Core
 
 HOUR_MS = 3_600_000
@@ -20,11 +22,11 @@ def browse(core: Core, state: str | None = None, **fields: Any) -> list[bytes]:
     return [payload for payload, _ in shown(core, state, **fields)]
 
 
-def shown(core: Core, state: str | None = None, **fields: Any) -> list[tuple[bytes, c.StateFound]]:
-    reply = core.ask(c.Browse("default", "q", state, **fields), c.ShownAll)
+def shown(core: Core, state: str | None = None, **fields: Any) -> list[tuple[bytes, queries.StateFound]]:
+    reply = core.ask(queries.Browse("default", "q", state, **fields), queries.ShownAll)
     for each in reply.deliveries:
         if not each.segment.present:
-            key = records.body_key(each.queue.prefix, each.segment.body_name)
+            key = keyspace.body_key(each.queue.prefix, each.segment.body_name)
             (body,) = core.store.bodies([key])
             assert isinstance(body, bytes)
             each.segment.body = body
@@ -32,7 +34,7 @@ def shown(core: Core, state: str | None = None, **fields: Any) -> list[tuple[byt
 
 
 def total(core: Core, state: str | None = None, **fields: Any) -> int:
-    return core.ask(c.Browse("default", "q", state, **fields), c.ShownAll).total
+    return core.ask(queries.Browse("default", "q", state, **fields), queries.ShownAll).total
 
 
 def refuse(core: Core, command: c.Command, kind: type[ForebayError]) -> None:
@@ -149,7 +151,7 @@ def test_for_a_group_that_does_not_exist_all_waits_is_delayed_or_was_cancelled()
         "cancelled": [b"1", b"gone"],
     }
     assert [total(core, state) for state in ("waiting", "delayed", "cancelled")] == [3, 1, 2]
-    assert core.ask(c.Describe("default", "q"), c.QueueFound).groups == []
+    assert core.ask(queries.Describe("default", "q"), queries.QueueFound).groups == []
 
 
 def test_a_group_that_is_still_being_made_has_what_it_will_have(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,9 +191,9 @@ def test_what_a_page_may_be_has_limits() -> None:
     core = Core()
     core.push(b"1")
     for fields in ({"count": 0}, {"count": SHOWN_MAX + 1}, {"skip": -1}, {"group": ""}, {"state": "nope"}):
-        refuse(core, c.Browse("default", "q", **fields), Invalid)
-    refuse(core, c.Browse("default", "nope"), NotFound)
-    refuse(core, c.Browse("evil", "q"), NotFound)
+        refuse(core, queries.Browse("default", "q", **fields), Invalid)
+    refuse(core, queries.Browse("default", "nope"), NotFound)
+    refuse(core, queries.Browse("evil", "q"), NotFound)
     assert browse(core, count=SHOWN_MAX) == [b"1"]
 
 
@@ -252,7 +254,7 @@ def paged(core: Core, size: int, **filters: Any) -> list[bytes]:
     found: list[bytes] = []
     after = None
     while True:
-        page = core.ask(c.Browse("default", "q", count=size, after=after, **filters), c.ShownAll)
+        page = core.ask(queries.Browse("default", "q", count=size, after=after, **filters), queries.ShownAll)
         found += [payload for payload, _ in shown(core, count=size, after=after, **filters)]
         assert len(page.deliveries) <= size
         after = page.next
@@ -274,7 +276,7 @@ def test_a_browse_goes_on_where_it_stopped(size: int, filters: dict[str, Any]) -
 def test_a_browse_that_goes_on_misses_nothing_that_was_there_all_the_while() -> None:
     core = Core()
     core.push(*[b"%d" % at for at in range(10)])
-    page = core.ask(c.Browse("default", "q", "waiting", count=3), c.ShownAll)
+    page = core.ask(queries.Browse("default", "q", "waiting", count=3), queries.ShownAll)
     core.pop(5)
     core.push(b"more")
     assert browse(core, "waiting", after=page.next) == [b"5", b"6", b"7", b"8", b"9", b"more"]
@@ -284,7 +286,7 @@ def test_a_browse_looks_at_so_many_runs_and_says_where_to_go_on() -> None:
     core = Core()
     labelled(core)
     whole = browse(core, tag="even")
-    first = core.ask(c.Browse("default", "q", tag="even", effort=2), c.ShownAll)
+    first = core.ask(queries.Browse("default", "q", tag="even", effort=2), queries.ShownAll)
     assert first.next is not None
     assert len(first.deliveries) < len(whole)
     assert paged(core, 100, tag="even", effort=2) == whole
@@ -316,7 +318,7 @@ def test_what_no_pop_has_sorted_yet_is_delayed_until_it_is_due(sought: bool) -> 
     assert sorted(browse(core, "waiting")) == sorted(
         b"%s%d" % (kind, number) for kind in (b"waits", b"first") for number in range(4)
     )
-    counts = core.ask(c.GroupCounts("default", "q"), c.Counts)
+    counts = core.ask(queries.GroupCounts("default", "q"), queries.Counts)
     assert (counts.waiting, counts.delayed) == (8, 4)
     core.wait(HOUR_MS)
     assert (browse(core, "delayed"), total(core, "waiting")) == ([], 12)
@@ -325,7 +327,7 @@ def test_what_no_pop_has_sorted_yet_is_delayed_until_it_is_due(sought: bool) -> 
 def test_a_partition_that_is_not_there_is_told() -> None:
     core = Core()
     core.push(b"1")
-    refuse(core, c.Browse("default", "q", partition="none"), NotFound)
+    refuse(core, queries.Browse("default", "q", partition="none"), NotFound)
 
 
 def test_an_empty_queue_has_nothing_in_any_state() -> None:

@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 import pytest
 
-from forebay.core import commands as c
-from forebay.core.cancel import SCATTERED_MAX
+from forebay.core.api import commands as c, queries
+from forebay.core.bounds import DELAY_MS_MAX, PRIORITY_MAX, Limits
+from forebay.core.delivery.cancel import SCATTERED_MAX
+from forebay.core.delivery.pop import PLANS_MAX
 from forebay.core.errors import Busy, Conflict, Invalid, NotFound
-from forebay.core.limits import DELAY_MS_MAX, PRIORITY_MAX, Limits
-from forebay.core.pop import PLANS_MAX
-from forebay.core.shard import SWEEP_MS
+from forebay.core.shard.shard import SWEEP_MS
 from tests.core.harness import NOW, Core
 
 
@@ -184,7 +184,7 @@ def test_the_others_are_delivered_as_ever() -> None:
     first = core.push(*[b"%d" % number for number in range(10)])
     core.pop(start="all", partition="nowhere")
     assert core.cancel(*(first + at for at in (0, 1, 4, 9))).count == 4
-    assert core.counts() == c.Counts(waiting=6, cancelled=4)
+    assert core.counts() == queries.Counts(waiting=6, cancelled=4)
     core.restart()
     assert core.popped(100) == [b"2", b"3", b"5", b"6", b"7", b"8"]
 
@@ -472,7 +472,7 @@ def test_what_was_cancelled_among_many_is_not_counted_after_a_restart() -> None:
     core.cancel(*ids)
     core.pop()
     core.restart()
-    assert core.counts() == c.Counts(cancelled=PLANS_MAX + 500)
+    assert core.counts() == queries.Counts(cancelled=PLANS_MAX + 500)
 
 
 def test_a_move_over_several_shards_is_refused_before_it_changed_any() -> None:

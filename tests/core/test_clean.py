@@ -4,12 +4,15 @@ from typing import Any
 
 import pytest
 
-from forebay.core import cancel as cancels, clean as cleans, commands as c
-from forebay.core.agenda import NEVER
+from forebay.core.api import commands as c, queries
+from forebay.core.bounds import Limits
+from forebay.core.delivery import cancel as cancels
 from forebay.core.errors import Conflict, ForebayError, Invalid, NotFound
-from forebay.core.limits import Limits
-from forebay.core.model import LINE, Backoff
-from forebay.core.shard import SWEEP_MS
+from forebay.core.queues import clean as cleans
+from forebay.core.shard.shard import SWEEP_MS
+from forebay.core.state import Backoff
+from forebay.core.structures.agenda import NEVER
+from forebay.core.words import LINE
 from tests.core.harness import Core
 
 HOUR_MS = 3_600_000
@@ -64,7 +67,7 @@ def test_a_drain_cancels_what_waits_and_what_is_delayed_and_leaves_the_rest() ->
     assert states == ["dead", "active", "cancelled", "cancelled", "cancelled"]
     assert core.popped(9) == []
     core.restart()
-    assert core.counts() == c.Counts(active=1, dead=1, cancelled=3)
+    assert core.counts() == queries.Counts(active=1, dead=1, cancelled=3)
     assert core.ack(lease).count == 1
     core.wait(2 * HOUR_MS)
     assert core.popped(9) == []
@@ -107,7 +110,7 @@ def test_what_waits_and_what_is_delayed_are_cleaned_apart() -> None:
     assert clean(core, "delayed") == c.Cleaned(1)
     assert [core.state(each) for each in (waits, later, low)] == ["waiting", "cancelled", "waiting"]
     assert clean(core, "waiting") == c.Cleaned(2)
-    assert core.counts() == c.Counts(cancelled=3)
+    assert core.counts() == queries.Counts(cancelled=3)
 
 
 def test_a_grace_spares_what_was_pushed_not_long_ago() -> None:
@@ -137,7 +140,7 @@ def test_a_limit_counts_over_partitions_and_kinds_of_waiting() -> None:
     core.push(b"high", priority=3)
     core.push(*numbers(2), partition="x")
     assert clean(core, "waiting", count=4).count == 4
-    assert core.counts() == c.Counts(waiting=1, cancelled=4)
+    assert core.counts() == queries.Counts(waiting=1, cancelled=4)
 
 
 def test_a_limit_cuts_a_run_of_delayed_messages() -> None:
@@ -157,10 +160,10 @@ def test_dead_letters_are_given_up_once_they_are_old_enough() -> None:
     new = kill(core, b"c")
     assert clean(core, "dead", grace_ms=101) == c.Cleaned(0)
     assert clean(core, "dead", grace_ms=100) == c.Cleaned(2)
-    assert core.counts() == c.Counts(dead=1, discarded=2)
+    assert core.counts() == queries.Counts(dead=1, discarded=2)
     assert clean(core, "dead", count=5) == c.Cleaned(1)
     core.restart()
-    assert core.counts() == c.Counts(discarded=3)
+    assert core.counts() == queries.Counts(discarded=3)
     assert core.state(old) == core.state(new) == "dead"
 
 
@@ -168,10 +171,10 @@ def test_a_limit_cuts_a_run_of_dead_letters() -> None:
     core = Core()
     kill(core, *numbers(5))
     assert clean(core, "dead", count=2).count == 2
-    found = core.ask(c.ListDead("default", "q"), c.DeadFound)
+    found = core.ask(queries.ListDead("default", "q"), queries.DeadFound)
     assert [bytes(p) for each in found.deliveries for p in each.payloads()] == [b"2", b"3", b"4"]
     core.restart()
-    assert core.counts() == c.Counts(dead=3, discarded=2)
+    assert core.counts() == queries.Counts(dead=3, discarded=2)
 
 
 def test_several_states_are_counted_together() -> None:
@@ -179,7 +182,7 @@ def test_several_states_are_counted_together() -> None:
     kill(core, b"dead")
     core.push(b"waits")
     assert clean(core, "waiting", "dead") == c.Cleaned(2)
-    assert core.counts() == c.Counts(cancelled=1, discarded=1)
+    assert core.counts() == queries.Counts(cancelled=1, discarded=1)
 
 
 def settled(core: Core, *payloads: bytes) -> int:
@@ -244,7 +247,7 @@ def test_so_much_that_it_takes_several_commands_says_so(monkeypatch: pytest.Monk
     assert [each.count for each in found] == [3, 3, 1]
     assert [each.more for each in found[:2]] == [True, True]
     assert not found[2].more
-    assert core.counts() == c.Counts(cancelled=7)
+    assert core.counts() == queries.Counts(cancelled=7)
 
 
 def test_what_can_not_be_cleaned_is_refused_and_nothing_changes() -> None:
@@ -264,7 +267,7 @@ def test_what_can_not_be_cleaned_is_refused_and_nothing_changes() -> None:
 
 
 def letters(core: Core, group: str = "default") -> list[tuple[bytes, str, int, int]]:
-    found = core.ask(c.ListDead("default", "q", group), c.DeadFound)
+    found = core.ask(queries.ListDead("default", "q", group), queries.DeadFound)
     return [
         (bytes(payload), each.error, each.deliveries, each.failures)
         for each in found.deliveries
@@ -289,7 +292,7 @@ def test_what_is_discarded_is_a_dead_letter_at_once_whatever_it_was() -> None:
     ]
     refuse(core, c.Ack("default", lease), Conflict)
     core.restart()
-    assert core.counts() == c.Counts(dead=4)
+    assert core.counts() == queries.Counts(dead=4)
     core.wait(2 * HOUR_MS)
     assert core.popped(9) == []
 
@@ -341,7 +344,7 @@ def test_where_no_dead_letters_are_kept_a_discard_is_the_end() -> None:
     message = core.push(b"1")
     discard(core, message)
     assert letters(core) == []
-    assert core.counts() == c.Counts(discarded=1)
+    assert core.counts() == queries.Counts(discarded=1)
     core.commit()
     core.wait(SWEEP_MS)
     with pytest.raises(NotFound):
@@ -382,7 +385,7 @@ def crowded(core: Core) -> int:
     core.ask(c.AddNote("default", message, LINE, b"line"), c.Noted)
     core.ask(c.TellProgress("default", message, 5), c.Noted)
     core.ack(ids=[message], results=[b"1"])
-    core.ask(c.Pause("default", "q", core.now + HOUR_MS), c.Paused)
+    core.ask(c.Pause("default", "q", core.now + HOUR_MS), queries.Paused)
     return message
 
 
@@ -426,7 +429,7 @@ def test_a_queue_of_the_same_name_is_another_one() -> None:
     refuse(core, c.Ack("default", lease), Conflict)
     refuse(core, c.Ack("default", ids=[first]), Conflict)
     assert core.popped(9) == [b"new"]
-    found = core.ask(c.Describe("default", "q"), c.QueueFound)
+    found = core.ask(queries.Describe("default", "q"), queries.QueueFound)
     assert (found.options.lease_ms, len(found.groups)) == (30_000, 1)
 
 
@@ -441,7 +444,7 @@ def test_a_queue_made_and_obliterated_in_one_commit_leaves_nothing() -> None:
     core.commit()
     assert left_of(core, prefix) == []
     core.restart()
-    assert core.ask(c.ListQueues("default"), c.QueuesFound).queues == []
+    assert core.ask(queries.ListQueues("default"), queries.QueuesFound).queues == []
 
 
 def test_an_obliterated_queue_makes_room_for_another() -> None:
@@ -463,7 +466,7 @@ def test_a_queue_in_memory_can_be_obliterated() -> None:
     core.restart()
     with pytest.raises(NotFound):
         core.state(message)
-    assert core.ask(c.ListQueues("default"), c.QueuesFound).queues == []
+    assert core.ask(queries.ListQueues("default"), queries.QueuesFound).queues == []
 
 
 def test_what_is_not_there_or_another_tenants_can_not_be_obliterated() -> None:
@@ -501,4 +504,4 @@ def test_a_command_takes_no_more_scheduled_runs_apart_than_it_may(monkeypatch: p
     ):
         refuse(core, command, Invalid)
     assert core.cancel(*ids[:3]).count == 3
-    assert core.counts() == c.Counts(delayed=2, cancelled=3)
+    assert core.counts() == queries.Counts(delayed=2, cancelled=3)

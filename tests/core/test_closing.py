@@ -2,9 +2,10 @@
 
 import pytest
 
-from forebay.core import commands as c, shared
+from forebay.core.api import commands as c, jobs as job_commands, queries
 from forebay.core.errors import Conflict, ForebayError, NotFound
-from forebay.core.model import Queue, Shared
+from forebay.core.queues import named_limits
+from forebay.core.state import NamedLimit, Queue
 from tests.core.harness import NOW, Core
 
 LEASE_MS = 5_000
@@ -23,7 +24,7 @@ def refuse(core: Core, command: c.Command, kind: type[ForebayError]) -> None:
 
 def is_gone(core: Core) -> bool:
     try:
-        core.engine.apply(c.Describe("default", "q"), core.now)
+        core.engine.apply(queries.Describe("default", "q"), core.now)
     except NotFound:
         return True
     except Conflict:
@@ -50,7 +51,7 @@ def test_what_is_not_leased_goes_at_once() -> None:
         if restarted:
             core.restart()
         assert is_gone(core)
-        refuse(core, c.State("default", first), NotFound)
+        refuse(core, queries.State("default", first), NotFound)
     refuse(core, c.Delete("default", "q"), NotFound)
 
 
@@ -62,17 +63,17 @@ def test_a_closed_queue_takes_and_gives_nothing(restarted: bool) -> None:
         core.restart()
     for command in (
         c.Push("default", "q", [b"1"]),
-        c.PushJobs("default", "q", [c.Job(b"1")]),
+        job_commands.PushJobs("default", "q", [job_commands.Job(b"1")]),
         c.Pop("default", "q"),
         c.Configure("default", "q", lease_ms=1),
-        c.Describe("default", "q"),
+        queries.Describe("default", "q"),
         c.Pause("default", "q"),
-        c.Browse("default", "q"),
+        queries.Browse("default", "q"),
         c.GroupPut("default", "q", "audit"),
         c.Seek("default", "q", "default", "all"),
     ):
         refuse(core, command, Conflict)
-    assert core.ask(c.ListQueues("default"), c.QueuesFound).queues == []
+    assert core.ask(queries.ListQueues("default"), queries.QueuesFound).queues == []
     assert not is_gone(core)
 
 
@@ -148,13 +149,13 @@ def test_many_closed_queues_are_not_looked_at_with_every_command(monkeypatch: py
         leases.append(core.pop(queue=f"q{number}").lease)
         delete(core, f"q{number}")
     looked_at: list[str] = []
-    real = shared.leased
+    real = named_limits.leased
 
     def leased(queue: Queue) -> int:
         looked_at.append(queue.name)
         return real(queue)
 
-    monkeypatch.setattr(shared, "leased", leased)
+    monkeypatch.setattr(named_limits, "leased", leased)
     core.push(b"1", queue="other")
     core.pop(queue="other")
     assert looked_at == []
@@ -174,13 +175,13 @@ def test_a_lease_that_is_given_back_lets_a_closed_queue_go() -> None:
 
 def test_a_limit_that_is_set_while_a_queue_is_closed_counts_what_that_has_leased() -> None:
     core = Core()
-    core.ask(c.LimitPut("default", "two", Shared(concurrency=2)), c.LimitsFound)
+    core.ask(job_commands.LimitPut("default", "two", NamedLimit(concurrency=2)), queries.LimitsFound)
     for queue in ("q", "other"):
-        core.ask(c.Configure("default", queue, limits=("two",)), c.QueueFound)
+        core.ask(c.Configure("default", queue, limits=("two",)), queries.QueueFound)
         core.push(b"0", b"1", b"2", queue=queue)
     lease = core.pop(2).lease
     delete(core)
-    core.ask(c.LimitPut("default", "two", Shared(concurrency=2)), c.LimitsFound)
+    core.ask(job_commands.LimitPut("default", "two", NamedLimit(concurrency=2)), queries.LimitsFound)
     assert core.popped(queue="other") == []
     core.ack(lease)
     assert core.popped(9, queue="other") == [b"0", b"1"]
@@ -211,12 +212,14 @@ def test_other_queues_and_other_tenants_are_not_touched() -> None:
 
 def test_crons_end_with_the_queue_that_is_closed() -> None:
     core = Core()
-    core.ask(c.CronPut("default", "n", "q", c.Job(b"1"), None, 1_000), c.CronsFound)
+    core.ask(
+        job_commands.CronPut("default", "n", "q", job_commands.Job(b"1"), None, 1_000), queries.CronsFound
+    )
     closed(core)
-    assert core.ask(c.CronList("default"), c.CronsFound).crons == []
+    assert core.ask(queries.CronList("default"), queries.CronsFound).crons == []
     core.restart()
     core.wait(2_000)
-    assert core.ask(c.CronList("default"), c.CronsFound).crons == []
+    assert core.ask(queries.CronList("default"), queries.CronsFound).crons == []
 
 
 def test_those_who_wait_for_its_messages_are_told() -> None:

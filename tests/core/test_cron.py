@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from forebay.core import commands as c, cron as crons
+from forebay.core.api import commands as c, jobs as job_commands, queries
 from forebay.core.errors import Busy, ForebayError, Invalid, NotFound
-from forebay.core.jobdata import Cron, Particulars
-from forebay.core.model import Attributes
+from forebay.core.jobs import cron as crons
+from forebay.core.state import Attributes, Cron, Identity
 from tests.core.harness import NOW, Core
 from tests.sim.world import load
 
@@ -15,7 +15,7 @@ EVERY_MS = 60_000
 NEXT_HOUR = 1_700_002_800_000
 """2023-11-14T23:00Z, the first full hour after NOW, which is 22:13:20."""
 HOUR_MS = 3_600_000
-UNIQUE = Particulars(unique_key="k")
+UNIQUE = Identity(unique_key="k")
 
 
 @pytest.fixture
@@ -25,18 +25,18 @@ def core() -> Core:
 
 def put(core: Core, name: str = "n", queue: str = "q", payload: bytes = b"1", **fields: Any) -> Cron:
     """A cron that comes every minute, unless told otherwise."""
-    job = c.Job(
+    job = job_commands.Job(
         payload, **{each: fields.pop(each) for each in ("partition", "attributes", "own") if each in fields}
     )
     tenant = fields.pop("tenant", "default")
     if "schedule" not in fields:
         fields.setdefault("every_ms", EVERY_MS)
-    (found,) = core.ask(c.CronPut(tenant, name, queue, job, **fields), c.CronsFound).crons
+    (found,) = core.ask(job_commands.CronPut(tenant, name, queue, job, **fields), queries.CronsFound).crons
     return found
 
 
 def listed(core: Core, tenant: str = "default") -> list[Cron]:
-    return core.ask(c.CronList(tenant), c.CronsFound).crons
+    return core.ask(queries.CronList(tenant), queries.CronsFound).crons
 
 
 def only(core: Core) -> Cron:
@@ -288,19 +288,19 @@ def test_a_limit_that_a_cron_has_reached_is_refused(core: Core) -> None:
 def test_a_deleted_cron_comes_no_more(core: Core) -> None:
     put(core)
     core.commit()
-    assert core.ask(c.CronDelete("default", "n"), c.CronDeleted).name == "n"
+    assert core.ask(job_commands.CronDelete("default", "n"), job_commands.CronDeleted).name == "n"
     core.restart()
     assert listed(core) == []
     core.wait(10 * EVERY_MS)
     assert taken(core) == []
     with pytest.raises(NotFound):
-        core.ask(c.CronDelete("default", "n"), c.CronDeleted)
+        core.ask(job_commands.CronDelete("default", "n"), job_commands.CronDeleted)
 
 
 def test_a_cron_can_be_made_again_under_a_name_that_was_deleted(core: Core) -> None:
     put(core)
     core.wait(EVERY_MS)
-    core.ask(c.CronDelete("default", "n"), c.CronDeleted)
+    core.ask(job_commands.CronDelete("default", "n"), job_commands.CronDeleted)
     assert put(core).fired == 0
     core.restart()
     assert only(core).next_at == core.now + EVERY_MS
@@ -364,10 +364,10 @@ def test_a_cron_can_be_made_while_its_queue_is_full(core: Core) -> None:
 
 def test_a_paused_queue_takes_what_a_cron_pushes(core: Core) -> None:
     put(core)
-    core.ask(c.Pause("default", "q"), c.Paused)
+    core.ask(c.Pause("default", "q"), queries.Paused)
     core.wait(EVERY_MS)
     assert taken(core) == []
-    core.ask(c.Resume("default", "q"), c.Paused)
+    core.ask(c.Resume("default", "q"), queries.Paused)
     assert taken(core) == [b"1"]
 
 
@@ -431,13 +431,13 @@ def test_crons_of_other_tenants_look_as_if_they_were_not_there(core: Core) -> No
     put(core, tenant="acme", payload=b"acme")
     assert listed(core) == []
     with pytest.raises(NotFound):
-        core.ask(c.CronDelete("default", "n"), c.CronDeleted)
+        core.ask(job_commands.CronDelete("default", "n"), job_commands.CronDeleted)
     put(core, payload=b"mine")
     core.restart()
     core.wait(EVERY_MS)
     assert taken(core) == [b"mine"]
     assert core.popped(9, tenant="acme") == [b"acme"]
-    core.ask(c.CronDelete("default", "n"), c.CronDeleted)
+    core.ask(job_commands.CronDelete("default", "n"), job_commands.CronDeleted)
     assert [cron.payload for cron in listed(core, "acme")] == [b"acme"]
 
 
@@ -465,7 +465,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"partition": ""}, "partition"),
     ({"attributes": Attributes(depends_on=((1, 1),))}, "depends_on"),
     ({"attributes": Attributes(priority=1 << 40)}, "priority"),
-    ({"own": Particulars(unique_key="")}, "unique_key"),
+    ({"own": Identity(unique_key="")}, "unique_key"),
 ]
 
 
@@ -498,5 +498,5 @@ def test_a_tenant_has_only_so_many_crons(core: Core, monkeypatch: pytest.MonkeyP
 def test_deleting_what_is_not_there_changes_nothing(core: Core) -> None:
     for name in ("n", ""):
         with pytest.raises(ForebayError):
-            core.ask(c.CronDelete("default", name), c.CronDeleted)
+            core.ask(job_commands.CronDelete("default", name), job_commands.CronDeleted)
     assert not core.engine.seal(core.now)

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from forebay.core import commands as c
+from forebay.core.api import commands as c, queries
 from forebay.core.errors import Invalid, NotFound
-from forebay.core.look import DEAD_MAX
-from forebay.core.shard import SWEEP_MS
+from forebay.core.queries.dead_letters import DEAD_MAX
+from forebay.core.shard.shard import SWEEP_MS
 from tests.core.harness import NOW, Core
 
 
@@ -21,7 +21,7 @@ def kill(core: Core, *payloads: bytes, group: str = "default", error: str = "no"
 
 
 def listed(core: Core, group: str = "default", **fields: int) -> list[bytes]:
-    found = core.ask(c.ListDead("default", "q", group, **fields), c.DeadFound)
+    found = core.ask(queries.ListDead("default", "q", group, **fields), queries.DeadFound)
     return [bytes(payload) for each in found.deliveries for payload in each.payloads()]
 
 
@@ -45,7 +45,7 @@ def test_dead_letters_are_listed_in_order_with_what_they_died_of() -> None:
     first = kill(core, b"1", b"2", error="broken")
     core.wait(5)
     second = kill(core, b"3", error="gone", priority=4)
-    found = core.ask(c.ListDead("default", "q"), c.DeadFound)
+    found = core.ask(queries.ListDead("default", "q"), queries.DeadFound)
     assert found.total == 3
     one, two, other = found.deliveries
     assert (one.first, one.count, one.error, one.dead_at, one.priority) == (first, 1, "broken", NOW, 0)
@@ -84,7 +84,7 @@ def test_each_queue_and_group_has_dead_letters_of_its_own() -> None:
     assert listed(core, group="nobody") == []
     requeue(core, group="audit")
     assert (listed(core), listed(core, group="audit")) == ([b"1"], [])
-    assert core.ask(c.ListDead("default", "r"), c.DeadFound).total == 0
+    assert core.ask(queries.ListDead("default", "r"), queries.DeadFound).total == 0
 
 
 # Again.
@@ -163,7 +163,7 @@ def test_dead_letters_can_be_given_up_one_or_all() -> None:
     assert purge(core, [first + 2]) == c.Buried(1, 3, [])
     assert purge(core) == c.Buried(3, 0, [])
     assert listed(core) == core.popped(9) == []
-    assert core.counts() == c.Counts(discarded=4)
+    assert core.counts() == queries.Counts(discarded=4)
     with pytest.raises(NotFound):
         requeue(core, [first])
 
@@ -183,7 +183,7 @@ def test_what_was_given_up_stays_given_up_over_a_restart() -> None:
     first = kill(core, *numbers(3))
     purge(core, [first + 1])
     core.restart()
-    assert core.counts() == c.Counts(discarded=1, dead=2)
+    assert core.counts() == queries.Counts(discarded=1, dead=2)
     assert core_listed(core) == [b"0", b"2"]
 
 
@@ -216,7 +216,7 @@ def test_a_queue_without_dead_letters_discards_what_failed_too_often() -> None:
     assert core.state(message) == "dead"
     assert listed(core) == []
     assert requeue(core) == c.Buried(0, 0, [])
-    assert core.counts() == c.Counts(discarded=1)
+    assert core.counts() == queries.Counts(discarded=1)
     core.commit()
     core.wait(SWEEP_MS)
     with pytest.raises(NotFound):
@@ -263,7 +263,7 @@ def test_what_is_no_dead_letter_is_refused_and_nothing_changes() -> None:
 def test_a_page_that_can_not_be_is_refused(count: int, skip: int) -> None:
     core = Core()
     kill(core, b"1")
-    refuse(core, c.ListDead("default", "q", count=count, skip=skip), Invalid)
+    refuse(core, queries.ListDead("default", "q", count=count, skip=skip), Invalid)
 
 
 def test_an_id_past_the_end_of_a_number_that_was_left_is_no_dead_letter() -> None:

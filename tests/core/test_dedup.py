@@ -4,23 +4,22 @@ from typing import Any
 
 import pytest
 
-from forebay.core import commands as c
+from forebay.core.api import commands as c, jobs as job_commands
 from forebay.core.errors import Invalid
-from forebay.core.jobdata import Particulars
-from forebay.core.model import PLAIN, Attributes
+from forebay.core.state import PLAIN, Attributes, Identity
 from tests.core.harness import AT_ONCE, Core
 
 ENDS = ("ack", "ack by id", "die", "expire", "cancel", "discard", "evict", "drop")
 
 
-def push(core: Core, *payloads: bytes, queue: str = "q", **fields: Any) -> c.PushedJobs:
+def push(core: Core, *payloads: bytes, queue: str = "q", **fields: Any) -> job_commands.PushedJobs:
     """Push jobs that share what they have for themselves."""
     attributes = fields.pop("attributes", PLAIN)
     partition = fields.pop("partition", "default")
     request = fields.pop("request", None)
-    own = Particulars(**fields)
-    jobs = [c.Job(payload, partition, attributes, own) for payload in payloads or (b"1",)]
-    return core.ask(c.PushJobs("default", queue, jobs, request=request), c.PushedJobs)
+    own = Identity(**fields)
+    jobs = [job_commands.Job(payload, partition, attributes, own) for payload in payloads or (b"1",)]
+    return core.ask(job_commands.PushJobs("default", queue, jobs, request=request), job_commands.PushedJobs)
 
 
 @pytest.fixture

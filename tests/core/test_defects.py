@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from forebay.core import commands as c, notes
+from forebay.core.api import commands as c, queries
+from forebay.core.delivery import notes
 from forebay.core.errors import Busy
-from forebay.core.model import LINE, PART, PLAIN, RESULT
-from forebay.core.shard import SWEEP_MS
+from forebay.core.shard.shard import SWEEP_MS
+from forebay.core.state import PLAIN
+from forebay.core.words import LINE, PART, RESULT
 from tests.core.harness import Core
 
 
@@ -74,12 +76,12 @@ def test_6_of_what_is_completed_the_oldest_goes_first_and_never_any_other(
 
 
 def is_kept(core: Core, message: int) -> bool:
-    found = core.ask(c.Show("default", [message]), c.ShownAll)
+    found = core.ask(queries.Show("default", [message]), queries.ShownAll)
     return bool(found.deliveries)
 
 
 def has_result(core: Core, message: int) -> bool:
-    (results,) = core.ask(c.GetNotes("default", message, (RESULT,)), c.NotesFound).notes
+    (results,) = core.ask(queries.GetNotes("default", message, (RESULT,)), queries.NotesFound).notes
     return bool(results)
 
 
@@ -99,7 +101,7 @@ def test_7_a_batch_of_acks_is_as_good_as_single_ones() -> None:
                 core.ack(None, [each], results=[result])
         told = sorted(core.engine.take_over())
         assert told == sorted(watched)
-        found = [core.ask(c.GetNotes("default", each, (RESULT,)), c.NotesFound) for each in ids]
+        found = [core.ask(queries.GetNotes("default", each, (RESULT,)), queries.NotesFound) for each in ids]
         answers = [[bytes(p) for note in each.notes[0] for p in note.payloads()] for each in found]
         seen.append(([each.is_over for each in found], answers, core.counts()))
     assert seen[0] == seen[1]
@@ -119,7 +121,7 @@ def test_11_the_size_of_a_queue_is_enforced_by_every_way_to_push() -> None:
     ):
         with pytest.raises(Busy):
             core.engine.apply(command, core.now)
-    assert core.counts() == c.Counts(waiting=3)
+    assert core.counts() == queries.Counts(waiting=3)
     core.ack(core.pop(1).lease)
     core.push(b"x")
     with pytest.raises(Busy):

@@ -4,12 +4,13 @@ from itertools import permutations
 
 import pytest
 
-from forebay.core import commands as c
+from forebay.core.api import commands as c, queries
+from forebay.core.bounds import DELAY_MS_MAX, PRIORITY_MAX, Limits
+from forebay.core.delivery.pop import PLANS_MAX
 from forebay.core.errors import Invalid, NotFound
-from forebay.core.limits import DELAY_MS_MAX, PRIORITY_MAX, Limits
-from forebay.core.model import FIXED, LIST, PLAIN, Attributes, Backoff
-from forebay.core.pop import PLANS_MAX
-from forebay.core.shard import SWEEP_MS
+from forebay.core.shard.shard import SWEEP_MS
+from forebay.core.state import PLAIN, Attributes, Backoff
+from forebay.core.words import FIXED, LIST
 from tests.core.harness import AT_ONCE, NOW, Core
 
 MINUTE = 60_000
@@ -216,9 +217,9 @@ def test_delayed_messages_are_counted_apart_until_they_are_due() -> None:
     core.pop()
     core.push(b"1", b"2", delay_ms=10)
     core.push(b"3")
-    assert core.counts() == c.Counts(waiting=1, delayed=2)
+    assert core.counts() == queries.Counts(waiting=1, delayed=2)
     core.wait(10)
-    assert core.counts() == c.Counts(waiting=3)
+    assert core.counts() == queries.Counts(waiting=3)
 
 
 def test_a_delay_outlasts_a_restart() -> None:
@@ -336,7 +337,7 @@ def test_an_expired_message_has_a_state_and_is_counted() -> None:
     core.wait(5)
     core.pop()
     assert core.find(message) == expired
-    assert core.counts() == c.Counts(expired=2)
+    assert core.counts() == queries.Counts(expired=2)
     core.restart()
     assert core.find(message) == expired
     core.wait(SWEEP_MS)
@@ -350,9 +351,9 @@ def test_what_has_expired_counts_as_waiting_until_a_pop_passes_it() -> None:
     core.commit()
     core.wait(5)
     core.push(b"2")
-    assert core.counts() == c.Counts(waiting=2)
+    assert core.counts() == queries.Counts(waiting=2)
     assert core.popped(9, min_count=2) == [b"2"]
-    assert core.counts() == c.Counts(active=1, expired=1)
+    assert core.counts() == queries.Counts(active=1, expired=1)
 
 
 # Timeout.

@@ -5,11 +5,14 @@ from typing import Any
 
 import pytest
 
-from forebay.core import closing, commands as c, dependents, records
-from forebay.core.dependents import spans_of
+from forebay.core.api import commands as c
 from forebay.core.errors import Conflict, Invalid, NotFound
 from forebay.core.ids import OFFSET_BITS
-from forebay.core.model import Attributes
+from forebay.core.jobs import dependencies
+from forebay.core.jobs.dependencies import spans_of
+from forebay.core.queues import delete as queue_delete
+from forebay.core.records import keyspace
+from forebay.core.state import Attributes
 from tests.core.harness import AT_ONCE, Core
 
 ENDS = ("complete", "die", "expire", "cancel", "discard", "drop", "obliterate")
@@ -255,7 +258,7 @@ def test_many_wait_for_a_batch(core: Core) -> None:
 def test_many_dependents_are_released_a_number_at_a_time(
     core: Core, monkeypatch: pytest.MonkeyPatch, crash: bool
 ) -> None:
-    monkeypatch.setattr(dependents, "STEP", 10)
+    monkeypatch.setattr(dependencies, "STEP", 10)
     first = core.push(queue="first")
     waiting = []
     for n in range(95):
@@ -281,7 +284,7 @@ def test_many_dependents_are_released_a_number_at_a_time(
 @pytest.fixture
 def slow(core: Core, monkeypatch: pytest.MonkeyPatch) -> Core:
     """Those who wait are told two at a time."""
-    monkeypatch.setattr(dependents, "STEP", 2)
+    monkeypatch.setattr(dependencies, "STEP", 2)
     return core
 
 
@@ -407,7 +410,7 @@ def test_a_long_chain_falls_over_several_turns(core: Core, how: str) -> None:
 def test_a_queue_for_whose_messages_very_many_wait_is_drained_before_it_goes(
     core: Core, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(closing, "TOLD_AT_ONCE", 5)
+    monkeypatch.setattr(queue_delete, "TOLD_AT_ONCE", 5)
     first = core.push(queue="first")
     waiting = [after(core, first, queue=f"d{n}") for n in range(6)]
     with pytest.raises(Conflict, match="6 pushes wait"):
@@ -450,7 +453,7 @@ def test_what_a_damaged_queue_had_may_come_back_and_is_waited_for(core: Core) ->
     kept = core.push(queue="first")
     waiting = after(core, kept)
     core.commit()
-    bounds = records.queue_bounds(core.engine.queues["default", "first"].prefix)
+    bounds = keyspace.queue_bounds(core.engine.queues["default", "first"].prefix)
     before = dict(core.store.scan(*bounds))
     core.store._records.update(dict.fromkeys(before, b"\xc1"))
     core.restart()

@@ -2,11 +2,13 @@
 
 import pytest
 
-from forebay.core import commands as c, engine as engines, records
-from forebay.core.directory import META_SHARD
+from forebay.core import engine as engines
+from forebay.core.api import commands as c, queries
 from forebay.core.errors import Conflict, Invalid, NotFound
 from forebay.core.ids import OFFSET_BITS
-from forebay.core.model import PLAIN, Partition
+from forebay.core.records import keyspace
+from forebay.core.shard.names import META_SHARD
+from forebay.core.state import PLAIN, Partition
 from tests.core.harness import Core
 from tests.sim.world import SHARDS, load
 
@@ -17,8 +19,8 @@ def push(core: Core, *payloads: bytes, durability: str | None = None, partition:
     return core.ask(c.Push("default", "q", list(payloads) or [b"1"], partition, durability), c.Pushed)
 
 
-def configure(core: Core, durability: str, queue: str = "q") -> c.QueueFound:
-    return core.ask(c.Configure("default", queue, durability=durability), c.QueueFound)
+def configure(core: Core, durability: str, queue: str = "q") -> queries.QueueFound:
+    return core.ask(c.Configure("default", queue, durability=durability), queries.QueueFound)
 
 
 def sealed(core: Core) -> bool:
@@ -104,7 +106,7 @@ def test_new_queues_groups_and_options_survive_power_loss_always() -> None:
     assert sealed(core)
     core.pop(group="another")
     assert sealed(core)
-    core.ask(c.Configure("default", "q", lease_ms=5), c.QueueFound)
+    core.ask(c.Configure("default", "q", lease_ms=5), queries.QueueFound)
     assert sealed(core)
 
 
@@ -112,13 +114,13 @@ def test_offsets_that_are_told_have_to_be_synced_first() -> None:
     core = Core()
     push(core)
     core.commit()
-    for question in (c.Read("default", "q", 0), c.Offsets("default", "q")):
+    for question in (queries.Read("default", "q", 0), queries.Offsets("default", "q")):
         core.engine.apply(question, core.now)
         assert core.engine.seal(core.now) == []
         assert core.engine.must_sync
     assert core.engine.seal(core.now) == []
     assert not core.engine.must_sync
-    core.ask(c.Describe("default", "q"), c.QueueFound)
+    core.ask(queries.Describe("default", "q"), queries.QueueFound)
     core.engine.seal(core.now)
     assert not core.engine.must_sync
 
@@ -275,18 +277,18 @@ def test_nothing_of_a_memory_queue_is_stored_but_its_name_and_options() -> None:
     core.pop(1)
     core.commit()
     prefix = core.engine.queues["default", "q"].prefix
-    assert [key for key, _ in core.store.scan(*records.queue_bounds(prefix))] == [records.queue_key(prefix)]
+    assert [key for key, _ in core.store.scan(*keyspace.queue_bounds(prefix))] == [keyspace.queue_key(prefix)]
     assert core.store._bodies == {}
 
 
 def test_after_a_restart_a_memory_queue_is_empty_and_still_one() -> None:
     core = memory_queue()
-    core.ask(c.Configure("default", "q", lease_ms=77), c.QueueFound)
+    core.ask(c.Configure("default", "q", lease_ms=77), queries.QueueFound)
     old = push(core)
     core.pop()
     core.restart()
     assert not core.engine.damaged
-    found = core.ask(c.Describe("default", "q"), c.QueueFound)
+    found = core.ask(queries.Describe("default", "q"), queries.QueueFound)
     assert (found.options.durability, found.options.lease_ms) == ("memory", 77)
     assert (found.partitions, found.groups) == ([], [])
     fresh = push(core)
@@ -298,7 +300,7 @@ def test_after_a_restart_a_memory_queue_is_empty_and_still_one() -> None:
 
 def test_a_memory_queue_delivers_settles_and_is_swept_like_any_other() -> None:
     core = memory_queue()
-    core.ask(c.Configure("default", "q", completed_retention_ms=0), c.QueueFound)
+    core.ask(c.Configure("default", "q", completed_retention_ms=0), queries.QueueFound)
     core.forgive()
     push(core, b"1", b"2", b"3")
     core.commit()
@@ -335,5 +337,5 @@ def test_a_queue_is_memory_from_its_creation_on_or_never(level: str) -> None:
 def test_a_push_makes_a_queue_that_is_stored() -> None:
     core = Core()
     push(core)
-    assert core.ask(c.Describe("default", "q"), c.QueueFound).options.durability == "fsync"
+    assert core.ask(queries.Describe("default", "q"), queries.QueueFound).options.durability == "fsync"
     assert configure(core, "os").options.durability == "os"

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from forebay.core import commands as c, events, records
+from forebay.core import event_log
+from forebay.core.api import commands as c, queries
+from forebay.core.bounds import Limits
 from forebay.core.errors import NotFound
-from forebay.core.events import SYSTEM
-from forebay.core.happenings import KINDS
-from forebay.core.limits import Limits
-from forebay.core.shard import SWEEP_MS
+from forebay.core.records import keyspace
+from forebay.core.shard.shard import SWEEP_MS
+from forebay.core.words import EVENT_KINDS, SYSTEM
 from tests.core.harness import Core
 from tests.sim.world import load
 
@@ -29,10 +30,10 @@ def log(core: Core) -> list[dict[str, Any]]:
     core.commit()
     found: list[dict[str, Any]] = []
     for (tenant, name), queue in sorted(core.engine.queues.items()):
-        if tenant == SYSTEM and events.is_log(queue):
+        if tenant == SYSTEM and event_log.is_log(queue):
             at = queue.partitions["default"].log.first
             while at < queue.partitions["default"].log.end:
-                reply = core.ask(c.Read(SYSTEM, name, at), c.Log)
+                reply = core.ask(queries.Read(SYSTEM, name, at), queries.LogSlice)
                 for run in reply.runs:
                     body_of(core, reply, run)
                     found += [json.loads(payload) for payload in run.payloads()]
@@ -40,9 +41,9 @@ def log(core: Core) -> list[dict[str, Any]]:
     return found
 
 
-def body_of(core: Core, reply: c.Log, run: c.ReadRun) -> None:
+def body_of(core: Core, reply: queries.LogSlice, run: queries.ReadRun) -> None:
     if not run.segment.present:
-        (body,) = core.store.bodies([records.body_key(reply.queue.prefix, run.segment.body_name)])
+        (body,) = core.store.bodies([keyspace.body_key(reply.queue.prefix, run.segment.body_name)])
         assert isinstance(body, bytes)
         run.segment.body = body
 
@@ -120,7 +121,7 @@ def test_every_way_to_end_has_its_kind(core: Core) -> None:
     core.ask(c.Purge("default", "q"), c.Buried)
     core.ask(c.Obliterate("default", "q"), c.Cleaned)
     told = {kind for kind, _ in kinds(core)}
-    assert told == set(KINDS) - {"settled", "retried", "returned", "retired", "outdated", "removed"}
+    assert told == set(EVENT_KINDS) - {"settled", "retried", "returned", "retired", "outdated", "removed"}
 
 
 def test_what_is_no_longer_kept_is_told_with_the_reason(core: Core) -> None:
@@ -189,7 +190,7 @@ def test_what_is_not_kept_is_not_told(core: Core) -> None:
 def test_what_is_told_is_the_same_after_a_restart(
     core: Core, commits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events, "SEAL_COUNT", 10)
+    monkeypatch.setattr(event_log, "SEAL_COUNT", 10)
     for at in range(commits):
         core.push(b"1" * (at + 1))
         core.commit()
@@ -204,7 +205,7 @@ def test_what_is_told_is_the_same_after_a_restart(
 def test_events_become_segments_and_leave_no_other_records(
     core: Core, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events, "SEAL_COUNT", 10)
+    monkeypatch.setattr(event_log, "SEAL_COUNT", 10)
     for _ in range(35):
         core.push(b"1")
         core.commit()
@@ -216,7 +217,7 @@ def test_events_become_segments_and_leave_no_other_records(
 
 
 def test_events_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "SEAL_COUNT", 10)
+    monkeypatch.setattr(event_log, "SEAL_COUNT", 10)
     core = Core(Limits(events_bytes_max=5_000))
     for _ in range(300):
         core.push(b"1")
@@ -229,7 +230,7 @@ def test_events_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_events_are_bounded_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "SEAL_COUNT", 10)
+    monkeypatch.setattr(event_log, "SEAL_COUNT", 10)
     core = Core(Limits(events_bytes_max=1 << 20, events_retention_ms=60_000))
     for _ in range(100):
         core.push(b"1")
@@ -243,7 +244,7 @@ def test_events_are_bounded_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_scattered_ack_is_told_in_parts(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "RUNS_MAX", 4)
+    monkeypatch.setattr(event_log, "RUNS_MAX", 4)
     first = core.push(*[b"1"] * 20)
     core.pop(20)
     core.ack(ids=[first + at for at in range(0, 20, 2)])
@@ -258,7 +259,7 @@ def test_without_events_nothing_is_kept_but_all_is_counted() -> None:
     core.commit()
     assert not core.engine.event_logs
     (tally,) = core.engine.tallies.values()
-    counted = {kind: count for kind, count in zip(KINDS, tally.counts, strict=True) if count}
+    counted = {kind: count for kind, count in zip(EVENT_KINDS, tally.counts, strict=True) if count}
     assert counted == {"pushed": 2, "popped": 1, "settled": 1}
     assert sum(tally.times) == 1
 
@@ -266,10 +267,12 @@ def test_without_events_nothing_is_kept_but_all_is_counted() -> None:
 def test_a_tenant_does_not_see_the_queues_of_events(core: Core) -> None:
     core.push()
     core.commit()
-    assert [each.name for each in core.ask(c.ListQueues("default"), c.QueuesFound).queues] == ["q"]
+    assert [each.name for each in core.ask(queries.ListQueues("default"), queries.QueuesFound).queues] == [
+        "q"
+    ]
     (name,) = (name for tenant, name in core.engine.queues if tenant == SYSTEM)
     with pytest.raises(NotFound):
-        core.engine.apply(c.Describe("default", name), core.now)
+        core.engine.apply(queries.Describe("default", name), core.now)
 
 
 def test_an_event_is_kept_for_as_long_as_it_says_whatever_came_before_it() -> None:
@@ -328,7 +331,7 @@ def test_events_of_a_queue_in_memory_are_told_and_not_kept(core: Core) -> None:
     core.push(b"1")
     core.commit()
     assert [(each.offset, each.kind) for each in core.engine.take_told()] == [
-        (events.NOT_KEPT, KINDS.index(kind)) for kind in ("created", "configured", "pushed")
+        (event_log.NOT_KEPT, EVENT_KINDS.index(kind)) for kind in ("created", "configured", "pushed")
     ]
     assert not core.engine.event_logs
 
@@ -371,7 +374,7 @@ def test_a_message_that_is_updated_twice_at_once_is_told_of_under_its_id(core: C
 def test_however_often_ids_change_an_event_has_so_many_runs(
     core: Core, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events, "RUNS_MAX", 4)
+    monkeypatch.setattr(event_log, "RUNS_MAX", 4)
     first = core.push(*[b"1"] * 10)
     core.commit()
     for at in range(10):

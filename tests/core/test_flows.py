@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 
-from forebay.core import commands as c, flows, look
+from forebay.core.api import commands as c, jobs as job_commands, queries
+from forebay.core.bounds import FLOW_MAX, Limits
 from forebay.core.errors import Busy, Conflict, ForebayError, Invalid, NotFound
-from forebay.core.jobdata import Particulars
-from forebay.core.limits import FLOW_MAX, Limits
-from forebay.core.model import Attributes
+from forebay.core.jobs import flows
+from forebay.core.queries import message_state
+from forebay.core.state import Attributes, Identity
 from tests.core.harness import AT_ONCE, Core
 
 T = "default"
@@ -23,16 +24,20 @@ def core() -> Core:
     return core
 
 
-def node(payload: bytes, *children: c.FlowJob, queue: str = "child", **fields: Any) -> c.FlowJob:
+def node(
+    payload: bytes, *children: job_commands.FlowJob, queue: str = "child", **fields: Any
+) -> job_commands.FlowJob:
     own = fields.pop("own", None)
-    return c.FlowJob(queue, c.Job(payload, attributes=Attributes(**fields), own=own), list(children))
+    return job_commands.FlowJob(
+        queue, job_commands.Job(payload, attributes=Attributes(**fields), own=own), list(children)
+    )
 
 
-def push(core: Core, root: c.FlowJob, **fields: Any) -> c.FlowPushed:
-    return core.ask(c.PushFlow(T, root, **fields), c.FlowPushed)
+def push(core: Core, root: job_commands.FlowJob, **fields: Any) -> job_commands.FlowPushed:
+    return core.ask(job_commands.PushFlow(T, root, **fields), job_commands.FlowPushed)
 
 
-def parent(*children: c.FlowJob, **fields: Any) -> c.FlowJob:
+def parent(*children: job_commands.FlowJob, **fields: Any) -> job_commands.FlowJob:
     return node(b"parent", *children, queue="q", **fields)
 
 
@@ -44,12 +49,12 @@ def work(core: Core, *, queue: str = "child", ok: bool = True, count: int = 1) -
     return [bytes(payload) for each in popped.deliveries for payload in each.payloads()]
 
 
-def children(core: Core, message: int) -> c.ChildrenFound:
-    return core.ask(c.Children(T, message), c.ChildrenFound)
+def children(core: Core, message: int) -> queries.ChildrenFound:
+    return core.ask(queries.Children(T, message), queries.ChildrenFound)
 
 
-def find(core: Core, job_id: str, queue: str | None = None) -> c.Shown:
-    (shown,) = core.ask(c.FindJob(T, job_id, queue), c.ShownAll).deliveries
+def find(core: Core, job_id: str, queue: str | None = None) -> queries.Shown:
+    (shown,) = core.ask(queries.FindJob(T, job_id, queue), queries.ShownAll).deliveries
     return shown
 
 
@@ -118,8 +123,10 @@ def test_a_parent_keeps_its_delay_and_priority(core: Core) -> None:
 
 
 def test_a_child_that_is_known_already_is_waited_for(core: Core) -> None:
-    own = Particulars(unique_key="k")
-    first = core.ask(c.PushJobs(T, "child", [c.Job(b"1", own=own)]), c.PushedJobs)
+    own = Identity(unique_key="k")
+    first = core.ask(
+        job_commands.PushJobs(T, "child", [job_commands.Job(b"1", own=own)]), job_commands.PushedJobs
+    )
     pushed = push(core, parent(node(b"again", own=own)))
     assert pushed.children == first.ids
     assert work(core, count=9) == [b"1"]
@@ -180,18 +187,24 @@ def test_a_cancelled_parent_leaves_its_children_alone(core: Core) -> None:
 DEEP = node(b"x")
 for _ in range(flows.DEPTH_MAX - 1):
     DEEP = node(b"x", DEEP)
-BAD: dict[str, tuple[c.PushFlow, type[ForebayError]]] = {
-    "root to no queue": (c.PushFlow(T, node(b"1", node(b"2"), queue="no queue")), Invalid),
-    "child to no queue": (c.PushFlow(T, parent(node(b"1"), node(b"2", queue="no queue"))), Invalid),
-    "grandchild too large": (c.PushFlow(T, parent(node(b"1", node(b"x" * 1_048_577)))), Invalid),
-    "child with a bad delay": (c.PushFlow(T, parent(node(b"1", delay_ms=-1))), Invalid),
-    "child with a bad key": (c.PushFlow(T, parent(node(b"1", own=Particulars(unique_key="")))), Invalid),
-    "child of nothing": (c.PushFlow(T, parent(node(b"1", depends_on=((12_345, 1),)))), NotFound),
-    "child to a full queue": (c.PushFlow(T, parent(node(b"1"), node(b"2", queue="full"))), Busy),
-    "too deep": (c.PushFlow(T, parent(DEEP)), Invalid),
-    "too many": (c.PushFlow(T, parent(*[node(b"1")] * FLOW_MAX)), Invalid),
-    "unknown durability": (c.PushFlow(T, parent(node(b"1")), "often"), Invalid),
-    "parent in strict order": (c.PushFlow(T, node(b"1", node(b"2"), queue="line")), ForebayError),
+BAD: dict[str, tuple[job_commands.PushFlow, type[ForebayError]]] = {
+    "root to no queue": (job_commands.PushFlow(T, node(b"1", node(b"2"), queue="no queue")), Invalid),
+    "child to no queue": (
+        job_commands.PushFlow(T, parent(node(b"1"), node(b"2", queue="no queue"))),
+        Invalid,
+    ),
+    "grandchild too large": (job_commands.PushFlow(T, parent(node(b"1", node(b"x" * 1_048_577)))), Invalid),
+    "child with a bad delay": (job_commands.PushFlow(T, parent(node(b"1", delay_ms=-1))), Invalid),
+    "child with a bad key": (
+        job_commands.PushFlow(T, parent(node(b"1", own=Identity(unique_key="")))),
+        Invalid,
+    ),
+    "child of nothing": (job_commands.PushFlow(T, parent(node(b"1", depends_on=((12_345, 1),)))), NotFound),
+    "child to a full queue": (job_commands.PushFlow(T, parent(node(b"1"), node(b"2", queue="full"))), Busy),
+    "too deep": (job_commands.PushFlow(T, parent(DEEP)), Invalid),
+    "too many": (job_commands.PushFlow(T, parent(*[node(b"1")] * FLOW_MAX)), Invalid),
+    "unknown durability": (job_commands.PushFlow(T, parent(node(b"1")), "often"), Invalid),
+    "parent in strict order": (job_commands.PushFlow(T, node(b"1", node(b"2"), queue="line")), ForebayError),
 }
 
 
@@ -203,17 +216,17 @@ def test_a_flow_is_pushed_whole_or_not_at_all(core: Core, what: str) -> None:
     core.commit()
     command, error = BAD[what]
     with pytest.raises(error):
-        core.ask(command, c.FlowPushed)
+        core.ask(command, job_commands.FlowPushed)
     assert not core.engine.seal(core.now)
     assert core.popped(9, "child") == core.popped(9) == []
 
 
 @pytest.mark.parametrize("then", [False, True])
 def test_a_policy_that_there_is_not_is_refused(core: Core, then: bool) -> None:
-    job = c.Job(b"1", attributes=Attributes(on_failed="shrug"))
-    command: c.Command = c.PushFlow(T, c.FlowJob("q", job, [node(b"2")]))
+    job = job_commands.Job(b"1", attributes=Attributes(on_failed="shrug"))
+    command: c.Command = job_commands.PushFlow(T, job_commands.FlowJob("q", job, [node(b"2")]))
     if then:
-        command = c.PushJobs(T, "child", [c.Job(b"2")], then=("q", job))
+        command = job_commands.PushJobs(T, "child", [job_commands.Job(b"2")], then=("q", job))
     with pytest.raises(Invalid, match=r"^on_failed"):
         core.engine.apply(command, core.now)
     assert not core.engine.seal(core.now)
@@ -244,7 +257,7 @@ def test_a_flow_makes_no_more_queues_than_there_may_be() -> None:
 # What came of the children.
 
 
-def results(found: c.ChildrenFound) -> list[list[bytes]]:
+def results(found: queries.ChildrenFound) -> list[list[bytes]]:
     return [
         [bytes(payload) for notes in each.notes for note in notes for payload in note.payloads()]
         for each in found.results
@@ -298,7 +311,7 @@ def test_children_that_are_gone_are_counted_but_not_shown(core: Core) -> None:
 
 
 def test_only_so_many_children_are_shown(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(look, "SHOWN_MAX", 5)
+    monkeypatch.setattr(message_state, "SHOWN_MAX", 5)
     pushed = push(core, parent(*(node(b"%d" % at) for at in range(9))))
     found = children(core, pushed.parent)
     assert (found.total, len(found.shown.deliveries), len(found.results)) == (9, 5, 5)
@@ -318,15 +331,15 @@ def test_children_of_another_tenant_are_not_found(core: Core) -> None:
     pushed = push(core, parent(node(b"1")))
     for tenant, message in (("acme", pushed.parent), (T, pushed.parent + 1)):
         with pytest.raises(NotFound):
-            core.ask(c.Children(tenant, message), c.ChildrenFound)
+            core.ask(queries.Children(tenant, message), queries.ChildrenFound)
 
 
 # Custom ids.
 
 
 def named(core: Core, job_id: str, payload: bytes = b"1", queue: str = "q", tenant: str = T) -> int:
-    job = c.Job(payload, own=Particulars(job_id=job_id))
-    return core.ask(c.PushJobs(tenant, queue, [job]), c.PushedJobs).ids[0]
+    job = job_commands.Job(payload, own=Identity(job_id=job_id))
+    return core.ask(job_commands.PushJobs(tenant, queue, [job]), job_commands.PushedJobs).ids[0]
 
 
 @pytest.mark.parametrize("reload", [False, True])
@@ -385,13 +398,15 @@ def test_a_custom_id_that_nobody_has_is_not_found(core: Core) -> None:
 # A batch and what comes after it.
 
 
-def batch(core: Core, *payloads: bytes, key: str | None = None, **fields: Any) -> c.PushedJobs:
+def batch(core: Core, *payloads: bytes, key: str | None = None, **fields: Any) -> job_commands.PushedJobs:
     """Push messages, and one that waits for all of them."""
     own = fields.pop("own", None)
-    jobs = [c.Job(payload, own=own) for payload in payloads]
-    then = ("then", c.Job(b"then", attributes=Attributes(**fields)))
+    jobs = [job_commands.Job(payload, own=own) for payload in payloads]
+    then = ("then", job_commands.Job(b"then", attributes=Attributes(**fields)))
     request = ("me", key) if key is not None else None
-    return core.ask(c.PushJobs(T, "child", jobs, request=request, then=then), c.PushedJobs)
+    return core.ask(
+        job_commands.PushJobs(T, "child", jobs, request=request, then=then), job_commands.PushedJobs
+    )
 
 
 @pytest.mark.parametrize("reload", [False, True])
@@ -431,7 +446,7 @@ def test_a_batch_that_is_sent_again_is_answered_as_the_first_time(core: Core, do
 
 
 def test_what_comes_after_waits_for_messages_that_were_known_already(core: Core) -> None:
-    own = Particulars(unique_key="k")
+    own = Identity(unique_key="k")
     first = batch(core, b"1", own=own)
     again = batch(core, b"2", b"3", own=own)
     assert (again.ids, again.duplicates) == (first.ids * 2, [0, 1])
@@ -442,27 +457,33 @@ def test_what_comes_after_waits_for_messages_that_were_known_already(core: Core)
 @pytest.mark.parametrize(
     ("queue", "job", "error"),
     [
-        ("no queue", c.Job(b"1"), Invalid),
-        ("then", c.Job(b"x" * 1_048_577), Invalid),
-        ("then", c.Job(b"1", ""), Invalid),
-        ("full", c.Job(b"1"), Busy),
-        ("line", c.Job(b"1"), (Invalid, Conflict)),
+        ("no queue", job_commands.Job(b"1"), Invalid),
+        ("then", job_commands.Job(b"x" * 1_048_577), Invalid),
+        ("then", job_commands.Job(b"1", ""), Invalid),
+        ("full", job_commands.Job(b"1"), Busy),
+        ("line", job_commands.Job(b"1"), (Invalid, Conflict)),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_can_not_come_after_a_batch_refuses_the_batch(
-    core: Core, queue: str, job: c.Job, error: type[ForebayError]
+    core: Core, queue: str, job: job_commands.Job, error: type[ForebayError]
 ) -> None:
     core.configure("full", max_size=1)
     core.push(queue="full")
     core.configure("line", ordering="partition")
     core.commit()
     with pytest.raises(error):
-        core.ask(c.PushJobs(T, "child", [c.Job(b"1")], then=(queue, job)), c.PushedJobs)
+        core.ask(
+            job_commands.PushJobs(T, "child", [job_commands.Job(b"1")], then=(queue, job)),
+            job_commands.PushedJobs,
+        )
     assert not core.engine.seal(core.now)
 
 
 def test_a_batch_that_is_sent_again_without_its_end_has_as_many_ids_as_jobs(core: Core) -> None:
     first = batch(core, b"1", key="k")
-    again = core.ask(c.PushJobs(T, "child", [c.Job(b"1")], request=("me", "k")), c.PushedJobs)
+    again = core.ask(
+        job_commands.PushJobs(T, "child", [job_commands.Job(b"1")], request=("me", "k")),
+        job_commands.PushedJobs,
+    )
     assert again.ids == first.ids

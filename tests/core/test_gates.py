@@ -2,9 +2,9 @@
 
 import pytest
 
-from forebay.core import commands as c
+from forebay.core.api import commands as c, queries
 from forebay.core.errors import Invalid
-from forebay.core.model import Attributes, Backoff
+from forebay.core.state import Attributes, Backoff
 from tests.core.harness import Core
 
 
@@ -12,7 +12,7 @@ def gated(**options: int) -> Core:
     """A core whose queue has these options, and a group that waits."""
     core = Core()
     command = c.Configure("default", "q", backoff=Backoff("none"), **options)  # type: ignore[arg-type]
-    core.ask(command, c.QueueFound)
+    core.ask(command, queries.QueueFound)
     core.pop()
     return core
 
@@ -22,8 +22,8 @@ def rings_at(core: Core) -> int:
     return min(shard.dues.next_at() for shard in core.engine.shards)
 
 
-def counts(core: Core) -> c.Counts:
-    return core.ask(c.GroupCounts("default", "q"), c.Counts)
+def counts(core: Core) -> queries.Counts:
+    return core.ask(queries.GroupCounts("default", "q"), queries.Counts)
 
 
 def test_a_message_is_held_back_until_it_is_old_enough() -> None:

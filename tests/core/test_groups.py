@@ -4,27 +4,27 @@ from typing import Any
 
 import pytest
 
-from forebay.core import commands as c
+from forebay.core.api import commands as c, queries
+from forebay.core.bounds import Limits
 from forebay.core.errors import Busy, Conflict, ForebayError, Invalid, NotFound
-from forebay.core.limits import Limits
-from forebay.core.shard import SWEEP_MS
+from forebay.core.shard.shard import SWEEP_MS
 from tests.core.harness import NOW, Core
 
 HOUR_MS = 3_600_000
 
 
 def put(core: Core, group: str = "audit", start: Any = "all") -> list[str]:
-    found = core.ask(c.GroupPut("default", "q", group, start), c.QueueFound)
+    found = core.ask(c.GroupPut("default", "q", group, start), queries.QueueFound)
     return [each.name for each in found.groups]
 
 
 def delete(core: Core, group: str = "audit") -> list[str]:
-    found = core.ask(c.GroupDelete("default", "q", group), c.QueueFound)
+    found = core.ask(c.GroupDelete("default", "q", group), queries.QueueFound)
     return [each.name for each in found.groups]
 
 
 def groups(core: Core) -> list[str]:
-    return [each.name for each in core.ask(c.Describe("default", "q"), c.QueueFound).groups]
+    return [each.name for each in core.ask(queries.Describe("default", "q"), queries.QueueFound).groups]
 
 
 def refuse(core: Core, command: c.Command, kind: type[ForebayError]) -> None:
@@ -118,7 +118,7 @@ def test_nothing_is_left_of_a_group_that_is_deleted(restarted: bool, committed: 
     for command in (c.Ack("default", lease), c.Extend("default", lease), c.Nack("default", lease)):
         refuse(core, command, Conflict)
     assert core.counts(group="audit").dead == core.counts(group="audit").active == 0
-    assert core.ask(c.ListDead("default", "q", "audit"), c.DeadFound).total == 0
+    assert core.ask(queries.ListDead("default", "q", "audit"), queries.DeadFound).total == 0
     assert sorted(read_all(core)) == sorted([b"urgent", *[b"%d" % at for at in range(8)]])
     assert core.find(first + 1, "audit").deliveries == 1
     core.wait(HOUR_MS)
@@ -175,7 +175,7 @@ def test_a_deleted_group_holds_nothing_back() -> None:
     delete(core)
     core.commit()
     core.wait(2 * SWEEP_MS)
-    found = core.ask(c.Describe("default", "q"), c.QueueFound)
+    found = core.ask(queries.Describe("default", "q"), queries.QueueFound)
     assert [(each.first, each.end) for each in found.partitions] == [(2, 2)]
 
 

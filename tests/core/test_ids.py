@@ -5,9 +5,11 @@ import uuid
 import pytest
 from hypothesis import given, strategies as st
 
-from forebay.core import commands as c, ids, records
+from forebay.core import ids
+from forebay.core.api import commands as c, queries
+from forebay.core.bounds import OFFSETS_PER_NUMBER
 from forebay.core.errors import Conflict, Invalid
-from forebay.core.limits import OFFSETS_PER_NUMBER
+from forebay.core.records import keyspace
 from tests.core.harness import NOW, Core, payloads_of
 
 addresses = st.integers(0, (1 << 64) - 1)
@@ -124,7 +126,7 @@ def test_a_full_partition_number_is_followed_by_a_fresh_one_and_old_ids_stay_goo
         "completed",
         "active",
     ]
-    offsets = core.ask(c.Offsets("default", "q"), c.OffsetsFound).partitions[0]
+    offsets = core.ask(queries.Offsets("default", "q"), queries.OffsetsFound).partitions[0]
     assert offsets.numbers == [(number, 0), (fresh, OFFSETS_PER_NUMBER - 1)]
 
 
@@ -134,7 +136,7 @@ def _move_end(core: Core, end: int) -> None:
     queue = core.engine.queues["default", "q"]
     partition = queue.partitions["default"]
     shard = core.engine.shards[queue.shard]
-    shard.deletes.append(records.header_key(queue.prefix, partition.key, 0))
+    shard.deletes.append(keyspace.header_key(queue.prefix, partition.key, 0))
     partition.log.first = end
     shard.touch_partition(queue, partition)
     core.restart()

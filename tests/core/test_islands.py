@@ -2,11 +2,14 @@
 
 import pytest
 
-from forebay.core import carve, commands as c, log as logs, merge as merges, records, sweep as sweeps
-from forebay.core.carve import Carved, Carving
+from forebay.core.api import commands as c, queries
 from forebay.core.errors import ForebayError, NotFound
-from forebay.core.model import Backoff, Log, Partition, Queue
-from forebay.core.shard import SWEEP_MS
+from forebay.core.log import log as logs
+from forebay.core.records import codec, keyspace
+from forebay.core.retention import carve, islands as retention_islands, merge as merges
+from forebay.core.retention.carve import Carved, Carving
+from forebay.core.shard.shard import SWEEP_MS
+from forebay.core.state import Backoff, Log, Partition, Queue
 from tests.core.harness import AT_ONCE, NOW, Core, payloads_of
 
 DAY_MS = 86_400_000
@@ -81,16 +84,16 @@ def carved(core: Core) -> Carving | None:
 def joined(core: Core, carving: Carving) -> list[Carved]:
     body = carving.island.body
     if body is None:
-        (found,) = core.store.bodies([records.body_key(queue_of(core).prefix, carving.island.body_name)])
+        (found,) = core.store.bodies([keyspace.body_key(queue_of(core).prefix, carving.island.body_name)])
         assert isinstance(found, bytes)
         body = found
     return carve.join(carving, [body])
 
 
 def show(core: Core, message: int) -> bytes:
-    (found,) = core.ask(c.Show("default", [message]), c.ShownAll).deliveries
+    (found,) = core.ask(queries.Show("default", [message]), queries.ShownAll).deliveries
     if not found.segment.present:
-        (body,) = core.store.bodies([records.body_key(queue_of(core).prefix, found.segment.body_name)])
+        (body,) = core.store.bodies([keyspace.body_key(queue_of(core).prefix, found.segment.body_name)])
         assert isinstance(body, bytes)
         found.segment.body = body
     (payload,) = found.payloads()
@@ -144,7 +147,7 @@ def test_what_was_carved_out_is_delivered_as_it_was_pushed() -> None:
     core.wait(5)
     core.nack(core.pop().lease)
     assert core.state(far) == "dead"
-    letters = core.ask(c.ListDead("default", "q"), c.DeadFound)
+    letters = core.ask(queries.ListDead("default", "q"), queries.DeadFound)
     assert [each.first for each in letters.deliveries] == [far]
 
 
@@ -164,19 +167,19 @@ def test_an_island_goes_when_nobody_wants_it_any_more() -> None:
     with pytest.raises(NotFound):
         core.state(far)
     core.restart()
-    assert core.counts() == c.Counts()
+    assert core.counts() == queries.Counts()
 
 
 def test_counts_are_those_of_what_is_kept() -> None:
     core, _ = with_delayed()
     swept(core)
-    assert core.counts() == c.Counts(delayed=1, completed=19)
+    assert core.counts() == queries.Counts(delayed=1, completed=19)
     carved(core)
-    assert core.counts() == c.Counts(delayed=1)
+    assert core.counts() == queries.Counts(delayed=1)
     core.push(b"new")
     core.restart()
-    assert core.counts() == c.Counts(waiting=1, delayed=1)
-    browsed = core.ask(c.Browse("default", "q", "delayed"), c.ShownAll)
+    assert core.counts() == queries.Counts(waiting=1, delayed=1)
+    browsed = core.ask(queries.Browse("default", "q", "delayed"), queries.ShownAll)
     assert (browsed.total, len(browsed.deliveries)) == (1, 1)
 
 
@@ -193,7 +196,7 @@ def test_a_dead_letter_does_not_keep_the_log() -> None:
     assert shape(core) == ([(3, 5), (17, 18)], 20, 20)
     assert in_store(core) == (2, 2)
     core.restart()
-    letters = core.ask(c.ListDead("default", "q"), c.DeadFound)
+    letters = core.ask(queries.ListDead("default", "q"), queries.DeadFound)
     assert [(each.first, each.error) for each in letters.deliveries] == [
         (first + at, "broken") for at in (3, 4, 17)
     ]
@@ -305,9 +308,9 @@ def test_reads_begin_where_the_log_does() -> None:
     core, _ = with_delayed()
     swept(core)
     core.push(b"new")
-    reply = core.ask(c.Read("default", "q", 0), c.Log)
+    reply = core.ask(queries.Read("default", "q", 0), queries.LogSlice)
     assert [(run.offset, run.count) for run in reply.runs] == [(21, 1)]
-    found = core.ask(c.Offsets("default", "q", NOW), c.OffsetsFound)
+    found = core.ask(queries.Offsets("default", "q", NOW), queries.OffsetsFound)
     assert (found.partitions[0].first, found.partitions[0].at) == (21, 21)
 
 
@@ -415,7 +418,7 @@ def test_an_island_goes_whose_message_was_updated() -> None:
 
 
 def test_many_islands_are_looked_at_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweeps, "ISLANDS_MAX", 2)
+    monkeypatch.setattr(retention_islands, "ISLANDS_MAX", 2)
     core = Core()
     core.configure(completed_retention_ms=0)
     for number in range(5):
@@ -438,7 +441,7 @@ def test_an_island_that_is_missing_is_damage_if_something_scheduled_needs_it() -
     core, _ = with_delayed()
     swept(core)
     core.commit()
-    key = records.header_key(queue_of(core).prefix, partition_of(core).key, 0)
+    key = keyspace.header_key(queue_of(core).prefix, partition_of(core).key, 0)
     del core.store._records[key]
     core.restart()
     assert "no segment" in core.engine.damaged["default", "q"]
@@ -451,7 +454,7 @@ def test_an_island_that_is_missing_is_damage_if_a_dead_letter_needs_it() -> None
     core.nack(core.pop().lease)
     swept(core)
     core.commit()
-    del core.store._records[records.header_key(queue_of(core).prefix, partition_of(core).key, 0)]
+    del core.store._records[keyspace.header_key(queue_of(core).prefix, partition_of(core).key, 0)]
     core.restart()
     assert "no segment" in core.engine.damaged["default", "q"]
 
@@ -462,8 +465,8 @@ def test_an_island_that_overlaps_the_log_is_damage() -> None:
     core.commit()
     partition = partition_of(core)
     island = log_of(core).segments[0]
-    key = records.header_key(queue_of(core).prefix, partition.key, 5)
-    core.store._records[key] = records.pack_header(island)
+    key = keyspace.header_key(queue_of(core).prefix, partition.key, 5)
+    core.store._records[key] = codec.pack_header(island)
     core.restart()
     assert ("default", "q") in core.engine.damaged
 
@@ -487,7 +490,7 @@ def test_offsets_past_the_islands_are_found_by_their_time() -> None:
 
 
 def test_so_many_islands_are_made_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweeps, "ISLANDS_MADE_MAX", 2)
+    monkeypatch.setattr(retention_islands, "ISLANDS_MADE_MAX", 2)
     core = Core()
     core.configure(completed_retention_ms=0)
     core.pop()

@@ -5,15 +5,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from forebay.core import commands as c, dependents, pop, records
-from forebay.core.dependents import spans_of
+from forebay.core.api import commands as c, jobs as job_commands, queries
+from forebay.core.bounds import Limits
+from forebay.core.delivery import pop
 from forebay.core.errors import Busy, Damaged, Invalid
-from forebay.core.jobdata import Particulars
-from forebay.core.keys import pack
-from forebay.core.limits import Limits
-from forebay.core.model import PLAIN, Attributes, Rate, Shared
-from forebay.core.slots import last_slot, next_slot
-from forebay.core.ties import waiting_over
+from forebay.core.jobs import dependencies
+from forebay.core.jobs.calendar import last_slot, next_slot
+from forebay.core.jobs.dependencies import spans_of
+from forebay.core.keyvalue.keys import pack
+from forebay.core.links.waits import waiting_over
+from forebay.core.records import codec, commit as records_commit, keyspace
+from forebay.core.state import PLAIN, Attributes, Identity, NamedLimit, Rate
 from tests.core.harness import AT_ONCE, Core
 
 
@@ -21,11 +23,11 @@ def after(core: Core, *ids: int, on_failed: str = "fail") -> int:
     return core.push(b"then", depends_on=spans_of(list(ids)), on_failed=on_failed)
 
 
-def jobs(core: Core, *payloads: bytes, queue: str = "q", **own: object) -> c.PushedJobs:
+def jobs(core: Core, *payloads: bytes, queue: str = "q", **own: object) -> job_commands.PushedJobs:
     partition = str(own.pop("partition", "default"))
-    particulars = Particulars(**own)  # type: ignore[arg-type]
-    listed = [c.Job(payload, partition, PLAIN, particulars) for payload in payloads or (b"1",)]
-    return core.ask(c.PushJobs("default", queue, listed), c.PushedJobs)
+    particulars = Identity(**own)  # type: ignore[arg-type]
+    listed = [job_commands.Job(payload, partition, PLAIN, particulars) for payload in payloads or (b"1",)]
+    return core.ask(job_commands.PushJobs("default", queue, listed), job_commands.PushedJobs)
 
 
 @pytest.fixture
@@ -50,7 +52,7 @@ def test_a_transaction_that_fails_and_acks_in_strict_order_is_refused_whole(core
     first = core.push(b"1", b"2", b"3")
     core.pop(3)
     core.commit()
-    ops: list[c.PushJobs | c.PushFlow | c.Ack | c.Nack | c.KvWrite] = [
+    ops: list[job_commands.PushJobs | job_commands.PushFlow | c.Ack | c.Nack | job_commands.KvWrite] = [
         c.Nack("default", None, [first]),
         c.Ack("default", None, [first + 1]),
     ]
@@ -61,30 +63,30 @@ def test_a_transaction_that_fails_and_acks_in_strict_order_is_refused_whole(core
 
 def test_a_cron_with_a_unique_key_whose_message_a_sweep_drops_goes_on(core: Core) -> None:
     core.configure(retention_ms=1_000)
-    job = c.Job(b"1", "default", PLAIN, Particulars(unique_key="k"))
-    core.ask(c.CronPut("default", "n", "q", job, schedule="*/10 * * * * *"), c.CronsFound)
+    job = job_commands.Job(b"1", "default", PLAIN, Identity(unique_key="k"))
+    core.ask(job_commands.CronPut("default", "n", "q", job, schedule="*/10 * * * * *"), queries.CronsFound)
     for _ in range(60):
         core.wait(1_000)
         core.commit()
-    (cron,) = core.ask(c.CronList("default"), c.CronsFound).crons
+    (cron,) = core.ask(queries.CronList("default"), queries.CronsFound).crons
     assert cron.fired > 1
 
 
 def test_a_flow_with_a_child_that_was_pushed_and_dropped_long_ago_is_released(core: Core) -> None:
     core.configure(partition_retention_ms=1, completed_retention_ms=0)
-    throttled = Particulars(unique_key="k", dedup="throttle", window_ms=10_000_000)
-    job = c.Job(b"1", "p", PLAIN, throttled)
-    core.ask(c.PushJobs("default", "q", [job]), c.PushedJobs)
+    throttled = Identity(unique_key="k", dedup="throttle", window_ms=10_000_000)
+    job = job_commands.Job(b"1", "p", PLAIN, throttled)
+    core.ask(job_commands.PushJobs("default", "q", [job]), job_commands.PushedJobs)
     core.ack(core.pop().lease)
     for _ in range(5):
         core.commit()
         core.wait(30_000)
-    flow = c.FlowJob("q2", c.Job(b"parent"), [c.FlowJob("q", job)])
-    core.ask(c.PushFlow("default", flow), c.FlowPushed)
+    flow = job_commands.FlowJob("q2", job_commands.Job(b"parent"), [job_commands.FlowJob("q", job)])
+    core.ask(job_commands.PushFlow("default", flow), job_commands.FlowPushed)
     assert core.popped(queue="q2") == [b"parent"]
 
 
-def same_after_restart(core: Core) -> c.Counts:
+def same_after_restart(core: Core) -> queries.Counts:
     before = core.counts()
     core.restart()
     assert core.counts() == before
@@ -111,7 +113,7 @@ def test_a_dependent_that_ignores_beside_one_that_fails_is_counted_once(core: Co
 
 
 def test_a_queues_own_limit_is_not_the_shared_one(core: Core) -> None:
-    core.ask(c.LimitPut("default", "x", Shared(Rate(10))), c.LimitsFound)
+    core.ask(job_commands.LimitPut("default", "x", NamedLimit(Rate(10))), queries.LimitsFound)
     core.configure(limits=("x",))
     core.push(*[b"1"] * 20)
     core.pop()
@@ -122,7 +124,7 @@ def test_a_queues_own_limit_is_not_the_shared_one(core: Core) -> None:
 
 @pytest.mark.parametrize("how", ["obliterate", "configure"])
 def test_a_queue_that_leaves_a_shared_limit_wakes_those_it_held_back(core: Core, how: str) -> None:
-    core.ask(c.LimitPut("default", "x", Shared(None, None, 1)), c.LimitsFound)
+    core.ask(job_commands.LimitPut("default", "x", NamedLimit(None, None, 1)), queries.LimitsFound)
     for queue in ("a", "b"):
         core.configure(queue, limits=("x",))
         core.push(queue=queue)
@@ -151,18 +153,20 @@ def test_a_transaction_keeps_to_the_limits_as_a_whole() -> None:
     core = Core(Limits(queues_max=2, partitions_max=3))
     core.configure(max_size=10)
     core.push(b"1", b"2", b"3")
-    several = [c.PushJobs("default", "q", [c.Job(b"1")] * 4)] * 2
+    several = [job_commands.PushJobs("default", "q", [job_commands.Job(b"1")] * 4)] * 2
     with pytest.raises(Busy, match="full"):
         core.engine.apply(c.Transact("default", list(several)), core.now)
-    queues = [c.PushJobs("default", f"q{at}", [c.Job(b"1")]) for at in range(3)]
+    queues = [job_commands.PushJobs("default", f"q{at}", [job_commands.Job(b"1")]) for at in range(3)]
     with pytest.raises(Busy, match="queues"):
         core.engine.apply(c.Transact("default", list(queues)), core.now)
-    lanes = [c.PushJobs("default", "q", [c.Job(b"1", f"p{at}")]) for at in range(4)]
+    lanes = [job_commands.PushJobs("default", "q", [job_commands.Job(b"1", f"p{at}")]) for at in range(4)]
     with pytest.raises(Busy, match="partitions"):
         core.engine.apply(c.Transact("default", list(lanes)), core.now)
-    flow = c.FlowJob("q", c.Job(b"1"), [c.FlowJob("q", c.Job(b"1"))] * 7)
+    flow = job_commands.FlowJob(
+        "q", job_commands.Job(b"1"), [job_commands.FlowJob("q", job_commands.Job(b"1"))] * 7
+    )
     with pytest.raises(Busy, match="full"):
-        core.engine.apply(c.PushFlow("default", flow), core.now)
+        core.engine.apply(job_commands.PushFlow("default", flow), core.now)
     assert core.counts().waiting == 3
 
 
@@ -186,9 +190,11 @@ def test_the_last_of_millions_of_missed_slots_is_found_in_few_steps() -> None:
 
 def test_what_is_known_already_is_answered_by_a_full_queue_too(core: Core) -> None:
     core.configure(max_size=2)
-    request = c.PushJobs("default", "q", [c.Job(b"1"), c.Job(b"2")], request=("", "r"))
-    first = core.ask(request, c.PushedJobs)
-    again = core.ask(request, c.PushedJobs)
+    request = job_commands.PushJobs(
+        "default", "q", [job_commands.Job(b"1"), job_commands.Job(b"2")], request=("", "r")
+    )
+    first = core.ask(request, job_commands.PushedJobs)
+    again = core.ask(request, job_commands.PushedJobs)
     assert (again.ids, again.duplicates) == (first.ids, [0, 1])
 
 
@@ -214,9 +220,9 @@ def test_the_transaction_id_of_a_job_that_replaces_is_kept_where_it_belongs(
     core: Core, elsewhere: bool
 ) -> None:
     jobs(core, unique_key="k")
-    listed = [c.Job(b"0", "p")] if elsewhere else []
-    listed.append(c.Job(b"2", own=Particulars(unique_key="k", dedup="replace", transaction_id="t")))
-    *_, first = core.ask(c.PushJobs("default", "q", listed), c.PushedJobs).ids
+    listed = [job_commands.Job(b"0", "p")] if elsewhere else []
+    listed.append(job_commands.Job(b"2", own=Identity(unique_key="k", dedup="replace", transaction_id="t")))
+    *_, first = core.ask(job_commands.PushJobs("default", "q", listed), job_commands.PushedJobs).ids
     core.restart()
     assert jobs(core, transaction_id="t").ids == [first]
     assert jobs(core, transaction_id="t", partition="p").duplicates == []
@@ -266,11 +272,16 @@ def test_a_message_in_line_that_died_before_its_group_was_planned_changes_no_cou
 @pytest.mark.parametrize("data", [b"1e400", b"9" * 5_000, b"[" * 3_000 + b"]" * 3_000])
 def test_a_value_that_can_not_be_reckoned_with_is_refused(core: Core, data: bytes) -> None:
     key = pack(["k"])
-    core.ask(c.KvWrite("default", [c.Change("set", key, data)]), c.KvWritten)
+    core.ask(
+        job_commands.KvWrite("default", [job_commands.KvChange("set", key, data)]), job_commands.KvWritten
+    )
     core.commit()
-    for change in (c.Change("sum", key, b"1"), c.Change("append", pack(["l"]), data)):
+    for change in (
+        job_commands.KvChange("sum", key, b"1"),
+        job_commands.KvChange("append", pack(["l"]), data),
+    ):
         with pytest.raises(Invalid, match="value"):
-            core.engine.apply(c.KvWrite("default", [change]), core.now)
+            core.engine.apply(job_commands.KvWrite("default", [change]), core.now)
     assert core.engine.seal(core.now) == []
 
 
@@ -287,8 +298,8 @@ def test_keys_if_undelivered_are_few_and_all_count(core: Core) -> None:
 
 
 def test_a_cron_can_push_into_a_lane(core: Core) -> None:
-    job = c.Job(b"1", "lane", lane=True)
-    core.ask(c.CronPut("default", "n", "q", job, every_ms=1_000), c.CronsFound)
+    job = job_commands.Job(b"1", "lane", lane=True)
+    core.ask(job_commands.CronPut("default", "n", "q", job, every_ms=1_000), queries.CronsFound)
     core.restart()
     core.wait(1_000)
     core.wait(1_000)
@@ -296,7 +307,10 @@ def test_a_cron_can_push_into_a_lane(core: Core) -> None:
 
 
 def test_a_log_of_jobs_without_attributes_stays_plain(core: Core) -> None:
-    core.ask(c.PushJobs("default", "q", [c.Job(b"1", attributes=Attributes())]), c.PushedJobs)
+    core.ask(
+        job_commands.PushJobs("default", "q", [job_commands.Job(b"1", attributes=Attributes())]),
+        job_commands.PushedJobs,
+    )
     core.commit()
     assert core.engine.queues["default", "q"].partitions["default"].log.mixed == 0
 
@@ -313,13 +327,16 @@ FIELDS = (
 @pytest.mark.parametrize("change", FIELDS, ids=str)
 def test_a_cron_that_is_damaged_costs_its_queue_only(core: Core, change: dict[str, Any]) -> None:
     core.push(queue="fine")
-    core.ask(c.CronPut("default", "n", "q", c.Job(b"1"), schedule="* * * * *"), c.CronsFound)
+    core.ask(
+        job_commands.CronPut("default", "n", "q", job_commands.Job(b"1"), schedule="* * * * *"),
+        queries.CronsFound,
+    )
     core.commit()
     cron = core.engine.crons["default"]["n"]
     queue = core.engine.queues["default", "q"]
-    broken = records.pack_cron(replace(cron, **change))
-    commit = records.Commit(queue.shard, core.engine.shards[queue.shard].epoch, core.now, [], [], [])
-    commit.puts.append((records.cron_key(queue.prefix, "n"), broken))
+    broken = codec.pack_cron(replace(cron, **change))
+    commit = records_commit.Commit(queue.shard, core.engine.shards[queue.shard].epoch, core.now, [], [], [])
+    commit.puts.append((keyspace.cron_key(queue.prefix, "n"), broken))
     core.store.commit([commit])
     core.restart()
     assert list(core.engine.damaged) == [("default", "q")]
@@ -330,18 +347,22 @@ def test_a_cron_that_is_damaged_costs_its_queue_only(core: Core, change: dict[st
 
 def test_damaged_values_of_a_tenant_cost_nobody_else_anything(core: Core) -> None:
     core.push(tenant="other")
-    core.ask(c.KvWrite("other", [c.Change("set", pack(["k"]))]), c.KvWritten)
-    core.ask(c.KvWrite("default", [c.Change("set", pack(["k"]))]), c.KvWritten)
+    core.ask(
+        job_commands.KvWrite("other", [job_commands.KvChange("set", pack(["k"]))]), job_commands.KvWritten
+    )
+    core.ask(
+        job_commands.KvWrite("default", [job_commands.KvChange("set", pack(["k"]))]), job_commands.KvWritten
+    )
     core.commit()
     shard, own = core.engine.home("other")
-    commit = records.Commit(shard.number, shard.epoch, core.now, [], [], [])
-    commit.puts.append((records.value_key(own, pack(["k"])), b"\xc1"))
+    commit = records_commit.Commit(shard.number, shard.epoch, core.now, [], [], [])
+    commit.puts.append((keyspace.value_key(own, pack(["k"])), b"\xc1"))
     core.store.commit([commit])
     core.restart()
     with pytest.raises(Damaged):
-        core.engine.apply(c.KvGet("other", [pack(["k"])]), core.now)
+        core.engine.apply(queries.KvGet("other", [pack(["k"])]), core.now)
     assert core.popped(tenant="other") == [b"1"]
-    assert core.ask(c.KvGet("default", [pack(["k"])]), c.KvFound).values != [None]
+    assert core.ask(queries.KvGet("default", [pack(["k"])]), queries.KvFound).values != [None]
 
 
 @pytest.mark.parametrize("options", [{"rate_limit": Rate(5)}, {"partition_rate_limit": Rate(5)}], ids=str)
@@ -358,7 +379,7 @@ def test_after_a_restart_no_limit_has_tokens(core: Core, options: dict[str, Any]
 def test_what_the_telling_of_many_ends_is_seen_to_at_once(
     core: Core, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dependents, "STEP", 1)
+    monkeypatch.setattr(dependencies, "STEP", 1)
     target = core.push(queue="first")
     middle = [after(core, target) for _ in range(5)]
     last = [after(core, each) for each in middle]
@@ -431,9 +452,11 @@ def test_what_is_released_across_the_end_of_a_plan_comes_once(
 @pytest.mark.parametrize("together", [False, True])
 def test_a_flow_whose_parent_is_known_and_gone_is_answered(core: Core, together: bool) -> None:
     core.configure(completed_retention_ms=0)
-    parent = c.Job(b"p", own=Particulars(transaction_id="t"))
-    flow = c.PushFlow("default", c.FlowJob("q", parent, [c.FlowJob("child", c.Job(b"1"))]))
-    first = core.ask(flow, c.FlowPushed)
+    parent = job_commands.Job(b"p", own=Identity(transaction_id="t"))
+    flow = job_commands.PushFlow(
+        "default", job_commands.FlowJob("q", parent, [job_commands.FlowJob("child", job_commands.Job(b"1"))])
+    )
+    first = core.ask(flow, job_commands.FlowPushed)
     core.ack(core.pop(queue="child").lease)
     core.ack(core.pop().lease)
     for _ in range(3):
@@ -442,5 +465,5 @@ def test_a_flow_whose_parent_is_known_and_gone_is_answered(core: Core, together:
     if together:
         (again,) = core.ask(c.Transact("default", [flow]), c.Transacted).replies
     else:
-        again = core.ask(flow, c.FlowPushed)
-    assert again == c.FlowPushed(first.parent, [], first.durability, known=True)
+        again = core.ask(flow, job_commands.FlowPushed)
+    assert again == job_commands.FlowPushed(first.parent, [], first.durability, known=True)

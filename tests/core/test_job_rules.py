@@ -4,17 +4,17 @@ from typing import Any
 
 import pytest
 
-from forebay.core import commands as c, cron
+from forebay.core.api import commands as c, jobs as job_commands, queries
+from forebay.core.bounds import Limits
 from forebay.core.errors import Busy, Conflict, Invalid
-from forebay.core.jobdata import Particulars
-from forebay.core.keys import pack
-from forebay.core.limits import Limits
-from forebay.core.model import Rate
+from forebay.core.jobs import cron
+from forebay.core.keyvalue.keys import pack
+from forebay.core.state import Identity, Rate
 from tests.core.harness import Core
 from tests.core.limiting import woken
 
 T = "default"
-Op = c.PushJobs | c.PushFlow | c.Ack | c.Nack | c.KvWrite
+Op = job_commands.PushJobs | job_commands.PushFlow | c.Ack | c.Nack | job_commands.KvWrite
 
 
 @pytest.fixture
@@ -22,20 +22,22 @@ def core() -> Core:
     return Core()
 
 
-def job(payload: bytes = b"1", partition: str = "default", *, lane: bool = False, **own: Any) -> c.Job:
-    return c.Job(payload, partition, own=Particulars(**own) if own else None, lane=lane)
+def job(
+    payload: bytes = b"1", partition: str = "default", *, lane: bool = False, **own: Any
+) -> job_commands.Job:
+    return job_commands.Job(payload, partition, own=Identity(**own) if own else None, lane=lane)
 
 
-def push(core: Core, *jobs: c.Job, queue: str = "q", **fields: Any) -> c.PushedJobs:
-    return core.ask(c.PushJobs(T, queue, list(jobs), **fields), c.PushedJobs)
+def push(core: Core, *jobs: job_commands.Job, queue: str = "q", **fields: Any) -> job_commands.PushedJobs:
+    return core.ask(job_commands.PushJobs(T, queue, list(jobs), **fields), job_commands.PushedJobs)
 
 
-def flow(*children: c.FlowJob, queue: str = "q", **own: Any) -> c.FlowJob:
-    return c.FlowJob(queue, job(b"node", **own), list(children))
+def flow(*children: job_commands.FlowJob, queue: str = "q", **own: Any) -> job_commands.FlowJob:
+    return job_commands.FlowJob(queue, job(b"node", **own), list(children))
 
 
-def send(core: Core, root: c.FlowJob) -> c.FlowPushed:
-    return core.ask(c.PushFlow(T, root), c.FlowPushed)
+def send(core: Core, root: job_commands.FlowJob) -> job_commands.FlowPushed:
+    return core.ask(job_commands.PushFlow(T, root), job_commands.FlowPushed)
 
 
 def refuse(core: Core, command: c.Command, error: type[Exception], match: str) -> None:
@@ -67,21 +69,21 @@ def test_no_two_jobs_of_a_flow_go_by_the_same_name(core: Core, own: Own) -> None
         flow(flow(**own), flow(**own)),
         flow(flow(flow(**own)), flow(**own)),
     ):
-        refuse(core, c.PushFlow(T, root), Invalid, name)
+        refuse(core, job_commands.PushFlow(T, root), Invalid, name)
     send(core, flow(flow(queue="other", **own), **own))
 
 
 def test_a_message_that_waits_for_a_batch_goes_by_a_name_of_its_own(core: Core) -> None:
     for own in SAME[:2]:
-        command = c.PushJobs(T, "q", [job(), job(**own)], then=("q", job(b"then", **own)))
+        command = job_commands.PushJobs(T, "q", [job(), job(**own)], then=("q", job(b"then", **own)))
         refuse(core, command, Invalid, "on_complete")
     push(core, job(job_id="x"), then=("other", job(b"then", job_id="x")))
 
 
 def test_what_waits_for_others_is_not_put_off_as_well(core: Core) -> None:
     late: Own = {"unique_key": "k", "dedup": "debounce", "window_ms": 100}
-    refuse(core, c.PushFlow(T, flow(flow(), **late)), Invalid, "dedup")
-    refuse(core, c.PushJobs(T, "q", [job()], then=("q", job(**late))), Invalid, "dedup")
+    refuse(core, job_commands.PushFlow(T, flow(flow(), **late)), Invalid, "dedup")
+    refuse(core, job_commands.PushJobs(T, "q", [job()], then=("q", job(**late))), Invalid, "dedup")
     send(core, flow(flow(**late)))
 
 
@@ -94,7 +96,7 @@ def test_a_flow_that_is_sent_again_is_answered_by_a_queue_that_is_full(core: Cor
     first = send(core, root)
     again = send(core, root)
     assert (again.parent, again.children, again.known) == (first.parent, first.children, True)
-    refuse(core, c.PushFlow(T, flow(flow(), job_id="other")), Busy, "full")
+    refuse(core, job_commands.PushFlow(T, flow(flow(), job_id="other")), Busy, "full")
 
 
 def transact(core: Core, *ops: Op) -> c.Transacted:
@@ -110,7 +112,10 @@ def test_a_key_that_a_transaction_frees_takes_room_again(core: Core, groups: int
     if groups == 2:
         core.pop(group="other")
     settled = c.Ack(T, None, held)
-    again, more = c.PushJobs(T, "q", [job(unique_key="k")]), c.PushJobs(T, "q", [job(unique_key="m")])
+    again, more = (
+        job_commands.PushJobs(T, "q", [job(unique_key="k")]),
+        job_commands.PushJobs(T, "q", [job(unique_key="m")]),
+    )
     refuse(core, c.Transact(T, [settled, again, more]), Busy, "full")
     if groups == 2:
         refuse(core, c.Transact(T, [settled, again]), Busy, "full")
@@ -127,7 +132,9 @@ def test_a_flow_whose_key_a_transaction_frees_takes_room_again(core: Core) -> No
     core.ack(work.lease)
     assert core.pop().deliveries[0].first == first.parent
     push(core, job())
-    refuse(core, c.Transact(T, [c.Ack(T, None, [first.parent]), c.PushFlow(T, root)]), Busy, "full")
+    refuse(
+        core, c.Transact(T, [c.Ack(T, None, [first.parent]), job_commands.PushFlow(T, root)]), Busy, "full"
+    )
 
 
 def test_a_key_whose_message_waited_too_long_takes_room_again(core: Core) -> None:
@@ -136,7 +143,7 @@ def test_a_key_whose_message_waited_too_long_takes_room_again(core: Core) -> Non
     push(core, job(unique_key="k"), job(unique_key="l"))
     core.commit()
     core.wait(100)
-    refuse(core, c.PushJobs(T, "q", [job(unique_key="k")]), Busy, "full")
+    refuse(core, job_commands.PushJobs(T, "q", [job(unique_key="k")]), Busy, "full")
     assert core.popped(9) == []
     push(core, job(unique_key="k"), job(unique_key="l"))
     assert core.counts().waiting == 2
@@ -146,7 +153,7 @@ def test_what_repeats_another_of_the_same_push_takes_no_room(core: Core) -> None
     core.configure(max_size=1)
     pushed = push(core, job(unique_key="k"), job(unique_key="k"), job(job_id="x", unique_key="k"))
     assert pushed.duplicates == [1, 2]
-    refuse(core, c.PushJobs(T, "q", [job(unique_key="l")]), Busy, "full")
+    refuse(core, job_commands.PushJobs(T, "q", [job(unique_key="l")]), Busy, "full")
 
 
 def test_a_repeat_makes_no_partition_and_no_lane(core: Core) -> None:
@@ -214,21 +221,25 @@ def test_values_asked_for_together_fit_into_one_answer() -> None:
     core = Core(Limits(read_bytes_max=100))
     one, two = pack(["one"]), pack(["two"])
     for key in (one, two):
-        core.ask(c.KvWrite(T, [c.Change("set", key, b"1" * 60)]), c.KvWritten)
-    assert len(core.ask(c.KvGet(T, [one]), c.KvFound).values) == 1
-    refuse(core, c.KvGet(T, [one, two]), Invalid, "keys")
-    refuse(core, c.KvGet(T, [one, one]), Invalid, "keys")
+        core.ask(
+            job_commands.KvWrite(T, [job_commands.KvChange("set", key, b"1" * 60)]), job_commands.KvWritten
+        )
+    assert len(core.ask(queries.KvGet(T, [one]), queries.KvFound).values) == 1
+    refuse(core, queries.KvGet(T, [one, two]), Invalid, "keys")
+    refuse(core, queries.KvGet(T, [one, one]), Invalid, "keys")
 
 
 def test_crons_are_listed_as_far_as_they_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     core = Core(Limits(read_bytes_max=100))
     monkeypatch.setattr(cron, "LISTED_MAX", 3)
     for name, size in (("a", 150), ("b", 60), ("c", 60), ("d", 1), ("e", 1), ("f", 1), ("g", 1)):
-        core.ask(c.CronPut(T, name, "q", c.Job(b"1" * size), "@daily"), c.CronsFound)
+        core.ask(
+            job_commands.CronPut(T, name, "q", job_commands.Job(b"1" * size), "@daily"), queries.CronsFound
+        )
     pages: list[str] = []
     after = None
     while True:
-        found = core.ask(c.CronList(T, after), c.CronsFound)
+        found = core.ask(queries.CronList(T, after), queries.CronsFound)
         pages.append("".join(each.name for each in found.crons))
         if not found.more:
             break
@@ -239,24 +250,28 @@ def test_crons_are_listed_as_far_as_they_fit(monkeypatch: pytest.MonkeyPatch) ->
 def test_crons_of_a_tenant_have_so_many_bytes(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cron, "CRON_BYTES_MAX", 100)
 
-    def put(name: str, size: int) -> c.CronPut:
-        return c.CronPut(T, name, "q", c.Job(b"1" * size), "@daily")
+    def put(name: str, size: int) -> job_commands.CronPut:
+        return job_commands.CronPut(T, name, "q", job_commands.Job(b"1" * size), "@daily")
 
-    core.ask(put("a", 60), c.CronsFound)
+    core.ask(put("a", 60), queries.CronsFound)
     refuse(core, put("b", 41), Busy, "100 bytes")
-    core.ask(put("a", 90), c.CronsFound)
+    core.ask(put("a", 90), queries.CronsFound)
     core.restart()
     refuse(core, put("b", 11), Busy, "100 bytes")
-    core.ask(put("b", 10), c.CronsFound)
-    core.ask(c.CronDelete(T, "a"), c.CronDeleted)
-    core.ask(put("c", 90), c.CronsFound)
+    core.ask(put("b", 10), queries.CronsFound)
+    core.ask(job_commands.CronDelete(T, "a"), job_commands.CronDeleted)
+    core.ask(put("c", 90), queries.CronsFound)
 
 
 @pytest.mark.parametrize("kind", ["set", "expire", "sum"])
 def test_nobody_knows_the_version_of_what_a_transaction_writes(core: Core, kind: str) -> None:
     key = pack(["k"])
-    written = core.ask(c.KvWrite(T, [c.Change("set", key, b"1")]), c.KvWritten)
-    write = c.KvWrite(T, [c.Change(kind, key, b"1", 1_000)])
+    written = core.ask(
+        job_commands.KvWrite(T, [job_commands.KvChange("set", key, b"1")]), job_commands.KvWritten
+    )
+    write = job_commands.KvWrite(T, [job_commands.KvChange(kind, key, b"1", 1_000)])
     for version in (written.version, 0):
-        command = c.Transact(T, [write, c.KvWrite(T, [c.Change("set", key, b"2")], [(key, version)])])
+        command = c.Transact(
+            T, [write, job_commands.KvWrite(T, [job_commands.KvChange("set", key, b"2")], [(key, version)])]
+        )
         refuse(core, command, Conflict, "changed")

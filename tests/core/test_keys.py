@@ -5,10 +5,9 @@ import random
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from forebay.core import entries
-from forebay.core.entries import Keys
 from forebay.core.errors import Invalid
-from forebay.core.keys import AFTER, KEY_BYTES_MAX, PARTS_MAX, Part, pack, unpack
+from forebay.core.keyvalue.keys import AFTER, KEY_BYTES_MAX, PARTS_MAX, Part, pack, unpack
+from forebay.core.state import Keys, values
 
 EXACT = 1 << 53
 fixed = settings(derandomize=True, database=None, deadline=None, max_examples=150)
@@ -129,7 +128,7 @@ def test_a_key_at_the_limit_is_taken(key: list[Part]) -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_keys_are_in_order_whatever_comes_and_goes(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entries, "CHUNK", 3)
+    monkeypatch.setattr(values, "CHUNK", 3)
     rng = random.Random(seed)
     there = sorted({b"%03d" % rng.randrange(300) for _ in range(40)})
     found = Keys(there)

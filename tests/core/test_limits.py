@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from forebay.core import commands as c
-from forebay.core.agenda import NEVER
+from forebay.core.api import commands as c, jobs as job_commands
 from forebay.core.errors import Invalid
-from forebay.core.model import Rate
+from forebay.core.state import Rate
+from forebay.core.structures.agenda import NEVER
 from tests.core.harness import Core
 from tests.core.limiting import active, fill, got, ids_of, share, woken
 
@@ -347,8 +347,8 @@ def test_a_limit_that_is_raised_wakes_who_waits(core: Core) -> None:
 
 
 def push_lane(core: Core, *payloads: bytes, partition: str = "lane", lane: bool = True) -> None:
-    jobs = [c.Job(payload, partition, lane=lane) for payload in payloads]
-    core.ask(c.PushJobs("default", "q", jobs), c.PushedJobs)
+    jobs = [job_commands.Job(payload, partition, lane=lane) for payload in payloads]
+    core.ask(job_commands.PushJobs("default", "q", jobs), job_commands.PushedJobs)
 
 
 @pytest.mark.parametrize("reload", [False, True])

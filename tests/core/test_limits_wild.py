@@ -5,8 +5,8 @@ from fractions import Fraction
 
 import pytest
 
-from forebay.core import commands as c
-from forebay.core.model import Rate, Shared
+from forebay.core.api import jobs as job_commands, queries
+from forebay.core.state import NamedLimit, Rate
 from tests.core.harness import Core
 from tests.core.limiting import active, got, ids_of
 
@@ -78,8 +78,8 @@ class Life:
 
     def push(self) -> None:
         queue, partition, count = self.rng.choice(QUEUES), self.rng.choice(PARTITIONS), self.rng.randint(1, 5)
-        jobs = [c.Job(b"x", partition, lane=partition == "lane") for _ in range(count)]
-        self.core.ask(c.PushJobs("default", queue, jobs), c.PushedJobs)
+        jobs = [job_commands.Job(b"x", partition, lane=partition == "lane") for _ in range(count)]
+        self.core.ask(job_commands.PushJobs("default", queue, jobs), job_commands.PushedJobs)
         self.waiting[queue, partition] += count
 
     def pop(self) -> None:
@@ -137,10 +137,10 @@ class Life:
         elif self.tokens is None or self.tokens.rate != rate:
             self.tokens = Tokens(rate, self.core.now)
         if self.shared or rate:
-            limit = Shared(rate, None, self.shared)
+            limit = NamedLimit(rate, None, self.shared)
         else:
-            limit = Shared(concurrency=MANY)
-        self.core.ask(c.LimitPut("default", "n", limit), c.LimitsFound)
+            limit = NamedLimit(concurrency=MANY)
+        self.core.ask(job_commands.LimitPut("default", "n", limit), queries.LimitsFound)
 
     def narrow(self) -> None:
         """The limits of a queue change."""

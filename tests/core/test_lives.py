@@ -8,11 +8,14 @@ from collections import Counter
 
 import pytest
 
-from forebay.core import commands as c
-from forebay.core.endings import dead_over, fresh, outcome_at, unplanned
+from forebay.core.api import commands as c, queries
 from forebay.core.errors import ForebayError
-from forebay.core.leased import leased_runs
-from forebay.core.model import PLAIN, Attributes, Backoff, Track
+from forebay.core.state import PLAIN, Attributes, Backoff, Track
+from forebay.core.tracks.cursor import fresh
+from forebay.core.tracks.dead_letters import dead_over
+from forebay.core.tracks.leased import leased_runs
+from forebay.core.tracks.outcomes import outcome_at
+from forebay.core.tracks.planning import unplanned
 from tests.core.harness import Core
 from tests.sim.world import snapshot
 
@@ -38,7 +41,7 @@ class Life:
         self.core = Core()
         self.options = {"max_attempts": 2, "backoff": Backoff("fixed", 25), **options}
         self.ordered = options.get("ordering") == "partition"
-        self.core.ask(c.Configure("default", "q", **self.options), c.QueueFound)  # type: ignore[arg-type]
+        self.core.ask(c.Configure("default", "q", **self.options), queries.QueueFound)  # type: ignore[arg-type]
         self.leases: list[str] = []
         self.ids: list[int] = []
 
@@ -190,7 +193,7 @@ class Life:
                 if self.ordered and track.leased:
                     leases = {name for *_, name in track.spans} | set(track.singles.values())
                     assert len(leases) == 1, "one lease at a time"
-            found = self.core.ask(c.GroupCounts("default", "q", group.name), c.Counts)
+            found = self.core.ask(queries.GroupCounts("default", "q", group.name), queries.Counts)
             assert found.waiting + found.delayed == sum(total[name] for name in WAITING)
             assert (found.active, found.dead, found.completed) == (
                 total["leased"],

@@ -6,9 +6,10 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from forebay.core import commands as c, records
+from forebay.core.api import commands as c, queries
 from forebay.core.errors import CODES, Damaged, ForebayError
-from forebay.core.model import PLAIN, Queue
+from forebay.core.records import codec, keyspace
+from forebay.core.state import PLAIN, Queue
 from tests.core.harness import Core
 
 
@@ -37,7 +38,7 @@ def bad(core: Core) -> Queue:
 
 def stored(core: Core) -> dict[bytes, bytes]:
     """The records of the bad queue."""
-    return dict(core.store.scan(*records.queue_bounds(bad(core).prefix)))
+    return dict(core.store.scan(*keyspace.queue_bounds(bad(core).prefix)))
 
 
 def of_kind(core: Core, kind: bytes) -> list[bytes]:
@@ -60,11 +61,11 @@ def why(core: Core) -> str:
 
 def check_good(core: Core) -> None:
     """The good queue is as it should be."""
-    counts = core.ask(c.Describe("default", "good"), c.QueueFound).groups
+    counts = core.ask(queries.Describe("default", "good"), queries.QueueFound).groups
     assert [(each.name, each.counts) for each in counts] == [
-        ("default", c.Counts(waiting=11, active=3, cancelled=1)),
-        ("other", c.Counts(waiting=14, cancelled=1)),
-        ("third", c.Counts(waiting=13, cancelled=1, dead=1)),
+        ("default", queries.Counts(waiting=11, active=3, cancelled=1)),
+        ("other", queries.Counts(waiting=14, cancelled=1)),
+        ("third", queries.Counts(waiting=13, cancelled=1, dead=1)),
     ]
     assert len(core.popped(100, "good", group="other")) == 14
 
@@ -119,11 +120,11 @@ def test_records_that_speak_of_a_missing_group_or_partition_are_damage(kind: byt
 def test_a_lease_of_a_group_nobody_knows_is_damage() -> None:
     core = two_queues()
     (key,) = of_kind(core, b"l")
-    _, runs, _, _ = records.unpack_lease(stored(core)[key])
+    _, runs, _, _ = codec.unpack_lease(stored(core)[key])
     assert runs
     lease = next(iter(core.engine.shards[bad(core).shard].leases.values()))
     lease.group.number = 99
-    change(core, key, records.pack_lease(lease))
+    change(core, key, codec.pack_lease(lease))
     assert "missing: [(99," in why(core)
     check_good(core)
 
@@ -136,10 +137,10 @@ def test_every_command_for_a_damaged_queue_says_so() -> None:
         c.Push("default", "bad", [b"1"]),
         c.PushMany("default", "bad", [("p", [b"1"], PLAIN)]),
         c.Pop("default", "bad"),
-        c.Read("default", "bad", 0),
-        c.Offsets("default", "bad"),
+        queries.Read("default", "bad", 0),
+        queries.Offsets("default", "bad"),
         c.Configure("default", "bad", lease_ms=5),
-        c.Describe("default", "bad"),
+        queries.Describe("default", "bad"),
     ):
         with pytest.raises(Damaged) as refused:
             core.engine.apply(command, core.now)
@@ -148,9 +149,9 @@ def test_every_command_for_a_damaged_queue_says_so() -> None:
     assert core.engine.seal(core.now) == []
     with pytest.raises(ForebayError):
         core.state(identity)
-    listed = core.ask(c.ListQueues("default"), c.QueuesFound)
+    listed = core.ask(queries.ListQueues("default"), queries.QueuesFound)
     assert [each.name for each in listed.queues] == ["good"]
-    assert core.ask(c.Stats("default"), c.StatsFound).queues == 1
+    assert core.ask(queries.Stats("default"), queries.StatsFound).queues == 1
 
 
 def test_a_damaged_queue_is_as_it_was_once_its_records_are() -> None:
@@ -255,7 +256,7 @@ def test_whatever_becomes_of_one_record_the_other_queues_are_loaded(seed: int) -
                 error.add_note(f"{key[8:]!r}: {value!r} became {changed!r}")
                 raise
             assert set(core.engine.damaged) <= {("default", "bad")}
-            found = core.ask(c.Describe("default", "good"), c.QueueFound)
+            found = core.ask(queries.Describe("default", "good"), queries.QueueFound)
             assert [each.counts.waiting for each in found.groups] == [11, 14, 13]
 
 

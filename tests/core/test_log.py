@@ -2,12 +2,13 @@
 
 from hypothesis import given, strategies as st
 
-from forebay.core import commands as c, log as logs
-from forebay.core.bodies import body_slices, pack_body
-from forebay.core.limits import SEGMENT_BYTES_MAX
-from forebay.core.look import absent
-from forebay.core.model import Log, Run, Segment
-from forebay.core.runs import pack_runs
+from forebay.core.api import queries
+from forebay.core.bounds import SEGMENT_BYTES_MAX
+from forebay.core.log import log as logs
+from forebay.core.log.bodies import body_slices, pack_body
+from forebay.core.log.runs import pack_runs
+from forebay.core.queries.payloads import absent
+from forebay.core.state import Log, Run, Segment
 from tests.core.harness import Core
 
 payload_lists = st.lists(st.binary(max_size=40), min_size=1, max_size=60)
@@ -143,9 +144,9 @@ def test_the_messages_of_a_header_only_segment_count_for_their_average() -> None
     core.push(*[b"x" * 150] * 5, *[b"x" * 50] * 5)
     core.restart()
     assert not segments(core)[0].present
-    reply = core.ask(c.Read("default", "q", 0, max_bytes=250), c.Log)
+    reply = core.ask(queries.Read("default", "q", 0, max_bytes=250), queries.LogSlice)
     assert [each.segment for each in absent(reply)] == segments(core)
     assert reply.next == 2
     core.pop()  # reads the body
-    assert core.ask(c.Read("default", "q", 0, max_bytes=250), c.Log).next == 1
-    assert core.ask(c.Read("default", "q", 0, max_bytes=1), c.Log).next == 1
+    assert core.ask(queries.Read("default", "q", 0, max_bytes=250), queries.LogSlice).next == 1
+    assert core.ask(queries.Read("default", "q", 0, max_bytes=1), queries.LogSlice).next == 1

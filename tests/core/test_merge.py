@@ -2,12 +2,16 @@
 
 import pytest
 
-from forebay.core import commands as c, log as logs, merge as merges, records, taking
+from forebay.core.api import commands as c, queries
+from forebay.core.bounds import SEGMENT_BYTES_MAX
+from forebay.core.delivery import take
 from forebay.core.engine import MERGE_MIN
-from forebay.core.limits import SEGMENT_BYTES_MAX
-from forebay.core.merge import Joined, Merge
-from forebay.core.model import Partition, Queue, Segment
-from forebay.core.shard import MERGE_AT
+from forebay.core.log import log as logs
+from forebay.core.records import keyspace
+from forebay.core.retention import merge as merges
+from forebay.core.retention.merge import Joined, Merge
+from forebay.core.shard.shard import MERGE_AT
+from forebay.core.state import Partition, Queue, Segment
 from tests.core.harness import Core, payloads_of
 
 DAY_MS = 86_400_000
@@ -52,7 +56,7 @@ def join(core: Core, merge: Merge) -> Joined:
 def body_of(core: Core, segment: Segment) -> bytes:
     if segment.body is not None:
         return segment.body
-    (body,) = core.store.bodies([records.body_key(queue_of(core).prefix, segment.body_name)])
+    (body,) = core.store.bodies([keyspace.body_key(queue_of(core).prefix, segment.body_name)])
     assert isinstance(body, bytes)
     return body
 
@@ -78,7 +82,7 @@ def seen(core: Core, group: str) -> list[tuple[bytes, int, int]]:
 
 
 def read(core: Core) -> list[tuple[int, int, int]]:
-    reply = core.ask(c.Read("default", "q", 0), c.Log)
+    reply = core.ask(queries.Read("default", "q", 0), queries.LogSlice)
     return [
         (run.offset + at, run.created_at, run.first + at) for run in reply.runs for at in range(run.count)
     ]
@@ -105,7 +109,7 @@ def test_every_message_of_a_merged_segment_is_found_by_its_time() -> None:
         if restart:
             core.restart()
         for number in range(12):
-            found = core.ask(c.Offsets("default", "q", begin + number), c.OffsetsFound)
+            found = core.ask(queries.Offsets("default", "q", begin + number), queries.OffsetsFound)
             assert found.partitions[0].at == number
         assert core.popped(100, group=f"late {restart}", start=begin + 7) == [
             b"%d" % at for at in range(7, 12)
@@ -117,12 +121,12 @@ def test_the_store_has_one_header_and_one_body_in_the_place_of_many() -> None:
     merged(core)
     core.commit()
     prefix = queue_of(core).prefix
-    names = [key for key, _ in core.store.scan(*records.queue_bounds(prefix))]
+    names = [key for key, _ in core.store.scan(*keyspace.queue_bounds(prefix))]
     segments = partition_of(core).log.segments
     assert [key for key in names if key[8:9] == b"h"] == [
-        records.header_key(prefix, partition_of(core).key, segment.base) for segment in segments
+        keyspace.header_key(prefix, partition_of(core).key, segment.base) for segment in segments
     ]
-    assert core.store._bodies.keys() == {records.body_key(prefix, each.body_name) for each in segments}
+    assert core.store._bodies.keys() == {keyspace.body_key(prefix, each.body_name) for each in segments}
 
 
 def test_merging_begins_with_many_small_segments_and_leaves_the_newest_alone() -> None:
@@ -242,7 +246,7 @@ def test_empty_payloads_are_merged_and_swept() -> None:
     for _ in range(8):
         core.push(b"")
         core.commit()
-    core.ask(c.Configure("default", "q", completed_retention_bytes=0), c.QueueFound)
+    core.ask(c.Configure("default", "q", completed_retention_bytes=0), queries.QueueFound)
     core.ack(core.pop(8).lease)
     core.engine.tick(core.now)
     merged(core)
@@ -259,7 +263,7 @@ def test_a_merge_whose_segments_were_swept_meanwhile_does_nothing() -> None:
     core = filled(12)
     merge = plan(core)
     joined = join(core, merge)
-    core.ask(c.Configure("default", "q", completed_retention_ms=0), c.QueueFound)
+    core.ask(c.Configure("default", "q", completed_retention_ms=0), queries.QueueFound)
     core.ack(core.pop(3).lease)
     core.now += 20_000
     core.engine.tick(core.now)
@@ -288,7 +292,7 @@ def test_bodies_that_left_memory_meanwhile_are_no_hindrance() -> None:
     merge = plan(core)
     joined = join(core, merge)
     for part in merge.parts[::2]:
-        logs.let_go(partition_of(core).log, part)
+        logs.drop_body(partition_of(core).log, part)
     core.engine.apply_merge(merge, joined)
     assert sizes(core) == [10, 1, 1]
 
@@ -336,7 +340,7 @@ def test_segments_of_which_a_body_is_lost_are_given_up() -> None:
 
 def test_a_queue_that_is_not_stored_is_merged_in_memory() -> None:
     core = Core()
-    core.ask(c.Configure("default", "q", durability="memory"), c.QueueFound)
+    core.ask(c.Configure("default", "q", durability="memory"), queries.QueueFound)
     for number in range(8):
         core.push(b"%d" % number)
         core.commit()
@@ -353,7 +357,7 @@ def test_a_pop_takes_no_more_pieces_of_a_merged_segment_than_of_others(
 ) -> None:
     core = filled(30)
     merged(core)
-    monkeypatch.setattr(taking, "PIECES_MAX", 7)
+    monkeypatch.setattr(take, "PIECES_MAX", 7)
     got = []
     while (reply := core.pop(100)).deliveries:
         assert len(reply.deliveries) <= 7

@@ -2,10 +2,11 @@
 
 import pytest
 
-from forebay.core import commands as c, shared
+from forebay.core.api import commands as c, jobs as job_commands, queries
+from forebay.core.api.checks import RATE_MAX
 from forebay.core.errors import Busy, Invalid, NotFound
-from forebay.core.limiters import RATE_MAX
-from forebay.core.model import Rate, Shared
+from forebay.core.queues import named_limits
+from forebay.core.state import NamedLimit, Rate
 from tests.core.harness import Core
 from tests.core.limiting import active, fill, got, ids_of, share, woken
 
@@ -70,7 +71,7 @@ def test_a_limit_that_is_removed_holds_nothing_back(core: Core) -> None:
     fill(core)
     assert (got(core), got(core)) == (1, 0)
     core.engine.take_woken()
-    assert core.ask(c.LimitPut("default", "n", None), c.LimitsFound).limits == []
+    assert core.ask(job_commands.LimitPut("default", "n", None), queries.LimitsFound).limits == []
     assert ("q", None) in woken(core)
     assert got(core, 9) == 9
     core.restart()
@@ -137,10 +138,10 @@ def test_a_limit_of_its_own_does_not_spend_the_tokens_of_a_named_one(core: Core)
 
 def test_limits_of_other_tenants_look_as_if_they_were_not_there(core: Core) -> None:
     share(core, concurrency=1)
-    assert core.ask(c.LimitList("acme"), c.LimitsFound).limits == []
+    assert core.ask(queries.LimitList("acme"), queries.LimitsFound).limits == []
     with pytest.raises(NotFound):
-        core.ask(c.LimitPut("acme", "n", None), c.LimitsFound)
-    core.ask(c.Configure("acme", "q", limits=("n",)), c.QueueFound)
+        core.ask(job_commands.LimitPut("acme", "n", None), queries.LimitsFound)
+    core.ask(c.Configure("acme", "q", limits=("n",)), queries.QueueFound)
     core.push(*[b"x"] * 5, tenant="acme")
     assert len(core.popped(9, tenant="acme")) == 5
     assert active(core) == 0
@@ -152,37 +153,37 @@ def test_limits_of_other_tenants_look_as_if_they_were_not_there(core: Core) -> N
 @pytest.mark.parametrize(
     ("limit", "named"),
     [
-        (Shared(), "rate_limit"),
-        (Shared(Rate(0)), "rate_limit"),
-        (Shared(Rate(RATE_MAX + 1)), "rate_limit"),
-        (Shared(Rate(1, per_ms=0)), "rate_limit.per_ms"),
-        (Shared(Rate(1, burst=-1)), "rate_limit.burst"),
-        (Shared(None, Rate(-1)), "byte_limit"),
-        (Shared(None, Rate(1, burst=RATE_MAX + 1)), "byte_limit.burst"),
-        (Shared(concurrency=-1), "concurrency"),
+        (NamedLimit(), "rate_limit"),
+        (NamedLimit(Rate(0)), "rate_limit"),
+        (NamedLimit(Rate(RATE_MAX + 1)), "rate_limit"),
+        (NamedLimit(Rate(1, per_ms=0)), "rate_limit.per_ms"),
+        (NamedLimit(Rate(1, burst=-1)), "rate_limit.burst"),
+        (NamedLimit(None, Rate(-1)), "byte_limit"),
+        (NamedLimit(None, Rate(1, burst=RATE_MAX + 1)), "byte_limit.burst"),
+        (NamedLimit(concurrency=-1), "concurrency"),
     ],
 )
-def test_a_bad_limit_changes_nothing(core: Core, limit: Shared, named: str) -> None:
+def test_a_bad_limit_changes_nothing(core: Core, limit: NamedLimit, named: str) -> None:
     share(core, concurrency=1)
     core.commit()
     with pytest.raises(Invalid) as refused:
-        core.ask(c.LimitPut("default", "n", limit), c.LimitsFound)
+        core.ask(job_commands.LimitPut("default", "n", limit), queries.LimitsFound)
     assert refused.value.field == named
     assert not core.engine.seal(core.now)
-    assert [each.limit for each in core.ask(c.LimitList("default"), c.LimitsFound).limits] == [
-        Shared(concurrency=1)
+    assert [each.limit for each in core.ask(queries.LimitList("default"), queries.LimitsFound).limits] == [
+        NamedLimit(concurrency=1)
     ]
 
 
 def test_a_limit_needs_a_name_and_to_be_there_to_be_removed(core: Core) -> None:
     for name, error in (("", Invalid), ("n" * 256, Invalid), ("n", NotFound)):
         with pytest.raises(error):
-            core.ask(c.LimitPut("default", name, None), c.LimitsFound)
+            core.ask(job_commands.LimitPut("default", name, None), queries.LimitsFound)
     assert not core.engine.seal(core.now)
 
 
 def test_a_tenant_has_only_so_many_limits(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared, "SHARED_MAX", 2)
+    monkeypatch.setattr(named_limits, "NAMED_LIMITS_MAX", 2)
     share(core, "a", concurrency=1)
     share(core, "b", concurrency=1)
     core.commit()

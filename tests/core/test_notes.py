@@ -4,28 +4,31 @@ from collections.abc import Sequence
 
 import pytest
 
-from forebay.core import commands as c, notes, records
+from forebay.core.api import commands as c, queries
+from forebay.core.bounds import ERROR_CHARS_MAX, NOTES_MS_MAX, Limits
+from forebay.core.delivery import notes
 from forebay.core.errors import Conflict, ForebayError, Invalid, NotFound
-from forebay.core.limits import ERROR_CHARS_MAX, NOTES_MS_MAX, Limits
-from forebay.core.model import LINE, PART, RESULT, Progress
-from forebay.core.shard import SWEEP_MS
+from forebay.core.records import codec, keyspace
+from forebay.core.shard.shard import SWEEP_MS
+from forebay.core.state import Progress
+from forebay.core.words import LINE, PART, RESULT
 from tests.core.harness import NOW, Core
 
 
 def noted(core: Core, message: int, kind: int = RESULT, tenant: str = "default") -> list[bytes]:
     """What was noted of a message, wherever its bodies are."""
-    found = core.ask(c.GetNotes(tenant, message, (kind,)), c.NotesFound)
+    found = core.ask(queries.GetNotes(tenant, message, (kind,)), queries.NotesFound)
     (notes_,) = found.notes
     for each in notes_:
         if not each.segment.present:
-            (body,) = core.store.bodies([records.body_key(found.queue.prefix, each.segment.body_name)])
+            (body,) = core.store.bodies([keyspace.body_key(found.queue.prefix, each.segment.body_name)])
             assert isinstance(body, bytes)
             each.segment.body = body
     return [bytes(payload) for each in notes_ for payload in each.payloads()]
 
 
 def progress(core: Core, message: int) -> Progress | None:
-    return core.ask(c.GetNotes("default", message), c.NotesFound).progress
+    return core.ask(queries.GetNotes("default", message), queries.NotesFound).progress
 
 
 def add(core: Core, message: int, payload: bytes, kind: int = LINE, lease: str | None = None) -> None:
@@ -157,7 +160,7 @@ def test_log_lines_come_back_in_order_whatever_the_state_of_the_message() -> Non
     assert noted(core, message, LINE) == [b"waiting", b"active", b"completed"]
     core.restart()
     assert noted(core, message, LINE) == [b"waiting", b"active", b"completed"]
-    (lines,) = core.ask(c.GetNotes("default", message, (LINE,)), c.NotesFound).notes
+    (lines,) = core.ask(queries.GetNotes("default", message, (LINE,)), queries.NotesFound).notes
     assert [each.created_at for each in lines] == [NOW, NOW + 3, NOW + 3]
 
 
@@ -295,7 +298,7 @@ def lines_of(core: Core, first: int, count: int) -> list[int]:
 def note_records(core: Core) -> tuple[int, int]:
     """How many records and bodies of notes the store has: of headers, and of all but the messages'."""
     prefix = core.engine.queues["default", "q"].prefix
-    kinds = [key[8:9] for key, _ in core.store.scan(*records.queue_bounds(prefix))]
+    kinds = [key[8:9] for key, _ in core.store.scan(*keyspace.queue_bounds(prefix))]
     bodies = sum(key.startswith(prefix) for key in core.store._bodies)
     return kinds.count(b"i"), bodies - kinds.count(b"h")
 
@@ -326,7 +329,7 @@ def test_what_was_noted_of_a_message_is_shown_up_to_a_size() -> None:
     message = core.push(b"1")
     for number in range(5):
         core.ask(c.AddNote("default", message, LINE, b"%d" % number * 10), c.Noted)
-    (lines,) = core.ask(c.GetNotes("default", message, (LINE,)), c.NotesFound).notes
+    (lines,) = core.ask(queries.GetNotes("default", message, (LINE,)), queries.NotesFound).notes
     assert [bytes(payload) for line in lines for payload in line.payloads()] == [b"3" * 10, b"4" * 10]
 
 
@@ -414,11 +417,11 @@ def test_messages_that_are_not_there_have_no_notes() -> None:
     core.pop()
     for tenant, id_ in (("default", message + 1), ("default", 1 << 60), ("evil", message)):
         for command in (
-            c.GetNotes(tenant, id_, (RESULT,)),
+            queries.GetNotes(tenant, id_, (RESULT,)),
             c.AddNote(tenant, id_, LINE, b"x"),
             c.AddNote(tenant, id_, PART, b"x"),
             c.TellProgress(tenant, id_, 5),
-            c.Await(tenant, id_, 0),
+            queries.Await(tenant, id_, 0),
         ):
             refuse(core, command, NotFound)
     assert noted(core, message, LINE) == []
@@ -428,9 +431,9 @@ def test_asking_for_notes_changes_nothing() -> None:
     core = Core()
     message = core.push(b"1")
     core.commit()
-    found = core.ask(c.Await("default", message, 5), c.NotesFound)
+    found = core.ask(queries.Await("default", message, 5), queries.NotesFound)
     assert (found.is_over, found.state.state, found.notes) == (False, "waiting", [[]])
-    core.ask(c.GetNotes("default", message, (RESULT, LINE, PART)), c.NotesFound)
+    core.ask(queries.GetNotes("default", message, (RESULT, LINE, PART)), queries.NotesFound)
     assert core.engine.seal(core.now) == []
 
 
@@ -438,7 +441,7 @@ def test_asking_for_notes_changes_nothing() -> None:
 def test_a_wait_has_a_limit(wait_ms: int) -> None:
     core = Core()
     message = core.push(b"1")
-    refuse(core, c.Await("default", message, wait_ms), Invalid)
+    refuse(core, queries.Await("default", message, wait_ms), Invalid)
 
 
 def test_damaged_notes_are_found_at_load() -> None:
@@ -449,7 +452,7 @@ def test_damaged_notes_are_found_at_load() -> None:
     core.commit()
     prefix = core.engine.queues["default", "q"].prefix
     ((key, value),) = list(core.store.scan(prefix + b"i", prefix + b"j"))
-    core.store._records[key] = records.pack_notes(records.unpack_notes(0, value)[0], [(1, 0)])
+    core.store._records[key] = codec.pack_notes(codec.unpack_notes(0, value)[0], [(1, 0)])
     core.restart()
     assert ("default", "q") in core.engine.damaged
 

@@ -2,17 +2,17 @@
 
 import pytest
 
-from forebay.core import commands as c
+from forebay.core.api import commands as c, queries
+from forebay.core.delivery.pop import PLANS_MAX
 from forebay.core.errors import Conflict, Invalid
-from forebay.core.model import Attributes, Backoff
-from forebay.core.pop import PLANS_MAX
+from forebay.core.state import Attributes, Backoff
 from tests.core.harness import Core, payloads_of
 
 
 def ordered(**options: object) -> Core:
     core = Core()
     given = {"backoff": Backoff("fixed", 100), **options}
-    core.ask(c.Configure("default", "q", ordering="partition", **given), c.QueueFound)  # type: ignore[arg-type]
+    core.ask(c.Configure("default", "q", ordering="partition", **given), queries.QueueFound)  # type: ignore[arg-type]
     core.pop()
     return core
 
@@ -64,7 +64,7 @@ def test_a_failing_head_holds_back_those_behind_it_and_counts_alone() -> None:
     again = core.pop(10)
     assert payloads_of(again) == [b"1", b"2", b"3", b"4"]
     assert [(each.deliveries, each.failures) for each in again.deliveries] == [(2, 1), (2, 0), (1, 0)]
-    assert core.ask(c.State("default", first), c.StateFound).failures == 1
+    assert core.ask(queries.State("default", first), queries.StateFound).failures == 1
 
 
 def test_a_nack_in_the_middle_returns_all_behind_it_and_leaves_what_is_before() -> None:
@@ -192,9 +192,9 @@ def test_what_would_break_the_order_is_refused(attributes: Attributes) -> None:
 
 def test_the_ordering_can_not_change_once_there_were_messages() -> None:
     core = ordered()
-    core.ask(c.Configure("default", "q", ordering="message"), c.QueueFound)
-    core.ask(c.Configure("default", "q", ordering="partition"), c.QueueFound)
+    core.ask(c.Configure("default", "q", ordering="message"), queries.QueueFound)
+    core.ask(c.Configure("default", "q", ordering="partition"), queries.QueueFound)
     core.push(b"1")
     with pytest.raises(Conflict, match="ordering"):
         core.engine.apply(c.Configure("default", "q", ordering="message"), core.now)
-    core.ask(c.Configure("default", "q", ordering="partition", lease_ms=5), c.QueueFound)
+    core.ask(c.Configure("default", "q", ordering="partition", lease_ms=5), queries.QueueFound)

@@ -2,32 +2,32 @@
 
 import pytest
 
-from forebay.core import commands as c
-from forebay.core.agenda import NEVER
+from forebay.core.api import commands as c, queries
 from forebay.core.errors import Invalid, NotFound
+from forebay.core.structures.agenda import NEVER
 from tests.core.harness import NOW, Core
 
 
-def pause(core: Core, until: int | None = None) -> c.Paused:
-    return core.ask(c.Pause("default", "q", until), c.Paused)
+def pause(core: Core, until: int | None = None) -> queries.Paused:
+    return core.ask(c.Pause("default", "q", until), queries.Paused)
 
 
-def resume(core: Core) -> c.Paused:
-    return core.ask(c.Resume("default", "q"), c.Paused)
+def resume(core: Core) -> queries.Paused:
+    return core.ask(c.Resume("default", "q"), queries.Paused)
 
 
-def paused(core: Core) -> c.Paused:
-    return core.ask(c.Describe("default", "q"), c.QueueFound).paused
+def paused(core: Core) -> queries.Paused:
+    return core.ask(queries.Describe("default", "q"), queries.QueueFound).paused
 
 
 def test_a_paused_queue_takes_messages_and_gives_none() -> None:
     core = Core()
     core.push(b"1")
-    assert pause(core) == c.Paused(True)
+    assert pause(core) == queries.Paused(True)
     core.push(b"2", priority=3)
     assert core.popped(9) == core.popped(9, partition="default") == []
     assert core.engine.deliverable(c.Pop("default", "q")) == 0
-    assert resume(core) == c.Paused(False)
+    assert resume(core) == queries.Paused(False)
     assert core.popped(9) == [b"2", b"1"]
 
 
@@ -55,12 +55,12 @@ def test_what_was_delivered_before_a_pause_is_settled_as_ever() -> None:
 def test_a_pause_ends_at_its_time() -> None:
     core = Core()
     core.push(b"1")
-    assert pause(core, NOW + 500) == c.Paused(True, NOW + 500)
+    assert pause(core, NOW + 500) == queries.Paused(True, NOW + 500)
     assert core.engine.next_due_at() <= NOW + 500
     core.wait(499)
     assert core.popped() == []
     core.wait(1)
-    assert paused(core) == c.Paused(False)
+    assert paused(core) == queries.Paused(False)
     assert core.popped() == [b"1"]
 
 
@@ -70,10 +70,10 @@ def test_the_last_word_counts() -> None:
     pause(core, NOW + 100)
     pause(core, NOW + 300)
     core.wait(100)
-    assert paused(core) == c.Paused(True, NOW + 300)
+    assert paused(core) == queries.Paused(True, NOW + 300)
     pause(core)
     core.wait(300)
-    assert paused(core) == c.Paused(True)
+    assert paused(core) == queries.Paused(True)
     resume(core)
     pause(core, core.now + 50)
     resume(core)
@@ -85,7 +85,7 @@ def test_a_pause_outlasts_a_restart() -> None:
     core.push(b"1")
     pause(core)
     core.restart()
-    assert (paused(core), core.popped()) == (c.Paused(True), [])
+    assert (paused(core), core.popped()) == (queries.Paused(True), [])
     pause(core, core.now + 100)
     core.restart(down_ms=99)
     assert core.popped() == []
@@ -98,7 +98,7 @@ def test_a_pause_that_ended_while_nobody_was_there_is_over() -> None:
     core.push(b"1")
     pause(core, NOW + 100)
     core.restart(down_ms=5_000)
-    assert (paused(core), core.popped()) == (c.Paused(False), [b"1"])
+    assert (paused(core), core.popped()) == (queries.Paused(False), [b"1"])
 
 
 @pytest.mark.parametrize("by", ["command", "time"])
@@ -129,10 +129,10 @@ def test_a_delay_that_passes_during_a_pause_is_due_when_it_ends() -> None:
 
 def test_a_queue_can_be_paused_before_there_is_anything_in_it() -> None:
     core = Core()
-    assert pause(core) == c.Paused(True)
+    assert pause(core) == queries.Paused(True)
     core.push(b"1")
     assert core.popped() == []
-    (found,) = core.ask(c.ListQueues("default"), c.QueuesFound).queues
+    (found,) = core.ask(queries.ListQueues("default"), queries.QueuesFound).queues
     assert (found.paused, found.counts.waiting) == (True, 1)
 
 

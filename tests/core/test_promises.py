@@ -2,13 +2,13 @@
 
 import pytest
 
-from forebay.core import commands as c
+from forebay.core.api import commands as c, queries
+from forebay.core.bounds import NUMBERS_MAX, Limits
+from forebay.core.delivery.take import PIECES_MAX, RUNS_MAX
 from forebay.core.errors import Busy, Conflict, ForebayError, Invalid, NotFound
-from forebay.core.limits import NUMBERS_MAX, Limits
-from forebay.core.model import PLAIN
-from forebay.core.shard import SWEEP_MS
-from forebay.core.sweep import MARKS_MAX
-from forebay.core.taking import PIECES_MAX, RUNS_MAX
+from forebay.core.retention.sweep import MARKS_MAX
+from forebay.core.shard.shard import SWEEP_MS
+from forebay.core.state import PLAIN
 from tests.core.harness import Core, payloads_of
 from tests.sim.world import snapshot
 
@@ -142,7 +142,7 @@ def test_extending_by_id_extends_the_whole_lease_and_never_shortens_it() -> None
 
 def test_a_lease_without_a_time_of_its_own_lasts_as_long_as_the_queue_says() -> None:
     core = Core()
-    core.ask(c.Configure("default", "q", lease_ms=250), c.QueueFound)
+    core.ask(c.Configure("default", "q", lease_ms=250), queries.QueueFound)
     core.push()
     assert core.pop().deliveries[0].expires_at == core.now + 250
 
@@ -221,7 +221,7 @@ def test_a_push_to_several_partitions_is_whole_or_not_at_all() -> None:
             c.PushMany("default", "q", [("x", [b"1"], PLAIN), ("y", [b"1" * 11], PLAIN)]), core.now
         )
     with pytest.raises(NotFound):
-        core.engine.apply(c.Describe("default", "q"), core.now)
+        core.engine.apply(queries.Describe("default", "q"), core.now)
 
 
 def test_another_tenants_things_look_exactly_like_missing_ones() -> None:
@@ -229,10 +229,10 @@ def test_another_tenants_things_look_exactly_like_missing_ones() -> None:
     message = core.push(tenant="acme")
     lease = core.pop(tenant="acme").lease
     for foreign, missing in (
-        (c.Describe("evil", "q"), c.Describe("evil", "nope")),
-        (c.Read("evil", "q", 0), c.Read("evil", "nope", 0)),
-        (c.Offsets("evil", "q"), c.Offsets("evil", "nope")),
-        (c.State("evil", message), c.State("evil", message + (1 << 40))),
+        (queries.Describe("evil", "q"), queries.Describe("evil", "nope")),
+        (queries.Read("evil", "q", 0), queries.Read("evil", "nope", 0)),
+        (queries.Offsets("evil", "q"), queries.Offsets("evil", "nope")),
+        (queries.State("evil", message), queries.State("evil", message + (1 << 40))),
         (c.Ack("evil", lease), c.Ack("evil", "12345")),
         (c.Ack("evil", ids=[message]), c.Ack("evil", ids=[1])),
         (c.Extend("evil", lease), c.Extend("evil", "12345")),
@@ -243,14 +243,14 @@ def test_another_tenants_things_look_exactly_like_missing_ones() -> None:
             core.engine.apply(missing, core.now)
         assert theirs.value.code == nobodys.value.code
         assert theirs.value.message.replace("queue q", "queue nope") == nobodys.value.message
-    assert core.ask(c.ListQueues("evil"), c.QueuesFound).queues == []
+    assert core.ask(queries.ListQueues("evil"), queries.QueuesFound).queues == []
     core.push(tenant="evil")
     assert core.popped(9, tenant="evil") == [b"1"]
 
 
 def test_what_every_group_settled_is_kept_as_long_as_the_queue_says() -> None:
     core = Core()
-    core.ask(c.Configure("default", "q", completed_retention_ms=60_000), c.QueueFound)
+    core.ask(c.Configure("default", "q", completed_retention_ms=60_000), queries.QueueFound)
     message = core.push()
     core.commit()
     core.push()
@@ -270,17 +270,17 @@ def test_what_every_group_settled_is_kept_as_long_as_the_queue_says() -> None:
 
 def test_what_is_settled_goes_when_it_takes_more_bytes_than_the_queue_says() -> None:
     core = Core()
-    core.ask(c.Configure("default", "q", completed_retention_bytes=250), c.QueueFound)
+    core.ask(c.Configure("default", "q", completed_retention_bytes=250), queries.QueueFound)
     for _ in range(5):
         core.push(b"x" * 100)
         core.commit()
     core.ack(core.pop(4).lease)
     core.now += SWEEP_MS
     core.engine.tick(core.now)
-    found = core.ask(c.Offsets("default", "q"), c.OffsetsFound).partitions[0]
+    found = core.ask(queries.Offsets("default", "q"), queries.OffsetsFound).partitions[0]
     assert (found.first, found.end) == (2, 5)
     core.restart()
-    assert core.ask(c.Offsets("default", "q"), c.OffsetsFound).partitions[0].first == 2
+    assert core.ask(queries.Offsets("default", "q"), queries.OffsetsFound).partitions[0].first == 2
     assert len(core.store.bodies([])) == 0
     assert core.popped() == [b"x" * 100]
 
@@ -288,7 +288,7 @@ def test_what_is_settled_goes_when_it_takes_more_bytes_than_the_queue_says() -> 
 def test_a_queue_that_nobody_reads_keeps_everything() -> None:
     core = Core()
     settings = c.Configure("default", "q", completed_retention_ms=0, completed_retention_bytes=0)
-    core.ask(settings, c.QueueFound)
+    core.ask(settings, queries.QueueFound)
     message = core.push()
     core.commit()
     core.now += 10 * SWEEP_MS
@@ -298,7 +298,7 @@ def test_a_queue_that_nobody_reads_keeps_everything() -> None:
 
 def test_what_a_new_group_begins_behind_is_swept_when_nobody_else_wants_it() -> None:
     core = Core()
-    core.ask(c.Configure("default", "q", completed_retention_ms=0), c.QueueFound)
+    core.ask(c.Configure("default", "q", completed_retention_ms=0), queries.QueueFound)
     message = core.push()
     core.commit()
     core.pop(start="new")
@@ -311,7 +311,7 @@ def test_what_a_new_group_begins_behind_is_swept_when_nobody_else_wants_it() -> 
 
 def test_marks_of_what_was_settled_do_not_pile_up() -> None:
     core = Core()
-    core.ask(c.Configure("default", "q", completed_retention_ms=60_000), c.QueueFound)
+    core.ask(c.Configure("default", "q", completed_retention_ms=60_000), queries.QueueFound)
     core.push(*[b"1"] * 2_000)
     core.commit()
     for _ in range(1_000):
@@ -358,7 +358,7 @@ def test_counts_say_where_every_message_stands() -> None:
     core.ack(core.pop(3).lease)
     core.nack(core.pop(2).lease)
     core.pop(4)
-    counts = core.ask(c.Stats("default"), c.StatsFound).counts
+    counts = core.ask(queries.Stats("default"), queries.StatsFound).counts
     assert (counts.waiting, counts.active, counts.completed) == (3, 4, 3)
 
 
@@ -419,9 +419,15 @@ AT_AND_PAST: dict[str, tuple[c.Command, c.Command]] = {
         c.Pop("default", "q", start=1_700_000_000_000),
         c.Pop("default", "q", start=1_700_000_000_001),
     ),
-    "read count": (c.Read("default", "q", 0, max_count=5), c.Read("default", "q", 0, max_count=6)),
-    "read bytes": (c.Read("default", "q", 0, max_bytes=100), c.Read("default", "q", 0, max_bytes=101)),
-    "read offset": (c.Read("default", "q", 1), c.Read("default", "q", 2)),
+    "read count": (
+        queries.Read("default", "q", 0, max_count=5),
+        queries.Read("default", "q", 0, max_count=6),
+    ),
+    "read bytes": (
+        queries.Read("default", "q", 0, max_bytes=100),
+        queries.Read("default", "q", 0, max_bytes=101),
+    ),
+    "read offset": (queries.Read("default", "q", 1), queries.Read("default", "q", 2)),
     "queue's lease_ms": (c.Configure("default", "q", 1_000), c.Configure("default", "q", 1_001)),
     "queue's retention": (
         c.Configure("default", "q", completed_retention_ms=0),

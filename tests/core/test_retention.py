@@ -4,12 +4,15 @@ from typing import Any
 
 import pytest
 
-from forebay.core import commands as c, merge as merges, pop as pops, sweep as sweeps
+from forebay.core.api import commands as c, queries
+from forebay.core.bounds import SEGMENT_BYTES_MAX
+from forebay.core.delivery import pop as pops
+from forebay.core.delivery.pop import ACTIVE_MS
 from forebay.core.errors import Conflict, ForebayError, Invalid, NotFound
-from forebay.core.limits import SEGMENT_BYTES_MAX
-from forebay.core.model import LINE, Partition
-from forebay.core.pop import ACTIVE_MS
-from forebay.core.shard import SWEEP_MS
+from forebay.core.retention import merge as merges, sweep as sweeps
+from forebay.core.shard.shard import SWEEP_MS
+from forebay.core.state import Partition
+from forebay.core.words import LINE
 from tests.core.harness import Core
 
 HOUR_MS = 3_600_000
@@ -70,7 +73,7 @@ def test_what_waits_for_too_long_is_dropped_unread(grouped: bool) -> None:
     assert (gone(core, old), gone(core, new)) == (True, False)
     core.restart()
     assert offsets(core) == (3, 4)
-    assert core.counts() == c.Counts(waiting=1)
+    assert core.counts() == queries.Counts(waiting=1)
     assert core.popped(9) == [b"new"]
 
 
@@ -86,8 +89,8 @@ def test_what_is_delayed_or_dead_for_too_long_is_dropped_too() -> None:
     core.restart()
     assert gone(core, dead)
     assert gone(core, later)
-    assert core.counts() == c.Counts()
-    assert core.ask(c.ListDead("default", "q"), c.DeadFound).total == 0
+    assert core.counts() == queries.Counts()
+    assert core.ask(queries.ListDead("default", "q"), queries.DeadFound).total == 0
     core.wait(DAY_MS)
     assert core.popped(9) == []
 
@@ -106,7 +109,7 @@ def test_an_island_that_is_too_old_is_dropped() -> None:
     assert partition_of(core).log.islands == 0
     assert gone(core, far)
     core.restart()
-    assert core.counts() == c.Counts()
+    assert core.counts() == queries.Counts()
 
 
 def test_what_is_leased_is_dropped_only_after_its_lease() -> None:
@@ -298,8 +301,8 @@ def test_ids_of_a_removed_partition_are_refused_like_any_other() -> None:
     assert names(core) == []
     for command in (
         c.Cancel("default", [message]),
-        c.State("default", message),
-        c.GetNotes("default", message),
+        queries.State("default", message),
+        queries.GetNotes("default", message),
     ):
         refuse(core, command, NotFound)
     refuse(core, c.Ack("default", ids=[message]), Conflict)
@@ -478,7 +481,7 @@ def test_what_an_idle_group_has_still_to_sort_is_given_up_once(monkeypatch: pyte
     core.commit()
     swept(core, 4)
     found = core.counts(group="gone")
-    assert min(getattr(found, field) for field in c.Counts.__struct_fields__) >= 0
+    assert min(getattr(found, field) for field in queries.Counts.__struct_fields__) >= 0
     core.restart()
     assert core.counts(group="gone") == found
 
@@ -503,4 +506,4 @@ def test_so_much_that_is_old_goes_in_steps(monkeypatch: pytest.MonkeyPatch) -> N
     assert left == sorted(left, reverse=True)
     assert left[-1] == 0
     core.restart()
-    assert core.counts() == c.Counts()
+    assert core.counts() == queries.Counts()

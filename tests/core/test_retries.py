@@ -2,12 +2,13 @@
 
 import pytest
 
-from forebay.core import commands as c
-from forebay.core.agenda import NEVER
+from forebay.core.api import commands as c, queries
+from forebay.core.bounds import DELAY_MS_MAX
+from forebay.core.delivery.retry import wait_ms
 from forebay.core.errors import Conflict, Invalid
-from forebay.core.limits import DELAY_MS_MAX
-from forebay.core.model import EXPONENTIAL, FIXED, LIST, NONE, Backoff, Track
-from forebay.core.retry import wait_ms
+from forebay.core.state import Backoff, Track
+from forebay.core.structures.agenda import NEVER
+from forebay.core.words import EXPONENTIAL, FIXED, LIST, NONE
 from tests.core.harness import AT_ONCE, NOW, Core, payloads_of
 
 
@@ -174,7 +175,7 @@ def test_a_message_that_failed_too_often_is_dead_with_its_error() -> None:
     found = core.find(message)
     assert (found.state, found.deliveries, found.failures, found.error) == ("dead", 2, 2, "no")
     assert found.ended_at == core.now
-    assert core.counts() == c.Counts(dead=1)
+    assert core.counts() == queries.Counts(dead=1)
     assert core.popped() == []
 
 
@@ -379,7 +380,7 @@ def test_retries_that_can_not_be_are_refused_and_nothing_changes(name: str) -> N
     with pytest.raises(Invalid):
         core.engine.apply(IMPOSSIBLE[name], core.now)
     assert core.engine.seal(core.now) == []
-    assert core.ask(c.Describe("default", "q"), c.QueueFound).options.lease_ms == 30_000
+    assert core.ask(queries.Describe("default", "q"), queries.QueueFound).options.lease_ms == 30_000
     assert core.engine.next_due_at() < NEVER
 
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from forebay.core import commands as c
+from forebay.core.api import commands as c, queries
 from forebay.core.errors import Conflict, ForebayError, Invalid, NotFound
-from forebay.core.model import Backoff
-from forebay.core.shard import SWEEP_MS
+from forebay.core.shard.shard import SWEEP_MS
+from forebay.core.state import Backoff
 from tests.core.harness import AT_ONCE, NOW, Core
 
 HOUR_MS = 3_600_000
@@ -47,7 +47,7 @@ def test_a_group_reads_everything_again() -> None:
     core = Core()
     first = ticking(core)
     assert seek(core) == {"default": 0}
-    assert core.counts() == c.Counts(waiting=6)
+    assert core.counts() == queries.Counts(waiting=6)
     assert core.state(first) == "waiting"
     reply = core.pop(9)
     assert {(each.deliveries, each.failures) for each in reply.deliveries} == {(1, 0)}
@@ -60,7 +60,7 @@ def test_a_group_reads_only_what_comes_from_now_on() -> None:
     core.push(*numbers(4))
     core.pop(1)
     assert seek(core, "new") == {"default": 4}
-    assert core.counts() == c.Counts(completed=4)
+    assert core.counts() == queries.Counts(completed=4)
     core.restart()
     assert core.popped(9) == []
     core.push(b"new")
@@ -126,7 +126,7 @@ def test_leases_are_void_and_a_late_ack_is_a_conflict(partition: str | None) -> 
         refuse(core, command, Conflict)
     core.restart()
     refuse(core, c.Ack("default", lease), Conflict)
-    assert core.counts() == c.Counts(waiting=3)
+    assert core.counts() == queries.Counts(waiting=3)
     core.wait(HOUR_MS)
     assert core.popped(9) == numbers(3)
     assert core.find(first).failures == 0
@@ -176,7 +176,7 @@ def test_what_was_scheduled_below_the_new_place_is_given_up() -> None:
     core.wait(HOUR_MS)
     assert core.popped(9) == []
     assert core.state(first) == "completed"
-    assert core.counts() == c.Counts(completed=5)
+    assert core.counts() == queries.Counts(completed=5)
 
 
 # Dead letters and outcomes.
@@ -212,7 +212,7 @@ def test_dead_letters_and_outcomes_below_stay_and_those_above_are_read_again(par
             core.restart()
         assert [core.state(first + at) for at in range(len(states))] == states
     assert core.popped(9) == wanted
-    letters = core.ask(c.ListDead("default", "q"), c.DeadFound)
+    letters = core.ask(queries.ListDead("default", "q"), queries.DeadFound)
     assert letters.total == states.count("dead")
     requeued = core.ask(c.Requeue("default", "q"), c.Buried)
     assert (requeued.count, core.popped(9)) == (states.count("dead"), numbers(6)[: 3 * requeued.count : 3])
@@ -225,10 +225,10 @@ def test_a_run_of_dead_letters_is_cut_where_the_group_begins(partition: str | No
     first = core.push(*numbers(4))
     core.nack(core.pop(4).lease)
     seek(core, partition="default", offset=2)
-    assert core.counts() == c.Counts(waiting=2, dead=2)
+    assert core.counts() == queries.Counts(waiting=2, dead=2)
     seek(core, partition=partition)
     core.restart()
-    assert core.counts() == c.Counts(waiting=4)
+    assert core.counts() == queries.Counts(waiting=4)
     assert core.state(first) == "waiting"
 
 
@@ -241,7 +241,7 @@ def test_what_was_cancelled_for_all_stays_cancelled() -> None:
     for partition in (None, "default"):
         seek(core, partition=partition)
         core.restart()
-        assert core.counts() == c.Counts(waiting=2, cancelled=2)
+        assert core.counts() == queries.Counts(waiting=2, cancelled=2)
     core.wait(10)
     assert core.popped(9) == [b"0", b"2"]
 
@@ -260,7 +260,7 @@ def test_other_groups_are_left_alone() -> None:
     seek(core, "new")
     seek(core)
     core.restart()
-    assert core.counts(group="audit") == before == c.Counts(waiting=2, active=1, dead=1)
+    assert core.counts(group="audit") == before == queries.Counts(waiting=2, active=1, dead=1)
     assert core.ack(lease).count == 1
     assert core.popped(9, group="audit") == [b"2", b"3"]
 

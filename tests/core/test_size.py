@@ -2,9 +2,9 @@
 
 import pytest
 
-from forebay.core import commands as c
+from forebay.core.api import commands as c, queries
 from forebay.core.errors import Busy, Conflict, ForebayError, Invalid
-from forebay.core.model import PLAIN
+from forebay.core.state import PLAIN
 from tests.core.harness import Core
 
 HOUR_MS = 3_600_000
@@ -174,7 +174,7 @@ def test_where_the_lease_is_required_an_id_alone_settles_nothing() -> None:
         error = refuse(core, command, Invalid)
         assert error.details["field"] == "lease"
     core.restart()
-    assert core.counts() == c.Counts(active=3)
+    assert core.counts() == queries.Counts(active=3)
     assert core.ack(lease, [first]).count == 1
     assert core.ask(c.Extend("default", lease), c.Extended).count == 2
     assert core.nack(lease, [first + 1], delay_ms=HOUR_MS).count == 1

@@ -4,13 +4,16 @@ import random
 
 import pytest
 
-from forebay.core import commands as c, look, merge as merges, records, verify as verifies
-from forebay.core.bodies import check_body, pack_body
+from forebay.core.api import jobs as job_commands, queries, stages as stage_commands
+from forebay.core.bounds import SEGMENT_BYTES_MAX, STAGED_MS_MAX, Limits
 from forebay.core.errors import Busy, Conflict, Invalid, NotFound
-from forebay.core.jobdata import Particulars
-from forebay.core.limits import SEGMENT_BYTES_MAX, STAGED_MS_MAX, Limits
-from forebay.core.model import Attributes, Backoff
-from forebay.core.shard import MERGE_AT
+from forebay.core.loading import verify as verifies
+from forebay.core.log.bodies import check_body, pack_body
+from forebay.core.queries import payloads as queries_payloads
+from forebay.core.records import keyspace
+from forebay.core.retention import merge as merges
+from forebay.core.shard.shard import MERGE_AT
+from forebay.core.state import Attributes, Backoff, Identity
 from tests.core.harness import Core
 from tests.core.staging import (
     HOUR_MS,
@@ -67,7 +70,7 @@ def test_a_push_behind_an_adoption_is_never_earlier_than_it() -> None:
     core.push(b"2")
     core.commit()
     core.push(b"3")
-    reply = core.ask(c.Read("default", "q", 0), c.Log)
+    reply = core.ask(queries.Read("default", "q", 0), queries.LogSlice)
     assert {each.created_at for each in reply.runs} == {core.now + 400}
 
 
@@ -123,10 +126,12 @@ def test_a_read_begins_and_ends_anywhere_in_what_was_adopted(then: Again) -> Non
     for whole in (False, True):
         for first in range(6):
             for most in range(1, 7):
-                command = c.Read("default", "q", first, max_count=most, whole=whole)
-                reply = core.ask(command, c.Log)
-                for each in look.absent(reply):
-                    (body,) = core.store.bodies([records.body_key(each.queue.prefix, each.segment.body_name)])
+                command = queries.Read("default", "q", first, max_count=most, whole=whole)
+                reply = core.ask(command, queries.LogSlice)
+                for each in queries_payloads.absent(reply):
+                    (body,) = core.store.bodies(
+                        [keyspace.body_key(each.queue.prefix, each.segment.body_name)]
+                    )
                     assert isinstance(body, bytes)
                     each.segment.body = body
                 found = [bytes(payload) for each in reply.runs for payload in each.payloads()]
@@ -142,7 +147,9 @@ def test_what_was_adopted_is_found_by_its_time() -> None:
         core.now += 10
         adopt(core, batch, "s")
     for at, wanted in ((begin, 0), (begin + 10, 0), (begin + 11, 2), (begin + 30, 4), (begin + 31, 6)):
-        found = core.ask(c.Offsets("default", "q", at, {"default": wanted}), c.OffsetsFound).partitions[0]
+        found = core.ask(
+            queries.Offsets("default", "q", at, {"default": wanted}), queries.OffsetsFound
+        ).partitions[0]
         assert (found.at, found.size) == (wanted, 6)
         assert found.since == (None if wanted == 6 else begin + 10 * (wanted // 2 + 1))
 
@@ -164,7 +171,7 @@ def merge_all(core: Core) -> int:
         for each in merge.parts:
             body = each.body
             if body is None:
-                found = core.store.bodies([records.body_key(queue.prefix, each.body_name)])[0]
+                found = core.store.bodies([keyspace.body_key(queue.prefix, each.body_name)])[0]
                 assert isinstance(found, bytes)
                 body = found
             bodies.append(body)
@@ -174,7 +181,7 @@ def merge_all(core: Core) -> int:
 
 def times(core: Core) -> list[int]:
     """When each message came."""
-    reply = core.ask(c.Read("default", "q", 0), c.Log)
+    reply = core.ask(queries.Read("default", "q", 0), queries.LogSlice)
     return [each.created_at for each in reply.runs for _ in range(each.count)]
 
 
@@ -234,7 +241,10 @@ def test_a_body_leaves_memory_when_the_store_has_it_and_is_read_from_there() -> 
 
 def push_keyed(core: Core, payload: bytes, key: str) -> bool:
     """Push a message with a unique key; whether it is a duplicate."""
-    reply = core.ask(c.PushJobs("default", "q", [c.Job(payload, own=Particulars(key))]), c.PushedJobs)
+    reply = core.ask(
+        job_commands.PushJobs("default", "q", [job_commands.Job(payload, own=Identity(key))]),
+        job_commands.PushedJobs,
+    )
     return reply.duplicates == [0]
 
 
@@ -378,7 +388,7 @@ def test_a_queue_in_memory_has_stages_in_memory() -> None:
     stage(core, "gone", batch=1)
     core.commit()
     prefix = queue_of(core).prefix
-    assert [key for key, _ in core.store.scan(*records.queue_bounds(prefix))] == [records.queue_key(prefix)]
+    assert [key for key, _ in core.store.scan(*keyspace.queue_bounds(prefix))] == [keyspace.queue_key(prefix)]
     assert core.store._bodies == {}
     core.restart()
     assert not core.engine.damaged
@@ -446,7 +456,7 @@ def test_another_tenants_queue_looks_missing() -> None:
     core = Core()
     stage(core, "s")
     refused(core, adopt_of(0, "s", tenant="other"), NotFound)
-    refused(core, c.Unstage("other", "q", ["s"]), NotFound)
+    refused(core, stage_commands.Unstage("other", "q", ["s"]), NotFound)
     stage(core, "s", b"theirs", tenant="other")
     adopt(core, 0, "s", tenant="other")
     assert names(core) == ["s"]
@@ -480,10 +490,10 @@ def test_a_write_has_a_number_of_messages_and_each_a_size() -> None:
     for write in (
         write_of("s", *[b"1"] * 4),
         write_of("s", b"123456"),
-        c.StageWrite("default", "q", "s"),
-        c.StageWrite("default", "q", "s", body=pack_body([b"1"] * 4, [1] * 4), count=4),
-        c.StageWrite("default", "q", "s", body=pack_body([b"1", b"123456"], [1, 6]), count=2),
-        c.StageWrite("default", "q", "s", body=pack_body([b"1"], [1]), count=0),
+        stage_commands.StageWrite("default", "q", "s"),
+        stage_commands.StageWrite("default", "q", "s", body=pack_body([b"1"] * 4, [1] * 4), count=4),
+        stage_commands.StageWrite("default", "q", "s", body=pack_body([b"1", b"123456"], [1, 6]), count=2),
+        stage_commands.StageWrite("default", "q", "s", body=pack_body([b"1"], [1]), count=0),
     ):
         refused(core, write, Invalid)
     assert stage(core, "s", *[b"12345"] * 3).count == 3
@@ -553,8 +563,9 @@ def test_an_adoption_that_is_none_is_refused(fields: dict[str, object]) -> None:
 
 
 def test_a_queue_has_a_number_of_stages_and_so_many_bytes_in_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forebay.core.stage.STAGES_MAX", 2)
-    monkeypatch.setattr("forebay.core.stage.STAGED_BYTES_MAX", 60)
+    monkeypatch.setattr("forebay.core.stages.write.STAGES_MAX", 2)
+    monkeypatch.setattr("forebay.core.stages.adopt.STAGES_MAX", 2)
+    monkeypatch.setattr("forebay.core.stages.write.STAGED_BYTES_MAX", 60)
     core = Core()
     stage(core, "a")
     stage(core, "b", query="other")
@@ -572,7 +583,7 @@ def test_a_queue_has_a_number_of_stages_and_so_many_bytes_in_them(monkeypatch: p
 def test_messages_with_keys_are_in_memory_and_may_be_only_so_many_bytes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("forebay.core.stage.KEYED_BYTES_MAX", 10)
+    monkeypatch.setattr("forebay.core.stages.write.KEYED_BYTES_MAX", 10)
     core = Core()
     stage(core, "s", b"x" * 100)
     stage(core, "s", b"x" * 10, keys=["k"], part=1)
@@ -588,7 +599,7 @@ def test_messages_with_keys_are_in_memory_and_may_be_only_so_many_bytes(
 def test_a_part_with_keys_that_comes_again_is_known_even_if_there_is_no_room_for_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("forebay.core.stage.KEYED_BYTES_MAX", 10)
+    monkeypatch.setattr("forebay.core.stages.write.KEYED_BYTES_MAX", 10)
     core = Core()
     first = stage(core, "s", b"x" * 10, keys=["k"], part=0)
     assert stage(core, "s", b"x" * 10, keys=["k"], part=0) == first
@@ -597,7 +608,7 @@ def test_a_part_with_keys_that_comes_again_is_known_even_if_there_is_no_room_for
 def test_a_part_that_comes_again_is_known_even_if_there_is_no_room_for_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("forebay.core.stage.STAGED_BYTES_MAX", 10)
+    monkeypatch.setattr("forebay.core.stages.write.STAGED_BYTES_MAX", 10)
     core = Core()
     first = stage(core, "s", b"x" * 10, part=0)
     assert stage(core, "s", b"x" * 10, part=0) == first
@@ -613,7 +624,7 @@ def test_a_full_queue_adopts_what_would_not_be_appended() -> None:
 
 
 def test_a_queue_remembers_the_queries_that_adopted_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forebay.core.stage.QUERIES_MAX", 2)
+    monkeypatch.setattr("forebay.core.stages.adopt.QUERIES_MAX", 2)
     core = Core()
     for query in ("one", "two", "one", "three"):
         core.now += 1
@@ -623,7 +634,7 @@ def test_a_queue_remembers_the_queries_that_adopted_last(monkeypatch: pytest.Mon
 
 
 def test_a_queue_forgets_what_need_not_be_remembered_for_long_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forebay.core.stage.QUERIES_MAX", 2)
+    monkeypatch.setattr("forebay.core.stages.adopt.QUERIES_MAX", 2)
     core = Core()
     adopt(core, 7, query="stream")
     for number in range(3):
@@ -670,7 +681,7 @@ def test_a_damaged_body_of_a_stage_is_found_and_the_rest_is_good() -> None:
     core = Core()
     full(core)
     queue = queue_of(core)
-    first, second = (records.body_key(queue.prefix, part.body_name) for part in queue.stages["s"].parts)
+    first, second = (keyspace.body_key(queue.prefix, part.body_name) for part in queue.stages["s"].parts)
     good = core.store._bodies[first]
     for bad in (good[:-1], b"", good[:4] + b"\xff" + good[5:]):
         core.store._bodies[first] = bad

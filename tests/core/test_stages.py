@@ -5,11 +5,13 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from forebay.core import commands as c, stage as stages
+from forebay.core.api import commands as c, queries, stages as stage_commands
+from forebay.core.api.stages import STAGED_MS
+from forebay.core.bounds import ADOPTIONS_MAX
 from forebay.core.errors import Busy, Conflict, Invalid, NotFound
 from forebay.core.ids import OFFSET_BITS
-from forebay.core.limits import ADOPTIONS_MAX
-from forebay.core.stage_commands import STAGED_MS
+from forebay.core.stages import write as stage_write
+from forebay.core.state import stages as state_stages
 from tests.core.harness import Core
 from tests.core.staging import (
     HOUR_MS,
@@ -49,25 +51,25 @@ def test_what_is_staged_is_seen_by_nobody(then: Again) -> None:
     core = Core()
     stage(core, "s", b"1", b"2")
     then(core)
-    found = core.ask(c.Describe("default", "q"), c.QueueFound)
+    found = core.ask(queries.Describe("default", "q"), queries.QueueFound)
     assert (found.partitions, found.groups) == ([], [])
     assert core.popped(10) == []
-    assert core.ask(c.Offsets("default", "q"), c.OffsetsFound).partitions == []
-    assert core.ask(c.Browse("default", "q"), c.ShownAll).total == 0
+    assert core.ask(queries.Offsets("default", "q"), queries.OffsetsFound).partitions == []
+    assert core.ask(queries.Browse("default", "q"), queries.ShownAll).total == 0
     with pytest.raises(NotFound):
         logged(core)
-    assert core.counts() == c.Counts()
+    assert core.counts() == queries.Counts()
 
 
 @again
 def test_a_write_says_what_the_stage_has_so_far_and_when_it_expires(then: Again) -> None:
     core = Core()
-    assert stage(core, "s", b"1", b"22") == c.Staged("s", 0, 2, 3, core.now + STAGED_MS)
+    assert stage(core, "s", b"1", b"22") == stage_commands.Staged("s", 0, 2, 3, core.now + STAGED_MS)
     then(core)
     core.now += 10
-    assert stage_body(core, "s", b"333") == c.Staged("s", 1, 3, 6, core.now + STAGED_MS)
+    assert stage_body(core, "s", b"333") == stage_commands.Staged("s", 1, 3, 6, core.now + STAGED_MS)
     then(core)
-    assert stage(core, "other", expire_ms=5_000) == c.Staged("other", 0, 1, 1, core.now + 5_000)
+    assert stage(core, "other", expire_ms=5_000) == stage_commands.Staged("other", 0, 1, 1, core.now + 5_000)
     assert queue_of(core).staged.bytes == 7
 
 
@@ -84,7 +86,7 @@ def test_stages_are_adopted_in_the_order_they_are_named_and_each_in_the_order_it
     then(core)
     reply = adopt(core, 0, "b", "a")
     first = queue_of(core).partitions["default"].numbers[0][0] << OFFSET_BITS
-    assert reply == c.Adopted(core.now, 5, (("default", first, 0, 5),), "fsync")
+    assert reply == state_stages.Adopted(core.now, 5, (("default", first, 0, 5),), "fsync")
     then(core)
     assert logged(core) == core.popped(10) == [b"b1", b"b2", b"b3", b"a1", b"a2"]
     assert names(core) == []
@@ -456,8 +458,8 @@ def test_a_later_run_of_a_query_takes_the_place_of_those_before(then: Again) -> 
 
 
 def test_the_room_that_an_earlier_run_took_is_there_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stages, "KEYED_MAX", 3)
-    monkeypatch.setattr(stages, "STAGES_MAX", 2)
+    monkeypatch.setattr(stage_write, "KEYED_MAX", 3)
+    monkeypatch.setattr(stage_write, "STAGES_MAX", 2)
     core = Core()
     stage(core, "s", b"1", keys=["a"], run=1)
     stage(core, "t", b"1", b"2", keys=["b", "c"], run=1)
@@ -474,12 +476,12 @@ def test_what_was_staged_for_a_query_can_be_dropped_without_names() -> None:
     for batch in (0, 1, 2):
         stage(core, f"s{batch}", b"1", batch=batch)
     stage(core, "other", b"1", query="other")
-    told = core.ask(c.Unstage("default", "q", ["s0", "gone"], QUERY, 1), c.Unstaged)
+    told = core.ask(stage_commands.Unstage("default", "q", ["s0", "gone"], QUERY, 1), stage_commands.Unstaged)
     assert (told.stages, told.count) == (2, 2)
     assert list(queue_of(core).stages) == ["s2", "other"]
-    refused(core, c.Unstage("default", "q", []), Invalid)
-    refused(core, c.Unstage("default", "q", [], QUERY, -1), Invalid)
-    assert core.ask(c.Unstage("default", "q", [], QUERY, 1), c.Unstaged).stages == 0
+    refused(core, stage_commands.Unstage("default", "q", []), Invalid)
+    refused(core, stage_commands.Unstage("default", "q", [], QUERY, -1), Invalid)
+    assert core.ask(stage_commands.Unstage("default", "q", [], QUERY, 1), stage_commands.Unstaged).stages == 0
 
 
 @again

@@ -5,18 +5,18 @@ from typing import Any
 
 import pytest
 
-from forebay.core import commands as c
+from forebay.core.api import commands as c, jobs as job_commands, queries
+from forebay.core.bounds import OPERATIONS_MAX, Limits
 from forebay.core.errors import Busy, Conflict, ForebayError, Invalid, NotFound
-from forebay.core.jobdata import Particulars
-from forebay.core.keys import pack
-from forebay.core.limits import OPERATIONS_MAX, Limits
-from forebay.core.model import RESULT, Attributes
+from forebay.core.keyvalue.keys import pack
+from forebay.core.state import Attributes, Identity
+from forebay.core.words import RESULT
 from tests.core.harness import AT_ONCE, Core
 from tests.sim.world import load
 
 T = "default"
 KEY, OTHER, LIST = pack(("n",)), pack(("other",)), pack(("list",))
-Op = c.PushJobs | c.PushFlow | c.Ack | c.Nack | c.KvWrite
+Op = job_commands.PushJobs | job_commands.PushFlow | c.Ack | c.Nack | job_commands.KvWrite
 
 
 class Scene(Core):
@@ -35,27 +35,36 @@ class Scene(Core):
         self.configure("full", max_size=1)
         self.push(queue="full")
         self.audit = self.pop(1, "work", group="audit")
-        self.version = self.write(c.Change("set", KEY, b"1"), c.Change("set", LIST, b"[]")).version
+        self.version = self.write(
+            job_commands.KvChange("set", KEY, b"1"), job_commands.KvChange("set", LIST, b"[]")
+        ).version
         self.commit()
 
-    def write(self, *changes: c.Change) -> c.KvWritten:
-        return self.ask(c.KvWrite(T, list(changes)), c.KvWritten)
+    def write(self, *changes: job_commands.KvChange) -> job_commands.KvWritten:
+        return self.ask(job_commands.KvWrite(T, list(changes)), job_commands.KvWritten)
 
     def transact(self, *ops: Op) -> list[Any]:
         return list(self.ask(c.Transact(T, list(ops)), c.Transacted).replies)
 
     def value(self, key: bytes = KEY) -> bytes | None:
-        (found,) = self.ask(c.KvGet(T, [key]), c.KvFound).values
+        (found,) = self.ask(queries.KvGet(T, [key]), queries.KvFound).values
         return found.data if found is not None else None
 
     def good(self) -> list[Op]:
         """One of each kind."""
         return [
-            c.PushJobs(T, "new", [c.Job(b"a"), c.Job(b"b")]),
-            c.PushFlow(T, c.FlowJob("new", c.Job(b"parent"), [c.FlowJob("newer", c.Job(b"child"))])),
+            job_commands.PushJobs(T, "new", [job_commands.Job(b"a"), job_commands.Job(b"b")]),
+            job_commands.PushFlow(
+                T,
+                job_commands.FlowJob(
+                    "new",
+                    job_commands.Job(b"parent"),
+                    [job_commands.FlowJob("newer", job_commands.Job(b"child"))],
+                ),
+            ),
             c.Ack(T, self.leases[0]),
             c.Nack(T, None, [self.first + 2]),
-            c.KvWrite(T, [c.Change("sum", KEY, b"5")], [(KEY, self.version)]),
+            job_commands.KvWrite(T, [job_commands.KvChange("sum", KEY, b"5")], [(KEY, self.version)]),
         ]
 
 
@@ -64,12 +73,14 @@ def core() -> Scene:
     return Scene()
 
 
-def jobs(*payloads: bytes, queue: str = "new", **fields: Any) -> c.PushJobs:
-    return c.PushJobs(T, queue, [c.Job(payload, **fields) for payload in payloads or (b"1",)])
+def jobs(*payloads: bytes, queue: str = "new", **fields: Any) -> job_commands.PushJobs:
+    return job_commands.PushJobs(
+        T, queue, [job_commands.Job(payload, **fields) for payload in payloads or (b"1",)]
+    )
 
 
-def flow(queue: str = "new", *children: c.FlowJob) -> c.FlowJob:
-    return c.FlowJob(queue, c.Job(b"1"), list(children))
+def flow(queue: str = "new", *children: job_commands.FlowJob) -> job_commands.FlowJob:
+    return job_commands.FlowJob(queue, job_commands.Job(b"1"), list(children))
 
 
 # All of it.
@@ -77,8 +88,8 @@ def flow(queue: str = "new", *children: c.FlowJob) -> c.FlowJob:
 
 def test_every_command_is_answered_in_its_place(core: Scene) -> None:
     pushed, flowed, acked, nacked, written = core.transact(*core.good())
-    assert isinstance(pushed, c.PushedJobs)
-    assert isinstance(flowed, c.FlowPushed)
+    assert isinstance(pushed, job_commands.PushedJobs)
+    assert isinstance(flowed, job_commands.FlowPushed)
     assert [core.state(each) for each in (*pushed.ids, *flowed.children, flowed.parent)] == [
         "waiting",
         "waiting",
@@ -88,7 +99,7 @@ def test_every_command_is_answered_in_its_place(core: Scene) -> None:
     assert (acked, nacked) == (c.Settled(2), c.Settled(1, []))
     states = [core.state(core.first + at) for at in range(4)]
     assert states == ["completed", "completed", "dead", "active"]
-    assert isinstance(written, c.KvWritten)
+    assert isinstance(written, job_commands.KvWritten)
     assert [value and value.data for value in written.values] == [b"6"]
     assert written.version > core.version
 
@@ -121,7 +132,7 @@ def test_messages_of_queues_on_several_shards_are_settled_together(core: Scene) 
 
 def test_results_are_kept(core: Scene) -> None:
     core.transact(c.Ack(T, None, [core.first, core.first + 1], results=[b"7", b"8"]))
-    found = core.ask(c.GetNotes(T, core.first + 1, (RESULT,)), c.NotesFound)
+    found = core.ask(queries.GetNotes(T, core.first + 1, (RESULT,)), queries.NotesFound)
     assert [bytes(payload) for note in found.notes[0] for payload in note.payloads()] == [b"8"]
 
 
@@ -137,7 +148,7 @@ def test_what_waits_for_messages_is_told_of_all_that_ended(core: Scene) -> None:
 
 def test_an_unknown_push_is_repeated_once(core: Scene) -> None:
     """A unique key that an earlier command takes is held for the later ones."""
-    own = Particulars(unique_key="k")
+    own = Identity(unique_key="k")
     first, second = core.transact(jobs(b"1", own=own), jobs(b"2", own=own))
     assert (second.ids, second.duplicates) == (first.ids, [0])
     assert core.popped(9, "new") == [b"1"]
@@ -148,22 +159,27 @@ def test_an_unknown_push_is_repeated_once(core: Scene) -> None:
 Bad = Callable[[Scene], Op]
 BAD: dict[str, tuple[Bad, type[ForebayError]]] = {
     "push to no queue": (lambda _: jobs(queue="no queue"), Invalid),
-    "push of nothing": (lambda _: c.PushJobs(T, "new", []), Invalid),
+    "push of nothing": (lambda _: job_commands.PushJobs(T, "new", []), Invalid),
     "push of too much": (lambda _: jobs(b"x" * 1_048_577), Invalid),
     "push to no partition": (lambda _: jobs(partition=""), Invalid),
     "push that waits for nothing": (
         lambda _: jobs(attributes=Attributes(depends_on=((12_345, 1),))),
         NotFound,
     ),
-    "push with a bad key": (lambda _: jobs(own=Particulars(unique_key="")), Invalid),
+    "push with a bad key": (lambda _: jobs(own=Identity(unique_key="")), Invalid),
     "push to a full queue": (lambda _: jobs(queue="full"), Busy),
-    "push of unknown durability": (lambda _: c.PushJobs(T, "new", [c.Job(b"1")], "often"), Invalid),
-    "push with a bad then": (
-        lambda _: c.PushJobs(T, "new", [c.Job(b"1")], then=("no queue", c.Job(b"2"))),
+    "push of unknown durability": (
+        lambda _: job_commands.PushJobs(T, "new", [job_commands.Job(b"1")], "often"),
         Invalid,
     ),
-    "flow to no queue": (lambda _: c.PushFlow(T, flow("new", flow("no queue"))), Invalid),
-    "flow to a full queue": (lambda _: c.PushFlow(T, flow("new", flow(), flow("full"))), Busy),
+    "push with a bad then": (
+        lambda _: job_commands.PushJobs(
+            T, "new", [job_commands.Job(b"1")], then=("no queue", job_commands.Job(b"2"))
+        ),
+        Invalid,
+    ),
+    "flow to no queue": (lambda _: job_commands.PushFlow(T, flow("new", flow("no queue"))), Invalid),
+    "flow to a full queue": (lambda _: job_commands.PushFlow(T, flow("new", flow(), flow("full"))), Busy),
     "ack of no lease": (lambda _: c.Ack(T, "lease"), Invalid),
     "ack of a lease that ended": (lambda _: c.Ack(T, "123456"), Conflict),
     "ack of nothing": (lambda _: c.Ack(T), Invalid),
@@ -184,12 +200,24 @@ BAD: dict[str, tuple[Bad, type[ForebayError]]] = {
     "nack of what waits": (lambda core: c.Nack(T, None, [core.first + 7]), Conflict),
     "nack of another tenant's lease": (lambda core: c.Nack(T, core.theirs), Conflict),
     "nack with a bad delay": (lambda core: c.Nack(T, core.leases[2], delay_ms=-1), Invalid),
-    "write on another version": (lambda _: c.KvWrite(T, [c.Change("set", KEY)], [(KEY, 1)]), Conflict),
-    "write if not there": (lambda _: c.KvWrite(T, [], [(KEY, None)]), Conflict),
-    "write of nothing": (lambda _: c.KvWrite(T, []), Invalid),
-    "write of a sum to a list": (lambda _: c.KvWrite(T, [c.Change("sum", LIST, b"1")]), Conflict),
-    "write of an unknown kind": (lambda _: c.KvWrite(T, [c.Change("twist", KEY)]), Invalid),
-    "write of a bad time to live": (lambda _: c.KvWrite(T, [c.Change("set", KEY, b"1", -1)]), Invalid),
+    "write on another version": (
+        lambda _: job_commands.KvWrite(T, [job_commands.KvChange("set", KEY)], [(KEY, 1)]),
+        Conflict,
+    ),
+    "write if not there": (lambda _: job_commands.KvWrite(T, [], [(KEY, None)]), Conflict),
+    "write of nothing": (lambda _: job_commands.KvWrite(T, []), Invalid),
+    "write of a sum to a list": (
+        lambda _: job_commands.KvWrite(T, [job_commands.KvChange("sum", LIST, b"1")]),
+        Conflict,
+    ),
+    "write of an unknown kind": (
+        lambda _: job_commands.KvWrite(T, [job_commands.KvChange("twist", KEY)]),
+        Invalid,
+    ),
+    "write of a bad time to live": (
+        lambda _: job_commands.KvWrite(T, [job_commands.KvChange("set", KEY, b"1", -1)]),
+        Invalid,
+    ),
 }
 
 
@@ -283,10 +311,14 @@ def test_a_message_that_was_updated_is_known_by_its_old_id(core: Scene) -> None:
 
 def test_a_write_sees_what_the_writes_before_it_leave(core: Scene) -> None:
     core.transact(
-        c.KvWrite(T, [c.Change("sum", KEY, b"2")]),
-        c.KvWrite(T, [c.Change("sum", KEY, b"3"), c.Change("append", LIST, b'"a"')]),
+        job_commands.KvWrite(T, [job_commands.KvChange("sum", KEY, b"2")]),
+        job_commands.KvWrite(
+            T, [job_commands.KvChange("sum", KEY, b"3"), job_commands.KvChange("append", LIST, b'"a"')]
+        ),
         jobs(),
-        c.KvWrite(T, [c.Change("max", KEY, b"5"), c.Change("append", LIST, b'"b"')]),
+        job_commands.KvWrite(
+            T, [job_commands.KvChange("max", KEY, b"5"), job_commands.KvChange("append", LIST, b'"b"')]
+        ),
     )
     assert (core.value(), core.value(LIST)) == (b"6", b'["a","b"]')
     core.restart()
@@ -294,13 +326,19 @@ def test_a_write_sees_what_the_writes_before_it_leave(core: Scene) -> None:
 
 
 def test_a_check_sees_what_the_writes_before_it_leave(core: Scene) -> None:
-    delete, make = c.KvWrite(T, [c.Change("delete", KEY)]), c.KvWrite(T, [c.Change("set", OTHER)])
-    core.transact(delete, c.KvWrite(T, [c.Change("set", OTHER, b"2")], [(KEY, None)]))
+    delete, make = (
+        job_commands.KvWrite(T, [job_commands.KvChange("delete", KEY)]),
+        job_commands.KvWrite(T, [job_commands.KvChange("set", OTHER)]),
+    )
+    core.transact(delete, job_commands.KvWrite(T, [job_commands.KvChange("set", OTHER, b"2")], [(KEY, None)]))
     assert (core.value(), core.value(OTHER)) == (None, b"2")
     core.commit()
     for bad in (
-        [make, c.KvWrite(T, [], [(OTHER, None)])],
-        [c.KvWrite(T, [c.Change("set", KEY)]), c.KvWrite(T, [], [(KEY, None)])],
+        [make, job_commands.KvWrite(T, [], [(OTHER, None)])],
+        [
+            job_commands.KvWrite(T, [job_commands.KvChange("set", KEY)]),
+            job_commands.KvWrite(T, [], [(KEY, None)]),
+        ],
     ):
         with pytest.raises(Conflict):
             core.transact(*bad)
@@ -309,10 +347,11 @@ def test_a_check_sees_what_the_writes_before_it_leave(core: Scene) -> None:
 
 def test_writes_have_versions_that_rise_in_their_order(core: Scene) -> None:
     replies = core.transact(
-        c.KvWrite(T, [c.Change("sum", KEY, b"1")]), c.KvWrite(T, [c.Change("sum", KEY, b"1")])
+        job_commands.KvWrite(T, [job_commands.KvChange("sum", KEY, b"1")]),
+        job_commands.KvWrite(T, [job_commands.KvChange("sum", KEY, b"1")]),
     )
     assert core.version < replies[0].version < replies[1].version
-    (found,) = core.ask(c.KvGet(T, [KEY]), c.KvFound).values
+    (found,) = core.ask(queries.KvGet(T, [KEY]), queries.KvFound).values
     assert found is not None
     assert found.version == replies[1].version
 

@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 
-from forebay.core import commands as c
-from forebay.core.jobdata import Particulars
-from forebay.core.keys import pack
-from forebay.core.model import Attributes
+from forebay.core.api import commands as c, jobs as job_commands, queries
+from forebay.core.keyvalue.keys import pack
+from forebay.core.state import Attributes, Identity
 from tests.core.harness import AT_ONCE, Core
 from tests.sim.world import load
 
@@ -21,7 +20,7 @@ def core() -> Core:
 
 
 def get(core: Core, key: bytes = KEY) -> bytes | None:
-    (value,) = core.ask(c.KvGet(T, [key]), c.KvFound).values
+    (value,) = core.ask(queries.KvGet(T, [key]), queries.KvFound).values
     return value.data if value is not None else None
 
 
@@ -29,9 +28,9 @@ PAYLOAD = b'{"n":1}'
 
 
 def push(core: Core, *keys: bytes, **attributes: Any) -> int:
-    own = Particulars(keys=keys or (KEY,))
-    job = c.Job(PAYLOAD, attributes=Attributes(**attributes), own=own)
-    return core.ask(c.PushJobs(T, "q", [job]), c.PushedJobs).ids[0]
+    own = Identity(keys=keys or (KEY,))
+    job = job_commands.Job(PAYLOAD, attributes=Attributes(**attributes), own=own)
+    return core.ask(job_commands.PushJobs(T, "q", [job]), job_commands.PushedJobs).ids[0]
 
 
 def end(core: Core, message: int, how: str) -> None:
@@ -135,7 +134,7 @@ def test_a_dead_letter_that_is_requeued_leaves_nothing_a_second_time(core: Core)
     core.configure(max_attempts=1)
     push(core)
     core.nack(core.pop().lease)
-    core.ask(c.KvWrite(T, [c.Change("delete", KEY)]), c.KvWritten)
+    core.ask(job_commands.KvWrite(T, [job_commands.KvChange("delete", KEY)]), job_commands.KvWritten)
     core.ask(c.Requeue(T, "q"), c.Buried)
     core.nack(core.pop().lease)
     assert get(core) is None

@@ -4,11 +4,14 @@ from typing import Any
 
 import pytest
 
-from forebay.core import commands as c, ids, records
+from forebay.core import ids
+from forebay.core.api import commands as c, queries
+from forebay.core.bounds import Limits
 from forebay.core.errors import Conflict, ForebayError, Invalid, NotFound
-from forebay.core.limits import Limits
-from forebay.core.model import LINE, RESULT, Attributes, Backoff
-from forebay.core.shard import SWEEP_MS
+from forebay.core.records import keyspace
+from forebay.core.shard.shard import SWEEP_MS
+from forebay.core.state import Attributes, Backoff
+from forebay.core.words import LINE, RESULT
 from tests.core.harness import AT_ONCE, NOW, Core, payloads_of
 
 HOUR_MS = 3_600_000
@@ -18,10 +21,10 @@ def update(core: Core, message: int, payload: bytes) -> c.Pushed:
     return core.ask(c.Update("default", message, payload), c.Pushed)
 
 
-def show(core: Core, message: int, group: str = "default") -> tuple[bytes, c.StateFound]:
-    (found,) = core.ask(c.Show("default", [message], group), c.ShownAll).deliveries
+def show(core: Core, message: int, group: str = "default") -> tuple[bytes, queries.StateFound]:
+    (found,) = core.ask(queries.Show("default", [message], group), queries.ShownAll).deliveries
     if not found.segment.present:
-        (body,) = core.store.bodies([records.body_key(found.queue.prefix, found.segment.body_name)])
+        (body,) = core.store.bodies([keyspace.body_key(found.queue.prefix, found.segment.body_name)])
         assert isinstance(body, bytes)
         found.segment.body = body
     (payload,) = found.payloads()
@@ -208,10 +211,14 @@ def test_what_is_not_there_or_another_tenants_is_not_found() -> None:
     refuse(core, c.Update("evil", message, b"new"), NotFound)
     update(core, message, b"new")
     refuse(core, c.Update("evil", message, b"new"), NotFound)
-    for command in (c.State("evil", message), c.Cancel("evil", [message]), c.GetNotes("evil", message)):
+    for command in (
+        queries.State("evil", message),
+        c.Cancel("evil", [message]),
+        queries.GetNotes("evil", message),
+    ):
         refuse(core, command, NotFound)
     refuse(core, c.Ack("evil", ids=[message]), Conflict)
-    assert core.ask(c.Show("evil", [message]), c.ShownAll).deliveries == []
+    assert core.ask(queries.Show("evil", [message]), queries.ShownAll).deliveries == []
 
 
 def test_a_payload_that_is_too_large_is_refused() -> None:
@@ -250,7 +257,7 @@ def test_acks_with_and_without_a_lease_follow() -> None:
         lease = hold(core)
         assert core.ack(lease if with_lease else None, [message], results=[b"42"]) == c.Settled(1, [])
         assert core.state(message) == "completed"
-        (results,) = core.ask(c.GetNotes("default", message, (RESULT,)), c.NotesFound).notes
+        (results,) = core.ask(queries.GetNotes("default", message, (RESULT,)), queries.NotesFound).notes
         assert [bytes(each) for note in results for each in note.payloads()] == [b"42"]
         assert core.ack(None, [message], partial=True) == c.Settled(0, [message])
 
@@ -260,7 +267,7 @@ def test_fails_follow_and_dead_letters_are_shown_delivered_again_and_given_up_by
     message = updated(core, max_attempts=1)
     hold(core)
     core.nack(ids=[message], error="no")
-    (letter,) = core.ask(c.ListDead("default", "q"), c.DeadFound).deliveries
+    (letter,) = core.ask(queries.ListDead("default", "q"), queries.DeadFound).deliveries
     assert (letter.first, letter.created_at) == (message, NOW)
     assert [bytes(each) for each in letter.payloads()] == [b"new"]
     assert core.ask(c.Requeue("default", "q", ids=[message]), c.Buried) == c.Buried(1, 0, [])
@@ -278,7 +285,7 @@ def test_extends_and_progress_follow() -> None:
     reply = core.ask(c.Extend("default", ids=[message], lease_ms=HOUR_MS), c.Extended)
     assert (reply.count, reply.expires_at) == (1, core.now + HOUR_MS)
     core.ask(c.TellProgress("default", message, 50), c.Noted)
-    found = core.ask(c.GetNotes("default", message), c.NotesFound)
+    found = core.ask(queries.GetNotes("default", message), queries.NotesFound)
     assert found.progress is not None
     assert found.progress.percent == 50
     core.cancel(message)
@@ -307,7 +314,7 @@ def test_log_lines_follow() -> None:
     core = Core()
     message = updated(core)
     core.ask(c.AddNote("default", message, LINE, b"line"), c.Noted)
-    (lines,) = core.ask(c.GetNotes("default", message, (LINE,)), c.NotesFound).notes
+    (lines,) = core.ask(queries.GetNotes("default", message, (LINE,)), queries.NotesFound).notes
     assert len(lines) == 1
 
 
@@ -316,7 +323,7 @@ def test_log_lines_of_before_an_update_are_still_there() -> None:
     message = core.push(b"old")
     core.ask(c.AddNote("default", message, LINE, b"line"), c.Noted)
     update(core, message, b"new")
-    (lines,) = core.ask(c.GetNotes("default", message, (LINE,)), c.NotesFound).notes
+    (lines,) = core.ask(queries.GetNotes("default", message, (LINE,)), queries.NotesFound).notes
     assert len(lines) == 1
 
 
@@ -340,7 +347,7 @@ def test_refused_ids_come_back_as_they_were_given() -> None:
 def test_a_message_in_the_list_of_all_has_the_id_it_was_given() -> None:
     core = Core()
     message = updated(core)
-    waiting = core.ask(c.Browse("default", "q", "waiting"), c.ShownAll)
+    waiting = core.ask(queries.Browse("default", "q", "waiting"), queries.ShownAll)
     assert sorted(each.state.id for each in waiting.deliveries) == [message - 1, message, message + 1]
 
 
@@ -420,6 +427,6 @@ def test_what_is_noted_of_an_updated_message_is_kept_as_long_as_it() -> None:
     for restarted in (False, True):
         if restarted:
             core.restart()
-        found = core.ask(c.GetNotes("default", message, (LINE,)), c.NotesFound)
+        found = core.ask(queries.GetNotes("default", message, (LINE,)), queries.NotesFound)
         assert len(found.notes[0]) == 1
         assert found.progress is not None

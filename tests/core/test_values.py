@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
-from forebay.core import commands as c, values
-from forebay.core.agenda import NEVER
-from forebay.core.entries import OVERHEAD
+from forebay.core.api import commands as c, jobs as job_commands, queries
+from forebay.core.bounds import KV_LISTED_MAX, KV_WRITES_MAX
 from forebay.core.errors import Busy, Conflict, ForebayError, Invalid, NotFound
-from forebay.core.keys import Part, pack, unpack
-from forebay.core.limits import KV_LISTED_MAX, KV_WRITES_MAX
+from forebay.core.keyvalue import store as kv_store
+from forebay.core.keyvalue.keys import Part, pack, unpack
+from forebay.core.state import OVERHEAD
+from forebay.core.structures.agenda import NEVER
 from tests.core.harness import Core
 from tests.sim.world import load
 
@@ -24,23 +25,25 @@ def core() -> Core:
     return Core()
 
 
-def write(core: Core, *changes: c.Change, checks: Any = (), tenant: str = T) -> c.KvWritten:
-    return core.ask(c.KvWrite(tenant, list(changes), list(checks)), c.KvWritten)
+def write(
+    core: Core, *changes: job_commands.KvChange, checks: Any = (), tenant: str = T
+) -> job_commands.KvWritten:
+    return core.ask(job_commands.KvWrite(tenant, list(changes), list(checks)), job_commands.KvWritten)
 
 
 def put(core: Core, data: bytes = b"1", key: bytes = KEY, ttl_ms: int | None = None) -> int:
     """Set a key; the version."""
-    return write(core, c.Change("set", key, data, ttl_ms)).version
+    return write(core, job_commands.KvChange("set", key, data, ttl_ms)).version
 
 
 def change(core: Core, kind: str, data: bytes = b"1", key: bytes = KEY, ttl_ms: int | None = None) -> Any:
     """Change a key; what is there now."""
-    write(core, c.Change(kind, key, data, ttl_ms))
+    write(core, job_commands.KvChange(kind, key, data, ttl_ms))
     return get(core, key)
 
 
 def found(core: Core, key: bytes = KEY, tenant: str = T) -> Any:
-    (value,) = core.ask(c.KvGet(tenant, [key]), c.KvFound).values
+    (value,) = core.ask(queries.KvGet(tenant, [key]), queries.KvFound).values
     return value
 
 
@@ -50,7 +53,7 @@ def get(core: Core, key: bytes = KEY, tenant: str = T) -> bytes | None:
 
 
 def listed(core: Core, **fields: Any) -> list[tuple[Part, ...]]:
-    return [unpack(key) for key, _ in core.ask(c.KvList(T, **fields), c.KvListed).entries]
+    return [unpack(key) for key, _ in core.ask(queries.KvList(T, **fields), queries.KvListed).entries]
 
 
 # Changes.
@@ -100,11 +103,11 @@ def test_a_change_leaves_what_it_says(
 def test_several_changes_of_one_key_are_made_one_after_the_other(core: Core) -> None:
     written = write(
         core,
-        c.Change("sum", KEY, b"1"),
-        c.Change("sum", KEY, b"2"),
-        c.Change("set", OTHER, b"[]"),
-        c.Change("append", OTHER, b"1"),
-        c.Change("max", KEY, b"2"),
+        job_commands.KvChange("sum", KEY, b"1"),
+        job_commands.KvChange("sum", KEY, b"2"),
+        job_commands.KvChange("set", OTHER, b"[]"),
+        job_commands.KvChange("append", OTHER, b"1"),
+        job_commands.KvChange("max", KEY, b"2"),
     )
     assert [value and value.data for value in written.values] == [b"3", b"[1]"]
     assert (get(core), get(core, OTHER)) == (b"3", b"[1]")
@@ -112,35 +115,71 @@ def test_several_changes_of_one_key_are_made_one_after_the_other(core: Core) -> 
 
 def test_a_write_says_how_many_keys_it_deleted(core: Core) -> None:
     put(core)
-    deletes = [c.Change("delete", key) for key in (KEY, OTHER)]
-    written = write(core, *deletes, c.Change("set", pack(("new",))))
+    deletes = [job_commands.KvChange("delete", key) for key in (KEY, OTHER)]
+    written = write(core, *deletes, job_commands.KvChange("set", pack(("new",))))
     assert written.deleted == 1
     assert [value is None for value in written.values] == [True, True, False]
 
 
 # What can't be.
 
-REFUSED: dict[str, tuple[bytes | None, c.KvWrite, type[ForebayError]]] = {
-    "sum to a text": (b'"a"', c.KvWrite(T, [c.Change("sum", KEY, b"1")]), Conflict),
-    "sum to true": (b"true", c.KvWrite(T, [c.Change("sum", KEY, b"1")]), Conflict),
-    "sum of a text": (b"1", c.KvWrite(T, [c.Change("sum", KEY, b'"1"')]), Invalid),
-    "sum of true": (None, c.KvWrite(T, [c.Change("sum", KEY, b"true")]), Invalid),
-    "sum too large": (b"9223372036854775807", c.KvWrite(T, [c.Change("sum", KEY, b"1")]), Conflict),
-    "max of a list": (None, c.KvWrite(T, [c.Change("max", KEY, b"[]")]), Invalid),
-    "min to a list": (b"[]", c.KvWrite(T, [c.Change("min", KEY, b"1")]), Conflict),
-    "append to a number": (b"1", c.KvWrite(T, [c.Change("append", KEY, b"1")]), Conflict),
-    "prepend to an object": (b"{}", c.KvWrite(T, [c.Change("prepend", KEY, b"1")]), Conflict),
-    "unknown kind": (b"1", c.KvWrite(T, [c.Change("swap", KEY)]), Invalid),
-    "expiry of nothing": (None, c.KvWrite(T, [c.Change("expire", KEY, ttl_ms=1)]), NotFound),
-    "negative ttl": (b"1", c.KvWrite(T, [c.Change("expire", KEY, ttl_ms=-1)]), Invalid),
-    "endless ttl": (b"1", c.KvWrite(T, [c.Change("set", KEY, b"1", 1 << 50)]), Invalid),
-    "too long": (b"1", c.KvWrite(T, [c.Change("set", KEY, b"1" * 1_048_577)]), Invalid),
-    "nothing": (b"1", c.KvWrite(T, []), Invalid),
-    "too many": (b"1", c.KvWrite(T, [c.Change("set", KEY)] * (KV_WRITES_MAX + 1)), Invalid),
-    "no tenant": (None, c.KvWrite("", [c.Change("set", KEY)]), Invalid),
-    "another version": (b"1", c.KvWrite(T, [c.Change("set", KEY)], [(KEY, 1)]), Conflict),
-    "there": (b"1", c.KvWrite(T, [c.Change("set", KEY)], [(KEY, None)]), Conflict),
-    "not there": (None, c.KvWrite(T, [c.Change("set", KEY)], [(KEY, 1)]), Conflict),
+REFUSED: dict[str, tuple[bytes | None, job_commands.KvWrite, type[ForebayError]]] = {
+    "sum to a text": (b'"a"', job_commands.KvWrite(T, [job_commands.KvChange("sum", KEY, b"1")]), Conflict),
+    "sum to true": (b"true", job_commands.KvWrite(T, [job_commands.KvChange("sum", KEY, b"1")]), Conflict),
+    "sum of a text": (b"1", job_commands.KvWrite(T, [job_commands.KvChange("sum", KEY, b'"1"')]), Invalid),
+    "sum of true": (None, job_commands.KvWrite(T, [job_commands.KvChange("sum", KEY, b"true")]), Invalid),
+    "sum too large": (
+        b"9223372036854775807",
+        job_commands.KvWrite(T, [job_commands.KvChange("sum", KEY, b"1")]),
+        Conflict,
+    ),
+    "max of a list": (None, job_commands.KvWrite(T, [job_commands.KvChange("max", KEY, b"[]")]), Invalid),
+    "min to a list": (b"[]", job_commands.KvWrite(T, [job_commands.KvChange("min", KEY, b"1")]), Conflict),
+    "append to a number": (
+        b"1",
+        job_commands.KvWrite(T, [job_commands.KvChange("append", KEY, b"1")]),
+        Conflict,
+    ),
+    "prepend to an object": (
+        b"{}",
+        job_commands.KvWrite(T, [job_commands.KvChange("prepend", KEY, b"1")]),
+        Conflict,
+    ),
+    "unknown kind": (b"1", job_commands.KvWrite(T, [job_commands.KvChange("swap", KEY)]), Invalid),
+    "expiry of nothing": (
+        None,
+        job_commands.KvWrite(T, [job_commands.KvChange("expire", KEY, ttl_ms=1)]),
+        NotFound,
+    ),
+    "negative ttl": (
+        b"1",
+        job_commands.KvWrite(T, [job_commands.KvChange("expire", KEY, ttl_ms=-1)]),
+        Invalid,
+    ),
+    "endless ttl": (
+        b"1",
+        job_commands.KvWrite(T, [job_commands.KvChange("set", KEY, b"1", 1 << 50)]),
+        Invalid,
+    ),
+    "too long": (
+        b"1",
+        job_commands.KvWrite(T, [job_commands.KvChange("set", KEY, b"1" * 1_048_577)]),
+        Invalid,
+    ),
+    "nothing": (b"1", job_commands.KvWrite(T, []), Invalid),
+    "too many": (
+        b"1",
+        job_commands.KvWrite(T, [job_commands.KvChange("set", KEY)] * (KV_WRITES_MAX + 1)),
+        Invalid,
+    ),
+    "no tenant": (None, job_commands.KvWrite("", [job_commands.KvChange("set", KEY)]), Invalid),
+    "another version": (
+        b"1",
+        job_commands.KvWrite(T, [job_commands.KvChange("set", KEY)], [(KEY, 1)]),
+        Conflict,
+    ),
+    "there": (b"1", job_commands.KvWrite(T, [job_commands.KvChange("set", KEY)], [(KEY, None)]), Conflict),
+    "not there": (None, job_commands.KvWrite(T, [job_commands.KvChange("set", KEY)], [(KEY, 1)]), Conflict),
 }
 
 
@@ -151,11 +190,11 @@ def test_a_write_that_is_refused_changes_nothing(core: Core, what: str) -> None:
         put(core, before)
     put(core, b"0", OTHER)
     core.commit()
-    good = c.Change("sum", OTHER, b"1")
+    good = job_commands.KvChange("sum", OTHER, b"1")
     if command.changes and len(command.changes) < KV_WRITES_MAX:
-        command = c.KvWrite(command.tenant, [good, *command.changes, good], command.checks)
+        command = job_commands.KvWrite(command.tenant, [good, *command.changes, good], command.checks)
     with pytest.raises(error):
-        core.ask(command, c.KvWritten)
+        core.ask(command, job_commands.KvWritten)
     assert not core.engine.seal(core.now)
     assert (get(core), get(core, OTHER)) == (before, b"0")
 
@@ -172,7 +211,7 @@ def test_a_value_may_not_grow_too_long_by_and_by(core: Core) -> None:
 
 
 def test_a_write_may_have_as_many_changes_as_there_may_be(core: Core) -> None:
-    write(core, *[c.Change("sum", KEY, b"1")] * KV_WRITES_MAX)
+    write(core, *[job_commands.KvChange("sum", KEY, b"1")] * KV_WRITES_MAX)
     assert get(core) == str(KV_WRITES_MAX).encode()
 
 
@@ -208,9 +247,9 @@ def test_a_key_that_was_deleted_and_made_again_has_another_version(core: Core) -
 
 def test_checks_hold_for_versions_that_are_still_so(core: Core) -> None:
     version = put(core)
-    write(core, c.Change("sum", KEY, b"1"), checks=[(KEY, version), (OTHER, None)])
+    write(core, job_commands.KvChange("sum", KEY, b"1"), checks=[(KEY, version), (OTHER, None)])
     with pytest.raises(Conflict, match="k has changed"):
-        write(core, c.Change("sum", KEY, b"1"), checks=[(KEY, version)])
+        write(core, job_commands.KvChange("sum", KEY, b"1"), checks=[(KEY, version)])
     assert get(core) == b"2"
 
 
@@ -222,7 +261,7 @@ def test_checks_alone_are_a_write_that_changes_nothing(core: Core) -> None:
 
 
 def test_checks_see_the_values_before_the_changes_of_their_own_write(core: Core) -> None:
-    write(core, c.Change("set", KEY, b"1"), checks=[(KEY, None)])
+    write(core, job_commands.KvChange("set", KEY, b"1"), checks=[(KEY, None)])
     assert get(core) == b"1"
 
 
@@ -294,12 +333,12 @@ def test_a_value_whose_time_is_over_counts_as_none_for_sums(core: Core) -> None:
 
 
 def test_many_values_whose_time_is_over_go_in_slices_and_all_go(core: Core) -> None:
-    count = 2 * values.EXPIRED_AT_ONCE + 1
+    count = 2 * kv_store.EXPIRED_AT_ONCE + 1
     for at in range(0, count, 500):
         some = range(at, min(at + 500, count))
-        write(core, *(c.Change("set", pack((each,)), b"1", 1_000) for each in some))
+        write(core, *(job_commands.KvChange("set", pack((each,)), b"1", 1_000) for each in some))
     core.wait(1_000)
-    assert len(core.engine.values[T].entries) == count - values.EXPIRED_AT_ONCE
+    assert len(core.engine.values[T].entries) == count - kv_store.EXPIRED_AT_ONCE
     assert listed(core) == []
     while core.engine.next_due_at() <= core.now:
         core.engine.tick(core.now)
@@ -313,7 +352,7 @@ def test_many_values_whose_time_is_over_go_in_slices_and_all_go(core: Core) -> N
 def test_several_keys_are_read_in_the_order_they_were_asked_for(core: Core) -> None:
     put(core, b"1")
     put(core, b"2", OTHER)
-    reply = core.ask(c.KvGet(T, [OTHER, pack(("none",)), KEY, OTHER]), c.KvFound)
+    reply = core.ask(queries.KvGet(T, [OTHER, pack(("none",)), KEY, OTHER]), queries.KvFound)
     assert [value and value.data for value in reply.values] == [b"2", None, b"1", b"2"]
 
 
@@ -363,7 +402,7 @@ def pages(core: Core, between: Any = None, **fields: Any) -> list[tuple[Part, ..
     came: list[tuple[Part, ...]] = []
     edge = "high" if fields.get("reverse") else "low"
     while True:
-        reply = core.ask(c.KvList(T, **fields), c.KvListed)
+        reply = core.ask(queries.KvList(T, **fields), queries.KvListed)
         came += [unpack(key) for key, _ in reply.entries]
         if reply.next is None:
             return came
@@ -385,11 +424,16 @@ def test_pages_cover_everything_once(tree: Core, count: int, reverse: bool) -> N
 def test_pages_cover_what_stays_once_while_keys_come_and_go(core: Core, seed: int, reverse: bool) -> None:
     rng = random.Random(seed)
     stays = set(range(0, 200, 2))
-    write(core, *(c.Change("set", pack((each,)), b"1") for each in stays))
+    write(core, *(job_commands.KvChange("set", pack((each,)), b"1") for each in stays))
 
     def between() -> None:
         for _ in range(5):
-            write(core, c.Change(rng.choice(["set", "delete"]), pack((2 * rng.randrange(100) + 1,)), b"1"))
+            write(
+                core,
+                job_commands.KvChange(
+                    rng.choice(["set", "delete"]), pack((2 * rng.randrange(100) + 1,)), b"1"
+                ),
+            )
         if rng.random() < 0.2:
             core.restart()
 
@@ -401,7 +445,7 @@ def test_pages_cover_what_stays_once_while_keys_come_and_go(core: Core, seed: in
 def test_a_page_holds_only_so_many_bytes(core: Core) -> None:
     for at in range(20):
         put(core, b'"' + b"x" * 1_000_000 + b'"', pack((at,)))
-    reply = core.ask(c.KvList(T), c.KvListed)
+    reply = core.ask(queries.KvList(T), queries.KvListed)
     assert 10 < len(reply.entries) < 20
     assert pages(core) == [(at,) for at in range(20)]
 
@@ -409,10 +453,10 @@ def test_a_page_holds_only_so_many_bytes(core: Core) -> None:
 def test_a_pattern_that_finds_nothing_looks_at_only_so_many(
     core: Core, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(values, "LOOKED_AT_MAX", 10)
-    write(core, *(c.Change("set", pack((f"{at:03}",)), b"1") for at in range(95)))
+    monkeypatch.setattr(kv_store, "LOOKED_AT_MAX", 10)
+    write(core, *(job_commands.KvChange("set", pack((f"{at:03}",)), b"1") for at in range(95)))
     put(core, b"1", pack(("x",)))
-    reply = core.ask(c.KvList(T, pattern="x"), c.KvListed)
+    reply = core.ask(queries.KvList(T, pattern="x"), queries.KvListed)
     assert (reply.entries, reply.next) == ([], pack(("010",)))
     assert pages(core, pattern="x") == [("x",)]
 
@@ -420,14 +464,14 @@ def test_a_pattern_that_finds_nothing_looks_at_only_so_many(
 @pytest.mark.parametrize(
     ("command", "named"),
     [
-        (c.KvGet(T, []), "keys"),
-        (c.KvGet(T, [KEY] * (KV_LISTED_MAX + 1)), "keys"),
-        (c.KvList(T, count=0), "limit"),
-        (c.KvList(T, count=KV_LISTED_MAX + 1), "limit"),
-        (c.KvList(T, pattern="x" * 257), "pattern"),
-        (c.KvWatch(T, [KEY], []), "versions"),
-        (c.KvWatch(T, [KEY], [None], -1), "timeout"),
-        (c.KvWatch(T, [], []), "keys"),
+        (queries.KvGet(T, []), "keys"),
+        (queries.KvGet(T, [KEY] * (KV_LISTED_MAX + 1)), "keys"),
+        (queries.KvList(T, count=0), "limit"),
+        (queries.KvList(T, count=KV_LISTED_MAX + 1), "limit"),
+        (queries.KvList(T, pattern="x" * 257), "pattern"),
+        (queries.KvWatch(T, [KEY], []), "versions"),
+        (queries.KvWatch(T, [KEY], [None], -1), "timeout"),
+        (queries.KvWatch(T, [], []), "keys"),
     ],
 )
 def test_bad_questions_are_refused(core: Core, command: c.Command, named: str) -> None:
@@ -444,7 +488,7 @@ def test_a_watch_tells_whether_anything_changed(core: Core) -> None:
         ([version, 5], True),
     ]
     for known, changed in cases:
-        reply = core.ask(c.KvWatch(T, [KEY, OTHER], known), c.KvFound)
+        reply = core.ask(queries.KvWatch(T, [KEY, OTHER], known), queries.KvFound)
         assert reply.changed == changed
         assert [value is not None for value in reply.values] == [True, False]
 
@@ -454,26 +498,33 @@ def test_a_watch_tells_whether_anything_changed(core: Core) -> None:
 
 def test_values_of_other_tenants_are_other_values(core: Core) -> None:
     put(core, b"1")
-    write(core, c.Change("set", KEY, b"2"), tenant="acme")
+    write(core, job_commands.KvChange("set", KEY, b"2"), tenant="acme")
     core.restart()
     assert (get(core), get(core, tenant="acme"), get(core, tenant="nobody")) == (b"1", b"2", None)
-    write(core, c.Change("delete", KEY), tenant="acme")
+    write(core, job_commands.KvChange("delete", KEY), tenant="acme")
     assert get(core) == b"1"
-    assert core.ask(c.KvList("nobody"), c.KvListed).entries == []
+    assert core.ask(queries.KvList("nobody"), queries.KvListed).entries == []
 
 
 def test_a_tenant_keeps_only_so_much(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
     room = 3 * (OVERHEAD + len(pack((0,))) + 100)
-    monkeypatch.setattr(values, "KV_BYTES_MAX", room)
+    monkeypatch.setattr(kv_store, "KV_BYTES_MAX", room)
     for at in range(3):
         put(core, b"1" * 100, pack((at,)))
     core.restart()
-    for bad in (c.Change("set", pack((3,)), b""), c.Change("set", pack((0,)), b"1" * 101)):
+    for bad in (
+        job_commands.KvChange("set", pack((3,)), b""),
+        job_commands.KvChange("set", pack((0,)), b"1" * 101),
+    ):
         with pytest.raises(Busy):
             write(core, bad)
         assert not core.engine.seal(core.now)
-    write(core, c.Change("set", KEY, b"1"), tenant="acme")
+    write(core, job_commands.KvChange("set", KEY, b"1"), tenant="acme")
     put(core, b"2" * 100, pack((0,)))
-    write(core, c.Change("delete", pack((0,))), c.Change("set", pack((3,)), b"1" * 100))
+    write(
+        core,
+        job_commands.KvChange("delete", pack((0,))),
+        job_commands.KvChange("set", pack((3,)), b"1" * 100),
+    )
     change(core, "delete", key=pack((1,)))
     put(core, b"1" * 100, pack((4,)))

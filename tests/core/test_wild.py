@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 
-from forebay.core import carve, commands as c, log as logs, merge as merges, records
-from forebay.core.browse import STATES
+from forebay.core.api import commands as c, queries
 from forebay.core.errors import ForebayError, NotFound
-from forebay.core.model import LINE, PLAIN, Attributes, Backoff, Queue, Segment
-from forebay.core.shard import SWEEP_MS
+from forebay.core.log import log as logs
+from forebay.core.records import keyspace
+from forebay.core.retention import carve, merge as merges
+from forebay.core.shard.shard import SWEEP_MS
+from forebay.core.state import PLAIN, Attributes, Backoff, Queue, Segment
+from forebay.core.words import LINE, STATES
 from tests.core.harness import Core
 from tests.sim.world import snapshot
 
@@ -236,7 +239,7 @@ class Life:
     def _body(self, segment: Segment) -> bytes:
         if segment.body is not None:
             return segment.body
-        (body,) = self.core.store.bodies([records.body_key(self.queue.prefix, segment.body_name)])
+        (body,) = self.core.store.bodies([keyspace.body_key(self.queue.prefix, segment.body_name)])
         assert isinstance(body, bytes)
         return body
 
@@ -277,7 +280,7 @@ class Life:
 
     def _notes(self, message: int) -> object:
         try:
-            found = self.core.ask(c.GetNotes("default", message, (0, 1)), c.NotesFound)
+            found = self.core.ask(queries.GetNotes("default", message, (0, 1)), queries.NotesFound)
         except NotFound:
             return None
         return [[each.created_at for each in kind] for kind in found.notes], found.progress
@@ -307,7 +310,7 @@ class Life:
         kept = sum(logs.count_kept(partition.log) for partition in self.queue.partitions.values())
         for name in self.queue.groups:
             found = self.core.counts(group=name)
-            fields = {state: getattr(found, state) for state in c.Counts.__struct_fields__}
+            fields = {state: getattr(found, state) for state in queries.Counts.__struct_fields__}
             assert min(fields.values()) >= 0, fields
             assert sum(fields.values()) == kept, fields
         if self.pick.random() < 0.2:
@@ -317,7 +320,7 @@ class Life:
         for name in self.queue.groups:
             found = self.core.counts(group=name)
             for state in STATES:
-                shown = self.core.ask(c.Browse("default", "q", state, name, 1_000), c.ShownAll)
+                shown = self.core.ask(queries.Browse("default", "q", state, name, 1_000), queries.ShownAll)
                 assert len(shown.deliveries) == shown.total == getattr(found, state), state
                 wanted = "dead" if state == "discarded" else state
                 stands = {each.state.state for each in shown.deliveries}

@@ -15,8 +15,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from forebay.core.bodies import pack_body
-from forebay.core.limits import ADOPTIONS_MAX, SEGMENT_BYTES_MAX
+from forebay.core.bounds import ADOPTIONS_MAX, SEGMENT_BYTES_MAX
+from forebay.core.log.bodies import pack_body
 from tests.crash.asking import Asker, Labels, labels_of
 from tests.crash.ledger import Violation
 from tests.crash.parts import Client, Hands

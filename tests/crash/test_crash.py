@@ -93,12 +93,11 @@ def late(self, batch):
 RocksStore._write_batch = late
 """,
     "leases are not loaded": """
-from forebay.core import load
-load._add_lease = lambda *arguments: None
+from forebay.core.loading import build
+build._add_lease = lambda *arguments: None
 """,
     "acks are not kept": """
-from forebay.core import records
-from forebay.core.shard import Shard
+from forebay.core.shard.shard import Shard
 seal = Shard.seal
 def forgetful(self, now):
     commit = seal(self, now)
@@ -107,7 +106,7 @@ def forgetful(self, now):
 Shard.seal = forgetful
 """,
     "cancels are not kept": """
-from forebay.core.shard import Shard
+from forebay.core.shard.shard import Shard
 keep_row = Shard.keep_row
 def forgetful(self, queue, key, value):
     if key[8:9] not in (b"e", b"o"):
@@ -115,7 +114,7 @@ def forgetful(self, queue, key, value):
 Shard.keep_row = forgetful
 """,
     "dead letters are not kept": """
-from forebay.core.shard import Shard
+from forebay.core.shard.shard import Shard
 keep_row = Shard.keep_row
 def forgetful(self, queue, key, value):
     if key[8:9] != b"d":
@@ -123,7 +122,7 @@ def forgetful(self, queue, key, value):
 Shard.keep_row = forgetful
 """,
     "results are not kept": """
-from forebay.core import notes
+from forebay.core.delivery import notes
 notes.add = lambda *arguments: None
 """,
     "large pushes are not whole": """

@@ -40,8 +40,9 @@ def test_a_batch_is_there_once_or_not_at_all_whenever_the_server_is_killed() -> 
 
 SLOWLY = """
 import time
-from forebay.core import dependents, engine
-dependents.STEP = 100
+from forebay.core import engine
+from forebay.core.jobs import dependencies
+dependencies.STEP = 100
 go_on = engine.go_on
 def slowly(domain, now):
     if domain.unfinished:
@@ -59,7 +60,7 @@ def test_those_who_wait_for_one_message_are_told_once_even_if_the_server_is_kill
 
 
 FORGETFUL = """
-from forebay.core.shard import Shard
+from forebay.core.shard.shard import Shard
 keep_row = Shard.keep_row
 def forgetful(self, queue, key, value):
     if key[8:9] != %r:
@@ -70,7 +71,7 @@ PLANTED: dict[str, tuple[Callable[[str], object], str]] = {
     "the slot of a cron is not kept": (
         lambda planted: crons.run(20, SEED, planted=planted),
         """
-from forebay.core import cron
+from forebay.core.jobs import cron
 fire, keep = cron._fire, cron._keep
 def forgetful(*arguments):
     cron._keep = lambda *arguments: None
@@ -94,8 +95,8 @@ cron._fire = forgetful
     "a limit forgets what is leased": (
         lambda planted: jobs.run(20, SEED, ["limits"], planted=planted),
         """
-from forebay.core import shared
-shared.leased = lambda queue: 0
+from forebay.core.queues import named_limits
+named_limits.leased = lambda queue: 0
 """,
     ),
     "what an adoption answered is not kept": (
@@ -105,7 +106,7 @@ shared.leased = lambda queue: 0
     "what is staged is not kept": (
         lambda planted: jobs.run(20, SEED, ["stages"], planted=planted),
         """
-from forebay.core.shard import Shard
+from forebay.core.shard.shard import Shard
 keep = Shard.keep
 def forgetful(self, record):
     if record[0][8:9] != b"n":
@@ -116,19 +117,19 @@ Shard.keep = forgetful
     "a stage that was dropped is there again": (
         lambda planted: jobs.run(20, SEED, ["stages"], planted=planted),
         """
-from forebay.core import stage
-drop = stage._drop
+from forebay.core.stages import expire, write
+drop = expire.drop_stage
 def lightly(shard, queue, each):
     before = len(shard.deletes)
     drop(shard, queue, each)
     del shard.deletes[before:]
-stage._drop = lightly
+expire.drop_stage = write.drop_stage = lightly
 """,
     ),
     "what an adoption answered is kept with the next one": (
         lambda planted: jobs.run(20, SEED, ["stages"], planted=planted),
         """
-from forebay.core.shard import Shard
+from forebay.core.shard.shard import Shard
 keep_row, late = Shard.keep_row, {}
 def later(self, queue, key, value):
     if key[8:9] == b"z":

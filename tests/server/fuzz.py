@@ -24,9 +24,9 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol, cast
 
 from forebay.broker.node import Node
+from forebay.core.bounds import Limits
 from forebay.core.errors import CODES, ForebayError
-from forebay.core.limits import Limits
-from forebay.core.records import Commit
+from forebay.core.records.commit import Commit
 from forebay.server.http.base import Asked, Operation, Request, encode
 from forebay.server.http.bodies import Reader
 from forebay.server.http.connections import Connection, HttpLimits

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import msgspec
 from msgspec import NODEFAULT, UNSET, Raw, Struct, UnsetType
 
-from forebay.core import commands as core
+from forebay.core.api import commands as core, jobs as job_commands
 from forebay.server.http.base import Operation
 from forebay.server.http.messages import ACTIONS
 from forebay.server.http.operations import OPERATIONS
@@ -111,12 +111,12 @@ class Seen:
         match reply:
             case core.Pushed():
                 self.ids = [*self.ids[-8:], reply.first]
-            case core.PushedJobs():
+            case job_commands.PushedJobs():
                 self.ids = [*self.ids[-8:], *reply.ids[:3]]
             case core.Popped() if reply.lease is not None:
                 self.leases = [*self.leases[-3:], reply.lease]
                 self.ids = [*self.ids[-8:], reply.deliveries[0].first]
-            case core.KvWritten():
+            case job_commands.KvWritten():
                 self.versions = [*self.versions[-3:], shown_version(reply.version)]
 
 

@@ -5,14 +5,15 @@ from typing import Any
 
 import pytest
 
-from forebay.core import commands as core
-from forebay.core.directory import Directory
+from forebay.core.api import commands as core
+from forebay.core.bounds import Limits
 from forebay.core.engine import Engine
 from forebay.core.errors import ForebayError
-from forebay.core.limits import Limits
+from forebay.core.shard.names import Directory
 from forebay.server.dialects import flashq
+from forebay.server.dialects.flashq import base
 
-CONTEXT = flashq.Context("acme", 7)
+CONTEXT = base.Context("acme", 7)
 SHARDS = 4
 NOW = 1_700_000_000_000
 UUID = "018bcfe5-67ff-7000-8001-040000000400"

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from forebay import Busy, SyncClient
+from forebay.client.sync.client import SyncClient
+from forebay.core.errors import Busy
 from tests.postgres import Cluster, cluster, find_binaries
 from tests.serving import Server, pull_all, refused
 

@@ -4,10 +4,12 @@ import json
 
 import pytest
 
-from forebay.core import commands as core, ids
+from forebay.core import ids
+from forebay.core.api import commands as core, queries
 from forebay.core.errors import CODES, Busy, ForebayError, Invalid, NotFound, Unsupported
-from forebay.core.model import PLAIN, Attributes, Backoff
+from forebay.core.state import PLAIN, Attributes, Backoff
 from forebay.server.dialects import flashq
+from forebay.server.dialects.flashq import refusals
 from forebay.server.dialects.flashq.refusals import COMMANDS_LATER
 from tests.server.talking import CONTEXT, NOW, UUID, Fields, Talk, body_of, command_of
 
@@ -90,16 +92,16 @@ ATTRIBUTES = (3, 4, True, 5, 6, 7)
         ("HEARTBEAT", {"id": 5}, core.Extend("acme", None, [5], None, 7)),
         ("EXTEND", {"lease": "3", "lease_ms": 10}, core.Extend("acme", "3", None, None, 7, lease_ms=10)),
         ("EXTEND", SETTLE_ALL, core.Extend("acme", "3", [1, 2], "g", 7)),
-        ("READ", {"queue": "q", "offset": 4}, core.Read("acme", "q", 4, "default", None, None)),
+        ("READ", {"queue": "q", "offset": 4}, queries.Read("acme", "q", 4, "default", None, None)),
         (
             "READ",
             {"queue": "q", "offset": 4, "partition": "p", "max_bytes": 5, "max_count": 6},
-            core.Read("acme", "q", 4, "p", 6, 5),
+            queries.Read("acme", "q", 4, "p", 6, 5),
         ),
-        ("OFFSETS", {"queue": "q"}, core.Offsets("acme", "q", None)),
-        ("OFFSETS", {"queue": "q", "at": 12}, core.Offsets("acme", "q", 12)),
-        ("QUEUE", {"queue": "q"}, core.Describe("acme", "q")),
-        ("QUEUE", {"queue": "q", "options": None}, core.Describe("acme", "q")),
+        ("OFFSETS", {"queue": "q"}, queries.Offsets("acme", "q", None)),
+        ("OFFSETS", {"queue": "q", "at": 12}, queries.Offsets("acme", "q", 12)),
+        ("QUEUE", {"queue": "q"}, queries.Describe("acme", "q")),
+        ("QUEUE", {"queue": "q", "options": None}, queries.Describe("acme", "q")),
         ("QUEUE", {"queue": "q", "options": {}}, core.Configure("acme", "q")),
         (
             "QUEUE",
@@ -144,11 +146,11 @@ ATTRIBUTES = (3, 4, True, 5, 6, 7)
             {"ids": [5], "priority": -3, "group": "g"},
             core.Move("acme", [5], "g", priority=-3),
         ),
-        ("DLQ", {"queue": "q"}, core.ListDead("acme", "q")),
+        ("DLQ", {"queue": "q"}, queries.ListDead("acme", "q")),
         (
             "DLQ",
             {"queue": "q", "count": 5, "offset": 6, "group": "g"},
-            core.ListDead("acme", "q", "g", 5, 6),
+            queries.ListDead("acme", "q", "g", 5, 6),
         ),
         ("RETRYDLQ", {"queue": "q"}, core.Requeue("acme", "q")),
         ("RETRYDLQ", {"queue": "q", "id": 5, "group": "g"}, core.Requeue("acme", "q", "g", [5])),
@@ -179,10 +181,10 @@ ATTRIBUTES = (3, 4, True, 5, 6, 7)
                 on_lease_expiry="requeue",
             ),
         ),
-        ("LISTQUEUES", {}, core.ListQueues("acme")),
-        ("GETSTATE", {"id": 5}, core.State("acme", 5, "default")),
-        ("GETSTATE", {"id": 5, "group": "g"}, core.State("acme", 5, "g")),
-        ("STATS", {}, core.Stats("acme")),
+        ("LISTQUEUES", {}, queries.ListQueues("acme")),
+        ("GETSTATE", {"id": 5}, queries.State("acme", 5, "default")),
+        ("GETSTATE", {"id": 5, "group": "g"}, queries.State("acme", 5, "g")),
+        ("STATS", {}, queries.Stats("acme")),
         ("BACKUP", {"directory": "/b"}, core.Backup("acme", "/b")),
         ("HOLD", {}, core.Hold("acme", True)),
         ("HOLD", {"held": False}, core.Hold("acme", False)),
@@ -199,7 +201,7 @@ def test_a_request_is_the_core_command_it_stands_for(cmd: str, fields: Fields, c
 
 
 def test_every_command_is_known_by_its_name() -> None:
-    assert set(flashq.COMMANDS) == {
+    assert set(refusals.COMMANDS) == {
         "FLOW",
         "TX",
         "GETCHILDREN",
@@ -284,7 +286,7 @@ def test_every_command_is_known_by_its_name() -> None:
         "EVENTS",
         "RELEASE",
     }
-    assert not COMMANDS_LATER & set(flashq.COMMANDS)
+    assert not COMMANDS_LATER & set(refusals.COMMANDS)
 
 
 @pytest.mark.parametrize(
@@ -329,7 +331,7 @@ def test_a_payload_is_kept_as_it_was_written() -> None:
 
 
 def test_the_order_of_fields_does_not_matter() -> None:
-    assert flashq.decode(b'{"reqId":1,"queue":"q","cmd":"QUEUE"}').command(CONTEXT) == core.Describe(
+    assert flashq.decode(b'{"reqId":1,"queue":"q","cmd":"QUEUE"}').command(CONTEXT) == queries.Describe(
         "acme", "q"
     )
 
@@ -353,7 +355,7 @@ def test_the_order_of_fields_does_not_matter() -> None:
     ],
 )
 def test_an_id_is_taken_as_number_as_decimal_string_and_as_uuid(given: int | str, address: int) -> None:
-    assert command_of("GETSTATE", id=given) == core.State("acme", address, "default")
+    assert command_of("GETSTATE", id=given) == queries.State("acme", address, "default")
     assert command_of("ACK", id=given) == core.Ack("acme", None, [address], None, 7)
     assert command_of("ACKB", ids=[given, 1]) == core.Ack("acme", None, [address, 1], None, 7, partial=True)
 

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from forebay.core.bodies import body_slices
-from forebay.server.dialects import flashq
+from forebay.core.log.bodies import body_slices
+from forebay.server.dialects.flashq import refusals
 from tests.server.test_fuzz import Client, House
 from tests.serving import framed
 
@@ -201,7 +201,7 @@ def logs_and_stages(talk: Talk) -> None:
 
 def mistakes(talk: Talk) -> None:
     ask = talk.ask
-    for cmd in flashq.COMMANDS:
+    for cmd in refusals.COMMANDS:
         ask(cmd, reqId=f"bare {cmd}")
         ask(cmd, colour="red", reqId=(1 << 64) - 1)
     ask("NOPE", reqId=1)
@@ -239,8 +239,8 @@ def talks() -> dict[str, Talk]:
 def test_the_script_has_every_command_and_each_of_them_succeeds(talks: dict[str, Talk]) -> None:
     done = {request["cmd"] for request, answer in talks[JSON].said if answer["ok"]}
     # What is in memory only has no backup, and a server without HTTP tells nobody of events.
-    assert set(flashq.COMMANDS) - done == {"BACKUP", "EVENTS"}
-    assert {request["cmd"] for request, _ in talks[JSON].said} >= set(flashq.COMMANDS)
+    assert set(refusals.COMMANDS) - done == {"BACKUP", "EVENTS"}
+    assert {request["cmd"] for request, _ in talks[JSON].said} >= set(refusals.COMMANDS)
 
 
 @pytest.mark.parametrize("form", [LINES, PACKED])

@@ -17,8 +17,8 @@ import msgspec
 import pytest
 
 from forebay.broker.node import Node
+from forebay.core.bounds import Limits
 from forebay.core.errors import CODES
-from forebay.core.limits import Limits
 from forebay.server.dialects import flashq
 from forebay.server.framing import ABSURD
 from forebay.server.tcp import Connection, TcpLimits, TcpServer

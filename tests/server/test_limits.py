@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from forebay.core.limits import Limits
+from forebay.core.bounds import Limits
 from forebay.server.framing import ABSURD
 from tests.serving import Raw, Server, framed, pull, pull_all, push, refused, state
 

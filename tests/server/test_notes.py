@@ -4,10 +4,11 @@ import json
 
 import pytest
 
-from forebay.core import commands as core
+from forebay.core.api import commands as core, queries
 from forebay.core.errors import Damaged
-from forebay.core.model import LINE, PART, RESULT
+from forebay.core.words import LINE, PART, RESULT
 from forebay.server.dialects import flashq
+from forebay.server.dialects.flashq import base
 from tests.server.talking import CONTEXT, NOW, UUID, Fields, Talk, body_of, command_of, invalid, refusal
 
 
@@ -37,16 +38,16 @@ def plain(command: core.Command) -> core.Command:
             {"ids": [5, 6], "results": [1, "b"]},
             core.Ack("acme", None, [5, 6], None, 7, partial=True, results=[b"1", b'"b"']),
         ),
-        ("GETRESULT", {"id": 5}, core.GetNotes("acme", 5, (RESULT, PART))),
-        ("WAITJOB", {"id": 5}, core.Await("acme", 5, 30_000)),
-        ("WAITJOB", {"id": 5, "timeout": 0, "group": "g"}, core.Await("acme", 5, 0, "g")),
+        ("GETRESULT", {"id": 5}, queries.GetNotes("acme", 5, (RESULT, PART))),
+        ("WAITJOB", {"id": 5}, queries.Await("acme", 5, 30_000)),
+        ("WAITJOB", {"id": 5, "timeout": 0, "group": "g"}, queries.Await("acme", 5, 0, "g")),
         ("PROGRESS", {"id": 5, "progress": 9}, core.TellProgress("acme", 5, 9, "", None, 7)),
         (
             "PROGRESS",
             {"id": 5, "progress": 9, "message": "m", "lease": "3"},
             core.TellProgress("acme", 5, 9, "m", "3", 7),
         ),
-        ("GETPROGRESS", {"id": 5}, core.GetNotes("acme", 5)),
+        ("GETPROGRESS", {"id": 5}, queries.GetNotes("acme", 5)),
         (
             "LOG",
             {"id": 5, "message": "m"},
@@ -57,20 +58,20 @@ def plain(command: core.Command) -> core.Command:
             {"id": 5, "message": "m", "level": "error"},
             core.AddNote("acme", 5, LINE, b'{"level":"error","message":"m"}'),
         ),
-        ("GETLOGS", {"id": 5}, core.GetNotes("acme", 5, (LINE,))),
+        ("GETLOGS", {"id": 5}, queries.GetNotes("acme", 5, (LINE,))),
         ("PARTIAL", {"id": 5, "data": [1]}, core.AddNote("acme", 5, PART, b"[1]", None, 7)),
         ("PARTIAL", {"id": 5, "data": 1, "lease": "3"}, core.AddNote("acme", 5, PART, b"1", "3", 7)),
         ("UPDATEJOB", {"id": 5, "data": {"a": 1}}, core.Update("acme", 5, b'{"a": 1}')),
         ("UPDATE", {"id": "5", "data": None}, core.Update("acme", 5, b"null")),
         ("DISCARD", {"id": 5}, core.Discard("acme", [5])),
         ("DISCARD", {"ids": [5, 6], "group": "g"}, core.Discard("acme", [5, 6], "g")),
-        ("GETJOBS", {"queue": "q"}, core.Browse("acme", "q")),
+        ("GETJOBS", {"queue": "q"}, queries.Browse("acme", "q")),
         (
             "GETJOBS",
             {"queue": "q", "state": "failed", "limit": 5, "offset": 6, "group": "g"},
-            core.Browse("acme", "q", "dead", "g", 5, 6),
+            queries.Browse("acme", "q", "dead", "g", 5, 6),
         ),
-        ("GETJOBS", {"queue": "q", "state": "waiting"}, core.Browse("acme", "q", "waiting")),
+        ("GETJOBS", {"queue": "q", "state": "waiting"}, queries.Browse("acme", "q", "waiting")),
         ("SEEK", {"queue": "q"}, core.Seek("acme", "q", "default", "all")),
         ("SEEK", {"queue": "q", "group": "g", "to": 12}, core.Seek("acme", "q", "g", 12)),
         (
@@ -151,7 +152,7 @@ def test_an_id_may_be_a_uuid_and_must_be_an_id(cmd: str, fields: Fields) -> None
 
 def test_a_wait_that_does_not_say_is_no_longer_than_the_server_allows() -> None:
     request = flashq.decode(body_of({"cmd": "WAITJOB", "id": 5}))
-    assert request.command(flashq.Context("acme", 7, 1_000)) == core.Await("acme", 5, 1_000)
+    assert request.command(base.Context("acme", 7, 1_000)) == queries.Await("acme", 5, 1_000)
 
 
 # Replies.
@@ -331,7 +332,7 @@ def test_what_can_not_be_read_back_is_said_to_be_damaged() -> None:
     talk.ask("LOG", id=message, message="m")
     request = flashq.decode(body_of({"cmd": "GETLOGS", "id": message}))
     found = talk.engine.apply(request.command(CONTEXT), NOW)
-    assert isinstance(found, core.NotesFound)
+    assert isinstance(found, queries.NotesFound)
     found.notes[0][0].segment.payloads = None
     answer = json.loads(flashq.encode(request, found, CONTEXT))
     assert (answer["ok"], answer["code"]) == (False, Damaged.code)

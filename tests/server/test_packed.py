@@ -10,11 +10,15 @@ import msgspec
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from forebay.core import commands as c, log as logs, look, records
-from forebay.core.bodies import body_slices, pack_body
+from forebay.core.api import queries
+from forebay.core.bounds import SEGMENT_BYTES_MAX
 from forebay.core.errors import CODES, Invalid
-from forebay.core.limits import SEGMENT_BYTES_MAX
+from forebay.core.log import log as logs
+from forebay.core.log.bodies import body_slices, pack_body
+from forebay.core.queries import payloads as queries_payloads
+from forebay.core.records import keyspace
 from forebay.server.dialects import flashq
+from forebay.server.dialects.flashq import base
 from forebay.server.payloads import DEPTH_MAX
 from tests.core.harness import Core
 from tests.core.staging import adopt, run, stage
@@ -481,7 +485,7 @@ def test_a_body_that_is_too_large_is_refused_before_its_payloads_are_looked_at()
     bad = body(*[b"no JSON" * 20_000] * 2)
     request = flashq.decode_packed(pack({"cmd": "STAGE", **STAGE, "body": bad, "count": 2}))
     with pytest.raises(Invalid, match=f"at most {SEGMENT_BYTES_MAX} bytes"):
-        request.packed_command(flashq.Context("default", 7))
+        request.packed_command(base.Context("default", 7))
 
 
 def test_good_payloads_are_kept_byte_for_byte(talk: Talk) -> None:
@@ -552,17 +556,17 @@ def is_value(piece: bytes) -> bool:
 def packed_read(core: Core, offset: int, count: int, size: int = 1 << 24) -> Fields:
     """The answer to a packed READ, as a client has it."""
     frame = pack({"cmd": "READ", "queue": "q", "offset": offset, "max_count": count, "max_bytes": size})
-    request, context = flashq.decode_packed(frame), flashq.Context("default", 7)
-    reply = core.ask(request.packed_command(context), c.Log)
+    request, context = flashq.decode_packed(frame), base.Context("default", 7)
+    reply = core.ask(request.packed_command(context), queries.LogSlice)
     fetch(core, reply)
     core.commit()  # an answer leaves after its commit
     answer: Fields = unpack(flashq.encode(request, reply, context, packed=True))
     return answer
 
 
-def fetch(core: Core, reply: c.Log) -> None:
-    for each in look.absent(reply):
-        (found,) = core.store.bodies([records.body_key(each.queue.prefix, each.segment.body_name)])
+def fetch(core: Core, reply: queries.LogSlice) -> None:
+    for each in queries_payloads.absent(reply):
+        (found,) = core.store.bodies([keyspace.body_key(each.queue.prefix, each.segment.body_name)])
         assert isinstance(found, bytes)
         each.segment.body = found
 
@@ -597,7 +601,7 @@ def rows_in(core: Core) -> list[Row]:
     log = core.engine.queues["default", "q"].partitions["default"].log
     found: list[Row] = []
     for offset in range(log.end):
-        reply = core.ask(c.Read("default", "q", offset, max_count=1), c.Log)
+        reply = core.ask(queries.Read("default", "q", offset, max_count=1), queries.LogSlice)
         fetch(core, reply)
         (each,) = reply.runs
         (payload,) = each.payloads()

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from msgspec import UNSET
 
-from forebay.core import commands as core
-from forebay.server.dialects import flashq
+from forebay.core.api import commands as core
+from forebay.server.dialects.flashq import refusals
 from forebay.server.dialects.flashq.refusals import COMMANDS_LATER, OPTIONS_LATER
 from forebay.server.options import OptionsIn
 from tests.server.talking import NOW, SHARDS, UUID, Fields, Talk, body_of, command_of, invalid, refusal
@@ -168,7 +168,7 @@ def test_options_that_come_later_are_not_among_those_there_are() -> None:
 
 # What is malformed.
 
-LISTED = f"one of {', '.join(flashq.COMMANDS)}"
+LISTED = f"one of {', '.join(refusals.COMMANDS)}"
 
 
 OPTIONS = "priority, delay, ttl, timeout, max_attempts, backoff, lifo"
@@ -452,7 +452,7 @@ def test_a_payload_nested_as_deep_as_it_may_be_is_taken() -> None:
 
 @pytest.mark.parametrize("given", [1, -1, 0, 1 << 70, "a", "", "é"])
 def test_the_req_id_of_a_bad_request_is_found(given: int | str) -> None:
-    assert flashq.request_id(body_of({"cmd": "NOPE", "reqId": given})) == given
+    assert refusals.request_id(body_of({"cmd": "NOPE", "reqId": given})) == given
 
 
 @pytest.mark.parametrize(
@@ -460,4 +460,4 @@ def test_the_req_id_of_a_bad_request_is_found(given: int | str) -> None:
     [b"{}", b'{"reqId":null}', b'{"reqId":1.5}', b'{"reqId":[1]}', b'{"reqId":1', b"", b"\xff", b"[1]"],
 )
 def test_a_req_id_that_can_t_be_read_is_left_out(body: bytes) -> None:
-    assert flashq.request_id(body) is UNSET
+    assert refusals.request_id(body) is UNSET

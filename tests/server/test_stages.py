@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from forebay.core.bodies import body_slices, pack_body
+from forebay.core.log.bodies import body_slices, pack_body
 from tests.serving import Raw, Reply, Request, pull_all, push, refused, wait_for_pull
 
 

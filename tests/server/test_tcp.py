@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import asdict
 
-from forebay.core.model import QueueOptions
+from forebay.core.state import QueueOptions
 from tests.serving import Raw, Server, packed, pull, pull_all, push, refused, state, wait_for_pull
 
 HOUR_MS = 3_600_000

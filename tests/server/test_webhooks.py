@@ -12,16 +12,19 @@ from typing import Any
 import pytest
 
 from forebay.broker.node import Node
-from forebay.core.commands import Command, Job, ListDead, Pop, Popped, Push, Reply
+from forebay.core.api.commands import Command, Pop, Popped, Push, Reply
+from forebay.core.api.jobs import Job
+from forebay.core.api.queries import ListDead
+from forebay.core.bounds import OPERATIONS_MAX, Limits
 from forebay.core.errors import Busy, Damaged, ForebayError, Invalid
-from forebay.core.limits import OPERATIONS_MAX, Limits
-from forebay.core.model import DEFAULT
-from forebay.core.records import Commit, body_key
+from forebay.core.records.commit import Commit
+from forebay.core.records.keyspace import body_key
+from forebay.core.words import DEFAULT
 from forebay.server.couriers import AT_ONCE, DEADLINE_S, TENANT, Webhook, queue_of
 from forebay.server.deliveries import TOGETHER_MAX, Part, commits
-from forebay.server.http.endpoints import Questions
 from forebay.server.hub import Hub
 from forebay.server.posting import Letter
+from forebay.server.questions import Questions
 from forebay.server.webhooks import WEBHOOKS_MAX, Webhooks
 from forebay.store.memory import MemoryStore
 

@@ -14,7 +14,9 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from forebay import Client, ForebayError, SyncClient
+from forebay.client.aio.client import Client
+from forebay.client.sync.client import SyncClient
+from forebay.core.errors import ForebayError
 from tests.server.http.talking import Http, at
 from tests.serving import Reply, Request, Server
 

@@ -4,28 +4,26 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from forebay.core import commands as c, engine as engines, log as logs
-from forebay.core.agenda import NEVER
-from forebay.core.directory import META_SHARD
-from forebay.core.endings import count_unplanned, dead_over, outcome_at
+from forebay.core import engine as engines
+from forebay.core.api import commands as c, queries
+from forebay.core.bounds import Limits
 from forebay.core.engine import Engine
 from forebay.core.errors import Conflict, NotFound
 from forebay.core.ids import address, parse_lease
-from forebay.core.leased import leased_runs
-from forebay.core.limits import Limits
-from forebay.core.look import counts
-from forebay.core.model import (
-    OUTCOMES,
-    Attributes,
-    Group,
-    Partition,
-    Queue,
-    fresh_count,
-)
-from forebay.core.numbers import number_of
-from forebay.core.questions import OPEN
-from forebay.core.shard import Shard, next_sweep_at
-from forebay.core.ties import parked_over, waiting_over
+from forebay.core.links.waits import waiting_over
+from forebay.core.log import log as logs
+from forebay.core.log.numbers import number_of
+from forebay.core.queries.describe import counts
+from forebay.core.shard.names import META_SHARD
+from forebay.core.shard.shard import Shard, next_sweep_at
+from forebay.core.state import Attributes, Group, Partition, Queue, fresh_count
+from forebay.core.structures.agenda import NEVER
+from forebay.core.tracks.dead_letters import dead_over
+from forebay.core.tracks.leased import leased_runs
+from forebay.core.tracks.outcomes import outcome_at
+from forebay.core.tracks.parked import parked_over
+from forebay.core.tracks.planning import count_unplanned
+from forebay.core.words import OPEN, OUTCOMES
 from forebay.store.base import Store
 from tests.sim import job_checks, model as m
 from tests.sim.jobs_model import Core
@@ -513,7 +511,7 @@ class Checks:
 
     def check_state(self, queue: str, partition: str, offset: int, group: str) -> None:
         """GETSTATE and the model agree."""
-        command = c.State(TENANT, self.model.queues[queue].messages[partition][offset].id, group)
+        command = queries.State(TENANT, self.model.queues[queue].messages[partition][offset].id, group)
         self._tick(queue)
         _, offset = self.model.queues[queue].current((partition, offset))
         message = self.model.queues[queue].messages[partition][offset]
@@ -521,13 +519,15 @@ class Checks:
             self._refused(command, NotFound)
             return
         reply = self._apply(command)
-        assert isinstance(reply, c.StateFound)
+        assert isinstance(reply, queries.StateFound)
         wanted = self._state(message, queue, partition, offset, group)
         assert reply == wanted, (reply, wanted)
 
-    def _state(self, message: m.Message, queue: str, partition: str, offset: int, group: str) -> c.StateFound:
+    def _state(
+        self, message: m.Message, queue: str, partition: str, offset: int, group: str
+    ) -> queries.StateFound:
         """Where a message stands, as the model sees it."""
-        found = c.StateFound(*message.shown, "waiting", priority=message.attributes.priority)
+        found = queries.StateFound(*message.shown, "waiting", priority=message.attributes.priority)
         job_checks.show(found, self.model.queues[queue], message)
         reader = self.model.queues[queue].groups.get(group)
         cell = reader.cells[partition][offset] if reader else m.begin(message)
@@ -555,7 +555,7 @@ class Checks:
 
     def _show_waiting(
         self,
-        found: c.StateFound,
+        found: queries.StateFound,
         queue: str,
         partition: str,
         offset: int,

@@ -8,7 +8,8 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from forebay.core.model import LINE, PART, PLAIN, Attributes, Backoff
+from forebay.core.state import PLAIN, Attributes, Backoff
+from forebay.core.words import LINE, PART
 from forebay.store.memory import MemoryStore
 from tests.sim.labels import Labeller
 from tests.sim.model import SCHEDULED, WAITING, Group, Place, Queue

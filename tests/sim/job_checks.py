@@ -1,10 +1,9 @@
 """What is compared of keys, ids and messages that wait for others."""
 
-from forebay.core import commands as c
+from forebay.core.api import queries
 from forebay.core.engine import Engine
-from forebay.core.entries import weight
 from forebay.core.ids import OFFSET_BITS, OFFSET_MASK
-from forebay.core.model import Bucket, Group, Limiter, Partition, Queue, Tie
+from forebay.core.state import Bucket, Group, Limiter, Partition, Queue, Tie, weight
 from tests.sim import model as m
 from tests.sim.jobs_model import JobModel
 from tests.sim.system_model import Name, SystemModel
@@ -173,7 +172,7 @@ def snapshot_tenants(engine: Engine) -> object:
     return (crons, values, limits, active)
 
 
-def show(found: c.StateFound, known: m.Queue, message: m.Message) -> None:
+def show(found: queries.StateFound, known: m.Queue, message: m.Message) -> None:
     """Tell of a message what it has for itself."""
     first = known.messages[message.place[0]][known.firsts(message.place)[1]]
     found.job_id = next((name for name, each in known.named.items() if each is first), None)

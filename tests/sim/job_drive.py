@@ -4,12 +4,11 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from forebay.core.commands import Change, FlowJob, Job
-from forebay.core.dependents import spans_of
-from forebay.core.jobdata import MISSED, MODES, Particulars
-from forebay.core.keys import pack
-from forebay.core.model import Attributes, Rate, Shared
-from forebay.core.values import KINDS
+from forebay.core.api.jobs import FlowJob, Job, KvChange
+from forebay.core.jobs.dependencies import spans_of
+from forebay.core.keyvalue.keys import pack
+from forebay.core.state import Attributes, Identity, NamedLimit, Rate
+from forebay.core.words import CHANGE_KINDS, DEDUP_MODES, MISSED
 from forebay.store.memory import MemoryStore
 from tests.sim.drive import EVERY, PARTITIONS, Driver, main
 from tests.sim.job_steps import JobWorld, Op
@@ -85,7 +84,7 @@ class JobDriver(Driver):
         dedup, window_ms, max_ms, key = "drop", 0, 0, None
         if pick.random() < 0.8:
             key = f"k{pick.randrange(4)}"
-            dedup = pick.choice(MODES)
+            dedup = pick.choice(DEDUP_MODES)
         if dedup in ("debounce", "throttle"):
             window_ms = pick.choice(WINDOWS)
         if dedup == "debounce":
@@ -93,7 +92,7 @@ class JobDriver(Driver):
             attributes = replace(attributes, delay_ms=0)
         elif pick.random() < 0.1:
             attributes = self.waiting_for(attributes)
-        own = Particulars(
+        own = Identity(
             key,
             dedup,
             window_ms,
@@ -221,7 +220,7 @@ class JobDriver(Driver):
     def outlive(self) -> None:
         """What holds a key is worked on when its time to live ends, and may come back."""
         pick, queue = self.random, self.random.choice(["a", "b", "gated"])
-        own = Particulars(f"k{pick.randrange(4)}", "replace")
+        own = Identity(f"k{pick.randrange(4)}", "replace")
         self.world.push_jobs(queue, [self.world.job("default", Attributes(ttl_ms=30), own)])
         token = self.world.pop(queue, "default", 50, partition="default", lease_ms=pick.choice([40, 5_000]))
         self.world.wait(pick.choice([29, 31, 41]))
@@ -308,7 +307,7 @@ class JobDriver(Driver):
         """What has keys for its payload is given up, and may be kept as a dead letter or not."""
         pick, world, queue = self.random, self.world, self.random.choice(["a", "b", "gated"])
         world.configure(queue, dead_letters=pick.random() < 0.5)
-        own = Particulars(keys=(pack(["left", world.payloads]),))
+        own = Identity(keys=(pack(["left", world.payloads]),))
         ids = world.push_jobs(queue, [world.job("default", Attributes(), own)])
         if ids:
             place = world.model.ids[ids[0]].place
@@ -321,10 +320,10 @@ class JobDriver(Driver):
         if known is None:
             return
         name, window_ms = f"n{self.world.payloads}", known.options.dedup_window_ms
-        own = Particulars(transaction_id=name)
+        own = Identity(transaction_id=name)
         if pick.random() < 0.5:
             window_ms = pick.choice([5, 40])
-            own = Particulars(name, "throttle", window_ms)
+            own = Identity(name, "throttle", window_ms)
         elif window_ms and pick.random() < 0.5:
             window_ms = 40
             self.world.configure(queue, dedup_window_ms=window_ms)
@@ -351,8 +350,14 @@ class JobDriver(Driver):
 
     def limit_by_name(self) -> None:
         pick = self.random
-        limits = [None, Shared(RATES[0]), Shared(RATES[1]), Shared(concurrency=2), Shared(RATES[1], None, 5)]
-        limits += [Shared(None, BYTES[0]), Shared(None, BYTES[1]), Shared(RATES[2], BYTES[1], 5)]
+        limits = [
+            None,
+            NamedLimit(RATES[0]),
+            NamedLimit(RATES[1]),
+            NamedLimit(concurrency=2),
+            NamedLimit(RATES[1], None, 5),
+        ]
+        limits += [NamedLimit(None, BYTES[0]), NamedLimit(None, BYTES[1]), NamedLimit(RATES[2], BYTES[1], 5)]
         self.world.put_limit(pick.choice(["one", "two"]), pick.choice(limits))
 
     def wait_at_limit(self) -> None:
@@ -382,7 +387,7 @@ class JobDriver(Driver):
             return
         schedule = pick.choice([None, None, *STEPS])
         every_ms = STEPS[schedule] if schedule is not None else pick.choice([5_000, 7_001, 40_000])
-        own = Particulars(name, pick.choice(["drop", "replace"])) if pick.random() < 0.5 else None
+        own = Identity(name, pick.choice(["drop", "replace"])) if pick.random() < 0.5 else None
         attributes = replace(self.any_attributes(), depends_on=())
         job = world.job(f"{queue} {name}", attributes, own)
         how = (every_ms, schedule, pick.choice(MISSED), pick.choice([0, 0, 3]))
@@ -402,11 +407,11 @@ class JobDriver(Driver):
         self.world.write(self.changes(), self.versions())
         self.world.get([self.random.choice(KEYS) for _ in range(2)])
 
-    def changes(self) -> list[Change]:
+    def changes(self) -> list[KvChange]:
         pick = self.random
         return [
-            Change(
-                pick.choice(KINDS),
+            KvChange(
+                pick.choice(CHANGE_KINDS),
                 pick.choice(KEYS),
                 pick.choice([b"1", b"-7", b"[1]", b'[2,"x"]', b'"text"']) if pick.random() < 0.2 else b"3",
                 pick.choice([None, None, 0, 5, 1_000, 20_000]),

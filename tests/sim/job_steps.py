@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from forebay.core import commands as c
+from forebay.core.api import commands as c, jobs as job_commands, queries
 from forebay.core.errors import ForebayError, Invalid, NotFound
-from forebay.core.jobdata import Particulars
-from forebay.core.model import RESULT, Attributes, Shared
+from forebay.core.state import Attributes, Identity, NamedLimit
+from forebay.core.words import RESULT
 from tests.sim import model as m
 from tests.sim.checks import TENANT, load
 from tests.sim.jobs_model import KNOWN, NEVER_SAID, REPLACED, names_of
@@ -24,13 +24,13 @@ class Op:
 
     kind: str
     queue: str = ""
-    jobs: list[c.Job] = field(default_factory=list)
-    then: tuple[str, c.Job] | None = None
-    flow: c.FlowJob | None = None
+    jobs: list[job_commands.Job] = field(default_factory=list)
+    then: tuple[str, job_commands.Job] | None = None
+    flow: job_commands.FlowJob | None = None
     places: list[m.Place] = field(default_factory=list)
     token: str | None = None
     """A lease that is settled whole, instead of places."""
-    changes: list[c.Change] = field(default_factory=list)
+    changes: list[job_commands.KvChange] = field(default_factory=list)
     checks: list[tuple[bytes, int | None]] = field(default_factory=list)
 
 
@@ -52,14 +52,14 @@ class JobWorld(World):
     def push_jobs(
         self,
         queue: str,
-        jobs: list[c.Job],
+        jobs: list[job_commands.Job],
         durability: str | None = None,
         request: tuple[str, str] | None = None,
-        then: tuple[str, c.Job] | None = None,
+        then: tuple[str, job_commands.Job] | None = None,
     ) -> list[int]:
         """Push jobs that may be known, and what waits for them; their ids, if they are not refused."""
         self._tick(queue, *([then[0]] if then is not None else []))
-        command = c.PushJobs(TENANT, queue, jobs, durability, request, then)
+        command = job_commands.PushJobs(TENANT, queue, jobs, durability, request, then)
         known = self.model.queue(queue)
         before = known.once.get(("r", *request), NEVER_SAID) if request is not None else NEVER_SAID
         again = before[0] > self.now
@@ -68,7 +68,7 @@ class JobWorld(World):
             self._refused(command, why)
             return []
         reply = self._apply(command)
-        assert isinstance(reply, c.PushedJobs)
+        assert isinstance(reply, job_commands.PushedJobs)
         if again:
             said = (reply.ids, reply.then, reply.duplicates)
             assert said == (before[1], before[2], list(range(len(before[1]))))
@@ -84,7 +84,11 @@ class JobWorld(World):
         return reply.ids
 
     def _compare_pushed(
-        self, reply: c.PushedJobs, queue: str, jobs: list[c.Job], then: tuple[str, c.Job] | None
+        self,
+        reply: job_commands.PushedJobs,
+        queue: str,
+        jobs: list[job_commands.Job],
+        then: tuple[str, job_commands.Job] | None,
     ) -> None:
         """The model pushes the same, and gives the same answer."""
         answers = self.model.push_jobs(queue, jobs, self.now, self._takes_over)
@@ -100,8 +104,8 @@ class JobWorld(World):
     def _forbids(
         self,
         queue: str,
-        jobs: list[c.Job],
-        then: tuple[str, c.Job] | None = None,
+        jobs: list[job_commands.Job],
+        then: tuple[str, job_commands.Job] | None = None,
         planned: Planned | None = None,
         *,
         again: bool = False,
@@ -130,28 +134,28 @@ class JobWorld(World):
 
     # Flows.
 
-    def push_flow(self, root: c.FlowJob, durability: str | None = None) -> list[int]:
+    def push_flow(self, root: job_commands.FlowJob, durability: str | None = None) -> list[int]:
         """Push a message and those it waits for; the ids of all that are named, if they are not refused."""
         queues = {node.queue for node in walk(root)}
         self._tick(*queues)
-        command = c.PushFlow(TENANT, root, durability)
+        command = job_commands.PushFlow(TENANT, root, durability)
         why = self._forbids_flow(root, Planned())
         if why is not None:
             self._refused(command, why)
             return []
         reply = self._apply(command)
-        assert isinstance(reply, c.FlowPushed)
+        assert isinstance(reply, job_commands.FlowPushed)
         self._compare_flow(reply, root)
         self._must_sync |= durability != "os" and not reply.known
         for queue in sorted(queues):
             self._check(queue)
         return [reply.parent, *reply.children]
 
-    def _compare_flow(self, reply: c.FlowPushed, root: c.FlowJob) -> None:
+    def _compare_flow(self, reply: job_commands.FlowPushed, root: job_commands.FlowJob) -> None:
         found = self.model.push_flow(root, self.now, self._takes_over)
         assert (reply.parent, reply.children, reply.known) == found, (reply, found)
 
-    def _forbids_flow(self, root: c.FlowJob, planned: Planned) -> type[ForebayError] | None:
+    def _forbids_flow(self, root: job_commands.FlowJob, planned: Planned) -> type[ForebayError] | None:
         """Why a flow may not be pushed; one whose parent is known needs no room."""
         again = self.model.known(root, self.now, self._takes_over, planned.settled) is not None
         names: set[str] = set()
@@ -168,13 +172,13 @@ class JobWorld(World):
     def check_children(self, message: m.Message) -> None:
         """What a message waits for, or waited for, is shown as it stands."""
         self._tick()
-        reply_to = c.Children(TENANT, message.id)
+        reply_to = queries.Children(TENANT, message.id)
         current = self.model.current(message)
         if current.gone or current.lost:
             self._refused(reply_to, NotFound)
             return
         reply = self._apply(reply_to)
-        assert isinstance(reply, c.ChildrenFound)
+        assert isinstance(reply, queries.ChildrenFound)
         targets = self.model.targets(current.attributes)
         assert reply.total == len(targets)
         kept = [each for each in targets if not each.gone and not each.lost]
@@ -201,12 +205,12 @@ class JobWorld(World):
         self,
         partition: str,
         attributes: Attributes,
-        own: Particulars | None = None,
+        own: Identity | None = None,
         *,
         lane: bool = False,
-    ) -> c.Job:
+    ) -> job_commands.Job:
         """A job with a payload that no other message has."""
-        return c.Job(self._payload(), partition, attributes, own, lane)
+        return job_commands.Job(self._payload(), partition, attributes, own, lane)
 
     def commit(self) -> None:
         super().commit()
@@ -263,10 +267,10 @@ class JobWorld(World):
             self.configure(queue, byte_limit=None, limits=())
         super()._before_pop(queue, group)
 
-    def put_limit(self, name: str, limit: Shared | None) -> None:
+    def put_limit(self, name: str, limit: NamedLimit | None) -> None:
         """Set a limit that queues share, or remove it."""
         self._tick()
-        command = c.LimitPut(TENANT, name, limit)
+        command = job_commands.LimitPut(TENANT, name, limit)
         if limit is None and name not in self.model.named:
             self._refused(command, NotFound)
             return
@@ -276,7 +280,7 @@ class JobWorld(World):
         else:
             self.model.named[name] = limit
         self.model.forget_tokens()
-        assert isinstance(reply, c.LimitsFound)
+        assert isinstance(reply, queries.LimitsFound)
         assert [(each.name, each.limit, each.active) for each in reply.limits] == [
             (each, self.model.named[each], self.model.active_under(each)) for each in sorted(self.model.named)
         ]
@@ -290,14 +294,14 @@ class JobWorld(World):
         self._tick()
         every_ms = cron.every_ms if cron.schedule is None else None
         how = (cron.schedule, every_ms, "UTC", cron.limit, cron.missed)
-        command = c.CronPut(TENANT, cron.name, cron.queue, cron.job, *how)
+        command = job_commands.CronPut(TENANT, cron.name, cron.queue, cron.job, *how)
         if self.model.has_come(cron):
             self._refused(command, Invalid)
             return
         reply = self._apply(command)
         self.model.queue(cron.queue)
         self.model.put_cron(cron)
-        assert isinstance(reply, c.CronsFound)
+        assert isinstance(reply, queries.CronsFound)
         assert [(each.name, each.next_at, each.fired) for each in reply.crons] == [
             (cron.name, cron.next_at, cron.fired)
         ]
@@ -307,9 +311,9 @@ class JobWorld(World):
     def delete_cron(self, name: str) -> None:
         self._tick()
         if name not in self.model.crons:
-            self._refused(c.CronDelete(TENANT, name), NotFound)
+            self._refused(job_commands.CronDelete(TENANT, name), NotFound)
             return
-        self._apply(c.CronDelete(TENANT, name))
+        self._apply(job_commands.CronDelete(TENANT, name))
         del self.model.crons[name]
         self._must_sync = True
         self.check_all()
@@ -322,30 +326,30 @@ class JobWorld(World):
 
     # Keys and values.
 
-    def write(self, changes: list[c.Change], checks: list[tuple[bytes, int | None]]) -> None:
+    def write(self, changes: list[job_commands.KvChange], checks: list[tuple[bytes, int | None]]) -> None:
         """Change keys, all or none."""
         self._tick()
-        command = c.KvWrite(TENANT, changes, checks)
+        command = job_commands.KvWrite(TENANT, changes, checks)
         left = self.model.write(changes, {}, self.now) if self.model.passes(checks, {}, self.now) else None
         if left is None:
             self._refused(command, ForebayError)
             return
         before = {key for key in left if self.model.entry(key, self.now) is not None}
         reply = self._apply(command)
-        assert isinstance(reply, c.KvWritten)
+        assert isinstance(reply, job_commands.KvWritten)
         self._keep(reply, left)
         assert reply.deleted == sum(key in before and left[key] is None for key in left)
         self._must_sync |= any(key in before or left[key] is not None for key in left)
         self.check_all()
 
-    def _keep(self, reply: c.KvWritten, left: dict[bytes, Entry | None]) -> None:
+    def _keep(self, reply: job_commands.KvWritten, left: dict[bytes, Entry | None]) -> None:
         self.model.keep(left, reply.version)
         found = [(each.data, each.expires_at) if each is not None else None for each in reply.values]
         assert found == [(each.data, each.expires_at) if each is not None else None for each in left.values()]
 
     def get(self, keys: list[bytes]) -> None:
-        reply = self._apply(c.KvGet(TENANT, keys))
-        assert isinstance(reply, c.KvFound)
+        reply = self._apply(queries.KvGet(TENANT, keys))
+        assert isinstance(reply, queries.KvFound)
         entries = [self.model.entry(key, self.now) for key in keys]
         assert [each and (each.data, each.version, each.expires_at) for each in reply.values] == [
             each and (each.data, each.version, each.expires_at) for each in entries
@@ -369,12 +373,12 @@ class JobWorld(World):
         reply = self._apply(c.Transact(TENANT, commands))
         assert isinstance(reply, c.Transacted)
         for op, written, each in zip(ops, writes, reply.replies, strict=True):
-            if isinstance(each, c.KvWritten):
+            if isinstance(each, job_commands.KvWritten):
                 assert written is not None
                 self._keep(each, written)
-            elif isinstance(each, c.PushedJobs):
+            elif isinstance(each, job_commands.PushedJobs):
                 self._compare_pushed(each, op.queue, op.jobs, op.then)
-            elif isinstance(each, c.FlowPushed):
+            elif isinstance(each, job_commands.FlowPushed):
                 assert op.flow is not None
                 self._compare_flow(each, op.flow)
             else:
@@ -384,13 +388,15 @@ class JobWorld(World):
         self._follow()
         self.check_all()
 
-    def _command(self, op: Op) -> c.PushJobs | c.PushFlow | c.Ack | c.Nack | c.KvWrite:
+    def _command(
+        self, op: Op
+    ) -> job_commands.PushJobs | job_commands.PushFlow | c.Ack | c.Nack | job_commands.KvWrite:
         if op.kind == "push":
-            return c.PushJobs(TENANT, op.queue, op.jobs, then=op.then)
+            return job_commands.PushJobs(TENANT, op.queue, op.jobs, then=op.then)
         if op.flow is not None:
-            return c.PushFlow(TENANT, op.flow)
+            return job_commands.PushFlow(TENANT, op.flow)
         if op.kind == "write":
-            return c.KvWrite(TENANT, op.changes, op.checks)
+            return job_commands.KvWrite(TENANT, op.changes, op.checks)
         kind = c.Ack if op.kind == "ack" else c.Nack
         if op.token is not None:
             return kind(TENANT, op.token)
@@ -459,7 +465,7 @@ class JobWorld(World):
                 self.model.nack(token, places, "", None, self.now)
 
 
-def walk(node: c.FlowJob) -> Iterator[c.FlowJob]:
+def walk(node: job_commands.FlowJob) -> Iterator[job_commands.FlowJob]:
     """A message of a flow and all below it."""
     yield node
     for child in node.children:

@@ -9,10 +9,9 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from forebay.core.commands import FlowJob, Job
-from forebay.core.dependents import spans_of
-from forebay.core.jobdata import Particulars
-from forebay.core.model import Attributes
+from forebay.core.api.jobs import FlowJob, Job
+from forebay.core.jobs.dependencies import spans_of
+from forebay.core.state import Attributes, Identity
 from tests.sim.model import (
     CANCELLED,
     DEAD,
@@ -65,7 +64,7 @@ Settled = set[tuple[str, Place]] | frozenset[tuple[str, Place]]
 
 def names_of(queue: str, job: Job) -> set[str]:
     """What a job goes by: no two have the same."""
-    own = job.own or Particulars()
+    own = job.own or Identity()
     kind = "throttled" if own.dedup == "throttle" else "key"
     names = {kind: own.unique_key, "id": own.job_id, f"in {job.partition}": own.transaction_id}
     return {f"{queue} {kind} {name}" for kind, name in names.items() if name is not None}
@@ -353,7 +352,7 @@ class JobModel(Model):
 
     def _push_job(self, batch: Batch, job: Job) -> tuple[str, int]:
         queue, now, known = batch.queue, batch.now, self.queue(batch.queue)
-        own, attributes = job.own or Particulars(), job.attributes
+        own, attributes = job.own or Identity(), job.attributes
         found = self._find(batch, job.partition, own)
         if found is not None:
             return KNOWN, found
@@ -419,7 +418,7 @@ class JobModel(Model):
         """
         batch, new = Batch(queue, now, core), 0
         for job in jobs:
-            own, names = job.own or Particulars(), names_of(queue, job)
+            own, names = job.own or Identity(), names_of(queue, job)
             again = names & seen and own.dedup in ("drop", "throttle")
             own = self._without_freed(queue, own, settled)
             if not again and self._find(batch, job.partition, own) is None:
@@ -427,13 +426,13 @@ class JobModel(Model):
                 new += 1
         return new
 
-    def _without_freed(self, queue: str, own: Particulars, settled: Settled) -> Particulars:
+    def _without_freed(self, queue: str, own: Identity, settled: Settled) -> Identity:
         holder = self.queue(queue).uniques.get(own.unique_key or "")
         if own.dedup == "drop" and holder is not None and (queue, holder.place) in settled:
             return replace(own, unique_key=None)
         return own
 
-    def _find(self, batch: Batch, partition: str, own: Particulars) -> int | None:
+    def _find(self, batch: Batch, partition: str, own: Identity) -> int | None:
         """The id of the message that a job repeats, if it does."""
         known, now = self.queues[batch.queue], batch.now
         rows = [*known.taken.get(partition, []), batch.taken]
@@ -464,7 +463,7 @@ class JobModel(Model):
         self.tie(message, tie)
 
     def _replace(
-        self, batch: Batch, job: Job, own: Particulars, attributes: Attributes, holder: Message
+        self, batch: Batch, job: Job, own: Identity, attributes: Attributes, holder: Message
     ) -> Message | None:
         """What took the place of the one that holds the key of a job, if it could."""
         known, now, queue = self.queues[batch.queue], batch.now, batch.queue
@@ -484,7 +483,7 @@ class JobModel(Model):
             self.free(holder)
         return None
 
-    def _enter(self, batch: Batch, message: Message, job: Job, own: Particulars) -> None:
+    def _enter(self, batch: Batch, message: Message, job: Job, own: Identity) -> None:
         """Have a message found by its key and ids."""
         known = self.queues[batch.queue]
         key = own.unique_key or ""

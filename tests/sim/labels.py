@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from forebay.core import log as logs
-from forebay.core.limits import HEADERS_MAX
-from forebay.core.model import Attributes
+from forebay.core.bounds import HEADERS_MAX
+from forebay.core.log import log as logs
+from forebay.core.state import Attributes
 
 Labels = tuple[tuple[tuple[str, str], ...], tuple[str, ...]]
 """Headers and tags of a message."""
@@ -50,7 +50,7 @@ class Labeller:
         return headers, tuple(f"{self._made}-{at}" for at in range(tags))
 
 
-def labels_of(piece: logs.Piece) -> Iterator[Labels]:
+def labels_of(piece: logs.SegmentSlice) -> Iterator[Labels]:
     """Headers and tags of each message of a piece, as they are told with it."""
     for start, count, attributes in logs.labelled(piece):
         assert count > 0

@@ -11,7 +11,7 @@ messages that are not in line sees them little by little (``planned`` in ``pop``
 from collections.abc import Iterable
 from itertools import takewhile
 
-from forebay.core.model import Attributes, Backoff, QueueOptions
+from forebay.core.state import Attributes, Backoff, QueueOptions
 from tests.sim.state import (
     ACTIVE_MS as ACTIVE_MS,
     CANCELLED as CANCELLED,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection
 
 from msgspec.structs import replace
 
-from forebay.core.model import Attributes
+from forebay.core.state import Attributes
 from tests.sim.model import (
     CANCELLED,
     DEAD,

@@ -4,8 +4,7 @@ from collections.abc import Container, Iterator
 from operator import attrgetter
 
 from forebay.core.engine import Engine
-from forebay.core.model import Group, Notes, Partition
-from forebay.core.schedule import NO_PAST, Schedule, Scheduled
+from forebay.core.state import NO_PAST, Group, Notes, Partition, Schedule, Scheduled
 from tests.sim import job_checks
 
 

@@ -9,12 +9,24 @@ import random
 from collections.abc import Callable, Iterable
 from copy import deepcopy
 
-from forebay.core import commands as c, log as logs, look, merge as merges, records
+from forebay.core.api import commands as c, jobs as job_commands, queries, stages as stage_commands
+from forebay.core.bounds import Limits
 from forebay.core.errors import ForebayError
-from forebay.core.jobdata import Particulars
-from forebay.core.limits import Limits
-from forebay.core.model import PLAIN, Attributes, Backoff, Log, Queue as CoreQueue, Segment
-from forebay.core.stagedata import Stage as CoreStage
+from forebay.core.log import log as logs
+from forebay.core.queries import payloads as queries_payloads
+from forebay.core.records import keyspace
+from forebay.core.retention import merge as merges
+from forebay.core.state import (
+    PLAIN,
+    Attributes,
+    Backoff,
+    Identity,
+    Log,
+    Queue as CoreQueue,
+    Segment,
+    Stage as CoreStage,
+    stages,
+)
 from forebay.store.base import Store
 from forebay.store.memory import MemoryStore
 from tests.sim.checks import TENANT, load
@@ -130,7 +142,9 @@ class StageDriver:
         expire_ms = pick.choice([1_000, 5_000, 60_000])
         partition = pick.choice(PARTITIONS)
         keys = [each.key for each in messages] if keyed else []
-        command = c.StageWrite(TENANT, name, stage, partition, keys=keys, query=query, batch=batch)
+        command = stage_commands.StageWrite(
+            TENANT, name, stage, partition, keys=keys, query=query, batch=batch
+        )
         command.payloads = [each.payload for each in messages]
         command.runs = [(1, each.attributes) for each in messages]
         command.part, command.expire_ms, command.run = part, expire_ms, run
@@ -143,7 +157,7 @@ class StageDriver:
             assert reply == "conflict", reply
             self.tell("late write" if over else "write of a former run" if former else "refused write")
             return
-        assert isinstance(reply, c.Staged), reply
+        assert isinstance(reply, stage_commands.Staged), reply
         if part is not None and part < writes:
             assert there is not None
             self.tell("part again")
@@ -159,7 +173,7 @@ class StageDriver:
             part = writes
             self.tell("write")
         size = sum(len(each.payload) for each in there.messages)
-        assert reply == c.Staged(stage, part, len(there.messages), size, there.expires_at)
+        assert reply == stage_commands.Staged(stage, part, len(there.messages), size, there.expires_at)
 
     def adopt(self) -> None:
         pick, name = self.random, self.queue()
@@ -183,7 +197,7 @@ class StageDriver:
                 count += 1
         keep_ms = pick.choice([None, None, 1_000, 30_000])
         durability = pick.choice([None, "os", "fsync"]) if known.stored else None
-        command = c.Adopt(TENANT, name, query, batch, names, count, durability, keep_ms)
+        command = stage_commands.Adopt(TENANT, name, query, batch, names, count, durability, keep_ms)
         reply = self.ask(command)
         if batch in known.adopted.get(query, {}):
             first = known.adopted[query][batch]
@@ -191,7 +205,7 @@ class StageDriver:
                 assert reply == "conflict", reply
                 self.tell("another batch")
                 return
-            assert isinstance(reply, c.Adopted), reply
+            assert isinstance(reply, stages.Adopted), reply
             assert [getattr(reply, each) for each in reply.__struct_fields__[:-1]] == [
                 getattr(first, each) for each in first.__struct_fields__[:-1]
             ]
@@ -204,7 +218,7 @@ class StageDriver:
             assert reply == refusal, (reply, refusal)
             self.tell("refused adoption")
             return
-        assert isinstance(reply, c.Adopted), reply
+        assert isinstance(reply, stages.Adopted), reply
         ranges, duplicates = known.adopt(names, self.now)
         self.check_ranges(name, reply, ranges)
         until = 0 if keep_ms is None else self.now + keep_ms
@@ -216,7 +230,7 @@ class StageDriver:
         self.wait(1)  # what adopted last is known by its time
         self.tell("adoption")
 
-    def check_ranges(self, name: str, reply: c.Adopted, wanted: list[tuple[str, int, int]]) -> None:
+    def check_ranges(self, name: str, reply: stages.Adopted, wanted: list[tuple[str, int, int]]) -> None:
         """The answer says what is where, and by which ids."""
         joined: list[tuple[str, int, int]] = []
         for partition, first, offset, count in reply.ranges:
@@ -234,7 +248,7 @@ class StageDriver:
     def unstage(self) -> None:
         name = self.queue()
         known, names = self.model[name], self.random.sample(STAGES, 2)
-        command = c.Unstage(TENANT, name, names)
+        command = stage_commands.Unstage(TENANT, name, names)
         if self.random.random() < 0.3:
             command.query = self.random.choice(QUERIES)
             command.batch = self.batch(known, command.query)
@@ -246,20 +260,20 @@ class StageDriver:
             command.stages = command.stages[:2]
         found = [known.stages.pop(each) for each in names if each in known.stages]
         reply = self.ask(command)
-        assert reply == c.Unstaged(len(found), sum(len(each.messages) for each in found))
+        assert reply == stage_commands.Unstaged(len(found), sum(len(each.messages) for each in found))
         self.tell("unstage")
 
     def push(self) -> None:
         name, partition = self.queue(), self.random.choice(PARTITIONS)
         messages = self.messages(keyed=True)
         jobs = [
-            c.Job(
-                each.payload, partition, each.attributes, None if each.key is None else Particulars(each.key)
+            job_commands.Job(
+                each.payload, partition, each.attributes, None if each.key is None else Identity(each.key)
             )
             for each in messages
         ]
-        reply = self.ask(c.PushJobs(TENANT, name, jobs))
-        assert isinstance(reply, c.PushedJobs), reply
+        reply = self.ask(job_commands.PushJobs(TENANT, name, jobs))
+        assert isinstance(reply, job_commands.PushedJobs), reply
         known = self.model[name]
         new = [known.append(partition, each, self.now) for each in messages]
         assert reply.duplicates == [at for at, appended in enumerate(new) if not appended]
@@ -318,7 +332,7 @@ class StageDriver:
         self.commit()
         for log, segment in self.sealed:
             if self.random.random() < 0.7:
-                logs.let_go(log, segment)
+                logs.drop_body(log, segment)
         self.sealed = []
 
     def merge(self) -> None:
@@ -334,7 +348,7 @@ class StageDriver:
     def body(self, queue: CoreQueue, segment: Segment) -> bytes:
         if segment.body is not None:
             return segment.body
-        (body,) = self.store.bodies([records.body_key(queue.prefix, segment.body_name)])
+        (body,) = self.store.bodies([keyspace.body_key(queue.prefix, segment.body_name)])
         assert isinstance(body, bytes), "the store has the body of every segment"
         return body
 
@@ -391,7 +405,7 @@ class StageDriver:
         for part in stage.parts:
             segment = Segment(0, part.count, part.size, 0, part.body_name, body=part.body)
             segment.body = self.body(queue, segment)
-            payloads = logs.Piece(segment, 0, part.count, 0).payloads()
+            payloads = logs.SegmentSlice(segment, 0, part.count, 0).payloads()
             attributes = [each for count, each in part.runs for _ in range(count)]
             keys: list[str | None] = list(part.keys) or [None] * part.count
             rows = [(bytes(a), b, key) for a, b, key in zip(payloads, attributes, keys, strict=True)]
@@ -410,27 +424,27 @@ class StageDriver:
                 self.check_labels(known, [(partition, each) for each in found.runs])
             for at in range(log.first, log.end):
                 assert logs.attributes_at(log, at).priority == messages[at].attributes.priority
-        counts = self.ask(c.GroupCounts(TENANT, name))
-        assert isinstance(counts, c.Counts)
+        counts = self.ask(queries.GroupCounts(TENANT, name))
+        assert isinstance(counts, queries.Counts)
         every = [message for log in known.logs.values() for message in log if not message.done]
         assert counts.active == sum(each.leased_until > 0 for each in every)
         assert counts.delayed == sum(each.due_at > self.now for each in every)
         assert counts.waiting == len(every) - counts.active - counts.delayed
 
-    def check_labels(self, known: Queue, pieces: Iterable[tuple[str, logs.Piece]]) -> None:
+    def check_labels(self, known: Queue, pieces: Iterable[tuple[str, logs.SegmentSlice]]) -> None:
         """Messages come with their own headers and tags."""
         for partition, piece in pieces:
             messages = known.logs[partition][piece.offset : piece.offset + piece.count]
             assert list(labels_of(piece)) == [each.labels for each in messages]
 
-    def read(self, name: str, partition: str, offset: int, count: int) -> c.Log:
+    def read(self, name: str, partition: str, offset: int, count: int) -> queries.LogSlice:
         """Messages by offset, in one of two ways; all of them."""
         whole = self.random.random() < 0.5
-        command = c.Read(TENANT, name, offset, partition, count, self.limits.read_bytes_max, whole)
+        command = queries.Read(TENANT, name, offset, partition, count, self.limits.read_bytes_max, whole)
         reply = self.ask(command)
-        assert isinstance(reply, c.Log), reply
+        assert isinstance(reply, queries.LogSlice), reply
         assert reply.next == offset + count
-        for each in look.absent(reply):
+        for each in queries_payloads.absent(reply):
             each.segment.body = self.body(each.queue, each.segment)
         return reply
 
@@ -442,7 +456,7 @@ class StageDriver:
                 found = [each.body_name for some in queue.partitions.values() for each in some.log.segments]
                 parts = [part for each in queue.stages.values() for part in each.parts]
                 found += [part.body_name for part in parts if not part.keys]
-                named |= {records.body_key(queue.prefix, each) for each in found}
+                named |= {keyspace.body_key(queue.prefix, each) for each in found}
         assert set(self.store.body_keys()) == named
 
 

@@ -4,9 +4,8 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from forebay.core import stage as stages
-from forebay.core.model import PLAIN, Attributes
-from forebay.core.stagedata import Adopted
+from forebay.core.stages import adopt as stage_adopt
+from forebay.core.state import PLAIN, Adopted, Attributes
 from tests.sim.labels import Labels
 
 
@@ -112,9 +111,9 @@ class Queue:
     def remember(self, query: str, batch: int, adopted: Adopted) -> None:
         batches = self.adopted.pop(query, {})
         self.adopted[query] = batches | {batch: replace(adopted, repeated=False)}
-        if len(self.adopted[query]) > vars(stages)["ADOPTIONS_MAX"]:
+        if len(self.adopted[query]) > vars(stage_adopt)["ADOPTIONS_MAX"]:
             del self.adopted[query][min(self.adopted[query])]
-        if len(self.adopted) > vars(stages)["QUERIES_MAX"]:
+        if len(self.adopted) > vars(stage_adopt)["QUERIES_MAX"]:
             brief = [each for each, known in self.adopted.items() if known[max(known)].until]
             gone = [each for each in brief if each != query] or list(self.adopted)
             del self.adopted[gone[0]]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from forebay.core.model import Attributes, QueueOptions
+from forebay.core.state import Attributes, QueueOptions
 from tests.sim.labels import Labels
 
 FRESH, LEASED, SCHEDULED, DEAD = "fresh", "leased", "scheduled", "dead"

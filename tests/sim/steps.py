@@ -5,21 +5,18 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from forebay.core import commands as c, log as logs, look, records
-from forebay.core.bodies import is_whole
-from forebay.core.carve import Carved, Carving
+from forebay.core.api import commands as c, queries
 from forebay.core.errors import Busy, Conflict, ForebayError, Invalid, NotFound
 from forebay.core.ids import OFFSET_BITS
-from forebay.core.log import Piece
-from forebay.core.merge import Joined, Merge
-from forebay.core.model import (
-    PLAIN,
-    RESULT,
-    Attributes,
-    Log,
-    Queue,
-    Segment,
-)
+from forebay.core.log import log as logs
+from forebay.core.log.bodies import is_whole
+from forebay.core.log.log import SegmentSlice
+from forebay.core.queries import payloads as queries_payloads
+from forebay.core.records import keyspace
+from forebay.core.retention.carve import Carved, Carving
+from forebay.core.retention.merge import Joined, Merge
+from forebay.core.state import PLAIN, Attributes, Log, Queue, Segment
+from forebay.core.words import RESULT
 from forebay.store.base import Store
 from tests.sim import model as m
 from tests.sim.checks import TENANT, runs_of
@@ -179,7 +176,7 @@ class Steps(Telling):
         mine = [partition.log for partition in queue.partitions.values()]
         for log, segment in self.shelf:
             if log in mine:
-                logs.let_go(log, segment)
+                logs.drop_body(log, segment)
         self.shelf = [each for each in self.shelf if each[0] not in mine]
 
     def _remember(self, queue: Queue) -> None:
@@ -204,7 +201,7 @@ class Steps(Telling):
             return
         assert reply.lease is not None
         self._tick(name)
-        lacking = look.lacking(reply)
+        lacking = queries_payloads.lacking(reply)
         lease = self.model.leases.get(reply.lease)
         if lease is not None:
             rest = [self._rest(reply.queue, lease.group, each) for each in lacking]
@@ -261,7 +258,7 @@ class Steps(Telling):
                     labels,
                 )
 
-    def _fetch(self, queue: Queue, piece: Piece) -> None:
+    def _fetch(self, queue: Queue, piece: SegmentSlice) -> None:
         """Read the body of a header-only segment, as the node does."""
         if not piece.segment.present:
             piece.segment.body = self._body(queue, piece.segment)
@@ -270,7 +267,7 @@ class Steps(Telling):
         """The body of a sealed segment, from memory or from the store."""
         if segment.body is not None:
             return segment.body
-        (body,) = self.store.bodies([records.body_key(queue.prefix, segment.body_name)])
+        (body,) = self.store.bodies([keyspace.body_key(queue.prefix, segment.body_name)])
         assert isinstance(body, bytes), body
         assert is_whole(body, segment.count, segment.size)
         return body
@@ -533,8 +530,8 @@ class Steps(Telling):
 
     def list_dead(self, queue: str, group: str, count: int, skip: int) -> None:
         """LISTDEAD and the model agree."""
-        reply = self._apply(c.ListDead(TENANT, queue, group, count, skip))
-        assert isinstance(reply, c.DeadFound)
+        reply = self._apply(queries.ListDead(TENANT, queue, group, count, skip))
+        assert isinstance(reply, queries.DeadFound)
         dead = self.model.dead(queue, group)
         got: list[object] = []
         for each in reply.deliveries:
@@ -555,13 +552,13 @@ class Steps(Telling):
     def pause(self, queue: str, ms: int | None) -> None:
         until = None if ms is None else self.now + ms
         reply = self._apply(c.Pause(TENANT, queue, until))
-        assert reply == c.Paused(True, until)
+        assert reply == queries.Paused(True, until)
         self.model.queue(queue).paused_until = until or m.FOREVER
         self._must_sync = True
         self._check(queue)
 
     def resume(self, queue: str) -> None:
-        assert self._apply(c.Resume(TENANT, queue)) == c.Paused(False)
+        assert self._apply(c.Resume(TENANT, queue)) == queries.Paused(False)
         self.model.queues[queue].paused_until = 0
         self._must_sync = True
         self._check(queue)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from forebay.core.commands import Change, Job
-from forebay.core.model import Rate, Shared
+from forebay.core.api.jobs import Job, KvChange
+from forebay.core.state import NamedLimit, Rate
 from tests.sim.jobs_model import Core, JobModel
 from tests.sim.model import FOREVER, LEASED, Group, Queue, Taken
 
@@ -79,7 +79,7 @@ class SystemModel(JobModel):
 
     def __init__(self) -> None:
         super().__init__()
-        self.named: dict[str, Shared] = {}
+        self.named: dict[str, NamedLimit] = {}
         """Limits that queues share."""
         self.tokens: dict[Name, Tokens] = {}
         self.crons: dict[str, Cron] = {}
@@ -148,7 +148,7 @@ class SystemModel(JobModel):
     def _rate(self, name: Name) -> Rate | None:
         kind, *rest = name
         if kind in ("named", "named bytes"):
-            limit = self.named.get(rest[0], Shared())
+            limit = self.named.get(rest[0], NamedLimit())
             return limit.rate_limit if kind == "named" else limit.byte_limit
         known = self.queues.get(rest[0])
         if known is None or rest[1] not in known.groups:
@@ -246,7 +246,7 @@ class SystemModel(JobModel):
         return all((entry.version if entry is not None else None) == version for entry, version in found)
 
     def write(
-        self, changes: list[Change], left: dict[bytes, Entry | None], now: int
+        self, changes: list[KvChange], left: dict[bytes, Entry | None], now: int
     ) -> dict[bytes, Entry | None] | None:
         """What changes would leave of keys; None if they can't be made."""
         mine: dict[bytes, Entry | None] = {}
@@ -291,7 +291,7 @@ def _when(cron: Cron) -> tuple[str, str | None, int]:
     return cron.queue, cron.schedule, cron.every_ms
 
 
-def _combined(change: Change, old: Entry | None) -> bytes | None:
+def _combined(change: KvChange, old: Entry | None) -> bytes | None:
     """A value with another; None if they do not go together."""
     given = msgspec.json.decode(change.data)
     before = msgspec.json.decode(old.data) if old is not None else None

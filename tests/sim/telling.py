@@ -1,6 +1,6 @@
 """What a pop that got too little leaves to be told of."""
 
-from forebay.core import commands as c
+from forebay.core.api import commands as c
 from tests.sim.checks import TENANT, Checks
 
 

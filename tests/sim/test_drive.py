@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from forebay.core import carve, merge as merges, pop
+from forebay.core.delivery import pop
+from forebay.core.retention import carve, merge as merges
 from tests.sim.drive import Driver
 from tests.sim.worlds import PostgresWorlds, RocksWorlds
 

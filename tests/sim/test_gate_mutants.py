@@ -1,12 +1,16 @@
-"""Would the model notice? Bugs in what a queue holds back, gives up, or keeps in strict order."""
+"""Would the model notice? Bugs in what a queue holds back, gives up, or keeps in strict strict_order."""
 
 import struct
 from itertools import cycle
 
 import pytest
 
-from forebay.core import cancel, gates, look, options, order, pop, push, settle, sweep, taking
-from forebay.core.shard import Shard
+from forebay.core.delivery import gates, move, pop, settle, strict_order, take
+from forebay.core.push import checks, push
+from forebay.core.queries import message_state
+from forebay.core.queues import options
+from forebay.core.retention import sweep
+from forebay.core.shard.shard import Shard
 from tests.sim.drive import QUEUES, Driver
 from tests.sim.model import SCHEDULED, WAITING
 from tests.sim.test_drive import PLANS
@@ -34,7 +38,7 @@ MUTANTS: dict[str, Planted] = {
         "or",
     ),
     "a pop passes a window": (
-        taking.Taking._open_level,
+        take.PopCursor._open_level,
         "if not gates.is_withheld(track, self.now):",
         "if True:",
     ),
@@ -44,12 +48,12 @@ MUTANTS: dict[str, Planted] = {
         "now - delay",
     ),
     "what is held back goes along with what is not": (
-        taking.Taking._take_fresh,
+        take.PopCursor._take_fresh,
         "limit = min(limit, gates.old_enough(track, self.now))",
         "pass",
     ),
     "a message that is held back shows as waiting": (
-        look._show,
+        message_state._show,
         "due_at + track.queue.options.delayed_processing_ms",
         "due_at",
     ),
@@ -64,7 +68,7 @@ MUTANTS: dict[str, Planted] = {
         "False",
     ),
     "a pop that was held back does not look again": (
-        taking.Taking._hold_back,
+        take.PopCursor._hold_back,
         "self.shard.look_at(track, opens_at)",
         "pass",
     ),
@@ -85,12 +89,12 @@ MUTANTS: dict[str, Planted] = {
         "now + 1 - options.max_wait_ms",
     ),
     "a retry is evicted one millisecond too early": (
-        taking.Taking._take_scheduled,
+        take.PopCursor._take_scheduled,
         "run.due_at + max_wait_ms < self.now",
         "run.due_at + max_wait_ms <= self.now",
     ),
     "a pop delivers what has waited too long": (
-        taking.Taking._take_fresh,
+        take.PopCursor._take_fresh,
         "evicted = gates.too_old(track, self.now)",
         "evicted = 0",
     ),
@@ -100,7 +104,7 @@ MUTANTS: dict[str, Planted] = {
         "track.cursor",
     ),
     "a message that has waited too long shows as waiting": (
-        look._show_waiting,
+        message_state._show_waiting,
         "max_wait_ms and due_at + max_wait_ms < now",
         "False",
     ),
@@ -112,35 +116,35 @@ MUTANTS: dict[str, Planted] = {
         "False",
     ),
     "a sweep comes once": (sweep._evict, "fresh_count(track) > 0 or track.schedule.messages > 0", "False"),
-    "a push does not have what waits swept": (push.expect, "shard.plan_sweep(queue, now)", "pass"),
+    "a push does not have what waits swept": (push.before_append, "shard.plan_sweep(queue, now)", "pass"),
     # Strict order.
-    "a partition has several leases": (order.is_next, "if track.leased:", "if False:"),
+    "a partition has several leases": (strict_order.is_next, "if track.leased:", "if False:"),
     "what is not due goes along with what is before it": (
-        taking.Taking._take_ordered,
+        take.PopCursor._take_ordered,
         "elif run.due_at <= self.now:",
         "else:",
     ),
     "what is fresh overtakes what is scheduled": (
-        taking.Taking._take_ordered,
-        "min(track.schedule.lowest(), order.fresh_end(track, self.now))",
-        "order.fresh_end(track, self.now)",
+        take.PopCursor._take_ordered,
+        "min(track.schedule.lowest(), strict_order.fresh_end(track, self.now))",
+        "strict_order.fresh_end(track, self.now)",
     ),
     "what is fresh overtakes what a group has not sorted yet": (
-        order.fresh_end,
+        strict_order.fresh_end,
         "min(old_enough(track, now), track.planned)",
         "old_enough(track, now)",
     ),
     "min_count counts what stands behind what is not due": (
-        order.deliverable,
+        strict_order.deliverable,
         "if run.due_at > now",
         "if False",
     ),
     "lifo is taken in strict order": (
-        order.check_ordered,
+        checks.check_ordered,
         '("priority", "lifo", "depends_on")',
         '("priority", "depends_on")',
     ),
-    "an ordering changes under messages": (order.check_change, "if any(", "if False and any("),
+    "an ordering changes under messages": (options.check_change, "if any(", "if False and any("),
     "a nack leaves those behind it in the lease": (
         settle.nack_ids,
         "_with_followers(_by_run(found))",
@@ -186,24 +190,24 @@ MUTANTS: dict[str, Planted] = {
     ),
     # Promote, and show.
     "what waits is promoted": (
-        cancel._move,
+        move._move,
         "[] if command.only_delayed else list(fresh(track, first, end))",
         "list(fresh(track, first, end))",
     ),
-    "what is due is promoted": (cancel._move, "run.due_at > now or not command.only_delayed", "True"),
+    "what is due is promoted": (move._move, "run.due_at > now or not command.only_delayed", "True"),
     "what is leased is promoted": (
-        cancel._move,
+        move._move,
         "command.delay_ms is not None and not command.only_delayed",
         "command.delay_ms is not None",
     ),
     "a group is made for nothing that is delayed": (
-        cancel.may_move,
+        move.may_move,
         "if created_at + attributes.delay_ms > now:",
         "if True:",
     ),
-    "another message of the segment is shown": (look.show_each, "offset - segment.base, 1", "0, 1"),
+    "another message of the segment is shown": (message_state.show_each, "offset - segment.base, 1", "0, 1"),
     "another message is shown after an unclean stop": (
-        look.show_each,
+        message_state.show_each,
         "place.first + (message & OFFSET_MASK)",
         "(message & OFFSET_MASK)",
     ),

@@ -4,27 +4,16 @@ from itertools import cycle
 
 import pytest
 
-from forebay.core import (
-    cron,
-    dependents,
-    endings,
-    flows,
-    follow,
-    jobs,
-    limiters,
-    load,
-    pop,
-    rates,
-    seek,
-    settle,
-    shard,
-    shared,
-    taking,
-    ties,
-    transact,
-    values,
-)
-from forebay.core.jobdata import Bucket
+from forebay.core import transact
+from forebay.core.delivery import groups, limits, pop, settle, take
+from forebay.core.jobs import check as job_check, consequences, cron, dependencies, flows, push as job_push
+from forebay.core.keyvalue import store as kv_store
+from forebay.core.links import dedup, expiry, successors, ties, waits
+from forebay.core.loading import build, decode
+from forebay.core.queues import named_limits, seek
+from forebay.core.shard import limiters, shard
+from forebay.core.state import Bucket
+from forebay.core.tracks import dead_letters as dead_runs, outcomes, parked, planning
 from tests.sim.job_drive import JobDriver
 from tests.sim.test_drive import PLANS
 from tests.sim.test_jobs import STEP
@@ -41,7 +30,7 @@ MUTANTS: dict[str, Planted] = {
         "pass",
     ),
     "a key is not freed by an eviction": (
-        endings.settle_as,
+        outcomes.record_outcome,
         "if track.partition.concerned:",
         "if track.partition.concerned and outcome != 3:",
     ),
@@ -61,7 +50,7 @@ MUTANTS: dict[str, Planted] = {
         "pass",
     ),
     "a key is not freed by a death": (
-        endings.bury,
+        dead_runs.add_dead,
         "shard.end(track, run.first, run.first + run.count, DIED)",
         "pass",
     ),
@@ -71,241 +60,241 @@ MUTANTS: dict[str, Planted] = {
         "pass",
     ),
     "a key is not freed when the work queue begins behind it": (
-        pop.new_group,
+        groups.new_group,
         "recheck(shard, queue, partition)",
         "pass",
     ),
     "a tie is not stored": (
         ties.tie,
-        "shard.keep_row(queue, records.tie_key(queue.prefix, partition.key, offset), records.pack_tie(tied))",
+        "shard.keep_row(queue, keyspace.tie_key(queue.prefix, partition.key, offset), codec.pack_tie(tied))",
         "shard.touch()",
     ),
     "a tie stays in the store": (
         ties.untie,
-        "shard.keep_row(queue, records.tie_key(queue.prefix, partition.key, offset), None)",
+        "shard.keep_row(queue, keyspace.tie_key(queue.prefix, partition.key, offset), None)",
         "shard.touch()",
     ),
     "a key stays with what was updated": (ties.move, "if offset in partition.ties:", "if False:"),
-    "a time to live that is over frees no key": (ties.expire_tied, "shard.tied.first_due(now)", "[]"),
+    "a time to live that is over frees no key": (expiry.expire_tied, "shard.tied.first_due(now)", "[]"),
     "what is worked on loses its key with its time to live": (
-        ties._expire,
+        expiry._expire,
         "if held is not None:",
         "if False:",
     ),
     "what comes back too late keeps its key": (
-        ties.come_back,
+        expiry.come_back,
         "tie(shard, queue, partition, offset, replace(tied, expires_at=now + 1))",
         "tie(shard, queue, partition, offset, tied)",
     ),
-    "a single push takes a key that is held": (jobs.push_key, "key in queue.uniques", "False"),
+    "a single push takes a key that is held": (job_push.push_key, "key in queue.uniques", "False"),
     "a single push does not hold its key": (
-        jobs.push_key,
+        job_push.push_key,
         "tie(shard, queue, partition, partition.log.end, Tie(key))",
         "pass",
     ),
-    "a single push does not look at what it is": (jobs.push_key, "not own.is_key_alone", "False"),
-    "the second of equal keys counts": (jobs._Pushing.find, "own.dedup != DROP", "True"),
+    "a single push does not look at what it is": (job_push.push_key, "not own.is_key_alone", "False"),
+    "the second of equal keys counts": (job_push.Pushing.find, "own.dedup != DROP", "True"),
     "throttle lets one through too early": (
-        jobs._Pushing.find,
+        job_push.Pushing.find,
         "once.until <= self.now",
         "once.until <= self.now + 1",
     ),
     "throttle holds its key": (
-        jobs._Pushing._enter,
+        job_push.Pushing._enter,
         "own.unique_key is not None and own.dedup != THROTTLE else",
         "own.unique_key is not None else",
     ),
     "debounce puts off for ever": (
-        jobs._Pushing._put_off,
+        job_push.Pushing._put_off,
         "min(attributes.delay_ms, left)",
         "attributes.delay_ms",
     ),
     "replace leaves the one in another partition": (
-        jobs._Pushing._replace,
+        job_push.Pushing._replace,
         "cancel_everywhere(self.shard, where, self.now)",
         "pass",
     ),
     "a custom id is not stored": (
-        jobs._Pushing._enter,
+        job_push.Pushing._enter,
         "shard.keep_row(queue, key, own.job_id.encode())",
         "shard.touch()",
     ),
     "a custom id outlives its message": (
-        ties.forget_job_id,
+        dedup.forget_job_id,
         "del queue.named[name]",
         "pass",
     ),
     "a transaction id is known in every partition": (
-        jobs._Pushing.find,
+        job_push.Pushing.find,
         "offset, at = partition.transactions.get(own.transaction_id, (-1, 0))",
         "offset, at = next((each.transactions[own.transaction_id] for each in queue.partitions.values()"
         " if own.transaction_id in each.transactions), (-1, 0))",
     ),
     "a transaction id is known a little too long": (
-        jobs._Pushing.find,
+        job_push.Pushing.find,
         "> self.now - window",
         ">= self.now - window",
     ),
     "transaction ids are not stored": (
-        jobs._Pushing._take,
-        "self.shard.keep_row(self.queue, key, records.pack_taken(self.now, taken))",
+        job_push.Pushing._take,
+        "self.shard.keep_row(self.queue, key, codec.pack_taken(self.now, taken))",
         "self.shard.touch()",
     ),
     "the answer to a request is not stored": (
-        jobs._remember,
-        "shard.keep_row(queue, records.once_key(queue.prefix, name), records.pack_once(once))",
+        dedup.remember,
+        "shard.keep_row(queue, keyspace.remembered_key(queue.prefix, name), codec.pack_remembered(once))",
         "shard.touch()",
     ),
     # Dependencies.
     "one that is waited for is not counted": (
-        dependents.depend,
+        dependencies.depend,
         "park(shard, queue, partition, first, count, unmet)",
         "park(shard, queue, partition, first, count, max(unmet - 1, 1))",
     ),
     "what is parked is released one too early": (
-        dependents._tell_one,
+        dependencies._notify_one,
         "if unmet > met:",
         "if unmet > met + 1:",
     ),
     "one end counts twice": (
-        dependents._tell_one,
+        dependencies._notify_one,
         "unmet - met)",
         "max(unmet - 2 * met, 1))",
     ),
     "a failure fails nobody": (
-        dependents._tell_one,
+        dependencies._notify_one,
         "if policy != IGNORE:",
         "if False:",
     ),
     "a failure is never ignored": (
-        dependents._tell_one,
+        dependencies._notify_one,
         "if policy != IGNORE:",
         "if ended.how != COMPLETED:",
     ),
     "nobody waits for a requeue": (
-        dependents._tell_one,
+        dependencies._notify_one,
         "if policy == WAIT and ended.how == DIED:",
         "if False:",
     ),
     "what failed before fails nobody": (
-        dependents._wanted,
+        dependencies._wanted,
         "elif how != COMPLETED and attributes.on_failed != IGNORE:",
         "elif False:",
     ),
     "a row of a message that ended stays": (
-        ties.untell,
-        "shard.keep_row(queue, records.dependent_key(queue.prefix, partition.key, row[0], row[1]), None)",
+        waits.remove_wait,
+        "shard.keep_row(queue, keyspace.dependent_key(queue.prefix, partition.key, row[0], row[1]), None)",
         "shard.touch()",
     ),
     "the rest of a row is forgotten": (
-        ties.meet,
+        waits.mark_met,
         "if met.bit_count() == count:",
         "if True:",
     ),
     "what of a row was met is forgotten": (
-        ties.meet,
+        waits.mark_met,
         "partition.met[first, dependent] = met",
         "pass",
     ),
     "what of a row was met is not stored": (
-        ties.meet,
-        "records.pack_dependent(count, waiting, met, since)",
-        "records.pack_dependent(count, waiting, 0, since)",
+        waits.mark_met,
+        "codec.pack_dependent(count, waiting, met, since)",
+        "codec.pack_dependent(count, waiting, 0, since)",
     ),
     "who waits for what is not stored": (
-        ties.expect,
-        "shard.keep_row(queue, key, records.pack_dependent(count, waiting, 0, since))",
+        waits.add_wait,
+        "shard.keep_row(queue, key, codec.pack_dependent(count, waiting, 0, since))",
         "shard.touch()",
     ),
     "what is parked is not stored": (
-        ties.park,
-        "shard.keep_row(queue, key, records.pack_numbers((count, unmet)))",
+        parked.park,
+        "shard.keep_row(queue, key, codec.pack_numbers((count, unmet)))",
         "shard.touch()",
     ),
     "what is released stays parked in the store": (
-        ties.unpark,
-        "shard.keep_row(queue, records.parked_key(queue.prefix, partition.key, first), None)",
+        parked.unpark,
+        "shard.keep_row(queue, keyspace.parked_key(queue.prefix, partition.key, first), None)",
         "shard.touch()",
     ),
     "what is released is due since it was pushed": (
-        dependents._runs,
+        dependencies._runs,
         "max(created_at + attributes.delay_ms, now)",
         "created_at + attributes.delay_ms",
     ),
     "what is released is not counted where it is still to be planned": (
-        dependents.release,
+        dependencies.release,
         "track.unplanned += run.count - below",
         "pass",
     ),
     "other groups keep what failed": (
-        dependents.fail,
-        "settle_as(shard, other.tracks[partition.key], first, end, CANCELLED, now)",
+        dependencies.fail,
+        "record_outcome(shard, other.tracks[partition.key], first, end, CANCELLED, now)",
         "pass",
     ),
     "groups to come get what failed": (
-        dependents.fail,
+        dependencies.fail,
         "withdraw(shard, Place(queue, partition, 0), max(first, partition.log.first), end, now)",
         "pass",
     ),
     "what is parked is planned": (
-        endings._to_plan,
+        planning._to_plan,
         "outside(track.partition.parked, low, high)",
         "[(low, high)]",
     ),
     "a cut leaves too much parked": (
-        ties.take_parked,
+        parked.take_parked,
         "park(shard, queue, partition, low, first - low, unmet)",
         "park(shard, queue, partition, low, first - low, unmet + 1)",
     ),
     "nobody is told of what is gone": (
-        ties.forget_gone,
+        successors.forget_gone,
         "shard.ends.append(Ended(shard, queue, partition, low, high, GONE))",
         "pass",
     ),
-    "the rest is never told": (dependents.go_on, "while domain.unfinished", "while False"),
+    "the rest is never told": (dependencies.go_on, "while domain.unfinished", "while False"),
     "who was not told is forgotten by a restart": (
-        load._decode,
+        decode._decode,
         "found.ended.append((serial, how, partition, begin[0] if begin else serial, end))",
         "pass",
     ),
     "what waits is told but not those who wait for it": (
-        follow.follow,
+        consequences.settle_consequences,
         "while domain.ends:",
         "if domain.ends:",
     ),
     "what is being told is not stored": (
-        dependents.tell,
+        dependencies.notify_dependents,
         "shard.keep_row(queue, key, pack_numbers((end, first)))",
         "shard.touch()",
     ),
     "who comes later is told of what was before": (
-        dependents._tell_some,
+        dependencies._notify_some,
         "later.get((row[0], row[1]), 0) < telling.serial",
         "True",
     ),
     "who comes later is not known as such after a restart": (
-        ties.expect,
+        waits.add_wait,
         "pack_dependent(count, waiting, 0, since)",
         "pack_dependent(count, waiting, 0, 0)",
     ),
     # Flows, and what waits for a batch.
     "what waits for a batch waits for the first of it": (
-        jobs.apply,
+        job_push.apply,
         "waiting_for(job.attributes, pushing.ids)",
         "waiting_for(job.attributes, pushing.ids[:1])",
     ),
     "a request that is repeated forgets what waits for it": (
-        jobs.apply,
-        "Once(until, _in_order(pushing.ids), durability, pushed.then, throttled)",
-        "Once(until, _in_order(pushing.ids), durability, None, throttled)",
+        job_push.apply,
+        "RememberedPush(until, _in_order(pushing.ids), durability, pushed.then, throttled)",
+        "RememberedPush(until, _in_order(pushing.ids), durability, None, throttled)",
     ),
     "what waits for a batch needs no room": (
-        jobs.check,
+        job_check.check,
         "check(domain, PushJobs(command.tenant, name, [job]), now, plan)",
         "check(domain, PushJobs(command.tenant, name, [job]), now, plan, room=False)",
     ),
     "strict order has something that waits for a batch": (
-        jobs.check,
+        job_check.check,
         "check_ordered(domain.queues.get((command.tenant, name)), WAITING)",
         "pass",
     ),
@@ -314,8 +303,8 @@ MUTANTS: dict[str, Planted] = {
     "strict order has a parent": (flows.check, "if node.children:", "if False:"),
     "a flow has room for each of its messages alone": (
         flows.check,
-        "jobs.check(domain, alone, now, plan,",
-        "jobs.check(domain, alone, now, None,",
+        "job_check.check(domain, alone, now, plan,",
+        "job_check.check(domain, alone, now, None,",
     ),
     "children are shown as they were pushed": (
         flows.children,
@@ -325,12 +314,12 @@ MUTANTS: dict[str, Planted] = {
     # Limits.
     "a cancel does not lower what is active": (
         settle._take_out,
-        "let_go(shard, track, found.length)",
+        "release_slots(shard, track, found.length)",
         "pass",
     ),
     "the end of a lease does not lower what is active": (
-        settle._let_go,
-        "        let_go(shard, track, left)",
+        settle._unlease,
+        "        release_slots(shard, track, left)",
         "        pass",
     ),
     "a token is spent on an empty pop": (
@@ -350,44 +339,44 @@ MUTANTS: dict[str, Planted] = {
         "rate.capacity * rate.per_ms + 1)",
     ),
     "one too many is active": (
-        rates.room,
+        limits.room,
         "limiter.concurrency - limiter.active - limiter.taken if",
         "limiter.concurrency - limiter.active - limiter.taken + 1 if",
     ),
     "what a pop has taken of a partition is not counted": (
-        taking.Taking._take_level,
+        take.PopCursor._take_level,
         "own.taken += taken",
         "pass",
     ),
-    "a limit of a partition spends nothing": (taking.Taking._take_level, "spend((own,), taken, 0)", "pass"),
+    "a limit of a partition spends nothing": (take.PopCursor._take_level, "spend((own,), taken, 0)", "pass"),
     "a named limit does not know what a queue brings along": (
-        shared.configure,
+        named_limits.configure,
         "_count(domain, queue, queue.options.limits, leased(queue))",
         "pass",
     ),
     "a named limit begins as if nothing were leased": (
-        shared.reattach,
+        named_limits.reattach,
         "limiter.active += leased(queue)",
         "pass",
     ),
     "a queue that goes leaves what it had leased": (
-        shared.leave,
+        named_limits.leave,
         "_count(domain, queue, queue.options.limits, -leased(queue))",
         "pass",
     ),
     "nobody is told when something is settled": (
-        rates.wake_starved,
+        limits.wake_starved,
         "shards[number].woken[queue, name, None] = None",
         "pass",
     ),
     "nobody is told when tokens come": (
-        rates.wake_limited,
+        limits.wake_limited,
         "shard.woken[queue, name, None] = None",
         "pass",
     ),
-    "a lane is none after a restart": (load.load_queue, "partition.lane = packed.lane", "pass"),
+    "a lane is none after a restart": (build.load_queue, "partition.lane = packed.lane", "pass"),
     "a partition at its limit is not looked at again": (
-        rates.let_go,
+        limits.release_slots,
         "list_ready(track, FIRST_LEVEL)",
         "pass",
     ),
@@ -397,7 +386,7 @@ MUTANTS: dict[str, Planted] = {
         "Bucket(rate, 0, 0, rate.per_ms)",
     ),
     "who is out of bytes gets more": (
-        rates.allowance,
+        limits.allowance,
         "if limiter.byte_bucket is not None and limiter.byte_bucket.tokens(now) <= 0:",
         "if False:",
     ),
@@ -408,7 +397,7 @@ MUTANTS: dict[str, Planted] = {
     ),
     "no bytes are spent": (pop.pop, "limiter.byte_bucket.spend(size - taking.bytes_left)", "pass"),
     "nobody is told when bytes come": (
-        rates.ready_at,
+        limits.ready_at,
         "at = max(at, limiter.byte_bucket.ready_at(1, now))",
         "at = NEVER",
     ),
@@ -435,23 +424,23 @@ MUTANTS: dict[str, Planted] = {
     "a cron that was removed comes back": (cron._remove, "shard.keep_own(key, None)", "shard.touch()"),
     # Values and transactions.
     "a value is not stored": (
-        values.apply,
-        "shard.keep_own(records.value_key(own, key), records.pack_value(kept))",
+        kv_store.apply,
+        "shard.keep_own(keyspace.value_key(own, key), codec.pack_value(kept))",
         "shard.touch()",
     ),
     "a value that was deleted is stored": (
-        values.apply,
-        "shard.keep_own(records.value_key(own, key), None)",
+        kv_store.apply,
+        "shard.keep_own(keyspace.value_key(own, key), None)",
         "shard.touch()",
     ),
     "a value lasts a little too long": (
-        values.expire,
+        kv_store.expire,
         "values.due.first_due(now)",
         "values.due.first_due(now - 1)",
     ),
-    "a check of a version is not made": (values.check, "!= version:", "!= version and False:"),
+    "a check of a version is not made": (kv_store.check, "!= version:", "!= version and False:"),
     "a sum forgets when the value goes": (
-        values._changed,
+        kv_store._changed,
         "if change.ttl_ms is None and found is not None:",
         "if False:",
     ),
@@ -473,7 +462,7 @@ MUTANTS: dict[str, Planted] = {
         "True",
     ),
     "what a transaction pushes is not added up": (
-        jobs.check,
+        job_check.check,
         "plan.messages[command.queue] += new",
         "plan.messages[command.queue] = new",
     ),
@@ -482,9 +471,13 @@ MUTANTS: dict[str, Planted] = {
         "if isinstance(command, Nack) and each.lease.queue.ordered:",
         "if False:",
     ),
-    "what dies leaves nothing to its keys": (follow.follow, "ended.how in (DIED, DISCARDED)", "False"),
+    "what dies leaves nothing to its keys": (
+        consequences.settle_consequences,
+        "ended.how in (DIED, DISCARDED)",
+        "False",
+    ),
     "what is discarded leaves nothing to its keys": (
-        follow.follow,
+        consequences.settle_consequences,
         "ended.how in (DIED, DISCARDED)",
         "ended.how == DIED",
     ),
@@ -532,7 +525,7 @@ class Told(Dense):
 def live(kind: type[JobDriver], monkeypatch: pytest.MonkeyPatch, first: int = 0) -> None:
     for seed, plans, step in LIVES[first:] + LIVES[:first]:
         monkeypatch.setattr(pop, "PLANS_MAX", plans)
-        monkeypatch.setattr(dependents, "STEP", step)
+        monkeypatch.setattr(dependencies, "STEP", step)
         kind(seed).run(STEPS)
 
 
@@ -548,11 +541,11 @@ def test_without_a_bug_core_and_model_agree(
     seed: int, plans: int, step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pop, "PLANS_MAX", plans)
-    monkeypatch.setattr(dependents, "STEP", step)
+    monkeypatch.setattr(dependencies, "STEP", step)
     Dense(seed).run(STEPS)
 
 
 def test_without_a_bug_core_and_model_agree_while_some_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dependents, "STEP", STEP)
+    monkeypatch.setattr(dependencies, "STEP", STEP)
     Told(0).run(300)
     Told(1).run(300)

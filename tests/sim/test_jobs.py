@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from forebay.core import carve, dependents, merge as merges, pop
+from forebay.core.delivery import pop
+from forebay.core.jobs import dependencies
+from forebay.core.retention import carve, merge as merges
 from tests.sim.job_drive import JobDriver
 from tests.sim.test_drive import PLANS, TIERS, WORTH
 from tests.sim.worlds import PostgresWorlds, RocksWorlds
@@ -21,7 +23,7 @@ def test_a_long_random_life_of_jobs_agrees_with_the_model(seed: int, monkeypatch
     if seed % 3 == 0:
         monkeypatch.setattr(pop, "PLANS_MAX", PLANS)
     if seed % 4 == 0:
-        monkeypatch.setattr(dependents, "STEP", STEP)
+        monkeypatch.setattr(dependencies, "STEP", STEP)
     JobDriver(seed).run(3_000)
 
 

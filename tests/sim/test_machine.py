@@ -9,8 +9,9 @@ from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
-from forebay.core import carve
-from forebay.core.model import LINE, PART, PLAIN, Attributes, Backoff
+from forebay.core.retention import carve
+from forebay.core.state import PLAIN, Attributes, Backoff
+from forebay.core.words import LINE, PART
 from forebay.store.memory import MemoryStore
 from tests.sim.drive import CLEANED
 from tests.sim.labels import FEW, NO_LABELS

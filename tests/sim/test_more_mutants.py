@@ -4,26 +4,15 @@ from itertools import cycle
 
 import pytest
 
-from forebay.core import (
-    browse,
-    cancel,
-    carve,
-    clean,
-    dead,
-    domain,
-    leased,
-    log,
-    notes,
-    pop,
-    push,
-    removal,
-    seek,
-    settling,
-    shard,
-    sweep,
-    ties,
-    update,
-)
+from forebay.core.delivery import dead_letters, move, notes, pop, settle_requests
+from forebay.core.links import successors
+from forebay.core.log import log as logs
+from forebay.core.push import room as push_room, update
+from forebay.core.queries import browse
+from forebay.core.queues import clean, seek
+from forebay.core.retention import carve, removal, sweep
+from forebay.core.shard import addresses, domain, shard
+from forebay.core.tracks import withdrawn
 from tests.sim.drive import LIMITS, Driver
 from tests.sim.test_drive import PLANS, WORTH
 from tests.sim.test_mutants import CAUGHT, Planted, planted
@@ -47,7 +36,7 @@ MUTANTS: dict[str, Planted] = {
     ),
     "where an updated message leads to is not stored": (
         update._lead,
-        "shard.keep_row(queue, key, records.pack_numbers((successor,)))",
+        "shard.keep_row(queue, key, codec.pack_numbers((successor,)))",
         "shard.touch()",
     ),
     "an updated message stays": (update.update, "cancel_everywhere(shard, where, now)", "pass"),
@@ -80,7 +69,7 @@ MUTANTS: dict[str, Planted] = {
     "who seeks keeps what is leased": (seek.seek, "abandon(shard, track)", "pass"),
     "who seeks leaves records behind": (
         seek.seek,
-        "shard.clear_rows(queue, records.row_bounds(queue.prefix, group.number, key))",
+        "shard.clear_rows(queue, keyspace.row_bounds(queue.prefix, group.number, key))",
         "pass",
     ),
     "who seeks forwards keeps what lies below the log": (seek._strays, "if begin > first:", "if False:"),
@@ -150,7 +139,7 @@ MUTANTS: dict[str, Planted] = {
     ),
     "progress is not stored": (
         notes.tell_progress,
-        "shard.keep_row(queue, key, records.pack_progress(told))",
+        "shard.keep_row(queue, key, codec.pack_progress(told))",
         "shard.touch()",
     ),
     "progress of an updated message is lost": (
@@ -161,11 +150,11 @@ MUTANTS: dict[str, Planted] = {
     "notes of the next message are shown, too": (notes.of_message, "if about != offset:", "if False:"),
     "notes are not stored": (
         shard.Shard._seal_notes,
-        "puts.append((key, records.pack_notes(segment, about)))",
+        "puts.append((key, codec.pack_notes(segment, about)))",
         "pass",
     ),
     "all results are the first": (
-        settling._ack_with_results,
+        settle_requests._ack_with_results,
         "came_of[each.id + at]",
         "came_of[each.id]",
     ),
@@ -193,40 +182,40 @@ MUTANTS: dict[str, Planted] = {
     "the header of a carved island stays": (carve.apply, "if parts[0].base != island.base:", "if False:"),
     "the body of a carved island stays": (
         carve.apply,
-        "shard.deletes.append(records.body_key(prefix, island.body_name))",
+        "shard.deletes.append(keyspace.body_key(prefix, island.body_name))",
         "pass",
     ),
     "messages of new islands are not counted": (
-        log.trim,
+        logs.trim,
         "log.strays += sum(segment.count for segment in staying)",
         "pass",
     ),
     "messages of islands that go are counted": (
-        log.sink,
+        logs.sink,
         "log.strays -= sum(segment.count for segment in gone)",
         "pass",
     ),
     "a carving saves nothing": (
-        log.carve,
+        logs.carve,
         "log.size += sum(part.size for part in parts) - island.size",
         "pass",
     ),
-    "islands are not counted after a restart": (log.load, "log.strays += segment.count", "pass"),
-    "what lies between islands is found": (log.has, "offset < log.segments[position].end", "True"),
+    "islands are not counted after a restart": (logs.load, "log.strays += segment.count", "pass"),
+    "what lies between islands is found": (logs.has, "offset < log.segments[position].end", "True"),
     "nobody finds what lies on an island": (
-        leased.meant,
+        addresses.locate,
         "if offset < log.first and logs.has(log, offset):",
         "if False:",
     ),
     "ids that begin on an island end there": (
-        leased.split,
+        addresses.split,
         "for edge in (*edges, log.first):",
         "for edge in ():",
     ),
     # Discard.
-    "whose message is discarded is not told": (cancel._discard, "cancelled=True", "cancelled=False"),
-    "who is discarded forgets the last error": (cancel._discard, "run_.error or GIVEN_UP", "GIVEN_UP"),
-    "a discarded message is still in line": (cancel._discard, "skip(shard, track, low, high)", "pass"),
+    "whose message is discarded is not told": (move._discard, "cancelled=True", "cancelled=False"),
+    "who is discarded forgets the last error": (move._discard, "run_.error or GIVEN_UP", "GIVEN_UP"),
+    "a discarded message is still in line": (move._discard, "skip(shard, track, low, high)", "pass"),
     # What a queue keeps.
     "a message is too old one millisecond too early": (
         sweep._drop_old,
@@ -245,7 +234,7 @@ MUTANTS: dict[str, Planted] = {
     ),
     "a removed partition stays in the store": (
         removal.remove_partitions,
-        "shard.deletes.append(records.partition_key(queue.prefix, partition.key))",
+        "shard.deletes.append(keyspace.partition_key(queue.prefix, partition.key))",
         "pass",
     ),
     "the work queue may be idle": (sweep._holding, " or group.name == DEFAULT", ""),
@@ -253,26 +242,26 @@ MUTANTS: dict[str, Planted] = {
     "an idle group keeps messages": (sweep._holding, "return holding or groups", "return groups"),
     "when a group was active is not stored": (
         pop.pop,
-        "shard.keep_row(queue, records.group_key(queue.prefix, group.number), records.pack_group(group))",
+        "shard.keep_row(queue, keyspace.group_key(queue.prefix, group.number), codec.pack_group(group))",
         "pass",
     ),
     "where an updated message leads to is forgotten": (
-        ties.trim_successors,
+        successors.trim_successors,
         "if not logs.has(partition.log, row[1]) and not logs.has(partition.log, first):",
         "if True:",
     ),
     "what was withdrawn stays so below the log": (
-        sweep._trim_withdrawn,
+        withdrawn.trim_withdrawn,
         "while withdrawn and withdrawn.first() < kept:",
         "while False:",
     ),
-    "a full queue takes more": (push.make_room, "queue.room -= count", "pass"),
-    "what is leased takes no room": (push.size, " + track.leased", ""),
-    "what is requeued takes no room": (dead.requeue, "queue.room = 0", "pass"),
+    "a full queue takes more": (push_room.make_room, "queue.room -= count", "pass"),
+    "what is leased takes no room": (push_room.size, " + track.leased", ""),
+    "what is requeued takes no room": (dead_letters.requeue, "queue.room = 0", "pass"),
     "no lease is required": (domain.Domain.by_shard, "queue.options.require_lease and", "False and"),
     "bodies of a queue that was removed stay": (
         removal.remove_queue,
-        "shard.body_ranges.append(records.body_bounds(queue.prefix))",
+        "shard.body_ranges.append(keyspace.body_bounds(queue.prefix))",
         "pass",
     ),
 }

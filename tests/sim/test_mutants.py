@@ -2,31 +2,19 @@
 
 import pytest
 
-from forebay.core import (
-    cancel,
-    dead,
-    endings,
-    leased,
-    load,
-    log,
-    look,
-    merge,
-    model,
-    pop,
-    push,
-    records,
-    retry,
-    runs,
-    settle,
-    shard,
-    sweep,
-    taking,
-    update,
-)
-from forebay.core.agenda import Agenda
-from forebay.core.bodies import body_slices
+from forebay.core.delivery import cancel, dead_letters, groups, move, pop, retry, settle, take
 from forebay.core.errors import ForebayError
-from forebay.core.schedule import Schedule
+from forebay.core.loading import build
+from forebay.core.log import log as logs, runs
+from forebay.core.log.bodies import body_slices
+from forebay.core.push import push, update
+from forebay.core.queries import message_state
+from forebay.core.records import codec
+from forebay.core.retention import islands, merge, sweep
+from forebay.core.shard import addresses, shard
+from forebay.core.state import Schedule, attributes
+from forebay.core.structures.agenda import Agenda
+from forebay.core.tracks import cursor, dead_letters as dead_runs, leased, outcomes, planning, withdrawn
 from tests.sim import test_schedule
 from tests.sim.drive import Driver
 from tests.sim.plant import Planted as Planted, planted as planted
@@ -40,12 +28,12 @@ CAUGHT = (AssertionError, KeyError, IndexError, ValueError, ForebayError)
 MUTANTS: dict[str, Planted] = {
     "a lease lasts one millisecond too long": (Agenda.first_due, "at <= now", "at < now"),
     "the cursor skips a message": (
-        taking.Taking._take_fresh,
+        take.PopCursor._take_fresh,
         "track.cursor = cursor + run.count",
         "track.cursor = cursor + run.count + (run.count == 3 < end - cursor)",
     ),
     "a late ack with its token settles another's lease": (
-        settle.live_lease,
+        addresses.live_lease,
         "shard.leases.get(name)",
         "shard.leases.get(name) or next(iter(shard.leases.values()), None)",
     ),
@@ -53,18 +41,18 @@ MUTANTS: dict[str, Planted] = {
     "a partial ack settles the neighbour": (settle._take_out, "<< found.at", "<< max(found.at - 1, 0)"),
     "an acked lease stays in the store": (shard.Shard.seal, "elif lease.stored:", "elif not lease.stored:"),
     "a group that wants only what is new gets everything": (
-        pop.begin_of,
+        groups.begin_of,
         "return log.end",
         "return log.first",
     ),
-    "a cursor is not stored": (taking.Taking._take, "self.shard.touch_track(track)", "pass"),
+    "a cursor is not stored": (take.PopCursor._take, "self.shard.touch_track(track)", "pass"),
     "leased messages are swept away": (
         sweep._lowest_leased,
         "lowest = min(lowest, track.spans[at][0])",
         "pass",
     ),
     "the busiest partition is always served first": (
-        taking.Taking._take,
+        take.PopCursor._take,
         "track.turn = group.turn",
         "track.turn = -group.turn",
     ),
@@ -107,7 +95,7 @@ MUTANTS: dict[str, Planted] = {
         "merged.weight",
     ),
     "a body that leaves memory takes another segment along": (
-        log.let_go,
+        logs.drop_body,
         "log.segments[position] is segment",
         "True",
     ),
@@ -122,19 +110,19 @@ MUTANTS: dict[str, Planted] = {
         "pass",
     ),
     # The order of service.
-    "the lowest priority goes first": (model.level_of, "-2 * priority", "2 * priority"),
+    "the lowest priority goes first": (attributes.level_of, "-2 * priority", "2 * priority"),
     "last in, first out is first in, first out": (
         Schedule.due,
         "line.head() if level % 2 else line.upto(now)",
         "line.head()",
     ),
     "a batch pushed last in, first out is read forwards": (
-        taking.Taking._take_scheduled,
+        take.PopCursor._take_scheduled,
         "if run.level % 2:",
         "if True:",
     ),
     "what is fresh goes before what has a priority": (
-        taking.Taking._level,
+        take.PopCursor._level,
         "if level is None or level > IN_LINE:",
         "if True:",
     ),
@@ -144,28 +132,28 @@ MUTANTS: dict[str, Planted] = {
         "Scheduled(due_at, first, count, 1,",
     ),
     "a message moved to another priority is no longer last in, first out": (
-        cancel._move,
+        move._move,
         "lifo=run.level % 2 == 0",
         "lifo=False",
     ),
     "after a restart a partition waits behind its own low priority": (
-        load._start,
+        build._start,
         "IN_LINE if level is None else min(level, IN_LINE)",
         "IN_LINE if level is None else level",
     ),
     # Time.
     "a message lives one millisecond too long": (
-        taking.Taking._alive,
+        take.PopCursor._alive,
         "self.now - attributes.ttl_ms + 1",
         "self.now - attributes.ttl_ms",
     ),
     "an expired message takes the place of another in a pop": (
-        taking.Taking._end,
+        take.PopCursor._end,
         "self.passes -= 1",
         "self.left -= 1",
     ),
     "an expired message still shows as waiting": (
-        look.state,
+        message_state.state,
         "attributes.ttl_ms and expired_at <= now",
         "False",
     ),
@@ -175,7 +163,7 @@ MUTANTS: dict[str, Planted] = {
         "attributes.delay_ms",
     ),
     "a delay counts for nothing in a group that is made later": (
-        endings.plan,
+        planning.plan,
         "created_at + attributes.delay_ms",
         "created_at",
     ),
@@ -196,7 +184,7 @@ MUTANTS: dict[str, Planted] = {
         "False",
     ),
     "the message's own timeout counts for nothing": (
-        taking.Taking._expires_at,
+        take.PopCursor._expires_at,
         "attributes.timeout_ms or ",
         "",
     ),
@@ -242,34 +230,34 @@ MUTANTS: dict[str, Planted] = {
         "",
     ),
     "dead letters are kept though they shall not be": (
-        endings.bury,
+        dead_runs.add_dead,
         "not track.queue.options.dead_letters",
         "False",
     ),
     "a dead letter is not stored": (
-        endings.keep_dead,
-        "shard.keep_row(track.queue, _dead_key(track, run.first), records.pack_dead(run))",
+        dead_runs.put_dead,
+        "shard.keep_row(track.queue, dead_letter_key(track, run.first), codec.pack_dead(run))",
         "shard.touch()",
     ),
     "a requeued dead letter stays in the store": (
-        endings.dig_up,
-        "shard.keep_row(track.queue, _dead_key(track, run.first), None)",
+        dead_runs.remove_dead,
+        "shard.keep_row(track.queue, dead_letter_key(track, run.first), None)",
         "shard.touch()",
     ),
     "a requeued dead letter keeps its failures": (
-        dead.requeue,
+        dead_letters.requeue,
         "high - low, run.level)",
         "high - low, run.level, run.deliveries, run.failures)",
     ),
-    "a dry run purges": (dead.purge, "() if command.dry_run else parts", "parts"),
+    "a dry run purges": (dead_letters.purge, "() if command.dry_run else parts", "parts"),
     "a part of a run of dead letters takes the rest along": (
-        endings.cut_dead,
+        dead_runs.cut_dead,
         "if high < end:",
         "if high < end - 1:",
     ),
-    "dead letters are swept away": (sweep._next_aside, ", next_dead(track, offset)", ", 1 << 62"),
+    "dead letters are swept away": (islands._next_aside, ", next_dead(track, offset)", ", 1 << 62"),
     "scheduled messages are swept away": (
-        sweep._next_aside,
+        islands._next_aside,
         "track.schedule.next_from(offset), ",
         "1 << 62, ",
     ),
@@ -280,38 +268,38 @@ MUTANTS: dict[str, Planted] = {
         "        pass",
     ),
     "a cancelled message is cancelled for nobody to come": (
-        cancel._withdraw,
+        withdrawn.withdraw_unless,
         "withdraw(shard, place, *part, now)",
         "pass",
     ),
     "a new group gets what was cancelled": (
-        pop.start_track,
+        groups.start_track,
         "_withdraw(shard, track, max(first, begin), first + count, at)",
         "pass",
     ),
     "a new group is planned what was cancelled": (
-        endings._to_plan,
+        planning._to_plan,
         "outside(track.outcomes, first, end)",
         "[(first, end)]",
     ),
     "a skip is not stored": (
-        endings.skip,
-        "shard.keep_row(track.queue, _skip_key(track, first), records.pack_numbers((end - first,)))",
+        cursor.skip,
+        "shard.keep_row(track.queue, _skip_key(track, first), codec.pack_numbers((end - first,)))",
         "shard.touch()",
     ),
     "a skip that was passed stays in the store": (
-        endings.pass_skips,
+        cursor.pass_skips,
         "shard.keep_row(track.queue, _skip_key(track, first), None)",
         "shard.touch()",
     ),
     "an outcome is not stored": (
-        endings.settle_as,
-        "shard.keep_row(track.queue, key, records.pack_numbers((end - first, outcome, now)))",
+        outcomes.record_outcome,
+        "shard.keep_row(track.queue, key, codec.pack_numbers((end - first, outcome, now)))",
         "shard.touch()",
     ),
     "what is withdrawn is not stored": (
-        cancel.withdraw,
-        "shard.keep_row(place.queue, key, records.pack_numbers((end - first, now)))",
+        withdrawn.withdraw,
+        "shard.keep_row(place.queue, key, codec.pack_numbers((end - first, now)))",
         "shard.touch()",
     ),
     "a lease is not told what was cancelled": (
@@ -325,17 +313,17 @@ MUTANTS: dict[str, Planted] = {
         "if False:",
     ),
     "a cut takes a message too many out of a scheduled run": (
-        endings.cut,
+        planning.cut_scheduled,
         "count=low - run.first",
         "count=max(low - run.first - 1, 1)",
     ),
     "a moved message keeps its old time": (
-        cancel._move,
+        move._move,
         "run.due_at if command.delay_ms is None else now + command.delay_ms",
         "run.due_at",
     ),
     "a delivery that was taken back by a move counts": (
-        cancel._move,
+        move._move,
         "run_.deliveries - 1",
         "run_.deliveries",
     ),
@@ -348,15 +336,15 @@ MUTANTS: dict[str, Planted] = {
     ),
     "what is scheduled is not stored": (
         shard.Shard.schedule,
-        "self._rows[scheduled_key_of(track, run)] = records.pack_scheduled(run)",
+        "self._rows[scheduled_key_of(track, run)] = codec.pack_scheduled(run)",
         "pass",
     ),
-    "how far a group is planned is not stored": (records.pack_cursor, "track.planned", "1 << 62"),
+    "how far a group is planned is not stored": (codec.pack_cursor, "track.planned", "1 << 62"),
     "a paused queue delivers": (pop.pop, "queue.paused_until > now", "False"),
     "a pause is not stored": (shard.Shard.pause, "self.touch_queue(queue)", "pass"),
     "a pause does not end": (shard.Shard.pause, "self.pauses.add(until, queue.prefix)", "pass"),
     "a pause does not end after a restart": (
-        load.load_queue,
+        build.load_queue,
         "shard.pauses.add(queue.paused_until, queue.prefix)",
         "pass",
     ),
@@ -364,7 +352,7 @@ MUTANTS: dict[str, Planted] = {
     "a merge gives all messages the attributes of the first": (merge.apply, "joined.runs.which", 'b""'),
     "a merge forgets how many are not in line": (merge.apply, "joined.runs.aside", "0"),
     "messages in one commit share their attributes": (
-        log._mark,
+        logs._mark,
         "marks[-1][1] == attributes",
         "True",
     ),
@@ -375,12 +363,12 @@ MUTANTS: dict[str, Planted] = {
     ),
     # Headers and tags.
     "a message has the headers of the one behind it": (
-        log.labelled,
+        logs.labelled,
         "yield begin - piece.start, start - begin, known",
         "yield begin - piece.start, start - begin, attributes",
     ),
     "neighbours that differ in tags have those of the first": (
-        log.labelled,
+        logs.labelled,
         "(attributes.headers, attributes.tags) != (known.headers, known.tags)",
         "attributes.headers != known.headers",
     ),

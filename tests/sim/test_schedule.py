@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from forebay.core.agenda import NEVER
-from forebay.core.schedule import Schedule, Scheduled
+from forebay.core.state import Schedule, Scheduled
+from forebay.core.structures.agenda import NEVER
 
 LEVELS = [-3, 0, 1, 3]
 

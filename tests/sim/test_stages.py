@@ -4,7 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from forebay.core import load, log as logs, removal, stage as stages, stage_records
+from forebay.core.loading import build, decode
+from forebay.core.log import log as logs
+from forebay.core.records import stages as stage_records
+from forebay.core.retention import removal
+from forebay.core.stages import adopt as stage_adopt, expire as stage_expire, write as stage_write
 from tests.sim.plant import Planted, planted
 from tests.sim.stage_drive import StageDriver
 from tests.sim.test_mutants import CAUGHT
@@ -18,8 +22,8 @@ SEEDS, STEPS = 8, 600
 def _few(monkeypatch: pytest.MonkeyPatch) -> None:
     """So few adoptions and queries are remembered that some are forgotten, and writes are cut soon."""
     monkeypatch.setattr(logs, "SEGMENT_BYTES_MAX", 100)
-    monkeypatch.setattr(stages, "ADOPTIONS_MAX", 3)
-    monkeypatch.setattr(stages, "QUERIES_MAX", 2)
+    monkeypatch.setattr(stage_adopt, "ADOPTIONS_MAX", 3)
+    monkeypatch.setattr(stage_adopt, "QUERIES_MAX", 2)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -63,196 +67,212 @@ def test_a_seed_replays_the_same_life_of_stages() -> None:
 
 MUTANTS: dict[str, Planted] = {
     # Writes.
-    "a part that comes again is kept again": (stages.write, "if command.part < stage.writes:", "if False:"),
-    "a gap between parts goes unnoticed": (stages.write, "if command.part > stage.writes:", "if False:"),
+    "a part that comes again is kept again": (
+        stage_write.write,
+        "if command.part < stage.writes:",
+        "if False:",
+    ),
+    "a gap between parts goes unnoticed": (stage_write.write, "if command.part > stage.writes:", "if False:"),
     "a later write makes a stage expire sooner": (
-        stages.write,
+        stage_write.write,
         "max(stage.expires_at, now + command.expire_ms)",
         "now + command.expire_ms",
     ),
     "a late writer is let in": (
-        stages._stage_of,
+        stage_write._stage_of,
         "max(adopted) == command.batch",
         "False",
     ),
     "a stage takes what is for another batch": (
-        stages._stage_of,
+        stage_write._stage_of,
         "(stage.query, stage.batch, stage.run) != meant",
         "stage.query != command.query",
     ),
     "a part is not kept": (
-        stages._keep,
+        stage_write._keep,
         "shard.keep((key, stage_records.pack_staged(stage, part)))",
         "pass",
     ),
     "a body is not kept": (
-        stages._keep,
-        "shard.keep_body((records.body_key(queue.prefix, part.body_name), each.body))",
+        stage_write._keep,
+        "shard.keep_body((keyspace.body_key(queue.prefix, part.body_name), each.body))",
         "pass",
     ),
     "a body leaves memory before the store has it": (
-        stages._keep,
+        stage_write._keep,
         "shard.staged_now[1].append(part)",
         "part.body = None",
     ),
-    "a body is kept in a queue that is not": (stages._keep, "if queue.stored:", "if True:"),
-    "runs are cut one message too late": (stages._cut, "max(at, start)", "max(at, start - 1)"),
+    "a body is kept in a queue that is not": (stage_write._keep, "if queue.stored:", "if True:"),
+    "runs are cut one message too late": (stage_write._cut, "max(at, start)", "max(at, start - 1)"),
     # Adoptions.
     "an adoption that comes again is carried out again": (
-        stages.adopt,
+        stage_adopt.adopt,
         "if command.batch in known:",
         "if False:",
     ),
     "an adoption that comes again drops nothing": (
-        stages.adopt,
-        "            _drop_all(domain.shards[queue.shard], queue, command)\n",
+        stage_adopt.adopt,
+        "            drop_adopted(domain.shards[queue.shard], queue, command)\n",
         "",
     ),
-    "an old batch is adopted": (stages.adopt, "known and command.batch < max(known)", "False"),
+    "an old batch is adopted": (stage_adopt.adopt, "known and command.batch < max(known)", "False"),
     "what is late stays": (
-        stages.adopt,
-        "    _drop_all(shard, queue, command)\n    if durability",
+        stage_adopt.adopt,
+        "    drop_adopted(shard, queue, command)\n    if durability",
         "    if durability",
     ),
     "what is for this batch stays": (
-        stages._stages_of,
+        stage_expire._stages_of,
         "each.batch <= batch",
         "each.batch < batch",
     ),
-    "what is for later batches goes": (stages._stages_of, "each.batch <= batch", "True"),
-    "a count is not looked at": (stages._stages, "command.count != count", "False"),
-    "another batch is taken for the same": (stages._check_again, "command.count != had", "False"),
+    "what is for later batches goes": (stage_expire._stages_of, "each.batch <= batch", "True"),
+    "a count is not looked at": (stage_adopt._stages, "command.count != count", "False"),
+    "another batch is taken for the same": (stage_adopt._check_again, "command.count != had", "False"),
     "what was left out does not count": (
-        stages._check_again,
+        stage_adopt._check_again,
         "first.count + first.duplicates",
         "first.count",
     ),
-    "an old batch is staged": (stages._stage_of, "max(adopted) > command.batch", "False"),
-    "an earlier run stays": (stages._former, "if run < command.run", "if False"),
-    "a later run goes": (stages._former, "if run > command.run", "if False"),
-    "what is dropped is still for a query": (stages._forget, "del of_query[stage.name]", "pass"),
+    "an old batch is staged": (stage_write._stage_of, "max(adopted) > command.batch", "False"),
+    "an earlier run stays": (stage_write._former, "if run < command.run", "if False"),
+    "a later run goes": (stage_write._former, "if run > command.run", "if False"),
+    "what is dropped is still for a query": (stage_expire.forget_stage, "del of_query[stage.name]", "pass"),
     "a run is not kept": (stage_records.pack_staged, "stage.run", "0"),
     "a stream is forgotten before a write": (
-        stages._remember,
+        stage_adopt._remember,
         "[max(queue.adopted[each])].until",
         "[max(queue.adopted[each])].at",
     ),
-    "a stage is adopted by whoever comes": (stages._stages, "if stage.query is not None and", "if False and"),
+    "a stage is adopted by whoever comes": (
+        stage_adopt._stages,
+        "if stage.query is not None and",
+        "if False and",
+    ),
     "stages are adopted in the order they were made": (
-        stages.adopt,
+        stage_adopt.adopt,
         "for stage in stages:",
         "for stage in sorted(stages, key=list(queue.stages.values()).index):",
     ),
     "the first offset of the last part is told": (
-        stages.adopt,
+        stage_adopt.adopt,
         "begun.setdefault(partition.name, partition.log.end)",
         "begun[partition.name] = partition.log.end",
     ),
-    "what forms is not sealed first": (stages._adopt_part, "shard.seal_now(queue, partition)", "pass"),
+    "what forms is not sealed first": (stage_adopt._adopt_part, "shard.seal_now(queue, partition)", "pass"),
     "a header is not kept": (
-        stages._adopt_part,
-        "shard.keep((key, records.pack_header(segment)))",
+        stage_adopt._adopt_part,
+        "shard.keep((key, codec.pack_header(segment)))",
         "pass",
     ),
     "what is adopted has no tags": (
-        stages._adopt_part,
+        stage_adopt._adopt_part,
         "Run(count, created_at, attributes)",
         "Run(count, created_at, replace(attributes, tags=()))",
     ),
-    "what is not in line is not scheduled": (stages._adopt_part, "if not attributes.in_line:", "if False:"),
-    "what is scheduled begins at the first message": (stages._adopt_part, "offset += count", "pass"),
+    "what is not in line is not scheduled": (
+        stage_adopt._adopt_part,
+        "if not attributes.in_line:",
+        "if False:",
+    ),
+    "what is scheduled begins at the first message": (stage_adopt._adopt_part, "offset += count", "pass"),
     "delays begin too late": (
-        stages._adopt_part,
+        stage_adopt._adopt_part,
         "Scheduled(created_at + attributes.delay_ms,",
         "Scheduled(created_at + attributes.delay_ms + 1,",
     ),
-    "nobody is told": (stages._adopt_part, "tell(shard, queue, partition)", "pass"),
-    "keys are not held": (stages._jobs, "None if key is None else Particulars(key)", "None"),
-    "keys are not looked at": (stages.adopt, "if part.keys:", "if False:"),
+    "nobody is told": (stage_adopt._adopt_part, "wake_readers(shard, queue, partition)", "pass"),
+    "keys are not held": (stage_adopt._jobs, "None if key is None else Identity(key)", "None"),
+    "keys are not looked at": (stage_adopt.adopt, "if part.keys:", "if False:"),
     "a log does not know that it has attributes": (logs.adopt, "log.mixed += segment.mixed", "pass"),
     "a log does not know its size": (logs.adopt, "log.size += segment.size", "pass"),
     # What is remembered.
     "an adoption is not kept": (
-        stages._remember,
+        stage_adopt._remember,
         "shard.keep_row(queue, key, stage_records.pack_adopted(adopted))",
         "shard.touch()",
     ),
     "an adoption is known for ever in the store": (
-        stages._remember,
+        stage_adopt._remember,
         "shard.keep_row(queue, stage_records.adopted_key(queue.prefix, query, oldest), None)",
         "shard.touch()",
     ),
     "the newest adoption is forgotten first": (
-        stages._remember,
+        stage_adopt._remember,
         "oldest = min(batches)",
         "oldest = max(batches)",
     ),
     "the query that adopted first is the last": (
-        stages._remember,
+        stage_adopt._remember,
         "queue.adopted[query] = batches",
         "queue.adopted = {query: batches, **queue.adopted}",
     ),
     "a query is known for ever in the store": (
-        stages._forget_query,
+        stage_expire.forget_query,
         "shard.keep_row(queue, stage_records.adopted_key(queue.prefix, query, batch), None)",
         "shard.touch()",
     ),
     "an earlier batch says how long a query is known": (
-        stages._remember,
+        stage_adopt._remember,
         "if batches and batches[max(batches)].until:",
         "if False:",
     ),
     # Ends.
     "a stage stays in the store": (
-        stages._forget,
+        stage_expire.forget_stage,
         "shard.deletes += [stage_records.staged_key(queue.prefix, part.body_name) for part in stage.parts]",
         "pass",
     ),
-    "the bytes of a stage are counted for ever": (stages._forget, "queue.staged.count(part, -1)", "pass"),
+    "the bytes of a stage are counted for ever": (
+        stage_expire.forget_stage,
+        "queue.staged.count(part, -1)",
+        "pass",
+    ),
     "a body stays in the store": (
-        stages._drop,
-        "shard.deletes += [records.body_key(queue.prefix, name) for name in named]",
+        stage_expire.drop_stage,
+        "shard.deletes += [keyspace.body_key(queue.prefix, name) for name in named]",
         "pass",
     ),
     "stages never expire": (
-        stages.forget_staged,
+        stage_expire.forget_staged,
         "if is_stage:",
         "if is_stage and (queue.stages.clear() or 1):",
     ),
     "stages expire with a queue that is gone": (removal.remove_queue, "forget_stages(shard, queue)", "pass"),
     # Loading.
     "a part that was cut is several after a restart": (
-        load._add_staged,
+        decode._add_staged,
         "known.writes = max(known.writes, part.at + 1)",
         "known.writes += 1",
     ),
     "a stage expires as its first part said": (
-        load._add_staged,
+        decode._add_staged,
         "known.expires_at = max(known.expires_at, stage.expires_at)",
         "pass",
     ),
     "stages expire no more after a restart": (
-        load._add_stages,
+        build._add_stages,
         "shard.staged.add(stage.expires_at, (queue.prefix, True, stage.name))",
         "pass",
     ),
     "adoptions are known for ever after a restart": (
-        load._add_stages,
+        build._add_stages,
         "shard.staged.add(until, (queue.prefix, False, query))",
         "pass",
     ),
     "stages are for no query after a restart": (
-        load._add_stages,
+        build._add_stages,
         "queue.staged_for.setdefault(stage.query, {})[stage.name] = stage",
         "pass",
     ),
     "the bytes of stages are not counted after a restart": (
-        load._add_stages,
+        build._add_stages,
         "queue.staged.count(part)",
         "pass",
     ),
     "adoptions are in another order after a restart": (
-        load._add_stages,
+        build._add_stages,
         "(each[2].at, each[1])",
         "each[0]",
     ),

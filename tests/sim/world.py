@@ -1,12 +1,14 @@
 """One life of a few queues: the rest of what clients ask, and what time brings."""
 
-from forebay.core import carve, commands as c, log as logs, merge as merges, records
-from forebay.core.agenda import NEVER
-from forebay.core.browse import STATES
+from forebay.core.api import commands as c, queries
 from forebay.core.errors import Conflict, Invalid, NotFound
 from forebay.core.ids import address
-from forebay.core.model import LINE, PART, RESULT
-from forebay.core.numbers import number_of
+from forebay.core.log import log as logs
+from forebay.core.log.numbers import number_of
+from forebay.core.records import keyspace
+from forebay.core.retention import carve, merge as merges
+from forebay.core.structures.agenda import NEVER
+from forebay.core.words import LINE, PART, RESULT, STATES as STATES
 from tests.sim import model as m
 from tests.sim.checks import SHARDS, TENANT, load, snapshot
 from tests.sim.labels import labels_of
@@ -120,8 +122,8 @@ class World(Steps):
         self._tick(queue)
         known = self.model.queues[queue]
         ids = self._ids(queue, places)
-        reply = self._apply(c.Show(TENANT, [*ids, max(ids) + 1_000_000], group))
-        assert isinstance(reply, c.ShownAll)
+        reply = self._apply(queries.Show(TENANT, [*ids, max(ids) + 1_000_000], group))
+        assert isinstance(reply, queries.ShownAll)
         got: list[object] = []
         for each in reply.deliveries:
             self._fetch(each.queue, each)
@@ -137,8 +139,8 @@ class World(Steps):
         assert got == wanted, (got, wanted)
 
     def read(self, queue: str, partition: str, offset: int, max_count: int, max_bytes: int) -> None:
-        reply = self._apply(c.Read(TENANT, queue, offset, partition, max_count, max_bytes))
-        assert isinstance(reply, c.Log)
+        reply = self._apply(queries.Read(TENANT, queue, offset, partition, max_count, max_bytes))
+        assert isinstance(reply, queries.LogSlice)
         self._trim(queue)
         messages = self.model.queues[queue].messages[partition]
         first = max(offset, self.model.queues[queue].first[partition])
@@ -160,8 +162,8 @@ class World(Steps):
         """Messages by where they stand, as the model sees it."""
         self._tick(queue)
         known = self.model.queues[queue]
-        reply = self._apply(c.Browse(TENANT, queue, state, group, count, skip))
-        assert isinstance(reply, c.ShownAll)
+        reply = self._apply(queries.Browse(TENANT, queue, state, group, count, skip))
+        assert isinstance(reply, queries.ShownAll)
         got: list[object] = []
         for each in reply.deliveries:
             self._fetch(each.queue, each)
@@ -235,12 +237,12 @@ class World(Steps):
         known = self.model.queues[queue]
         (message,) = self._ids(queue, [place])
         meant = known.current(place)
-        command = c.GetNotes(TENANT, message, (RESULT, LINE, PART))
+        command = queries.GetNotes(TENANT, message, (RESULT, LINE, PART))
         if not known.has(meant):
             self._refused(command, NotFound)
             return
         reply = self._apply(command)
-        assert isinstance(reply, c.NotesFound)
+        assert isinstance(reply, queries.NotesFound)
         got: list[list[bytes]] = []
         for kind in reply.notes:
             for each in kind:
@@ -353,7 +355,7 @@ class World(Steps):
     def _check_stored(self) -> None:
         """The store has the body of every segment and no other."""
         wanted = {
-            records.body_key(queue.prefix, segment.body_name)
+            keyspace.body_key(queue.prefix, segment.body_name)
             for queue in self.engine.queues.values()
             for log in (
                 *(partition.log for partition in queue.partitions.values()),
@@ -427,7 +429,7 @@ class World(Steps):
         if self.shelf:
             log, segment = self.shelf.pop(at % len(self.shelf))
             before = list(log.segments)
-            logs.let_go(log, segment)
+            logs.drop_body(log, segment)
             assert segment.body is not None, "who holds the segment still has it"
             assert [each for each in log.segments if each not in before] == [
                 each for each in log.segments if each.base == segment.base and segment in before

@@ -7,7 +7,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from forebay.core.limits import KEYED_MAX, STAGED_PARTS_MAX, STAGES_MAX
+from forebay.core.bounds import KEYED_MAX, STAGED_PARTS_MAX, STAGES_MAX
 from forebay.spark.columns import Parser
 from forebay.spark.options import COLUMNS, SINK, SOURCE, BadOption, source_options
 from forebay.spark.schemas import ABOUT

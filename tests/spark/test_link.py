@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from forebay.client.wire import Refused
+from forebay.client.errors import Refused
 from forebay.spark.link import Link, StageWriter, Unreachable
 from tests.serving import Raw, Server, framed
 from tests.spark.talking import packed_body

@@ -5,7 +5,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from forebay.client.wire import Refused
+from forebay.client.errors import Refused
 from forebay.spark.link import Link, StageWriter
 from forebay.spark.refusals import SHOWN_MAX, explained
 from forebay.spark.schemas import BadRows

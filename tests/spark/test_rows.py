@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from forebay.core.bodies import body_slices
+from forebay.core.log.bodies import body_slices
 from forebay.spark.sink import Rows
 
 

@@ -25,14 +25,14 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from forebay.core import records
-from forebay.core.directory import META_SHARD
-from forebay.core.keys import KEY_BYTES_MAX
-from forebay.core.limits import SEGMENT_BYTES_MAX
-from forebay.core.records import Commit, Record
+from forebay.core.bounds import SEGMENT_BYTES_MAX
+from forebay.core.keyvalue.keys import KEY_BYTES_MAX
+from forebay.core.records import keyspace
+from forebay.core.records.commit import Commit, Record
+from forebay.core.shard.names import META_SHARD
 from forebay.store.base import Claim, Fenced, Store, StoreError
 
-PREFIX = records.prefix(1, 1)
+PREFIX = keyspace.prefix(1, 1)
 LOWEST, HIGHEST = PREFIX, PREFIX + b"\xff" * 32
 """Bounds around every key used here, bodies' included."""
 
@@ -44,7 +44,7 @@ def key(tail: bytes | str) -> bytes:
 
 def body_key(number: int) -> bytes:
     """The key of a body. It lies between the bounds of a scan, and no scan shows it."""
-    return records.body_key(PREFIX, number)
+    return keyspace.body_key(PREFIX, number)
 
 
 class StoreConformance:
@@ -418,9 +418,9 @@ class StoreConformance:
 
     def test_a_range_of_bodies_deletes_no_records_and_no_bodies_of_others(self) -> None:
         claim = self.store.claim(0)
-        other = records.body_key(records.prefix(1, 2), 1)
+        other = keyspace.body_key(keyspace.prefix(1, 2), 1)
         self.commit(claim, [(key("a"), b"1")], bodies=[(body_key(1), b"body"), (other, b"other")])
-        self.commit(claim, body_ranges=[records.body_bounds(PREFIX), (body_key(9), body_key(9))])
+        self.commit(claim, body_ranges=[keyspace.body_bounds(PREFIX), (body_key(9), body_key(9))])
         self.again()
         assert self.records() == [(key("a"), b"1")]
         assert self.store.bodies([body_key(1), other]) == [None, b"other"]
@@ -432,8 +432,8 @@ class StoreConformance:
             claim,
             [(key("b"), b"2")],
             bodies=[(body_key(2), b"new")],
-            ranges=[records.queue_bounds(PREFIX)],
-            body_ranges=[records.body_bounds(PREFIX)],
+            ranges=[keyspace.queue_bounds(PREFIX)],
+            body_ranges=[keyspace.body_bounds(PREFIX)],
         )
         self.again()
         assert self.records() == []
@@ -447,7 +447,7 @@ class StoreConformance:
         self.commit(old, bodies=[(body_key(1), b"kept")])
         self.store.claim(0)
         with pytest.raises(Fenced):
-            self.commit(old, body_ranges=[records.body_bounds(PREFIX)])
+            self.commit(old, body_ranges=[keyspace.body_bounds(PREFIX)])
         assert self.store.bodies([body_key(1)]) == [b"kept"]
 
     def test_ranges_of_bodies_go_with_a_large_commit_too(self) -> None:

@@ -22,14 +22,17 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 
 from forebay.broker.loading import down
-from forebay.core import commands as c, engine as engines, records, verify as verifies
-from forebay.core.bodies import body_slices
-from forebay.core.directory import META_SHARD
+from forebay.core import engine as engines
+from forebay.core.api import commands as c, queries
+from forebay.core.bounds import Limits
 from forebay.core.engine import Engine
 from forebay.core.errors import Conflict
 from forebay.core.ids import OFFSET_BITS
-from forebay.core.limits import Limits
-from forebay.core.records import Commit, Record
+from forebay.core.loading import verify as verifies
+from forebay.core.log.bodies import body_slices
+from forebay.core.records import commit as records_commit, keyspace
+from forebay.core.records.commit import Commit, Record
+from forebay.core.shard.names import META_SHARD
 from forebay.store import postgres
 from forebay.store.base import Fenced, StoreError, Unknown
 from forebay.store.pg import PLANS, Blocking, Row, Session
@@ -231,7 +234,7 @@ class Node(Actor):
     async def _read_payloads(self) -> None:
         """Read what was popped, as a node does before it commits."""
         lacking = {
-            records.body_key(prefix, piece.segment.body_name): piece.segment
+            keyspace.body_key(prefix, piece.segment.body_name): piece.segment
             for _, piece, prefix in self._delivered
             if not piece.segment.present
         }
@@ -259,7 +262,7 @@ def unique(rows: Iterable[Row]) -> list[Record]:
     return held
 
 
-def scanning(held: list[Record]) -> engines.Scan:
+def scanning(held: list[Record]) -> records_commit.Scan:
     keys = [key for key, _ in held]
 
     def scan(lower: bytes, upper: bytes) -> list[Record]:
@@ -377,7 +380,7 @@ class Fight(Scheduler):
                 wanted.update(commit.puts)
                 wanted_bodies.update(commit.bodies)
                 for key in commit.deletes:
-                    (wanted_bodies if records.is_body(key) else wanted).pop(key, None)
+                    (wanted_bodies if keyspace.is_body(key) else wanted).pop(key, None)
                 _drop(wanted, commit.ranges)
                 _drop(wanted_bodies, commit.body_ranges)
         assert held == wanted, "the records are not those of the commits that were kept"
@@ -407,8 +410,8 @@ class Fight(Scheduler):
         assert named == bodies.keys(), "bodies that nobody knows"
         assert messages(engine, bodies) == {id: life.payload for id, life in lives.items()}
         for id, life in lives.items():
-            reply = engine.apply(c.State(TENANT, id), self.now)
-            assert isinstance(reply, c.StateFound)
+            reply = engine.apply(queries.State(TENANT, id), self.now)
+            assert isinstance(reply, queries.StateFound)
             wanted = ("completed",) if life.is_acked else LEFT
             assert reply.state in wanted, f"{id} is {reply.state} and should be {' or '.join(wanted)}"
 
@@ -457,7 +460,7 @@ def messages(engine: Engine, bodies: Mapping[bytes, bytes]) -> dict[int, bytes |
         for partition in queue.partitions.values():
             ((number, _),) = partition.numbers
             for segment in partition.log.segments:
-                body = bodies[records.body_key(queue.prefix, segment.body_name)]
+                body = bodies[keyspace.body_key(queue.prefix, segment.body_name)]
                 for at, payload in enumerate(body_slices(body, segment.count, 0, segment.count)):
                     found[number << OFFSET_BITS | segment.base + at] = payload
     return found

@@ -20,13 +20,15 @@ from typing import NamedTuple
 
 from rocksdict import Cache
 
-from forebay.core import commands as c, engine as engines, records
-from forebay.core.bodies import body_slices, is_whole
-from forebay.core.directory import META_SHARD
+from forebay.core import engine as engines
+from forebay.core.api import commands as c
+from forebay.core.bounds import Limits
 from forebay.core.engine import Engine
 from forebay.core.errors import Damaged
-from forebay.core.limits import Limits
-from forebay.core.model import PLAIN, Attributes, LeaseRun, Partition, Queue, Track
+from forebay.core.log.bodies import body_slices, is_whole
+from forebay.core.records import keyspace
+from forebay.core.shard.names import META_SHARD
+from forebay.core.state import PLAIN, Attributes, LeaseRun, Partition, Queue, Track
 from forebay.store import rocks
 from forebay.store.base import CantOpen
 from forebay.store.rocks import RocksStore
@@ -160,7 +162,7 @@ def _run(run: LeaseRun) -> tuple[object, ...]:
 def _log(store: RocksStore, queue: Queue, partition: Partition, told: list[str]) -> Iterator[str | None]:
     """Every payload by offset; None where the store says that it is damaged."""
     yield f"{partition.numbers} {partition.log.first} {partition.marks}"
-    keys = [records.body_key(queue.prefix, segment.body_name) for segment in partition.log.segments]
+    keys = [keyspace.body_key(queue.prefix, segment.body_name) for segment in partition.log.segments]
     for segment, body in zip(partition.log.segments, store.bodies(keys), strict=True):
         if isinstance(body, Damaged) or body is None or not is_whole(body, segment.count, segment.size):
             told.append(f"body of {queue.tenant}/{queue.name}")

@@ -17,14 +17,19 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from forebay.core import commands as c, engine as engines, merge as merges, records, verify as verifies
-from forebay.core.bodies import body_slices, is_whole
-from forebay.core.directory import META_SHARD
+from forebay.core import engine as engines
+from forebay.core.api import commands as c, queries
+from forebay.core.bounds import Limits
 from forebay.core.engine import Engine
 from forebay.core.ids import OFFSET_BITS
-from forebay.core.limits import Limits
-from forebay.core.model import DEFAULT, FSYNC, OS, PLAIN, Attributes, Partition, Queue
-from forebay.core.records import Commit
+from forebay.core.loading import verify as verifies
+from forebay.core.log.bodies import body_slices, is_whole
+from forebay.core.records import keyspace
+from forebay.core.records.commit import Commit
+from forebay.core.retention import merge as merges
+from forebay.core.shard.names import META_SHARD
+from forebay.core.state import PLAIN, Attributes, Partition, Queue
+from forebay.core.words import DEFAULT, FSYNC, OS
 from forebay.store.rocks import BATCH_BYTES
 from tests.store.faults import PowerCut
 from tests.store.staging import Staged, Staging
@@ -35,7 +40,7 @@ LOSSES = 3
 STEPS = 25
 """Commits between two of them."""
 TENANT = "default"
-PREFIX = records.prefix(1, 1)
+PREFIX = keyspace.prefix(1, 1)
 LOWEST, HIGHEST = PREFIX, PREFIX + b"\xff" * 32
 BYTES_LOST = "bytes lost"
 LARGE = random.Random(0).randbytes(BATCH_BYTES)
@@ -81,7 +86,7 @@ class Kept:
             self.times[commit.shard] = commit.at
         for commit in group:
             for key in commit.deletes:
-                (self.bodies if records.is_body(key) else self.records).pop(key, None)
+                (self.bodies if keyspace.is_body(key) else self.records).pop(key, None)
             for lower, upper in commit.ranges:
                 for key in [key for key in self.records if lower <= key < upper]:
                     del self.records[key]
@@ -184,7 +189,7 @@ def _random_commit(rng: random.Random, shard: int, epoch: int, now: int) -> Comm
 
 
 def body_of(commit: int, shard: int, at: int = 0) -> bytes:
-    return records.body_key(PREFIX, commit << 8 | shard << 4 | at)
+    return keyspace.body_key(PREFIX, commit << 8 | shard << 4 | at)
 
 
 # Commands, as the node carries them out.
@@ -339,7 +344,7 @@ class Core:
         if merge is None:
             return
         bodies = [
-            self._body(records.body_key(merge.queue.prefix, part.body_name))
+            self._body(keyspace.body_key(merge.queue.prefix, part.body_name))
             if part.body is None
             else part.body
             for part in merge.parts
@@ -370,8 +375,8 @@ class Core:
         for id, payload in found.items():
             assert payload == told.messages.get(id, told.maybe.get(id)), f"message {id} was never confirmed"
         for id, state in told.settled.items():
-            reply = self.engine.apply(c.State(TENANT, id), self.now)
-            assert isinstance(reply, c.StateFound)
+            reply = self.engine.apply(queries.State(TENANT, id), self.now)
+            assert isinstance(reply, queries.StateFound)
             assert reply.state == state, f"{id} was {state}"
         told.messages, told.maybe = found, {}
         told.maybe_settled = {}
@@ -386,7 +391,7 @@ class Core:
 
     def _read(self, queue: Queue, partition: Partition, found: dict[int, bytes], names: set[bytes]) -> None:
         log = partition.log
-        keys = [records.body_key(queue.prefix, segment.body_name) for segment in log.segments]
+        keys = [keyspace.body_key(queue.prefix, segment.body_name) for segment in log.segments]
         names.update(keys)
         for segment, body in zip(log.segments, self.store.bodies(keys), strict=True):
             assert isinstance(body, bytes), f"a segment without its body: {body}"

@@ -13,12 +13,13 @@ from random import Random
 
 from msgspec.structs import replace
 
-from forebay.core import commands as c, records
-from forebay.core.bodies import body_slices
+from forebay.core.api import stages as stage_commands
 from forebay.core.engine import Engine
 from forebay.core.errors import Conflict, NotFound
-from forebay.core.model import FSYNC, OS, PLAIN, Attributes, Queue
-from forebay.core.stagedata import Part
+from forebay.core.log.bodies import body_slices
+from forebay.core.records import keyspace
+from forebay.core.state import PLAIN, Attributes, Part, Queue, stages as state_stages
+from forebay.core.words import FSYNC, OS
 
 STAGES = tuple(f"s{number}" for number in range(4))
 QUERIES = ("x", "y")
@@ -56,7 +57,7 @@ class State:
     """What is there after a commit."""
 
     stages: dict[Name, Stage] = field(default_factory=dict)
-    newest: dict[Name, tuple[int, c.Adopted]] = field(default_factory=dict)
+    newest: dict[Name, tuple[int, state_stages.Adopted]] = field(default_factory=dict)
     """By queue and query, the batch that was adopted last and what was answered."""
 
     def copy(self) -> "State":
@@ -65,8 +66,8 @@ class State:
 
 @dataclass
 class Adoption:
-    command: c.Adopt
-    reply: c.Adopted
+    command: stage_commands.Adopt
+    reply: state_stages.Adopted
     messages: dict[int, bytes]
     """What it appended, by id."""
     is_safe: bool = False
@@ -125,7 +126,7 @@ class Staging:
         for payload in payloads:
             key = f"k{rng.randrange(KEYS)}" if keyed and rng.random() < 0.8 else None
             rows.append((payload, rng.choice(HAVING), key))
-        command = c.StageWrite(tenant, queue, name, partition, payloads)
+        command = stage_commands.StageWrite(tenant, queue, name, partition, payloads)
         command.query, command.batch, command.run = stage.query, stage.batch, stage.run
         command.runs = [(1, having) for _, having, _ in rows]
         command.keys = [key for *_, key in rows] if keyed else []
@@ -136,7 +137,7 @@ class Staging:
             if known.stages[each].run < stage.run:
                 del known.stages[each]
         known.stages[queue, name] = stage
-        assert isinstance(reply, c.Staged)
+        assert isinstance(reply, stage_commands.Staged)
         assert (reply.part, reply.count) == (len(stage.writes) - 1, stage.count)
 
     def _new_stage(self, queue: str, query: str | None) -> Stage:
@@ -168,14 +169,14 @@ class Staging:
         if durability is None:
             durability = rng.choice((FSYNC, OS, OS, OS))
         batch = self._next_batch(queue, query)
-        self._adopt(c.Adopt(tenant, queue, query, batch, names, count, durability), now)
+        self._adopt(stage_commands.Adopt(tenant, queue, query, batch, names, count, durability), now)
 
-    def _adopt(self, command: c.Adopt, now: int) -> None:
+    def _adopt(self, command: stage_commands.Adopt, now: int) -> None:
         known, name = self._staged.now, command.queue
         queue = self._engine.queues.get((command.tenant, name))
         wanted, duplicates = self._wanted(command, set(queue.uniques) if queue is not None else set())
         reply = self._engine.apply(command, now)
-        assert isinstance(reply, c.Adopted)
+        assert isinstance(reply, state_stages.Adopted)
         assert not reply.repeated
         assert (reply.duplicates, reply.durability) == (duplicates, command.durability)
         got: dict[str, list[int]] = {}
@@ -193,7 +194,7 @@ class Staging:
         self._staged.adoptions.append(adoption)
         self._unanswered.append(adoption)
 
-    def _drop(self, command: c.Adopt) -> None:
+    def _drop(self, command: stage_commands.Adopt) -> None:
         """What nobody can adopt any more goes."""
         stages = self._staged.now.stages
         for (queue, name), each in list(stages.items()):
@@ -201,7 +202,7 @@ class Staging:
             if queue == command.queue and (late or (each.query is None and name in command.stages)):
                 del stages[queue, name]
 
-    def _wanted(self, command: c.Adopt, held: set[str]) -> tuple[dict[str, list[bytes]], int]:
+    def _wanted(self, command: stage_commands.Adopt, held: set[str]) -> tuple[dict[str, list[bytes]], int]:
         """What an adoption appends to each partition, and how many messages not, for their keys are held."""
         found: dict[str, list[bytes]] = {}
         duplicates = 0
@@ -221,8 +222,8 @@ class Staging:
             return
         names = self._rng.sample(STAGES, 2)
         found = [known.pop((queue, name)) for name in names if (queue, name) in known]
-        reply = self._engine.apply(c.Unstage(tenant, queue, names), now)
-        assert reply == c.Unstaged(len(found), sum(each.count for each in found))
+        reply = self._engine.apply(stage_commands.Unstage(tenant, queue, names), now)
+        assert reply == stage_commands.Unstaged(len(found), sum(each.count for each in found))
 
     def answer(self) -> None:
         """The commit is made: answers leave."""
@@ -261,7 +262,7 @@ class Staging:
     def _rows(self, queue: Queue, part: Part, read: Read, names: set[bytes]) -> Iterator[Row]:
         body = part.body
         if body is None:
-            key = records.body_key(queue.prefix, part.body_name)
+            key = keyspace.body_key(queue.prefix, part.body_name)
             names.add(key)
             body = read(key)
         payloads = body_slices(body, part.count, 0, part.count)
@@ -296,9 +297,11 @@ class Staging:
                 query = stage.query or QUERIES[0]
                 batch = self._next_batch(queue, query)
                 durability = self._rng.choice((FSYNC, OS))
-                self._adopt(c.Adopt(tenant, queue, query, batch, [name], stage.count, durability), now)
+                self._adopt(
+                    stage_commands.Adopt(tenant, queue, query, batch, [name], stage.count, durability), now
+                )
 
-    def _try_again(self, command: c.Adopt, now: int) -> None:
+    def _try_again(self, command: stage_commands.Adopt, now: int) -> None:
         """An adoption that was lost is made, if all it names is there as it was, or refused."""
         stages = self._staged.now.stages
         if command.batch != self._next_batch(command.queue, command.query):

@@ -8,25 +8,26 @@ from pathlib import Path
 import pytest
 
 from forebay.broker.node import RELOAD_RETRY_S, Node
-from forebay.core import records
-from forebay.core.commands import Command, Log, Push, Pushed, Read, Reply
+from forebay.core.api.commands import Command, Push, Pushed, Reply
+from forebay.core.api.queries import LogSlice, Read
+from forebay.core.bounds import Limits
 from forebay.core.errors import Busy, ForebayError
-from forebay.core.limits import Limits
-from forebay.core.model import DEFAULT
-from forebay.core.records import Commit
+from forebay.core.records import keyspace
+from forebay.core.records.commit import Commit
+from forebay.core.words import DEFAULT
 from forebay.store.base import Claim, Lost, StoreError
 from forebay.store.rocks import BATCH_BYTES, RocksStore
 from tests.broker.loop import FakeLoop, Recorder
 from tests.store.faults import Faulty, in_child
 
-PREFIX = records.prefix(1, 1)
+PREFIX = keyspace.prefix(1, 1)
 LOWEST, HIGHEST = PREFIX, PREFIX + b"\xff" * 32
 NO_LIMIT = resource.RLIM_INFINITY
 
 
 def commit(claim: Claim, number: int, size: int = 1_000, bodies: int = 1) -> list[Commit]:
     """A group with one record, and bodies of ``size`` bytes."""
-    names = [records.body_key(PREFIX, number << 8 | at) for at in range(bodies)]
+    names = [keyspace.body_key(PREFIX, number << 8 | at) for at in range(bodies)]
     put = (PREFIX + b"c%06d" % number, b"%d" % number)
     return [Commit(0, claim.epoch, number, [put], [], [(name, bytes(size)) for name in names])]
 
@@ -193,7 +194,7 @@ class Desk:
 
     def payloads(self) -> list[str]:
         log = self.ask(Read(DEFAULT, "q", 0, max_count=10_000))
-        assert isinstance(log, Log), log
+        assert isinstance(log, LogSlice), log
         return [bytes(each).decode() for run in log.runs for each in run.payloads()]
 
     def push_until_good(self, payload: str) -> None:

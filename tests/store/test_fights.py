@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from forebay.core import engine as engines
-from forebay.core.records import Commit
+from forebay.core.records.commit import Commit
 from forebay.store import postgres
 from forebay.store.base import Claim, Unknown
 from forebay.store.pg import Refused, Row

@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from forebay.core import records
-from forebay.core.records import Commit
+from forebay.core.records import keyspace
+from forebay.core.records.commit import Commit
 from forebay.store.base import StoreError
 from forebay.store.rocks import RocksStore
 from tests.store import faults, flips
 from tests.store.flips import GOOD, Flip
 
 SEED = 1
-PREFIX = records.prefix(1, 1)
+PREFIX = keyspace.prefix(1, 1)
 
 
 def test_a_hundred_flipped_bits_are_told_or_harmless() -> None:
@@ -81,7 +81,7 @@ def test_a_damaged_file_that_rocksdb_would_rewrite_stops_nobody_for_long(
             failures += 1
             epoch = store.claim(0).epoch
     assert failures <= 1
-    last = records.body_key(PREFIX, 11_000)
+    last = keyspace.body_key(PREFIX, 11_000)
     assert store.bodies([last]) == [bytes(500)]
     store.close()
 
@@ -90,6 +90,6 @@ def _some(store: RocksStore, epoch: int, number: int) -> None:
     """Commits of keys that are overwritten again and again, in a file of their own."""
     for at in range(200):
         puts = [(PREFIX + b"c%d%06d" % (number % 2, at), bytes(50))]
-        bodies = [(records.body_key(PREFIX, number * 1_000 + at), bytes(500))]
+        bodies = [(keyspace.body_key(PREFIX, number * 1_000 + at), bytes(500))]
         store.commit([Commit(0, epoch, 1, puts, [], bodies)], sync=False)
     store._flush(wait=True)

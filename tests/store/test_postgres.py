@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import pytest
 from hypothesis import settings
 
-from forebay.core.directory import META_SHARD
-from forebay.core.records import Commit, Record
+from forebay.core.records.commit import Commit, Record
+from forebay.core.shard.names import META_SHARD
 from forebay.store import pg, postgres
 from forebay.store.base import CantOpen, Claim, Fenced, Store, StoreError
 from forebay.store.migrate import migrate, missing

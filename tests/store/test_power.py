@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from forebay.core import records, stage as stages
-from forebay.core.records import Commit
-from forebay.core.shard import Shard
+from forebay.core.records import keyspace
+from forebay.core.records.commit import Commit
+from forebay.core.shard.shard import Shard
+from forebay.core.stages import adopt as stage_adopt
 from forebay.store import rocks
 from forebay.store.rocks import RocksStore
 from tests.sim.plant import Planted, planted
@@ -54,15 +55,19 @@ def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 STAGES: dict[str, Planted] = {
-    "an adoption is confirmed before it is synced": (stages.adopt, "must_sync = True", "must_sync = False"),
+    "an adoption is confirmed before it is synced": (
+        stage_adopt.adopt,
+        "must_sync = True",
+        "must_sync = False",
+    ),
     "ids of a lost adoption are given out again": (
-        stages._adopt_part,
+        stage_adopt._adopt_part,
         "part.count, durability, now)",
         'part.count, "", now)',
     ),
     "an adopted body goes with its stage": (
-        stages.adopt,
-        "_forget(shard, queue, stage)",
+        stage_adopt.adopt,
+        "forget_stage(shard, queue, stage)",
         "_drop(shard, queue, stage)",
     ),
     "an adoption is kept bit by bit": (
@@ -91,7 +96,7 @@ def test_a_log_is_synced_before_the_next_one_is_written(
         epoch = store.claim(0).epoch
         store.sync()
         for number in range(100):
-            body = (records.body_key(power.PREFIX, number), bytes(100_000))
+            body = (keyspace.body_key(power.PREFIX, number), bytes(100_000))
             store.commit([Commit(0, epoch, number, [], [], [body])], sync=False)
             assert not store.torn(), "a closed log is not synced, and the next one is written"
 
@@ -115,7 +120,7 @@ def test_a_backup_begins_a_new_log_only_when_everything_is_synced(tmp_path: Path
         number = 0
         while not over.is_set():
             number += 1
-            body = (records.body_key(power.PREFIX, number), bytes(1_000))
+            body = (keyspace.body_key(power.PREFIX, number), bytes(1_000))
             store.commit([Commit(0, epoch, number, [], [], [body])], sync=False)
 
     writer = threading.Thread(target=write)

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import settings
 from rocksdict import WriteBatch
 
-from forebay.core import records
-from forebay.core.directory import META_SHARD
-from forebay.core.limits import SEGMENT_BYTES_MAX
-from forebay.core.records import Commit, Record
+from forebay.core.bounds import SEGMENT_BYTES_MAX
+from forebay.core.records import keyspace
+from forebay.core.records.commit import Commit, Record
+from forebay.core.shard.names import META_SHARD
 from forebay.store import format as formats
 from forebay.store.base import CantOpen, Lost, Store, StoreError
 from forebay.store.rocks import RocksStore, open_db
@@ -438,27 +438,27 @@ def test_a_store_that_could_not_be_opened_again_is_tried_at_the_next_claim(
 
 
 def test_the_key_of_a_queue_begins_with_its_tenant_and_its_number() -> None:
-    prefix = records.prefix(42, 7)
+    prefix = keyspace.prefix(42, 7)
     assert prefix.hex(" ") == "00 00 00 2a 00 00 00 07"
     for name in (
-        records.queue_key(prefix),
-        records.cursor_key(prefix, 1, 2),
-        records.header_key(prefix, 1, 2),
-        records.scheduled_key(prefix, 1, 2, 3, 4),
-        records.body_key(prefix, 1),
+        keyspace.queue_key(prefix),
+        keyspace.cursor_key(prefix, 1, 2),
+        keyspace.header_key(prefix, 1, 2),
+        keyspace.scheduled_key(prefix, 1, 2, 3, 4),
+        keyspace.body_key(prefix, 1),
     ):
         assert name.startswith(prefix)
 
 
 def test_scheduled_runs_lie_in_the_store_by_due_time(opened: Open) -> None:
-    prefix = records.prefix(42, 7)
+    prefix = keyspace.prefix(42, 7)
     due = 1_699_999_999_999
-    name = records.scheduled_key(prefix, 1, 2, due, 5)
+    name = keyspace.scheduled_key(prefix, 1, 2, due, 5)
     assert name[:9] == prefix + b"v"
     assert name[17:25] == due.to_bytes(8, "big") == bytes.fromhex("0000018bcfe567ff")
     store = opened()
     times = [due, 1, due + 1, 255, 256, due - 1, 1 << 40]
-    puts = [(records.scheduled_key(prefix, 1, 2, at, 5), at.to_bytes(8, "big")) for at in times]
+    puts = [(keyspace.scheduled_key(prefix, 1, 2, at, 5), at.to_bytes(8, "big")) for at in times]
     commit(store, store.claim(0).epoch, puts)
-    between = store.scan(*records.queue_bounds(prefix))
+    between = store.scan(*keyspace.queue_bounds(prefix))
     assert [int.from_bytes(value, "big") for _, value in between] == sorted(times)

@@ -9,10 +9,10 @@ from uuid import UUID
 
 import pytest
 
-from forebay.core import commands as c
+from forebay.core.api import queries
 from forebay.core.ids import address, to_uuid
-from forebay.core.model import Queue
-from forebay.core.numbers import number_of
+from forebay.core.log.numbers import number_of
+from forebay.core.state import Queue
 from tests.postgres import ask_sql, cluster, run_sql
 from tests.serving import Raw, Server, pull, push
 from tests.sim.checks import TENANT
@@ -62,8 +62,8 @@ def compare(world: World, url: str) -> int:
         for group, theirs in by_group.items():
             assert {int(row["number"]) for row in theirs} == shown_ids(queue)
             for row in theirs:
-                said = engine.apply(c.State(TENANT, int(row["number"]), group), engine.now)
-                assert isinstance(said, c.StateFound)
+                said = engine.apply(queries.State(TENANT, int(row["number"]), group), engine.now)
+                assert isinstance(said, queries.StateFound)
                 assert as_said(row) == as_found(said), (queue.name, group, row, said)
                 rows += 1
     return rows
@@ -75,7 +75,7 @@ def as_said(row: dict[str, Any]) -> tuple[object, ...]:
     return *counts, *ids, row["run_at"] if row["state"] == "delayed" else None
 
 
-def as_found(said: c.StateFound) -> tuple[object, ...]:
+def as_found(said: queries.StateFound) -> tuple[object, ...]:
     counts = (said.state, said.priority, said.failures, said.deliveries, said.error)
     ids = (UUID(to_uuid(said.id, said.created_at)), said.unique_key, said.job_id)
     return *counts, *ids, instant(said.due_at) if said.state == "delayed" and said.due_at else None

@@ -7,8 +7,10 @@ from unittest.mock import ANY
 
 import pytest
 
-from forebay import App, Busy, Conflict, Disconnected
-from forebay.testing import Server
+from forebay.client.apps import App
+from forebay.client.errors import Disconnected
+from forebay.core.errors import Busy, Conflict
+from forebay.testing.server import Server
 
 
 @pytest.fixture

@@ -8,8 +8,12 @@ from typing import Any, cast
 import pytest
 from msgspec import Struct
 
-from forebay import App, Failed, GiveUp, Run, Unsupported, chain, current, group
-from forebay.testing import inline
+from forebay.client.apps import App
+from forebay.client.flows import chain, group
+from forebay.client.running import Run, current
+from forebay.client.tasks import Failed, GiveUp
+from forebay.core.errors import Unsupported
+from forebay.testing.inlining import inline
 
 
 class User(Struct):

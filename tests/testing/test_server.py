@@ -8,8 +8,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from forebay import App, Client, Retry, Worker, chain, group
-from forebay.testing import Server
+from forebay.client.aio.client import Client
+from forebay.client.apps import App
+from forebay.client.flows import chain, group
+from forebay.client.tasks import Retry
+from forebay.client.worker import Worker
+from forebay.testing.server import Server
 
 
 @pytest.fixture

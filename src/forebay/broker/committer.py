@@ -12,8 +12,8 @@ from typing import NamedTuple, TypeVar
 from msgspec import Struct
 
 from forebay.core.errors import Damaged
-from forebay.core.eventlogs import Told
-from forebay.core.records import Commit
+from forebay.core.records.commit import Commit
+from forebay.core.state import EmittedEvent
 from forebay.store.base import Store
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ class Kept(NamedTuple):
     began_at: float
     wrote: bool
     synced: bool
-    told: list[Told]
+    told: list[EmittedEvent]
     """Events that tell of it, if somebody listens."""
 
 

@@ -6,19 +6,13 @@ from pathlib import PurePath
 
 from forebay.broker.committer import Committer
 from forebay.broker.waiters import Asker, Ticket
-from forebay.core import questions
-from forebay.core.commands import BackedUp, Backup, Command, Reply
+from forebay.core.api.commands import BackedUp, Backup, Reply
 from forebay.core.errors import Busy, Conflict, ForebayError, Invalid
 from forebay.store.base import Store, StoreError
 
 logger = logging.getLogger("forebay.node")
 
 HELD = "the server is held while its data are copied, and answers questions only"
-
-
-def is_question(command: Command) -> bool:
-    """Whether a command changes nothing."""
-    return type(command).__module__ == questions.__name__
 
 
 def back_up(store: Store, committer: Committer, asker: Asker, ticket: Ticket, command: Backup) -> None:

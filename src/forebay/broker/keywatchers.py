@@ -9,7 +9,8 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from forebay.broker.waiters import Asker, Ticket
-from forebay.core.commands import KvFound, KvWatch, Reply
+from forebay.core.api.commands import Reply
+from forebay.core.api.queries import KvFound, KvWatch
 from forebay.core.engine import Engine
 from forebay.core.errors import ForebayError
 

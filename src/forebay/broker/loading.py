@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 from forebay.core import engine as engines
-from forebay.core.directory import META_SHARD
+from forebay.core.bounds import Limits
 from forebay.core.engine import Engine
-from forebay.core.events import is_own
-from forebay.core.limits import Limits
-from forebay.core.records import Record
+from forebay.core.records import commit
+from forebay.core.records.commit import Record
+from forebay.core.shard.names import META_SHARD
+from forebay.core.words import is_own
 from forebay.store.base import Claim, Store, Unknown
 
 logger = logging.getLogger("forebay.node")
@@ -74,7 +75,7 @@ def load(
     return engine
 
 
-def reading_ahead(scan: engines.Scan) -> engines.Scan:
+def reading_ahead(scan: commit.Scan) -> commit.Scan:
     """Serves scans that are near each other in key order by few large ones. Nothing may change meanwhile."""
     pages: list[tuple[bytes, bytes, list[Record]]] = []
     """All records from a key up to another, those read last last."""
@@ -103,7 +104,7 @@ def _key(record: Record) -> bytes:
     return record[0]
 
 
-def counting(scan: engines.Scan) -> engines.Scan:
+def counting(scan: commit.Scan) -> commit.Scan:
     """Says now and then how much has been loaded."""
     seen = 0
 

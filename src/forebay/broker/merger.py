@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 from forebay.broker.committer import Committer
 from forebay.broker.shelf import read_bodies
-from forebay.core import carve, merge as merges
-from forebay.core.carve import Carved, Carving
 from forebay.core.engine import Engine
-from forebay.core.merge import Joined, Merge
+from forebay.core.retention import carve, merge as merges
+from forebay.core.retention.carve import Carved, Carving
+from forebay.core.retention.merge import Joined, Merge
 from forebay.store.base import Store
 
 logger = logging.getLogger("forebay.merger")

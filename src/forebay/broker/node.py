@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 
 from forebay.broker.committer import Bodies, Committer, Kept, Meter
-from forebay.broker.copies import HELD, back_up, is_question
+from forebay.broker.copies import HELD, back_up
 from forebay.broker.keywatchers import KeyWatchers
 from forebay.broker.loading import Loaded, cause, claim_all
 from forebay.broker.merger import Merger
@@ -23,30 +23,14 @@ from forebay.broker.shelf import Damage, Shelf, readable
 from forebay.broker.timer import Timer
 from forebay.broker.waiters import Asker, Ticket, Waiter, Waiters
 from forebay.broker.watchers import Watchers
-from forebay.core.commands import (
-    Adopted,
-    Await,
-    Backup,
-    Command,
-    GroupDelete,
-    Held,
-    Hold,
-    KvFound,
-    KvWatch,
-    Log,
-    NotesFound,
-    Pop,
-    Popped,
-    QueueFound,
-    Reply,
-)
+from forebay.core.api.commands import Backup, Command, GroupDelete, Held, Hold, Pop, Popped, Reply
+from forebay.core.api.queries import Await, KvFound, KvWatch, LogSlice, NotesFound, Query, QueueFound
+from forebay.core.bounds import Limits
 from forebay.core.engine import Engine
 from forebay.core.errors import Busy, ForebayError
-from forebay.core.eventlogs import Told
-from forebay.core.limits import Limits
-from forebay.core.look import Absent
-from forebay.core.model import Queue
-from forebay.core.records import Commit
+from forebay.core.queries.payloads import Absent
+from forebay.core.records.commit import Commit
+from forebay.core.state import Adopted, EmittedEvent, Queue
 from forebay.store.base import Lost, Store
 
 logger = logging.getLogger("forebay.node")
@@ -114,7 +98,7 @@ class Node:
         self._timer = Timer(loop, self._clock, self._ring)
         self._settled: Future[None] | None = None
         """Told when a group has been answered, while the node stops."""
-        self._hear: Callable[[list[Told]], None] | None = None
+        self._hear: Callable[[list[EmittedEvent]], None] | None = None
         """Who is told of events."""
         self.draining = False
         """Nobody waits any more: a pop that finds nothing is answered at once."""
@@ -210,7 +194,7 @@ class Node:
         self._watchers.give_up(self._engine, asker)
         self._key_watchers.give_up(self._engine, asker)
 
-    def listen(self, hear: Callable[[list[Told]], None] | None) -> None:
+    def listen(self, hear: Callable[[list[EmittedEvent]], None] | None) -> None:
         """Have somebody told of events once they are kept; nobody, if it is None."""
         self._hear = hear
         self._engine.listening = hear is not None
@@ -240,7 +224,7 @@ class Node:
             return Busy(self._broken)
         now = self._clock()
         if self._held:
-            if not is_question(command):
+            if not isinstance(command, Query):
                 return Busy(HELD)
             now = self._engine.now
         try:
@@ -417,7 +401,7 @@ class Node:
         """The answer without what could not be read back, which is not left in a lease nobody knows of."""
         left = readable(reply)
         if left is not reply:
-            assert isinstance(reply, Popped | Log)
+            assert isinstance(reply, Popped | LogSlice)
             self._damage.tell(reply)
             if isinstance(reply, Popped):
                 self._engine.put_off(reply)
@@ -451,7 +435,9 @@ class Node:
         for asker, ticket, reply in group:
             if type(reply) is Adopted:
                 self._shelf.lacks = True  # its bodies never were in memory
-            if self._shelf.lacks and (type(reply) is Popped or (type(reply) is Log and not reply.passing)):
+            if self._shelf.lacks and (
+                type(reply) is Popped or (type(reply) is LogSlice and not reply.passing)
+            ):
                 self._shelf.read_ahead(reply)
             asker.answered(ticket, reply)
             askers[asker] = None

@@ -13,12 +13,15 @@ from functools import partial
 from msgspec.structs import replace
 
 from forebay.broker.committer import Bodies, Committer
-from forebay.core import log as logs, look, records
-from forebay.core.bodies import is_whole
-from forebay.core.commands import Log, Popped, Reply
+from forebay.core.api.commands import Popped, Reply
+from forebay.core.api.queries import LogSlice
 from forebay.core.errors import Damaged, ForebayError
-from forebay.core.look import Absent
-from forebay.core.model import Log as PartitionLog, Queue, Segment
+from forebay.core.log import log as logs
+from forebay.core.log.bodies import is_whole
+from forebay.core.queries import payloads
+from forebay.core.queries.payloads import Absent
+from forebay.core.records import keyspace
+from forebay.core.state import Log as PartitionLog, Queue, Segment
 from forebay.store.base import Store
 
 logger = logging.getLogger("forebay.bodies")
@@ -56,7 +59,7 @@ class Shelf:
             oldest_log, oldest, size = self._bodies.popleft()
             self.bytes -= size
             self.lacks = True
-            logs.let_go(oldest_log, oldest)
+            logs.drop_body(oldest_log, oldest)
 
     def clear(self) -> None:
         """Everything was loaded again: what was here belongs to nobody, and what there is is not here."""
@@ -68,8 +71,8 @@ class Shelf:
         """What has to be read before these answers can leave."""
         found: dict[int, Absent] = {}
         for reply in replies:
-            if isinstance(reply, look.Payloads):
-                for each in look.absent(reply):
+            if isinstance(reply, payloads.Payloads):
+                for each in payloads.absent(reply):
                     known = found.get(id(each.segment))
                     if known is None or known.passing:
                         found[id(each.segment)] = each
@@ -85,13 +88,13 @@ class Shelf:
             if isinstance(body, bytes) and segment.body is None:
                 segment.body = body
                 if passing and self._store.blocking:
-                    logs.let_go(log, segment)
+                    logs.drop_body(log, segment)
                 else:
                     self.add(log, segment)
 
-    def read_ahead(self, reply: Popped | Log) -> None:
+    def read_ahead(self, reply: Popped | LogSlice) -> None:
         """Read what the next pop or read will want, if it is not in memory."""
-        ahead = look.ahead(reply, AHEAD_BYTES)
+        ahead = payloads.ahead(reply, AHEAD_BYTES)
         ahead = [each for each in ahead if each.segment.body_name not in self._reading]
         if not ahead:
             return
@@ -112,7 +115,7 @@ def read_bodies(store: Store, absent: list[tuple[Queue, Segment]]) -> Bodies:
     """The bodies of segments as the store has them; ``Damaged`` where one is not what was written."""
     if not absent:
         return []
-    bodies = store.bodies([records.body_key(queue.prefix, each.body_name) for queue, each in absent])
+    bodies = store.bodies([keyspace.body_key(queue.prefix, each.body_name) for queue, each in absent])
     return [_checked(segment, body) for (_, segment), body in zip(absent, bodies, strict=True)]
 
 
@@ -128,9 +131,9 @@ class Damage:
     def __init__(self) -> None:
         self._told: set[int] = set()
 
-    def tell(self, reply: Popped | Log) -> None:
+    def tell(self, reply: Popped | LogSlice) -> None:
         """Log which of the bodies that an answer wants could not be read."""
-        for each in look.absent(reply):
+        for each in payloads.absent(reply):
             if each.segment.body_name not in self._told:
                 self._told.add(each.segment.body_name)
                 place = (each.queue.name, each.queue.tenant, each.segment.base, each.segment.end)
@@ -139,15 +142,15 @@ class Damage:
 
 def readable(reply: Reply | ForebayError) -> Reply | ForebayError:
     """The answer without the messages that could not be read back; an error if that is nothing."""
-    if not isinstance(reply, Popped | Log) or not look.absent(reply):
+    if not isinstance(reply, Popped | LogSlice) or not payloads.absent(reply):
         return reply
     parts = reply.deliveries if isinstance(reply, Popped) else reply.runs
     if isinstance(reply, Popped):
-        lacking = set(map(id, look.lacking(reply)))
+        lacking = set(map(id, payloads.lacking(reply)))
         good = [each for each in reply.deliveries if id(each) not in lacking]
         if good:
             return replace(reply, deliveries=good)
     elif parts[0].segment.present:
-        return look.cut(reply)
+        return payloads.cut_log(reply)
     first, end = parts[0].offset, parts[0].segment.end
     return Damaged(f"the messages from offset {first} up to {end} can't be read back: they are damaged")

@@ -6,9 +6,9 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from forebay.core.commands import Pop, Reply, Wake
+from forebay.core.api.commands import Pop, Reply, Wake
 from forebay.core.errors import ForebayError, NotFound
-from forebay.core.model import Queue
+from forebay.core.state import Queue
 
 Ticket = object
 """Whatever an asker needs to know which question an answer is for."""

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from forebay.broker.waiters import Asker, Ticket
-from forebay.core.commands import Await, NotesFound, Reply
+from forebay.core.api.commands import Reply
+from forebay.core.api.queries import Await, NotesFound
 from forebay.core.engine import Engine, Watched
 from forebay.core.errors import ForebayError
 

@@ -14,7 +14,7 @@ from forebay.cli.errors import DAMAGE, DONE, NOTHING, CliError
 from forebay.cli.output import print_json, print_table, progress
 
 if TYPE_CHECKING:
-    from forebay.core.verify import Report
+    from forebay.core.loading.verify import Report
 
 DATA = "./forebay-data"
 BACKUP_S = 3_600.0
@@ -89,7 +89,7 @@ def restore(backup: Path, data: Path, as_json: bool) -> int:
 @prints_json
 def verify(data: str, as_json: bool) -> int:
     """Say what is damaged in a data directory, a backup or a database (postgresql://…). No server may run."""
-    from forebay.core import verify as verifying
+    from forebay.core.loading import verify as verifying
     from forebay.store.places import looking_at_place
 
     named: set[bytes] = set()

@@ -16,15 +16,7 @@ from forebay.cli.commands import (
     of_group,
 )
 from forebay.cli.errors import DONE, NOTHING
-from forebay.cli.output import (
-    confirm,
-    counted,
-    flat,
-    print_fields,
-    print_json,
-    print_table,
-    shown_time,
-)
+from forebay.cli.output import confirm, counted, flat, print_fields, print_json, print_table, shown_time
 from forebay.cli.parameters import Pair, Time, json_or_text
 from forebay.client.shapes import Cleared, Deleted, Queue
 

@@ -234,7 +234,10 @@ class App:
         name: str | None = None,
     ) -> CronTask:
         """Have a call pushed by a schedule, or every so many ms; workers see to it when they start."""
-        from forebay.core.slots import parse, zone_of  # calendars, which few need
+        from forebay.core.jobs.calendar import (
+            parse,
+            zone_of,  # calendars, which few need
+        )
 
         try:
             if schedule is not None:

@@ -1,1 +1,4 @@
-"""DECIDES: state + command + now -> reply and records. Pure; imports nothing of ours."""
+"""DECIDES: state + command + now -> reply and records. Pure: no clock, no I/O; imports nothing of ours.
+
+A folder is a room, and imports only rooms listed before it (tests/test_layers.py holds the order).
+"""

@@ -1,69 +1,53 @@
-"""The core as one value: every shard a node owns, and the directory that leads to them.
+"""The core as one value: all shards of a node, and the directory that leads to them.
 
     engine.apply(command, now) -> reply          or raises, and has changed nothing
-    engine.next_due_at() -> when to call tick    leases run out, messages fall due, sweeps come up
-    engine.seal(now) -> commits                  what to keep, atomically, before replies leave
+    engine.next_due_at() -> when to call tick    lease expiry, due messages, sweeps
+    engine.seal(now) -> commits                  what to store, atomically, before replies leave
 
-Nothing here reads a clock, rolls dice or touches storage. ``now`` never goes backwards.
+Nothing here reads a clock, uses randomness or touches storage. ``now`` never goes backwards.
 """
-
-from collections.abc import Callable, Iterable
 
 from msgspec import Struct
 
-from forebay.core import (
-    carve,
-    closing,
-    cron,
-    directory as directories,
-    events,
-    look,
-    merge as merges,
-    model,
-    records,
-    settle,
-    shared,
-    values,
-)
-from forebay.core.carve import Carved, Carving
-from forebay.core.commands import (
-    Command,
-    Pop,
-    Popped,
-    Reply,
-    Wake,
-)
-from forebay.core.dependents import go_on, recover
-from forebay.core.directory import Directory
-from forebay.core.domain import Domain, new_queue
-from forebay.core.entries import Values
+from forebay.core import event_log
+from forebay.core.api.commands import Command, Pop, Popped, Reply, Wake
+from forebay.core.bounds import Limits
+from forebay.core.delivery import settle
+from forebay.core.delivery.limits import wake_limited
+from forebay.core.delivery.pop import available
+from forebay.core.delivery.settle import expire
 from forebay.core.errors import Damaged
-from forebay.core.eventlogs import Told
-from forebay.core.events import SYSTEM
-from forebay.core.follow import follow
 from forebay.core.handlers import HANDLERS
 from forebay.core.ids import parse_lease
-from forebay.core.jobs import forget_due
-from forebay.core.leased import there
-from forebay.core.limiters import attach, new_limiter
-from forebay.core.limits import Limits
-from forebay.core.load import decode_own, load_queue
-from forebay.core.merge import Joined, Merge
-from forebay.core.model import Segment
-from forebay.core.pop import available
-from forebay.core.rates import wake_limited
-from forebay.core.records import Commit, Record
-from forebay.core.settle import expire
-from forebay.core.stage import forget_staged
-from forebay.core.sweep import sweep_due
-from forebay.core.ties import expire_tied
+from forebay.core.jobs import cron
+from forebay.core.jobs.consequences import settle_consequences
+from forebay.core.jobs.dependencies import go_on, recover
+from forebay.core.keyvalue import store as kv_store
+from forebay.core.links.dedup import forget_due_remembered
+from forebay.core.links.expiry import expire_tied
+from forebay.core.loading.build import load_queue
+from forebay.core.loading.decode import decode_own
+from forebay.core.queries import payloads
+from forebay.core.queues import delete as queue_delete, named_limits
+from forebay.core.records import keyspace
+from forebay.core.records.commit import Commit, Scan
+from forebay.core.retention import carve, merge as merges
+from forebay.core.retention.carve import Carved, Carving
+from forebay.core.retention.merge import Joined, Merge
+from forebay.core.retention.sweep import sweep_due
+from forebay.core.shard import names as directories
+from forebay.core.shard.addresses import require
+from forebay.core.shard.domain import Domain, new_queue
+from forebay.core.shard.limiters import attach, new_limiter
+from forebay.core.shard.names import Directory
+from forebay.core.stages.expire import forget_staged
+from forebay.core.state import EmittedEvent, Segment, Values, segment
+from forebay.core.words import SYSTEM
 
 SWEEPS_MAX = 500
 """Queues swept in one tick; the others are due in the next, which comes at once."""
 MERGE_MIN = 64
 """Tiny segments worth a merge."""
-
-
 Watched = tuple[int, int, int]
 """Shard, partition key and offset of a message whose end somebody waits for."""
 
@@ -75,7 +59,7 @@ class Engine(Domain):
         super().__init__(limits, directory, shards)
         self.must_sync = False
         """Whether the last seal's commits have to survive power loss before answers leave."""
-        self._sealed: list[tuple[model.Log, Segment]] = []
+        self._sealed: list[tuple[segment.Log, Segment]] = []
 
     # The whole interface.
 
@@ -85,9 +69,9 @@ class Engine(Domain):
             self._go_on_to(now)
         reply: Reply = HANDLERS[type(command)](self, command, self.now)
         if self.closing:
-            closing.finish(self)
+            queue_delete.finish(self)
         if self.ends:
-            follow(self, self.now)
+            settle_consequences(self, self.now)
         return reply
 
     def _go_on_to(self, now: int) -> None:
@@ -103,19 +87,19 @@ class Engine(Domain):
         for shard in self.shards:
             expire(shard, now)
             expire_tied(shard, now)
-            forget_due(shard, now)
+            forget_due_remembered(shard, now)
             forget_staged(shard, now)
             shard.ring(now)
             wake_limited(shard, now)
             if sweeps:
                 sweeps = sweep_due(shard, now, sweeps)
-        closing.finish(self)
-        follow(self, now)  # a cron may want the key of what ended just now
+        queue_delete.finish(self)
+        settle_consequences(self, now)  # a cron may want the key of what ended just now
         cron.fire(self, now)
-        follow(self, now)
+        settle_consequences(self, now)
         go_on(self, now)
-        follow(self, now)
-        at = min(values.expire(self, now), *(shard.next_at() for shard in self.shards))
+        settle_consequences(self, now)
+        at = min(kv_store.expire(self, now), *(shard.next_at() for shard in self.shards))
         self.alarm.at = now if self.unfinished else at
 
     def next_due_at(self) -> int:
@@ -128,7 +112,7 @@ class Engine(Domain):
         self.rows_told = 0
         for shard in self.changed:
             if shard.happened.entries:
-                events.keep(self, shard, now)
+                event_log.keep(self, shard, now)
         commits = [self.directory.seal(now)] if self.directory.changes else []
         self.must_sync = self.wants_sync or bool(commits)
         self.wants_sync = False
@@ -148,12 +132,12 @@ class Engine(Domain):
         """Have the next seal ask for a sync, whatever is in it."""
         self.wants_sync = True
 
-    def take_sealed(self) -> list[tuple[model.Log, Segment]]:
+    def take_sealed(self) -> list[tuple[segment.Log, Segment]]:
         """Segments whose bodies are in memory and, with the last seal's commits, in the store."""
         sealed, self._sealed = self._sealed, []
         return sealed
 
-    def take_told(self) -> list[Told]:
+    def take_told(self) -> list[EmittedEvent]:
         """Events that are kept with the last seal's commits."""
         told, self.told = self.told, []
         return told
@@ -180,7 +164,7 @@ class Engine(Domain):
     def apply_carving(self, carving: Carving, carved: list[Carved]) -> bool:
         """Put the parts of an island in place, unless it changed meanwhile; whether it was done."""
         done = carve.apply(self.shards[carving.shard], carving, carved, self.now)
-        follow(self, self.now)
+        settle_consequences(self, self.now)
         return done
 
     def apply_merge(self, merge: Merge, joined: Joined) -> bool:
@@ -193,8 +177,8 @@ class Engine(Domain):
         number, name = parse_lease(popped.lease)
         lease = self.shards[number].leases.get(name)
         if lease is not None:
-            settle.put_off(self.shards[number], lease, look.lacking(popped), self.now)
-            follow(self, self.now)
+            settle.put_off(self.shards[number], lease, payloads.lacking(popped), self.now)
+            settle_consequences(self, self.now)
 
     def give_back(self, popped: Popped, now: int) -> None:
         """Take back what was leased to someone who never heard of it."""
@@ -205,8 +189,8 @@ class Engine(Domain):
         lease = self.shards[number].leases.get(name)
         if lease is not None:
             settle.give_back(self.shards[number], lease, self.now)
-            closing.finish(self)
-            follow(self, self.now)
+            queue_delete.finish(self)
+            settle_consequences(self, self.now)
 
     def gain(self, ms: int) -> None:
         """Nobody could settle anything for a while: leases last that much longer, as after a restart."""
@@ -249,7 +233,7 @@ class Engine(Domain):
         """Have ``take_over`` name a message when something happens that may be its end."""
         shard = self.shard_of(message)
         (current,) = self.current([message])
-        where = there(shard, tenant, current)
+        where = require(shard, tenant, current)
         key = where.place.partition.key
         shard.watched.setdefault(key, set()).add(where.first)
         return shard.number, key, where.first
@@ -278,10 +262,6 @@ class Engine(Domain):
                     lease.owner = old.leases[name].owner
 
 
-Scan = Callable[[bytes, bytes], Iterable[Record]]
-"""Records from a lower bound up to, but not including, an upper one, in key order."""
-
-
 class Taken(Struct, frozen=True):
     """What is known of a shard when it is loaded."""
 
@@ -305,7 +285,7 @@ def load(
     A queue whose records are damaged is left out and listed in ``damaged``.
     """
     shards = len(claims)
-    directory, made = directories.load(shards, meta_epoch, limits, scan(*records.meta_bounds()))
+    directory, made = directories.load(shards, meta_epoch, limits, scan(*keyspace.meta_bounds()))
     engine = Engine(limits, directory, shards)
     engine.now = now
     for shard, claim, numbers in zip(engine.shards, claims, made, strict=True):
@@ -314,8 +294,8 @@ def load(
             shard.skip_numbers(claim.restored)
     for tenant, known in directory.tenants.items():
         for name, (queue_id, number) in known.queues.items():
-            queue = new_queue(tenant, name, records.prefix(known.id, queue_id), number)
-            found = scan(*records.queue_bounds(queue.prefix))
+            queue = new_queue(tenant, name, keyspace.prefix(known.id, queue_id), number)
+            found = scan(*keyspace.queue_bounds(queue.prefix))
             claim = claims[number]
             try:
                 crons = load_queue(
@@ -340,20 +320,20 @@ def load(
         is_whole = not any((tenant, name) in engine.damaged for name in known.queues)
         if is_whole and not all(queue.stored for queue in theirs):
             recover(engine, theirs, now)
-            follow(engine, now)
+            settle_consequences(engine, now)
     for place in [place for place, queue in engine.queues.items() if queue.closing_at]:
         queue = engine.closing[place] = engine.queues.pop(place)
         engine.emptied[queue.prefix] = queue
     for queue in engine.of_tenant(SYSTEM):
-        if events.is_log(queue):
-            events.restore(engine, queue, now)
+        if event_log.is_log(queue):
+            event_log.restore(engine, queue, now)
     engine.tick(now)
     return engine
 
 
 def _load_own(engine: Engine, tenant: str, number: int, scan: Scan, now: int) -> None:
     """What is a tenant's, but no queue's. No limit has tokens to begin with: they may have been spent."""
-    entries, limits = decode_own(scan(*records.own_bounds(records.own_prefix(number))))
+    entries, limits = decode_own(scan(*keyspace.own_bounds(keyspace.own_prefix(number))))
     engine.values[tenant] = Values(entries)
     engine.shared[tenant] = limits
     named = engine.limiters[tenant] = {name: new_limiter(limits[name], None, now) for name in limits}
@@ -362,4 +342,4 @@ def _load_own(engine: Engine, tenant: str, number: int, scan: Scan, now: int) ->
             attach(queue, named, now)
             for name in queue.options.limits:
                 if name in named:
-                    named[name].active += shared.leased(queue)
+                    named[name].active += named_limits.leased(queue)

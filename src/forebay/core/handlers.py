@@ -1,130 +1,121 @@
-"""What each command does: check all, then change.
+"""One handler per command: check everything, then change.
 
-A handler takes the domain, a command and the time, and gives the reply. It raises before its first change, or
-not at all.
+A handler takes the domain, a command and the time, and returns the reply. It raises before its first change,
+or not at all.
 """
 
 from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from forebay.core import (
-    browse,
-    cancel,
-    clean,
-    closing,
-    cron,
-    dead,
-    dependents,
-    flows,
-    groups,
-    jobs,
-    look,
-    measure,
-    notes,
-    seek,
-    settling,
-    shared,
-    stage,
-    transact,
-    values,
-)
-from forebay.core.agenda import NEVER
-from forebay.core.commands import (
+from forebay.core import transact
+from forebay.core.api.checks import check_attributes
+from forebay.core.api.commands import (
     Ack,
     AddNote,
-    Adopt,
     Arrive,
-    Await,
-    Browse,
     Buried,
     Cancel,
-    Children,
     Clean,
     Cleaned,
     Configure,
-    Counts,
-    CronDelete,
-    CronList,
-    CronPut,
-    DeadFound,
     Delete,
-    Describe,
     Discard,
     Extend,
-    FindJob,
-    GetNotes,
-    GroupCounts,
     GroupDelete,
     GroupPut,
-    KvGet,
-    KvList,
-    KvWatch,
-    KvWrite,
-    LimitList,
-    LimitPut,
-    ListDead,
-    ListQueues,
-    Log,
-    Measure,
     Move,
     Nack,
     Noted,
-    NotesFound,
     Obliterate,
-    Offsets,
-    OffsetsFound,
     Pause,
-    Paused,
     Pop,
     Popped,
     Purge,
     Push,
     Pushed,
-    PushedJobs,
-    PushFlow,
-    PushJobs,
     PushMany,
-    QueueFound,
-    QueuesFound,
-    Read,
     Reply,
     Requeue,
     Resume,
     Seek,
     Settle,
     Settled,
+    Sought,
+    TellProgress,
+    Transact,
+    Update,
+)
+from forebay.core.api.jobs import CronDelete, CronPut, KvWrite, LimitPut, PushedJobs, PushFlow, PushJobs
+from forebay.core.api.queries import (
+    Await,
+    Browse,
+    Children,
+    Counts,
+    CronList,
+    DeadFound,
+    Describe,
+    FindJob,
+    GetNotes,
+    GroupCounts,
+    KvGet,
+    KvList,
+    KvWatch,
+    LimitList,
+    ListDead,
+    ListQueues,
+    LogSlice,
+    Measure,
+    NotesFound,
+    Offsets,
+    OffsetsFound,
+    Paused,
+    QueueFound,
+    QueuesFound,
+    Read,
     Show,
     ShownAll,
-    Sought,
-    StageWrite,
     State,
     StateFound,
     Stats,
     StatsFound,
-    TellProgress,
-    Transact,
-    Unstage,
-    Update,
     WouldClean,
 )
-from forebay.core.domain import Domain
+from forebay.core.api.stages import Adopt, StageWrite, Unstage
+from forebay.core.bounds import check_name, check_range
+from forebay.core.delivery import cancel, dead_letters, move, notes, settle_requests
+from forebay.core.delivery.groups import check_group, new_group
+from forebay.core.delivery.pop import check_pop, pop
+from forebay.core.delivery.settle_requests import as_given, resolve_successors
 from forebay.core.errors import Invalid
-from forebay.core.happenings import CONFIGURED
-from forebay.core.leased import Range, first_offset, meant, there
-from forebay.core.limiters import LIMITING
-from forebay.core.limits import check_name, check_range
-from forebay.core.model import DEFAULT, PART, RESULT, Attributes, Lease, Queue, Retention
-from forebay.core.numbers import numbers_needed
-from forebay.core.options import check_options, set_options
-from forebay.core.order import check_ordered
-from forebay.core.pop import check_group, check_pop, new_group, pop
-from forebay.core.push import check_payloads, make_room, push, reached
-from forebay.core.records import arrival_key
-from forebay.core.retry import check_attributes
-from forebay.core.settling import as_given, follow
-from forebay.core.shard import Place, Shard
-from forebay.core.update import check_update, update
+from forebay.core.ids import Range
+from forebay.core.jobs import check as job_check, cron, dependencies, flows, push as job_push
+from forebay.core.keyvalue import store as kv_store
+from forebay.core.log.numbers import numbers_needed
+from forebay.core.push.checks import check_ordered, check_payloads
+from forebay.core.push.push import push, reached
+from forebay.core.push.room import make_room
+from forebay.core.push.update import check_update, update
+from forebay.core.queries import (
+    browse,
+    dead_letters as queries_dead_letters,
+    describe,
+    message_state,
+    metrics,
+    read,
+)
+from forebay.core.queues import clean, delete as queue_delete, groups as queue_groups, named_limits, seek
+from forebay.core.queues.options import check_options, set_options
+from forebay.core.records.keyspace import arrival_key
+from forebay.core.shard.addresses import first_offset, locate, require
+from forebay.core.shard.domain import Domain
+from forebay.core.shard.limiters import LIMITING
+from forebay.core.shard.shard import Place, Shard
+from forebay.core.stages import adopt as stage_adopt, expire as stage_expire, write as stage_write
+from forebay.core.state import Attributes, Lease, Queue, Retention
+from forebay.core.structures.agenda import NEVER
+from forebay.core.tracks import planning
+from forebay.core.words import CONFIGURED, DEFAULT, PART, RESULT
 
 
 def _push(domain: Domain, command: Push, now: int) -> Pushed:
@@ -135,7 +126,7 @@ def _push(domain: Domain, command: Push, now: int) -> Pushed:
     check_ordered(queue, attributes)
     durability = reached(queue, command.durability, domain.reach)
     if attributes.depends_on:
-        dependents.check(domain, command.tenant, attributes)
+        dependencies.check(domain, command.tenant, attributes)
     make_room(queue, len(payloads))
     partition = queue.partitions.get(command.partition) if queue is not None else None
     if queue is None or partition is None:
@@ -146,17 +137,17 @@ def _push(domain: Domain, command: Push, now: int) -> Pushed:
     pushed = push(shard, queue, partition, payloads, lengths, durability, attributes, now)
     if attributes.depends_on:
         first = partition.log.end - len(payloads)
-        dependents.depend(domain, Place(queue, partition, 0), first, len(payloads), attributes, now)
+        dependencies.depend(domain, Place(queue, partition, 0), first, len(payloads), attributes, now)
     return pushed
 
 
 def _push_jobs(domain: Domain, command: PushJobs, now: int) -> PushedJobs:
     if len(command.jobs) == 1:
-        pushed = jobs.push_key(domain, command, now)
+        pushed = job_push.push_key(domain, command, now)
         if pushed is not None:
             return pushed
-    jobs.check(domain, command, now)
-    return jobs.apply(domain, command, now)
+    job_check.check(domain, command, now)
+    return job_push.apply(domain, command, now)
 
 
 def _arrive(domain: Domain, command: Arrive, now: int) -> Reply:
@@ -208,7 +199,7 @@ def _cancel(domain: Domain, command: Cancel, now: int) -> Settled:
     cancel.check_ids(domain.limits, command.ids)
     if command.group is not None:
         check_name("group", command.group)
-    given = follow(domain, command)
+    given = resolve_successors(domain, command)
     by_shard = domain.shards_of(command.ids)
     cancel.check_runs(command.tenant, by_shard)
     parts = [cancel.cancel(shard, command, theirs, now) for shard, theirs in by_shard]
@@ -218,9 +209,9 @@ def _cancel(domain: Domain, command: Cancel, now: int) -> Settled:
 
 
 def _move(domain: Domain, command: Move, now: int) -> Settled:
-    cancel.check_move(domain.limits, command)
+    move.check_move(domain.limits, command)
     parts: list[Settled] = []
-    given = follow(domain, command)
+    given = resolve_successors(domain, command)
     by_shard = domain.shards_of(command.ids)
     cancel.check_runs(command.tenant, by_shard)
     made = [(shard, theirs, _queues_of(domain, shard, command, theirs)) for shard, theirs in by_shard]
@@ -230,7 +221,7 @@ def _move(domain: Domain, command: Move, now: int) -> Settled:
             for queue in queues
         ]
         tracks = {key: track for group in groups for key, track in group.tracks.items()}
-        parts.append(cancel.move(shard, command, theirs, tracks, now))
+        parts.append(move.move(shard, command, theirs, tracks, now))
     otherwise = "nothing to move: in its state, which can be asked for, this can't be done to the message"
     changed = cancel.changed(parts, command.tenant, by_shard, otherwise)
     return Settled(changed.count, as_given(changed.refused, given))
@@ -240,7 +231,7 @@ def _update(domain: Domain, command: Update, now: int) -> Pushed:
     notes.check_note(domain.limits, "data", command.payload)
     shard = domain.shard_of(command.id)
     (message,) = domain.current([command.id])
-    where = there(shard, command.tenant, message)
+    where = require(shard, command.tenant, message)
     check_update(shard, where, now)
     durability = reached(where.place.queue, None, domain.reach)
     return update(shard, where, message, command.payload, durability, now)
@@ -248,7 +239,7 @@ def _update(domain: Domain, command: Update, now: int) -> Pushed:
 
 def _queues_of(domain: Domain, shard: Shard, command: Move, ranges: list[Range]) -> list[Queue]:
     """The queues in which a command has something to move, whose group may have to be made for it."""
-    found = [meant(shard, command.tenant, each) for each in ranges]
+    found = [locate(shard, command.tenant, each) for each in ranges]
     for each in found:
         if each is not None and command.priority:
             check_ordered(each.place.queue, Attributes(priority=command.priority))
@@ -258,28 +249,28 @@ def _queues_of(domain: Domain, shard: Shard, command: Move, ranges: list[Range])
     there = {
         each.place.queue.prefix
         for each in found
-        if each is not None and cancel.may_move(each, command.only_delayed, domain.now)
+        if each is not None and move.may_move(each, command.only_delayed, domain.now)
     }
     for prefix in there:
-        cancel.check_made(queues[prefix], command.group)
+        planning.check_planned(queues[prefix], command.group)
         if prefix in missing:
             check_group(domain.limits, queues[prefix], command.group)
     return [queue for prefix, queue in queues.items() if prefix not in missing - there]
 
 
 def _requeue(domain: Domain, command: Requeue, now: int) -> Buried:
-    dead.check(domain.limits, command)
+    dead_letters.check(domain.limits, command)
     queue = domain.known(command.tenant, command.queue)
-    given = follow(domain, command)
-    done = dead.requeue(domain.shards[queue.shard], queue, command, now)
+    given = resolve_successors(domain, command)
+    done = dead_letters.requeue(domain.shards[queue.shard], queue, command, now)
     return replace(done, refused=as_given(done.refused, given))
 
 
 def _purge(domain: Domain, command: Purge, now: int) -> Buried:
-    dead.check(domain.limits, command)
+    dead_letters.check(domain.limits, command)
     queue = domain.known(command.tenant, command.queue)
-    given = follow(domain, command)
-    done = dead.purge(domain.shards[queue.shard], queue, command, now)
+    given = resolve_successors(domain, command)
+    done = dead_letters.purge(domain.shards[queue.shard], queue, command, now)
     return replace(done, refused=as_given(done.refused, given))
 
 
@@ -314,7 +305,7 @@ def _browse(domain: Domain, command: Browse, now: int) -> ShownAll:
 
 
 def _list_dead(domain: Domain, command: ListDead, now: int) -> DeadFound:
-    return look.list_dead(domain.limits, domain.known(command.tenant, command.queue), command)
+    return queries_dead_letters.list_dead(domain.limits, domain.known(command.tenant, command.queue), command)
 
 
 def _pause(domain: Domain, command: Pause, now: int) -> Paused:
@@ -324,23 +315,23 @@ def _pause(domain: Domain, command: Pause, now: int) -> Paused:
         domain.check_new(command.tenant, command.queue)
     queue = domain.made(command.tenant, command.queue)
     domain.shards[queue.shard].pause(queue, command.until or NEVER)
-    return look.paused(queue, now)
+    return describe.paused(queue, now)
 
 
 def _resume(domain: Domain, command: Resume, now: int) -> Paused:
     queue = domain.known(command.tenant, command.queue)
     domain.shards[queue.shard].end_pause(queue)
-    return look.paused(queue, now)
+    return describe.paused(queue, now)
 
 
-def _read(domain: Domain, command: Read, now: int) -> Log:
+def _read(domain: Domain, command: Read, now: int) -> LogSlice:
     domain.wants_sync = True
-    return look.read(domain.limits, domain.known(command.tenant, command.queue), command)
+    return read.read(domain.limits, domain.known(command.tenant, command.queue), command)
 
 
 def _offsets(domain: Domain, command: Offsets, now: int) -> OffsetsFound:
     domain.wants_sync = True
-    return look.offsets(domain.known(command.tenant, command.queue), command)
+    return read.offsets(domain.known(command.tenant, command.queue), command)
 
 
 def _configure(domain: Domain, command: Configure, now: int) -> QueueFound:
@@ -356,12 +347,12 @@ def _configure(domain: Domain, command: Configure, now: int) -> QueueFound:
     queue.room = 0
     shard = domain.shards[queue.shard]
     if changes.keys() & set(LIMITING):
-        shared.configure(domain, queue, before)
+        named_limits.configure(domain, queue, before)
     shard.touch_queue(queue)
     shard.happened.note_queue(CONFIGURED, queue)
     shard.look_anew(queue, now)
     shard.plan_sweep(queue, now)
-    return look.describe(queue, now)
+    return describe.describe(queue, now)
 
 
 def _configure_partition(
@@ -369,7 +360,7 @@ def _configure_partition(
 ) -> QueueFound:
     """Set how long one partition keeps what."""
     queue = domain.known(command.tenant, command.queue)
-    partition = look.partition_of(queue, name)
+    partition = describe.partition_of(queue, name)
     others = changes.keys() - set(Retention.__struct_fields__)
     if others:
         accepted = ", ".join(Retention.__struct_fields__)
@@ -378,26 +369,26 @@ def _configure_partition(
     domain.shards[queue.shard].touch_partition(queue, partition)
     domain.shards[queue.shard].sync_for(queue)
     domain.shards[queue.shard].plan_sweep(queue, now)
-    return look.describe(queue, now)
+    return describe.describe(queue, now)
 
 
 def _describe(domain: Domain, command: Describe, now: int) -> QueueFound:
-    return look.describe(domain.known(command.tenant, command.queue), now)
+    return describe.describe(domain.known(command.tenant, command.queue), now)
 
 
 def _group_counts(domain: Domain, command: GroupCounts, now: int) -> Counts:
     check_name("group", command.group)
     queue = domain.known(command.tenant, command.queue)
-    return look.counts(queue, queue.groups.get(command.group), now)
+    return describe.counts(queue, queue.groups.get(command.group), now)
 
 
 def _list_queues(domain: Domain, command: ListQueues, now: int) -> QueuesFound:
-    return QueuesFound([look.queue_counts(queue, now) for queue in domain.of_tenant(command.tenant)])
+    return QueuesFound([describe.queue_counts(queue, now) for queue in domain.of_tenant(command.tenant)])
 
 
 def _stats(domain: Domain, command: Stats, now: int) -> StatsFound:
     queues = domain.of_tenant(command.tenant)
-    each = [look.queue_counts(queue, now).counts for queue in queues]
+    each = [describe.queue_counts(queue, now).counts for queue in queues]
     total = Counts(*(sum(getattr(one, field) for one in each) for field in Counts.__struct_fields__))
     return StatsFound(len(queues), total)
 
@@ -405,7 +396,7 @@ def _stats(domain: Domain, command: Stats, now: int) -> StatsFound:
 def _state(domain: Domain, command: State, now: int) -> StateFound:
     shard = domain.shard_of(command.id)
     (message,) = domain.current([command.id])
-    return look.state(shard, State(command.tenant, message, command.group), now)
+    return message_state.state(shard, State(command.tenant, message, command.group), now)
 
 
 def _add_note(domain: Domain, command: AddNote, now: int) -> Noted:
@@ -415,7 +406,7 @@ def _add_note(domain: Domain, command: AddNote, now: int) -> Noted:
     if command.kind == PART:
         where = notes.leased_now(shard, command.tenant, message, token, command.owner)
     else:
-        where = there(shard, command.tenant, message)
+        where = require(shard, command.tenant, message)
     about = [(where.place.partition.key, first_offset(shard, where))]
     notes.add(shard, where.place.queue, command.kind, about, [command.payload], now)
     return Noted(command.id)
@@ -441,19 +432,19 @@ def _noting(domain: Domain, command: AddNote | TellProgress) -> tuple[Shard, Lea
 def _get_notes(domain: Domain, command: GetNotes, now: int) -> NotesFound:
     shard = domain.shard_of(command.id)
     (message,) = domain.current([command.id])
-    return look.notes(shard, command.tenant, message, command.kinds, DEFAULT, now)
+    return message_state.notes(shard, command.tenant, message, command.kinds, DEFAULT, now)
 
 
 def _await(domain: Domain, command: Await, now: int) -> NotesFound:
     check_range("timeout", command.wait_ms, 0, domain.limits.wait_ms_max)
     shard = domain.shard_of(command.id)
     (message,) = domain.current([command.id])
-    return look.notes(shard, command.tenant, message, (RESULT,), command.group, now)
+    return message_state.notes(shard, command.tenant, message, (RESULT,), command.group, now)
 
 
 def _show(domain: Domain, command: Show, now: int) -> ShownAll:
     current = Show(command.tenant, domain.current(command.ids), command.group)
-    return look.show(domain.limits, domain.shards, current, now)
+    return message_state.show(domain.limits, domain.shards, current, now)
 
 
 HANDLERS: dict[type, Callable[..., Reply]] = {
@@ -462,9 +453,9 @@ HANDLERS: dict[type, Callable[..., Reply]] = {
     PushJobs: _push_jobs,
     Arrive: _arrive,
     Pop: _pop,
-    Ack: settling.ack,
-    Nack: settling.nack,
-    Extend: settling.extend,
+    Ack: settle_requests.ack,
+    Nack: settle_requests.nack,
+    Extend: settle_requests.extend,
     Cancel: _cancel,
     Move: _move,
     Update: _update,
@@ -472,10 +463,10 @@ HANDLERS: dict[type, Callable[..., Reply]] = {
     Seek: _seek,
     Clean: _clean,
     WouldClean: _would_clean,
-    Obliterate: closing.obliterate,
-    Delete: closing.delete,
-    GroupPut: groups.put,
-    GroupDelete: groups.delete,
+    Obliterate: queue_delete.obliterate,
+    Delete: queue_delete.delete,
+    GroupPut: queue_groups.put,
+    GroupDelete: queue_groups.delete,
     Browse: _browse,
     Requeue: _requeue,
     Purge: _purge,
@@ -489,28 +480,28 @@ HANDLERS: dict[type, Callable[..., Reply]] = {
     GroupCounts: _group_counts,
     ListQueues: _list_queues,
     Stats: _stats,
-    Measure: measure.measure,
+    Measure: metrics.measure,
     State: _state,
     Show: _show,
     AddNote: _add_note,
     TellProgress: _tell_progress,
     GetNotes: _get_notes,
     Await: _await,
-    KvGet: values.get,
-    KvList: values.listed,
-    KvWatch: values.watch,
-    KvWrite: values.write,
+    KvGet: kv_store.get,
+    KvList: kv_store.listed,
+    KvWatch: kv_store.watch,
+    KvWrite: kv_store.write,
     CronPut: cron.put,
     CronDelete: cron.delete,
     CronList: cron.listed,
-    LimitPut: shared.put,
-    LimitList: shared.listed,
+    LimitPut: named_limits.put,
+    LimitList: named_limits.listed,
     PushFlow: flows.push,
     Children: flows.children,
     FindJob: flows.find,
     Transact: transact.transact,
-    StageWrite: stage.write,
-    Adopt: stage.adopt,
-    Unstage: stage.unstage,
+    StageWrite: stage_write.write,
+    Adopt: stage_adopt.adopt,
+    Unstage: stage_expire.unstage,
 }
 """What each command does: functions of domain, command and now."""

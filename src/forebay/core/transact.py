@@ -1,29 +1,23 @@
-"""Transactions: acks, nacks, pushes and writes of one tenant in one commit, or nothing of it.
+"""Transactions: acks, nacks, pushes and key-value writes of one tenant in one commit, or none of them.
 
-Everything is checked first, each against what the ones before it leave; then nothing can go wrong any more.
+Each operation is checked against the state that the ones before it leave. After the checks nothing can fail.
 """
 
 from collections.abc import Iterator
 
-from forebay.core import flows, jobs, values
-from forebay.core.commands import (
-    Ack,
-    KvWrite,
-    Nack,
-    PushFlow,
-    PushJobs,
-    Reply,
-    Settle,
-    Transact,
-    Transacted,
-)
-from forebay.core.domain import Domain
+from forebay.core.api.commands import Ack, Nack, Reply, Settle, Transact, Transacted
+from forebay.core.api.jobs import KvWrite, PushFlow, PushJobs
+from forebay.core.bounds import OPERATIONS_MAX, check_range
+from forebay.core.delivery.settle import check_settle
+from forebay.core.delivery.settle_requests import ack, nack, resolve_successors
 from forebay.core.errors import Conflict, ForebayError, Invalid
-from forebay.core.leased import find_all, gaps
-from forebay.core.limits import OPERATIONS_MAX, check_range
-from forebay.core.model import DEFAULT, Lease
-from forebay.core.settle import NOT_LEASED, check_settle
-from forebay.core.settling import ack, follow, nack
+from forebay.core.jobs import check as job_check, flows, push as job_push
+from forebay.core.keyvalue import store as kv_store
+from forebay.core.shard.addresses import NOT_LEASED
+from forebay.core.shard.domain import Domain
+from forebay.core.state import Lease
+from forebay.core.tracks.leased import find_all, gaps
+from forebay.core.words import DEFAULT
 
 
 def transact(domain: Domain, command: Transact, now: int) -> Transacted:
@@ -32,19 +26,19 @@ def transact(domain: Domain, command: Transact, now: int) -> Transacted:
     pushed = sum(len(op.jobs) for op in command.ops if isinstance(op, PushJobs))
     if pushed > domain.limits.batch_max:
         raise Invalid("ops", f"at most {domain.limits.batch_max} messages together; there are {pushed}")
-    plan = jobs.Plan()
-    left: values.Left = {}
-    writes: dict[int, values.Left] = {}
+    plan = job_check.Plan()
+    left: kv_store.Left = {}
+    writes: dict[int, kv_store.Left] = {}
     settled: set[tuple[int, int, int]] = set()
     for at, op in enumerate(command.ops):
         try:
             match op:
                 case PushJobs():
-                    jobs.check(domain, op, now, plan)
+                    job_check.check(domain, op, now, plan)
                 case PushFlow():
                     flows.check(domain, op, now, plan)
                 case KvWrite():
-                    writes[at] = values.check(domain, op, now, left)
+                    writes[at] = kv_store.check(domain, op, now, left)
                     left |= writes[at]
                 case Ack() | Nack():
                     _check_leased(domain, op, settled, plan)
@@ -61,11 +55,11 @@ def transact(domain: Domain, command: Transact, now: int) -> Transacted:
 
 
 def _check_leased(
-    domain: Domain, command: Settle, settled: set[tuple[int, int, int]], plan: jobs.Plan
+    domain: Domain, command: Settle, settled: set[tuple[int, int, int]], plan: job_check.Plan
 ) -> None:
     """Raise unless all that a command names is leased, and by no command before it."""
     check_settle(domain.limits, command)
-    follow(domain, command)
+    resolve_successors(domain, command)
     mine: set[tuple[int, int, int]] = set()
     for lease, partition, first, end in _leased(domain, command):
         mine |= {(lease.name, partition, offset) for offset in range(first, end)}
@@ -105,15 +99,15 @@ def _leased(domain: Domain, command: Settle) -> Iterator[tuple[Lease, int, int, 
                         )
 
 
-def _apply(domain: Domain, op: object, left: values.Left | None, now: int) -> Reply:
+def _apply(domain: Domain, op: object, left: kv_store.Left | None, now: int) -> Reply:
     match op:
         case PushJobs():
-            return jobs.apply(domain, op, now)
+            return job_push.apply(domain, op, now)
         case PushFlow():
             return flows.apply(domain, op, now)
         case KvWrite():
             assert left is not None
-            return values.apply(domain, op.tenant, left)
+            return kv_store.apply(domain, op.tenant, left)
         case Ack():
             return ack(domain, op, now)
         case Nack():

@@ -4,9 +4,10 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from forebay.core.commands import Log, Read
+from forebay.core.api.queries import LogSlice, Read
 from forebay.core.errors import Damaged, ForebayError
-from forebay.core.events import SYSTEM, queue_name
+from forebay.core.event_log import queue_name
+from forebay.core.words import SYSTEM
 from forebay.server.hub import Batch, Hub, Positions, Wanted, matching, shown_positions
 from forebay.server.questions import Questions
 
@@ -52,9 +53,9 @@ class Backlog:
                 reply = await self.questions.ask(Read(SYSTEM, queue_name(shard), offset))
                 if isinstance(reply, ForebayError) and not isinstance(reply, Damaged):
                     raise reply
-                assert isinstance(reply, Log | Damaged)
-                runs = reply.runs if isinstance(reply, Log) else []
-                after = reply.next if isinstance(reply, Log) else self.hub.past_damage(shard, offset)
+                assert isinstance(reply, LogSlice | Damaged)
+                runs = reply.runs if isinstance(reply, LogSlice) else []
+                after = reply.next if isinstance(reply, LogSlice) else self.hub.past_damage(shard, offset)
                 first = runs[0].offset if runs else min(max(after, offset + 1), limit)
                 if first > offset and (begin or isinstance(reply, Damaged)):
                     lost = Lost(shard=shard, start=offset, end=min(first, limit))

@@ -1,8 +1,7 @@
 """What every way to browse a queue has in common: how far a step goes, and where the next one begins."""
 
-from forebay.core.commands import Shown
+from forebay.core.api.queries import Shown, Spot
 from forebay.core.errors import Invalid
-from forebay.core.questions import Spot
 
 EFFORT = 5_000
 """Runs that are looked at in one step, some 50 ms: others get their turn then."""

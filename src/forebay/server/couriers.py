@@ -13,12 +13,13 @@ import msgspec
 from msgspec import Struct
 
 from forebay.broker.node import Node
-from forebay.core.commands import Ack, Configure, Nack, Pop, Popped
+from forebay.core.api.commands import Ack, Configure, Nack, Pop, Popped
+from forebay.core.bounds import Limits
 from forebay.core.errors import Busy, ForebayError
-from forebay.core.limits import Limits
-from forebay.core.model import EXPONENTIAL, Backoff
-from forebay.server.http.endpoints import Questions
+from forebay.core.state import Backoff
+from forebay.core.words import EXPONENTIAL
 from forebay.server.posting import Letter, Send, Sending
+from forebay.server.questions import Questions
 from forebay.server.signing import SIGNATURE, TIMESTAMP, signature
 
 logger = logging.getLogger("forebay.webhooks")

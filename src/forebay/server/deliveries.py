@@ -11,8 +11,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from forebay.core.commands import Job
-from forebay.core.limits import OPERATIONS_MAX
+from forebay.core.api.jobs import Job
+from forebay.core.bounds import OPERATIONS_MAX
 from forebay.server.couriers import Webhook
 from forebay.server.hub import Positions
 

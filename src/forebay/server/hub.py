@@ -11,11 +11,11 @@ import msgspec
 from msgspec import Struct
 
 from forebay.broker.node import Node
-from forebay.core import log as logs
 from forebay.core.errors import Invalid
-from forebay.core.eventlogs import Told
-from forebay.core.events import NOT_KEPT
-from forebay.core.happenings import KINDS
+from forebay.core.event_log import NOT_KEPT
+from forebay.core.log import log as logs
+from forebay.core.state import EmittedEvent
+from forebay.core.words import EVENT_KINDS
 
 FLUSH_S = 0.02
 """How long events are put together before they leave."""
@@ -42,7 +42,7 @@ NAMES = {
     "removed": ("partition:removed", "removed"),
 }
 """What other systems call an event: ``event`` and ``event_type`` of each kind."""
-_OURS = {theirs: kind for kind, (_, theirs) in NAMES.items()} | {kind: kind for kind in KINDS}
+_OURS = {theirs: kind for kind, (_, theirs) in NAMES.items()} | {kind: kind for kind in EVENT_KINDS}
 _PREFIXES = {
     kind: f'{{"event":"{event}","event_type":"{event_type}",'.encode()
     for kind, (event, event_type) in NAMES.items()
@@ -190,13 +190,13 @@ class Hub:
         self._listeners: dict[Wanted, dict[Listener, None]] = {}
         self._by_queue: dict[tuple[str, str], dict[Wanted, None]] = {}
         """By tenant and queue; the queue is empty for those who want to hear of all."""
-        self._pending: list[Told] = []
+        self._pending: list[EmittedEvent] = []
         self._timer: TimerHandle | None = None
         self._positions: Positions = {}
         """Where the logs go on behind what was told."""
         self._engine = node.engine
         """Whose events those were."""
-        self._follower: Callable[[list[Told]], None] | None = None
+        self._follower: Callable[[list[EmittedEvent]], None] | None = None
         self._is_listening = False
         self.count = 0
 
@@ -229,7 +229,7 @@ class Hub:
         self._listen()
         return listener, dict(self._positions)
 
-    def follow(self, follower: Callable[[list[Told]], None] | None) -> None:
+    def follow(self, follower: Callable[[list[EmittedEvent]], None] | None) -> None:
         """Have somebody told that there are events; they are read from their logs. Nobody, if it is None."""
         self._flush()
         self._follower = follower
@@ -264,7 +264,7 @@ class Hub:
             for listener in there:
                 listener.end()
 
-    def _hear(self, told: list[Told]) -> None:
+    def _hear(self, told: list[EmittedEvent]) -> None:
         if self._node.engine is not self._engine:
             self._begin_again(told)
         # What was on its way when the first one joined is before its place.
@@ -272,10 +272,10 @@ class Hub:
         if self._timer is None:
             self._timer = self._loop.call_later(FLUSH_S, self._flush)
 
-    def _is_known(self, told: Told) -> bool:
+    def _is_known(self, told: EmittedEvent) -> bool:
         return told.offset < self._positions.get(told.shard, 0)
 
-    def _begin_again(self, told: list[Told]) -> None:
+    def _begin_again(self, told: list[EmittedEvent]) -> None:
         """The node has reloaded: offsets of events that were not kept are now those of others."""
         self._flush()
         self._engine, self._positions = self._node.engine, self.positions()
@@ -300,7 +300,7 @@ class Hub:
             return
         found: dict[Wanted, list[tuple[str, bytes]]] = {}
         for each in told:
-            kind = KINDS[each.kind]
+            kind = EVENT_KINDS[each.kind]
             event = None
             for place in ((each.tenant, each.queue), (each.tenant, "")):
                 for wanted in self._by_queue.get(place, ()):

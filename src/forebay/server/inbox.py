@@ -15,7 +15,8 @@ import msgspec
 from msgspec import Raw
 
 from forebay.broker.node import Node
-from forebay.core.commands import Arrive, Push, PushJobs
+from forebay.core.api.commands import Arrive, Push
+from forebay.core.api.jobs import PushJobs
 from forebay.core.errors import Busy, Damaged, ForebayError, Invalid
 from forebay.server.http.pushes import Message, attributes_of, job_of, push_of
 from forebay.server.payloads import check_depth

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import UNSET, Raw, UnsetType
 
-from forebay.core import log as logs
-from forebay.core.log import Piece
-from forebay.core.model import Attributes
+from forebay.core.log import log as logs
+from forebay.core.log.log import SegmentSlice
+from forebay.core.state import Attributes
 
 
 def array(payloads: Iterable[bytes]) -> Raw:
@@ -23,7 +23,7 @@ def labels(attributes: Attributes) -> Labels:
     return dict(attributes.headers) if attributes.headers else UNSET, attributes.tags or UNSET
 
 
-def labelled(piece: Piece) -> Iterator[tuple[int, int, Iterable[bytes], Labels]]:
+def labelled(piece: SegmentSlice) -> Iterator[tuple[int, int, Iterable[bytes], Labels]]:
     """The payloads of a piece, cut where headers or tags change: first, how many, they, and those."""
     if not piece.segment.mixed:
         yield 0, piece.count, piece.payloads(), NO_LABELS
@@ -33,7 +33,7 @@ def labelled(piece: Piece) -> Iterator[tuple[int, int, Iterable[bytes], Labels]]
         yield start, count, payloads[start : start + count], labels(attributes)
 
 
-def labels_of(piece: Piece) -> Labels:
+def labels_of(piece: SegmentSlice) -> Labels:
     """Headers and tags of the first message of a piece."""
     segment = piece.segment
     return labels(segment.run_at(piece.start)[2]) if segment.mixed else NO_LABELS

@@ -5,11 +5,12 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from forebay.core import commands as core
+from forebay.core.api import commands as core
+from forebay.core.bounds import DELAY_MS_MAX
+from forebay.core.delivery.retry import BASE_MS, DOUBLINGS
 from forebay.core.errors import Invalid
-from forebay.core.limits import DELAY_MS_MAX
-from forebay.core.model import EXPONENTIAL, FIXED, LIST, NONE, Backoff, QueueOptions, Rate
-from forebay.core.retry import BASE_MS, DOUBLINGS
+from forebay.core.state import Backoff, QueueOptions, Rate
+from forebay.core.words import EXPONENTIAL, FIXED, LIST, NONE
 
 
 class BackoffIn(Struct, forbid_unknown_fields=True, gc=False):

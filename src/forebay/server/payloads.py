@@ -10,8 +10,8 @@ from itertools import accumulate
 import msgspec
 from msgspec import Raw
 
-from forebay.core.bodies import body_slices
 from forebay.core.errors import Invalid
+from forebay.core.log.bodies import body_slices
 
 DEPTH_MAX = 128
 """Arrays and objects within each other in one payload."""

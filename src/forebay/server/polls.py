@@ -2,8 +2,8 @@
 
 import asyncio
 
+from forebay.core.bounds import check_range
 from forebay.core.errors import Invalid
-from forebay.core.limits import check_range
 from forebay.server.backlog import Backlog
 from forebay.server.hub import BEGINNING, Listener, Wanted, kinds_of, parse_positions, shown_positions
 

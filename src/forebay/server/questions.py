@@ -4,7 +4,7 @@ import asyncio
 from asyncio import Future
 
 from forebay.broker.node import Node
-from forebay.core.commands import Command, Reply
+from forebay.core.api.commands import Command, Reply
 from forebay.core.errors import ForebayError
 
 

@@ -14,10 +14,12 @@ from typing import cast
 from msgspec import UNSET, Struct, UnsetType
 
 from forebay.broker.node import Node
-from forebay.core.commands import DeadFound, Log, Popped, QueuesFound, Reply, ShownAll
+from forebay.core.api.commands import Popped, Reply
+from forebay.core.api.queries import DeadFound, LogSlice, QueuesFound, ShownAll
 from forebay.core.errors import Busy, ForebayError, Invalid
-from forebay.core.model import DEFAULT
+from forebay.core.words import DEFAULT
 from forebay.server.dialects import flashq
+from forebay.server.dialects.flashq import base, events, refusals, replies
 from forebay.server.dialects.flashq.base import WAIT_MS
 from forebay.server.framing import Frames, Lines, Lost, TooLong, cutter
 from forebay.server.hub import BEGINNING
@@ -55,10 +57,10 @@ class TcpLimits(Struct, frozen=True):
     """How long a client may take to finish a frame it began, or to read what it was sent."""
 
 
-Ticket = tuple[flashq.Request, int, bool]
+Ticket = tuple[base.Request, int, bool]
 """A request, its number among those answered in order (-1 if it has a reqId), whether it is MessagePack."""
 
-Answer = tuple[flashq.Request | None, bool, Reply | Told | ForebayError | bytes]
+Answer = tuple[base.Request | None, bool, Reply | Told | ForebayError | bytes]
 """A request, whether it is MessagePack, and what it is answered with; bytes are encoded already. Others are
 when they leave."""
 
@@ -106,7 +108,7 @@ class Connection(asyncio.Protocol):
         self._polls: set[asyncio.Task[None]] = set()
         """Those who look for events for it."""
         wait_ms = min(WAIT_MS, self._node.limits.wait_ms_max)
-        self.context = flashq.Context(DEFAULT, server.next_owner(), wait_ms)
+        self.context = base.Context(DEFAULT, server.next_owner(), wait_ms)
 
     # Called by the event loop.
 
@@ -238,7 +240,7 @@ class Connection(asyncio.Protocol):
             else:
                 begins = f"begins with {body[:1]!r}" if body else "is empty"
                 raise Invalid("frame", f"{self._frames.takes}; this one {begins}")
-            if isinstance(request, flashq.Events) and self._server.polls is not None:
+            if isinstance(request, events.Events) and self._server.polls is not None:
                 self._poll(request, packed, self._server.polls)
                 return
             command = request.packed_command(self.context) if packed else request.command(self.context)
@@ -252,7 +254,7 @@ class Connection(asyncio.Protocol):
         self._in_flight += 1
         self._node.ask(self, (request, self._number() if request.reqId is UNSET else -1, packed), command)
 
-    def _poll(self, request: flashq.Events, packed: bool, polls: Polls) -> None:
+    def _poll(self, request: events.Events, packed: bool, polls: Polls) -> None:
         """Have somebody look for events; the answer is put in its turn, when there is one."""
         ticket = (request, self._number() if request.reqId is UNSET else -1, packed)
         self._in_flight += 1
@@ -260,7 +262,7 @@ class Connection(asyncio.Protocol):
         self._polls.add(task)
         task.add_done_callback(self._polls.discard)
 
-    async def _look(self, ticket: Ticket, request: flashq.Events, polls: Polls) -> None:
+    async def _look(self, ticket: Ticket, request: events.Events, polls: Polls) -> None:
         reply: Told | ForebayError
         try:
             reply = await request.told(polls, self.context)
@@ -285,10 +287,10 @@ class Connection(asyncio.Protocol):
 
     def _answer_at_once(self, body: bytes | TooLong, error: ForebayError) -> None:
         """A request that never reached the core: answered in its turn."""
-        request_id: flashq.RequestId | UnsetType = UNSET
+        request_id: replies.RequestId | UnsetType = UNSET
         packed = self._is_packed(body.begins if isinstance(body, TooLong) else body)
         if not isinstance(body, TooLong):
-            request_id = flashq.request_id(body)
+            request_id = refusals.request_id(body)
         self._in_flight += 1
         number = self._number() if request_id is UNSET else -1
         self._put(number, (None, packed, flashq.encode_error(error, request_id, packed=packed)))
@@ -337,7 +339,7 @@ class Connection(asyncio.Protocol):
             self._close_if_done()
 
     def _encoded(
-        self, request: flashq.Request | None, packed: bool, reply: Reply | Told | ForebayError | bytes
+        self, request: base.Request | None, packed: bool, reply: Reply | Told | ForebayError | bytes
     ) -> bytes:
         if isinstance(reply, bytes):
             return reply
@@ -395,7 +397,7 @@ def _rows(reply: Reply | Told | ForebayError | bytes) -> int:
     match reply:
         case Popped() | DeadFound() | ShownAll():
             return len(reply.deliveries)
-        case Log():
+        case LogSlice():
             return len(reply.runs)
         case QueuesFound():
             return len(reply.queues)

@@ -21,34 +21,18 @@ from contextlib import suppress
 import msgspec
 from msgspec import Struct
 
-from forebay.core import keys
-from forebay.core.commands import (
-    Change,
-    Command,
-    KvFound,
-    KvGet,
-    KvList,
-    KvListed,
-    KvWrite,
-    ListQueues,
-    Log,
-    Obliterate,
-    Popped,
-    Purge,
-    PushJobs,
-    QueuesFound,
-    Read,
-    Reply,
-    Transact,
-)
+from forebay.core.api.commands import Command, Obliterate, Popped, Purge, Reply, Transact
+from forebay.core.api.jobs import KvChange, KvWrite, PushJobs
+from forebay.core.api.queries import KvFound, KvGet, KvList, KvListed, ListQueues, LogSlice, QueuesFound, Read
+from forebay.core.bounds import check_name, check_queue_name
 from forebay.core.errors import Busy, Damaged, ForebayError, Invalid, NotFound, Unsupported
-from forebay.core.eventlogs import Told
-from forebay.core.events import SYSTEM, queue_name
+from forebay.core.event_log import queue_name
 from forebay.core.ids import lease_token
-from forebay.core.limits import check_name, check_queue_name
-from forebay.core.look import queue_counts
-from forebay.core.push import size
-from forebay.core.values import DELETE, SET
+from forebay.core.keyvalue import keys
+from forebay.core.push.room import size
+from forebay.core.queries.describe import queue_counts
+from forebay.core.state import EmittedEvent
+from forebay.core.words import DELETE, SET, SYSTEM
 from forebay.server.couriers import (
     AGAIN_S,
     AT_ONCE,
@@ -60,9 +44,9 @@ from forebay.server.couriers import (
     queue_of,
 )
 from forebay.server.deliveries import Part, Round, commits, lost, parts, told_up_to
-from forebay.server.http.endpoints import Questions
 from forebay.server.hub import Hub, Positions, Wanted, kinds_of, named, read_event
 from forebay.server.posting import Posting, Refused, Send, addresses_of, in_thread, target_of
+from forebay.server.questions import Questions
 
 logger = logging.getLogger("forebay.webhooks")
 
@@ -167,9 +151,9 @@ class Webhooks:
             await self._ask(configuration(webhook.id, self._node.limits))
             webhook.created_at = self._office.clock()
             webhook.since = self._hub.positions()
-            changes = [Change(SET, key_of(webhook), _encode(webhook))]
+            changes = [KvChange(SET, key_of(webhook), _encode(webhook))]
             if not self._known:
-                changes.append(Change(SET, POSITION, _encode(webhook.since)))
+                changes.append(KvChange(SET, POSITION, _encode(webhook.since)))
             await self._ask(KvWrite(TENANT, changes))
             if not self._known:
                 self._at, self._unkept = dict(webhook.since), 0
@@ -198,7 +182,7 @@ class Webhooks:
             known = self._known.get(name)
             if known is None or known.webhook.tenant != tenant:
                 raise NotFound("there is no such webhook")
-            await self._ask(KvWrite(TENANT, [Change(DELETE, key_of(known.webhook))]))
+            await self._ask(KvWrite(TENANT, [KvChange(DELETE, key_of(known.webhook))]))
             del self._known[name]
             known.courier.cancel()
             await asyncio.wait({known.courier.task})
@@ -317,7 +301,7 @@ class Webhooks:
     def _follow(self) -> None:
         self._hub.follow(self._hear if self._known else None)
 
-    def _hear(self, told: list[Told]) -> None:
+    def _hear(self, told: list[EmittedEvent]) -> None:
         """There are events; those of tenants without webhooks wait until others come, or for a while."""
         tenants = {each.webhook.tenant for each in self._known.values()}
         if any(each.tenant in tenants for each in told):
@@ -357,23 +341,23 @@ class Webhooks:
         behind.sort(key=lambda shard: (shard <= self._last, shard))
         return behind[:SHARDS_AT_ONCE]
 
-    async def _read(self, behind: list[int]) -> list[tuple[int, Log | None]]:
+    async def _read(self, behind: list[int]) -> list[tuple[int, LogSlice | None]]:
         """The next events of shards; None where they are damaged."""
         share = max(READ_BYTES // (max(len(behind), 1) * len(self._known)), 1)
         asked = [
             self._questions.ask(Read(SYSTEM, queue_name(shard), self._at.get(shard, 0), max_bytes=share))
             for shard in behind
         ]
-        found: list[tuple[int, Log | None]] = []
+        found: list[tuple[int, LogSlice | None]] = []
         for shard, answer in zip(behind, asked, strict=True):
             reply = await answer
             if isinstance(reply, ForebayError) and not isinstance(reply, Damaged):
                 raise reply
-            assert isinstance(reply, Log | Damaged)
-            found.append((shard, reply if isinstance(reply, Log) else None))
+            assert isinstance(reply, LogSlice | Damaged)
+            found.append((shard, reply if isinstance(reply, LogSlice) else None))
         return found
 
-    def _sort(self, shard: int, log: Log | None, told: Round) -> int:
+    def _sort(self, shard: int, log: LogSlice | None, told: Round) -> int:
         """Tell each webhook what it wants of the events of a log; where the log goes on."""
         offset = self._at.get(shard, 0)
         if log is None:
@@ -416,9 +400,9 @@ class Webhooks:
             await self._commit(some, [])
         await self._commit(last, [self._place(after)])
 
-    async def _commit(self, some: list[Part], changes: list[Change]) -> None:
+    async def _commit(self, some: list[Part], changes: list[KvChange]) -> None:
         changed = [part.webhook for part in some if part.is_changed]
-        changes += [Change(SET, key_of(webhook), _encode(webhook)) for webhook in changed]
+        changes += [KvChange(SET, key_of(webhook), _encode(webhook)) for webhook in changed]
         pushes = [PushJobs(TENANT, queue_of(part.webhook.id), part.jobs) for part in some if part.jobs]
         moved = [KvWrite(TENANT, changes)] if changes else []
         while pushes or moved:
@@ -436,8 +420,8 @@ class Webhooks:
         for webhook in changed:
             self._known[webhook.id].webhook = webhook
 
-    def _place(self, at: Positions) -> Change:
-        return Change(SET, POSITION, _encode(at))
+    def _place(self, at: Positions) -> KvChange:
+        return KvChange(SET, POSITION, _encode(at))
 
     def _waiting(self, known: Known) -> int:
         """Deliveries that wait for a webhook."""

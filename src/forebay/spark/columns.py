@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from forebay.core.model import DEFAULT
+from forebay.core.words import DEFAULT
 from forebay.spark.link import Run
 
 OFFSET_BYTES = 4

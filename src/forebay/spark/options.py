@@ -9,9 +9,9 @@ from typing import Any
 from msgspec import Struct
 
 from forebay.client.wire import where
+from forebay.core.bounds import check_queue_name
 from forebay.core.errors import Invalid
-from forebay.core.limits import check_queue_name
-from forebay.core.model import DEFAULT
+from forebay.core.words import DEFAULT
 
 SERVER = "tcp://127.0.0.1:6789"
 RAW = "raw"

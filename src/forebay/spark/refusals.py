@@ -6,12 +6,12 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from forebay.client.wire import Refused
-from forebay.core.attributes import Attributes
-from forebay.core.bodies import body_slices
+from forebay.client.errors import Refused
+from forebay.core.api.checks import check_attributes
+from forebay.core.bounds import Limits, check_name
 from forebay.core.errors import Invalid
-from forebay.core.limits import Limits, check_name
-from forebay.core.retry import check_attributes
+from forebay.core.log.bodies import body_slices
+from forebay.core.state import Attributes
 from forebay.spark.schemas import ABOUT, BadRows
 
 SHOWN_MAX = 80

@@ -22,8 +22,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from forebay.client.wire import Refused
-from forebay.core.limits import SEGMENT_BYTES_MAX
+from forebay.client.errors import Refused
+from forebay.core.bounds import SEGMENT_BYTES_MAX
 from forebay.spark.columns import same
 from forebay.spark.link import FIRST_MS, UNANSWERED_MAX, Link, StageWriter, Unreachable
 from forebay.spark.options import SinkOptions

@@ -33,18 +33,10 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from forebay.client.wire import Refused
+from forebay.client.errors import Refused
 from forebay.spark.columns import Batches, Parser
 from forebay.spark.link import FIRST_MS, Link
-from forebay.spark.options import (
-    EARLIEST,
-    LATEST,
-    At,
-    BadOption,
-    SourceOptions,
-    sink_options,
-    source_options,
-)
+from forebay.spark.options import EARLIEST, LATEST, At, BadOption, SourceOptions, sink_options, source_options
 from forebay.spark.ranges import (
     BEHIND,
     Extents,

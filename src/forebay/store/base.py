@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from msgspec import Struct
 
 from forebay.core.errors import Damaged
-from forebay.core.records import Commit, Record
+from forebay.core.records.commit import Commit, Record
 
 
 class StoreError(Exception):

@@ -10,9 +10,9 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from forebay.core.directory import META_SHARD
 from forebay.core.errors import Damaged
-from forebay.core.records import Commit, Record
+from forebay.core.records.commit import Commit, Record
+from forebay.core.shard.names import META_SHARD
 from forebay.store.base import Claim, Store, StoreError
 
 FIRST, LAST = b"", b"\xff" * 8

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from forebay.core.limits import NUMBERS_MAX
+from forebay.core.bounds import NUMBERS_MAX
 from forebay.store import format as formats, wal
 from forebay.store.base import Broken, CantOpen, Claim
 from forebay.store.format import Format

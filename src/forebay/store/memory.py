@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 
 from forebay.core.errors import Damaged
-from forebay.core.records import Commit, Record
+from forebay.core.records.commit import Commit, Record
 from forebay.store.base import Claim, Fenced, StoreError
 
 

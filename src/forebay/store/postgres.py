@@ -36,7 +36,8 @@ from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 from forebay.core.errors import Damaged
-from forebay.core.records import Commit, Record, arrival_of, is_body
+from forebay.core.records.commit import Commit, Record
+from forebay.core.records.keyspace import arrival_of, is_body
 from forebay.store.base import CantOpen, Claim, Fenced, StoreError, Unknown
 from forebay.store.format import FORMAT, OLDEST, Format
 from forebay.store.inbox import Inbox

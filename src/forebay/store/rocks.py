@@ -42,9 +42,10 @@ from rocksdict import (
     WriteOptions,
 )
 
+from forebay.core.bounds import SEGMENT_BYTES_MAX
 from forebay.core.errors import Damaged
-from forebay.core.limits import SEGMENT_BYTES_MAX
-from forebay.core.records import Commit, Record, is_body
+from forebay.core.records.commit import Commit, Record
+from forebay.core.records.keyspace import is_body
 from forebay.store import format as formats, wal
 from forebay.store.base import Broken, CantOpen, Claim, Fenced, Lost, StoreError
 from forebay.store.format import Format

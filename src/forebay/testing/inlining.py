@@ -20,7 +20,7 @@ from forebay.client.shapes import Progress, Pushed, Result
 from forebay.client.tasks import Call, GiveUp, Task
 from forebay.client.words import options_of
 from forebay.core.errors import NotFound
-from forebay.core.model import QueueOptions
+from forebay.core.state import QueueOptions
 from forebay.testing.clients import Everywhere, InlineClient, InlineSyncClient
 from forebay.testing.ran import InlineRun, Order, Ran, Runs, attempt, in_order, now_or_in_a_loop, plainly
 

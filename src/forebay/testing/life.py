@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from forebay.client.sync.client import SyncClient
-from forebay.core.limits import Limits
+from forebay.core.bounds import Limits
 from forebay.server.http.connections import HttpLimits
 from forebay.server.http.serving import HttpServer
 from forebay.server.tcp import TcpLimits, TcpServer

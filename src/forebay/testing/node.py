@@ -13,12 +13,13 @@ import msgspec
 from forebay.broker.committer import outcome_of
 from forebay.broker.node import Node
 from forebay.broker.waiters import Ticket
-from forebay.core.agenda import NEVER
-from forebay.core.commands import Log, Read, Reply
+from forebay.core.api.commands import Reply
+from forebay.core.api.queries import LogSlice, Read
+from forebay.core.bounds import Limits
 from forebay.core.engine import Engine
 from forebay.core.errors import ForebayError
-from forebay.core.limits import Limits
-from forebay.core.model import DEFAULT
+from forebay.core.structures.agenda import NEVER
+from forebay.core.words import DEFAULT
 from forebay.store.base import Store
 from forebay.testing.clock import Clock
 
@@ -68,7 +69,7 @@ class Ledger:
     def answered(self, ticket: Ticket, reply: Reply | ForebayError) -> None:
         assert isinstance(ticket, tuple)
         self._asked.discard(ticket)
-        if isinstance(reply, Log):  # else nothing of it was kept, or the queue is gone
+        if isinstance(reply, LogSlice):  # else nothing of it was kept, or the queue is gone
             self._read[ticket] = reply.next
             for run in reply.runs:
                 found = self._pushed.setdefault(reply.queue.name, [])

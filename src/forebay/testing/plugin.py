@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from forebay import App, SyncClient
-    from forebay.testing import Inline, Server
+    from forebay.client.apps import App
+    from forebay.client.sync.client import SyncClient
+    from forebay.testing.inlining import Inline
+    from forebay.testing.server import Server
 
 
 @pytest.fixture
 def forebay_server() -> "Iterator[Server]":
     """A server for this test, in memory, whose time stands still until it jumps."""
-    from forebay.testing import Server
+    from forebay.testing.server import Server
 
     with Server() as server:
         yield server
@@ -29,7 +31,7 @@ def forebay_client(forebay_server: "Server") -> "SyncClient":
 @pytest.fixture
 def forebay_inline() -> "Iterator[Callable[..., Inline]]":
     """Takes an app: its tasks run inline to the end of this test. Returns what ran."""
-    from forebay.testing import inline
+    from forebay.testing.inlining import inline
 
     with ExitStack() as stack:
 

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from forebay.client.apps import App
-from forebay.core.limits import Limits
+from forebay.core.bounds import Limits
 from forebay.server.http.connections import HttpLimits
 from forebay.testing.checking import Checks
 from forebay.testing.clock import BEGIN, Instant, span

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Sequence
 
-from forebay.core.records import Commit
+from forebay.core.records.commit import Commit
 from forebay.store.base import StoreError
 from forebay.store.memory import MemoryStore
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from forebay.broker.node import Node
-from forebay.core.limits import Limits
+from forebay.core.bounds import Limits
 from forebay.server.http.connections import HttpLimits
 from forebay.server.http.serving import HttpServer
 from forebay.store.base import Store

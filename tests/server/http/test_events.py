@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from forebay.core import events as kept
+from forebay.core import event_log as kept
+from forebay.core.bounds import Limits
 from forebay.core.errors import Damaged
-from forebay.core.events import Event
-from forebay.core.happenings import KINDS
-from forebay.core.limits import Limits
-from forebay.core.records import body_key
+from forebay.core.event_log import Event
+from forebay.core.records.keyspace import body_key
+from forebay.core.words import EVENT_KINDS
 from forebay.server import hub
 from forebay.server.http import events
 from forebay.store.base import StoreError
@@ -59,8 +59,8 @@ def test_a_life_is_told_as_it_happens_under_every_name(server: Server, client: R
 
 
 def test_every_kind_has_names_that_others_know_it_by() -> None:
-    assert hub.NAMES.keys() == set(KINDS)
-    assert hub.kinds_of([*KINDS, *(theirs for _, theirs in hub.NAMES.values())]) == set(KINDS)
+    assert hub.NAMES.keys() == set(EVENT_KINDS)
+    assert hub.kinds_of([*EVENT_KINDS, *(theirs for _, theirs in hub.NAMES.values())]) == set(EVENT_KINDS)
 
 
 def test_what_is_evicted_is_told_with_its_count(server: Server, client: Raw, queue: str) -> None:

@@ -1,9 +1,9 @@
 """Health and figures: what those who watch a server rely on."""
 
-from forebay.core.commands import Measure
-from forebay.core.measure import measure
-from forebay.server.http.endpoints import Questions
+from forebay.core.api.queries import Measure
+from forebay.core.queries.metrics import measure
 from forebay.server.http.health import Metrics
+from forebay.server.questions import Questions
 from forebay.store.base import StoreError
 from tests.broker.loop import BEGIN, ObedientStore
 from tests.server.http.streaming import Here, ask, get

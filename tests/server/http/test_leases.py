@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from forebay.broker.node import Node
-from forebay.core.commands import Pop, Popped
-from forebay.core.limits import Limits
-from forebay.core.model import DEFAULT
+from forebay.core.api.commands import Pop, Popped
+from forebay.core.bounds import Limits
+from forebay.core.words import DEFAULT
 from forebay.server.http.bodies import Gone
-from forebay.server.http.endpoints import Endpoint, Questions
+from forebay.server.http.endpoints import Endpoint
 from forebay.server.http.operations import OPERATIONS
+from forebay.server.questions import Questions
 from forebay.store.memory import MemoryStore
 
 OPERATION = {operation.name: operation for operation in OPERATIONS}

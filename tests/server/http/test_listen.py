@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 import pytest
 
-from forebay.core.limits import Limits
+from forebay.core.bounds import Limits
 from forebay.server.http import events
 from forebay.server.http.connections import HttpLimits
 from forebay.store.base import StoreError

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from forebay.core.model import QueueOptions
+from forebay.core.state import QueueOptions
 from tests.server.http.talking import Answer, Http, at
 from tests.serving import Server
 

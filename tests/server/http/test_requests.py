@@ -12,8 +12,9 @@ import pytest
 
 from forebay.server.http.bodies import QUERY_FIELDS_MAX
 from forebay.server.http.connections import HttpLimits
-from forebay.server.http.endpoints import PACK_ASIDE, PACK_FROM, Questions
+from forebay.server.http.endpoints import PACK_ASIDE, PACK_FROM
 from forebay.server.http.serving import REQUEST_ID_MAX, HttpServer
+from forebay.server.questions import Questions
 from tests.server.http import raw
 from tests.server.http.talking import Answer, Http, at, packed
 from tests.serving import PATIENCE_S, Server

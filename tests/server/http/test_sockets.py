@@ -9,7 +9,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from forebay.core.limits import Limits
+from forebay.core.bounds import Limits
 from forebay.server import hub
 from forebay.server.http.connections import HttpLimits
 from forebay.store.base import StoreError

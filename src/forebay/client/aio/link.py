@@ -13,7 +13,8 @@ from typing import Any, Protocol, cast
 
 from forebay.client.errors import Disconnected
 from forebay.client.framing import Frames, Outcome, framed, outcome
-from forebay.client.places import is_web, missing, where
+from forebay.client.places import is_web, missing
+from forebay.client.wire import where
 from forebay.core.errors import ForebayError
 
 Unclaimed = Callable[[bytes], bytes | None]

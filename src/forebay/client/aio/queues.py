@@ -6,17 +6,7 @@ from msgspec import Raw
 
 from forebay.client.aio.asking import Asking
 from forebay.client.payloads import encode
-from forebay.client.shapes import (
-    DEFAULT,
-    Cleared,
-    Cron,
-    Deleted,
-    Group,
-    Options,
-    Queue,
-    QueueSummary,
-    Stats,
-)
+from forebay.client.shapes import DEFAULT, Cleared, Cron, Deleted, Group, Options, Queue, QueueSummary, Stats
 from forebay.client.words import (
     Done,
     OkCount,

@@ -9,7 +9,8 @@ from typing import Protocol
 
 from forebay.client.errors import Disconnected
 from forebay.client.framing import Frames, framed, outcome
-from forebay.client.places import is_web, missing, where
+from forebay.client.places import is_web, missing
+from forebay.client.wire import where
 
 Unclaimed = Callable[[bytes], bytes | None]
 """How an answer is given back that nobody waits for any more: threads always do."""

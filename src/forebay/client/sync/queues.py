@@ -5,17 +5,7 @@ from typing import Any, Unpack
 from msgspec import Raw
 
 from forebay.client.payloads import encode
-from forebay.client.shapes import (
-    DEFAULT,
-    Cleared,
-    Cron,
-    Deleted,
-    Group,
-    Options,
-    Queue,
-    QueueSummary,
-    Stats,
-)
+from forebay.client.shapes import DEFAULT, Cleared, Cron, Deleted, Group, Options, Queue, QueueSummary, Stats
 from forebay.client.sync.asking import Asking
 from forebay.client.words import (
     Done,

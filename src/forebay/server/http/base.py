@@ -11,9 +11,11 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from forebay.core import commands as core, ids, keys
+from forebay.core import ids
+from forebay.core.api import commands as core
 from forebay.core.errors import Invalid
-from forebay.core.model import DEFAULT
+from forebay.core.keyvalue import keys
+from forebay.core.words import DEFAULT
 
 Id = int | str
 """A message id: a number, which from 2**53 on goes out as a decimal string. UUIDs are taken, too."""

@@ -7,8 +7,9 @@ from msgspec import Struct
 from starlette.types import Receive, Scope
 
 from forebay.core.errors import ForebayError
-from forebay.core.model import DEFAULT
+from forebay.core.words import DEFAULT
 from forebay.server.dialects import flashq
+from forebay.server.dialects.flashq import base, events
 from forebay.server.dialects.flashq.base import WAIT_MS
 from forebay.server.http.base import Request
 from forebay.server.http.bodies import Gone, whole
@@ -39,10 +40,10 @@ class CommandEndpoint(Endpoint):
     def in_our_words(self, error: ForebayError) -> ForebayError:
         return error
 
-    def _asked(self, scope: Scope) -> flashq.Context:
-        return flashq.Context(DEFAULT, 0, min(WAIT_MS, self._questions.node.limits.wait_ms_max))
+    def _asked(self, scope: Scope) -> base.Context:
+        return base.Context(DEFAULT, 0, min(WAIT_MS, self._questions.node.limits.wait_ms_max))
 
-    async def _request(self, scope: Scope, receive: Receive) -> flashq.Request:
+    async def _request(self, scope: Scope, receive: Receive) -> base.Request:
         check_no_query(scope)
         body = await whole(scope, receive, self._body_bytes_max)
         check_text(body)
@@ -50,11 +51,11 @@ class CommandEndpoint(Endpoint):
 
     async def _answer(self, scope: Scope, receive: Receive) -> Struct:
         request = await self._request(scope, receive)
-        if isinstance(request, flashq.Events):
+        if isinstance(request, events.Events):
             return request.reply(await self._told(request, scope, receive), self._asked(scope))
         return await self._carried_out(request, scope, receive)
 
-    async def _told(self, request: flashq.Events, scope: Scope, receive: Receive) -> Told:
+    async def _told(self, request: events.Events, scope: Scope, receive: Receive) -> Told:
         """Events, as long as the client is there."""
         told = asyncio.ensure_future(request.told(self._polls, self._asked(scope)))
         gone = asyncio.ensure_future(until_gone(scope, receive))

@@ -9,7 +9,8 @@ from typing import Any
 from msgspec import Struct
 from starlette.types import Message, Receive, Scope, Send
 
-from forebay.core.commands import Await, Command, KvWatch, Pop, Popped, Reply
+from forebay.core.api.commands import Command, Pop, Popped, Reply
+from forebay.core.api.queries import Await, KvWatch
 from forebay.core.errors import Busy, ForebayError, Invalid, Unsupported
 from forebay.server.explain import names_within
 from forebay.server.http.base import Asked, Operation, encode

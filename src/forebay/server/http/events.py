@@ -8,16 +8,16 @@ import msgspec
 from starlette.types import Message, Receive, Scope, Send
 
 from forebay.broker.node import Node
-from forebay.core.commands import Pop, Popped, Reply
+from forebay.core.api.commands import Pop, Popped, Reply
+from forebay.core.bounds import check_range
 from forebay.core.errors import ForebayError, Invalid
-from forebay.core.events import Event
+from forebay.core.event_log import Event
 from forebay.core.ids import parse_lease
-from forebay.core.limits import check_range
-from forebay.core.model import DEFAULT
+from forebay.core.words import DEFAULT
 from forebay.server.backlog import Backlog, Lost as Lost
 from forebay.server.http.base import Asked, Request, encode
 from forebay.server.http.bodies import Reader, header
-from forebay.server.http.endpoints import Patient, Questions, send_error, told, until_gone
+from forebay.server.http.endpoints import Patient, send_error, told, until_gone
 from forebay.server.http.pops import delivered
 from forebay.server.hub import (
     Batch,
@@ -29,6 +29,7 @@ from forebay.server.hub import (
     parse_positions,
     shown_positions,
 )
+from forebay.server.questions import Questions
 
 PING_S = 15.0
 """How long a stream is silent before a ping says that it still is there."""

@@ -9,12 +9,14 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from starlette.types import Receive, Scope, Send
 
 from forebay.broker.node import Node
-from forebay.core.commands import Measure, Measured
-from forebay.core.happenings import BUCKETS_MS, KINDS
+from forebay.core.api.queries import Measure, Measured
+from forebay.core.state import BUCKETS_MS
+from forebay.core.words import EVENT_KINDS
 from forebay.server.dialects.flashq import metrics as flashq
 from forebay.server.http.base import encode
-from forebay.server.http.endpoints import Questions, respond
+from forebay.server.http.endpoints import respond
 from forebay.server.hub import Hub
+from forebay.server.questions import Questions
 
 TEXT = b"text/plain; version=0.0.4; charset=utf-8"
 QUEUES_MAX = 5_000
@@ -122,7 +124,7 @@ def _queues(measured: Measured) -> Iterator[Metric]:
         age_ms = 0 if each.oldest_at is None else measured.now - each.oldest_at
         oldest.add_metric(place, age_ms / 1000)
         if each.tally is not None:
-            for kind, count in zip(KINDS, each.tally.counts, strict=True):
+            for kind, count in zip(EVENT_KINDS, each.tally.counts, strict=True):
                 if count:
                     happened.add_metric([*place, kind], count)
             times.add_metric(place, _buckets(BUCKETS_MS, each.tally.times), each.tally.spent_ms / 1000)

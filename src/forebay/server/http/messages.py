@@ -2,11 +2,12 @@
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from forebay.core import commands as core, ids
+from forebay.core import ids
+from forebay.core.api import commands as core, queries
+from forebay.core.api.queries import Spot
+from forebay.core.bounds import DELAY_MS_MAX, PRIORITY_MAX, check_range
 from forebay.core.errors import Invalid, NotFound
-from forebay.core.limits import DELAY_MS_MAX, PRIORITY_MAX, check_range
-from forebay.core.model import DEFAULT
-from forebay.core.questions import Spot
+from forebay.core.words import DEFAULT
 from forebay.server.browsing import EFFORT, cursor_of, parse_cursor
 from forebay.server.http.base import Asked, Id, Request, addresses, shown
 from forebay.server.http.pops import Settled
@@ -37,7 +38,7 @@ class Seen(Struct, gc=False, omit_defaults=True, kw_only=True):
     tags: tuple[str, ...] | UnsetType = UNSET
 
 
-def seen(found: core.Shown) -> Seen:
+def seen(found: queries.Shown) -> Seen:
     state = found.state
     (payload,) = found.payloads() if found.segment.present else (b"null",)
     headers, tags = labels_of(found)
@@ -85,11 +86,11 @@ class Filter(Request, kw_only=True):
     limit: int = 100
     cursor: str | None = None
 
-    def command(self, asked: Asked) -> core.Browse:
+    def command(self, asked: Asked) -> queries.Browse:
         return self.browse(asked, self.limit, parse_cursor(self.cursor))
 
-    def browse(self, asked: Asked, count: int, after: Spot | None, counted: bool = True) -> core.Browse:
-        return core.Browse(
+    def browse(self, asked: Asked, count: int, after: Spot | None, counted: bool = True) -> queries.Browse:
+        return queries.Browse(
             asked.tenant,
             asked.queue,
             self.state,
@@ -109,7 +110,7 @@ class Filter(Request, kw_only=True):
 class Browse(Filter, kw_only=True):
     """Messages of a queue by where they stand in a group. ``text`` is searched for in payloads, as pushed."""
 
-    def reply(self, reply: core.ShownAll, asked: Asked) -> Struct:
+    def reply(self, reply: queries.ShownAll, asked: Asked) -> Struct:
         return Browsed(
             messages=list(map(seen, reply.deliveries)), total=reply.total, cursor=cursor_of(reply.next)
         )
@@ -150,7 +151,7 @@ class Bulk(Filter, kw_only=True):
         if self.priority is not None:
             check_range("priority", self.priority, -PRIORITY_MAX, PRIORITY_MAX)
 
-    def reaches(self, found: core.Shown) -> bool:
+    def reaches(self, found: queries.Shown) -> bool:
         """Whether it can be done to a message as it stands."""
         return found.state.state in ACTIONS[self.action]
 
@@ -190,10 +191,10 @@ class GetMessage(Request, kw_only=True):
 
     group: str = DEFAULT
 
-    def command(self, asked: Asked) -> core.Show:
-        return core.Show(asked.tenant, [ids.parse(asked.path["id"])], self.group)
+    def command(self, asked: Asked) -> queries.Show:
+        return queries.Show(asked.tenant, [ids.parse(asked.path["id"])], self.group)
 
-    def reply(self, reply: core.ShownAll, asked: Asked) -> Struct:
+    def reply(self, reply: queries.ShownAll, asked: Asked) -> Struct:
         if not reply.deliveries or reply.deliveries[0].queue.name != asked.queue:
             raise NotFound("there is no such message, or it is no longer kept")
         return seen(reply.deliveries[0])
@@ -205,10 +206,10 @@ class Result(Request, kw_only=True):
     wait_ms: int = 0
     group: str = DEFAULT
 
-    def command(self, asked: Asked) -> core.Await:
-        return core.Await(asked.tenant, ids.parse(asked.path["id"]), self.wait_ms, self.group)
+    def command(self, asked: Asked) -> queries.Await:
+        return queries.Await(asked.tenant, ids.parse(asked.path["id"]), self.wait_ms, self.group)
 
-    def reply(self, reply: core.NotesFound, asked: Asked) -> Struct:
+    def reply(self, reply: queries.NotesFound, asked: Asked) -> Struct:
         if reply.queue.name != asked.queue:
             raise NotFound("there is no such message, or it is no longer kept")
         results = [each for kind in reply.notes for each in kind if each.segment.present]
@@ -273,11 +274,11 @@ class ReadLog(Request, kw_only=True):
     max_bytes: int | None = None
     max_count: int | None = None
 
-    def command(self, asked: Asked) -> core.Read:
+    def command(self, asked: Asked) -> queries.Read:
         how_much = (self.max_count, self.max_bytes)
-        return core.Read(asked.tenant, asked.queue, self.offset, self.partition, *how_much)
+        return queries.Read(asked.tenant, asked.queue, self.offset, self.partition, *how_much)
 
-    def reply(self, reply: core.Log, asked: Asked) -> Struct:
+    def reply(self, reply: queries.LogSlice, asked: Asked) -> Struct:
         runs = [
             LogRun(shown(run.first + start), run.offset + start, run.created_at, array(payloads), *labels)
             for run in reply.runs

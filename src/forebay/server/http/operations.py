@@ -1,6 +1,6 @@
 """The table of what can be asked for. Those asked for most stand first: paths are tried in this order."""
 
-from forebay.core.happenings import KINDS
+from forebay.core.words import EVENT_KINDS
 from forebay.server.http import (
     commands,
     events,
@@ -144,7 +144,7 @@ VIEWS = [
         "Lifecycle events as they happen. The last event of a batch has an `id`, to go on from. `lost` "
         "stands for events that are not kept any more; a `ping` comes after 15 s without anything else. The "
         "same as a WebSocket: `/v1/events/ws`.",
-        KINDS,
+        EVENT_KINDS,
         (400,),
         "events",
     ),

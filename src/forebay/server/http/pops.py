@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from forebay.core import commands as core
+from forebay.core.api import commands as core
 from forebay.core.errors import Invalid
-from forebay.core.model import DEFAULT
+from forebay.core.words import DEFAULT
 from forebay.server.http.base import Asked, Id, Request, addresses, longest, shown, shown_all
 from forebay.server.labels import array, labelled
 

@@ -7,12 +7,12 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
-from forebay.core import commands as core
-from forebay.core.dependents import spans_of
+from forebay.core.api import commands as core, jobs as job_commands
+from forebay.core.bounds import DEPENDENCIES_MAX, check_name
 from forebay.core.errors import Invalid
-from forebay.core.jobdata import DROP, Particulars
-from forebay.core.limits import DEPENDENCIES_MAX, check_name
-from forebay.core.model import DEFAULT, FAIL, PLAIN, Attributes
+from forebay.core.jobs.dependencies import spans_of
+from forebay.core.state import PLAIN, Attributes, Identity
+from forebay.core.words import DEFAULT, DROP, FAIL
 from forebay.server.http.base import Asked, Id, Key, Request, addresses, longest, packed, shown, shown_all
 from forebay.server.options import AnyBackoff, backoff_of
 
@@ -138,7 +138,7 @@ def attributes_of(given: Given) -> Attributes:
     return replace(found, depends_on=named, on_failed=given.on_failed or FAIL)
 
 
-def job_of(given: Given, payload: bytes) -> core.Job:
+def job_of(given: Given, payload: bytes) -> job_commands.Job:
     """A message with all it has for itself."""
     partition = given.partition
     if given.key is not None:
@@ -146,16 +146,16 @@ def job_of(given: Given, payload: bytes) -> core.Job:
         if given.key == DEFAULT or partition != DEFAULT:
             raise Invalid("key", f"given without partition, and another name than {DEFAULT}")
         partition = given.key
-    return core.Job(payload, partition, attributes_of(given), own_of(given), given.key is not None)
+    return job_commands.Job(payload, partition, attributes_of(given), own_of(given), given.key is not None)
 
 
-def own_of(given: Given) -> Particulars | None:
+def own_of(given: Given) -> Identity | None:
     """What a message has for itself, if it has anything."""
     if _own(given) == _NO_OWN:
         return None
     if given.dedup is not None and given.unique_key is None:
         raise Invalid("unique_key", "given along with dedup, dedup_window_ms and dedup_max_ms")
-    own = Particulars(
+    own = Identity(
         given.unique_key,
         DROP if given.dedup is None else given.dedup,
         given.dedup_window_ms,
@@ -164,7 +164,7 @@ def own_of(given: Given) -> Particulars | None:
         given.transaction_id,
         tuple(packed(each) for each in given.keys_if_undelivered or ()),
     )
-    return own if own != Particulars() else None
+    return own if own != Identity() else None
 
 
 def are_alike(messages: list[Message]) -> bool:
@@ -181,7 +181,7 @@ def push_of(tenant: str, queue: str, messages: list[Message], durability: str | 
         first = messages[0]
         payloads = list(map(_payload, messages))
         return core.Push(tenant, queue, payloads, first.partition, durability, attributes_of(first))
-    return core.PushJobs(tenant, queue, [job_of(each, each.payload) for each in messages], durability)
+    return job_commands.PushJobs(tenant, queue, [job_of(each, each.payload) for each in messages], durability)
 
 
 class Pushed(Struct, omit_defaults=True, gc=False, kw_only=True):
@@ -247,7 +247,7 @@ class Push(Options, kw_only=True):
         if self.payloads is not UNSET and _own(self) != _NO_OWN:
             raise Invalid("keys and ids of a message", "given in messages, each its own")
 
-    def jobs_command(self, tenant: str, queue: str) -> core.PushJobs:
+    def jobs_command(self, tenant: str, queue: str) -> job_commands.PushJobs:
         self.check()
         if self.payload is not UNSET:
             jobs = [job_of(self, self.payload)]
@@ -256,8 +256,8 @@ class Push(Options, kw_only=True):
         else:
             assert self.payloads is not UNSET
             attributes = attributes_of(self)
-            jobs = [core.Job(each, self.partition, attributes) for each in self.payloads]
-        return core.PushJobs(tenant, queue, jobs, self.durability, self._request())
+            jobs = [job_commands.Job(each, self.partition, attributes) for each in self.payloads]
+        return job_commands.PushJobs(tenant, queue, jobs, self.durability, self._request())
 
     def _request(self) -> tuple[str, str] | None:
         if self.idempotency_key is None:
@@ -266,7 +266,7 @@ class Push(Options, kw_only=True):
             return None
         return self.producer, self.idempotency_key
 
-    def reply(self, reply: core.Pushed | core.PushedJobs, asked: Asked) -> Struct:
+    def reply(self, reply: core.Pushed | job_commands.PushedJobs, asked: Asked) -> Struct:
         if isinstance(reply, core.Pushed):
             return self._reply_run(reply)
         if self.payload is not UNSET:

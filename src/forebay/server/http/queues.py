@@ -6,9 +6,10 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from forebay.core import commands as core, ids
+from forebay.core import ids
+from forebay.core.api import commands as core, queries
 from forebay.core.errors import Invalid
-from forebay.core.model import DEFAULT
+from forebay.core.words import DEFAULT
 from forebay.server.http.base import Asked, Id, Request, addresses, shown, shown_all
 from forebay.server.labels import labels_of
 from forebay.server.options import OptionsIn, configure, shown_options
@@ -29,7 +30,7 @@ class Counted(Struct, gc=False, kw_only=True):
     discarded: int
 
 
-def counted(counts: core.Counts) -> Counted:
+def counted(counts: queries.Counts) -> Counted:
     return Counted(**{name: getattr(counts, name) for name in Counted.__struct_fields__})
 
 
@@ -50,10 +51,10 @@ class Queues(Struct, gc=False, kw_only=True):
 class ListQueues(Request, kw_only=True):
     """Every queue."""
 
-    def command(self, asked: Asked) -> core.ListQueues:
-        return core.ListQueues(asked.tenant)
+    def command(self, asked: Asked) -> queries.ListQueues:
+        return queries.ListQueues(asked.tenant)
 
-    def reply(self, reply: core.QueuesFound, asked: Asked) -> Struct:
+    def reply(self, reply: queries.QueuesFound, asked: Asked) -> Struct:
         return Queues(
             queues=[
                 QueueSummary(queue=each.name, paused=each.paused, counts=counted(each.counts))
@@ -92,7 +93,7 @@ class Queue(Struct, gc=False, kw_only=True, omit_defaults=True):
     paused_until: int | None = None
 
 
-def described(found: core.QueueFound) -> Queue:
+def described(found: queries.QueueFound) -> Queue:
     return Queue(
         queue=found.queue,
         options=shown_options(found.options),
@@ -120,15 +121,15 @@ def described(found: core.QueueFound) -> Queue:
 class Describing(Request, kw_only=True):
     """What is answered with all that is known of a queue."""
 
-    def reply(self, reply: core.QueueFound, asked: Asked) -> Struct:
+    def reply(self, reply: queries.QueueFound, asked: Asked) -> Struct:
         return described(reply)
 
 
 class Describe(Describing, kw_only=True):
     """One queue, with its options, partitions and groups."""
 
-    def command(self, asked: Asked) -> core.Describe:
-        return core.Describe(asked.tenant, asked.queue)
+    def command(self, asked: Asked) -> queries.Describe:
+        return queries.Describe(asked.tenant, asked.queue)
 
 
 class Configure(Describing, kw_only=True):
@@ -181,7 +182,7 @@ class Pause(Request, kw_only=True):
     def command(self, asked: Asked) -> core.Command:
         return core.Pause(asked.tenant, asked.queue, self.until)
 
-    def reply(self, reply: core.Paused, asked: Asked) -> Struct:
+    def reply(self, reply: queries.Paused, asked: Asked) -> Struct:
         return Pausing(paused=reply.paused, until=reply.until)
 
 
@@ -191,7 +192,7 @@ class Resume(Request, kw_only=True):
     def command(self, asked: Asked) -> core.Command:
         return core.Resume(asked.tenant, asked.queue)
 
-    def reply(self, reply: core.Paused, asked: Asked) -> Struct:
+    def reply(self, reply: queries.Paused, asked: Asked) -> Struct:
         return Pausing(paused=reply.paused, until=reply.until)
 
 
@@ -218,7 +219,7 @@ class Clearing(Request, kw_only=True):
 
     def command(self, asked: Asked) -> core.Command:
         states = self.cleared()
-        kind = core.WouldClean if self.dry_run else core.Clean
+        kind = queries.WouldClean if self.dry_run else core.Clean
         return kind(asked.tenant, asked.queue, states, self.group)
 
     def reply(self, reply: core.Cleaned, asked: Asked) -> Struct:
@@ -309,16 +310,16 @@ class ListDead(Request, kw_only=True):
     limit: int = 100
     skip: int = 0
 
-    def command(self, asked: Asked) -> core.ListDead:
-        return core.ListDead(asked.tenant, asked.queue, self.group, self.limit, self.skip)
+    def command(self, asked: Asked) -> queries.ListDead:
+        return queries.ListDead(asked.tenant, asked.queue, self.group, self.limit, self.skip)
 
-    def reply(self, reply: core.DeadFound, asked: Asked) -> Struct:
+    def reply(self, reply: queries.DeadFound, asked: Asked) -> Struct:
         return DeadLetters(
             messages=[_letter(reply.group, each) for each in reply.deliveries], total=reply.total
         )
 
 
-def _letter(group: str, found: core.DeadLetter) -> DeadLetter:
+def _letter(group: str, found: queries.DeadLetter) -> DeadLetter:
     (payload,) = found.payloads() if found.segment.present else (b"null",)
     headers, tags = labels_of(found)
     return DeadLetter(
@@ -399,13 +400,13 @@ class ListGroups(Request, kw_only=True):
     """The groups of a queue."""
 
     def command(self, asked: Asked) -> core.Command:
-        return core.Describe(asked.tenant, asked.queue)
+        return queries.Describe(asked.tenant, asked.queue)
 
-    def reply(self, reply: core.QueueFound, asked: Asked) -> Struct:
+    def reply(self, reply: queries.QueueFound, asked: Asked) -> Struct:
         return _groups(reply)
 
 
-def _groups(found: core.QueueFound) -> Groups:
+def _groups(found: queries.QueueFound) -> Groups:
     groups = [GroupSummary(group=each.name, counts=counted(each.counts)) for each in found.groups]
     return Groups(queue=found.queue, groups=groups)
 
@@ -414,9 +415,9 @@ class Group(Request, kw_only=True):
     """One group of a queue. One that does not exist has everything waiting or delayed."""
 
     def command(self, asked: Asked) -> core.Command:
-        return core.GroupCounts(asked.tenant, asked.queue, asked.path["group"])
+        return queries.GroupCounts(asked.tenant, asked.queue, asked.path["group"])
 
-    def reply(self, reply: core.Counts, asked: Asked) -> Struct:
+    def reply(self, reply: queries.Counts, asked: Asked) -> Struct:
         return GroupSummary(group=asked.path["group"], counts=counted(reply))
 
 
@@ -428,7 +429,7 @@ class PutGroup(Request, kw_only=True):
     def command(self, asked: Asked) -> core.Command:
         return core.GroupPut(asked.tenant, asked.queue, asked.path["group"], self.start)
 
-    def reply(self, reply: core.QueueFound, asked: Asked) -> Struct:
+    def reply(self, reply: queries.QueueFound, asked: Asked) -> Struct:
         return _groups(reply)
 
 
@@ -438,7 +439,7 @@ class DeleteGroup(Request, kw_only=True):
     def command(self, asked: Asked) -> core.Command:
         return core.GroupDelete(asked.tenant, asked.queue, asked.path["group"])
 
-    def reply(self, reply: core.QueueFound, asked: Asked) -> Struct:
+    def reply(self, reply: queries.QueueFound, asked: Asked) -> Struct:
         return _groups(reply)
 
 
@@ -456,7 +457,7 @@ class Stats(Request, kw_only=True):
     """Counts over all queues."""
 
     def command(self, asked: Asked) -> core.Command:
-        return core.Stats(asked.tenant)
+        return queries.Stats(asked.tenant)
 
-    def reply(self, reply: core.StatsFound, asked: Asked) -> Struct:
+    def reply(self, reply: queries.StatsFound, asked: Asked) -> Struct:
         return Totals(queues=reply.queues, counts=counted(reply.counts))

@@ -24,13 +24,7 @@ from forebay.server.http.base import Operation, encode
 from forebay.server.http.bodies import Gone, header
 from forebay.server.http.commands import CommandEndpoint
 from forebay.server.http.connections import Connection, HttpLimits
-from forebay.server.http.endpoints import (
-    Endpoint,
-    Questions,
-    Resource,
-    respond,
-    send_error,
-)
+from forebay.server.http.endpoints import Endpoint, Resource, respond, send_error
 from forebay.server.http.events import EventSocket, EventStream, ListenStream
 from forebay.server.http.health import Healthz, Metrics, Readyz
 from forebay.server.http.openapi import document
@@ -41,6 +35,7 @@ from forebay.server.http.streams import BrowseEndpoint, BulkEndpoint, PushEndpoi
 from forebay.server.http.webhooks import IncomingEndpoint, WebhookEndpoint
 from forebay.server.hub import Hub
 from forebay.server.polls import Polls
+from forebay.server.questions import Questions
 from forebay.server.webhooks import Webhooks
 
 logger = logging.getLogger("forebay.http")

@@ -6,23 +6,13 @@ import msgspec
 from msgspec import Raw, Struct
 from starlette.types import Receive, Scope, Send
 
-from forebay.core.commands import (
-    Buried,
-    Cancel,
-    Command,
-    GroupPut,
-    Pushed,
-    PushedJobs,
-    Reply,
-    Settled,
-    Shown,
-    ShownAll,
-)
+from forebay.core.api.checks import check_attributes
+from forebay.core.api.commands import Buried, Cancel, Command, GroupPut, Pushed, Reply, Settled
+from forebay.core.api.jobs import PushedJobs
+from forebay.core.api.queries import Shown, ShownAll, Spot
+from forebay.core.bounds import Limits, check_range
 from forebay.core.errors import Busy, Conflict, ForebayError, Invalid, NotFound
-from forebay.core.limits import Limits, check_range
-from forebay.core.look import SHOWN_MAX
-from forebay.core.questions import Spot
-from forebay.core.retry import check_attributes
+from forebay.core.queries.message_state import SHOWN_MAX
 from forebay.server.browsing import cursor_of, holds, parse_cursor
 from forebay.server.explain import explain
 from forebay.server.http import messages

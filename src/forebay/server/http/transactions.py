@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
-from forebay.core import commands as core
+from forebay.core.api import commands as core, jobs as job_commands
 from forebay.core.errors import Invalid
 from forebay.server.http.base import Asked, Id, Request, addresses, longest, shown_all
 from forebay.server.http.pushes import Message, job_of
@@ -98,11 +98,11 @@ class Transaction(Request, kw_only=True):
         return Results(results=[_result(each) for each in reply.replies])
 
 
-def _command(op: AnyOp, asked: Asked) -> core.PushJobs | core.Ack | core.Nack | core.KvWrite:
+def _command(op: AnyOp, asked: Asked) -> job_commands.PushJobs | core.Ack | core.Nack | job_commands.KvWrite:
     match op:
         case PushOp():
             jobs = [job_of(each, each.payload) for each in op.messages]
-            return core.PushJobs(asked.tenant, op.queue, jobs, op.durability)
+            return job_commands.PushJobs(asked.tenant, op.queue, jobs, op.durability)
         case WriteOp():
             return writing(asked.tenant, op.checks, op.mutations)
     if op.ids is UNSET and op.lease is None:
@@ -117,7 +117,7 @@ def _command(op: AnyOp, asked: Asked) -> core.PushJobs | core.Ack | core.Nack | 
 
 def _result(reply: core.Reply) -> Done:
     match reply:
-        case core.PushedJobs():
+        case job_commands.PushedJobs():
             return Done(
                 ids=shown_all(reply.ids),
                 durability=reply.durability,
@@ -126,5 +126,5 @@ def _result(reply: core.Reply) -> Done:
         case core.Settled():
             return Done(count=reply.count)
         case _:
-            assert isinstance(reply, core.KvWritten)
+            assert isinstance(reply, job_commands.KvWritten)
             return Done(version=shown_version(reply.version), deleted=reply.deleted)

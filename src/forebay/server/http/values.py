@@ -5,12 +5,12 @@ from urllib.parse import unquote
 
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
-from forebay.core import commands as core, keys
-from forebay.core.agenda import NEVER
+from forebay.core.api import commands as core, jobs as job_commands, queries
 from forebay.core.errors import Invalid, NotFound
-from forebay.core.jobdata import Cron as CoreCron
-from forebay.core.model import Value
-from forebay.core.values import DELETE, EXPIRE, SET
+from forebay.core.keyvalue import keys
+from forebay.core.state import Cron as CoreCron, Value
+from forebay.core.structures.agenda import NEVER
+from forebay.core.words import DELETE, EXPIRE, SET
 from forebay.server.http.base import Asked, Key, KeyPart, Request, packed
 from forebay.server.http.pushes import Message, job_of
 from forebay.server.versions import parse_version, shown_version
@@ -53,9 +53,9 @@ class GetValue(Request, kw_only=True):
     """The value of a key: each part of the path is a part of the key."""
 
     def command(self, asked: Asked) -> core.Command:
-        return core.KvGet(asked.tenant, [key_of(asked)])
+        return queries.KvGet(asked.tenant, [key_of(asked)])
 
-    def reply(self, reply: core.KvFound, asked: Asked) -> Struct:
+    def reply(self, reply: queries.KvFound, asked: Asked) -> Struct:
         (value,) = reply.values
         if value is None:
             raise NotFound("there is no such key")
@@ -70,7 +70,7 @@ class Written(Struct, gc=False, kw_only=True):
 
 
 class Writing(Request, kw_only=True):
-    def reply(self, reply: core.KvWritten, asked: Asked) -> Struct:
+    def reply(self, reply: job_commands.KvWritten, asked: Asked) -> Struct:
         return Written(version=shown_version(reply.version), deleted=reply.deleted)
 
 
@@ -87,7 +87,9 @@ class PutValue(Writing, kw_only=True):
     def command(self, asked: Asked) -> core.Command:
         key = key_of(asked)
         checks = [] if self.version is UNSET else [(key, parse_version(self.version))]
-        return core.KvWrite(asked.tenant, [core.Change(SET, key, bytes(self.value), self.ttl_ms)], checks)
+        return job_commands.KvWrite(
+            asked.tenant, [job_commands.KvChange(SET, key, bytes(self.value), self.ttl_ms)], checks
+        )
 
 
 class DeleteValue(Writing, kw_only=True):
@@ -98,7 +100,7 @@ class DeleteValue(Writing, kw_only=True):
     def command(self, asked: Asked) -> core.Command:
         key = key_of(asked)
         checks = [] if self.version is None else [(key, parse_version(self.version))]
-        return core.KvWrite(asked.tenant, [core.Change(DELETE, key)], checks)
+        return job_commands.KvWrite(asked.tenant, [job_commands.KvChange(DELETE, key)], checks)
 
 
 class Listed(Struct, gc=False, kw_only=True):
@@ -126,9 +128,9 @@ class ListValues(Request, kw_only=True):
             except ValueError:
                 raise Invalid("cursor", "what the answer before had") from None
             low, high = (b"", going_on) if self.reverse else (going_on, None)
-        return core.KvList(asked.tenant, prefix, low, high, self.limit, self.reverse)
+        return queries.KvList(asked.tenant, prefix, low, high, self.limit, self.reverse)
 
-    def reply(self, reply: core.KvListed, asked: Asked) -> Struct:
+    def reply(self, reply: queries.KvListed, asked: Asked) -> Struct:
         entries = [entry(key, value) for key, value in reply.entries]
         return Listed(entries=entries, cursor=None if reply.next is None else reply.next.hex())
 
@@ -149,19 +151,19 @@ class Mutation(Struct, forbid_unknown_fields=True, gc=False):
     ttl_ms: int | None = None
 
 
-def writing(tenant: str, checks: list[Check], mutations: list[Mutation]) -> core.KvWrite:
+def writing(tenant: str, checks: list[Check], mutations: list[Mutation]) -> job_commands.KvWrite:
     if not checks and not mutations:
         raise Invalid("mutations", "given, or else checks")
     known = [(packed(each.key), parse_version(each.version)) for each in checks]
-    return core.KvWrite(tenant, list(map(_change, mutations)), known)
+    return job_commands.KvWrite(tenant, list(map(_change, mutations)), known)
 
 
-def _change(given: Mutation) -> core.Change:
+def _change(given: Mutation) -> job_commands.KvChange:
     bare = given.kind in (DELETE, EXPIRE)
     if bare != (given.value is UNSET):
         raise Invalid("mutations.value", f"left out: {given.kind} takes none" if bare else "given")
     data = b"null" if given.value is UNSET else bytes(given.value)
-    return core.Change(given.kind, packed(given.key), data, given.ttl_ms)
+    return job_commands.KvChange(given.kind, packed(given.key), data, given.ttl_ms)
 
 
 class WriteValues(Writing, kw_only=True):
@@ -236,7 +238,7 @@ class PutCron(Request, kw_only=True):
         for name in ("job_id", "transaction_id", "depends_on", "on_failed"):
             if getattr(self.message, name) is not None:
                 raise Invalid(f"message.{name}", "left out: a cron has none")
-        return core.CronPut(
+        return job_commands.CronPut(
             asked.tenant,
             asked.path["name"],
             self.queue,
@@ -248,7 +250,7 @@ class PutCron(Request, kw_only=True):
             self.missed,
         )
 
-    def reply(self, reply: core.CronsFound, asked: Asked) -> Struct:
+    def reply(self, reply: queries.CronsFound, asked: Asked) -> Struct:
         (cron,) = reply.crons
         return shown_cron(cron)
 
@@ -266,9 +268,9 @@ class ListCrons(Request, kw_only=True):
     after: str | None = None
 
     def command(self, asked: Asked) -> core.Command:
-        return core.CronList(asked.tenant, self.after)
+        return queries.CronList(asked.tenant, self.after)
 
-    def reply(self, reply: core.CronsFound, asked: Asked) -> Struct:
+    def reply(self, reply: queries.CronsFound, asked: Asked) -> Struct:
         return Crons(crons=list(map(shown_cron, reply.crons)), more=reply.more)
 
 
@@ -276,9 +278,9 @@ class GetCron(Request, kw_only=True):
     """One cron."""
 
     def command(self, asked: Asked) -> core.Command:
-        return core.CronList(asked.tenant, name=asked.path["name"])
+        return queries.CronList(asked.tenant, name=asked.path["name"])
 
-    def reply(self, reply: core.CronsFound, asked: Asked) -> Struct:
+    def reply(self, reply: queries.CronsFound, asked: Asked) -> Struct:
         (cron,) = reply.crons
         return shown_cron(cron)
 
@@ -293,7 +295,7 @@ class DeleteCron(Request, kw_only=True):
     """Have it pushed no more."""
 
     def command(self, asked: Asked) -> core.Command:
-        return core.CronDelete(asked.tenant, asked.path["name"])
+        return job_commands.CronDelete(asked.tenant, asked.path["name"])
 
-    def reply(self, reply: core.CronDeleted, asked: Asked) -> Struct:
+    def reply(self, reply: job_commands.CronDeleted, asked: Asked) -> Struct:
         return Gone(name=reply.name)

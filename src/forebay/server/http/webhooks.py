@@ -7,16 +7,17 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from starlette.types import Receive, Scope
 
-from forebay.core.commands import Job, PushedJobs, PushJobs
+from forebay.core.api.jobs import Job, PushedJobs, PushJobs
+from forebay.core.bounds import HEADER_BYTES_MAX, HEADERS_MAX, NAME_BYTES_MAX
 from forebay.core.errors import Denied, ForebayError, Invalid
-from forebay.core.limits import HEADER_BYTES_MAX, HEADERS_MAX, NAME_BYTES_MAX
-from forebay.core.model import Attributes
+from forebay.core.state import Attributes
 from forebay.server.couriers import Webhook as Kept
 from forebay.server.http.base import Asked, Operation, Request, encode, shown
 from forebay.server.http.bodies import header, whole
-from forebay.server.http.endpoints import Endpoint, Questions
+from forebay.server.http.endpoints import Endpoint
 from forebay.server.http.pushes import Pushed
 from forebay.server.payloads import check_depth, check_text
+from forebay.server.questions import Questions
 from forebay.server.signing import is_signed
 from forebay.server.webhooks import Figures, Webhooks, new_id, new_secret
 

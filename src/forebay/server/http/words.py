@@ -14,8 +14,9 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from forebay.core import attributes, browse, jobdata, model, push, retry, values
-from forebay.core.happenings import KINDS
+from forebay.core import words
+from forebay.core.state import queue
+from forebay.core.words import EVENT_KINDS
 from forebay.server.http import messages, queues
 from forebay.server.hub import NAMES
 from forebay.server.options import OptionsIn
@@ -232,29 +233,29 @@ WORDS = {
 """By name, or by class and name."""
 
 CHOICES: dict[str, Sequence[str]] = {
-    "state": browse.STATES,
+    "state": words.STATES,
     "action": tuple(messages.ACTIONS),
     "states": queues.PURGED,
-    "dedup": jobdata.MODES,
-    "on_failed": retry.POLICIES,
-    "durability": push.LEVELS,
-    "Options.durability": (model.FSYNC, model.OS),
-    "PushOp.durability": (model.FSYNC, model.OS),
-    "ordering": (model.BY_MESSAGE, model.BY_PARTITION),
-    "on_lease_expiry": (attributes.FAIL, model.REQUEUE),
-    "missed": jobdata.MISSED,
-    "BackoffIn.kind": retry.KINDS,
-    "Mutation.kind": values.KINDS,
+    "dedup": words.DEDUP_MODES,
+    "on_failed": words.FAILURE_POLICIES,
+    "durability": words.DURABILITY_LEVELS,
+    "Options.durability": (words.FSYNC, words.OS),
+    "PushOp.durability": (words.FSYNC, words.OS),
+    "ordering": (words.BY_MESSAGE, words.BY_PARTITION),
+    "on_lease_expiry": (words.FAIL, words.REQUEUE),
+    "missed": words.MISSED,
+    "BackoffIn.kind": words.BACKOFF_KINDS,
+    "Mutation.kind": words.CHANGE_KINDS,
     "Events.from": ("new", "all"),
-    "Events.kind": tuple(dict.fromkeys([*KINDS, *(theirs for _, theirs in NAMES.values())])),
-    "kinds": tuple(dict.fromkeys([*KINDS, *(theirs for _, theirs in NAMES.values())])),
-    "Happened.kind": KINDS,
+    "Events.kind": tuple(dict.fromkeys([*EVENT_KINDS, *(theirs for _, theirs in NAMES.values())])),
+    "kinds": tuple(dict.fromkeys([*EVENT_KINDS, *(theirs for _, theirs in NAMES.values())])),
+    "Happened.kind": EVENT_KINDS,
     "Happened.event": tuple(event for event, _ in NAMES.values()),
     "Happened.event_type": tuple(theirs for _, theirs in NAMES.values()),
 }
 """What can stand in a field, or in a list of one, by name, or by class and name."""
 
-ALIKE: dict[type[Struct], type[Struct]] = {OptionsIn: model.QueueOptions}
+ALIKE: dict[type[Struct], type[Struct]] = {OptionsIn: queue.QueueOptions}
 """Classes whose fields are explained where those of another are."""
 
 

@@ -5,8 +5,10 @@ from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
 
-from forebay.core import commands as core, ids, keys
+from forebay.core import ids
+from forebay.core.api import commands as core
 from forebay.core.errors import Invalid
+from forebay.core.keyvalue import keys
 from forebay.server.dialects.flashq.replies import Id, RequestId
 
 WAIT_MS = 60_000

@@ -2,10 +2,10 @@
 
 from msgspec import UNSET, Raw, Struct
 
-from forebay.core import commands as core
-from forebay.core.agenda import NEVER
+from forebay.core.api import commands as core, jobs as job_commands, queries
 from forebay.core.errors import Invalid
-from forebay.core.jobdata import Cron as CoreCron
+from forebay.core.state import Cron as CoreCron
+from forebay.core.structures.agenda import NEVER
 from forebay.server.dialects.flashq import replies
 from forebay.server.dialects.flashq.base import Context, Request
 from forebay.server.dialects.flashq.pushes import Pushing, job_of
@@ -30,7 +30,7 @@ class Cron(Pushing, tag="CRON", gc=False, kw_only=True):
         for field in ("producer", "idempotency_ms"):
             if getattr(self, field):
                 raise Invalid(field, "left out: a cron has none")
-        return core.CronPut(
+        return job_commands.CronPut(
             context.tenant,
             self.name,
             self.queue,
@@ -42,7 +42,7 @@ class Cron(Pushing, tag="CRON", gc=False, kw_only=True):
             self.missed,
         )
 
-    def reply(self, reply: core.CronsFound, context: Context) -> Struct:
+    def reply(self, reply: queries.CronsFound, context: Context) -> Struct:
         (cron,) = reply.crons
         return replies.OkCron(ok=True, name=cron.name, next_run=_next(cron), reqId=self.reqId)
 
@@ -55,9 +55,9 @@ class CronDelete(Request, tag="CRONDELETE", gc=False, kw_only=True):
     name: str
 
     def command(self, context: Context) -> core.Command:
-        return core.CronDelete(context.tenant, self.name)
+        return job_commands.CronDelete(context.tenant, self.name)
 
-    def reply(self, reply: core.CronDeleted, context: Context) -> Struct:
+    def reply(self, reply: job_commands.CronDeleted, context: Context) -> Struct:
         return replies.Ok(ok=True, reqId=self.reqId)
 
 
@@ -65,9 +65,9 @@ class CronList(Request, tag="CRONLIST", gc=False, kw_only=True):
     after: str | None = None
 
     def command(self, context: Context) -> core.Command:
-        return core.CronList(context.tenant, self.after)
+        return queries.CronList(context.tenant, self.after)
 
-    def reply(self, reply: core.CronsFound, context: Context) -> Struct:
+    def reply(self, reply: queries.CronsFound, context: Context) -> Struct:
         crons = list(map(_shown, reply.crons))
         return replies.OkCrons(ok=True, crons=crons, more=reply.more or UNSET, reqId=self.reqId)
 

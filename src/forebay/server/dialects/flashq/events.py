@@ -3,7 +3,7 @@
 import msgspec
 from msgspec import Raw, Struct
 
-from forebay.core.commands import Command
+from forebay.core.api.commands import Command
 from forebay.core.errors import Unsupported
 from forebay.server.dialects.flashq import replies
 from forebay.server.dialects.flashq.base import Context, Request

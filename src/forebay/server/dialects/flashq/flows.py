@@ -3,9 +3,9 @@
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from forebay.core import commands as core
+from forebay.core.api import commands as core, jobs as job_commands
 from forebay.core.errors import Invalid
-from forebay.core.flows import DEPTH_MAX
+from forebay.core.jobs.flows import DEPTH_MAX
 from forebay.server.dialects.flashq import replies
 from forebay.server.dialects.flashq.base import Context, Request
 from forebay.server.dialects.flashq.keyvalues import (
@@ -35,16 +35,16 @@ class Flow(Pushing, tag="FLOW", gc=False, kw_only=True):
     def nested(self) -> tuple[int, int]:
         return _nested(self, 1)
 
-    def command(self, context: Context) -> core.PushFlow:
+    def command(self, context: Context) -> job_commands.PushFlow:
         if is_known(self):
             raise Invalid("idempotency_key", "left out: a flow has none; give its jobs a job_id")
         if not self.children:
             raise Invalid("children", "a list of one or more")
         job = job_of(self, self.data, waits=True)
-        root = core.FlowJob(self.queue, job, list(map(_child, self.children)))
-        return core.PushFlow(context.tenant, root, self.durability)
+        root = job_commands.FlowJob(self.queue, job, list(map(_child, self.children)))
+        return job_commands.PushFlow(context.tenant, root, self.durability)
 
-    def reply(self, reply: core.FlowPushed, context: Context) -> Struct:
+    def reply(self, reply: job_commands.FlowPushed, context: Context) -> Struct:
         return replies.OkFlow(
             ok=True,
             parent_id=shown(reply.parent),
@@ -64,13 +64,13 @@ def _nested(node: Child | Flow, wrapped: int) -> tuple[int, int]:
     return found
 
 
-def _child(given: Child, depth: int = 1) -> core.FlowJob:
+def _child(given: Child, depth: int = 1) -> job_commands.FlowJob:
     if depth > DEPTH_MAX:
         raise Invalid("children", f"at most {DEPTH_MAX} deep")
     if given.durability is not None:
         raise Invalid("durability", "given beside children: a flow is kept together")
     job = job_of(given, given.data, waits=bool(given.children))
-    return core.FlowJob(given.queue, job, [_child(each, depth + 1) for each in given.children])
+    return job_commands.FlowJob(given.queue, job, [_child(each, depth + 1) for each in given.children])
 
 
 Operation = (
@@ -109,16 +109,16 @@ class Tx(Request, tag="TX", gc=False, kw_only=True):
 def _result(op: Operation, reply: core.Reply, context: Context) -> Struct:
     """The reply of one of several commands, which were carried out: none of them is an error any more."""
     if isinstance(op, Push):
-        assert isinstance(reply, core.PushedJobs)
+        assert isinstance(reply, job_commands.PushedJobs)
         return op.known_or_not(reply)
     return op.reply(reply, context)  # type: ignore[arg-type]
 
 
 def _operation(
     op: Operation, context: Context
-) -> core.PushJobs | core.PushFlow | core.Ack | core.Nack | core.KvWrite:
+) -> job_commands.PushJobs | job_commands.PushFlow | core.Ack | core.Nack | job_commands.KvWrite:
     if isinstance(op, Push | PushBatch):
         return op.jobs_command(context)
     command = op.command(context)
-    assert isinstance(command, core.PushFlow | core.Ack | core.Nack | core.KvWrite)
+    assert isinstance(command, job_commands.PushFlow | core.Ack | core.Nack | job_commands.KvWrite)
     return command

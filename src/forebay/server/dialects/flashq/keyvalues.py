@@ -6,10 +6,11 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from forebay.core import commands as core, keys
+from forebay.core.api import commands as core, jobs as job_commands, queries
 from forebay.core.errors import Invalid
-from forebay.core.model import Value
-from forebay.core.values import DELETE, EXPIRE, SET, SUM
+from forebay.core.keyvalue import keys
+from forebay.core.state import Value
+from forebay.core.words import DELETE, EXPIRE, SET, SUM
 from forebay.server.dialects.flashq import replies
 from forebay.server.dialects.flashq.base import Context, KeyIn, Request, packed
 from forebay.server.versions import parse_version, shown_version
@@ -31,7 +32,7 @@ def _shown(key: bytes) -> list[Any]:
 class Writing(Request, gc=False, kw_only=True):
     """A write that is answered with its version."""
 
-    def reply(self, reply: core.KvWritten, context: Context) -> Struct:
+    def reply(self, reply: job_commands.KvWritten, context: Context) -> Struct:
         version = shown_version(reply.version)
         return replies.OkVersion(ok=True, version=version, reqId=self.reqId)
 
@@ -44,9 +45,9 @@ class KvSet(Writing, tag="KVSET", gc=False, kw_only=True):
     def nested(self) -> tuple[int, int]:
         return 1, len(self.value)
 
-    def command(self, context: Context) -> core.KvWrite:
-        change = core.Change(SET, packed(self.key), bytes(self.value), self.ttl)
-        return core.KvWrite(context.tenant, [change])
+    def command(self, context: Context) -> job_commands.KvWrite:
+        change = job_commands.KvChange(SET, packed(self.key), bytes(self.value), self.ttl)
+        return job_commands.KvWrite(context.tenant, [change])
 
 
 class Entry(Struct, forbid_unknown_fields=True, gc=False):
@@ -61,27 +62,31 @@ class KvSetMany(Writing, tag="KVMSET", gc=False, kw_only=True):
     def nested(self) -> tuple[int, int]:
         return 3, max((len(each.value) for each in self.entries), default=0)
 
-    def command(self, context: Context) -> core.KvWrite:
+    def command(self, context: Context) -> job_commands.KvWrite:
         if not self.entries:
             raise Invalid("entries", "a list of one or more")
-        changes = [core.Change(SET, packed(each.key), bytes(each.value), each.ttl) for each in self.entries]
-        return core.KvWrite(context.tenant, changes)
+        changes = [
+            job_commands.KvChange(SET, packed(each.key), bytes(each.value), each.ttl) for each in self.entries
+        ]
+        return job_commands.KvWrite(context.tenant, changes)
 
 
 class KvDelete(Request, tag="KVDEL", gc=False, kw_only=True):
     key: KeyIn | UnsetType = UNSET
     keys: list[KeyIn] | UnsetType = UNSET
 
-    def command(self, context: Context) -> core.KvWrite:
+    def command(self, context: Context) -> job_commands.KvWrite:
         if (self.key is UNSET) == (self.keys is UNSET):
             raise Invalid("key", "given, or else keys, but not both")
         given = [self.key] if self.key is not UNSET else self.keys
         assert given is not UNSET
         if not given:
             raise Invalid("keys", "a list of one or more")
-        return core.KvWrite(context.tenant, [core.Change(DELETE, packed(each)) for each in given])
+        return job_commands.KvWrite(
+            context.tenant, [job_commands.KvChange(DELETE, packed(each)) for each in given]
+        )
 
-    def reply(self, reply: core.KvWritten, context: Context) -> Struct:
+    def reply(self, reply: job_commands.KvWritten, context: Context) -> Struct:
         return replies.OkTotal(ok=True, count=reply.deleted, reqId=self.reqId)
 
 
@@ -89,10 +94,12 @@ class KvExpire(Request, tag="KVEXPIRE", gc=False, kw_only=True):
     key: KeyIn
     ttl: int
 
-    def command(self, context: Context) -> core.KvWrite:
-        return core.KvWrite(context.tenant, [core.Change(EXPIRE, packed(self.key), ttl_ms=self.ttl)])
+    def command(self, context: Context) -> job_commands.KvWrite:
+        return job_commands.KvWrite(
+            context.tenant, [job_commands.KvChange(EXPIRE, packed(self.key), ttl_ms=self.ttl)]
+        )
 
-    def reply(self, reply: core.KvWritten, context: Context) -> Struct:
+    def reply(self, reply: job_commands.KvWritten, context: Context) -> Struct:
         return replies.Ok(ok=True, reqId=self.reqId)
 
 
@@ -100,11 +107,11 @@ class KvIncrement(Request, tag="KVINCR", gc=False, kw_only=True):
     key: KeyIn
     by: int | float = 1
 
-    def command(self, context: Context) -> core.KvWrite:
-        change = core.Change(SUM, packed(self.key), str(self.by).encode())
-        return core.KvWrite(context.tenant, [change])
+    def command(self, context: Context) -> job_commands.KvWrite:
+        change = job_commands.KvChange(SUM, packed(self.key), str(self.by).encode())
+        return job_commands.KvWrite(context.tenant, [change])
 
-    def reply(self, reply: core.KvWritten, context: Context) -> Struct:
+    def reply(self, reply: job_commands.KvWritten, context: Context) -> Struct:
         (value,) = reply.values
         return replies.OkValue(ok=True, value=_raw(value), version=version_of(value), reqId=self.reqId)
 
@@ -129,20 +136,20 @@ class KvAtomic(Writing, tag="KVATOMIC", gc=False, kw_only=True):
         values = [each.value for each in self.mutations if each.value is not UNSET]
         return 3, max(map(len, values), default=0)
 
-    def command(self, context: Context) -> core.KvWrite:
+    def command(self, context: Context) -> job_commands.KvWrite:
         if not self.checks and not self.mutations:
             raise Invalid("mutations", "given, or else checks")
         checks = [(packed(each.key), parse_version(each.version)) for each in self.checks]
-        return core.KvWrite(context.tenant, list(map(_change, self.mutations)), checks)
+        return job_commands.KvWrite(context.tenant, list(map(_change, self.mutations)), checks)
 
 
-def _change(given: Mutation) -> core.Change:
+def _change(given: Mutation) -> job_commands.KvChange:
     if given.value is not UNSET and given.kind in (DELETE, EXPIRE):
         raise Invalid("mutations.value", f"left out: {given.kind} takes none")
     if given.value is UNSET and given.kind not in (DELETE, EXPIRE):
         raise Invalid("mutations.value", "given")
     data = b"null" if given.value is UNSET else bytes(given.value)
-    return core.Change(given.kind, packed(given.key), data, given.ttl)
+    return job_commands.KvChange(given.kind, packed(given.key), data, given.ttl)
 
 
 # Reading.
@@ -152,9 +159,9 @@ class KvGet(Request, tag="KVGET", gc=False, kw_only=True):
     key: KeyIn
 
     def command(self, context: Context) -> core.Command:
-        return core.KvGet(context.tenant, [packed(self.key)])
+        return queries.KvGet(context.tenant, [packed(self.key)])
 
-    def reply(self, reply: core.KvFound, context: Context) -> Struct:
+    def reply(self, reply: queries.KvFound, context: Context) -> Struct:
         (value,) = reply.values
         return replies.OkValue(ok=True, value=_raw(value), version=version_of(value), reqId=self.reqId)
 
@@ -163,9 +170,9 @@ class KvGetMany(Request, tag="KVMGET", gc=False, kw_only=True):
     keys: list[KeyIn]
 
     def command(self, context: Context) -> core.Command:
-        return core.KvGet(context.tenant, list(map(packed, self.keys)))
+        return queries.KvGet(context.tenant, list(map(packed, self.keys)))
 
-    def reply(self, reply: core.KvFound, context: Context) -> Struct:
+    def reply(self, reply: queries.KvFound, context: Context) -> Struct:
         return replies.OkValues(
             ok=True,
             values=list(map(_raw, reply.values)),
@@ -178,9 +185,9 @@ class KvExists(Request, tag="KVEXISTS", gc=False, kw_only=True):
     key: KeyIn
 
     def command(self, context: Context) -> core.Command:
-        return core.KvGet(context.tenant, [packed(self.key)])
+        return queries.KvGet(context.tenant, [packed(self.key)])
 
-    def reply(self, reply: core.KvFound, context: Context) -> Struct:
+    def reply(self, reply: queries.KvFound, context: Context) -> Struct:
         return replies.OkExists(ok=True, exists=reply.values != [None], reqId=self.reqId)
 
 
@@ -188,9 +195,9 @@ class KvTtl(Request, tag="KVTTL", gc=False, kw_only=True):
     key: KeyIn
 
     def command(self, context: Context) -> core.Command:
-        return core.KvGet(context.tenant, [packed(self.key)])
+        return queries.KvGet(context.tenant, [packed(self.key)])
 
-    def reply(self, reply: core.KvFound, context: Context) -> Struct:
+    def reply(self, reply: queries.KvFound, context: Context) -> Struct:
         (value,) = reply.values
         ttl = -2 if value is None else max(value.expires_at - reply.now, 0) if value.expires_at else -1
         return replies.OkTtl(ok=True, ttl=ttl, reqId=self.reqId)
@@ -201,9 +208,9 @@ class KvKeys(Request, tag="KVKEYS", gc=False, kw_only=True):
     cursor: str | None = None
 
     def command(self, context: Context) -> core.Command:
-        return core.KvList(context.tenant, low=_cursor(self.cursor), pattern=self.pattern, count=1_000)
+        return queries.KvList(context.tenant, low=_cursor(self.cursor), pattern=self.pattern, count=1_000)
 
-    def reply(self, reply: core.KvListed, context: Context) -> Struct:
+    def reply(self, reply: queries.KvListed, context: Context) -> Struct:
         found = [str(keys.unpack(key)[0]) for key, _ in reply.entries]
         return replies.OkKeys(ok=True, keys=found, cursor=_next(reply), reqId=self.reqId)
 
@@ -216,7 +223,7 @@ def _cursor(given: str | None) -> bytes:
         raise Invalid("cursor", "what the answer before had") from None
 
 
-def _next(reply: core.KvListed) -> str | None:
+def _next(reply: queries.KvListed) -> str | None:
     return None if reply.next is None else reply.next.hex()
 
 
@@ -233,11 +240,11 @@ class KvList(Request, tag="KVLIST", gc=False, kw_only=True):
         if self.cursor is not None:
             going_on = _cursor(self.cursor)
             low, high = (low, going_on) if self.reverse else (going_on, high)
-        return core.KvList(
+        return queries.KvList(
             context.tenant, _bounds(self.prefix) or b"", low or b"", high, self.limit, self.reverse
         )
 
-    def reply(self, reply: core.KvListed, context: Context) -> Struct:
+    def reply(self, reply: queries.KvListed, context: Context) -> Struct:
         entries = [_entry(key, value) for key, value in reply.entries]
         return replies.OkEntries(ok=True, entries=entries, cursor=_next(reply), reqId=self.reqId)
 
@@ -259,9 +266,9 @@ class KvWatch(Request, tag="KVWATCH", gc=False, kw_only=True):
     def command(self, context: Context) -> core.Command:
         wait_ms = context.wait_ms if self.timeout is UNSET else self.timeout
         known = list(map(parse_version, self.versions))
-        return core.KvWatch(context.tenant, list(map(packed, self.keys)), known, wait_ms)
+        return queries.KvWatch(context.tenant, list(map(packed, self.keys)), known, wait_ms)
 
-    def reply(self, reply: core.KvFound, context: Context) -> Struct:
+    def reply(self, reply: queries.KvFound, context: Context) -> Struct:
         versions: Sequence[str | None] = list(map(version_of, reply.values))
         return replies.OkValues(
             ok=True,

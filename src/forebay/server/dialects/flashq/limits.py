@@ -2,9 +2,9 @@
 
 from msgspec import UNSET, Struct
 
-from forebay.core import commands as core
+from forebay.core.api import commands as core, jobs as job_commands, queries
 from forebay.core.errors import Invalid
-from forebay.core.model import Rate, Shared
+from forebay.core.state import NamedLimit, Rate
 from forebay.server.dialects.flashq import replies
 from forebay.server.dialects.flashq.base import Context, Request
 from forebay.server.options import AnyRate, rate_of, shown_rate
@@ -15,7 +15,7 @@ class Limiting(Request, gc=False, kw_only=True):
 
     queue: str
 
-    def reply(self, reply: core.QueueFound, context: Context) -> Struct:
+    def reply(self, reply: queries.QueueFound, context: Context) -> Struct:
         return replies.Ok(ok=True, reqId=self.reqId)
 
 
@@ -68,10 +68,10 @@ class Limit(Request, tag="LIMIT", gc=False, kw_only=True):
     concurrency: int = 0
 
     def command(self, context: Context) -> core.Command:
-        limit = Shared(rate_of(self.rate_limit), rate_of(self.byte_limit), self.concurrency)
-        return core.LimitPut(context.tenant, self.name, limit)
+        limit = NamedLimit(rate_of(self.rate_limit), rate_of(self.byte_limit), self.concurrency)
+        return job_commands.LimitPut(context.tenant, self.name, limit)
 
-    def reply(self, reply: core.LimitsFound, context: Context) -> Struct:
+    def reply(self, reply: queries.LimitsFound, context: Context) -> Struct:
         return replies.Ok(ok=True, reqId=self.reqId)
 
 
@@ -79,17 +79,17 @@ class LimitDelete(Request, tag="LIMITDELETE", gc=False, kw_only=True):
     name: str
 
     def command(self, context: Context) -> core.Command:
-        return core.LimitPut(context.tenant, self.name, None)
+        return job_commands.LimitPut(context.tenant, self.name, None)
 
-    def reply(self, reply: core.LimitsFound, context: Context) -> Struct:
+    def reply(self, reply: queries.LimitsFound, context: Context) -> Struct:
         return replies.Ok(ok=True, reqId=self.reqId)
 
 
 class LimitList(Request, tag="LIMITLIST", gc=False, kw_only=True):
     def command(self, context: Context) -> core.Command:
-        return core.LimitList(context.tenant)
+        return queries.LimitList(context.tenant)
 
-    def reply(self, reply: core.LimitsFound, context: Context) -> Struct:
+    def reply(self, reply: queries.LimitsFound, context: Context) -> Struct:
         limits = [
             {
                 "name": each.name,

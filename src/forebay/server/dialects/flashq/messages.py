@@ -5,21 +5,15 @@ from itertools import chain, islice, repeat
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from forebay.core import commands as core, ids
+from forebay.core import ids
+from forebay.core.api import commands as core, queries
 from forebay.core.errors import Invalid, NotFound
-from forebay.core.model import DEFAULT
+from forebay.core.words import DEFAULT
 from forebay.server.browsing import EFFORT, cursor_of, holds, parse_cursor
 from forebay.server.dialects.flashq import replies
 from forebay.server.dialects.flashq.base import STATES, Context, Request, addresses, our_state
-from forebay.server.dialects.flashq.replies import (
-    Id,
-    array,
-    labelled,
-    labels_of,
-    packed_run,
-    shown,
-    shown_all,
-)
+from forebay.server.dialects.flashq.replies import Id, packed_run, shown, shown_all
+from forebay.server.labels import array, labelled, labels_of
 
 
 class ByIds(Request, gc=False, kw_only=True):
@@ -99,14 +93,14 @@ class DeadLetters(Request, tag="DLQ", gc=False, kw_only=True):
     group: str = DEFAULT
 
     def command(self, context: Context) -> core.Command:
-        return core.ListDead(context.tenant, self.queue, self.group, self.count, self.offset)
+        return queries.ListDead(context.tenant, self.queue, self.group, self.count, self.offset)
 
-    def reply(self, reply: core.DeadFound, context: Context) -> Struct:
+    def reply(self, reply: queries.DeadFound, context: Context) -> Struct:
         jobs = [job for each in reply.deliveries for job in _dead(reply, each)]
         return replies.OkDead(ok=True, jobs=jobs, total=reply.total, reqId=self.reqId)
 
 
-def _dead(found: core.DeadFound, each: core.DeadLetter) -> Iterator[replies.DeadJob]:
+def _dead(found: queries.DeadFound, each: queries.DeadLetter) -> Iterator[replies.DeadJob]:
     payloads = each.payloads() if each.segment.present else repeat(b"null", each.count)
     headers, tags = labels_of(each)
     for at, payload in enumerate(payloads):
@@ -179,15 +173,15 @@ class Read(Request, tag="READ", gc=False, kw_only=True):
     max_count: int | None = None
 
     def command(self, context: Context) -> core.Command:
-        return core.Read(
+        return queries.Read(
             context.tenant, self.queue, self.offset, self.partition, self.max_count, self.max_bytes
         )
 
     def packed_command(self, context: Context) -> core.Command:
         how_much = (self.max_count, self.max_bytes)
-        return core.Read(context.tenant, self.queue, self.offset, self.partition, *how_much, whole=True)
+        return queries.Read(context.tenant, self.queue, self.offset, self.partition, *how_much, whole=True)
 
-    def packed_reply(self, reply: core.Log, context: Context) -> Struct:
+    def packed_reply(self, reply: queries.LogSlice, context: Context) -> Struct:
         return replies.OkPackedLog(
             ok=True,
             partition=reply.partition,
@@ -198,7 +192,7 @@ class Read(Request, tag="READ", gc=False, kw_only=True):
             reqId=self.reqId,
         )
 
-    def reply(self, reply: core.Log, context: Context) -> Struct:
+    def reply(self, reply: queries.LogSlice, context: Context) -> Struct:
         runs = [
             replies.LogRun(
                 shown(run.first + start), run.offset + start, run.created_at, array(payloads), *labels
@@ -216,9 +210,9 @@ class GetState(Request, tag="GETSTATE", gc=False, kw_only=True):
     group: str = DEFAULT
 
     def command(self, context: Context) -> core.Command:
-        return core.State(context.tenant, ids.parse(self.id), self.group)
+        return queries.State(context.tenant, ids.parse(self.id), self.group)
 
-    def reply(self, reply: core.StateFound, context: Context) -> Struct:
+    def reply(self, reply: queries.StateFound, context: Context) -> Struct:
         return replies.OkState(
             ok=True,
             id=shown(reply.id),
@@ -240,9 +234,9 @@ class GetJob(Request, tag="GETJOB", gc=False, kw_only=True):
     group: str = DEFAULT
 
     def command(self, context: Context) -> core.Command:
-        return core.Show(context.tenant, [ids.parse(self.id)], self.group)
+        return queries.Show(context.tenant, [ids.parse(self.id)], self.group)
 
-    def reply(self, reply: core.ShownAll, context: Context) -> Struct:
+    def reply(self, reply: queries.ShownAll, context: Context) -> Struct:
         if not reply.deliveries:
             raise NotFound("there is no such message, or it is no longer kept")
         (job,) = map(_shown, reply.deliveries)
@@ -273,9 +267,9 @@ class BrowseJobs(Request, tag="GETJOBS", gc=False, kw_only=True):
 
     def command(self, context: Context) -> core.Command:
         state = our_state(self.state, BROWSED) if self.state is not None else None
-        return core.Browse(context.tenant, self.queue, state, self.group, self.limit, self.offset)
+        return queries.Browse(context.tenant, self.queue, state, self.group, self.limit, self.offset)
 
-    def reply(self, reply: core.ShownAll, context: Context) -> Struct:
+    def reply(self, reply: queries.ShownAll, context: Context) -> Struct:
         jobs = list(map(_shown, reply.deliveries))
         return replies.OkBrowsed(ok=True, jobs=jobs, total=reply.total, reqId=self.reqId)
 
@@ -293,7 +287,7 @@ class Browse(Request, tag="BROWSE", gc=False, kw_only=True):
     cursor: str | None = None
 
     def command(self, context: Context) -> core.Command:
-        return core.Browse(
+        return queries.Browse(
             context.tenant,
             self.queue,
             our_state(self.state, BROWSED) if self.state is not None else None,
@@ -309,7 +303,7 @@ class Browse(Request, tag="BROWSE", gc=False, kw_only=True):
             EFFORT,
         )
 
-    def reply(self, reply: core.ShownAll, context: Context) -> Struct:
+    def reply(self, reply: queries.ShownAll, context: Context) -> Struct:
         text = None if self.text is None else self.text.encode()
         found = [each for each in reply.deliveries if text is None or holds(each, text)]
         return replies.OkPage(
@@ -326,14 +320,14 @@ class GetJobs(Request, tag="GETJOBSBATCH", gc=False, kw_only=True):
     group: str = DEFAULT
 
     def command(self, context: Context) -> core.Command:
-        return core.Show(context.tenant, addresses(self.ids), self.group)
+        return queries.Show(context.tenant, addresses(self.ids), self.group)
 
-    def reply(self, reply: core.ShownAll, context: Context) -> Struct:
+    def reply(self, reply: queries.ShownAll, context: Context) -> Struct:
         jobs = list(map(_shown, reply.deliveries))
         return replies.OkShownAll(ok=True, jobs=jobs, reqId=self.reqId)
 
 
-def _shown(found: core.Shown) -> replies.ShownJob:
+def _shown(found: queries.Shown) -> replies.ShownJob:
     state = found.state
     (payload,) = found.payloads() if found.segment.present else (b"null",)
     headers, tags = labels_of(found)
@@ -380,9 +374,9 @@ class GetJobByCustomId(Request, tag="GETJOBBYCUSTOMID", gc=False, kw_only=True):
         given = [each for each in (self.job_id, self.customId) if each is not UNSET]
         if len(given) != 1:
             raise Invalid("job_id", "given")
-        return core.FindJob(context.tenant, given[0], self.queue)
+        return queries.FindJob(context.tenant, given[0], self.queue)
 
-    def reply(self, reply: core.ShownAll, context: Context) -> Struct:
+    def reply(self, reply: queries.ShownAll, context: Context) -> Struct:
         (job,) = map(_shown, reply.deliveries)
         return replies.OkShown(ok=True, job=job, state=job.state, reqId=self.reqId)
 
@@ -391,9 +385,9 @@ class GetChildren(Request, tag="GETCHILDREN", gc=False, kw_only=True):
     parent_id: Id
 
     def command(self, context: Context) -> core.Command:
-        return core.Children(context.tenant, ids.parse(self.parent_id))
+        return queries.Children(context.tenant, ids.parse(self.parent_id))
 
-    def reply(self, reply: core.ChildrenFound, context: Context) -> Struct:
+    def reply(self, reply: queries.ChildrenFound, context: Context) -> Struct:
         jobs = list(map(_shown, reply.shown.deliveries))
         for job, found in zip(jobs, reply.results, strict=True):
             results = [result for kind in found.notes for result in kind if result.segment.present]

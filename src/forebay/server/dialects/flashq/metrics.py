@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from forebay.core.commands import Measured
-from forebay.core.happenings import BUCKETS_MS, DEAD, SETTLED
-from forebay.core.model import DEFAULT
+from forebay.core.api.queries import Measured
+from forebay.core.state import BUCKETS_MS
+from forebay.core.words import DEAD, DEFAULT, SETTLED
 
 BOUNDS = ((100, "0.1"), (1_000, "1.0"))
 """flashQ's bounds of durations, in ms and as it writes them."""

@@ -3,9 +3,10 @@
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from forebay.core import commands as core, ids
+from forebay.core import ids
+from forebay.core.api import commands as core, queries
 from forebay.core.errors import Damaged, Invalid
-from forebay.core.model import DEFAULT, LINE, PART, RESULT
+from forebay.core.words import DEFAULT, LINE, PART, RESULT
 from forebay.server.dialects.flashq import replies
 from forebay.server.dialects.flashq.base import STATES, Context, Request
 from forebay.server.dialects.flashq.replies import Id, shown
@@ -27,7 +28,7 @@ class Line(Struct, gc=False):
 _line = msgspec.json.Decoder(Line).decode
 
 
-def _payload(note: core.Note) -> bytes:
+def _payload(note: queries.Note) -> bytes:
     if not note.segment.present:
         raise Damaged("what was kept beside the message can't be read back: it is damaged")
     (payload,) = note.payloads()
@@ -38,9 +39,9 @@ class GetResult(Request, tag="GETRESULT", gc=False, kw_only=True):
     id: Id
 
     def command(self, context: Context) -> core.Command:
-        return core.GetNotes(context.tenant, ids.parse(self.id), (RESULT, PART))
+        return queries.GetNotes(context.tenant, ids.parse(self.id), (RESULT, PART))
 
-    def reply(self, reply: core.NotesFound, context: Context) -> Struct:
+    def reply(self, reply: queries.NotesFound, context: Context) -> Struct:
         results, parts = reply.notes
         return replies.OkResult(
             ok=True,
@@ -58,9 +59,9 @@ class WaitJob(Request, tag="WAITJOB", gc=False, kw_only=True):
 
     def command(self, context: Context) -> core.Command:
         wait_ms = min(AWAITED_MS, context.wait_ms) if self.timeout is UNSET else self.timeout
-        return core.Await(context.tenant, ids.parse(self.id), wait_ms, self.group)
+        return queries.Await(context.tenant, ids.parse(self.id), wait_ms, self.group)
 
-    def reply(self, reply: core.NotesFound, context: Context) -> Struct:
+    def reply(self, reply: queries.NotesFound, context: Context) -> Struct:
         (results,) = reply.notes
         state = reply.state
         return replies.OkAwaited(
@@ -92,9 +93,9 @@ class GetProgress(Request, tag="GETPROGRESS", gc=False, kw_only=True):
     id: Id
 
     def command(self, context: Context) -> core.Command:
-        return core.GetNotes(context.tenant, ids.parse(self.id))
+        return queries.GetNotes(context.tenant, ids.parse(self.id))
 
-    def reply(self, reply: core.NotesFound, context: Context) -> Struct:
+    def reply(self, reply: queries.NotesFound, context: Context) -> Struct:
         told = reply.progress
         progress = replies.ProgressTold(
             id=shown(reply.state.id),
@@ -124,9 +125,9 @@ class GetLogs(Request, tag="GETLOGS", gc=False, kw_only=True):
     id: Id
 
     def command(self, context: Context) -> core.Command:
-        return core.GetNotes(context.tenant, ids.parse(self.id), (LINE,))
+        return queries.GetNotes(context.tenant, ids.parse(self.id), (LINE,))
 
-    def reply(self, reply: core.NotesFound, context: Context) -> Struct:
+    def reply(self, reply: queries.NotesFound, context: Context) -> Struct:
         (lines,) = reply.notes
         logs = []
         for note in lines:

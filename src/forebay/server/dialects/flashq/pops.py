@@ -6,19 +6,15 @@ from itertools import chain, repeat
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from forebay.core import commands as core, ids
+from forebay.core import ids
+from forebay.core.api import commands as core
 from forebay.core.errors import Invalid
-from forebay.core.model import DEFAULT
+from forebay.core.words import DEFAULT
+from forebay.server import labels as server_labels
 from forebay.server.dialects.flashq import replies
 from forebay.server.dialects.flashq.base import Context, Request, addresses
-from forebay.server.dialects.flashq.replies import (
-    Id,
-    array,
-    labelled,
-    labels_of,
-    shown,
-    shown_all,
-)
+from forebay.server.dialects.flashq.replies import Id, shown, shown_all
+from forebay.server.labels import array, labelled, labels_of
 
 
 class Pull(Request, tag="PULL", gc=False, kw_only=True):
@@ -79,7 +75,7 @@ def _jobs_of(
     start: int,
     count: int,
     payloads: Iterable[bytes],
-    labels: replies.Labels,
+    labels: server_labels.Labels,
 ) -> "map[replies.Job]":
     first, offset = each.first + start, each.offset + start
     numbers: Sequence[Id] = range(first, first + count)

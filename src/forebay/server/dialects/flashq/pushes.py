@@ -8,18 +8,12 @@ from typing import Protocol
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
-from forebay.core import commands as core
-from forebay.core.dependents import spans_of
+from forebay.core.api import commands as core, jobs as job_commands
+from forebay.core.bounds import DEPENDENCIES_MAX, check_name
 from forebay.core.errors import Conflict, Invalid
-from forebay.core.jobdata import DROP, THROTTLE, Particulars
-from forebay.core.limits import DEPENDENCIES_MAX, check_name
-from forebay.core.model import (
-    DEFAULT,
-    FAIL,
-    IGNORE,
-    PLAIN,
-    Attributes,
-)
+from forebay.core.jobs.dependencies import spans_of
+from forebay.core.state import PLAIN, Attributes, Identity
+from forebay.core.words import DEFAULT, DROP, FAIL, IGNORE, THROTTLE
 from forebay.server.dialects.flashq import replies
 from forebay.server.dialects.flashq.base import Context, KeyIn, Request, addresses, packed
 from forebay.server.dialects.flashq.replies import Id, shown, shown_all
@@ -119,7 +113,7 @@ def _is_own(job: JobIn) -> bool:
     return _own_options(job) != _NO_OWN or job.depends_on is not None or job.on_failed is not None
 
 
-def own_of(given: JobIn | Pushing) -> Particulars | None:
+def own_of(given: JobIn | Pushing) -> Identity | None:
     """What a job has for itself, if it has anything."""
     if _own_options(given) == _NO_OWN:
         return None
@@ -133,7 +127,7 @@ def own_of(given: JobIn | Pushing) -> Particulars | None:
         raise Invalid("debounce_ttl", "given along with a debounce_id")
     elif mode is not None and key is None:
         raise Invalid("unique_key", "given along with dedup, dedup_window_ms and dedup_max_ms")
-    return Particulars(
+    return Identity(
         key,
         DROP if mode is None else mode,
         window_ms,
@@ -144,7 +138,7 @@ def own_of(given: JobIn | Pushing) -> Particulars | None:
     )
 
 
-def job_of(given: JobIn | Pushing, data: bytes, *, waits: bool = False) -> core.Job:
+def job_of(given: JobIn | Pushing, data: bytes, *, waits: bool = False) -> job_commands.Job:
     """A job with all it has for itself; ``waits`` says that it waits for others than it names."""
     lanes = {given.key, given.group_id} - {None}
     if len(lanes) > 1 or (lanes and given.partition != DEFAULT):
@@ -155,7 +149,9 @@ def job_of(given: JobIn | Pushing, data: bytes, *, waits: bool = False) -> core.
         if lane == DEFAULT:
             raise Invalid("key", f"another name than {DEFAULT}, which is where everything else goes")
     partition = given.partition if lane is None else lane
-    return core.Job(data, partition, attributes_of(given, waits=waits), own_of(given), lane is not None)
+    return job_commands.Job(
+        data, partition, attributes_of(given, waits=waits), own_of(given), lane is not None
+    )
 
 
 def attributes_of(given: JobIn | Pushing, *, waits: bool = False) -> Attributes:
@@ -214,21 +210,21 @@ class Push(Pushing, tag="PUSH", gc=False, kw_only=True):
         attributes = attributes_of(self)
         return core.Push(context.tenant, self.queue, [self.data], self.partition, self.durability, attributes)
 
-    def jobs_command(self, context: Context) -> core.PushJobs:
+    def jobs_command(self, context: Context) -> job_commands.PushJobs:
         jobs = [job_of(self, self.data)]
         known_ms = self.idempotency_ms
-        return core.PushJobs(
+        return job_commands.PushJobs(
             context.tenant, self.queue, jobs, self.durability, _request(self), known_ms=known_ms
         )
 
-    def reply(self, reply: core.Pushed | core.PushedJobs, context: Context) -> Struct:
+    def reply(self, reply: core.Pushed | job_commands.PushedJobs, context: Context) -> Struct:
         if isinstance(reply, core.Pushed):
             return replies.OkId(ok=True, id=shown(reply.first), durability=reply.durability, reqId=self.reqId)
         if reply.throttled and self.debounce_id is not None:
             raise Conflict(f"Debounced: {self.debounce_id} was pushed a little while ago")
         return self.known_or_not(reply)
 
-    def known_or_not(self, reply: core.PushedJobs) -> Struct:
+    def known_or_not(self, reply: job_commands.PushedJobs) -> Struct:
         return replies.OkId(
             ok=True,
             id=shown(reply.ids[0]),
@@ -310,14 +306,14 @@ class PushBatch(Pushing, tag="PUSHB", gc=False, kw_only=True):
         if set(map(_durability, self.jobs)) != {None}:
             raise Invalid("durability", "given beside jobs: they are kept together")
 
-    def jobs_command(self, context: Context) -> core.PushJobs:
+    def jobs_command(self, context: Context) -> job_commands.PushJobs:
         self._check()
         if self.jobs is not UNSET:
             jobs = [job_of(job, job.data) for job in self.jobs]
         else:
             assert self.messages is not UNSET
             attributes = attributes_of(self)
-            jobs = [core.Job(data, self.partition, attributes) for data in self.messages]
+            jobs = [job_commands.Job(data, self.partition, attributes) for data in self.messages]
         then = None
         if self.on_complete is not None:
             if self.on_complete.durability is not None:
@@ -327,7 +323,7 @@ class PushBatch(Pushing, tag="PUSHB", gc=False, kw_only=True):
             job.attributes = replace(job.attributes, on_failed=policy)
             then = (self.on_complete.queue, job)
         known_ms = self.idempotency_ms
-        return core.PushJobs(
+        return job_commands.PushJobs(
             context.tenant, self.queue, jobs, self.durability, _request(self), then, known_ms
         )
 
@@ -349,8 +345,10 @@ class PushBatch(Pushing, tag="PUSHB", gc=False, kw_only=True):
                 found.append(newest[job.partition])
         return found
 
-    def reply(self, reply: core.Pushed | core.PushedJobs | list[core.Pushed], context: Context) -> Struct:
-        if isinstance(reply, core.PushedJobs):
+    def reply(
+        self, reply: core.Pushed | job_commands.PushedJobs | list[core.Pushed], context: Context
+    ) -> Struct:
+        if isinstance(reply, job_commands.PushedJobs):
             return self._reply_jobs(reply)
         if isinstance(reply, core.Pushed):
             return replies.OkFirst(
@@ -363,7 +361,7 @@ class PushBatch(Pushing, tag="PUSHB", gc=False, kw_only=True):
         ids = shown_all(self._in_order(reply))
         return replies.OkIds(ok=True, ids=ids, durability=reply[0].durability, reqId=self.reqId)
 
-    def _reply_jobs(self, reply: core.PushedJobs) -> Struct:
+    def _reply_jobs(self, reply: job_commands.PushedJobs) -> Struct:
         then = UNSET if reply.then is None else shown(reply.then)
         if self.jobs is UNSET:
             return replies.OkFirst(

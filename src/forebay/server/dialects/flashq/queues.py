@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from forebay.core import commands as core
+from forebay.core.api import commands as core, queries
 from forebay.core.errors import Invalid
-from forebay.core.model import DEFAULT
+from forebay.core.words import DEFAULT
 from forebay.server.dialects.flashq import replies
 from forebay.server.dialects.flashq.base import Context, Request, our_state
 from forebay.server.dialects.flashq.replies import RequestId
@@ -21,7 +21,7 @@ class Pause(Request, tag="PAUSE", gc=False, kw_only=True):
     def command(self, context: Context) -> core.Command:
         return core.Pause(context.tenant, self.queue, self.until)
 
-    def reply(self, reply: core.Paused, context: Context) -> Struct:
+    def reply(self, reply: queries.Paused, context: Context) -> Struct:
         return _paused(reply, self.reqId)
 
 
@@ -31,7 +31,7 @@ class Resume(Request, tag="RESUME", gc=False, kw_only=True):
     def command(self, context: Context) -> core.Command:
         return core.Resume(context.tenant, self.queue)
 
-    def reply(self, reply: core.Paused, context: Context) -> Struct:
+    def reply(self, reply: queries.Paused, context: Context) -> Struct:
         return _paused(reply, self.reqId)
 
 
@@ -39,13 +39,13 @@ class IsPaused(Request, tag="ISPAUSED", gc=False, kw_only=True):
     queue: str
 
     def command(self, context: Context) -> core.Command:
-        return core.Describe(context.tenant, self.queue)
+        return queries.Describe(context.tenant, self.queue)
 
-    def reply(self, reply: core.QueueFound, context: Context) -> Struct:
+    def reply(self, reply: queries.QueueFound, context: Context) -> Struct:
         return _paused(reply.paused, self.reqId)
 
 
-def _paused(found: core.Paused, request_id: RequestId | UnsetType) -> Struct:
+def _paused(found: queries.Paused, request_id: RequestId | UnsetType) -> Struct:
     until = UNSET if found.until is None else found.until
     return replies.OkPaused(ok=True, paused=found.paused, until=until, reqId=request_id)
 
@@ -55,9 +55,9 @@ class GetJobCounts(Request, tag="GETJOBCOUNTS", gc=False, kw_only=True):
     group: str = DEFAULT
 
     def command(self, context: Context) -> core.Command:
-        return core.GroupCounts(context.tenant, self.queue, self.group)
+        return queries.GroupCounts(context.tenant, self.queue, self.group)
 
-    def reply(self, reply: core.Counts, context: Context) -> Struct:
+    def reply(self, reply: queries.Counts, context: Context) -> Struct:
         return replies.OkCounts(
             ok=True,
             waiting=reply.waiting,
@@ -79,9 +79,9 @@ class Count(Request, tag="COUNT", gc=False, kw_only=True):
     group: str = DEFAULT
 
     def command(self, context: Context) -> core.Command:
-        return core.GroupCounts(context.tenant, self.queue, self.group)
+        return queries.GroupCounts(context.tenant, self.queue, self.group)
 
-    def reply(self, reply: core.Counts, context: Context) -> Struct:
+    def reply(self, reply: queries.Counts, context: Context) -> Struct:
         waiting = reply.waiting + reply.delayed + reply.parked
         return replies.OkTotal(ok=True, count=waiting, reqId=self.reqId)
 
@@ -120,7 +120,7 @@ class Clearing(Request, gc=False, kw_only=True):
 
     def command(self, context: Context) -> core.Command:
         states = tuple(our_state(each, PURGED) for each in self.cleared())
-        kind = core.WouldClean if self.dry_run else core.Clean
+        kind = queries.WouldClean if self.dry_run else core.Clean
         return kind(context.tenant, self.queue, states, self.group)
 
     def reply(self, reply: core.Cleaned, context: Context) -> Struct:
@@ -180,7 +180,7 @@ class PutGroup(Request, tag="GROUP", gc=False, kw_only=True):
     def command(self, context: Context) -> core.Command:
         return core.GroupPut(context.tenant, self.queue, self.group, self.start)
 
-    def reply(self, reply: core.QueueFound, context: Context) -> Struct:
+    def reply(self, reply: queries.QueueFound, context: Context) -> Struct:
         return _groups(reply, self.reqId)
 
 
@@ -191,11 +191,11 @@ class DeleteGroup(Request, tag="GROUPDELETE", gc=False, kw_only=True):
     def command(self, context: Context) -> core.Command:
         return core.GroupDelete(context.tenant, self.queue, self.group)
 
-    def reply(self, reply: core.QueueFound, context: Context) -> Struct:
+    def reply(self, reply: queries.QueueFound, context: Context) -> Struct:
         return _groups(reply, self.reqId)
 
 
-def _groups(found: core.QueueFound, request_id: RequestId | UnsetType) -> Struct:
+def _groups(found: queries.QueueFound, request_id: RequestId | UnsetType) -> Struct:
     groups = [{"group": each.name, **_counts(each.counts)} for each in found.groups]
     return replies.OkGroups(ok=True, queue=found.queue, groups=groups, reqId=request_id)
 
@@ -220,9 +220,9 @@ class Offsets(Request, tag="OFFSETS", gc=False, kw_only=True):
     since: dict[str, int] | None = None
 
     def command(self, context: Context) -> core.Command:
-        return core.Offsets(context.tenant, self.queue, self.at, self.since)
+        return queries.Offsets(context.tenant, self.queue, self.at, self.since)
 
-    def reply(self, reply: core.OffsetsFound, context: Context) -> Struct:
+    def reply(self, reply: queries.OffsetsFound, context: Context) -> Struct:
         partitions = [
             {
                 "partition": each.partition,
@@ -250,10 +250,10 @@ class Queue(Request, tag="QUEUE", gc=False, kw_only=True):
         if given is None:
             if self.partition is not None:
                 raise Invalid("options", "given along with a partition")
-            return core.Describe(context.tenant, self.queue)
+            return queries.Describe(context.tenant, self.queue)
         return configure(context.tenant, self.queue, given, self.partition)
 
-    def reply(self, reply: core.QueueFound, context: Context) -> Struct:
+    def reply(self, reply: queries.QueueFound, context: Context) -> Struct:
         return replies.OkQueue(
             ok=True,
             queue=reply.queue,
@@ -267,7 +267,7 @@ class Queue(Request, tag="QUEUE", gc=False, kw_only=True):
         )
 
 
-def _partition(found: core.PartitionFound) -> dict[str, object]:
+def _partition(found: queries.PartitionFound) -> dict[str, object]:
     own = msgspec.structs.asdict(found.retention)
     return {
         "partition": found.name,
@@ -279,7 +279,7 @@ def _partition(found: core.PartitionFound) -> dict[str, object]:
     }
 
 
-def _counts(counts: core.Counts) -> dict[str, int]:
+def _counts(counts: queries.Counts) -> dict[str, int]:
     return {
         "waiting": counts.waiting,
         "delayed": counts.delayed,
@@ -296,9 +296,9 @@ def _counts(counts: core.Counts) -> dict[str, int]:
 
 class ListQueues(Request, tag="LISTQUEUES", gc=False, kw_only=True):
     def command(self, context: Context) -> core.Command:
-        return core.ListQueues(context.tenant)
+        return queries.ListQueues(context.tenant)
 
-    def reply(self, reply: core.QueuesFound, context: Context) -> Struct:
+    def reply(self, reply: queries.QueuesFound, context: Context) -> Struct:
         queues = [
             {
                 "name": each.name,
@@ -317,9 +317,9 @@ class ListQueues(Request, tag="LISTQUEUES", gc=False, kw_only=True):
 
 class Stats(Request, tag="STATS", gc=False, kw_only=True):
     def command(self, context: Context) -> core.Command:
-        return core.Stats(context.tenant)
+        return queries.Stats(context.tenant)
 
-    def reply(self, reply: core.StatsFound, context: Context) -> Struct:
+    def reply(self, reply: queries.StatsFound, context: Context) -> Struct:
         return replies.OkStats(
             ok=True,
             queues=reply.queues,

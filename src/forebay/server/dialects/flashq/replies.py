@@ -9,9 +9,9 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from forebay.core import ids
-from forebay.core.bodies import body_part, pack_body
-from forebay.core.model import Attributes, Segment, count_sets, set_at
-from forebay.core.questions import ReadRun
+from forebay.core.api.queries import ReadRun
+from forebay.core.log.bodies import body_part, pack_body
+from forebay.core.state import Attributes, Segment, count_sets, set_at
 from forebay.server.labels import (
     Labels as Labels,
     array as array,

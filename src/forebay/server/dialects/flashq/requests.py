@@ -66,10 +66,7 @@ from forebay.server.dialects.flashq.pops import (
     PullBatch,
     Release,
 )
-from forebay.server.dialects.flashq.pushes import (
-    Push,
-    PushBatch,
-)
+from forebay.server.dialects.flashq.pushes import Push, PushBatch
 from forebay.server.dialects.flashq.queues import (
     Backup,
     Clean,

@@ -2,11 +2,12 @@
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from forebay.core import commands as core
-from forebay.core.bodies import check_body
+from forebay.core.api import commands as core, stages as stage_commands
+from forebay.core.api.stages import STAGED_MS
 from forebay.core.errors import Invalid
-from forebay.core.model import DEFAULT, Attributes
-from forebay.core.stage_commands import STAGED_MS
+from forebay.core.log.bodies import check_body
+from forebay.core.state import Attributes, stages as state_stages
+from forebay.core.words import DEFAULT
 from forebay.server.dialects.flashq import replies
 from forebay.server.dialects.flashq.base import Context, Request
 from forebay.server.dialects.flashq.pushes import plain_attributes
@@ -77,7 +78,7 @@ class Stage(Request, tag="STAGE", gc=False, kw_only=True):
                 raise Invalid("count", f"the number of messages, {len(payloads)}, or left out")
             if not payloads:
                 raise Invalid("messages", "a list of one or more")
-        return core.StageWrite(
+        return stage_commands.StageWrite(
             context.tenant,
             self.queue,
             self.stage,
@@ -104,7 +105,7 @@ class Stage(Request, tag="STAGE", gc=False, kw_only=True):
             raise Invalid("runs", "a list of one or more")
         return [(each.count, plain_attributes(each)) for each in self.runs]
 
-    def reply(self, reply: core.Staged, context: Context) -> Struct:
+    def reply(self, reply: stage_commands.Staged, context: Context) -> Struct:
         return replies.OkStaged(
             ok=True,
             stage=reply.stage,
@@ -127,9 +128,9 @@ class Adopt(Request, tag="ADOPT", gc=False, kw_only=True):
 
     def command(self, context: Context) -> core.Command:
         common = (context.tenant, self.queue, self.query, self.batch, self.stages)
-        return core.Adopt(*common, self.count, self.durability, self.keep_ms)
+        return stage_commands.Adopt(*common, self.count, self.durability, self.keep_ms)
 
-    def reply(self, reply: core.Adopted, context: Context) -> Struct:
+    def reply(self, reply: state_stages.Adopted, context: Context) -> Struct:
         return replies.OkAdopted(
             ok=True,
             count=reply.count,
@@ -153,7 +154,9 @@ class Unstage(Request, tag="UNSTAGE", gc=False, kw_only=True):
     def command(self, context: Context) -> core.Command:
         if (self.query is None) != (self.batch is None):
             raise Invalid("query", "given along with batch, or both left out")
-        return core.Unstage(context.tenant, self.queue, self.stages or [], self.query, self.batch or 0)
+        return stage_commands.Unstage(
+            context.tenant, self.queue, self.stages or [], self.query, self.batch or 0
+        )
 
-    def reply(self, reply: core.Unstaged, context: Context) -> Struct:
+    def reply(self, reply: stage_commands.Unstaged, context: Context) -> Struct:
         return replies.OkUnstaged(ok=True, stages=reply.stages, count=reply.count, reqId=self.reqId)

@@ -1,0 +1,1 @@
+"""Commands and queries that the core accepts, and the replies it gives."""

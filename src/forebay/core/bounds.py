@@ -1,0 +1,153 @@
+"""Named limits on everything a caller can make large, and the checks of single fields."""
+
+import re
+
+from msgspec import Struct
+
+from forebay.core.errors import Invalid
+
+QUEUE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,256}", re.ASCII)
+NAME_BYTES_MAX = 255
+"""UTF-8 bytes of a tenant's, a partition's or a group's name."""
+ERROR_CHARS_MAX = 2_000
+"""Characters kept of the error that comes with a nack; the rest is cut off."""
+NOTES_MAX = 20_000
+"""Results, log lines or partial results that a queue keeps, of each kind: the newest."""
+NOTES_BYTES_MAX = 64 * 1024 * 1024
+"""Bytes of them, of each kind."""
+NOTES_MS_MAX = 7 * 86_400_000
+"""How long they are kept at most."""
+PROGRESS_MAX = 10_000
+"""Messages of a partition whose progress is kept: those that told it last."""
+DEPENDENCIES_MAX = 100_000
+"""Messages that one can depend on."""
+TOLD_AT_ONCE = 2_000
+"""Rows of dependents that may be told when a queue goes: some 100 ms."""
+DEPENDENCY_RUNS_MAX = 1_000
+"""Stretches of consecutive ids among them."""
+REMEMBERED_MAX = 1_000_000
+"""Idempotency keys and throttled keys that a queue remembers: the newest."""
+KNOWN_MS_MAX = 30 * 24 * 3_600_000
+"""How long a request may be known by its idempotency key."""
+TRANSACTIONS_MAX = 1_000_000
+"""Transaction ids that a partition remembers."""
+UNDELIVERED_KEYS_MAX = 10
+"""Keys that get the payload of one message if it dies."""
+TIED_BYTES_MAX = 64 * 1024 * 1024
+"""Payload bytes of messages of a queue that have not ended and whose payload is wanted if they die."""
+STAGES_MAX = 10_000
+"""Stages of a queue that nobody has adopted yet."""
+STAGED_BYTES_MAX = 64 * 1024 * 1024 * 1024
+"""Payload bytes in them."""
+KEYED_BYTES_MAX = 64 * 1024 * 1024
+"""Payload bytes in them of messages with unique keys: they are all in memory."""
+STAGED_PARTS_MAX = 100_000
+"""Bodies in them: an adoption of that many takes a second."""
+KEYED_MAX = 200_000
+"""Messages in them with unique keys, or beside such: an adoption of that many takes a second."""
+STAGED_MS_MAX = 7 * 86_400_000
+"""How long a stage is kept that nobody adopts, at most."""
+QUERIES_MAX = 10_000
+"""Queries whose adoptions a queue remembers: those that adopted last."""
+ADOPTIONS_MAX = 100
+"""Adoptions of one query that are remembered: the newest."""
+HEADERS_MAX = 64
+"""Headers of one message, and tags."""
+HEADER_BYTES_MAX = 8 * 1024
+"""UTF-8 bytes of the headers of one message, names and values together."""
+FLOW_MAX = 1_000
+"""Messages of one flow."""
+OPERATIONS_MAX = 1_000
+"""Commands of one transaction."""
+NAMED_LIMITS_MAX = 10_000
+"""Limits with names that a tenant has."""
+CRON_BYTES_MAX = 256 * 1024 * 1024
+"""Payload bytes of the crons of one tenant: they are all in memory."""
+CRONS_MAX = 100_000
+"""Crons of one tenant."""
+KV_BYTES_MAX = 256 * 1024 * 1024
+"""Bytes that the keys and values of a tenant take, about: they are all in memory."""
+KV_LISTED_MAX = 1_000
+"""Keys that one command reads."""
+KV_WRITES_MAX = 1_000
+"""Checks and changes of one write."""
+SEGMENT_BYTES_MAX = 256 * 1024
+"""Bytes of one segment's body, its offsets included: what a store writes without stalling anyone."""
+PRIORITY_MAX = 1_000_000_000
+"""How far a priority may be from 0."""
+DELAY_MS_MAX = 10 * 365 * 86_400_000
+"""How long a delay, a time to live or a backoff may be: ten years."""
+BACKOFF_STEPS_MAX = 100
+"""Waits in a backoff that is a list."""
+OFFSETS_PER_NUMBER = 1 << 32
+"""Offsets that one partition number covers: an id keeps 32 bits for the offset."""
+NUMBERS_MAX = 1 << 32
+"""Partition numbers there can ever be: an id keeps 32 bits for the number."""
+
+
+class Limits(Struct, frozen=True):
+    """The limits an operator may set."""
+
+    payload_bytes_max: int = 1_048_576
+    """Bytes of one payload."""
+    batch_max: int = 100_000
+    """Messages in one push, pop, ack, nack, extend or read."""
+    lease_ms_max: int = 43_200_000
+    """How far ahead a lease may end: 12 hours."""
+    wait_ms_max: int = 3_600_000
+    """How long a pop may wait: one hour."""
+    queues_max: int = 100_000
+    """Queues of one tenant."""
+    partitions_max: int = 10_000
+    """Partitions of one queue."""
+    groups_max: int = 1_000
+    """Groups of one queue."""
+    read_bytes_max: int = 16 * 1024 * 1024
+    """Payload bytes of one read; at least one message is always read."""
+    pop_bytes_max: int = 32 * 1024 * 1024
+    """Payload bytes of one pop; at least one message is always delivered."""
+    events_bytes_max: int = 0
+    """Bytes of lifecycle events that a shard keeps; with 0 there are none."""
+    events_retention_ms: int = 7 * 86_400_000
+    """How long they are kept at most."""
+
+
+def check_queue_name(name: str) -> None:
+    """Raise unless ``name`` may name a queue."""
+    if not QUEUE_NAME.fullmatch(name):
+        raise Invalid("queue", "1 to 256 characters of A-Z a-z 0-9 _ . -")
+
+
+def check_name(field: str, name: str) -> None:
+    """Raise unless ``name`` may name a tenant, a partition or a group."""
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:  # a lone surrogate
+        size = 0
+    if not 1 <= size <= NAME_BYTES_MAX or "\0" in name:
+        raise Invalid(field, f"1 to {NAME_BYTES_MAX} bytes of UTF-8 without NUL")
+
+
+def check_text(field: str, text: str) -> None:
+    """Raise unless a text can be kept: JSON can say what UTF-8 can't."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise Invalid(field, "text that UTF-8 can say: a lone surrogate is none") from None
+
+
+def check_request(producer: str, key: str, known_ms: int) -> None:
+    """Raise unless a request may be known by this key, for so long."""
+    check_name("idempotency_key", key)
+    if producer:
+        check_name("producer", producer)
+    check_range("idempotency_ms", known_ms, 0, KNOWN_MS_MAX)
+
+
+def check_range(field: str, value: int, low: int, high: int) -> None:
+    """Raise unless ``low <= value <= high``."""
+    if not low <= value <= high:
+        raise Invalid(field, f"between {low} and {high}")
+
+
+BATCH_MAX = (1 << 63) - 1

@@ -1,0 +1,1 @@
+"""From pop to settle: what is handed out, held back, acked, retried, cancelled or moved."""

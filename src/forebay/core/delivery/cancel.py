@@ -1,0 +1,137 @@
+"""Cancel messages for one group, or for every group that exists or will exist."""
+
+from forebay.core.api.commands import Cancel, Settle, Settled
+from forebay.core.bounds import Limits
+from forebay.core.delivery.settle import take_cancelled
+from forebay.core.errors import Conflict, Invalid, NotFound
+from forebay.core.ids import Range, ranges
+from forebay.core.shard.addresses import Located, locate
+from forebay.core.shard.shard import Place, Shard
+from forebay.core.state import Track
+from forebay.core.structures.spans import outside, union
+from forebay.core.tracks.cursor import fresh, skip
+from forebay.core.tracks.outcomes import record_outcome
+from forebay.core.tracks.parked import take_parked
+from forebay.core.tracks.planning import cut_scheduled, unplanned
+from forebay.core.tracks.withdrawn import withdraw_unless
+from forebay.core.words import CANCELLED
+
+RUNS_MAX = 20_000
+"""Scheduled runs, over all groups, that one command takes apart."""
+SCATTERED_MAX = 2_000
+"""Stretches of consecutive ids that one command takes: some 100 ms."""
+Span = tuple[int, int]
+
+
+def check_ids(limits: Limits, ids: list[int]) -> None:
+    if not 1 <= len(ids) <= limits.batch_max:
+        raise Invalid("ids", f"a list of 1 to {limits.batch_max} ids")
+    if len(ids) > SCATTERED_MAX and len(ranges(ids)) > SCATTERED_MAX:
+        raise Invalid("ids", f"at most {SCATTERED_MAX} stretches of consecutive ids; send several commands")
+
+
+def check_runs(tenant: str, by_shard: list[tuple[Shard, list[Range]]]) -> None:
+    """Raise if messages lie in so many scheduled runs that it would take too long."""
+    runs = 0
+    for shard, theirs in by_shard:
+        for wanted in theirs:
+            found = locate(shard, tenant, wanted)
+            for group in found.place.queue.groups.values() if found is not None else ():
+                assert found is not None
+                track = group.tracks[found.place.partition.key]
+                runs += track.schedule.count_runs(found.first, found.end)
+                runs += min(max(found.end - max(found.first, track.planned), 0), track.unplanned)
+    if runs > RUNS_MAX:
+        raise Invalid("ids", f"fewer: these are {runs} scheduled runs, and one command takes {RUNS_MAX}")
+
+
+def cancel(shard: Shard, command: Cancel, wanted_ranges: list[Range], now: int) -> Settled:
+    """Cancel what is neither settled nor dead."""
+    done = 0
+    refused: list[int] = []
+    for wanted in wanted_ranges:
+        found = locate(shard, command.tenant, wanted)
+        changed = _cancel(shard, command, found, now) if found is not None else []
+        if found is not None and changed:
+            shard.sync_for(found.place.queue)
+            shard.plan_sweep(found.place.queue, now)
+        done += sum(high - low for low, high in changed)
+        refused += without_changed(wanted, found, changed)
+    return Settled(done, refused)
+
+
+def without_changed(wanted: Range, found: Located | None, changed: list[Span]) -> list[int]:
+    """The ids of a range that were not changed."""
+    ids = range(wanted.first, wanted.first + wanted.length)
+    if found is None:
+        return list(ids)
+    hit = {offset + found.shift for low, high in changed for offset in range(low, high)}
+    return [each for each in ids if each not in hit]
+
+
+def _cancel(shard: Shard, command: Cancel, found: Located, now: int) -> list[Span]:
+    """Cancel messages for one group, or for all there are and will be; what it changed."""
+    place = found.place
+    groups = place.queue.groups
+    if command.group is not None:
+        group = groups.get(command.group)
+        return _cancel_in(shard, group.tracks[place.partition.key], found, now) if group else []
+    return cancel_everywhere(shard, found, now)
+
+
+def cancel_everywhere(shard: Shard, found: Located, now: int) -> list[Span]:
+    """Cancel messages for all groups there are and will be; what it changed."""
+    place, first, end, _ = found
+    groups = place.queue.groups
+    changed: list[Span] = []
+    if place.partition.parked_messages:
+        changed += cancel_parked(shard, place, first, end, now)
+    for group in groups.values():
+        changed += _cancel_in(shard, group.tracks[place.partition.key], found, now)
+    if not groups:
+        changed += outside(place.partition.withdrawn, first, end)
+    for low, high in union(changed):
+        withdraw_unless(shard, place, low, high, now)
+    return union(changed)
+
+
+def cancel_parked(shard: Shard, place: Place, first: int, end: int, now: int) -> list[Span]:
+    """Cancel what of [first, end) waits for others, for all groups there are and will be; what it changed."""
+    parked = take_parked(shard, place.queue, place.partition, first, end)
+    for low, high in parked:
+        for group in place.queue.groups.values():
+            record_outcome(shard, group.tracks[place.partition.key], low, high, CANCELLED, now)
+        withdraw_unless(shard, place, low, high, now)
+    return parked
+
+
+def _cancel_in(shard: Shard, track: Track, meant: Located, now: int) -> list[Span]:
+    """Cancel what a group has fresh, scheduled or leased; what that was."""
+    place, first, end, shift = meant
+    changed = list(fresh(track, first, end))
+    for low, high in changed:
+        skip(shard, track, low, high)
+    changed += [cut_scheduled(shard, track, run, first, end, now) for run in track.schedule.over(first, end)]
+    settle = Settle(place.queue.tenant, group=track.group.name)
+    for found in take_cancelled(shard, settle, Range(first + shift, end - first)):
+        changed.append((found.id - shift, found.id - shift + found.length))
+    for low, high in list(unplanned(track, first, end)):
+        track.unplanned -= high - low
+        changed.append((low, high))
+    for low, high in changed:
+        record_outcome(shard, track, low, high, CANCELLED, now)
+    if changed:
+        shard.reconsider(track, now)
+    return changed
+
+
+def changed(
+    parts: list[Settled], tenant: str, by_shard: list[tuple[Shard, list[Range]]], otherwise: str
+) -> Settled:
+    """What several shards changed; an error if that is nothing."""
+    count = sum(part.count for part in parts)
+    if not count:
+        if not any(locate(shard, tenant, each) for shard, theirs in by_shard for each in theirs):
+            raise NotFound("there is no such message, or it is no longer kept")
+        raise Conflict(otherwise)
+    return Settled(count, [each for part in parts for each in part.refused])

@@ -1,0 +1,91 @@
+"""Create consumer groups and start their tracks."""
+
+from forebay.core.bounds import Limits, check_name
+from forebay.core.errors import Busy, Invalid
+from forebay.core.links.waits import recheck
+from forebay.core.log import log as logs
+from forebay.core.shard.limiters import attach_group
+from forebay.core.shard.shard import Shard
+from forebay.core.shard.tracks import list_ready, new_track
+from forebay.core.state import Group, Log, Queue, Track
+from forebay.core.structures.agenda import NEVER
+from forebay.core.tracks.cursor import fresh, skip
+from forebay.core.tracks.outcomes import record_outcome
+from forebay.core.tracks.planning import count_unplanned, plan
+from forebay.core.words import CANCELLED, DEFAULT
+
+
+def check_start(field: str, start: int | str, now: int) -> None:
+    """Raise unless ``start`` says where a group may begin."""
+    if not (start in ("all", "new") if isinstance(start, str) else 0 <= start <= now):
+        raise Invalid(field, "all, new, or a time in ms that is not in the future")
+
+
+def check_group(limits: Limits, queue: Queue | None, name: str) -> None:
+    """Raise unless the queue may have this new group."""
+    check_name("group", name)
+    if queue and len(queue.groups) >= limits.groups_max:
+        raise Busy(f"a queue has at most {limits.groups_max} groups")
+
+
+def plan_group(shard: Shard, group: Group, most: int, now: int) -> None:
+    """Go on making the schedule of a group, by so many runs."""
+    for key, track in list(group.unplanned.items()):
+        most -= plan(shard, track, most, now)
+        if track.planned == NEVER:
+            del group.unplanned[key]
+        if most <= 0:
+            return
+
+
+def new_group(shard: Shard, queue: Queue, name: str, start: int | str, now: int) -> Group:
+    """A group that begins where it is told. Partitions made later are read from their beginning."""
+    queue.groups_made += 1
+    group = Group(number=queue.groups_made, name=name, active_at=now, tracks={}, ready=[])
+    queue.groups[name] = group
+    if queue.limited:
+        attach_group(queue, group, shard.limiters.get(queue.tenant, {}))
+    for partition in queue.partitions.values():
+        begin = begin_of(partition.log, start)
+        start_track(shard, new_track(queue, group, partition, begin))
+        if partition.concerned and name == DEFAULT:
+            recheck(shard, queue, partition)
+    queue.room = 0
+    shard.touch_queue(queue)
+    shard.plan_sweep(queue, now)  # what it begins behind may be settled by every group now
+    return group
+
+
+def start_track(shard: Shard, track: Track) -> None:
+    """Have a track that knows nothing but its cursor begin there."""
+    partition, begin = track.partition, track.cursor
+    track.aside = logs.count_aside(partition.log, begin)
+    for first, count, at in partition.withdrawn:
+        if first + count > begin:
+            _withdraw(shard, track, max(first, begin), first + count, at)
+    if track.aside:
+        track.planned = begin
+        track.unplanned = count_unplanned(track)
+        track.group.unplanned[partition.key] = track
+    if track.cursor < partition.log.end:
+        list_ready(track)
+    shard.touch_track(track)
+
+
+def _withdraw(shard: Shard, track: Track, first: int, end: int, at: int) -> None:
+    """Settle for a new group what was cancelled before it was made."""
+    for low, high in list(fresh(track, first, end)):
+        skip(shard, track, low, high)
+    record_outcome(shard, track, first, end, CANCELLED, at, told=True)
+
+
+def begin_of(log: Log, start: int | str) -> int:
+    """The offset that ``all``, ``new`` or a time means."""
+    match start:
+        case "all":
+            return log.first
+        case "new":
+            return log.end
+        case int():
+            return max(logs.offset_at(log, start), log.first)
+    raise AssertionError(f"start was checked: {start!r}")

@@ -1,0 +1,197 @@
+"""Notes kept beside a message: result, log lines, partial results, progress.
+
+Notes follow the group ``default``. A queue keeps the newest notes of each kind, bounded by count, bytes and
+age, and none for much longer than the message itself.
+"""
+
+from collections.abc import Sequence
+
+from forebay.core.api.commands import Settle
+from forebay.core.api.queries import Note
+from forebay.core.bounds import (
+    ERROR_CHARS_MAX,
+    NOTES_BYTES_MAX,
+    NOTES_MAX,
+    NOTES_MS_MAX,
+    PROGRESS_MAX,
+    Limits,
+)
+from forebay.core.errors import Conflict, Invalid
+from forebay.core.ids import Range
+from forebay.core.log import log as logs
+from forebay.core.records import codec, keyspace
+from forebay.core.shard.addresses import NOT_LEASED, Located, first_offset, require
+from forebay.core.shard.shard import Shard
+from forebay.core.state import Lease, Log, Notes, Partition, Progress, Queue
+from forebay.core.structures.table import Table
+from forebay.core.tracks.leased import find
+from forebay.core.words import DEFAULT
+
+SHOWN_MAX = 1_000
+"""Notes of a message shown at a time: the newest."""
+
+
+def new_notes(kind: int) -> Notes:
+    return Notes(kind=kind, log=Log(0), about=Table("qqq"), by_message={})
+
+
+def check_note(limits: Limits, field: str, payload: bytes) -> None:
+    if len(payload) > limits.payload_bytes_max:
+        raise Invalid(field, f"at most {limits.payload_bytes_max} bytes; this has {len(payload)}")
+
+
+def add(
+    shard: Shard,
+    queue: Queue,
+    kind: int,
+    about: Sequence[tuple[int, int]],
+    payloads: list[bytes],
+    now: int,
+) -> None:
+    """Note something of messages, given by partition key and offset."""
+    notes = queue.notes.get(kind)
+    if notes is None:
+        notes = queue.notes[kind] = new_notes(kind)
+    log = notes.log
+    if log.forming is None:
+        shard.touch()
+        shard.notes.append((queue, notes))
+    lengths = list(map(len, payloads))
+    first = logs.append(log, payloads, lengths, sum(lengths), now)
+    enter(notes, first, about)
+    _forget_surplus(shard, queue, notes)
+    shard.sync_for(queue)
+    shard.plan_sweep(queue, now)
+
+
+def enter(notes: Notes, first: int, about: Sequence[tuple[int, int]]) -> None:
+    """Have notes from ``first`` on found by what they are about."""
+    for serial, (partition, offset) in enumerate(about, first):
+        notes.about.add((serial, partition, offset))
+        mine = notes.by_message.get(partition)
+        if mine is None:
+            mine = notes.by_message[partition] = Table("qq")
+        mine.add((offset, serial))
+
+
+def of_message(queue: Queue, kind: int, partition: Partition, offset: int, bytes_max: int) -> list[Note]:
+    """What was noted of a message, oldest first; the newest if it is too much for one answer."""
+    notes = queue.notes.get(kind)
+    table = notes.by_message.get(partition.key) if notes is not None else None
+    if notes is None or table is None:
+        return []
+    log = notes.log
+    serials: list[int] = []
+    for about, serial in table.since(offset):
+        if about != offset:
+            break
+        serials.append(serial)
+    found: list[Note] = []
+    for serial in reversed(serials[-SHOWN_MAX:]):
+        segment = log.segments[logs.find(log, serial)]
+        note = Note(segment, serial - segment.base, 1, segment.created_at, log)
+        bytes_max -= logs.piece_bytes(note)
+        if bytes_max < 0 and found:
+            break
+        found.append(note)
+    return found[::-1]
+
+
+# Forgetting.
+
+
+def _forget_surplus(shard: Shard, queue: Queue, notes: Notes) -> None:
+    """Keep no more than a queue may have."""
+    log = notes.log
+    surplus, size = log.end - log.first - NOTES_MAX, log.size - NOTES_BYTES_MAX
+    before = log.first
+    for segment in log.segments:
+        if surplus < segment.count and size <= 0:
+            break  # they go in whole segments, and no more than have to
+        before = segment.end
+        surplus -= segment.count
+        size -= segment.size
+    if before > log.first:
+        forget(shard, queue, notes, before)
+
+
+def sweep_notes(shard: Shard, queue: Queue, now: int) -> None:
+    """Forget what is too old, or about messages that are no longer kept."""
+    kept = {partition.key: partition for partition in queue.partitions.values()}
+    for notes in queue.notes.values():
+        log = notes.log
+        before = log.first
+        for segment in log.segments:
+            if segment.created_at > now - NOTES_MS_MAX and _is_wanted(notes, segment.base, segment.end, kept):
+                break
+            before = segment.end
+        if before > log.first:
+            forget(shard, queue, notes, before)
+    for partition in queue.partitions.values():
+        gone = [offset for offset in partition.progress if not _is_kept(partition, offset)]
+        for offset in gone:
+            _forget_progress(shard, queue, partition, offset)
+
+
+def _is_wanted(notes: Notes, first: int, end: int, kept: dict[int, Partition]) -> bool:
+    """Whether any of some notes is about a message that is still kept."""
+    for serial, key, offset in notes.about.since(first):
+        if serial >= end:
+            return False
+        partition = kept.get(key)
+        if partition is not None and _is_kept(partition, offset):
+            return True
+    return False
+
+
+def _is_kept(partition: Partition, offset: int) -> bool:
+    """Whether a message, or what took its place, is still kept."""
+    row = partition.successors.upto(offset)
+    return logs.has(partition.log, offset) or (row is not None and row[0] == offset)
+
+
+def forget(shard: Shard, queue: Queue, notes: Notes, before: int) -> None:
+    """Drop the segments of notes that end at or below ``before``, unless they are still forming."""
+    gone = logs.trim(notes.log, before)
+    for segment in gone:
+        if queue.stored:
+            shard.deletes.append(keyspace.notes_key(queue.prefix, notes.kind, segment.base))
+            shard.deletes.append(keyspace.body_key(queue.prefix, segment.body_name))
+        shard.touch()
+    while notes.about and notes.about.first() < notes.log.first:
+        serial, partition, offset = notes.about.head()
+        notes.about.remove(serial, partition)
+        mine = notes.by_message[partition]
+        mine.remove(offset, serial)
+        if not mine:
+            del notes.by_message[partition]
+
+
+# Progress.
+
+
+def leased_now(shard: Shard, tenant: str, message: int, token: Lease | None, owner: int) -> Located:
+    """Where a message is that the work queue has delivered, by that lease if one is given."""
+    where = require(shard, tenant, message)
+    command = Settle(tenant, ids=[message], group=DEFAULT, owner=owner)
+    if not any(find(shard, command, token, Range(message, 1))):
+        raise Conflict(f"it is {NOT_LEASED}")
+    return where
+
+
+def tell_progress(shard: Shard, where: Located, percent: int, message: str, now: int) -> None:
+    """Note how far the work on a message is."""
+    queue, partition, offset = where.place.queue, where.place.partition, first_offset(shard, where)
+    told = Progress(percent, message[:ERROR_CHARS_MAX], now)
+    partition.progress.pop(offset, None)
+    partition.progress[offset] = told
+    key = keyspace.progress_key(queue.prefix, partition.key, offset)
+    shard.keep_row(queue, key, codec.pack_progress(told))
+    shard.sync_for(queue)
+    if len(partition.progress) > PROGRESS_MAX:
+        _forget_progress(shard, queue, partition, next(iter(partition.progress)))
+
+
+def _forget_progress(shard: Shard, queue: Queue, partition: Partition, offset: int) -> None:
+    del partition.progress[offset]
+    shard.keep_row(queue, keyspace.progress_key(queue.prefix, partition.key, offset), None)

@@ -1,0 +1,252 @@
+"""Lifecycle events are a log themselves: tenant ``_system``, one queue with one partition per shard.
+
+Events are written in the commit they describe: one event per kind, queue and group, with its offset ranges.
+The newest segment of an event log stays open over many commits. Each commit adds one small record to its
+tail, and a full tail is sealed into a regular segment.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+from msgspec import Struct
+
+from forebay.core.ids import JSON_SAFE, address
+from forebay.core.log import log as logs
+from forebay.core.log.numbers import end_of, fits, number_of
+from forebay.core.queues.options import set_options
+from forebay.core.records import codec, keyspace
+from forebay.core.retention.drop import cut_to
+from forebay.core.shard.domain import Domain, new_queue
+from forebay.core.shard.shard import Shard
+from forebay.core.state import (
+    Change,
+    EmittedEvent,
+    EventLog,
+    Partition,
+    Queue,
+    QueueOptions,
+    Ran,
+    Segment,
+    tally,
+)
+from forebay.core.words import DEFAULT, EVENT_KINDS, SYSTEM, is_own
+
+NAME = "events"
+"""What its queues are called, with the number of the shard."""
+SEAL_COUNT = 1_000
+SEAL_BYTES = 128 * 1024
+"""Events, and their bytes, that become a segment."""
+NOT_KEPT = -1
+"""The offset of an event that is told and not kept."""
+SEAL_MS = 600_000
+"""How much older than its last event a segment may be, if events are kept for at least ten times that."""
+RUNS_MAX = 1_000
+"""Runs of one event; what happened to more is several events."""
+ShownRun = tuple[str, int, int, int | str]
+
+
+class Event(Struct, omit_defaults=True, gc=False):
+    """One event, as it is kept."""
+
+    kind: str
+    tenant: str
+    queue: str
+    at: int
+    count: int = 0
+    """Messages it is about."""
+    group: str = ""
+    runs: list[ShownRun] = []
+    """Partition, first offset, count and first id of each run of them."""
+    duration_ms: int | None = None
+    """Of what was settled: how long ago it was delivered, on average."""
+
+
+def queue_name(shard: int) -> str:
+    return f"{NAME}.{shard}"
+
+
+def is_log(queue: Queue) -> bool:
+    """Whether a queue of the system's is a log of events."""
+    return queue.name == queue_name(queue.shard)
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def keep(domain: Domain, shard: Shard, now: int) -> None:
+    """Count what happened in a shard, and have it kept with its next commit."""
+    happened = shard.happened.take()
+    for each in happened:
+        tally(domain.tallies, each)
+    happened = [each for each in happened if not is_own(each.queue.tenant)]
+    if not happened:
+        return
+    if not domain.limits.events_bytes_max and not domain.listening:
+        return
+    told: list[tuple[Change, bytes]] = []
+    for each in happened:
+        if len(each.runs) > 1:
+            each.runs = joined(each.runs)
+        told += _in_parts(each, now)
+    kept = [payload for each, payload in told if each.queue.stored] if domain.limits.events_bytes_max else []
+    offset = NOT_KEPT
+    if kept:
+        log = domain.event_logs.get(shard.number) or _new_log(domain, shard)
+        _close_if_old(domain, shard, log, now)
+        offset = log.partition.log.end
+        _append(domain, shard, log, kept, now)
+    if domain.listening:
+        for each, payload in told:
+            queue = each.queue
+            is_kept = bool(kept) and queue.stored
+            at = offset if is_kept else NOT_KEPT
+            domain.told.append(EmittedEvent(shard.number, at, each.kind, queue.tenant, queue.name, payload))
+            offset += is_kept
+
+
+def joined(runs: list[Ran]) -> list[Ran]:
+    """Runs in order; those that follow each other are one."""
+    found: list[Ran] = []
+    for partition, first, count in sorted(runs, key=lambda run: (run[0].key, run[1])):
+        if found and found[-1][0] is partition and found[-1][1] + found[-1][2] == first:
+            found[-1] = (partition, found[-1][1], found[-1][2] + count)
+        else:
+            found.append((partition, first, count))
+    return found
+
+
+def _in_parts(happened: Change, now: int) -> Iterator[tuple[Change, bytes]]:
+    """What happened as one event, or as several if it happened in very many places."""
+    runs = [each for run in happened.runs for each in _shown(*run)]
+    for start in range(0, max(len(runs), 1), RUNS_MAX):
+        yield happened, _encode(_event(happened, runs[start : start + RUNS_MAX], now))
+
+
+def _event(happened: Change, runs: list[ShownRun], now: int) -> Event:
+    queue, times = happened.queue, happened.times
+    count = sum([run[2] for run in runs])
+    found = Event(EVENT_KINDS[happened.kind], queue.tenant, queue.name, now, count, happened.group, runs)
+    if times:
+        spent = sum([spent_ms * each for spent_ms, each in times])
+        found.duration_ms = spent // sum([each for _, each in times])
+    return found
+
+
+def _shown(partition: Partition, first: int, count: int) -> Iterator[ShownRun]:
+    """A run with its first id, cut where ids are not consecutive."""
+    if len(partition.numbers) == 1 and not partition.led_to:
+        number, base = partition.numbers[0]
+        yield partition.name, first, count, _id(address(number, first - base))
+        return
+    log, end = partition.log, first + count
+    while first < end:
+        number, base = number_of(partition, first)
+        stop = min(end, max(end_of(partition, number), first + 1))
+        message = address(number, first - base)
+        if partition.led_to and logs.has(log, first):
+            segment = log.segments[logs.find(log, first)]
+            run_end, _, attributes = segment.run_at(first - segment.base)
+            stop = min(stop, segment.base + run_end)
+            if attributes.origin is not None:  # it took the place of another, whose id it has
+                message, stop = attributes.origin[0], first + 1
+        yield partition.name, first, stop - first, _id(message)
+        first = stop
+
+
+def _id(message: int) -> int | str:
+    return message if message < JSON_SAFE else str(message)
+
+
+def _append(domain: Domain, shard: Shard, log: EventLog, payloads: list[bytes], now: int) -> None:
+    """Add events to the open segment, or close it."""
+    queue, partition = log.queue, log.partition
+    if not fits(partition, len(payloads)):
+        _close(domain, shard, log, now)
+        shard.renumber(queue, partition)
+    lengths = list(map(len, payloads))
+    size = sum(lengths)
+    first = logs.append(partition.log, payloads, lengths, size, now)
+    segment = partition.log.forming
+    assert segment is not None
+    if segment.base > first or segment.count >= SEAL_COUNT or segment.size >= SEAL_BYTES:
+        _close(domain, shard, log, now)
+    else:
+        key = keyspace.header_key(queue.prefix, partition.key, first)
+        shard.keep((key, codec.pack_tail(payloads, size, segment.created_at)))
+        log.tail.append(key)
+
+
+def _close_if_old(domain: Domain, shard: Shard, log: EventLog, now: int) -> None:
+    """Close the open segment if it was begun long ago: all of it goes when its first event is too old."""
+    forming = log.partition.log.forming
+    if forming is not None and now - forming.created_at > min(
+        SEAL_MS, domain.limits.events_retention_ms // 10
+    ):
+        _close(domain, shard, log, now)
+
+
+def _close(domain: Domain, shard: Shard, log: EventLog, now: int) -> None:
+    """Have the open segment kept like any other, and drop those that are too many."""
+    queue, partition = log.queue, log.partition
+    begins = [each.base for each in partition.log.segments if each.payloads is not None]
+    shard.seal_now(queue, partition)
+    partition.unmerged = 0
+    kept = {keyspace.header_key(queue.prefix, partition.key, base) for base in begins}
+    shard.deletes += [key for key in log.tail if key not in kept]
+    log.tail.clear()
+    surplus = partition.log.size - domain.limits.events_bytes_max
+    if surplus > 0:
+        cut_to(shard, queue, partition, _past(partition, surplus), now)
+    shard.plan_sweep(queue, now)
+
+
+def _past(partition: Partition, size: int) -> int:
+    """The offset behind the first segments of a log that are at least ``size`` bytes together."""
+    for segment in partition.log.segments[:-1]:
+        size -= segment.size
+        if size <= 0:
+            return segment.end
+    return partition.log.segments[-1].base
+
+
+def _new_log(domain: Domain, shard: Shard) -> EventLog:
+    name = queue_name(shard.number)
+    prefix, number = domain.directory.create(SYSTEM, name, shard.number)
+    queue = new_queue(SYSTEM, name, prefix, number)
+    set_options(queue, _options(domain, queue))
+    domain.queues[SYSTEM, name] = queue
+    shard.add_queue(queue)
+    log = EventLog(queue, shard.add_partition(queue, DEFAULT), [])
+    domain.event_logs[shard.number] = log
+    return log
+
+
+def _options(domain: Domain, queue: Queue) -> QueueOptions:
+    return msgspec.structs.replace(queue.options, retention_ms=domain.limits.events_retention_ms)
+
+
+def restore(domain: Domain, queue: Queue, now: int) -> None:
+    """Go on with a log of events that was loaded: what its tail holds becomes a segment like any other."""
+    shard = domain.shards[queue.shard]
+    (partition,) = queue.partitions.values()
+    if queue.options.retention_ms != domain.limits.events_retention_ms:
+        set_options(queue, _options(domain, queue))
+        shard.touch_queue(queue)
+    log = partition.log
+    open_ = [each for each in log.segments if each.payloads is not None]
+    events = EventLog(queue, partition, [])
+    domain.event_logs[shard.number] = events
+    if open_:
+        events.tail = [keyspace.header_key(queue.prefix, partition.key, each.base) for each in open_]
+        log.segments[-len(open_) :] = [joined := _joined(open_)]
+        log.bases[-len(open_) :] = [joined.base]
+        log.forming = joined
+        _close(domain, shard, events, now)
+
+
+def _joined(parts: list[Segment]) -> Segment:
+    first = parts[0]
+    payloads = [payload for each in parts for payload in each.payloads or ()]
+    lengths = list(map(len, payloads))
+    count, size = len(payloads), sum(lengths)
+    return Segment(first.base, count, size, first.created_at, payloads=payloads, lengths=lengths)

@@ -1,0 +1,1 @@
+"""Job features on top of push: unique keys, dependencies, flows, crons."""

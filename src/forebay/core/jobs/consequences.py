@@ -1,0 +1,24 @@
+"""Consequences of settled messages: free keys, write keys, notify dependents, in the same commit."""
+
+from forebay.core.jobs import dependencies
+from forebay.core.keyvalue import store as kv_store
+from forebay.core.links.ties import tied_over, untie
+from forebay.core.shard.domain import Domain
+from forebay.core.state import Value
+from forebay.core.words import DIED, DISCARDED
+
+
+def settle_consequences(domain: Domain, now: int) -> None:
+    """See to everything that ended since this was last called. What that ends is seen to, too."""
+    while domain.ends:
+        ends = domain.ends[:]
+        domain.ends.clear()
+        for ended in ends:
+            partition = ended.partition
+            for offset in tied_over(partition, ended.first, ended.end) if partition.ties else ():
+                tie = untie(ended.shard, ended.queue, partition, offset)
+                if tie.keys and ended.how in (DIED, DISCARDED):
+                    left: kv_store.Left = {key: Value(tie.payload, kv_store.UNWRITTEN) for key in tie.keys}
+                    kv_store.apply(domain, ended.queue.tenant, left)
+            if partition.dependents.size:
+                dependencies.notify_dependents(domain, ended, now)

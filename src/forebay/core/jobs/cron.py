@@ -1,0 +1,219 @@
+"""Cron jobs, pushed by the shard of their queue.
+
+A cron knows its next slot. When the slot is due, one commit pushes the message and moves the slot on, so
+every slot fires exactly once, whatever crashes.
+"""
+
+from forebay.core.api.jobs import CronDelete, CronDeleted, CronPut, Job, PushJobs
+from forebay.core.api.queries import CronList, CronsFound
+from forebay.core.bounds import CRON_BYTES_MAX, CRONS_MAX, check_name, check_range
+from forebay.core.errors import Busy, ForebayError, Invalid, NotFound
+from forebay.core.jobs import check as job_check, push as job_push
+from forebay.core.jobs.calendar import check_every, last_slot, next_slot, parse, zone_of
+from forebay.core.records import codec, keyspace
+from forebay.core.shard.domain import Domain
+from forebay.core.shard.shard import Shard
+from forebay.core.state import Cron
+from forebay.core.structures.agenda import NEVER
+from forebay.core.words import MISSED
+
+FIRED_AT_ONCE = 100
+"""Crons that come in one go: some 10 ms. The others come in the next."""
+LISTED_MAX = 10_000
+"""Crons in one answer."""
+LATE_MS = 10_000
+"""A slot is missed if nobody saw to it for so long."""
+COUNT_MAX = 1 << 52
+
+
+def put(domain: Domain, command: CronPut, now: int) -> CronsFound:
+    """Make a cron, or make it another. What it counts goes on if it comes as often as before."""
+    cron = _checked(domain, command, now)
+    before = domain.crons.get(command.tenant, {}).get(command.name)
+    if before is not None and _when(before) == _when(cron):
+        cron.began_at, cron.fired, cron.last_slot = before.began_at, before.fired, before.last_slot
+        cron.skipped, cron.error = before.skipped, before.error
+        if 0 < cron.limit <= cron.fired:
+            raise Invalid("limit", f"more than {cron.fired}: it came so often; delete it to begin anew")
+    if before is not None:
+        _remove(domain, before)
+    cron.next_at = _next(cron, max(now, cron.last_slot))
+    domain.made(command.tenant, command.queue)
+    shard, _ = _place(domain, cron)
+    add(domain, shard, cron)
+    _keep(domain, cron)
+    return CronsFound([cron])
+
+
+def _checked(domain: Domain, command: CronPut, now: int) -> Cron:
+    """The cron that a command makes; raise unless it may."""
+    check_name("name", command.name)
+    if (command.schedule is None) == (command.every_ms is None):
+        raise Invalid("schedule", "given, or else repeat_every, but not both")
+    schedule, every_ms = "", command.every_ms or 0
+    if command.schedule is not None:
+        schedule, every_ms = parse(command.schedule)
+    else:
+        check_every(every_ms)
+    zone_of(command.zone)
+    check_range("limit", command.limit, 0, COUNT_MAX)
+    if command.missed not in MISSED:
+        raise Invalid("missed", f"one of {', '.join(MISSED)}")
+    if command.job.attributes.depends_on:
+        raise Invalid("depends_on", "left out: a cron depends on nothing")
+    job_check.check(domain, PushJobs(command.tenant, command.queue, [command.job]), now, room=False)
+    known = domain.crons.get(command.tenant, {})
+    before = known.get(command.name)
+    if before is None and len(known) >= CRONS_MAX:
+        raise Busy(f"a tenant has at most {CRONS_MAX} crons")
+    size = domain.cron_bytes[command.tenant] - (len(before.payload) if before is not None else 0)
+    if size + len(command.job.payload) > CRON_BYTES_MAX:
+        raise Busy(f"the crons of a tenant have {CRON_BYTES_MAX} bytes of data at most, and {size} are taken")
+    return Cron(
+        name=command.name,
+        tenant=command.tenant,
+        queue=command.queue,
+        payload=bytes(command.job.payload),
+        schedule=schedule,
+        zone=command.zone,
+        every_ms=every_ms,
+        began_at=now,
+        partition=command.job.partition,
+        lane=command.job.lane,
+        attributes=command.job.attributes,
+        own=command.job.own,
+        limit=command.limit,
+        missed=command.missed,
+    )
+
+
+def check_kept(cron: Cron, tenant: str, queue: str) -> None:
+    """Raise unless this can be a cron of a queue."""
+    if (cron.tenant, cron.queue) != (tenant, queue) or bool(cron.schedule) == bool(cron.every_ms):
+        raise Invalid("cron", "one of the queue, by a schedule or every so often")
+    if cron.schedule and parse(cron.schedule) != (cron.schedule, 0):
+        raise Invalid("schedule", "as it is kept")
+    if cron.every_ms:
+        check_every(cron.every_ms)
+    zone_of(cron.zone)
+    check_name("name", cron.name)
+    check_name("partition", cron.partition)
+    if cron.missed not in MISSED or min(cron.limit, cron.fired, cron.next_at, cron.began_at) < 0:
+        raise Invalid("cron", "as it is kept")
+
+
+def _when(cron: Cron) -> tuple[str, str, int, str]:
+    return cron.schedule, cron.zone, cron.every_ms, cron.queue
+
+
+def _next(cron: Cron, after: int) -> int:
+    return next_slot(cron.schedule, cron.zone, cron.every_ms, cron.began_at, after)
+
+
+def delete(domain: Domain, command: CronDelete, now: int) -> CronDeleted:
+    check_name("name", command.name)
+    cron = domain.crons.get(command.tenant, {}).get(command.name)
+    if cron is None:
+        raise NotFound(f"there is no cron {command.name}")
+    _remove(domain, cron)
+    return CronDeleted(command.name)
+
+
+def listed(domain: Domain, command: CronList, now: int) -> CronsFound:
+    """Crons by name, as many as fit."""
+    crons = domain.crons.get(command.tenant, {})
+    if command.name is not None:
+        check_name("name", command.name)
+        if command.name not in crons:
+            raise NotFound(f"there is no cron {command.name}")
+        return CronsFound([crons[command.name]])
+    names = sorted(name for name in crons if command.after is None or name > command.after)
+    found: list[Cron] = []
+    left = domain.limits.read_bytes_max
+    for name in names[:LISTED_MAX]:
+        left -= len(crons[name].payload)
+        if left < 0 and found:
+            break
+        found.append(crons[name])
+    return CronsFound(found, len(found) < len(names))
+
+
+def _place(domain: Domain, cron: Cron) -> tuple[Shard, bytes]:
+    """Where a cron is kept: the shard of its queue, and the key of its record."""
+    queue = domain.queues[cron.tenant, cron.queue]
+    return domain.shards[queue.shard], keyspace.cron_key(queue.prefix, cron.name)
+
+
+def _keep(domain: Domain, cron: Cron) -> None:
+    shard, key = _place(domain, cron)
+    shard.keep_own(key, codec.pack_cron(cron))
+
+
+def _remove(domain: Domain, cron: Cron) -> None:
+    shard, key = _place(domain, cron)
+    shard.keep_own(key, None)
+    forget(domain, shard, cron)
+
+
+def forget(domain: Domain, shard: Shard, cron: Cron) -> None:
+    """A cron comes no more."""
+    if cron.next_at != NEVER:
+        shard.crons.remove(cron.next_at, (cron.tenant, cron.name))
+    del domain.crons[cron.tenant][cron.name]
+    domain.cron_bytes[cron.tenant] -= len(cron.payload)
+
+
+def _plan(shard: Shard, cron: Cron) -> None:
+    if cron.next_at != NEVER:
+        shard.crons.add(cron.next_at, (cron.tenant, cron.name))
+        shard.alarm.sooner(cron.next_at)
+
+
+def add(domain: Domain, shard: Shard, cron: Cron) -> None:
+    """Have a cron come."""
+    domain.crons.setdefault(cron.tenant, {})[cron.name] = cron
+    domain.cron_bytes[cron.tenant] += len(cron.payload)
+    _plan(shard, cron)
+
+
+def fire(domain: Domain, now: int) -> None:
+    """Let crons come whose slot has come, a number of them."""
+    left = FIRED_AT_ONCE
+    for shard in domain.shards:
+        while left > 0 and (names := shard.crons.first_due(now)):
+            for tenant, name in names[:left]:
+                _fire(domain, shard, domain.crons[tenant][name], now)
+            left -= len(names)
+
+
+def _fire(domain: Domain, shard: Shard, cron: Cron, now: int) -> None:
+    """Let a cron come at its slot, or at the last of several if it missed them."""
+    slot = cron.next_at
+    shard.crons.remove(slot, (cron.tenant, cron.name))
+    if cron.missed != "all":
+        when = (cron.schedule, cron.zone, cron.every_ms, cron.began_at)
+        slot = max(slot, last_slot(*when, slot, now))
+    cron.last_slot, cron.next_at = slot, _next(cron, slot)
+    if cron.missed != "none" or now - slot <= LATE_MS:
+        _push(domain, cron, now)
+    _plan(shard, cron)
+    if 0 < cron.limit <= cron.fired or cron.next_at == NEVER:
+        _remove(domain, cron)
+    else:
+        _keep(domain, cron)
+
+
+def _push(domain: Domain, cron: Cron, now: int) -> None:
+    command = PushJobs(cron.tenant, cron.queue, [_job(cron)])
+    try:
+        job_check.check(domain, command, now)
+    except ForebayError as error:
+        cron.skipped += 1
+        cron.error = error.message
+    else:
+        job_push.apply(domain, command, now)
+        cron.fired += 1
+
+
+def _job(cron: Cron) -> Job:
+    return Job(cron.payload, cron.partition, cron.attributes, cron.own, cron.lane)

@@ -1,0 +1,389 @@
+"""Dependencies: a message stays parked until every message it depends on is completed.
+
+A parked run counts its unmet dependencies; a row beside the partition of each dependency says who waits for
+it. When a dependency ends, its row is deleted and the count falls in one commit, so each is counted once. At
+0 the message is released to every group. If a dependency fails, ``on_failed`` decides: fail too, ignore the
+failure, or wait for a requeue.
+"""
+
+from collections import Counter, deque
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from forebay.core.bounds import DEPENDENCIES_MAX, DEPENDENCY_RUNS_MAX
+from forebay.core.delivery.groups import new_group
+from forebay.core.errors import Invalid, NotFound
+from forebay.core.ids import OFFSET_BITS, OFFSET_MASK, Range, address, ranges
+from forebay.core.links.expiry import watch_ttl
+from forebay.core.links.waits import SPAN_MAX, add_wait, mark_met, remove_wait, rows_reaching_over
+from forebay.core.log import log as logs
+from forebay.core.log.numbers import end_of, number_of
+from forebay.core.records.codec import pack_numbers
+from forebay.core.records.keyspace import ended_key
+from forebay.core.shard.domain import Domain
+from forebay.core.shard.ends import Ended, Notification, NotificationQueue
+from forebay.core.shard.shard import Place, Shard
+from forebay.core.state import Attributes, Dead, Partition, Queue, Scheduled
+from forebay.core.structures.agenda import NEVER
+from forebay.core.structures.spans import Span, union
+from forebay.core.structures.table import Row
+from forebay.core.tracks.dead_letters import add_dead
+from forebay.core.tracks.outcomes import record_outcome
+from forebay.core.tracks.parked import park, parked_over, take_parked, unpark
+from forebay.core.tracks.places import standing
+from forebay.core.tracks.withdrawn import withdraw
+from forebay.core.words import CANCELLED, COMPLETED, DEFAULT, DIED, IGNORE, WAIT
+
+STEP = 300
+"""Rows of dependents that are told in one turn: some 5 ms. The rest is told in the next."""
+FAILING_ROWS = 8
+"""Rows that could be told in the time it takes one dependent to fail."""
+SCANNED_MAX = 100
+"""Ends of a partition that are looked at for whether they are about the same messages."""
+
+
+def spans_of(ids: list[int]) -> tuple[tuple[int, int], ...]:
+    """Ids as attributes keep them: sorted, each once.
+
+    >>> spans_of([40, 7, 8, 9])
+    ((7, 3), (40, 1))
+    """
+    return tuple((each.first, each.length) for each in ranges(ids)) if ids else ()
+
+
+def check(domain: Domain, tenant: str, attributes: Attributes) -> None:
+    """Raise unless messages may depend on what these attributes say."""
+    if sum(count for _, count in attributes.depends_on) > DEPENDENCIES_MAX:
+        raise Invalid("depends_on", f"a list of at most {DEPENDENCIES_MAX} ids")
+    if len(attributes.depends_on) > DEPENDENCY_RUNS_MAX:
+        raise Invalid("depends_on", f"at most {DEPENDENCY_RUNS_MAX} stretches of consecutive ids")
+    for first, count in attributes.depends_on:
+        place = domain.shard_of(first).places.get(first >> OFFSET_BITS)
+        last = (first & OFFSET_MASK) + count
+        if (
+            place is None
+            or place.queue.tenant != tenant
+            or place.first + last > end_of(place.partition, first >> OFFSET_BITS)
+        ):
+            which = first if count == 1 else f"{first} to {first + count - 1}"
+            raise NotFound(f"there is no message {which} to depend on, or it is long gone")
+
+
+class _Wanted(Struct):
+    """What messages depend on, as it stands."""
+
+    pending: list[tuple[Place, Span]]
+    """Those that have not ended, or may yet be completed."""
+    open: list[tuple[Place, Span]]
+    """Those of them that have not ended."""
+    failed: int | None = None
+    """The id of one that failed for good."""
+
+
+def _wanted(domain: Domain, attributes: Attributes) -> _Wanted:
+    found = _Wanted([], [])
+    for shard, each in _targets(domain, attributes.depends_on):
+        place = shard.places.get(each.first >> OFFSET_BITS)
+        if place is None:
+            continue  # its partition is gone, and it long before
+        first = place.first + (each.first & OFFSET_MASK)
+        for low, high, how in standing(shard, place.queue, place.partition, first, first + each.length):
+            if how is None or (how == DIED and attributes.on_failed == WAIT):
+                found.pending.append((place, (low, high)))
+                if how is None:
+                    found.open.append((place, (low, high)))
+            elif how != COMPLETED and attributes.on_failed != IGNORE:
+                found.failed = each.first + low - first
+    return found
+
+
+def _targets(domain: Domain, spans: tuple[tuple[int, int], ...]) -> list[tuple[Shard, Range]]:
+    """The messages that ids lead to now, by shard."""
+    if not domain.updated:
+        return [(domain.shard_of(first), Range(first, count)) for first, count in spans]
+    ids = [each for first, count in spans for each in range(first, first + count)]
+    return [(domain.shard_of(each.first), each) for each in ranges(domain.current(ids))]
+
+
+def depend(domain: Domain, place: Place, first: int, count: int, attributes: Attributes, now: int) -> None:
+    """Have messages, just appended and in no group's schedule, wait for what they depend on."""
+    shard, queue, partition = domain.shards[place.queue.shard], place.queue, place.partition
+    wanted = _wanted(domain, attributes)
+    unmet = sum(high - low for _, (low, high) in wanted.pending)
+    if wanted.failed is not None:
+        fail(domain, shard, queue, partition, (first, first + count), wanted.failed, now)
+        return
+    if not unmet:
+        release(shard, queue, partition, [(first, first + count)], now)
+        return
+    number, base = number_of(partition, first)
+    dependent = address(number, first - base)
+    park(shard, queue, partition, first, count, unmet)
+    for target, (low, high) in wanted.pending:
+        theirs = domain.shards[target.queue.shard]
+        for begin in range(low, high, SPAN_MAX):
+            row = (begin, dependent, min(SPAN_MAX, high - begin), count)
+            add_wait(theirs, target.queue, target.partition, row)
+    for target, (low, high) in wanted.open:
+        watch_ttl(domain.shards[target.queue.shard], target.queue, target.partition, low, high)
+
+
+def release(shard: Shard, queue: Queue, partition: Partition, spans: list[Span], now: int) -> None:
+    """Have messages that wait for nothing any more delivered to every group."""
+    for run in _runs(partition, union(spans), now):
+        for group in queue.groups.values():
+            track = group.tracks[partition.key]
+            below = min(max(track.planned - run.first, 0), run.count)
+            track.unplanned += run.count - below
+            if below:
+                shard.schedule(track, replace(run, count=below), now)
+
+
+def _runs(partition: Partition, spans: list[Span], now: int) -> list[Scheduled]:
+    """Messages as they are scheduled: singles that are due alike become one run."""
+    log = partition.log
+    found: list[Scheduled] = []
+    for low, high in spans:
+        position, first = logs.find(log, low), low
+        while first < high:
+            segment = log.segments[position]
+            run_end, created_at, attributes = segment.run_at(first - segment.base)
+            end = min(segment.base + run_end, high)
+            due_at, level = max(created_at + attributes.delay_ms, now), attributes.level
+            last = found[-1] if found else None
+            if last is not None and (last.due_at, last.first + last.count, last.level) == (
+                due_at,
+                first,
+                level,
+            ):
+                found[-1] = replace(last, count=last.count + end - first)
+            else:
+                found.append(Scheduled(due_at, first, end - first, level))
+            first = end
+            position += first == segment.end
+    return found
+
+
+def fail(
+    domain: Domain, shard: Shard, queue: Queue, partition: Partition, span: Span, failed: int, now: int
+) -> None:
+    """Messages fail because one they depend on did: dead letters of the work queue, and nobody else's."""
+    domain.rows_told += FAILING_ROWS
+    first, end = span
+    group = queue.groups.get(DEFAULT)
+    if group is None:
+        group = new_group(shard, queue, DEFAULT, "all", now)
+        if group.tracks[partition.key].planned <= first:
+            group.tracks[partition.key].unplanned -= end - first
+    track = group.tracks[partition.key]
+    error = f"it depends on {failed}, which did not complete"
+    for stretch in logs.stretches(partition.log, first, end):
+        count = stretch.end - stretch.first
+        add_dead(shard, track, Dead(stretch.first, count, 0, 0, now, error, stretch.attributes.level))
+    for other in queue.groups.values():
+        if other is not group:
+            record_outcome(shard, other.tracks[partition.key], first, end, CANCELLED, now)
+    withdraw(shard, Place(queue, partition, 0), max(first, partition.log.first), end, now)
+    shard.sync_for(queue)
+    shard.plan_sweep(queue, now)
+
+
+# Telling dependents.
+
+Released = dict[int, tuple[Shard, Queue, Partition, list[Span]]]
+"""What waits for nothing any more, by partition key."""
+
+
+def release_all(released: Released, now: int) -> None:
+    for shard, queue, partition, spans in released.values():
+        release(shard, queue, partition, spans, now)
+        shard.sync_for(queue)
+    released.clear()
+
+
+def notify_dependents(domain: Domain, ended: Ended, now: int) -> None:
+    """Tell those who wait for messages that these ended; not before those of what ended earlier are told."""
+    shard, queue, partition, first, end, how = ended
+    telling = Notification(ended, 0, (first, 0))
+    tellings = domain.unfinished.get(partition.key)
+    if domain.rows_told < STEP and not _is_behind(tellings, ended) and _notify_some(domain, telling, {}, now):
+        return
+    if tellings is None:
+        tellings = domain.unfinished[partition.key] = NotificationQueue(deque())
+    telling.serial = shard.next_serial()
+    tellings.waiting.append(telling)
+    domain.alarm.sooner(now)
+    if _is_there(ended):
+        key = ended_key(queue.prefix, how, partition.key, telling.serial)
+        shard.keep_row(queue, key, pack_numbers((end, first)))
+        return
+    while partition.key in domain.unfinished:
+        _go_on(domain, partition.key, now)
+
+
+def go_on(domain: Domain, now: int) -> None:
+    """Tell a number of those more who have not been told yet; each partition in turn."""
+    domain.rows_told = 0
+    while domain.unfinished and domain.rows_told < STEP:
+        key = next(iter(domain.unfinished))
+        domain.unfinished[key] = domain.unfinished.pop(key)
+        _go_on(domain, key, now)
+
+
+def _go_on(domain: Domain, key: int, now: int) -> None:
+    tellings = domain.unfinished[key]
+    telling = tellings.waiting[0]
+    if _notify_some(domain, telling, tellings.later, now):
+        tellings.waiting.popleft()
+        if not tellings.waiting:
+            del domain.unfinished[key]
+        ended = telling.ended
+        if _is_there(ended):
+            name = ended_key(ended.queue.prefix, ended.how, key, telling.serial)
+            ended.shard.keep_row(ended.queue, name, None)
+
+
+def _is_behind(tellings: NotificationQueue | None, ended: Ended) -> bool:
+    """Whether some may yet have to be told of an earlier end of the same messages."""
+    return tellings is not None and (
+        len(tellings.waiting) > SCANNED_MAX
+        or any(each.ended.first < ended.end and ended.first < each.ended.end for each in tellings.waiting)
+    )
+
+
+def _is_there(ended: Ended) -> bool:
+    """Whether there still is a partition beside which it can be kept who is to be told."""
+    queue, partition = ended.queue, ended.partition
+    return ended.shard.queues.get(queue.prefix) is queue and queue.partitions.get(partition.name) is partition
+
+
+def _notify_some(domain: Domain, telling: Notification, later: dict[tuple[int, int], int], now: int) -> bool:
+    """Tell a number of those who were not told yet, but for those who came later; whether that is all."""
+    most = max(STEP - domain.rows_told, 1) if _is_there(telling.ended) else NEVER
+    rows, more = _rows(telling.ended, telling.reached, most)
+    released: Released = {}
+    for row in rows:
+        if not later or later.get((row[0], row[1]), 0) < telling.serial:
+            _notify_one(domain, telling.ended, row, released, now)
+    release_all(released, now)
+    domain.rows_told += max(len(rows), 1)
+    if more is not None:
+        telling.reached = more
+    return more is None
+
+
+def _rows(ended: Ended, reached: tuple[int, int], most: int) -> tuple[list[Row], tuple[int, int] | None]:
+    """Rows of those who wait for what ended, from one on, and where to go on if that is not all."""
+    found: list[Row] = rows_reaching_over(ended.partition, ended.first) if reached == (ended.first, 0) else []
+    for row in ended.partition.dependents.since(*reached):
+        if row[0] >= ended.end:
+            break
+        if len(found) >= most:
+            return found, (row[0], row[1])
+        found.append(row)
+    return found, None
+
+
+def _notify_one(
+    domain: Domain,
+    ended: Ended,
+    row: Row,
+    released: Released,
+    now: int,
+) -> None:
+    """Tell those of one row."""
+    first, dependent, count, waiting = row
+    theirs = domain.shards[(dependent >> OFFSET_BITS) % len(domain.shards)]
+    place = theirs.places.get(dependent >> OFFSET_BITS)
+    offset = place.first + (dependent & OFFSET_MASK) if place is not None else 0
+    parked = parked_over(place.partition, offset, offset + waiting) if place is not None else []
+    if place is None or not parked:
+        remove_wait(ended.shard, ended.queue, ended.partition, row)  # they were cancelled, or failed
+        return
+    partition = place.partition
+    low, high = max(first, ended.first), min(first + count, ended.end)
+    policy = IGNORE
+    if ended.how != COMPLETED:
+        policy = logs.attributes_at(partition.log, parked[0][0]).on_failed
+    if policy == WAIT and ended.how == DIED:
+        return
+    if policy != IGNORE:
+        waited_for = _first_unmet(ended.partition, row, low, high)
+        if waited_for is None:
+            return
+        remove_wait(ended.shard, ended.queue, ended.partition, row)
+        failed = _id(ended.partition, waited_for)
+        if DEFAULT not in place.queue.groups:
+            # What is parked or released is counted as such by a group that is made, and not again.
+            release_all(released, now)
+            new_group(theirs, place.queue, DEFAULT, "all", now)
+        for span in take_parked(theirs, place.queue, partition, offset, offset + waiting):
+            fail(domain, theirs, place.queue, partition, span, failed, now)
+        return
+    met = mark_met(ended.shard, ended.queue, ended.partition, row, low, high)
+    for begin, length, unmet in parked if met else ():
+        unpark(theirs, place.queue, partition, begin, length)
+        if unmet > met:
+            park(theirs, place.queue, partition, begin, length, unmet - met)
+        else:
+            mine = released.setdefault(partition.key, (theirs, place.queue, partition, []))
+            mine[3].append((begin, begin + length))
+
+
+def recover(domain: Domain, queues: list[Queue], now: int) -> None:
+    """After a start, see to those who wait for messages that were in memory only, and are gone with it."""
+    expected: dict[int, list[tuple[int, int, int]]] = {}
+    for queue in queues:
+        for partition in queue.partitions.values():
+            for first, dependent, count, waiting in partition.dependents:
+                place = domain.shard_of(dependent).places.get(dependent >> OFFSET_BITS)
+                if place is not None:
+                    offset = place.first + (dependent & OFFSET_MASK)
+                    unmet = count - partition.met.get((first, dependent), 0).bit_count()
+                    expected.setdefault(place.partition.key, []).append((offset, offset + waiting, unmet))
+    for queue in queues:
+        for partition in queue.partitions.values():
+            if partition.parked_messages:
+                _recover(domain, queue, partition, expected.get(partition.key, []), now)
+
+
+def _recover(
+    domain: Domain, queue: Queue, partition: Partition, expected: list[tuple[int, int, int]], now: int
+) -> None:
+    """The same for one partition; ``expected`` has who waits for how many that are still kept."""
+    shard = domain.shards[queue.shard]
+    still: Counter[int] = Counter()
+    for first, end, count in expected:
+        for low, _, _ in parked_over(partition, first, end):
+            still[low] += count
+    for first, count, unmet in list(partition.parked):
+        lost = unmet - still[first]
+        if lost <= 0:
+            continue
+        attributes = logs.attributes_at(partition.log, first)
+        unpark(shard, queue, partition, first, count)
+        if attributes.on_failed != IGNORE:
+            named = [each for each, _ in attributes.depends_on]
+            gone = next((each for each in named if not _is_known(domain, each)), named[0])
+            fail(domain, shard, queue, partition, (first, first + count), gone, now)
+        elif still[first]:
+            park(shard, queue, partition, first, count, still[first])
+        else:
+            release(shard, queue, partition, [(first, first + count)], now)
+
+
+def _is_known(domain: Domain, message: int) -> bool:
+    """Whether the partition of a message is there."""
+    return message >> OFFSET_BITS in domain.shard_of(message).places
+
+
+def _first_unmet(partition: Partition, row: Row, low: int, high: int) -> int | None:
+    """The first of the messages [low, high) of a row that is still waited for, if any is."""
+    unmet = ((1 << high - low) - 1 << low - row[0]) & ~partition.met.get((row[0], row[1]), 0)
+    return row[0] + (unmet & -unmet).bit_length() - 1 if unmet else None
+
+
+def _id(partition: Partition, offset: int) -> int:
+    number, base = number_of(partition, offset)
+    return address(number, offset - base)

@@ -1,0 +1,137 @@
+"""Flows: push a message together with the messages it waits for; queries about them."""
+
+from collections.abc import Iterator
+from itertools import accumulate, chain, islice
+
+from msgspec.structs import replace
+
+from forebay.core.api.jobs import FlowJob, FlowPushed, PushedJobs, PushFlow, PushJobs
+from forebay.core.api.queries import Children, ChildrenFound, FindJob, Show, ShownAll, State
+from forebay.core.bounds import FLOW_MAX, check_name
+from forebay.core.errors import Invalid, NotFound
+from forebay.core.ids import Range, address
+from forebay.core.jobs import check as job_check, push as job_push
+from forebay.core.log import log as logs
+from forebay.core.log.numbers import number_of
+from forebay.core.push.checks import check_ordered
+from forebay.core.push.push import reached
+from forebay.core.queries import message_state
+from forebay.core.shard.addresses import locate, require
+from forebay.core.shard.domain import Domain
+from forebay.core.words import DEFAULT, RESULT
+
+DEPTH_MAX = 20
+"""How deep children of children may lie."""
+
+
+def push(domain: Domain, command: PushFlow, now: int) -> FlowPushed:
+    check(domain, command, now)
+    return apply(domain, command, now)
+
+
+def check(domain: Domain, command: PushFlow, now: int, plan: job_check.Plan | None = None) -> None:
+    """Raise unless all of a flow may be pushed, with what else is planned."""
+    root = command.root
+    is_known = job_check.known(domain, command.tenant, root.queue, root.job, now, plan) is not None
+    if plan is None or is_known:
+        plan = job_check.Plan()
+    names: set[tuple[str, ...]] = set()
+    for count, (node, depth) in enumerate(_walk(command.root, 1), 1):
+        if count > FLOW_MAX or depth > DEPTH_MAX:
+            raise Invalid("children", f"at most {FLOW_MAX} in all, and {DEPTH_MAX} deep")
+        alone = PushJobs(command.tenant, node.queue, [node.job], command.durability)
+        job_check.check(domain, alone, now, plan, room=not is_known)
+        for name in job_check.names_of(node.job):
+            if (node.queue, *name) in names:
+                field = "unique_key" if name[0] == "throttled" else name[0]
+                raise Invalid(field, "another than that of any other job of the flow")
+            names.add((node.queue, *name))
+        if node.children:
+            job_check.check_waiting(node.job)
+            check_ordered(domain.queues.get((command.tenant, node.queue)), job_check.WAITING)
+
+
+def _walk(node: FlowJob, depth: int) -> Iterator[tuple[FlowJob, int]]:
+    yield node, depth
+    for child in node.children:
+        yield from _walk(child, depth + 1)
+
+
+def apply(domain: Domain, command: PushFlow, now: int) -> FlowPushed:
+    """Push a checked flow: children first. If its parent is known already, so is the flow."""
+    root = command.root
+    parent = job_check.known(domain, command.tenant, root.queue, root.job, now)
+    if parent is not None:
+        queue = domain.queues[command.tenant, root.queue]
+        durability = reached(queue, command.durability, domain.reach)
+        return FlowPushed(parent, _waited_for(domain, command.tenant, parent)[0], durability, known=True)
+    ids = [_push(domain, command, child, now) for child in root.children]
+    pushed = _push_one(domain, command, root, ids, now)
+    return FlowPushed(pushed.ids[0], ids, pushed.durability)
+
+
+def _push(domain: Domain, command: PushFlow, node: FlowJob, now: int) -> int:
+    children = [_push(domain, command, child, now) for child in node.children]
+    return _push_one(domain, command, node, children, now).ids[0]
+
+
+def _push_one(domain: Domain, command: PushFlow, node: FlowJob, children: list[int], now: int) -> PushedJobs:
+    job = node.job
+    if children:
+        job = replace(job, attributes=job_push.waiting_for(job.attributes, children))
+    return job_push.apply(domain, PushJobs(command.tenant, node.queue, [job], command.durability), now)
+
+
+def children(domain: Domain, command: Children, now: int) -> ChildrenFound:
+    """What a message waits for, or waited for, with what came of each."""
+    (message,) = domain.current([command.id])
+    require(domain.shard_of(message), command.tenant, message)
+    given, total = _waited_for(domain, command.tenant, command.id)
+    found = message_state.show_each(domain.shards, Show(command.tenant, domain.current(given)), now)
+    open_ = sum(each.state.state != "completed" for each in found)
+    sizes = accumulate(map(logs.piece_bytes, found))
+    shown = found[: max(sum(size <= domain.limits.read_bytes_max for size in sizes), 1)]
+    results = [
+        message_state.notes(domain.shard_of(current), command.tenant, current, (RESULT,), DEFAULT, now)
+        for current in domain.current([each.state.id for each in shown])
+    ]
+    return ChildrenFound(command.id, ShownAll(shown), results, len(given) - open_, total)
+
+
+def _waited_for(domain: Domain, tenant: str, message: int) -> tuple[list[int], int]:
+    """The ids that a message waits for, or waited for, as many as are shown, and how many there are.
+
+    None if it is no longer kept: what is known of a push may outlive its message.
+    """
+    (current,) = domain.current([message])
+    where = locate(domain.shard_of(current), tenant, Range(current, 1))
+    if where is None:
+        return [], 0
+    spans = logs.attributes_at(where.place.partition.log, where.first).depends_on
+    asked = chain.from_iterable(range(first, first + count) for first, count in spans)
+    return list(islice(asked, message_state.SHOWN_MAX)), sum(count for _, count in spans)
+
+
+def find(domain: Domain, command: FindJob, now: int) -> ShownAll:
+    """The message that has a custom id; of several queues, the newest."""
+    check_name("job_id", command.job_id)
+    if command.queue is not None:
+        queues = [domain.known(command.tenant, command.queue)]
+    else:
+        queues = [queue for queue in domain.of_tenant(command.tenant) if command.job_id in queue.named]
+    ids: list[int] = []
+    for queue in queues:
+        place = queue.named.get(command.job_id)
+        if place is not None:
+            partition = domain.shards[queue.shard].places[place[0]].partition
+            number, base = number_of(partition, place[1])
+            ids.append(address(number, place[1] - base))
+    if not ids:
+        raise NotFound(f"there is no message with the custom id {command.job_id}")
+    found = [
+        message_state.state(domain.shard_of(each), State(command.tenant, each), now)
+        for each in domain.current(ids)
+    ]
+    newest = max(found, key=lambda state: state.created_at)
+    asked = Show(command.tenant, domain.current([newest.id]))
+    return message_state.show(domain.limits, domain.shards, asked, now)

@@ -1,0 +1,107 @@
+"""Expire messages whose end has consequences.
+
+A message with a tie and a ttl ends when the ttl is over, whether or not anyone pops it: its unique key must
+become free, and its dependents must be notified.
+"""
+
+from msgspec.structs import replace
+
+from forebay.core.links.ties import NO_TIE, tie, tied_over, untie
+from forebay.core.log import log as logs
+from forebay.core.shard.ends import Ended
+from forebay.core.shard.shard import Shard
+from forebay.core.state import Partition, Queue, Track
+from forebay.core.structures.spans import covered
+from forebay.core.tracks.cursor import fresh, skip
+from forebay.core.tracks.leased import leased_runs
+from forebay.core.tracks.outcomes import record_outcome
+from forebay.core.tracks.parked import take_parked
+from forebay.core.tracks.planning import unplanned
+from forebay.core.words import DEFAULT, EXPIRED
+
+# The end of a time to live.
+
+
+def watch_ttl(shard: Shard, queue: Queue, partition: Partition, first: int, end: int) -> None:
+    """Have messages that something waits for end with their time to live."""
+    log = partition.log
+    if not log.mixed:
+        return
+    for offset in range(first, end):
+        if not logs.has(log, offset):
+            continue
+        segment = log.segments[logs.find(log, offset)]
+        _, created_at, attributes = segment.run_at(offset - segment.base)
+        tied = partition.ties.get(offset, NO_TIE)
+        if attributes.ttl_ms and not tied.expires_at:
+            if tied is not NO_TIE:
+                untie(shard, queue, partition, offset)
+            expires_at = created_at + attributes.ttl_ms
+            tie(shard, queue, partition, offset, replace(tied, expires_at=expires_at))
+
+
+def expire_tied(shard: Shard, now: int) -> None:
+    """End messages with ties whose time to live is over."""
+    while places := shard.tied.first_due(now):
+        for key, offset in places:
+            place = shard.places[key]
+            _expire(shard, place.queue, place.partition, offset, now)
+
+
+def _expire(shard: Shard, queue: Queue, partition: Partition, offset: int, now: int) -> None:
+    group = queue.groups.get(DEFAULT)
+    track = group.tracks[partition.key] if group is not None else None
+    if covered(partition.parked, offset, offset + 1):
+        for span in take_parked(shard, queue, partition, offset, offset + 1):
+            for each in queue.groups.values():
+                record_outcome(shard, each.tracks[partition.key], *span, EXPIRED, now)
+    elif track is not None:
+        held = next((run for _, run in leased_runs(shard, track, offset, offset + 1)), None)
+        if held is not None:
+            # It is being worked on: if it comes back, it is over.
+            rest = untie(shard, queue, partition, offset)
+            tie(shard, queue, partition, offset, replace(rest, expires_at=max(held.expires_at, now + 1)))
+            return
+        _expire_in(shard, track, offset, now)
+    if track is None:
+        shard.ends.append(Ended(shard, queue, partition, offset, offset + 1, EXPIRED))
+    # It ended, now or just before: the rest of the tie goes with that, and is not met here again.
+    rest = untie(shard, queue, partition, offset)
+    tie(shard, queue, partition, offset, replace(rest, expires_at=0))
+
+
+def _expire_in(shard: Shard, track: Track, offset: int, now: int) -> None:
+    """Settle one message of a track that waits as expired."""
+    run = track.schedule.find(offset)
+    if run is not None:
+        shard.unschedule(track, run)
+        if run.first < offset:
+            shard.schedule(track, replace(run, count=offset - run.first), now)
+        rest = run.first + run.count - offset - 1
+        if rest:
+            shard.schedule(track, replace(run, first=offset + 1, count=rest), now)
+    elif any(fresh(track, offset, offset + 1)):
+        skip(shard, track, offset, offset + 1)
+    elif any(unplanned(track, offset, offset + 1)):
+        track.unplanned -= 1
+    else:
+        return  # it ended otherwise
+    record_outcome(shard, track, offset, offset + 1, EXPIRED, now)
+    shard.plan_sweep(track.queue, now)
+    shard.reconsider(track, now)
+
+
+def come_back(shard: Shard, track: Track, first: int, count: int, now: int) -> None:
+    """Messages come back from a lease: those whose time to live is over are looked at soon."""
+    queue, partition = track.queue, track.partition
+    for offset in tied_over(partition, first, first + count):
+        tied = partition.ties[offset]
+        if tied.expires_at > now + 1 and _expired_at(partition, offset) <= now:
+            untie(shard, queue, partition, offset)
+            tie(shard, queue, partition, offset, replace(tied, expires_at=now + 1))
+
+
+def _expired_at(partition: Partition, offset: int) -> int:
+    segment = partition.log.segments[logs.find(partition.log, offset)]
+    _, created_at, attributes = segment.run_at(offset - segment.base)
+    return created_at + attributes.ttl_ms

@@ -1,0 +1,65 @@
+"""Ties: what must happen when a message ends. Its unique key is freed; keys are written if it died."""
+
+from msgspec.structs import replace
+
+from forebay.core.links.waits import add_wait, mark_met, waiting_over
+from forebay.core.records import codec, keyspace
+from forebay.core.shard.shard import Shard
+from forebay.core.state import Partition, Queue, Tie
+from forebay.core.structures.spans import offsets_in
+
+NO_TIE = Tie()
+
+
+def tie(shard: Shard, queue: Queue, partition: Partition, offset: int, tied: Tie) -> None:
+    """Have something done when a message ends."""
+    partition.ties[offset] = tied
+    partition.concerned += 1
+    if tied.unique_key:
+        queue.uniques[tied.unique_key] = (partition.key, offset)
+    queue.tied_bytes += len(tied.payload) * len(tied.keys)
+    if tied.expires_at:
+        shard.tied.add(tied.expires_at, (partition.key, offset))
+        shard.alarm.sooner(tied.expires_at)
+    shard.keep_row(queue, keyspace.tie_key(queue.prefix, partition.key, offset), codec.pack_tie(tied))
+
+
+def untie(shard: Shard, queue: Queue, partition: Partition, offset: int) -> Tie:
+    """Have nothing done any more when a message ends; what it was."""
+    tied = partition.ties.pop(offset)
+    partition.concerned -= 1
+    if tied.unique_key and queue.uniques.get(tied.unique_key) == (partition.key, offset):
+        del queue.uniques[tied.unique_key]
+    queue.tied_bytes -= len(tied.payload) * len(tied.keys)
+    if tied.expires_at:
+        shard.tied.remove(tied.expires_at, (partition.key, offset))
+    shard.keep_row(queue, keyspace.tie_key(queue.prefix, partition.key, offset), None)
+    return tied
+
+
+def tied_over(partition: Partition, first: int, end: int) -> list[int]:
+    """The offsets of [first, end) that have a tie, in order."""
+    return offsets_in(partition.ties, first, end)
+
+
+def free(shard: Shard, queue: Queue, key: str) -> None:
+    """Have a unique key held by nobody."""
+    number, offset = queue.uniques[key]
+    partition = shard.places[number].partition
+    rest = replace(untie(shard, queue, partition, offset), unique_key="")
+    if rest != NO_TIE:
+        tie(shard, queue, partition, offset, rest)
+
+
+def move(
+    shard: Shard, queue: Queue, partition: Partition, offset: int, successor: int, payload: bytes
+) -> None:
+    """What is tied to a message is tied to what took its place, with another payload."""
+    if offset in partition.ties:
+        tied = untie(shard, queue, partition, offset)
+        if tied.keys:
+            tied = replace(tied, payload=bytes(payload))
+        tie(shard, queue, partition, successor, tied)
+    for row in waiting_over(partition, offset, offset + 1):
+        if mark_met(shard, queue, partition, row, offset, offset + 1):
+            add_wait(shard, queue, partition, (successor, row[1], 1, row[3]))

@@ -1,0 +1,1 @@
+"""Load a shard from its records, and verify what a store holds."""

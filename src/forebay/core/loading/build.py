@@ -1,0 +1,200 @@
+"""Build a queue from its decoded records.
+
+All damage is found before the shard is touched: a damaged queue is left out, and the others never notice.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from operator import attrgetter
+
+from forebay.core.delivery.notes import enter, new_notes
+from forebay.core.errors import Damaged
+from forebay.core.loading.check import check
+from forebay.core.loading.decode import DecodedRecords, decode
+from forebay.core.log import log as logs
+from forebay.core.records.codec import PackedCursor
+from forebay.core.records.commit import Record
+from forebay.core.shard.ends import Ended, Notification, NotificationQueue
+from forebay.core.shard.shard import MERGE_AT, Place, Shard
+from forebay.core.shard.tracks import list_ready, new_partition, new_track
+from forebay.core.state import IN_LINE, Cron, Group, Lease, LeaseRun, Partition, Queue, Track, fresh_count
+from forebay.core.structures.agenda import NEVER
+from forebay.core.tracks.leased import hold
+from forebay.core.tracks.planning import count_unplanned
+
+
+def load_queue(
+    shard: Shard,
+    queue: Queue,
+    records_: Iterable[Record],
+    *,
+    now: int,
+    down_ms: int = 0,
+    renumber: bool = False,
+) -> list[Cron]:
+    """Fill ``queue``, which knows only its name, from its records, and put it into its shard; its crons.
+
+    ``down_ms`` is how long its leases could not be settled. ``renumber`` gives each of its partitions a fresh
+    number, because ids may have been given out that these records know nothing of.
+    """
+    found = decode(queue, records_)
+    made = check(found)
+    if queue.groups_made < max(found.groups, default=0):
+        raise Damaged("a group has a number that was never given out")
+    shard.queues[queue.prefix] = queue
+    for key, packed in found.partitions.items():
+        partition = new_partition(key, packed.name, packed.numbers, made[key], packed.marks)
+        partition.settled_to = made[key].first
+        partition.emptied_at, partition.retention = packed.emptied_at, packed.retention
+        partition.lane = packed.lane
+        _add_partition(shard, queue, partition)
+        if packed.os_marked or renumber:
+            shard.renumber(queue, partition)
+    groups = {
+        number: Group(number=number, name=packed.name, active_at=packed.active_at or now, tracks={}, ready=[])
+        for number, packed in found.groups.items()
+    }
+    for group in groups.values():
+        _add_group(queue, group, found.cursors)
+    _add_rows(shard, groups, queue, found)
+    _add_notes(queue, found)
+    _add_ties(shard, queue, found)
+    _add_stages(shard, queue, found)
+    gained = min(down_ms, queue.options.lease_ms)
+    for name_, number, runs, cancelled, leased_at in found.leases:
+        lease = Lease(name_, queue, groups[number], {}, 0, 0, leased_at, stored=True, cancelled=cancelled)
+        _add_lease(shard, lease, runs, gained)
+    for group in groups.values():
+        for track in group.tracks.values():
+            _start(shard, track, now)
+    if queue.paused_until not in (0, NEVER):
+        shard.pauses.add(queue.paused_until, queue.prefix)
+        shard.alarm.sooner(queue.paused_until)
+    shard.plan_sweep(queue, now)
+    for serial, how, key, first, end in sorted(found.ended):
+        ended = Ended(shard, queue, shard.places[key].partition, first, end, how)
+        tellings = shard.unfinished.setdefault(key, NotificationQueue(deque(), found.later.get(key, {})))
+        tellings.waiting.append(Notification(ended, serial, (first, 0)))
+    return found.crons
+
+
+def _add_rows(shard: Shard, groups: dict[int, Group], queue: Queue, found: DecodedRecords) -> None:
+    """Everything that is kept as runs."""
+    for (number, key), rows in found.rows.items():
+        track = groups[number].tracks[key]
+        track.schedule, track.skips, track.outcomes = rows.schedule, rows.skips, rows.outcomes
+        track.dead, track.letters, track.ended = rows.dead, rows.letters, rows.ended
+        track.dead_messages = rows.dead_messages
+    for partition in queue.partitions.values():
+        if partition.key in found.withdrawn:
+            partition.withdrawn = found.withdrawn[partition.key]
+        if partition.key in found.successors:
+            partition.successors = found.successors[partition.key]
+            partition.led_to = {successor: first for first, successor in partition.successors}
+            shard.updated.add(partition.key)
+
+
+def _add_ties(shard: Shard, queue: Queue, found: DecodedRecords) -> None:
+    """What has consequences when it ends, and what is found by key or id."""
+    for partition in queue.partitions.values():
+        key = partition.key
+        partition.ties, partition.job_ids = found.ties.get(key, {}), found.job_ids.get(key, {})
+        if key in found.parked:
+            partition.parked = found.parked[key]
+            partition.parked_messages = sum(count for _, count, _ in partition.parked)
+        if key in found.dependents:
+            partition.dependents, partition.met = found.dependents[key], found.met.get(key, {})
+            for first, dependent, count, _ in partition.dependents:
+                if count > 1:
+                    partition.spans.add((first, dependent))
+        partition.concerned = len(partition.ties) + partition.dependents.size
+        for offset, tie in partition.ties.items():
+            if tie.unique_key:
+                queue.uniques[tie.unique_key] = (key, offset)
+            if tie.expires_at:
+                shard.tied.add(tie.expires_at, (key, offset))
+            queue.tied_bytes += len(tie.payload) * len(tie.keys)
+        for offset, name in partition.job_ids.items():
+            queue.named[name] = (key, offset)
+        partition.taken = dict(sorted(found.taken.get(key, {}).items(), key=_taken_at))
+        for at, ids in partition.taken.values():
+            partition.transactions.update((name, (offset, at)) for offset, name in ids)
+    for request, once in found.once.items():
+        queue.once[request] = once
+        shard.onces.add(once.until, (queue.prefix, request))
+
+
+def _add_stages(shard: Shard, queue: Queue, found: DecodedRecords) -> None:
+    for stage in queue.stages.values():
+        stage.parts.sort(key=attrgetter("at", "body_name"))
+        for part in stage.parts:
+            queue.staged.count(part)
+        if stage.query is not None:
+            queue.staged_for.setdefault(stage.query, {})[stage.name] = stage
+        shard.staged.add(stage.expires_at, (queue.prefix, True, stage.name))
+    for query, batch, adopted in sorted(found.adopted, key=lambda each: (each[2].at, each[1])):
+        queue.adopted[query] = {**queue.adopted.pop(query, {}), batch: adopted}
+    for query, batches in queue.adopted.items():
+        until = batches[max(batches)].until
+        if until:
+            shard.staged.add(until, (queue.prefix, False, query))
+
+
+def _taken_at(item: tuple[int, tuple[int, list[tuple[int, str]]]]) -> tuple[int, int]:
+    return item[1][0], item[0]
+
+
+def _add_notes(queue: Queue, found: DecodedRecords) -> None:
+    for kind, segments in found.notes.items():
+        notes = queue.notes[kind] = new_notes(kind)
+        notes.log = logs.load(segments[0][0].base, [segment for segment, _ in segments])
+        for segment, about in segments:
+            enter(notes, segment.base, about)
+    for partition in queue.partitions.values():
+        partition.progress = found.progress.get(partition.key, {})
+
+
+def _start(shard: Shard, track: Track, now: int) -> None:
+    """Count what a track has, and list it if it has something to deliver."""
+    log = track.partition.log
+    track.aside = logs.count_aside(log, track.cursor) + sum(count for _, count in track.skips)
+    if track.planned != NEVER:
+        track.unplanned = count_unplanned(track)
+        track.group.unplanned[track.partition.key] = track
+    level = track.schedule.ready_level(now)
+    if fresh_count(track):
+        list_ready(track, IN_LINE if level is None else min(level, IN_LINE))
+    elif level is not None:
+        list_ready(track, level)
+    due_at = track.schedule.next_due_at(now)
+    if due_at != NEVER:
+        shard.look_at(track, due_at)
+
+
+def _add_partition(shard: Shard, queue: Queue, partition: Partition) -> None:
+    partition.unmerged = len(partition.log.segments)
+    if partition.unmerged >= MERGE_AT:
+        shard.to_merge[partition.key] = (queue, partition)
+    queue.partitions[partition.name] = partition
+    for number, base in partition.numbers:
+        shard.places[number] = Place(queue, partition, base)
+
+
+def _add_group(queue: Queue, group: Group, cursors: dict[tuple[int, int], PackedCursor]) -> None:
+    queue.groups[group.name] = group
+    for partition in queue.partitions.values():
+        packed = cursors.get((group.number, partition.key)) or PackedCursor(partition.log.first, 0)
+        track = new_track(queue, group, partition, packed.cursor)
+        track.turn, track.planned = packed.turn, packed.planned
+        group.turn = max(group.turn, track.turn)
+
+
+def _add_lease(shard: Shard, lease: Lease, runs: list[LeaseRun], gained: int) -> None:
+    """A lease as it was, but for the time the shard was down: an outage is not the consumer's failure."""
+    for run in runs:
+        run.expires_at += gained
+        lease.runs[run.partition, run.first] = run
+    lease.due_at = min(run.expires_at for run in runs)
+    hold(shard, lease)
+    if gained:
+        shard.touch_lease(lease)

@@ -1,0 +1,1 @@
+"""A partition's log: segments, their bodies, and partition numbers."""

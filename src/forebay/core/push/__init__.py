@@ -1,0 +1,1 @@
+"""Append messages: checks, room, push, update."""

@@ -1,0 +1,1 @@
+"""Read-only queries: logs, counts, single messages, dead letters, metrics."""

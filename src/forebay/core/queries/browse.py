@@ -1,0 +1,226 @@
+"""Browse the messages of a queue by their state in a group."""
+
+from collections.abc import Callable, Iterable, Iterator
+from heapq import merge
+
+from forebay.core.api.queries import Browse, Shown, ShownAll, State
+from forebay.core.bounds import Limits, check_name, check_range
+from forebay.core.errors import Invalid
+from forebay.core.ids import address
+from forebay.core.log import log as logs
+from forebay.core.log.numbers import number_of
+from forebay.core.queries import describe, message_state
+from forebay.core.shard.shard import Shard
+from forebay.core.state import Group, Partition, Queue, Track
+from forebay.core.structures.agenda import NEVER
+from forebay.core.structures.spans import Span, covered, outside
+from forebay.core.structures.table import Row, Table
+from forebay.core.tracks.cursor import fresh
+from forebay.core.tracks.leased import gaps
+from forebay.core.tracks.planning import unplanned, unplanned_due
+from forebay.core.words import OUTCOMES, STATES
+
+SKIP_MAX = 1 << 62
+NOWHERE = (1 << 62, 1 << 62)
+"""Past the end of every log."""
+
+
+def browse(limits: Limits, shard: Shard, queue: Queue, command: Browse, now: int) -> ShownAll:
+    """Messages in a state, with their payloads; fewer if they are large."""
+    check_range("limit", command.count, 1, message_state.SHOWN_MAX)
+    check_range("offset", command.skip, 0, SKIP_MAX)
+    check_name("group", command.group)
+    if command.state is not None and command.state not in STATES:
+        raise Invalid("state", f"one of {', '.join(STATES)}")
+    group = queue.groups.get(command.group)
+    found = ShownAll([], _total(queue, group, command.state, now) if command.counted else 0)
+    skip, bytes_left = command.skip, limits.read_bytes_max
+    looked_at = 0
+    for partition in _partitions(queue, command):
+        at = command.after[1] if command.after is not None and command.after[0] == partition.key else 0
+        spans = _spans(shard, group, partition, command.state, at, now)
+        for low, high, is_asked in _matching(partition, _from(at, spans), command):
+            looked_at += 1
+            passed = min(skip, high - low) if is_asked else high - low
+            skip -= passed if is_asked else 0
+            if looked_at > command.effort:
+                found.next = (partition.key, low)
+                return found
+            for offset in range(low + passed, high):
+                if len(found.deliveries) == command.count or bytes_left <= 0:
+                    found.next = (partition.key, offset)
+                    return found
+                shown = _shown(shard, queue, partition, offset, command, now)
+                found.deliveries.append(shown)
+                bytes_left -= logs.piece_bytes(shown)
+    return found
+
+
+def _total(queue: Queue, group: Group | None, state: str | None, now: int) -> int:
+    """How many messages there are in a state."""
+    if state is None:
+        return sum(logs.count_kept(partition.log) for partition in queue.partitions.values())
+    found: int = getattr(describe.counts(queue, group, now), state)
+    return found
+
+
+def _partitions(queue: Queue, command: Browse) -> list[Partition]:
+    """Where to look, in order."""
+    if command.partition is not None:
+        return [describe.partition_of(queue, command.partition)]
+    first = command.after[0] if command.after is not None else 0
+    every = sorted(queue.partitions.values(), key=lambda partition: partition.key)
+    return [partition for partition in every if partition.key >= first]
+
+
+Part = tuple[int, int, bool]
+"""A span of messages, and whether they are among those that are asked for."""
+
+
+def _from(at: int, spans: Iterable[Part]) -> Iterator[Part]:
+    """What of some spans lies at or past an offset."""
+    return ((max(low, at), high, is_asked) for low, high, is_asked in spans if high > at)
+
+
+def _matching(partition: Partition, spans: Iterable[Part], command: Browse) -> Iterator[Part]:
+    """Spans, cut where messages differ in what is asked for."""
+    if command.tag is None and command.since is None and command.before is None:
+        yield from spans
+        return
+    since = command.since if command.since is not None else 0
+    before = command.before if command.before is not None else NEVER
+    log = partition.log
+    for low, high, is_asked in spans:
+        if not is_asked:
+            yield low, high, False
+            continue
+        while low < high:
+            segment = log.segments[logs.find(log, low)]
+            end, created_at, attributes = segment.run_at(low - segment.base)
+            end = min(segment.base + end, high)
+            tagged = command.tag is None or command.tag in attributes.tags
+            yield low, end, tagged and since <= created_at < before
+            low = end
+
+
+def _shown(shard: Shard, queue: Queue, partition: Partition, offset: int, command: Browse, now: int) -> Shown:
+    number, base = number_of(partition, offset)
+    state = message_state.state(
+        shard, State(command.tenant, address(number, offset - base), command.group), now
+    )
+    log = partition.log
+    segment = log.segments[logs.find(log, offset)]
+    return Shown(segment, offset - segment.base, 1, state.created_at, queue, partition.name, state)
+
+
+def _spans(
+    shard: Shard, group: Group | None, partition: Partition, state: str | None, at: int, now: int
+) -> Iterable[Part]:
+    """Where messages from an offset on stand so in a group, in order, and what was looked at for that."""
+    log = partition.log
+    if state is None:
+        return _asked(logs.kept_spans(log))
+    if group is None:
+        return unread(partition, state, at, now)
+    track = group.tracks[partition.key]
+    match state:
+        case "parked":
+            return _covered(partition.parked, at)
+        case "waiting":
+            line = _asked(fresh(track, max(track.cursor, at), log.end))
+            return merge(line, *_aside(track, at, lambda due_at: due_at <= now))
+        case "delayed":
+            return merge(*_aside(track, at, lambda due_at: due_at > now))
+        case "active":
+            return _asked(_leased(shard, track))
+        case "dead":
+            return _covered(track.dead, at)
+        case "completed":
+            return _completed(shard, track, at)
+    outcome = OUTCOMES.index(state)
+    return ((first, first + count, which == outcome) for first, count, which, _ in _rows(track.outcomes, at))
+
+
+def _asked(spans: Iterable[Span]) -> Iterator[Part]:
+    return ((low, high, True) for low, high in spans)
+
+
+def _rows(table: Table, at: int) -> Iterator[Row]:
+    """The rows (first, count, ...) that reach past an offset."""
+    before = table.below(at)
+    if before is not None and before[0] + before[1] > at:
+        yield before
+    yield from table.since(at)
+
+
+def _covered(table: Table, at: int) -> Iterator[Part]:
+    return ((row[0], row[0] + row[1], True) for row in _rows(table, at))
+
+
+def _aside(track: Track, at: int, is_asked: Callable[[int], bool]) -> tuple[Iterator[Part], Iterator[Part]]:
+    """What is not in line from an offset on: in the schedule, and not yet there."""
+    ends = track.partition.log.end
+    scheduled = ((low, high, is_asked(due_at)) for low, high, due_at in track.schedule.spans(at))
+    rest = ((low, high, is_asked(due_at)) for low, high, due_at in unplanned_due(track, at, ends))
+    return scheduled, rest
+
+
+def unread(partition: Partition, state: str, at: int, now: int) -> Iterator[Part]:
+    """The same for a group that does not exist: everything waits, is delayed, or was cancelled."""
+    log = partition.log
+    if state == "cancelled":
+        yield from _covered(partition.withdrawn, at)
+    at = max(at, log.first)
+    if state == "parked":
+        yield from _asked(covered(partition.parked, at, log.end))
+    if state not in ("waiting", "delayed") or at >= log.end:
+        return
+    for segment in log.segments[logs.find(log, at) :]:
+        start = max(at - segment.base, 0)
+        while start < segment.count:
+            end, created_at, attributes = segment.run_at(start)
+            if (created_at + attributes.delay_ms > now) == (state == "delayed"):
+                for low, high in outside(partition.withdrawn, segment.base + start, segment.base + end):
+                    yield from _asked(outside(partition.parked, low, high))
+            else:
+                yield segment.base + start, segment.base + end, False
+            start = end
+
+
+def _leased(shard: Shard, track: Track) -> list[Span]:
+    key = track.partition.key
+    found = [(offset, offset + 1) for offset in track.singles]
+    for first, _, name in track.spans:
+        run = shard.leases[name].runs[key, first]
+        found += [(low, low + count) for low, count in gaps(run)]
+    return sorted(found)
+
+
+def _completed(shard: Shard, track: Track, at: int) -> Iterator[Part]:
+    """What is neither of the others."""
+    log = track.partition.log
+    others: Iterator[Span] = merge(
+        fresh(track, max(track.cursor, at), log.end),
+        ((first, end) for first, end, _ in track.schedule.spans(at)),
+        unplanned(track, max(log.first, at), log.end),
+        _leased(shard, track),
+        ((first, first + count) for first, count in _rows(track.dead, at)),
+        ((first, first + count) for first, count, _, _ in _rows(track.outcomes, at)),
+        ((first, first + count) for first, count, _ in _rows(track.partition.parked, at)),
+    )
+    low, high = next(others, NOWHERE)
+    for reached, end in logs.kept_spans(log):
+        if end <= at:
+            continue
+        reached = max(reached, at)
+        while low < end:
+            if low > reached:
+                yield reached, low, True
+            if high > reached:
+                yield max(low, reached), min(high, end), False
+            reached = max(reached, high)
+            if high > end:
+                break
+            low, high = next(others, NOWHERE)
+        if reached < end:
+            yield reached, end, True

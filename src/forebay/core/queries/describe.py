@@ -1,0 +1,121 @@
+"""Describe a queue: options, partitions, groups, counts by state."""
+
+from itertools import islice
+
+from forebay.core.api.queries import (
+    Counts,
+    GroupFound,
+    PartitionFound,
+    Paused,
+    QueueCounts,
+    QueueFound,
+    StagedFound,
+)
+from forebay.core.bounds import check_name
+from forebay.core.errors import NotFound
+from forebay.core.log import log as logs
+from forebay.core.state import Group, Partition, Queue, Track, fresh_count
+from forebay.core.structures.agenda import NEVER
+from forebay.core.structures.spans import covered, outside
+from forebay.core.tracks.planning import unplanned_due
+from forebay.core.words import CANCELLED, DEFAULT, DISCARDED, EVICTED, EXPIRED
+
+UNPLANNED_MAX = 5_000
+"""Runs that are looked at to count what is delayed among those that no pop has sorted yet: some 40 ms."""
+
+
+def describe(queue: Queue, now: int) -> QueueFound:
+    """A queue with its partitions and groups."""
+    partitions = [
+        PartitionFound(
+            partition.name,
+            partition.log.first,
+            partition.log.end,
+            partition.log.size,
+            partition.retention,
+            partition.lane,
+        )
+        for partition in queue.partitions.values()
+    ]
+    groups = [GroupFound(group.name, counts(queue, group, now)) for group in queue.groups.values()]
+    stages = queue.stages.values()
+    staged = StagedFound(len(stages), sum(each.count for each in stages), queue.staged.bytes)
+    return QueueFound(queue.name, queue.options, partitions, groups, paused(queue, now), staged)
+
+
+def paused(queue: Queue, now: int) -> Paused:
+    until = queue.paused_until
+    return Paused(until > now, until if now < until < NEVER else None)
+
+
+def queue_counts(queue: Queue, now: int) -> QueueCounts:
+    """A queue as its work queue, the group ``default``, sees it."""
+    found = counts(queue, queue.groups.get(DEFAULT), now)
+    return QueueCounts(queue.name, found, queue.paused_until > now)
+
+
+def counts(queue: Queue, group: Group | None, now: int) -> Counts:
+    """Messages still kept, by where they stand in a group."""
+    found = Counts()
+    for partition in queue.partitions.values():
+        kept = logs.count_kept(partition.log)
+        if group is None:
+            kept -= partition.log.strays
+            delayed, withdrawn = _undelivered(partition, now)
+            parked = sum(high - low for low, high in covered(partition.parked, partition.log.first, NEVER))
+            found.waiting += kept - delayed - withdrawn - parked
+            found.parked += parked
+            found.delayed += delayed
+            found.cancelled += withdrawn
+            continue
+        track = group.tracks[partition.key]
+        due = track.schedule.due_messages(now)
+        later = _unplanned_later(track, now) if track.unplanned else 0
+        waiting = fresh_count(track) + due + track.unplanned - later
+        delayed = track.schedule.messages - due + later
+        found.waiting += waiting
+        found.delayed += delayed
+        found.parked += partition.parked_messages
+        found.active += track.leased
+        found.dead += track.dead_messages
+        ended = track.ended
+        found.expired += ended[EXPIRED]
+        found.cancelled += ended[CANCELLED]
+        found.discarded += ended[DISCARDED]
+        found.evicted += ended[EVICTED]
+        unsettled = waiting + delayed + track.leased + track.dead_messages + partition.parked_messages
+        found.completed += kept - unsettled - sum(ended)
+    return found
+
+
+def _unplanned_later(track: Track, now: int) -> int:
+    """Messages that are not in the schedule yet and will not be due when they are.
+
+    Only so many runs are looked at; what is behind them counts as waiting until pops have sorted it.
+    """
+    spans = islice(unplanned_due(track, track.planned, track.partition.log.end), UNPLANNED_MAX)
+    return sum(high - low for low, high, due_at in spans if due_at > now)
+
+
+def _undelivered(partition: Partition, now: int) -> tuple[int, int]:
+    """Of messages that no group has read: how many are delayed, and how many were cancelled."""
+    log = partition.log
+    delayed = 0
+    for segment in log.segments[log.islands :] if log.mixed else ():
+        start = 0
+        while segment.aside and start < segment.count:
+            end, created_at, attributes = segment.run_at(start)
+            if created_at + attributes.delay_ms > now:
+                for low, high in outside(partition.withdrawn, segment.base + start, segment.base + end):
+                    delayed += sum(last - first for first, last in outside(partition.parked, low, high))
+            start = end
+    return delayed, sum(count for _, count, _ in partition.withdrawn)
+
+
+def partition_of(queue: Queue, name: str) -> Partition:
+    """The partition of that name, if the queue has it."""
+    check_name("partition", name)
+    partition = queue.partitions.get(name)
+    if partition is None:
+        raise NotFound(f"queue {queue.name} has no partition {name}")
+    return partition

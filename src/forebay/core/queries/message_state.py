@@ -1,0 +1,159 @@
+"""The state of single messages, with their payloads and notes."""
+
+from forebay.core.api.queries import NotesFound, Show, Shown, ShownAll, State, StateFound
+from forebay.core.bounds import Limits, check_name
+from forebay.core.delivery.notes import of_message
+from forebay.core.errors import Invalid, NotFound
+from forebay.core.ids import OFFSET_BITS, OFFSET_MASK
+from forebay.core.log import log as logs
+from forebay.core.shard.addresses import first_offset, require
+from forebay.core.shard.shard import Shard
+from forebay.core.state import Dead, LeaseRun, Partition, Scheduled, Track, priority_of
+from forebay.core.structures.agenda import NEVER
+from forebay.core.tracks.cursor import fresh
+from forebay.core.tracks.dead_letters import dead_over
+from forebay.core.tracks.leased import leased_runs
+from forebay.core.tracks.outcomes import outcome_at
+from forebay.core.tracks.parked import parked_over
+from forebay.core.words import DISCARDED, OUTCOMES
+
+
+def state(shard: Shard, command: State, now: int) -> StateFound:
+    """Where a message stands in a group; a group that does not exist has everything waiting."""
+    check_name("group", command.group)
+    where = require(shard, command.tenant, command.id)
+    place, offset = where.place, where.first
+    partition = place.partition
+    log = partition.log
+    segment = log.segments[logs.find(log, offset)]
+    _, created_at, attributes = segment.run_at(offset - segment.base)
+    found = StateFound(command.id, created_at, "waiting", priority=attributes.priority)
+    if attributes.origin is not None:
+        found.id, found.created_at = attributes.origin
+    found.depends_on = attributes.depends_on
+    if partition.job_ids:
+        found.job_id = partition.job_ids.get(first_offset(shard, where))
+    if offset in partition.ties:
+        found.unique_key = partition.ties[offset].unique_key or None
+    group = place.queue.groups.get(command.group)
+    track = group.tracks[partition.key] if group is not None else None
+    withdrawn_at = _withdrawn_at(partition, offset)
+    if parked_over(partition, offset, offset + 1):
+        found.state = "parked"
+    elif track is None and withdrawn_at is None:
+        _show_due(found, created_at + attributes.delay_ms, now)
+    elif track is None:
+        found.state, found.ended_at = "cancelled", withdrawn_at
+    else:
+        _show(shard, track, offset, found, created_at + attributes.delay_ms, now)
+    expired_at = created_at + attributes.ttl_ms
+    if attributes.ttl_ms and expired_at <= now and found.state in ("waiting", "delayed", "parked"):
+        found.state, found.due_at = "expired", None
+    if found.state == "expired":
+        found.ended_at = expired_at
+    return found
+
+
+def notes(
+    shard: Shard, tenant: str, message: int, kinds: tuple[int, ...], group: str, now: int
+) -> NotesFound:
+    """What is kept beside a message, and where it stands."""
+    stands = state(shard, State(tenant, message, group), now)
+    where = require(shard, tenant, message)
+    queue, partition, offset = where.place.queue, where.place.partition, where.first
+    first = first_offset(shard, where)
+    most = shard.limits.read_bytes_max
+    found = [of_message(queue, kind, partition, first, most) for kind in kinds]
+    segment = partition.log.segments[logs.find(partition.log, offset)]
+    _, created_at, attributes = segment.run_at(offset - segment.base)
+    waits = stands.state in ("waiting", "delayed", "parked")
+    over_at = created_at + attributes.ttl_ms if attributes.ttl_ms and waits else NEVER
+    return NotesFound(queue, stands, found, partition.progress.get(first), over_at)
+
+
+SHOWN_MAX = 1_000
+"""Messages shown at a time."""
+
+
+def show(limits: Limits, shards: list[Shard], command: Show, now: int) -> ShownAll:
+    """Messages with their payloads; those that are there."""
+    if not 1 <= len(command.ids) <= SHOWN_MAX:
+        raise Invalid("ids", f"a list of 1 to {SHOWN_MAX} ids")
+    found = show_each(shards, command, now)
+    if len(found) > 1 and sum(map(logs.piece_bytes, found)) > limits.read_bytes_max:
+        raise Invalid("ids", f"fewer: their payloads are more than {limits.read_bytes_max} bytes")
+    return ShownAll(found)
+
+
+def show_each(shards: list[Shard], command: Show, now: int) -> list[Shown]:
+    """Those of some messages that are there, with where to find their payloads."""
+    found: list[Shown] = []
+    for message in command.ids:
+        shard = shards[(message >> OFFSET_BITS) % len(shards)]
+        try:
+            stands = state(shard, State(command.tenant, message, command.group), now)
+        except NotFound:
+            continue
+        place = shard.places[message >> OFFSET_BITS]
+        log, offset = place.partition.log, place.first + (message & OFFSET_MASK)
+        segment = log.segments[logs.find(log, offset)]
+        at = (segment, offset - segment.base, 1, stands.created_at)
+        found.append(Shown(*at, place.queue, place.partition.name, stands))
+    return found
+
+
+def _withdrawn_at(partition: Partition, offset: int) -> int | None:
+    row = partition.withdrawn.upto(offset)
+    return row[2] if row is not None and offset < row[0] + row[1] else None
+
+
+def _show_due(found: StateFound, due_at: int, now: int) -> None:
+    if due_at > now:
+        found.state, found.due_at = "delayed", due_at
+
+
+def _show(shard: Shard, track: Track, offset: int, found: StateFound, due_at: int, now: int) -> None:
+    """Where a message stands in a track; ``due_at`` is when it may be delivered as it was pushed."""
+    run = _out_of_line(shard, track, offset)
+    ended = outcome_at(track, offset)
+    if run is not None:
+        found.deliveries, found.failures, found.error = run.deliveries, run.failures, run.error
+        found.priority = priority_of(run.level)
+        if isinstance(run, Scheduled):
+            _show_waiting(track, found, run.due_at, now)
+        elif isinstance(run, LeaseRun):
+            found.state = "active"
+        else:
+            found.state, found.ended_at = "dead", run.dead_at
+    elif ended is not None:
+        found.state = "dead" if ended[0] == DISCARDED else OUTCOMES[ended[0]]
+        found.ended_at = ended[1]
+    elif offset >= track.planned and not _in_line(track, offset):
+        _show_due(found, due_at, now)
+    elif any(fresh(track, offset, offset + 1)):
+        _show_waiting(track, found, due_at + track.queue.options.delayed_processing_ms, now)
+    else:
+        found.state = "completed"
+
+
+def _show_waiting(track: Track, found: StateFound, due_at: int, now: int) -> None:
+    """A message that waits since it was due, unless that is too long."""
+    _show_due(found, due_at, now)
+    max_wait_ms = track.queue.options.max_wait_ms
+    if max_wait_ms and due_at + max_wait_ms < now:
+        found.state, found.ended_at = "evicted", due_at + max_wait_ms
+
+
+def _in_line(track: Track, offset: int) -> bool:
+    return logs.attributes_at(track.partition.log, offset).in_line
+
+
+def _out_of_line(shard: Shard, track: Track, offset: int) -> Scheduled | LeaseRun | Dead | None:
+    """The scheduled, leased or dead run that a message is in, if it is in one."""
+    scheduled = track.schedule.find(offset)
+    if scheduled is not None:
+        return scheduled
+    for _, leased in leased_runs(shard, track, offset, offset + 1):
+        if not leased.settled >> offset - leased.first & 1:
+            return leased
+    return next(iter(dead_over(track, offset, offset + 1)), None)

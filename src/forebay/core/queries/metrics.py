@@ -1,0 +1,58 @@
+"""Metrics per queue for the operator: depth, age, leases, counters."""
+
+from itertools import islice
+
+from forebay.core.api.queries import Measure, Measured, QueueMeasured
+from forebay.core.log import log as logs
+from forebay.core.queries import describe
+from forebay.core.queries.browse import unread
+from forebay.core.shard.domain import Domain
+from forebay.core.state import Queue
+from forebay.core.tracks.cursor import fresh
+from forebay.core.tracks.planning import unplanned_due
+from forebay.core.words import DEFAULT, is_own
+
+LOOKED_AT = 100
+"""Runs of a partition that are looked at for the oldest that waits."""
+
+
+def measure(domain: Domain, command: Measure, now: int) -> Measured:
+    """Every queue of every tenant, up to so many."""
+    found: list[QueueMeasured] = []
+    for (tenant, _), queue in domain.queues.items():
+        if not is_own(tenant):
+            if len(found) == command.most:
+                break
+            found.append(_queue(domain, queue, now))
+    leases = sum(len(shard.leases) for shard in domain.shards)
+    queues = sum(not is_own(tenant) for tenant, _ in domain.queues)
+    over = sum(shard.leases_over for shard in domain.shards)
+    return Measured(found, queues, leases, over, now)
+
+
+def _queue(domain: Domain, queue: Queue, now: int) -> QueueMeasured:
+    counts = describe.queue_counts(queue, now).counts
+    tally = domain.tallies.get(queue.prefix)
+    return QueueMeasured(queue.tenant, queue.name, counts, _oldest_at(queue, now), tally)
+
+
+def _oldest_at(queue: Queue, now: int) -> int | None:
+    """When the oldest message was pushed that waits in the work queue; None if none does.
+
+    Of each priority only what is next is looked at, and of what no pop has sorted yet only the first runs.
+    """
+    group = queue.groups.get(DEFAULT)
+    found: list[int] = []
+    for partition in queue.partitions.values():
+        if group is None:
+            parts = islice(unread(partition, "waiting", partition.log.first, now), LOOKED_AT)
+            waiting = [low for low, _, is_asked in parts if is_asked]
+        else:
+            track = group.tracks[partition.key]
+            rest = islice(unplanned_due(track, track.planned, partition.log.end), LOOKED_AT)
+            waiting = [low for low, _ in islice(fresh(track, track.cursor, partition.log.end), 1)]
+            waiting += track.schedule.heads(now)
+            waiting += [low for low, _, due_at in rest if due_at <= now]
+        if waiting:
+            found.append(min(logs.created_at(partition.log, offset) for offset in waiting))
+    return min(found, default=None)

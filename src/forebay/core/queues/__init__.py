@@ -1,0 +1,1 @@
+"""Manage queues: options, groups, seek, clean, delete, named limits."""

@@ -1,0 +1,155 @@
+"""Clean: clear out waiting, delayed, parked, dead or completed messages by age."""
+
+from collections.abc import Iterator
+from itertools import chain, islice
+
+from forebay.core.api.commands import Clean, Cleaned
+from forebay.core.api.queries import WouldClean
+from forebay.core.bounds import DELAY_MS_MAX, check_name, check_range
+from forebay.core.delivery.cancel import cancel_parked
+from forebay.core.errors import Invalid
+from forebay.core.log import log as logs
+from forebay.core.queries.describe import counts as counts_of
+from forebay.core.retention.sweep import drop_completed, droppable
+from forebay.core.shard.shard import Place, Shard
+from forebay.core.state import Group, Queue, Scheduled, Track
+from forebay.core.tracks.cursor import fresh, skip
+from forebay.core.tracks.dead_letters import cut_dead
+from forebay.core.tracks.outcomes import record_outcome
+from forebay.core.tracks.planning import check_planned, cut_scheduled, finish_plan
+from forebay.core.words import CANCELLED, DISCARDED
+
+CLEANED_STATES = ("waiting", "delayed", "parked", "dead", "completed")
+RUNS_MAX = 2_000
+"""Runs that one command clears out: some 100 ms; the next does the rest."""
+COUNT_MAX = 1 << 62
+
+
+def check(command: Clean) -> None:
+    check_name("group", command.group)
+    check_range("grace", command.grace_ms, 0, DELAY_MS_MAX)
+    if command.count is not None:
+        check_range("limit", command.count, 1, COUNT_MAX)
+    if not command.states or not set(command.states) <= set(CLEANED_STATES):
+        raise Invalid("state", f"one of {', '.join(CLEANED_STATES)}")
+
+
+def clean(shard: Shard, queue: Queue, group: Group | None, command: Clean, now: int) -> Cleaned:
+    """Clear out what a checked command is about. A group is there unless only what is completed goes."""
+    left = COUNT_MAX if command.count is None else command.count
+    before = now - command.grace_ms
+    cleaned = Cleaned(0)
+    if "completed" in command.states:
+        cleaned.count += drop_completed(shard, queue, command.grace_ms, left, now)
+    waits = {"waiting", "delayed"} & set(command.states)
+    runs = RUNS_MAX
+    if _reaches_parked(queue, command.states):
+        for partition in queue.partitions.values():
+            place = Place(queue, partition, 0)
+            count, cut_up = _cancel_parked(shard, place, before, left - cleaned.count, runs, now)
+            cleaned.count, runs = cleaned.count + count, runs - cut_up
+        cleaned.more = runs <= 0 and cleaned.count < left
+    for track in group.tracks.values() if group is not None else ():
+        if waits:
+            count, cut_up = _cancel(shard, track, waits, before, left - cleaned.count, runs, now)
+            cleaned.count, runs = cleaned.count + count, runs - cut_up
+        if "dead" in command.states:
+            count, cut_up = _bury_for_good(shard, track, before, left - cleaned.count, runs, now)
+            cleaned.count, runs = cleaned.count + count, runs - cut_up
+        if runs <= 0 and cleaned.count < left:
+            cleaned.more = True
+            break
+    if cleaned.count:
+        shard.sync_for(queue)
+        shard.plan_sweep(queue, now)
+    return cleaned
+
+
+def would_clean(queue: Queue, command: WouldClean, now: int) -> Cleaned:
+    """How many messages that would be, if nothing happens meanwhile."""
+    counts = counts_of(queue, queue.groups.get(command.group), now)
+    states = set(command.states)
+    found = sum(getattr(counts, state) for state in states & {"waiting", "delayed", "dead"})
+    if "completed" in states:
+        found += droppable(queue, now)
+    if _reaches_parked(queue, command.states):
+        found += counts.parked
+    return Cleaned(found)
+
+
+def _reaches_parked(queue: Queue, states: tuple[str, ...]) -> bool:
+    """Whether what is parked, which is so in every group, is cleared out along."""
+    return set(states) == {"parked"} or ("parked" in states and len(queue.groups) <= 1)
+
+
+def check_cancel(queue: Queue, command: Clean) -> None:
+    """Raise unless the schedule of the group is complete, or can be made so in no time."""
+    if {"waiting", "delayed"} & set(command.states):
+        check_planned(queue, command.group)
+
+
+def _cancel(
+    shard: Shard, track: Track, states: set[str], before: int, left: int, runs: int, now: int
+) -> tuple[int, int]:
+    """Cancel what a track has waiting or delayed; how many messages and how many runs it was."""
+    finish_plan(shard, track, now)
+    end = logs.offset_at(track.partition.log, before + 1)
+    spans: list[tuple[int, int]] = []
+    if "waiting" in states:
+        for low, high in list(_up_to(islice(fresh(track, track.cursor, end), runs), left)):
+            skip(shard, track, low, high)
+            spans.append((low, high))
+            left -= high - low
+    found: Iterator[Scheduled] = iter(())
+    if "waiting" in states:
+        found = track.schedule.each_due_before(now + 1)
+    if "delayed" in states:
+        found = chain(found, track.schedule.due_after(now))
+    old = (run for run in found if run.first < end)
+    for run in list(islice(old, runs - len(spans))):
+        if left > 0:
+            high = min(run.first + run.count, end, run.first + left)
+            cut_scheduled(shard, track, run, run.first, high, now)
+            spans.append((run.first, high))
+            left -= high - run.first
+    for low, high in spans:
+        record_outcome(shard, track, low, high, CANCELLED, now)
+    if spans:
+        shard.reconsider(track, now)
+    return sum(high - low for low, high in spans), len(spans)
+
+
+def _cancel_parked(
+    shard: Shard, place: Place, before: int, left: int, runs: int, now: int
+) -> tuple[int, int]:
+    """Cancel what waits for others in a partition; how many messages and how many runs it was."""
+    partition = place.partition
+    end = logs.offset_at(partition.log, before + 1)
+    old = ((first, min(first + count, end)) for first, count, _ in partition.parked if first < end)
+    spans = list(_up_to(islice(old, runs), left))
+    for low, high in spans:
+        cancel_parked(shard, place, low, high, now)
+    return sum(high - low for low, high in spans), len(spans)
+
+
+def _up_to(spans: Iterator[tuple[int, int]], left: int) -> Iterator[tuple[int, int]]:
+    """Spans of no more than so many messages."""
+    for low, high in spans:
+        if left <= 0:
+            return
+        high = min(high, low + left)
+        left -= high - low
+        yield low, high
+
+
+def _bury_for_good(
+    shard: Shard, track: Track, before: int, left: int, runs: int, now: int
+) -> tuple[int, int]:
+    """Discard dead letters of a track; how many messages and how many runs it was."""
+    letters = (track.letters[first] for first, _ in track.dead)
+    old = (letter for letter in letters if letter.dead_at <= before)
+    spans = list(_up_to(((each.first, each.first + each.count) for each in islice(old, runs)), left))
+    for low, high in spans:
+        cut_dead(shard, track, track.letters[low], low, high)
+        record_outcome(shard, track, low, high, DISCARDED, now)
+    return sum(high - low for low, high in spans), len(spans)

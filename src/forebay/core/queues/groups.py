@@ -1,0 +1,61 @@
+"""Create a group ahead of its first pop, or delete a group."""
+
+from forebay.core.api.commands import GroupDelete, GroupPut
+from forebay.core.api.queries import QueueFound
+from forebay.core.bounds import check_name
+from forebay.core.delivery.groups import check_group, check_start, new_group
+from forebay.core.delivery.settle import abandon
+from forebay.core.errors import Conflict, NotFound
+from forebay.core.queries.describe import describe
+from forebay.core.records import keyspace
+from forebay.core.shard.domain import Domain
+from forebay.core.shard.shard import Shard
+from forebay.core.state import Group, Queue
+from forebay.core.structures.agenda import NEVER
+from forebay.core.words import DEFAULT
+
+
+def put(domain: Domain, command: GroupPut, now: int) -> QueueFound:
+    """Make a group of a queue, from where it says; one that is there stays as it is."""
+    check_name("group", command.group)
+    check_start("from", command.start, now)
+    queue = domain.known(command.tenant, command.queue)
+    if command.group not in queue.groups:
+        check_group(domain.limits, queue, command.group)
+        new_group(domain.shards[queue.shard], queue, command.group, command.start, now)
+    return describe(queue, now)
+
+
+def delete(domain: Domain, command: GroupDelete, now: int) -> QueueFound:
+    """Forget a group, with all that it holds, has scheduled, or has among its dead letters."""
+    check_name("group", command.group)
+    queue = domain.known(command.tenant, command.queue)
+    group = queue.groups.get(command.group)
+    if group is None:
+        raise NotFound(f"queue {queue.name} has no group {command.group}")
+    if group.name == DEFAULT:
+        raise Conflict(f"{DEFAULT} is the work queue: unique keys, dependencies and results follow it")
+    _forget(domain.shards[queue.shard], queue, group)
+    domain.shards[queue.shard].plan_sweep(queue, now)
+    return describe(queue, now)
+
+
+def _forget(shard: Shard, queue: Queue, group: Group) -> None:
+    for track in group.tracks.values():
+        abandon(shard, track)
+        shard.look_at(track, NEVER)
+        if shard.watched:
+            shard.tell(track.partition.key, 0, NEVER)
+        if track.key:
+            shard.deletes.append(track.key)
+    if group.limited_at != NEVER:
+        shard.limited.remove(group.limited_at, (queue.prefix, group.name))
+    shard.clear_rows(queue, keyspace.row_bounds(queue.prefix, group.number))
+    shard.tracks_dirty = [each for each in shard.tracks_dirty if each.group is not group]
+    for wake in [wake for wake in shard.woken if wake[0] is queue and wake[1] == group.name]:
+        del shard.woken[wake]
+    if queue.stored:
+        shard.deletes.append(keyspace.group_key(queue.prefix, group.number))
+    del queue.groups[group.name]
+    queue.room = 0
+    shard.touch_queue(queue)

@@ -1,0 +1,1 @@
+"""How state is stored: keys, values, commits."""

@@ -1,0 +1,37 @@
+"""A commit: what one shard wants stored, all of it or nothing."""
+
+from collections.abc import Callable, Iterable
+
+from msgspec import Struct
+
+Record = tuple[bytes, bytes]
+
+
+class Commit(Struct, gc=False):
+    """What one shard wants kept, all of it or nothing."""
+
+    shard: int
+    epoch: int
+    """The epoch the shard was claimed under; the store refuses an older one."""
+    at: int
+    """The time of the commit, in ms."""
+    puts: list[Record]
+    deletes: list[bytes]
+    bodies: list[Record]
+    """Segment bodies, apart because they are large and only ever read by name."""
+    ranges: list[tuple[bytes, bytes]] = []
+    """Records deleted from a key up to, but not including, another; bodies are not among them."""
+    body_ranges: list[tuple[bytes, bytes]] = []
+    """Bodies deleted from a key up to, but not including, another."""
+    clears: list[tuple[bytes, bytes]] = []
+    """Like ``ranges``, but before anything else of the commit."""
+
+    @property
+    def is_empty(self) -> bool:
+        return not (
+            self.puts or self.deletes or self.bodies or self.ranges or self.body_ranges or self.clears
+        )
+
+
+Scan = Callable[[bytes, bytes], Iterable[Record]]
+"""Records from a lower bound up to, but not including, an upper one, in key order."""

@@ -1,0 +1,1 @@
+"""Bounded disk use: sweep, merge, carve, remove."""

@@ -1,0 +1,209 @@
+"""Carve an island: keep only the messages that are still wanted.
+
+Like a merge it has three steps: planned here, joined anywhere, applied here if the island is still the same.
+Within an island messages are only ever settled, so the spans wanted at planning time are always enough.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from msgspec import Struct
+
+from forebay.core.links.successors import forget_gone
+from forebay.core.log import log as logs
+from forebay.core.log.bodies import body_slices, pack_body
+from forebay.core.log.runs import Packed, pack_runs
+from forebay.core.records import codec, keyspace
+from forebay.core.shard.shard import Shard
+from forebay.core.state import Partition, Queue, Run, Segment, Track
+from forebay.core.structures.spans import Span, union
+from forebay.core.tracks.dead_letters import dead_over
+from forebay.core.tracks.leased import gaps, leased_runs
+from forebay.core.tracks.parked import parked_over
+from forebay.core.tracks.trim import forget
+
+PART_BYTES = 1_024
+"""What a segment costs: payload bytes that carving has to save for each part that is left."""
+PARTS_MAX = 256
+"""Parts that an island is carved into."""
+
+
+class Carving(Struct, frozen=True, eq=False, gc=False):
+    """An island and what of it is wanted."""
+
+    shard: int
+    queue: Queue
+    partition: Partition
+    island: Segment
+    spans: list[Span]
+
+    @property
+    def parts(self) -> list[Segment]:
+        return [self.island]
+
+    def absent(self) -> list[Segment]:
+        """What has to be read first."""
+        return [self.island] if self.island.body is None else []
+
+
+class Carved(Struct, frozen=True, gc=False):
+    """One part of an island: its body and its runs."""
+
+    first: int
+    count: int
+    size: int
+    created_at: int
+    body: bytes
+    runs: Packed
+
+
+def wanted(
+    shard: Shard,
+    partition: Partition,
+    segment: Segment,
+    tracks: Iterable[Track],
+    leasing: Iterable[Track],
+) -> tuple[list[Span], int]:
+    """What of an island anybody has still to deal with, and how many runs were looked at for that.
+
+    It stops where that is more than half of it, so that what is found is all only if it is less.
+    """
+    most = segment.count // 2
+    low, high = segment.base, segment.end
+    found: list[Span] = []
+    looked = 0
+    sources: list[Iterable[Span]] = [_set_aside(track, low, high) for track in tracks]
+    sources.append((first, first + count) for first, count, _ in parked_over(partition, low, high))
+    sources += [_leased(shard, track, low, high) for track in leasing if track.leased]
+    for source in sources:
+        total = 0
+        for first, end in source:
+            looked += 1
+            found.append((max(first, low), min(end, high)))
+            total += found[-1][1] - found[-1][0]
+            if total > most:
+                return [(low, high)], looked
+    return _joined(segment, union(found)), looked
+
+
+def _joined(segment: Segment, spans: list[Span]) -> list[Span]:
+    """Spans of a segment, together where what lies between is not worth a segment of its own."""
+    mean = segment.size / segment.count
+    found: list[Span] = []
+    for low, high in spans:
+        if found and (low - found[-1][1]) * mean < PART_BYTES:
+            found[-1] = (found[-1][0], high)
+        else:
+            found.append((low, high))
+    return found
+
+
+def _set_aside(track: Track, low: int, high: int) -> Iterator[Span]:
+    for run in track.schedule.each_over(low, high):
+        yield run.first, run.first + run.count
+    for dead in dead_over(track, low, high):
+        yield dead.first, dead.first + dead.count
+
+
+def _leased(shard: Shard, track: Track, low: int, high: int) -> Iterator[Span]:
+    for _, run in leased_runs(shard, track, low, high):
+        for first, count in gaps(run, max(low - run.first, 0), min(high - run.first, run.count)):
+            yield first, first + count
+
+
+def is_worth(segment: Segment, spans: list[Span]) -> bool:
+    """Whether enough of an island is settled to write the rest anew."""
+    settled = segment.count - sum(high - low for low, high in spans)
+    saved = segment.size * settled // segment.count
+    return 2 * settled >= segment.count and saved >= PART_BYTES * len(spans) and len(spans) <= PARTS_MAX
+
+
+def plan(shard: Shard) -> Carving | None:
+    """The next island of a shard to be carved, if there is one."""
+    while shard.to_carve:
+        _, (queue, partition, segment) = shard.to_carve.popitem()
+        if (
+            shard.queues.get(queue.prefix) is not queue
+            or queue.partitions.get(partition.name) is not partition
+        ):
+            continue
+        tracks = [group.tracks[partition.key] for group in queue.groups.values()]
+        spans, _ = wanted(shard, partition, segment, tracks, tracks)
+        if spans and is_worth(segment, spans) and logs.is_island(partition.log, segment):
+            # Its body may have been let go of meanwhile, or read back.
+            current = partition.log.segments[logs.find(partition.log, segment.base)]
+            return Carving(shard.number, queue, partition, current, spans)
+    return None
+
+
+def join(carving: Carving, bodies: Sequence[bytes]) -> list[Carved]:
+    """The parts of an island that are wanted. Touches nothing that can change."""
+    (body,) = bodies
+    island = carving.island
+    found: list[Carved] = []
+    for low, high in carving.spans:
+        start, count = low - island.base, high - low
+        payloads = list(body_slices(body, island.count, start, count))
+        lengths = list(map(len, payloads))
+        runs = list(_runs(island, start, start + count))
+        created_at = runs[0].created_at
+        packed = pack_runs(runs, created_at)
+        part = pack_body(payloads, lengths)
+        found.append(Carved(low, count, sum(lengths), created_at, part, packed))
+    return found
+
+
+def _runs(segment: Segment, start: int, end: int) -> Iterator[Run]:
+    """The runs of a segment between two of its messages."""
+    reached = 0
+    for run in segment.runs:
+        low, high = max(reached, start), min(reached + run.count, end)
+        if low < high:
+            yield Run(high - low, run.created_at, run.attributes)
+        reached += run.count
+
+
+def _between(island: Segment, spans: list[Span]) -> list[Span]:
+    """What of an island is not in some spans of it."""
+    ends = [island.base, *(high for _, high in spans)]
+    begins = [*(low for low, _ in spans), island.end]
+    return [(low, high) for low, high in zip(ends, begins, strict=True) if low < high]
+
+
+def apply(shard: Shard, carving: Carving, carved: list[Carved], now: int) -> bool:
+    """Put the parts in the place of the island, if it is still there."""
+    queue, partition, island = carving.queue, carving.partition, carving.island
+    if shard.queues.get(queue.prefix) is not queue:
+        return False
+    parts = [
+        Segment(
+            part.first,
+            part.count,
+            part.size,
+            part.created_at,
+            shard.next_name(),
+            part.runs.spread,
+            part.runs.sets,
+            part.runs.which,
+            part.runs.aside,
+            body=part.body,
+        )
+        for part in carved
+    ]
+    if not logs.carve(partition.log, island, parts):
+        return False
+    gone = _between(island, carving.spans)
+    for group in queue.groups.values():
+        forget(shard, group.tracks[partition.key], gone, now)
+    forget_gone(shard, queue, partition, gone)
+    if queue.stored:
+        prefix, key = queue.prefix, partition.key
+        for part in parts:
+            assert part.body is not None
+            shard.keep_body((keyspace.body_key(prefix, part.body_name), part.body))
+            shard.keep((keyspace.header_key(prefix, key, part.base), codec.pack_header(part)))
+            shard.sealed.append((partition.log, part))
+        shard.deletes.append(keyspace.body_key(prefix, island.body_name))
+        if parts[0].base != island.base:
+            shard.deletes.append(keyspace.header_key(prefix, key, island.base))
+    shard.touch()
+    return True

@@ -1,0 +1,81 @@
+"""Remove a queue, or empty partitions, with all their records and timers."""
+
+from heapq import heapify
+
+from forebay.core.links.dedup import forget_taken
+from forebay.core.records import keyspace
+from forebay.core.shard.ends import Ended
+from forebay.core.shard.shard import Shard
+from forebay.core.stages.expire import forget_stages
+from forebay.core.state import Partition, Queue
+from forebay.core.structures.agenda import NEVER
+from forebay.core.words import GONE
+
+
+def remove_queue(shard: Shard, queue: Queue) -> None:
+    """Forget a queue and everything in it."""
+    _forget_partitions(shard, queue, list(queue.partitions.values()))
+    for name, lease in [each for each in shard.leases.items() if each[1].queue is queue]:
+        del shard.leases[name]
+        shard.agenda.remove(lease.due_at, name)
+    if queue.sweep_at:
+        shard.sweeps.remove(queue.sweep_at, queue.prefix)
+    if queue.paused_until not in (0, NEVER):
+        shard.pauses.remove(queue.paused_until, queue.prefix)
+    for group in queue.groups.values():
+        if group.limited_at != NEVER:
+            shard.limited.remove(group.limited_at, (queue.prefix, group.name))
+    forget_stages(shard, queue)
+    for request, once in queue.once.items():
+        shard.onces.remove(once.until, (queue.prefix, request))
+    shard.notes = [each for each in shard.notes if each[0] is not queue]
+    shard.leases_dirty = [each for each in shard.leases_dirty if each.queue is not queue]
+    shard.queues_dirty = [each for each in shard.queues_dirty if each is not queue]
+    for wake in [wake for wake in shard.woken if wake[0] is queue]:
+        del shard.woken[wake]
+    del shard.queues[queue.prefix]
+    # Puts of the same commit come before these.
+    shard.ranges.append(keyspace.queue_bounds(queue.prefix))
+    shard.body_ranges.append(keyspace.body_bounds(queue.prefix))
+    shard.must_sync = True
+    shard.touch()
+
+
+def remove_partitions(shard: Shard, queue: Queue, partitions: list[Partition]) -> None:
+    """Forget partitions that have no messages."""
+    _forget_partitions(shard, queue, partitions)
+    keys = {partition.key for partition in partitions}
+    for group in queue.groups.values():
+        group.ready[:] = [entry for entry in group.ready if entry[2] not in keys]
+        heapify(group.ready)
+    for partition in partitions:
+        for first in list(partition.taken):
+            forget_taken(shard, queue, partition, first)
+        del queue.partitions[partition.name]
+        for group in queue.groups.values():
+            track = group.tracks.pop(partition.key)
+            group.unplanned.pop(partition.key, None)
+            if track.key:
+                shard.deletes.append(track.key)
+        if queue.stored:
+            shard.deletes.append(keyspace.partition_key(queue.prefix, partition.key))
+    shard.touch()
+
+
+def _forget_partitions(shard: Shard, queue: Queue, partitions: list[Partition]) -> None:
+    """Take partitions out of everything that leads to them."""
+    keys = {partition.key for partition in partitions}
+    for partition in partitions:
+        shard.tell(partition.key, 0, NEVER)
+        if partition.concerned:
+            shard.ends.append(Ended(shard, queue, partition, 0, NEVER, GONE))
+        for number, _ in partition.numbers:
+            del shard.places[number]
+        for group in queue.groups.values():
+            shard.look_at(group.tracks[partition.key], NEVER)
+        shard.to_merge.pop(partition.key, None)
+        shard.marked.pop(partition.key, None)
+    shard.updated -= keys
+    shard.forming = [each for each in shard.forming if each[1].key not in keys]
+    shard.partitions_dirty = [each for each in shard.partitions_dirty if each[1].key not in keys]
+    shard.tracks_dirty = [each for each in shard.tracks_dirty if each.partition.key not in keys]

@@ -1,0 +1,1 @@
+"""A shard: queues whose commands apply one after another."""

@@ -1,0 +1,90 @@
+"""From ids and lease tokens to queues, partitions and offsets."""
+
+from itertools import islice
+from typing import NamedTuple
+
+from forebay.core.errors import Conflict, NotFound
+from forebay.core.ids import OFFSET_BITS, OFFSET_MASK, Range
+from forebay.core.log import log as logs
+from forebay.core.log.numbers import end_of
+from forebay.core.shard.shard import Place, Shard
+from forebay.core.state import Lease
+
+
+class Located(NamedTuple):
+    """Where ids lead: offsets [first, end) that are still kept."""
+
+    place: Place
+    first: int
+    end: int
+    shift: int
+    """Id of a message less its offset."""
+
+
+def locate(shard: Shard, tenant: str, wanted: Range) -> Located | None:
+    """What a range of ids leads to, if anything."""
+    place = shard.places.get(wanted.first >> OFFSET_BITS)
+    if place is None or place.queue.tenant != tenant:
+        return None
+    offset = place.first + (wanted.first & OFFSET_MASK)
+    end = min(offset + wanted.length, end_of(place.partition, wanted.first >> OFFSET_BITS))
+    log = place.partition.log
+    first = max(offset, log.first)
+    if offset < log.first and logs.has(log, offset):
+        first, end = offset, min(end, log.segments[logs.find(log, offset)].end)
+    return Located(place, first, end, wanted.first - offset) if first < end else None
+
+
+def offset_of(shard: Shard, message: int) -> int:
+    """The offset that an id once led to."""
+    return shard.places[message >> OFFSET_BITS].first + (message & OFFSET_MASK)
+
+
+def require(shard: Shard, tenant: str, message: int) -> Located:
+    """Where a message is, if it is kept."""
+    where = locate(shard, tenant, Range(message, 1))
+    if where is None:
+        raise NotFound("there is no such message, or it is no longer kept")
+    return where
+
+
+def first_offset(shard: Shard, where: Located) -> int:
+    """The offset of the message as which one is shown: of an updated one, the first's."""
+    origin = logs.attributes_at(where.place.partition.log, where.first).origin
+    return offset_of(shard, origin[0]) if origin is not None else where.first
+
+
+def split(shard: Shard, wanted_ranges: list[Range]) -> list[Range]:
+    """The ranges, cut where an island of a log begins or ends: each is kept as a whole, or not at all."""
+    found: list[Range] = []
+    for wanted in wanted_ranges:
+        place = shard.places.get(wanted.first >> OFFSET_BITS)
+        offset = place.first + (wanted.first & OFFSET_MASK) if place is not None else 0
+        if place is None or not place.partition.log.islands or offset >= place.partition.log.first:
+            found.append(wanted)
+            continue
+        log, end = place.partition.log, offset + wanted.length
+        shift = wanted.first - offset
+        edges: list[int] = []
+        for island in islice(log.segments, max(logs.find(log, offset), 0), log.islands):
+            if island.base >= end:
+                break
+            edges += (island.base, island.end)
+        for edge in (*edges, log.first):
+            if offset < edge < end:
+                found.append(Range(offset + shift, edge - offset))
+                offset = edge
+        found.append(Range(offset + shift, end - offset))
+    return found
+
+
+NOT_LIVE = "the lease is not live: it was settled, cancelled or moved, it ran out, or it never was"
+NOT_LEASED = "not leased: settled, cancelled, moved, its lease ran out, or it was never delivered"
+
+
+def live_lease(shard: Shard, tenant: str, name: int, group: str | None) -> Lease:
+    """The live lease of that name, if it is this tenant's and, if one is named, this group's."""
+    lease = shard.leases.get(name)
+    if lease is None or lease.queue.tenant != tenant or (group is not None and lease.group.name != group):
+        raise Conflict(NOT_LIVE)
+    return lease

@@ -1,0 +1,1 @@
+"""Staged writes: exactly-once batches, invisible until they are adopted."""

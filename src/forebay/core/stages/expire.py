@@ -1,0 +1,90 @@
+"""Drop stages and forget remembered adoptions."""
+
+from forebay.core.api.stages import Adopt, Unstage, Unstaged
+from forebay.core.bounds import BATCH_MAX, STAGES_MAX, check_range
+from forebay.core.records import keyspace, stages as stage_records
+from forebay.core.shard.domain import Domain
+from forebay.core.shard.shard import Shard
+from forebay.core.state import Queue, Stage
+
+
+def unstage(domain: Domain, command: Unstage, now: int) -> Unstaged:
+    """Forget stages that nobody will adopt; those that are not there are passed over."""
+    check_range("batch", command.batch, 0, BATCH_MAX)
+    check_range("stages", len(command.stages), 1 if command.query is None else 0, STAGES_MAX)
+    queue = domain.known(command.tenant, command.queue)
+    found = [queue.stages[name] for name in dict.fromkeys(command.stages) if name in queue.stages]
+    if command.query is not None:
+        named = set(command.stages)
+        found += [each for each in _stages_of(queue, command.query, command.batch) if each.name not in named]
+    for stage in found:
+        drop_stage(domain.shards[queue.shard], queue, stage)
+    return Unstaged(len(found), sum(stage.count for stage in found))
+
+
+def forget_stage(shard: Shard, queue: Queue, stage: Stage) -> None:
+    """Forget a stage, but for its bodies."""
+    del queue.stages[stage.name]
+    if stage.query is not None:
+        of_query = queue.staged_for[stage.query]
+        del of_query[stage.name]
+        if not of_query:
+            del queue.staged_for[stage.query]
+    for part in stage.parts:
+        queue.staged.count(part, -1)
+    shard.staged.remove(stage.expires_at, (queue.prefix, True, stage.name))
+    if queue.stored:
+        shard.deletes += [stage_records.staged_key(queue.prefix, part.body_name) for part in stage.parts]
+    shard.touch()
+
+
+def drop_stage(shard: Shard, queue: Queue, stage: Stage) -> None:
+    """Forget a stage and everything in it."""
+    forget_stage(shard, queue, stage)
+    if queue.stored:
+        named = [part.body_name for part in stage.parts if not part.keys]
+        shard.deletes += [keyspace.body_key(queue.prefix, name) for name in named]
+
+
+def forget_query(shard: Shard, queue: Queue, query: str) -> None:
+    batches = queue.adopted.pop(query)
+    until = batches[max(batches)].until
+    if until:
+        shard.staged.remove(until, (queue.prefix, False, query))
+    for batch in batches:
+        shard.keep_row(queue, stage_records.adopted_key(queue.prefix, query, batch), None)
+
+
+def drop_adopted(shard: Shard, queue: Queue, command: Adopt) -> None:
+    """Drop what nobody can adopt any more: the stages named, and others of the query up to this batch."""
+    for stage in _stages_of(queue, command.query, command.batch):
+        drop_stage(shard, queue, stage)
+    for name in command.stages:
+        if name in queue.stages and queue.stages[name].query is None:
+            drop_stage(shard, queue, queue.stages[name])
+
+
+def _stages_of(queue: Queue, query: str, batch: int) -> list[Stage]:
+    """What is staged for the batches of a query up to this one."""
+    return [each for each in queue.staged_for.get(query, {}).values() if each.batch <= batch]
+
+
+def forget_staged(shard: Shard, now: int) -> None:
+    """Forget the stages and answers whose time is over."""
+    while items := shard.staged.first_due(now):
+        for prefix, is_stage, name in items:
+            queue = shard.queues[prefix]
+            if is_stage:
+                drop_stage(shard, queue, queue.stages[name])
+            else:
+                forget_query(shard, queue, name)
+
+
+def forget_stages(shard: Shard, queue: Queue) -> None:
+    """A queue goes with everything in it."""
+    for stage in queue.stages.values():
+        shard.staged.remove(stage.expires_at, (queue.prefix, True, stage.name))
+    for query, batches in queue.adopted.items():
+        until = batches[max(batches)].until
+        if until:
+            shard.staged.remove(until, (queue.prefix, False, query))

@@ -1,0 +1,55 @@
+"""Leases."""
+
+from msgspec import Struct
+
+from forebay.core.state.attributes import IN_LINE
+from forebay.core.state.group import Group
+from forebay.core.state.queue import Queue
+
+
+class LeaseRun(Struct, gc=False, eq=False):
+    """Consecutive messages of a lease in one partition."""
+
+    partition: int
+    """The partition's key."""
+    first: int
+    count: int
+    deliveries: int
+    """This delivery included."""
+    failures: int
+    """Before this delivery."""
+    expires_at: int
+    error: str = ""
+    """What the last failure before this delivery said."""
+    level: int = IN_LINE
+    """Where it goes in the order of service if it comes back."""
+    settled: int = 0
+    """Bit i is set when message ``first + i`` was acked. (Where one is nacked, the run is cut.)"""
+
+    @property
+    def unsettled(self) -> int:
+        return self.count - self.settled.bit_count()
+
+
+class Lease(Struct, eq=False):
+    """One delivery: what a consumer holds until it settles it or time runs out."""
+
+    name: int
+    queue: Queue
+    group: Group
+    runs: dict[tuple[int, int], LeaseRun]
+    """By partition key and first offset. Runs of a track never overlap."""
+    due_at: int
+    """*memory* The earliest ``expires_at`` of its runs."""
+    owner: int
+    """*memory* The connection it was delivered to; 0 after a restart."""
+    leased_at: int = 0
+    """When it began; 0 if that was before this was kept."""
+    stored: bool = False
+    """*memory* Whether a record of it exists."""
+    dirty: bool = False
+    """*memory* Changed since the last seal."""
+    ended: bool = False
+    """*memory* Nothing is left in it."""
+    cancelled: bool = False
+    """Some of its messages were cancelled."""

@@ -1,0 +1,85 @@
+"""A track: where a group stands in a partition."""
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from forebay.core.state.limits import Limiter
+from forebay.core.state.partition import Partition
+from forebay.core.state.schedule import Schedule
+from forebay.core.structures.agenda import NEVER
+from forebay.core.structures.table import Table
+
+if TYPE_CHECKING:
+    from forebay.core.state.group import Group
+    from forebay.core.state.queue import Queue
+
+
+class Dead(Struct, frozen=True, gc=False):
+    """A run of dead letters: messages that failed too often."""
+
+    first: int
+    count: int
+    deliveries: int
+    failures: int
+    dead_at: int
+    error: str
+    level: int
+
+
+class Track(Struct, eq=False, kw_only=True):
+    """Where a group stands in a partition."""
+
+    queue: "Queue"
+    group: "Group"
+    partition: Partition
+    key: bytes
+    """*memory* The key of its record; empty if its queue is not stored."""
+    cursor: int
+    """Every message in line below it left the line: it was handed out, moved, or has an outcome."""
+    turn: int = 0
+    """When the group last served this partition, in its own count: the least recently served goes first."""
+    planned: int = NEVER
+    """Messages that are not in line are in the schedule if they are below it: all of them, but for a group
+    that was made behind many."""
+    skips: Table
+    """(first, count): in line, at or past the cursor, and no longer fresh. Each is a record of its own."""
+    schedule: Schedule
+    """What is due at some time or priority. Each run is a record of its own."""
+    dead: Table
+    """(first, count) of dead letters. Each run is a record of its own."""
+    letters: dict[int, Dead]
+    """By first offset."""
+    outcomes: Table
+    """(first, count, which, at) of what was settled otherwise than by an ack. Each is a record of its own."""
+    ended: list[int]
+    """*memory* Messages in ``outcomes``, by which."""
+    dead_messages: int = 0
+    """*memory* Messages in ``dead``."""
+    aside: int = 0
+    """*memory* Messages at or past the cursor that are not fresh."""
+    unplanned: int = 0
+    """*memory* Messages that are not in line, at or past ``planned``."""
+    due_at: int = NEVER
+    """*memory* When the shard looks at its schedule again."""
+    position: int = 0
+    """*memory* Segment of the cursor (``Log.dropped`` included); a hint, checked when used."""
+    leased: int = 0
+    """*memory* Messages in live leases."""
+    singles: dict[int, int]
+    """*memory* Offset to lease name, for leased runs of one message."""
+    spans: list[tuple[int, int, int]]
+    """*memory* (first, count, lease name) of longer leased runs, sorted."""
+    limits: tuple[Limiter, ...] = ()
+    """*memory* Everything that limits how its messages are delivered."""
+    own_limit: Limiter | None = None
+    """*memory* That of them which is its own."""
+    listed: tuple[int, int] | None = None
+    """*memory* Level and turn under which the group's ready heap holds it."""
+    dirty: bool = False
+    """*memory* Changed since the last seal."""
+
+
+def fresh_count(track: Track) -> int:
+    """Messages that are fresh."""
+    return track.partition.log.end - track.cursor - track.aside

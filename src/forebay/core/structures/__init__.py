@@ -1,0 +1,1 @@
+"""Sorted rows, intervals and timers that know nothing of queues."""

@@ -1,0 +1,79 @@
+"""Timers: a heap of instants, and the items due at each.
+
+Leases of one duration expire in the order they were taken, and most end long before. A heap of leases would
+keep ended ones until their time; here an item is removed at once, and only its instant stays in the heap.
+"""
+
+from collections.abc import Hashable
+from heapq import heapify, heappop, heappush
+from typing import Generic, TypeVar
+
+T = TypeVar("T", bound=Hashable)
+
+NEVER = 1 << 62
+"""Later than any instant, and past any offset."""
+_SLACK = 64
+"""Empty instants tolerated before the heap is made anew."""
+
+
+class Agenda(Generic[T]):
+    """Items by the instant they are due at.
+
+    >>> agenda = Agenda[str]()
+    >>> agenda.add(20, "b"); agenda.add(10, "a"); agenda.remove(10, "a")
+    >>> agenda.next_at(), agenda.first_due(19), agenda.first_due(20)
+    (20, [], ['b'])
+    """
+
+    __slots__ = ("_at", "_instants")
+
+    def __init__(self) -> None:
+        self._instants: list[int] = []
+        self._at: dict[int, dict[T, None]] = {}
+
+    def add(self, at: int, item: T) -> None:
+        items = self._at.get(at)
+        if items is None:
+            self._at[at] = {item: None}
+            heappush(self._instants, at)
+        else:
+            items[item] = None
+
+    def remove(self, at: int, item: T) -> None:
+        items = self._at[at]
+        del items[item]
+        if not items:
+            del self._at[at]
+            if len(self._instants) > 2 * len(self._at) + _SLACK:
+                self._forget_empty()
+
+    def next_at(self) -> int:
+        """The next instant with something due, or ``NEVER``."""
+        instants = self._instants
+        while instants:
+            if instants[0] in self._at:
+                return instants[0]
+            heappop(instants)
+        return NEVER
+
+    def first_due(self, now: int) -> list[T]:
+        """What is due at the first instant by ``now`` that has anything; it stays until it is removed."""
+        at = self.next_at()
+        return list(self._at[at]) if at <= now else []
+
+    def _forget_empty(self) -> None:
+        self._instants = list(self._at)
+        heapify(self._instants)
+
+
+class Alarm:
+    """When the next thing is due in any shard."""
+
+    __slots__ = ("at",)
+
+    def __init__(self) -> None:
+        self.at = 0
+
+    def sooner(self, at: int) -> None:
+        if at < self.at:
+            self.at = at

@@ -1,0 +1,1 @@
+"""Where messages stand in a group: the six places, and moves between them."""

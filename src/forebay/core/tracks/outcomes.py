@@ -1,0 +1,31 @@
+"""Outcomes: messages settled otherwise than by an ack."""
+
+from forebay.core.records import codec, keyspace
+from forebay.core.shard.shard import Shard
+from forebay.core.state import Track
+
+
+def record_outcome(
+    shard: Shard, track: Track, first: int, end: int, outcome: int, now: int, *, told: bool = False
+) -> None:
+    """Note that messages of a group were settled, and how; ``told`` says that it happened long ago."""
+    if not told:
+        shard.happened.note(outcome, track.queue, track.group.name, track.partition, first, end - first)
+    if shard.watched:
+        shard.tell(track.partition.key, first, end)
+    if track.partition.concerned:
+        shard.end(track, first, end, outcome)
+    track.ended[outcome] += end - first
+    before = track.outcomes.below(first)
+    if before is not None and before[0] + before[1] == first and before[2:] == (outcome, now):
+        track.outcomes.remove(before[0], before[1])
+        first = before[0]
+    track.outcomes.add((first, end - first, outcome, now))
+    key = keyspace.outcome_key(track.queue.prefix, track.group.number, track.partition.key, first)
+    shard.keep_row(track.queue, key, codec.pack_numbers((end - first, outcome, now)))
+
+
+def outcome_at(track: Track, offset: int) -> tuple[int, int] | None:
+    """The outcome of a message and its time, if it has one."""
+    row = track.outcomes.upto(offset)
+    return (row[2], row[3]) if row is not None and offset < row[0] + row[1] else None

@@ -1,0 +1,128 @@
+"""Planning: put messages that are out of line into the schedule of a track."""
+
+from collections.abc import Iterator
+from itertools import chain
+
+from msgspec.structs import replace
+
+from forebay.core.errors import Busy
+from forebay.core.log import log as logs
+from forebay.core.shard.shard import Shard
+from forebay.core.shard.tracks import list_ready
+from forebay.core.state import Queue, Scheduled, Track
+from forebay.core.structures.agenda import NEVER
+from forebay.core.structures.spans import Span, outside
+
+ALL = 1 << 62
+"""More runs than there are."""
+PLANNED_AT_ONCE = 10_000
+"""Messages that a command puts into the schedule of a group which is still being made."""
+
+
+def finish_plan(shard: Shard, track: Track, now: int) -> None:
+    """Make the schedule of a track complete."""
+    if track.partition.key in track.group.unplanned:
+        plan(shard, track, ALL, now)
+        del track.group.unplanned[track.partition.key]
+
+
+def check_planned(queue: Queue, name: str) -> None:
+    """Raise unless the schedule of a group is complete, or can be made so in no time."""
+    group = queue.groups.get(name)
+    if group is not None:
+        missing = sum(track.unplanned for track in group.unplanned.values())
+    else:
+        missing = sum(logs.count_aside(each.log, each.log.first) for each in queue.partitions.values())
+    if missing > PLANNED_AT_ONCE:
+        raise Busy(f"group {name} of queue {queue.name} has {missing} messages to sort first: pop from it")
+
+
+def cut_scheduled(shard: Shard, track: Track, run: Scheduled, first: int, end: int, now: int) -> Span:
+    """Take [first, end) out of a scheduled run; what of it that was."""
+    low, high = max(first, run.first), min(end, run.first + run.count)
+    shard.unschedule(track, run)
+    if low > run.first:
+        shard.schedule(track, replace(run, count=low - run.first), now)
+    if high < run.first + run.count:
+        rest = replace(run, first=high, count=run.first + run.count - high)
+        shard.schedule(track, rest, now)
+    return low, high
+
+
+# Messages that are not in line go into the schedule of each group.
+
+
+def count_unplanned(track: Track) -> int:
+    """Messages that are not in line, past ``planned``, and shall be put into the schedule.
+
+    What is dead there failed before it could be delivered: all else is fresh or waits to be planned.
+    """
+    log = track.partition.log
+    found = logs.count_aside(log, track.planned)
+    for table in (track.outcomes, track.partition.parked, track.dead) if found else ():
+        before = table.below(track.planned)
+        for row in chain([before] if before is not None else [], table.since(track.planned)):
+            stretches = logs.stretches(log, max(row[0], track.planned), row[0] + row[1])
+            found -= sum(part.end - part.first for part in stretches if not part.attributes.in_line)
+    return found
+
+
+def unplanned(track: Track, first: int, end: int) -> Iterator[Span]:
+    """The parts of [first, end) that shall be put into the schedule and are not there yet."""
+    return ((low, high) for low, high, _ in unplanned_due(track, first, end))
+
+
+def unplanned_due(track: Track, first: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """The same, each with when it is due."""
+    log = track.partition.log
+    first = max(first, track.planned)
+    position = logs.find(log, first) if first < end else 0
+    while first < end:
+        segment = log.segments[position]
+        high = min(segment.end, end)
+        if segment.aside:
+            run_end, created_at, attributes = segment.run_at(first - segment.base)
+            high = min(segment.base + run_end, end)
+            if not attributes.in_line:
+                due_at = created_at + attributes.delay_ms
+                yield from ((low, limit, due_at) for low, limit in _to_plan(track, first, high))
+        first = high
+        if first == segment.end:
+            position += 1
+
+
+def _to_plan(track: Track, first: int, end: int) -> Iterator[Span]:
+    """The parts of [first, end), not in line, that a group shall have: not settled, dead or parked."""
+    for low, high in outside(track.outcomes, first, end):
+        for begin, limit in outside(track.partition.parked, low, high):
+            yield from outside(track.dead, begin, limit)
+
+
+def plan(shard: Shard, track: Track, most: int, now: int) -> int:
+    """Put messages that are not in line into the schedule, up to so many runs; how many it was."""
+    log = track.partition.log
+    first = max(track.planned, log.first)
+    position = max(logs.find(log, first), 0)
+    done = 0
+    while first < log.end and done < most:
+        segment = log.segments[position]
+        if not segment.aside:
+            first = segment.end
+            position += 1
+            continue
+        end, created_at, attributes = segment.run_at(first - segment.base)
+        end += segment.base
+        if not attributes.in_line:
+            done += 1
+            due_at = created_at + attributes.delay_ms
+            for low, high in _to_plan(track, first, end):
+                track.unplanned -= high - low
+                shard.schedule(track, Scheduled(due_at, low, high - low, attributes.level), now)
+        first = end
+        if first == segment.end:
+            position += 1
+    track.planned = first if first < log.end else NEVER
+    if track.queue.ordered:
+        list_ready(track)  # what it stood before may be next
+    shard.touch_track(track)
+    return done

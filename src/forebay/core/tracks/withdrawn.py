@@ -1,0 +1,50 @@
+"""Withdrawn runs: messages cancelled for every group that exists or will exist."""
+
+from forebay.core.records import codec, keyspace
+from forebay.core.shard.ends import Ended
+from forebay.core.shard.shard import Place, Shard
+from forebay.core.state import Partition, Queue
+from forebay.core.structures.spans import outside
+from forebay.core.words import CANCELLED, DEFAULT
+
+
+def withdraw_unless(shard: Shard, place: Place, low: int, high: int, now: int) -> None:
+    """Cancel messages for groups that do not exist yet, unless they are cancelled already."""
+    # What the log has left behind no group will read that does not exist yet.
+    low = max(low, place.partition.log.first)
+    for part in list(outside(place.partition.withdrawn, low, high)):
+        withdraw(shard, place, *part, now)
+
+
+def withdraw(shard: Shard, place: Place, first: int, end: int, now: int) -> None:
+    """Cancel messages for groups that do not exist yet."""
+    if first >= end:
+        return
+    if place.partition.concerned and DEFAULT not in place.queue.groups:
+        shard.ends.append(Ended(shard, place.queue, place.partition, first, end, CANCELLED))
+    if not place.queue.groups:
+        shard.happened.note(CANCELLED, place.queue, "", place.partition, first, end - first)
+    if shard.watched:
+        shard.tell(place.partition.key, first, end)
+    withdrawn = place.partition.withdrawn
+    before = withdrawn.below(first)
+    if before is not None and before[0] + before[1] == first and before[2] == now:
+        withdrawn.remove(before[0], before[1])
+        first = before[0]
+    withdrawn.add((first, end - first, now))
+    key = keyspace.withdrawn_key(place.queue.prefix, place.partition.key, first)
+    shard.keep_row(place.queue, key, codec.pack_numbers((end - first, now)))
+
+
+def trim_withdrawn(shard: Shard, queue: Queue, partition: Partition) -> None:
+    """Forget that messages were withdrawn which are no longer kept."""
+    withdrawn, kept = partition.withdrawn, partition.log.first
+    while withdrawn and withdrawn.first() < kept:
+        first, count, at = withdrawn.head()
+        withdrawn.remove(first, count)
+        shard.keep_row(queue, keyspace.withdrawn_key(queue.prefix, partition.key, first), None)
+        if first + count > kept:
+            rest = first + count - kept
+            withdrawn.add((kept, rest, at))
+            key = keyspace.withdrawn_key(queue.prefix, partition.key, kept)
+            shard.keep_row(queue, key, codec.pack_numbers((rest, at)))
