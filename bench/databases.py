@@ -47,7 +47,7 @@ from forebay.broker.node import Node
 from forebay.core.api.commands import Ack, Configure, Pop, Popped, Push, Pushed
 from forebay.core.bounds import Limits
 from forebay.core.words import DEFAULT
-from forebay.store.postgres import PostgresStore
+from forebay.store.postgres.store import PostgresStore
 
 SETTINGS = {
     "fsync": "on",

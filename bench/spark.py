@@ -21,7 +21,7 @@ from tests.serving import Raw, Server
 
 import forebay.spark
 from bench.spark_toy import Toy, payload
-from forebay.client.wire import Wire
+from forebay.client.raw import Wire
 
 PARTITIONS = 4
 PUSHED = 10_000

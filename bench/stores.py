@@ -33,7 +33,7 @@ from forebay.broker.node import Node
 from forebay.core.api.commands import Ack, Command, Pop, Popped, Push, Pushed, Reply
 from forebay.core.bounds import Limits
 from forebay.core.errors import ForebayError
-from forebay.store.rocks import RocksStore
+from forebay.store.rocksdb.store import RocksStore
 
 PAYLOAD = b'{"to":"user@example.com","subject":"hi","n":%06d}'
 LONG = b'{"to":"user@example.com","subject":"' + b"x" * 50 + b'","n":%07d}'

@@ -7,8 +7,8 @@ that are not there any more: ``forebay worker examples.cron:app``
 import asyncio
 from datetime import UTC, datetime
 
-from forebay.client.apps import App
-from forebay.client.worker import Worker
+from forebay.client.tasks.app import App
+from forebay.client.worker.worker import Worker
 
 app = App("cron")
 beats = asyncio.Semaphore(0)

@@ -16,9 +16,9 @@ from django.http import HttpRequest, JsonResponse
 from django.test import Client as Browser
 from django.urls import path
 
-from forebay.client.apps import App
-from forebay.client.tasks import Job
-from forebay.client.worker import Worker
+from forebay.client.tasks.app import App
+from forebay.client.tasks.task import Job
+from forebay.client.worker.worker import Worker
 
 HOME = tempfile.TemporaryDirectory()
 DATABASE = {"ENGINE": "django.db.backends.sqlite3", "NAME": f"{HOME.name}/shop.sqlite3"}

@@ -13,9 +13,9 @@ import httpx
 from fastapi import FastAPI, HTTPException
 from pydantic import BaseModel
 
-from forebay.client.apps import App
-from forebay.client.tasks import Failed, NotDone
-from forebay.client.worker import Worker
+from forebay.client.tasks.app import App
+from forebay.client.tasks.task import Failed, NotDone
+from forebay.client.worker.worker import Worker
 from forebay.core.errors import NotFound
 
 app = App("fastapi")

@@ -9,9 +9,9 @@ import asyncio
 from collections import defaultdict
 
 from forebay.client.aio.client import Client
-from forebay.client.apps import App
-from forebay.client.shapes import New
-from forebay.client.worker import Worker
+from forebay.client.tasks.app import App
+from forebay.client.types import New
+from forebay.client.worker.worker import Worker
 
 CUSTOMERS = ["ada", "alan", "grace", "edsger"]
 STEPS = ["order", "pay", "ship", "review"]

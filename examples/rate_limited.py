@@ -9,8 +9,8 @@ A rate is kept evenly: ten a second are one every tenth of a second, also after 
 import asyncio
 import time
 
-from forebay.client.apps import App
-from forebay.client.worker import Worker
+from forebay.client.tasks.app import App
+from forebay.client.worker.worker import Worker
 
 RATE, AT_ONCE, CALLS = 10, 2, 15
 app = App("rate-limited", queues={"rate-limited": {"concurrency": AT_ONCE}})  # options of its queue

@@ -8,10 +8,10 @@ import asyncio
 import logging
 import time
 
-from forebay.client.apps import App
-from forebay.client.running import current
-from forebay.client.tasks import Failed, GiveUp, Retry
-from forebay.client.worker import Worker
+from forebay.client.tasks.app import App
+from forebay.client.tasks.task import Failed, GiveUp, Retry
+from forebay.client.worker.run import current
+from forebay.client.worker.worker import Worker
 
 app = App("worker", retry=Retry(max_attempts=3, base_ms=50))
 

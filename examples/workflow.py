@@ -5,10 +5,10 @@ All of a chain or a group is pushed at once, or nothing of it: ``forebay worker 
 
 import asyncio
 
-from forebay.client.apps import App
-from forebay.client.flows import chain, group
-from forebay.client.running import current
-from forebay.client.worker import Worker
+from forebay.client.tasks.app import App
+from forebay.client.tasks.flow import chain, group
+from forebay.client.worker.run import current
+from forebay.client.worker.worker import Worker
 
 app = App("workflow")
 PAGES = {"ada": "a machine that weaves numbers", "alan": "can it think", "grace": "a moth in a relay"}

@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from forebay.store.pg import Blocking, Session
+from forebay.store.postgres.session import Blocking, Session
 
 PATIENCE_S = 60.0
 SETTINGS = {

@@ -20,14 +20,14 @@ from forebay.cli.main import PROGRAM, cli
 from forebay.core.errors import CODES
 from forebay.core.state import Backoff, QueueOptions
 from forebay.core.words import EVENT_KINDS
-from forebay.server.backlog import Lost
-from forebay.server.dialects.flashq.refusals import COMMANDS
-from forebay.server.http import operations
-from forebay.server.http.base import Operation, View
-from forebay.server.http.endpoints import Resource
-from forebay.server.http.events import Happened
-from forebay.server.http.pops import Delivered
-from forebay.server.hub import NAMES
+from forebay.server.events.backlog import Lost
+from forebay.server.events.hub import NAMES
+from forebay.server.flashq.refusals import COMMANDS
+from forebay.server.http import routes as http_routes
+from forebay.server.http.endpoint import Resource
+from forebay.server.http.event_streams import Happened
+from forebay.server.http.operation import Operation, View
+from forebay.server.http.operations.pop import Delivered
 from tests.server.http.streaming import Here, Stream, get
 from tests.serving import Server, pull, push
 
@@ -141,7 +141,7 @@ EVENTS, LISTENING, HEALTH = map(section, ("Events", "Messages as they come", "He
 HTTP = "\n".join([section("HTTP"), section("Webhooks"), EVENTS, LISTENING, HEALTH])
 
 
-@pytest.mark.parametrize("operation", operations.OPERATIONS, ids=lambda each: each.name)
+@pytest.mark.parametrize("operation", http_routes.OPERATIONS, ids=lambda each: each.name)
 def test_every_operation_and_each_of_its_fields_is_in_the_protocol(operation: Operation) -> None:
     heading = f"\n### `{operation.method} {operation.path}`\n"
     assert HTTP.count(heading) == 1
@@ -154,11 +154,11 @@ def test_every_operation_and_each_of_its_fields_is_in_the_protocol(operation: Op
 
 def test_no_operation_in_the_protocol_is_made_up() -> None:
     told = re.findall(r"^### `([A-Z]+ /\S+)`$", HTTP, re.MULTILINE)
-    made = {f"{each.method} {each.path}" for each in operations.OPERATIONS}
+    made = {f"{each.method} {each.path}" for each in http_routes.OPERATIONS}
     with Here() as here:
         routes: list[Any] = list(filter(is_view, here.server.routes))
     shown = {f"GET {each.path.replace(':path', '')}" for each in routes}
-    assert len(shown) == len(operations.VIEWS) + len(["/v1/events/ws", "/openapi.json", "/docs"])
+    assert len(shown) == len(http_routes.VIEWS) + len(["/v1/events/ws", "/openapi.json", "/docs"])
     assert sorted(told) == sorted(made | shown)
 
 
@@ -167,7 +167,7 @@ def is_view(route: Any) -> bool:
     return not isinstance(route.endpoint, Resource)
 
 
-@pytest.mark.parametrize("view", operations.VIEWS, ids=lambda view: view.name)
+@pytest.mark.parametrize("view", http_routes.VIEWS, ids=lambda view: view.name)
 def test_every_field_of_a_stream_is_in_the_protocol(view: View) -> None:
     part = HTTP.split(f"\n### `GET {view.path}`\n")[1].split("\n### ")[0]
     for field in msgspec.structs.fields(view.request):

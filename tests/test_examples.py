@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import pytest
 
-from forebay.client.shapes import Counts
-from forebay.client.standalone import find_app
 from forebay.client.sync.client import SyncClient
+from forebay.client.types import Counts
+from forebay.client.worker.main import find_app
 from tests.serving import PATIENCE_S, Server
 
 ROOT = Path(__file__).parent.parent

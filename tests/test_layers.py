@@ -14,12 +14,36 @@ MAY_IMPORT = {
     "store": {"core"},
     "broker": {"core", "store.base"},
     "cluster": {"core", "store.base", "broker"},
-    "server": {"core", "broker", "cluster", "store.base"},
-    "client": {"core"},
+    "wire": {"core"},
+    "server": {"core", "wire", "broker", "cluster", "store.base"},
+    "client": {"core", "wire"},
     "spark": {"client", "core"},
     "dashboard": {"client"},
 }
 """Layers by what they may import besides themselves; what stands beside the layers may import all."""
+
+DOORS = {
+    "api",
+    "errors",
+    "bounds",
+    "ids",
+    "words",
+    "state",
+    "keyvalue.keys",
+    "log.bodies",
+    "log.slices",
+}
+"""Modules of the core that the server may import."""
+BROKER_DOORS = {
+    *DOORS,
+    "engine",
+    "records",
+    "log",
+    "queries.payloads",
+    "retention.merge",
+    "retention.carve",
+}
+"""Modules of the core that the broker may import: it runs the engine, and reads and merges bodies."""
 
 BESIDE = {"__init__", "__main__", "app", "cli", "config", "logs", "testing"}
 
@@ -112,6 +136,19 @@ def test_a_file_imports_only_what_its_layer_may(file: Path) -> None:
 def test_the_core_stands_on_pure_modules_only(file: Path) -> None:
     outside = {module.partition(".")[0] for module in imports(file)} - {"forebay"}
     assert outside <= CORE_STANDS_ON | (CALENDAR_STANDS_ON if file == CALENDAR else set())
+
+
+@pytest.mark.parametrize(
+    "file",
+    [file for file in FILES if layer(file) in ("server", "broker")],
+    ids=lambda file: str(file.relative_to(SOURCE)),
+)
+def test_the_server_and_the_broker_enter_the_core_by_its_doors(file: Path) -> None:
+    doors = DOORS if layer(file) == "server" else BROKER_DOORS
+    inside = {name.removeprefix("forebay.core.") for name in of_core(file)}
+    assert not [
+        name for name in inside if not any(name == door or name.startswith(f"{door}.") for door in doors)
+    ]
 
 
 CORE = [file for file in FILES if layer(file) == "core" and file.parent.name + file.name != "core__init__.py"]

@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 
 from bench.peers.contract import AsyncSender, Peer, main, ran
-from forebay.client.apps import App
-from forebay.client.standalone import run_worker
-from forebay.client.worker import CONCURRENCY
+from forebay.client.tasks.app import App
+from forebay.client.worker.main import run_worker
+from forebay.client.worker.worker import CONCURRENCY
 
 app = App("bench", queue="tasks")
 

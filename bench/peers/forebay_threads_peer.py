@@ -5,9 +5,9 @@ from contextlib import contextmanager
 
 from bench.peers.contract import Peer, Sender, main, ran
 from bench.peers.forebay_peer import server
-from forebay.client.apps import App
-from forebay.client.standalone import run_worker
-from forebay.client.worker import CONCURRENCY
+from forebay.client.tasks.app import App
+from forebay.client.worker.main import run_worker
+from forebay.client.worker.worker import CONCURRENCY
 
 app = App("bench", queue="tasks")
 

@@ -3,14 +3,14 @@
 __version__ = "0.1.0"
 
 from forebay.client.aio.client import Client
-from forebay.client.apps import App
 from forebay.client.errors import Disconnected
-from forebay.client.flows import chain, group
-from forebay.client.running import Run, current
-from forebay.client.shapes import Batch, Message, New, Pushed, PushedMany
 from forebay.client.sync.client import SyncClient
-from forebay.client.tasks import Failed, GiveUp, Job, NotDone, Retry, RetryLater, Task
-from forebay.client.worker import Worker
+from forebay.client.tasks.app import App
+from forebay.client.tasks.flow import chain, group
+from forebay.client.tasks.task import Failed, GiveUp, Job, NotDone, Retry, RetryLater, Task
+from forebay.client.types import Batch, Message, New, Pushed, PushedMany
+from forebay.client.worker.run import Run, current
+from forebay.client.worker.worker import Worker
 from forebay.core.errors import Busy, Conflict, Damaged, Denied, ForebayError, Invalid, NotFound, Unsupported
 
 __all__ = [

@@ -23,13 +23,13 @@ from forebay.broker.node import Node
 from forebay.config import OFF, Settings, address
 from forebay.core.errors import Damaged
 from forebay.logs import set_up_logs
-from forebay.server.http.serving import HttpServer
-from forebay.server.inbox import InboxReader
-from forebay.server.tcp import TcpServer
+from forebay.server.http.server import HttpServer
+from forebay.server.sql_inbox import InboxReader
+from forebay.server.tcp.server import TcpServer
 from forebay.store.base import CantOpen, Store, StoreError, TakesPushes
 from forebay.store.memory import MemoryStore
-from forebay.store.opening import open_database
-from forebay.store.rocks import RocksStore
+from forebay.store.postgres.open import open_database
+from forebay.store.rocksdb.store import RocksStore
 
 logger = logging.getLogger("forebay")
 

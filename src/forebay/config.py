@@ -13,9 +13,9 @@ import msgspec
 from msgspec import Meta, Struct
 
 from forebay.core.bounds import Limits
-from forebay.server.http.connections import HttpLimits
-from forebay.server.tcp import TcpLimits
-from forebay.store.places import DATABASES
+from forebay.server.http.connection import HttpLimits
+from forebay.server.tcp.connection import TcpLimits
+from forebay.store.address import DATABASES
 
 FILE = "forebay.toml"
 PREFIX = "FOREBAY_"

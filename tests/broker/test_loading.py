@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from forebay.broker import loading
+from forebay.broker import load as loading
 from forebay.core.records.commit import Record
 
 

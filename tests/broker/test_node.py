@@ -26,7 +26,7 @@ from forebay.core.bounds import Limits
 from forebay.core.delivery.pop import PLANS_MAX
 from forebay.core.engine import Engine
 from forebay.core.errors import Busy, Conflict, Damaged, ForebayError
-from forebay.core.shard.names import META_SHARD
+from forebay.core.records.keyspace import META_SHARD
 from forebay.core.state import Attributes
 from forebay.core.words import DEFAULT
 from tests.broker.conftest import Start

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from forebay.core.records.commit import Commit
-from forebay.store import copying
+from forebay.store import copy
 from forebay.store.base import CantOpen, StoreError
 from forebay.store.memory import MemoryStore
-from forebay.store.postgres import PostgresStore
+from forebay.store.postgres.store import PostgresStore
 from tests.cli.running import run
 from tests.postgres import cluster, run_sql
 from tests.serving import Raw, Server, pull, pull_all, push, refused, state
@@ -194,10 +194,10 @@ def test_a_copy_that_is_not_the_same_is_said_so(key: bytes) -> None:
     def nothing(what: str, done: int) -> None: ...
 
     source, target = filled(MemoryStore()), MemoryStore()
-    assert copying.copy(source, 4, target, nothing).records == 10
-    assert copying.compare(source, target, nothing) == copying.Figures(10, 1, 14)
+    assert copy.copy(source, 4, target, nothing).records == 10
+    assert copy.compare(source, target, nothing) == copy.Figures(10, 1, 14)
     with pytest.raises(StoreError, match=f"the record {key.hex()} differs"):
-        copying.compare(filled(MemoryStore(), (key, b"other")), target, nothing)
+        copy.compare(filled(MemoryStore(), (key, b"other")), target, nothing)
 
 
 def test_the_copy_has_the_shards_of_its_original_wherever_a_server_ran_before(tmp_path: Path) -> None:

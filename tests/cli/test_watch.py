@@ -8,8 +8,8 @@ import subprocess
 import pytest
 
 from forebay.cli.watch import HEAD, Sample
-from forebay.client.shapes import Counts, QueueSummary
 from forebay.client.sync.client import SyncClient
+from forebay.client.types import Counts, QueueSummary
 from tests.cli.running import PATIENCE_S, Run, Terminal, command, environment
 from tests.serving import Server
 

@@ -14,8 +14,8 @@ import pytest
 
 from forebay.client.aio.client import Client
 from forebay.client.errors import Disconnected
-from forebay.client.shapes import New, Pushed
 from forebay.client.sync.client import SyncClient
+from forebay.client.types import New, Pushed
 from forebay.core.errors import Conflict, Invalid
 from tests.client.conftest import Dial
 from tests.client.proxy import Do, Proxy, first

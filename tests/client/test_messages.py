@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from forebay.client.shapes import Batch, New, PushedMany
 from forebay.client.sync.client import SyncClient
+from forebay.client.types import Batch, New, PushedMany
 from forebay.core.errors import Conflict, ForebayError, Invalid, NotFound
-from forebay.store.files import restore
+from forebay.store.rocksdb.offline import restore
 from tests.client.blocking import Blocking
 from tests.client.conftest import Dial
 from tests.client.proxy import Proxy

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from forebay.client.aio.client import Client
-from forebay.client.shapes import Pushed
 from forebay.client.sync.client import SyncClient
+from forebay.client.types import Pushed
 from forebay.core.errors import Invalid, NotFound
 from tests.client.proxy import Gate, Proxy
 from tests.serving import PATIENCE_S, Server

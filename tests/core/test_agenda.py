@@ -2,7 +2,8 @@
 
 from hypothesis import given, strategies as st
 
-from forebay.core.structures.agenda import NEVER, Agenda
+from forebay.core.bounds import NEVER
+from forebay.core.structures.agenda import Agenda
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 30), st.integers(0, 5))))

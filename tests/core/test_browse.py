@@ -5,10 +5,9 @@ from typing import Any
 import pytest
 
 from forebay.core.api import commands as c, queries
-from forebay.core.bounds import Limits
+from forebay.core.bounds import SHOWN_MAX, Limits
 from forebay.core.delivery import pop as pops
 from forebay.core.errors import ForebayError, Invalid, NotFound
-from forebay.core.queries.message_state import SHOWN_MAX
 from forebay.core.records import keyspace
 from forebay.core.shard.shard import SWEEP_MS
 from forebay.core.words import STATES

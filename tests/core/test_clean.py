@@ -5,13 +5,12 @@ from typing import Any
 import pytest
 
 from forebay.core.api import commands as c, queries
-from forebay.core.bounds import Limits
+from forebay.core.bounds import NEVER, Limits
 from forebay.core.delivery import cancel as cancels
 from forebay.core.errors import Conflict, ForebayError, Invalid, NotFound
 from forebay.core.queues import clean as cleans
 from forebay.core.shard.shard import SWEEP_MS
 from forebay.core.state import Backoff
-from forebay.core.structures.agenda import NEVER
 from forebay.core.words import LINE
 from tests.core.harness import Core
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from forebay.core.api import commands as c, queries
+from forebay.core.bounds import DEAD_SHOWN_MAX
 from forebay.core.errors import Invalid, NotFound
-from forebay.core.queries.dead_letters import DEAD_MAX
 from forebay.core.shard.shard import SWEEP_MS
 from tests.core.harness import NOW, Core
 
@@ -259,7 +259,7 @@ def test_what_is_no_dead_letter_is_refused_and_nothing_changes() -> None:
     assert listed(core) == [b"1"]
 
 
-@pytest.mark.parametrize(("count", "skip"), [(0, 0), (DEAD_MAX + 1, 0), (1, -1)])
+@pytest.mark.parametrize(("count", "skip"), [(0, 0), (DEAD_SHOWN_MAX + 1, 0), (1, -1)])
 def test_a_page_that_can_not_be_is_refused(count: int, skip: int) -> None:
     core = Core()
     kill(core, b"1")

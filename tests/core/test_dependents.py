@@ -7,9 +7,8 @@ import pytest
 
 from forebay.core.api import commands as c
 from forebay.core.errors import Conflict, Invalid, NotFound
-from forebay.core.ids import OFFSET_BITS
+from forebay.core.ids import OFFSET_BITS, spans_of
 from forebay.core.jobs import dependencies
-from forebay.core.jobs.dependencies import spans_of
 from forebay.core.queues import delete as queue_delete
 from forebay.core.records import keyspace
 from forebay.core.state import Attributes

@@ -7,7 +7,7 @@ from forebay.core.api import commands as c, queries
 from forebay.core.errors import Conflict, Invalid, NotFound
 from forebay.core.ids import OFFSET_BITS
 from forebay.core.records import keyspace
-from forebay.core.shard.names import META_SHARD
+from forebay.core.records.keyspace import META_SHARD
 from forebay.core.state import PLAIN, Partition
 from tests.core.harness import Core
 from tests.sim.world import SHARDS, load

@@ -4,11 +4,10 @@ from typing import Any
 
 import pytest
 
+from forebay.core import bounds
 from forebay.core.api import commands as c, jobs as job_commands, queries
 from forebay.core.bounds import FLOW_MAX, Limits
 from forebay.core.errors import Busy, Conflict, ForebayError, Invalid, NotFound
-from forebay.core.jobs import flows
-from forebay.core.queries import message_state
 from forebay.core.state import Attributes, Identity
 from tests.core.harness import AT_ONCE, Core
 
@@ -185,7 +184,7 @@ def test_a_cancelled_parent_leaves_its_children_alone(core: Core) -> None:
 # What can't be pushed.
 
 DEEP = node(b"x")
-for _ in range(flows.DEPTH_MAX - 1):
+for _ in range(bounds.FLOW_DEPTH_MAX - 1):
     DEEP = node(b"x", DEEP)
 BAD: dict[str, tuple[job_commands.PushFlow, type[ForebayError]]] = {
     "root to no queue": (job_commands.PushFlow(T, node(b"1", node(b"2"), queue="no queue")), Invalid),
@@ -234,7 +233,7 @@ def test_a_policy_that_there_is_not_is_refused(core: Core, then: bool) -> None:
 
 def test_a_flow_may_be_as_deep_and_as_large_as_there_may_be(core: Core) -> None:
     push(core, DEEP)
-    assert core.counts("child").parked == flows.DEPTH_MAX - 1
+    assert core.counts("child").parked == bounds.FLOW_DEPTH_MAX - 1
     push(core, parent(*[node(b"1")] * (FLOW_MAX - 1)))
     assert core.counts().parked == 1
 
@@ -311,7 +310,7 @@ def test_children_that_are_gone_are_counted_but_not_shown(core: Core) -> None:
 
 
 def test_only_so_many_children_are_shown(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_state, "SHOWN_MAX", 5)
+    monkeypatch.setattr(bounds, "SHOWN_MAX", 5)
     pushed = push(core, parent(*(node(b"%d" % at) for at in range(9))))
     found = children(core, pushed.parent)
     assert (found.total, len(found.shown.deliveries), len(found.results)) == (9, 5, 5)

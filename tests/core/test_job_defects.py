@@ -9,9 +9,9 @@ from forebay.core.api import commands as c, jobs as job_commands, queries
 from forebay.core.bounds import Limits
 from forebay.core.delivery import pop
 from forebay.core.errors import Busy, Damaged, Invalid
+from forebay.core.ids import spans_of
 from forebay.core.jobs import dependencies
 from forebay.core.jobs.calendar import last_slot, next_slot
-from forebay.core.jobs.dependencies import spans_of
 from forebay.core.keyvalue.keys import pack
 from forebay.core.links.waits import waiting_over
 from forebay.core.records import codec, commit as records_commit, keyspace

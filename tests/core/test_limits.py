@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from forebay.core.api import commands as c, jobs as job_commands
+from forebay.core.bounds import NEVER
 from forebay.core.errors import Invalid
 from forebay.core.state import Rate
-from forebay.core.structures.agenda import NEVER
 from tests.core.harness import Core
 from tests.core.limiting import active, fill, got, ids_of, share, woken
 

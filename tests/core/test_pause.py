@@ -3,8 +3,8 @@
 import pytest
 
 from forebay.core.api import commands as c, queries
+from forebay.core.bounds import NEVER
 from forebay.core.errors import Invalid, NotFound
-from forebay.core.structures.agenda import NEVER
 from tests.core.harness import NOW, Core
 
 

@@ -3,11 +3,10 @@
 import pytest
 
 from forebay.core.api import commands as c, queries
-from forebay.core.bounds import DELAY_MS_MAX
+from forebay.core.bounds import DELAY_MS_MAX, NEVER
 from forebay.core.delivery.retry import wait_ms
 from forebay.core.errors import Conflict, Invalid
 from forebay.core.state import Backoff, Track
-from forebay.core.structures.agenda import NEVER
 from forebay.core.words import EXPONENTIAL, FIXED, LIST, NONE
 from tests.core.harness import AT_ONCE, NOW, Core, payloads_of
 

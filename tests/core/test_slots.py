@@ -6,10 +6,9 @@ from functools import cache
 
 import pytest
 
-from forebay.core.bounds import DELAY_MS_MAX
+from forebay.core.bounds import DELAY_MS_MAX, NEVER
 from forebay.core.errors import Invalid
 from forebay.core.jobs.calendar import SCHEDULE_CHARS_MAX, last_slot, next_slot, parse, zone_of
-from forebay.core.structures.agenda import NEVER
 
 MINUTE_MS = 60_000
 MINUTE = timedelta(minutes=1)

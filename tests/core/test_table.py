@@ -3,8 +3,8 @@
 from hypothesis import given, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from forebay.core.bounds import NEVER
 from forebay.core.state import Schedule, Scheduled
-from forebay.core.structures.agenda import NEVER
 from forebay.core.structures.table import CHUNK, Table
 
 keys = st.tuples(st.integers(-5, 60), st.integers(-5, 60))

@@ -6,12 +6,11 @@ from typing import Any
 import pytest
 
 from forebay.core.api import commands as c, jobs as job_commands, queries
-from forebay.core.bounds import KV_LISTED_MAX, KV_WRITES_MAX
+from forebay.core.bounds import KV_LISTED_MAX, KV_WRITES_MAX, NEVER
 from forebay.core.errors import Busy, Conflict, ForebayError, Invalid, NotFound
 from forebay.core.keyvalue import store as kv_store
 from forebay.core.keyvalue.keys import Part, pack, unpack
 from forebay.core.state import OVERHEAD
-from forebay.core.structures.agenda import NEVER
 from tests.core.harness import Core
 from tests.sim.world import load
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from msgspec import msgpack
 
-from forebay.store.rocks import RocksReader, open_db
+from forebay.store.rocksdb.store import RocksReader, open_db
 from tests.crash.asking import Asker, Found
 from tests.crash.ledger import Violation
 from tests.crash.process import DATA, Process

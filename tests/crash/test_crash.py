@@ -84,7 +84,7 @@ def _check_backup(life: Life, target: Path, home: Path) -> None:
 
 PLANTED = {
     "the last writes are held back": """
-from forebay.store.rocks import RocksStore
+from forebay.store.rocksdb.store import RocksStore
 write, held = RocksStore._write_batch, []
 def late(self, batch):
     held.append(batch)

@@ -143,7 +143,7 @@ Shard.keep_row = later
         lambda planted: jobs.run(30, SEED, ["transactions"], planted=planted),
         """
 import time
-from forebay.store.rocks import RocksStore
+from forebay.store.rocksdb.store import RocksStore
 commit = RocksStore.commit
 def one_by_one(self, group, *, sync=True):
     for each in group:

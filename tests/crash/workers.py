@@ -30,8 +30,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from forebay.client.apps import App
-from forebay.client.tasks import Retry
+from forebay.client.tasks.app import App
+from forebay.client.tasks.task import Retry
 from tests.client.worker.working import Way
 from tests.crash.harness import FLAGS, Say
 from tests.crash.ledger import Violation

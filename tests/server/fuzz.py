@@ -27,11 +27,11 @@ from forebay.broker.node import Node
 from forebay.core.bounds import Limits
 from forebay.core.errors import CODES, ForebayError
 from forebay.core.records.commit import Commit
-from forebay.server.http.base import Asked, Operation, Request, encode
-from forebay.server.http.bodies import Reader
-from forebay.server.http.connections import Connection, HttpLimits
-from forebay.server.http.operations import OPERATIONS
-from forebay.server.http.serving import HttpServer
+from forebay.server.http.connection import Connection, HttpLimits
+from forebay.server.http.operation import Asked, Operation, Request, encode
+from forebay.server.http.request_body import Reader
+from forebay.server.http.routes import OPERATIONS
+from forebay.server.http.server import HttpServer
 from forebay.store.memory import MemoryStore
 from tests.server.fuzzing import Maker, Seen
 from tests.server.http.raw import Http

@@ -12,10 +12,10 @@ import msgspec
 from msgspec import NODEFAULT, UNSET, Raw, Struct, UnsetType
 
 from forebay.core.api import commands as core, jobs as job_commands
-from forebay.server.http.base import Operation
-from forebay.server.http.messages import ACTIONS
-from forebay.server.http.operations import OPERATIONS
-from forebay.server.versions import shown_version
+from forebay.server.cursors import shown_version
+from forebay.server.http.operation import Operation
+from forebay.server.http.operations.messages import ACTIONS
+from forebay.server.http.routes import OPERATIONS
 from tests.server.test_fuzz import STRANGE, TEXTS
 
 NAMED: dict[str, list[Any]] = {

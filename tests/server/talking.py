@@ -10,10 +10,9 @@ from forebay.core.bounds import Limits
 from forebay.core.engine import Engine
 from forebay.core.errors import ForebayError
 from forebay.core.shard.names import Directory
-from forebay.server.dialects import flashq
-from forebay.server.dialects.flashq import base
+from forebay.server.flashq import decode, request as flashq_request
 
-CONTEXT = base.Context("acme", 7)
+CONTEXT = flashq_request.Context("acme", 7)
 SHARDS = 4
 NOW = 1_700_000_000_000
 UUID = "018bcfe5-67ff-7000-8001-040000000400"
@@ -28,7 +27,7 @@ def body_of(request: Request) -> bytes:
 
 
 def command_of(cmd: str, **fields: Any) -> core.Command:
-    return flashq.decode(body_of({"cmd": cmd, **fields})).command(CONTEXT)
+    return decode.decode(body_of({"cmd": cmd, **fields})).command(CONTEXT)
 
 
 class Talk:
@@ -41,16 +40,16 @@ class Talk:
             shard.numbers_made = numbers_made
 
     def ask(self, cmd: str, **fields: Any) -> dict[str, Any]:
-        request = flashq.decode(body_of({"cmd": cmd, **fields}))
+        request = decode.decode(body_of({"cmd": cmd, **fields}))
         reply = self.engine.apply(request.command(CONTEXT), NOW)
-        answer: dict[str, Any] = json.loads(flashq.encode(request, reply, CONTEXT))
+        answer: dict[str, Any] = json.loads(decode.encode(request, reply, CONTEXT))
         return answer
 
     def refusal(self, body: bytes) -> dict[str, Any]:
         """The answer to a request that breaks a rule."""
         with pytest.raises(ForebayError) as refused:
-            self.engine.apply(flashq.decode(body).command(CONTEXT), NOW)
-        answer: dict[str, Any] = json.loads(flashq.encode_error(refused.value))
+            self.engine.apply(decode.decode(body).command(CONTEXT), NOW)
+        answer: dict[str, Any] = json.loads(decode.encode_error(refused.value))
         assert answer["ok"] is False
         return answer
 

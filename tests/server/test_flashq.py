@@ -8,9 +8,8 @@ from forebay.core import ids
 from forebay.core.api import commands as core, queries
 from forebay.core.errors import CODES, Busy, ForebayError, Invalid, NotFound, Unsupported
 from forebay.core.state import PLAIN, Attributes, Backoff
-from forebay.server.dialects import flashq
-from forebay.server.dialects.flashq import refusals
-from forebay.server.dialects.flashq.refusals import COMMANDS_LATER
+from forebay.server.flashq import decode, refusals
+from forebay.server.flashq.refusals import COMMANDS_LATER
 from tests.server.talking import CONTEXT, NOW, UUID, Fields, Talk, body_of, command_of
 
 
@@ -326,12 +325,12 @@ def _runs(talk: Talk, partition: str) -> list[Fields]:
 
 
 def test_a_payload_is_kept_as_it_was_written() -> None:
-    command = flashq.decode(b'{"data": [1.0,  2e3 , "\\u00e9"] ,"queue":"q","cmd":"PUSH"}').command(CONTEXT)
+    command = decode.decode(b'{"data": [1.0,  2e3 , "\\u00e9"] ,"queue":"q","cmd":"PUSH"}').command(CONTEXT)
     assert plain(command) == core.Push("acme", "q", [b'[1.0,  2e3 , "\\u00e9"]'])
 
 
 def test_the_order_of_fields_does_not_matter() -> None:
-    assert flashq.decode(b'{"reqId":1,"queue":"q","cmd":"QUEUE"}').command(CONTEXT) == queries.Describe(
+    assert decode.decode(b'{"reqId":1,"queue":"q","cmd":"QUEUE"}').command(CONTEXT) == queries.Describe(
         "acme", "q"
     )
 
@@ -364,7 +363,7 @@ def test_an_id_is_taken_as_number_as_decimal_string_and_as_uuid(given: int | str
 
 
 def encoded(cmd: str, fields: Fields, reply: object) -> str:
-    return flashq.encode(flashq.decode(body_of({"cmd": cmd, **fields})), reply, CONTEXT).decode()
+    return decode.encode(decode.decode(body_of({"cmd": cmd, **fields})), reply, CONTEXT).decode()
 
 
 @pytest.mark.parametrize("first", [0, (1 << 53) - 1])
@@ -458,15 +457,15 @@ def test_a_queue_without_errors_says_nothing_of_them() -> None:
     ],
 )
 def test_an_error_goes_out_with_its_code_and_its_details(error: ForebayError, details: Fields | None) -> None:
-    request = flashq.decode(b'{"cmd":"STATS","reqId":3}')
-    answer = json.loads(flashq.encode(request, error, CONTEXT))
+    request = decode.decode(b'{"cmd":"STATS","reqId":3}')
+    answer = json.loads(decode.encode(request, error, CONTEXT))
     assert answer.pop("details", None) == details
     assert answer == {"reqId": 3, "ok": False, "error": error.message, "code": error.code}
     assert error.code in CODES
 
 
 def test_an_error_without_a_req_id_has_none() -> None:
-    assert json.loads(flashq.encode_error(NotFound("gone"))) == {
+    assert json.loads(decode.encode_error(NotFound("gone"))) == {
         "ok": False,
         "error": "gone",
         "code": "not_found",
@@ -477,9 +476,9 @@ def test_a_payload_comes_out_as_it_went_in() -> None:
     talk = Talk()
     written = b'{"b": 1.0,"a":[1e3, "\\u00e9\\/"]}'
     talk.engine.apply(core.Push("acme", "q", [written]), NOW)
-    request = flashq.decode(b'{"cmd":"PULLB","queue":"q","count":1,"group":"jobs","timeout":0}')
-    compact = flashq.decode(b'{"cmd":"PULLB","queue":"q","count":1,"timeout":0,"compact":true}')
-    read = flashq.decode(b'{"cmd":"READ","queue":"q","offset":0}')
+    request = decode.decode(b'{"cmd":"PULLB","queue":"q","count":1,"group":"jobs","timeout":0}')
+    compact = decode.decode(b'{"cmd":"PULLB","queue":"q","count":1,"timeout":0,"compact":true}')
+    read = decode.decode(b'{"cmd":"READ","queue":"q","offset":0}')
     for each in (request, compact, read):
-        answer = flashq.encode(each, talk.engine.apply(each.command(CONTEXT), NOW), CONTEXT)
+        answer = decode.encode(each, talk.engine.apply(each.command(CONTEXT), NOW), CONTEXT)
         assert written in answer

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from forebay.core.log.bodies import body_slices
-from forebay.server.dialects.flashq import refusals
+from forebay.server.flashq import refusals
 from tests.server.test_fuzz import Client, House
 from tests.serving import framed
 

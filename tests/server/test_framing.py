@@ -3,7 +3,7 @@ from itertools import islice, pairwise
 import pytest
 from hypothesis import given, strategies as st
 
-from forebay.server.framing import ABSURD, HEAD, Frames, Lines, Lost, TooLong, cutter
+from forebay.wire.framing import ABSURD, HEAD, Frames, Lines, Lost, TooLong, cutter
 
 LIMIT = 100
 

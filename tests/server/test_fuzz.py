@@ -19,10 +19,11 @@ import pytest
 from forebay.broker.node import Node
 from forebay.core.bounds import Limits
 from forebay.core.errors import CODES
-from forebay.server.dialects import flashq
-from forebay.server.framing import ABSURD
-from forebay.server.tcp import Connection, TcpLimits, TcpServer
+from forebay.server.flashq import decode
+from forebay.server.tcp.connection import Connection, TcpLimits
+from forebay.server.tcp.server import TcpServer
 from forebay.store.memory import MemoryStore
+from forebay.wire.framing import ABSURD
 from tests.serving import framed, lined, packed
 
 FRAME_BYTES_MAX = 8_192
@@ -592,7 +593,7 @@ def test_every_broken_request_gets_one_answer_and_changes_nothing(
             seen = None
         else:
             assert house.look() == seen, body
-        assert answers[0].startswith(b"{") != flashq.is_packed(body), "in the form of the request"
+        assert answers[0].startswith(b"{") != decode.is_packed(body), "in the form of the request"
         if number % 500 == 0 and house.is_full():
             house.works()
             house, seen = House(), None

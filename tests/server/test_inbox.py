@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from forebay.server.http.pushes import Message
-from forebay.store.pg import Blocking, Refused, Session
-from forebay.store.sql import migrations
+from forebay.server.http.operations.push import Message
+from forebay.store.postgres.session import Blocking, Refused, Session
+from forebay.store.postgres.sql import migrations
 from tests.crash.process import Process
 from tests.postgres import ask_sql, cluster, run_sql
 from tests.serving import PATIENCE_S, Raw, Server, pull, pull_all

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from forebay.core.bounds import Limits
-from forebay.server.framing import ABSURD
+from forebay.wire.framing import ABSURD
 from tests.serving import Raw, Server, framed, pull, pull_all, push, refused, state
 
 FRAME_BYTES_MAX = 65_536

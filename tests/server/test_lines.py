@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from forebay.core.errors import CODES
-from forebay.server.tcp import TcpLimits
+from forebay.server.tcp.connection import TcpLimits
 from tests.server.test_fuzz import FRAME_BYTES_MAX, Client, House, Sender
 from tests.serving import Raw, Server, framed, lined, pull, push, refused
 

@@ -7,8 +7,7 @@ import pytest
 from forebay.core.api import commands as core, queries
 from forebay.core.errors import Damaged
 from forebay.core.words import LINE, PART, RESULT
-from forebay.server.dialects import flashq
-from forebay.server.dialects.flashq import base
+from forebay.server.flashq import decode, request as flashq_request
 from tests.server.talking import CONTEXT, NOW, UUID, Fields, Talk, body_of, command_of, invalid, refusal
 
 
@@ -151,8 +150,8 @@ def test_an_id_may_be_a_uuid_and_must_be_an_id(cmd: str, fields: Fields) -> None
 
 
 def test_a_wait_that_does_not_say_is_no_longer_than_the_server_allows() -> None:
-    request = flashq.decode(body_of({"cmd": "WAITJOB", "id": 5}))
-    assert request.command(base.Context("acme", 7, 1_000)) == queries.Await("acme", 5, 1_000)
+    request = decode.decode(body_of({"cmd": "WAITJOB", "id": 5}))
+    assert request.command(flashq_request.Context("acme", 7, 1_000)) == queries.Await("acme", 5, 1_000)
 
 
 # Replies.
@@ -167,9 +166,9 @@ def test_a_result_comes_back_as_it_was_written() -> None:
     talk.ask("PARTIAL", id=message, data="two")
     written = b'{"b": 1.0,"a":[1e3, "\\u00e9\\/"]}'
     request = b'{"cmd":"ACK","id":%d,"result":%s}' % (message, written)
-    talk.engine.apply(flashq.decode(request).command(CONTEXT), NOW)
-    get = flashq.decode(body_of({"cmd": "GETRESULT", "id": message, "reqId": 9}))
-    answer = flashq.encode(get, talk.engine.apply(get.command(CONTEXT), NOW), CONTEXT)
+    talk.engine.apply(decode.decode(request).command(CONTEXT), NOW)
+    get = decode.decode(body_of({"cmd": "GETRESULT", "id": message, "reqId": 9}))
+    answer = decode.encode(get, talk.engine.apply(get.command(CONTEXT), NOW), CONTEXT)
     assert written in answer
     assert json.loads(answer)["partials"] == [{"part": 1}, "two"]
     assert json.loads(answer)["reqId"] == 9
@@ -330,11 +329,11 @@ def test_what_can_not_be_read_back_is_said_to_be_damaged() -> None:
     talk = Talk()
     message = talk.ask("PUSH", queue="q", data=1)["id"]
     talk.ask("LOG", id=message, message="m")
-    request = flashq.decode(body_of({"cmd": "GETLOGS", "id": message}))
+    request = decode.decode(body_of({"cmd": "GETLOGS", "id": message}))
     found = talk.engine.apply(request.command(CONTEXT), NOW)
     assert isinstance(found, queries.NotesFound)
     found.notes[0][0].segment.payloads = None
-    answer = json.loads(flashq.encode(request, found, CONTEXT))
+    answer = json.loads(decode.encode(request, found, CONTEXT))
     assert (answer["ok"], answer["code"]) == (False, Damaged.code)
 
 

@@ -17,9 +17,8 @@ from forebay.core.log import log as logs
 from forebay.core.log.bodies import body_slices, pack_body
 from forebay.core.queries import payloads as queries_payloads
 from forebay.core.records import keyspace
-from forebay.server.dialects import flashq
-from forebay.server.dialects.flashq import base
-from forebay.server.payloads import DEPTH_MAX
+from forebay.server.flashq import decode, request as flashq_request
+from forebay.wire.text import DEPTH_MAX
 from tests.core.harness import Core
 from tests.core.staging import adopt, run, stage
 from tests.core.test_stage_logs import merge_all
@@ -483,9 +482,9 @@ def test_each_payload_is_one_json_value_with_nothing_around_it(talk: Talk, name:
 
 def test_a_body_that_is_too_large_is_refused_before_its_payloads_are_looked_at() -> None:
     bad = body(*[b"no JSON" * 20_000] * 2)
-    request = flashq.decode_packed(pack({"cmd": "STAGE", **STAGE, "body": bad, "count": 2}))
+    request = decode.decode_packed(pack({"cmd": "STAGE", **STAGE, "body": bad, "count": 2}))
     with pytest.raises(Invalid, match=f"at most {SEGMENT_BYTES_MAX} bytes"):
-        request.packed_command(base.Context("default", 7))
+        request.packed_command(flashq_request.Context("default", 7))
 
 
 def test_good_payloads_are_kept_byte_for_byte(talk: Talk) -> None:
@@ -556,11 +555,11 @@ def is_value(piece: bytes) -> bool:
 def packed_read(core: Core, offset: int, count: int, size: int = 1 << 24) -> Fields:
     """The answer to a packed READ, as a client has it."""
     frame = pack({"cmd": "READ", "queue": "q", "offset": offset, "max_count": count, "max_bytes": size})
-    request, context = flashq.decode_packed(frame), base.Context("default", 7)
+    request, context = decode.decode_packed(frame), flashq_request.Context("default", 7)
     reply = core.ask(request.packed_command(context), queries.LogSlice)
     fetch(core, reply)
     core.commit()  # an answer leaves after its commit
-    answer: Fields = unpack(flashq.encode(request, reply, context, packed=True))
+    answer: Fields = unpack(decode.encode(request, reply, context, packed=True))
     return answer
 
 
@@ -744,7 +743,7 @@ def test_whatever_comes_is_answered_once_and_what_is_refused_changes_nothing(sen
     for frame in sent:
         before = talk.look()
         answer = talk.raw(frame)
-        is_map = flashq.is_packed(frame)
+        is_map = decode.is_packed(frame)
         assert answer.startswith(b"{") != is_map, "the answer has the form of the request"
         reply = unpack(answer) if is_map else json.loads(answer)
         if reply["ok"]:

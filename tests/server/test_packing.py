@@ -14,10 +14,10 @@ import pytest
 from hypothesis import example, given, strategies as st
 
 from forebay.core.errors import Invalid
-from forebay.server import packing
-from forebay.server.dialects import flashq
-from forebay.server.packing import BYTES_MAX, json_of, packed_of
-from forebay.server.payloads import DEPTH_MAX
+from forebay.server.flashq import decode
+from forebay.wire import packing
+from forebay.wire.packing import BYTES_MAX, json_of, packed_of
+from forebay.wire.text import DEPTH_MAX
 from tests.server.test_packed import Talk
 from tests.serving import Raw, framed
 
@@ -250,7 +250,7 @@ def test_a_body_at_the_limit_is_taken_and_one_byte_past_it_is_refused() -> None:
     assert len(request(BYTES_MAX)) == BYTES_MAX
     assert json.loads(json_of(request(BYTES_MAX)))["cmd"] == "PUSH"
     with pytest.raises(Invalid, match=f"at most {BYTES_MAX} bytes if it is MessagePack and has payloads"):
-        flashq.decode_packed(request(BYTES_MAX + 1))
+        decode.decode_packed(request(BYTES_MAX + 1))
 
 
 def calls(act: Callable[[], object]) -> int:
@@ -275,7 +275,7 @@ def test_a_batch_takes_as_many_steps_of_python_as_one_message() -> None:
         return pack({"cmd": "PUSHB", "queue": "q", "messages": messages})
 
     one, many = batch(1), batch(1_000)
-    more = calls(lambda: flashq.decode_packed(many)) - calls(lambda: flashq.decode_packed(one))
+    more = calls(lambda: decode.decode_packed(many)) - calls(lambda: decode.decode_packed(one))
     assert more < 50, "the nesting is looked at in a few rounds"
     answer = [json.dumps([{"n": at}] * at).encode() for at in (1, 1_000)]
     assert calls(lambda: packed_of(answer[1])) - calls(lambda: packed_of(answer[0])) < 50

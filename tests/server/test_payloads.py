@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from forebay.core.errors import Invalid
-from forebay.server.payloads import DEPTH_MAX, check_depth, check_text
+from forebay.wire.text import DEPTH_MAX, check_depth, check_text
 
 LONG = 16 * 1024
 """Frames past this size are counted another way than short ones."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from forebay.server.posting import (
+from forebay.server.webhooks.post import (
     CONNECT_S,
     RECEIVED_BYTES_MAX,
     Letter,

@@ -6,8 +6,8 @@ import pytest
 from msgspec import UNSET
 
 from forebay.core.api import commands as core
-from forebay.server.dialects.flashq import refusals
-from forebay.server.dialects.flashq.refusals import COMMANDS_LATER, OPTIONS_LATER
+from forebay.server.flashq import refusals
+from forebay.server.flashq.refusals import COMMANDS_LATER, OPTIONS_LATER
 from forebay.server.options import OptionsIn
 from tests.server.talking import NOW, SHARDS, UUID, Fields, Talk, body_of, command_of, invalid, refusal
 

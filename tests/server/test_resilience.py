@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from forebay.core.errors import Invalid
-from forebay.server.framing import Frames
-from forebay.server.payloads import check_depth
-from forebay.server.tcp import TcpLimits
+from forebay.server.tcp.connection import TcpLimits
+from forebay.wire.framing import Frames
+from forebay.wire.text import check_depth
 from tests.server.talking import invalid
 from tests.server.test_framing import LIMIT, cut, expected, plain, stream
 from tests.server.test_fuzz import FRAME_BYTES_MAX, Client, House, Sender, answers_due

@@ -20,12 +20,12 @@ from forebay.core.errors import Busy, Damaged, ForebayError, Invalid
 from forebay.core.records.commit import Commit
 from forebay.core.records.keyspace import body_key
 from forebay.core.words import DEFAULT
-from forebay.server.couriers import AT_ONCE, DEADLINE_S, TENANT, Webhook, queue_of
-from forebay.server.deliveries import TOGETHER_MAX, Part, commits
-from forebay.server.hub import Hub
-from forebay.server.posting import Letter
-from forebay.server.questions import Questions
-from forebay.server.webhooks import WEBHOOKS_MAX, Webhooks
+from forebay.server.events.hub import Hub
+from forebay.server.node_client import NodeClient
+from forebay.server.webhooks.batches import TOGETHER_MAX, Part, commits
+from forebay.server.webhooks.courier import AT_ONCE, DEADLINE_S, TENANT, Webhook, queue_of
+from forebay.server.webhooks.post import Letter
+from forebay.server.webhooks.registry import WEBHOOKS_MAX, Webhooks
 from forebay.store.memory import MemoryStore
 
 BEGIN = 1_700_000_000_000
@@ -160,7 +160,7 @@ class World:
             return BEGIN + round(loop.at * 1000)
 
         node = Node(self.store, loop, clock, self.limits, shards=SHARDS)
-        hub, questions = Hub(node, loop), Questions(node)
+        hub, questions = Hub(node, loop), NodeClient(node)
         webhooks = Webhooks(hub, questions, loop, clock, private=True, send=self._send)
         if told:
             webhooks.start()
@@ -178,7 +178,7 @@ async def _until_killed(tasks: set[Any]) -> None:
 class Life:
     """One start of a node, up to its end."""
 
-    def __init__(self, world: World, questions: Questions, webhooks: Webhooks) -> None:
+    def __init__(self, world: World, questions: NodeClient, webhooks: Webhooks) -> None:
         self.world, self._questions, self.webhooks = world, questions, webhooks
         self.engine = questions.node.engine
 
@@ -449,8 +449,8 @@ def test_a_host_without_a_public_address_can_not_be_registered() -> None:
 
 
 def test_a_shard_that_is_busy_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forebay.server.webhooks.SHARDS_AT_ONCE", 1)
-    monkeypatch.setattr("forebay.server.webhooks.READ_BYTES", 1)  # one event at a time
+    monkeypatch.setattr("forebay.server.webhooks.registry.SHARDS_AT_ONCE", 1)
+    monkeypatch.setattr("forebay.server.webhooks.registry.READ_BYTES", 1)  # one event at a time
     world = World()
 
     async def story(life: Life) -> None:
@@ -501,7 +501,7 @@ def test_what_is_damaged_is_told_as_lost_and_all_else_is_told() -> None:
 def test_who_takes_nothing_is_told_of_no_more_than_may_wait_and_later_what_it_missed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("forebay.server.deliveries.WAITING_MAX", 4)
+    monkeypatch.setattr("forebay.server.webhooks.batches.WAITING_MAX", 4)
     world = World()
     world.answer = lambda sent: "no" if "slow-" in sent.id else None
 
@@ -535,7 +535,7 @@ def test_who_takes_nothing_is_told_of_no_more_than_may_wait_and_later_what_it_mi
 
 
 def test_dead_letters_go_when_they_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forebay.server.webhooks.DEAD_MAX", 2)
+    monkeypatch.setattr("forebay.server.webhooks.registry.DEAD_MAX", 2)
     world = World()
     world.answer = lambda sent: "no"
 

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from forebay.core import engine as engines
 from forebay.core.api import commands as c, queries
-from forebay.core.bounds import Limits
+from forebay.core.bounds import NEVER, Limits
 from forebay.core.engine import Engine
 from forebay.core.errors import Conflict, NotFound
 from forebay.core.ids import address, parse_lease
@@ -14,10 +14,9 @@ from forebay.core.links.waits import waiting_over
 from forebay.core.log import log as logs
 from forebay.core.log.numbers import number_of
 from forebay.core.queries.describe import counts
-from forebay.core.shard.names import META_SHARD
+from forebay.core.records.keyspace import META_SHARD
 from forebay.core.shard.shard import Shard, next_sweep_at
 from forebay.core.state import Attributes, Group, Partition, Queue, fresh_count
-from forebay.core.structures.agenda import NEVER
 from forebay.core.tracks.dead_letters import dead_over
 from forebay.core.tracks.leased import leased_runs
 from forebay.core.tracks.outcomes import outcome_at

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from forebay.core.api.jobs import FlowJob, Job, KvChange
-from forebay.core.jobs.dependencies import spans_of
+from forebay.core.ids import spans_of
 from forebay.core.keyvalue.keys import pack
 from forebay.core.state import Attributes, Identity, NamedLimit, Rate
 from forebay.core.words import CHANGE_KINDS, DEDUP_MODES, MISSED

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from forebay.core.api.jobs import FlowJob, Job
-from forebay.core.jobs.dependencies import spans_of
+from forebay.core.ids import spans_of
 from forebay.core.state import Attributes, Identity
 from tests.sim.model import (
     CANCELLED,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from forebay.core.bounds import HEADERS_MAX
-from forebay.core.log import log as logs
+from forebay.core.log import slices
 from forebay.core.state import Attributes
 
 Labels = tuple[tuple[tuple[str, str], ...], tuple[str, ...]]
@@ -50,9 +50,9 @@ class Labeller:
         return headers, tuple(f"{self._made}-{at}" for at in range(tags))
 
 
-def labels_of(piece: logs.SegmentSlice) -> Iterator[Labels]:
+def labels_of(piece: slices.SegmentSlice) -> Iterator[Labels]:
     """Headers and tags of each message of a piece, as they are told with it."""
-    for start, count, attributes in logs.labelled(piece):
+    for start, count, attributes in slices.labelled(piece):
         assert count > 0
         for at in range(start, start + count):
             assert 0 <= at < piece.count

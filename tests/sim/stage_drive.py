@@ -12,7 +12,7 @@ from copy import deepcopy
 from forebay.core.api import commands as c, jobs as job_commands, queries, stages as stage_commands
 from forebay.core.bounds import Limits
 from forebay.core.errors import ForebayError
-from forebay.core.log import log as logs
+from forebay.core.log import log as logs, slices
 from forebay.core.queries import payloads as queries_payloads
 from forebay.core.records import keyspace
 from forebay.core.retention import merge as merges
@@ -405,7 +405,7 @@ class StageDriver:
         for part in stage.parts:
             segment = Segment(0, part.count, part.size, 0, part.body_name, body=part.body)
             segment.body = self.body(queue, segment)
-            payloads = logs.SegmentSlice(segment, 0, part.count, 0).payloads()
+            payloads = slices.SegmentSlice(segment, 0, part.count, 0).payloads()
             attributes = [each for count, each in part.runs for _ in range(count)]
             keys: list[str | None] = list(part.keys) or [None] * part.count
             rows = [(bytes(a), b, key) for a, b, key in zip(payloads, attributes, keys, strict=True)]
@@ -431,7 +431,7 @@ class StageDriver:
         assert counts.delayed == sum(each.due_at > self.now for each in every)
         assert counts.waiting == len(every) - counts.active - counts.delayed
 
-    def check_labels(self, known: Queue, pieces: Iterable[tuple[str, logs.SegmentSlice]]) -> None:
+    def check_labels(self, known: Queue, pieces: Iterable[tuple[str, slices.SegmentSlice]]) -> None:
         """Messages come with their own headers and tags."""
         for partition, piece in pieces:
             messages = known.logs[partition][piece.offset : piece.offset + piece.count]

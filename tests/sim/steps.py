@@ -10,7 +10,7 @@ from forebay.core.errors import Busy, Conflict, ForebayError, Invalid, NotFound
 from forebay.core.ids import OFFSET_BITS
 from forebay.core.log import log as logs
 from forebay.core.log.bodies import is_whole
-from forebay.core.log.log import SegmentSlice
+from forebay.core.log.slices import SegmentSlice
 from forebay.core.queries import payloads as queries_payloads
 from forebay.core.records import keyspace
 from forebay.core.retention.carve import Carved, Carving

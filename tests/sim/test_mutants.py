@@ -5,7 +5,7 @@ import pytest
 from forebay.core.delivery import cancel, dead_letters, groups, move, pop, retry, settle, take
 from forebay.core.errors import ForebayError
 from forebay.core.loading import build
-from forebay.core.log import log as logs, runs
+from forebay.core.log import log as logs, runs, slices
 from forebay.core.log.bodies import body_slices
 from forebay.core.push import push, update
 from forebay.core.queries import message_state
@@ -363,12 +363,12 @@ MUTANTS: dict[str, Planted] = {
     ),
     # Headers and tags.
     "a message has the headers of the one behind it": (
-        logs.labelled,
+        slices.labelled,
         "yield begin - piece.start, start - begin, known",
         "yield begin - piece.start, start - begin, attributes",
     ),
     "neighbours that differ in tags have those of the first": (
-        logs.labelled,
+        slices.labelled,
         "(attributes.headers, attributes.tags) != (known.headers, known.tags)",
         "attributes.headers != known.headers",
     ),

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
+from forebay.core.bounds import NEVER
 from forebay.core.state import Schedule, Scheduled
-from forebay.core.structures.agenda import NEVER
 
 LEVELS = [-3, 0, 1, 3]
 

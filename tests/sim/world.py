@@ -1,13 +1,13 @@
 """One life of a few queues: the rest of what clients ask, and what time brings."""
 
 from forebay.core.api import commands as c, queries
+from forebay.core.bounds import NEVER
 from forebay.core.errors import Conflict, Invalid, NotFound
 from forebay.core.ids import address
 from forebay.core.log import log as logs
 from forebay.core.log.numbers import number_of
 from forebay.core.records import keyspace
 from forebay.core.retention import carve, merge as merges
-from forebay.core.structures.agenda import NEVER
 from forebay.core.words import LINE, PART, RESULT, STATES as STATES
 from tests.sim import model as m
 from tests.sim.checks import SHARDS, TENANT, load, snapshot

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from forebay.store.base import Store
-from forebay.store.postgres import PostgresStore
-from forebay.store.rocks import RocksStore
+from forebay.store.postgres.store import PostgresStore
+from forebay.store.rocksdb.store import RocksStore
 from tests.postgres import cluster
 from tests.sim.job_steps import JobWorld
 from tests.sim.stage_drive import StageDriver

@@ -6,7 +6,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from forebay.spark.starting import prepare
+from forebay.spark.start import prepare
 from tests.serving import PATIENCE_S
 from tests.spark import processes
 from tests.spark.driving import JAVA, environment

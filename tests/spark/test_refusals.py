@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from forebay.client.errors import Refused
+from forebay.spark.bad_rows import SHOWN_MAX, explained
 from forebay.spark.link import Link, StageWriter
-from forebay.spark.refusals import SHOWN_MAX, explained
 from forebay.spark.schemas import BadRows
 from forebay.spark.sink import Gathering
 from tests.serving import Server

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import forebay.spark
-from forebay.spark import starting
+from forebay.spark import start
 
 STUB = """#!/bin/sh
 for each in "$@"; do echo "[$each]"; done
@@ -32,8 +32,8 @@ def test_a_session_is_found_again_and_stays_callable(spark: SparkSession) -> Non
 
 
 def test_settings_come_as_they_are_or_with_underscores() -> None:
-    assert starting._dotted("spark_sql_shuffle_partitions") == "spark.sql.shuffle.partitions"
-    assert starting._dotted("spark.sql.ansi.enabled") == "spark.sql.ansi.enabled"
+    assert start._dotted("spark_sql_shuffle_partitions") == "spark.sql.shuffle.partitions"
+    assert start._dotted("spark.sql.ansi.enabled") == "spark.sql.ansi.enabled"
 
 
 def test_a_session_has_what_the_source_and_stateful_streams_want(spark: SparkSession) -> None:
@@ -48,7 +48,7 @@ def test_the_java_of_the_wheel_is_spared_the_argument_it_does_not_know(tmp_path:
     stub.write_text(STUB)
     stub.chmod(0o755)
     java = tmp_path / "java"
-    java.write_text(starting.JAVA.replace("{java}", str(stub)))
+    java.write_text(start.JAVA.replace("{java}", str(stub)))
     java.chmod(0o755)
     given = ["-cp", "a b", "--add-modules=jdk.incubator.vector", "", "Main", "$HOME"]
     shown = subprocess.run([str(java), *given], capture_output=True, text=True, check=True).stdout
@@ -57,7 +57,7 @@ def test_the_java_of_the_wheel_is_spared_the_argument_it_does_not_know(tmp_path:
 
 def test_spark_runs_on_the_java_of_the_wheel(tmp_path: Path) -> None:
     """Whether there is a Java on this machine or not: here it is the wheel's."""
-    home = starting._java_home(tmp_path)
+    home = start._java_home(tmp_path)
     program = (
         "import forebay.spark\n"
         "spark = forebay.spark.session('wheel', 'local[1]')\n"

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from forebay.spark.workers import leave_out_spark_core
+from forebay.spark.worker_path import leave_out_spark_core
 
 SPARK_CORE = "/spark/jars/spark-core_2.13-4.3.0.jar"
 

@@ -29,7 +29,7 @@ from forebay.core.bounds import SEGMENT_BYTES_MAX
 from forebay.core.keyvalue.keys import KEY_BYTES_MAX
 from forebay.core.records import keyspace
 from forebay.core.records.commit import Commit, Record
-from forebay.core.shard.names import META_SHARD
+from forebay.core.records.keyspace import META_SHARD
 from forebay.store.base import Claim, Fenced, Store, StoreError
 
 PREFIX = keyspace.prefix(1, 1)

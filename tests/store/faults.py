@@ -21,7 +21,7 @@ from typing import Any
 
 from rocksdict import WriteBatch
 
-from forebay.store.rocks import RocksStore
+from forebay.store.rocksdb.store import RocksStore
 
 CHILD_S = 30.0
 """How long a child may say nothing before it is said to hang."""

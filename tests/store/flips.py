@@ -27,11 +27,11 @@ from forebay.core.engine import Engine
 from forebay.core.errors import Damaged
 from forebay.core.log.bodies import body_slices, is_whole
 from forebay.core.records import keyspace
-from forebay.core.shard.names import META_SHARD
+from forebay.core.records.keyspace import META_SHARD
 from forebay.core.state import PLAIN, Attributes, LeaseRun, Partition, Queue, Track
-from forebay.store import rocks
 from forebay.store.base import CantOpen
-from forebay.store.rocks import RocksStore
+from forebay.store.rocksdb import store as rocksdb
+from forebay.store.rocksdb.store import RocksStore
 from tests.store.faults import copy_open, in_child
 
 SHARDS = 3
@@ -199,7 +199,7 @@ def spans(file: Path) -> set[int]:
     """The bytes of a log or a manifest that hold lengths and types of records.
 
     RocksDB checks them too late: it takes a record that seems to go past the end of the file for one that was
-    cut off, and some types make it read on forever. So ``forebay.store.wal`` looks at them first.
+    cut off, and some types make it read on forever. So ``forebay.store.rocksdb.wal_check`` looks first.
     """
     found: set[int] = set()
     if file.suffix == ".log" or file.name.startswith("MANIFEST"):
@@ -221,7 +221,7 @@ def attempt(home: Path, flip: Flip, wanted: Content) -> Outcome:
         shutil.copytree(home, directory)
         _turn(directory / flip.file, flip)
         # Blocks are cached under names that the copies share: a new cache has to read what was flipped.
-        rocks._CACHE = Cache(rocks.CACHE_BYTES)
+        rocksdb._CACHE = Cache(rocksdb.CACHE_BYTES)
         try:
             store = RocksStore(directory)
         except CantOpen as error:

@@ -17,8 +17,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from forebay.store.pg import Session, Unreachable
-from forebay.store.sql import queries
+from forebay.store.postgres.session import Session, Unreachable
+from forebay.store.postgres.sql import queries
 
 POLL_S = 0.002
 """How long a statement takes before we look whether it is held up."""

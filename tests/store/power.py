@@ -26,11 +26,11 @@ from forebay.core.loading import verify as verifies
 from forebay.core.log.bodies import body_slices, is_whole
 from forebay.core.records import keyspace
 from forebay.core.records.commit import Commit
+from forebay.core.records.keyspace import META_SHARD
 from forebay.core.retention import merge as merges
-from forebay.core.shard.names import META_SHARD
 from forebay.core.state import PLAIN, Attributes, Partition, Queue
 from forebay.core.words import DEFAULT, FSYNC, OS
-from forebay.store.rocks import BATCH_BYTES
+from forebay.store.rocksdb.store import BATCH_BYTES
 from tests.store.faults import PowerCut
 from tests.store.staging import Staged, Staging
 

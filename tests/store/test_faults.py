@@ -16,7 +16,7 @@ from forebay.core.records import keyspace
 from forebay.core.records.commit import Commit
 from forebay.core.words import DEFAULT
 from forebay.store.base import Claim, Lost, StoreError
-from forebay.store.rocks import BATCH_BYTES, RocksStore
+from forebay.store.rocksdb.store import BATCH_BYTES, RocksStore
 from tests.broker.loop import FakeLoop, Recorder
 from tests.store.faults import Faulty, in_child
 

@@ -7,7 +7,7 @@ import pytest
 from forebay.core.records import keyspace
 from forebay.core.records.commit import Commit
 from forebay.store.base import StoreError
-from forebay.store.rocks import RocksStore
+from forebay.store.rocksdb.store import RocksStore
 from tests.store import faults, flips
 from tests.store.flips import GOOD, Flip
 

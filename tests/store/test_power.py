@@ -11,8 +11,8 @@ from forebay.core.records import keyspace
 from forebay.core.records.commit import Commit
 from forebay.core.shard.shard import Shard
 from forebay.core.stages import adopt as stage_adopt
-from forebay.store import rocks
-from forebay.store.rocks import RocksStore
+from forebay.store.rocksdb import store as rocksdb
+from forebay.store.rocksdb.store import RocksStore
 from tests.sim.plant import Planted, planted
 from tests.store import power
 from tests.store.faults import PowerCut
@@ -90,7 +90,7 @@ def test_a_log_is_synced_before_the_next_one_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a power loss may leave the new log and take the end of the old one: a hole, not a beginning."""
-    monkeypatch.setattr(rocks, "MEMTABLE_BYTES", 1 << 20)
+    monkeypatch.setattr(rocksdb, "MEMTABLE_BYTES", 1 << 20)
     with power.opened(tmp_path / "data") as store:
         store.shards(1)
         epoch = store.claim(0).epoch

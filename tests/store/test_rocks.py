@@ -13,10 +13,10 @@ from rocksdict import WriteBatch
 from forebay.core.bounds import SEGMENT_BYTES_MAX
 from forebay.core.records import keyspace
 from forebay.core.records.commit import Commit, Record
-from forebay.core.shard.names import META_SHARD
-from forebay.store import format as formats
+from forebay.core.records.keyspace import META_SHARD
 from forebay.store.base import CantOpen, Lost, Store, StoreError
-from forebay.store.rocks import RocksStore, open_db
+from forebay.store.rocksdb import format as formats
+from forebay.store.rocksdb.store import RocksStore, open_db
 from tests.store.conformance import HIGHEST, LOWEST, StoreConformance, StoreMachine, body_key, key
 
 LARGE = bytes(SEGMENT_BYTES_MAX)
@@ -425,7 +425,7 @@ def test_a_store_that_could_not_be_opened_again_is_tried_at_the_next_claim(
         raise CantOpen("gone")
 
     with monkeypatch.context() as patched:
-        patched.setattr("forebay.store.rocks.open_db", refuse)
+        patched.setattr("forebay.store.rocksdb.store.open_db", refuse)
         for _ in range(2):
             with pytest.raises(StoreError):
                 store.claim(0)

@@ -7,8 +7,8 @@ from unittest.mock import ANY
 
 import pytest
 
-from forebay.client.apps import App
 from forebay.client.errors import Disconnected
+from forebay.client.tasks.app import App
 from forebay.core.errors import Busy, Conflict
 from forebay.testing.server import Server
 

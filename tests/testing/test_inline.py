@@ -8,12 +8,12 @@ from typing import Any, cast
 import pytest
 from msgspec import Struct
 
-from forebay.client.apps import App
-from forebay.client.flows import chain, group
-from forebay.client.running import Run, current
-from forebay.client.tasks import Failed, GiveUp
+from forebay.client.tasks.app import App
+from forebay.client.tasks.flow import chain, group
+from forebay.client.tasks.task import Failed, GiveUp
+from forebay.client.worker.run import Run, current
 from forebay.core.errors import Unsupported
-from forebay.testing.inlining import inline
+from forebay.testing.inline_tasks import inline
 
 
 class User(Struct):

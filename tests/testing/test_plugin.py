@@ -37,7 +37,7 @@ def test_inline(forebay_inline) -> None:
 
 
 def test_behind_it_all_is_as_before() -> None:
-    assert type(app.backend) is forebay.client.apps.Backend
+    assert type(app.backend) is forebay.client.tasks.app.Backend
 
 
 def test_server(forebay_server, forebay_client) -> None:

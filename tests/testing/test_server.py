@@ -9,10 +9,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from forebay.client.aio.client import Client
-from forebay.client.apps import App
-from forebay.client.flows import chain, group
-from forebay.client.tasks import Retry
-from forebay.client.worker import Worker
+from forebay.client.tasks.app import App
+from forebay.client.tasks.flow import chain, group
+from forebay.client.tasks.task import Retry
+from forebay.client.worker.worker import Worker
 from forebay.testing.server import Server
 
 

@@ -8,8 +8,8 @@ The next is planned only when the last is kept: what it made could not be read b
 import logging
 from collections.abc import Callable
 
+from forebay.broker.body_cache import read_bodies
 from forebay.broker.committer import Committer
-from forebay.broker.shelf import read_bodies
 from forebay.core.engine import Engine
 from forebay.core.retention import carve, merge as merges
 from forebay.core.retention.carve import Carved, Carving

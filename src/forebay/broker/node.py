@@ -14,15 +14,15 @@ from asyncio import AbstractEventLoop, Future, TimerHandle
 from collections.abc import Callable
 from functools import partial
 
+from forebay.broker.backup import HELD, back_up
+from forebay.broker.body_cache import BodyCache, Damage, readable
 from forebay.broker.committer import Bodies, Committer, Kept, Meter
-from forebay.broker.copies import HELD, back_up
-from forebay.broker.keywatchers import KeyWatchers
-from forebay.broker.loading import Loaded, cause, claim_all
+from forebay.broker.key_watchers import KeyWatchers
+from forebay.broker.load import Loaded, cause, claim_all
 from forebay.broker.merger import Merger
-from forebay.broker.shelf import Damage, Shelf, readable
+from forebay.broker.message_watchers import Watchers
 from forebay.broker.timer import Timer
 from forebay.broker.waiters import Asker, Ticket, Waiter, Waiters
-from forebay.broker.watchers import Watchers
 from forebay.core.api.commands import Backup, Command, GroupDelete, Held, Hold, Pop, Popped, Reply
 from forebay.core.api.queries import Await, KvFound, KvWatch, LogSlice, NotesFound, Query, QueueFound
 from forebay.core.bounds import Limits
@@ -75,7 +75,7 @@ class Node:
         """How far the store's time was ahead of the wall clock when it was loaded."""
         self._shards = store.shards(shards)
         self._committer = Committer(store, loop)
-        self._shelf = Shelf(store, self._committer, memory_bytes_max)
+        self._shelf = BodyCache(store, self._committer, memory_bytes_max)
         self._waiters = Waiters()
         self._watchers = Watchers(loop, self._clock, self._apply, self._answer)
         self._key_watchers = KeyWatchers(loop, self._apply, self._answer)
@@ -182,6 +182,16 @@ class Node:
             self._met_bug("a lease could not be given back")
         self._serve_woken()
         self._plan_flush()
+
+    def give_back_all(self, tenant: str) -> None:
+        """Return every lease of a tenant, uncounted: its consumers are gone."""
+        for popped in self._engine.leased_to(tenant):
+            self.give_back(popped)
+
+    def peek(self, query: Command) -> Reply | ForebayError:
+        """Answer a query at once, from state that may not be stored yet."""
+        assert isinstance(query, Query), "only a query may be answered before its commit"
+        return self._apply(query)
 
     def give_up(self, asker: Asker) -> None:
         """The asker sends nothing more: its waiting pops are answered with nothing."""

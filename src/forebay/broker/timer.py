@@ -3,7 +3,7 @@
 from asyncio import AbstractEventLoop, TimerHandle
 from collections.abc import Callable
 
-from forebay.core.structures.agenda import NEVER
+from forebay.core.bounds import NEVER
 
 LONGEST_MS = 3_600_000
 """The longest it is set for; it is set again when it rings early."""

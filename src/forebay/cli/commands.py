@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from forebay.cli.errors import SERVER, CliError
-from forebay.client.places import DEFAULT_SERVER, SERVER_VARIABLE
+from forebay.client.address import DEFAULT_SERVER, SERVER_VARIABLE
 
 if TYPE_CHECKING:
     from forebay.client.sync.client import SyncClient

@@ -16,7 +16,7 @@ from forebay.cli.output import print_json, progress
 
 if TYPE_CHECKING:
     from forebay.store.base import Store
-    from forebay.store.copying import Figures, Readable
+    from forebay.store.copy import Figures, Readable
 
 
 @click.command(cls=Command, example="forebay copy rocksdb:./forebay-data postgresql://forebay@db/queue")
@@ -35,7 +35,7 @@ def copy(source: str, target: str, server: str | None, as_json: bool) -> int:
     --server names the one on SOURCE.
     """
     from forebay.store.base import StoreError
-    from forebay.store.copying import Different, copy as copy_all, count
+    from forebay.store.copy import Different, copy as copy_all, count
 
     _check(source)
     _check(target)
@@ -57,7 +57,7 @@ def copy(source: str, target: str, server: str | None, as_json: bool) -> int:
 
 
 def _tell(figures: "Figures", source: str, target: str, server: str | None, as_json: bool) -> None:
-    from forebay.store.places import shown_place
+    from forebay.store.address import shown_place
 
     where = shown_place(target)
     if as_json:
@@ -77,7 +77,7 @@ def _tell(figures: "Figures", source: str, target: str, server: str | None, as_j
 
 
 def _check(place: str) -> None:
-    from forebay.store.places import DATABASES, ROCKS
+    from forebay.store.address import DATABASES, ROCKS
 
     if not place.startswith((ROCKS, *DATABASES)) or place == ROCKS:
         raise CliError("SOURCE and TARGET are rocksdb:DIR or postgresql://USER@HOST/DATABASE")
@@ -102,7 +102,7 @@ def _held(server: str | None, source: str) -> Iterator[list[bool]]:
 
 def _check_same(kept_in: str, source: str) -> None:
     """Raise unless the server that is held is the one on SOURCE."""
-    from forebay.store.places import ROCKS, shown_place
+    from forebay.store.address import ROCKS, shown_place
 
     if source.startswith(ROCKS):
         same = kept_in == f"{ROCKS}{Path(source.removeprefix(ROCKS)).absolute()}"
@@ -119,8 +119,8 @@ def _place_of(address: str) -> str:
 
 @contextmanager
 def _source(place: str, server: str | None) -> "Iterator[tuple[Readable, int]]":
+    from forebay.store.address import ROCKS, looking_at_place
     from forebay.store.base import TakesPushes
-    from forebay.store.places import ROCKS, looking_at_place
 
     if server is None or not place.startswith(ROCKS):
         with looking_at_place(place, alone=server is None) as found:
@@ -145,9 +145,9 @@ def _source(place: str, server: str | None) -> "Iterator[tuple[Readable, int]]":
 
 @contextmanager
 def _target(place: str) -> "Iterator[Store]":
-    from forebay.store.opening import open_database
-    from forebay.store.places import ROCKS
-    from forebay.store.rocks import RocksStore
+    from forebay.store.address import ROCKS
+    from forebay.store.postgres.open import open_database
+    from forebay.store.rocksdb.store import RocksStore
 
     store: Store
     if not place.startswith(ROCKS):

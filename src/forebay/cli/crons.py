@@ -9,7 +9,7 @@ from forebay.cli.commands import Command, Group, PayloadCommand, asks_server, co
 from forebay.cli.errors import DONE, NOTHING
 from forebay.cli.output import note, print_json, print_table, shown_time
 from forebay.cli.parameters import argument_bytes, checked, message_options, options_given
-from forebay.client.shapes import Cron
+from forebay.client.types import Cron
 
 
 @click.group(cls=Group)

@@ -34,8 +34,8 @@ def database(url: str | None, file: Path | None = None) -> str:
 def migrate(store: str | None, dry_run: bool, sql: bool, as_json: bool) -> int:
     """Bring the schema of a PostgreSQL database up to date. A server that starts does so, too, if it may."""
     from forebay.store.base import StoreError
-    from forebay.store.opening import migrate_database
-    from forebay.store.sql import as_text
+    from forebay.store.postgres.open import migrate_database
+    from forebay.store.postgres.sql import as_text
 
     try:
         steps = migrate_database(database(store), only_look=dry_run or sql)

@@ -16,7 +16,7 @@ from forebay.cli.commands import (
 from forebay.cli.errors import DONE, NOTHING, CliError
 from forebay.cli.messages import print_message, print_messages
 from forebay.cli.output import confirm, counted, json_id, note, print_json
-from forebay.client.shapes import Settled
+from forebay.client.types import Settled
 
 PAGE = 1_000
 """Dead letters that a server shows at a time."""

@@ -73,10 +73,10 @@ def backup(directory: str, server: str | None, as_json: bool) -> int:
 @prints_json
 def restore(backup: Path, data: Path, as_json: bool) -> int:
     """Put a backup where a server will find it. No server may run there."""
-    from forebay.store import files
+    from forebay.store.rocksdb import offline
 
     with on_disk(), progress("copying files") as advance:
-        files.restore(backup, data, random.random(), lambda done, of: advance(1 if done else 0, of))
+        offline.restore(backup, data, random.random(), lambda done, of: advance(1 if done else 0, of))
     if as_json:
         print_json({"directory": str(data)})
     else:
@@ -90,7 +90,7 @@ def restore(backup: Path, data: Path, as_json: bool) -> int:
 def verify(data: str, as_json: bool) -> int:
     """Say what is damaged in a data directory, a backup or a database (postgresql://…). No server may run."""
     from forebay.core.loading import verify as verifying
-    from forebay.store.places import looking_at_place
+    from forebay.store.address import looking_at_place
 
     named: set[bytes] = set()
     reports = []
@@ -138,7 +138,7 @@ def _print_reports(reports: "list[Report]", unnamed: int) -> None:
 @prints_json
 def repair(data: Path, accept_loss: bool, as_json: bool) -> int:
     """Make a data directory with a damaged log open again. What came after the damage is lost."""
-    from forebay.store import files
+    from forebay.store.rocksdb import offline
 
     if not accept_loss:
         raise CliError(
@@ -146,7 +146,7 @@ def repair(data: Path, accept_loss: bool, as_json: bool) -> int:
             " copy the directory first, then say --accept-loss"
         )
     with on_disk():
-        repaired = files.repair(data, random.random())
+        repaired = offline.repair(data, random.random())
     if as_json:
         print_json({"directory": str(data), "repaired": repaired})
     elif repaired:

@@ -22,7 +22,7 @@ from forebay.cli.output import (
     shown_time,
 )
 from forebay.cli.parameters import Time
-from forebay.client.shapes import Line, Progress, Seen
+from forebay.client.types import Line, Progress, Seen
 
 if TYPE_CHECKING:
     from forebay.client.sync.client import SyncClient

@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from forebay.cli.errors import DONE, NOTHING, CliError
-from forebay.client.shapes import Settled
+from forebay.client.types import Settled
 from forebay.core.ids import JSON_SAFE
 
 if TYPE_CHECKING:

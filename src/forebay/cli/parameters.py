@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from forebay.cli.errors import CliError
-from forebay.client.shapes import Options
+from forebay.client.types import Options
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

@@ -8,7 +8,7 @@ import msgspec
 from forebay.cli.commands import Command, about_queue, asks_server, connected, of_group
 from forebay.cli.errors import DONE, NOTHING
 from forebay.cli.output import json_id, note, one_line, print_json, print_settled
-from forebay.client.shapes import Message
+from forebay.client.types import Message
 
 
 class Popped(msgspec.Struct):

@@ -12,8 +12,8 @@ from forebay.cli.commands import PayloadCommand, about_queue, asks_server, conne
 from forebay.cli.errors import DONE, NOTHING
 from forebay.cli.output import Advance, counted, json_id, note, print_json, progress
 from forebay.cli.parameters import argument_bytes, checked, message_options, options_given
-from forebay.client.shapes import Options, PushedMany
 from forebay.client.sync.messages import BATCH, BATCH_BYTES
+from forebay.client.types import Options, PushedMany
 
 TOLD_BYTES = 64 * 1024
 """Bytes after which who watches is told: telling costs more than a line."""

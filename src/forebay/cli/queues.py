@@ -18,7 +18,7 @@ from forebay.cli.commands import (
 from forebay.cli.errors import DONE, NOTHING
 from forebay.cli.output import confirm, counted, flat, print_fields, print_json, print_table, shown_time
 from forebay.cli.parameters import Pair, Time, json_or_text
-from forebay.client.shapes import Cleared, Deleted, Queue
+from forebay.client.types import Cleared, Deleted, Queue
 
 PURGED = ("waiting", "delayed", "parked", "dead", "completed")
 """States that messages can be purged of."""

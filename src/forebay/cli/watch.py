@@ -21,7 +21,7 @@ from forebay.cli.output import (
     rich_table,
     shown_time,
 )
-from forebay.client.shapes import QueueSummary, Record
+from forebay.client.types import QueueSummary, Record
 from forebay.core.errors import Conflict, NotFound
 
 if TYPE_CHECKING:

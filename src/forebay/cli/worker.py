@@ -32,7 +32,7 @@ from forebay.cli.errors import DONE
 @finds_server
 def worker(target: str, queues: str | None, log_format: str, log_level: str, **given: Any) -> int:
     """Run the tasks of an application until SIGTERM or Ctrl-C."""
-    from forebay.client.standalone import run_worker
+    from forebay.client.worker.main import run_worker
     from forebay.logs import set_up_logs
 
     set_up_logs(log_level, log_format)

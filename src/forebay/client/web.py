@@ -4,10 +4,10 @@ import asyncio
 import os
 from asyncio import AbstractEventLoop
 
-from forebay.client.aio.link import CLOSE_S, Returning, Unclaimed
+from forebay.client.address import missing
+from forebay.client.aio.connection import CLOSE_S, Returning, Unclaimed
 from forebay.client.errors import Disconnected
-from forebay.client.framing import failure
-from forebay.client.places import missing
+from forebay.client.outcome import failure
 
 try:
     import httpx

@@ -151,3 +151,11 @@ def check_range(field: str, value: int, low: int, high: int) -> None:
 
 
 BATCH_MAX = (1 << 63) - 1
+FLOW_DEPTH_MAX = 20
+"""How deep children of children may lie."""
+DEAD_SHOWN_MAX = 1_000
+"""Dead letters shown at a time."""
+SHOWN_MAX = 1_000
+"""Messages shown at a time."""
+NEVER = 1 << 62
+"""Later than any instant, and past any offset."""

@@ -18,7 +18,7 @@ from forebay.core.delivery.pop import available
 from forebay.core.delivery.settle import expire
 from forebay.core.errors import Damaged
 from forebay.core.handlers import HANDLERS
-from forebay.core.ids import parse_lease
+from forebay.core.ids import lease_token, parse_lease
 from forebay.core.jobs import cron
 from forebay.core.jobs.consequences import settle_consequences
 from forebay.core.jobs.dependencies import go_on, recover
@@ -191,6 +191,21 @@ class Engine(Domain):
             settle.give_back(self.shards[number], lease, self.now)
             queue_delete.finish(self)
             settle_consequences(self, self.now)
+
+    def leased_to(self, tenant: str) -> list[Popped]:
+        """Every live lease of a tenant, as ``give_back`` takes it."""
+        return [
+            Popped(lease.queue, lease_token(shard.number, name), [])
+            for shard in self.shards
+            for name, lease in shard.leases.items()
+            if lease.queue.tenant == tenant
+        ]
+
+    def unsettled(self, token: str) -> int | None:
+        """Messages that a lease still holds; None if it has ended."""
+        number, name = parse_lease(token)
+        lease = self.shards[number].leases.get(name)
+        return None if lease is None else sum(run.unsettled for run in lease.runs.values())
 
     def gain(self, ms: int) -> None:
         """Nobody could settle anything for a while: leases last that much longer, as after a restart."""

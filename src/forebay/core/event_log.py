@@ -8,8 +8,8 @@ tail, and a full tail is sealed into a regular segment.
 from collections.abc import Iterator
 
 import msgspec
-from msgspec import Struct
 
+from forebay.core.api.queries import EventPositions, EventsPast, PastFound, PositionsFound
 from forebay.core.ids import JSON_SAFE, address
 from forebay.core.log import log as logs
 from forebay.core.log.numbers import end_of, fits, number_of
@@ -19,50 +19,29 @@ from forebay.core.retention.drop import cut_to
 from forebay.core.shard.domain import Domain, new_queue
 from forebay.core.shard.shard import Shard
 from forebay.core.state import (
+    NOT_KEPT,
     Change,
     EmittedEvent,
+    Event,
     EventLog,
     Partition,
     Queue,
     QueueOptions,
     Ran,
     Segment,
+    ShownRun,
+    queue_name,
     tally,
 )
 from forebay.core.words import DEFAULT, EVENT_KINDS, SYSTEM, is_own
 
-NAME = "events"
-"""What its queues are called, with the number of the shard."""
 SEAL_COUNT = 1_000
 SEAL_BYTES = 128 * 1024
 """Events, and their bytes, that become a segment."""
-NOT_KEPT = -1
-"""The offset of an event that is told and not kept."""
 SEAL_MS = 600_000
 """How much older than its last event a segment may be, if events are kept for at least ten times that."""
 RUNS_MAX = 1_000
 """Runs of one event; what happened to more is several events."""
-ShownRun = tuple[str, int, int, int | str]
-
-
-class Event(Struct, omit_defaults=True, gc=False):
-    """One event, as it is kept."""
-
-    kind: str
-    tenant: str
-    queue: str
-    at: int
-    count: int = 0
-    """Messages it is about."""
-    group: str = ""
-    runs: list[ShownRun] = []
-    """Partition, first offset, count and first id of each run of them."""
-    duration_ms: int | None = None
-    """Of what was settled: how long ago it was delivered, on average."""
-
-
-def queue_name(shard: int) -> str:
-    return f"{NAME}.{shard}"
 
 
 def is_log(queue: Queue) -> bool:
@@ -102,6 +81,18 @@ def keep(domain: Domain, shard: Shard, now: int) -> None:
             at = offset if is_kept else NOT_KEPT
             domain.told.append(EmittedEvent(shard.number, at, each.kind, queue.tenant, queue.name, payload))
             offset += is_kept
+
+
+def positions(domain: Domain, command: EventPositions, now: int) -> PositionsFound:
+    """Where the event logs end, the forming commit included."""
+    return PositionsFound({shard: log.partition.log.end for shard, log in domain.event_logs.items()})
+
+
+def past(domain: Domain, command: EventsPast, now: int) -> PastFound:
+    """The offset behind the segment that holds an offset: a damaged segment is skipped whole."""
+    log = domain.event_logs[command.shard].partition.log
+    offset = max(command.offset, log.first)
+    return PastFound(log.segments[logs.find(log, offset)].end if offset < log.end else offset)
 
 
 def joined(runs: list[Ran]) -> list[Ran]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from forebay.core import transact
+from forebay.core import event_log, transact
 from forebay.core.api.checks import check_attributes
 from forebay.core.api.commands import (
     Ack,
@@ -55,6 +55,8 @@ from forebay.core.api.queries import (
     CronList,
     DeadFound,
     Describe,
+    EventPositions,
+    EventsPast,
     FindJob,
     GetNotes,
     GroupCounts,
@@ -82,7 +84,7 @@ from forebay.core.api.queries import (
     WouldClean,
 )
 from forebay.core.api.stages import Adopt, StageWrite, Unstage
-from forebay.core.bounds import check_name, check_range
+from forebay.core.bounds import NEVER, check_name, check_range
 from forebay.core.delivery import cancel, dead_letters, move, notes, settle_requests
 from forebay.core.delivery.groups import check_group, new_group
 from forebay.core.delivery.pop import check_pop, pop
@@ -113,7 +115,6 @@ from forebay.core.shard.limiters import LIMITING
 from forebay.core.shard.shard import Place, Shard
 from forebay.core.stages import adopt as stage_adopt, expire as stage_expire, write as stage_write
 from forebay.core.state import Attributes, Lease, Queue, Retention
-from forebay.core.structures.agenda import NEVER
 from forebay.core.tracks import planning
 from forebay.core.words import CONFIGURED, DEFAULT, PART, RESULT
 
@@ -481,6 +482,8 @@ HANDLERS: dict[type, Callable[..., Reply]] = {
     ListQueues: _list_queues,
     Stats: _stats,
     Measure: metrics.measure,
+    EventPositions: event_log.positions,
+    EventsPast: event_log.past,
     State: _state,
     Show: _show,
     AddNote: _add_note,

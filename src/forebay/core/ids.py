@@ -137,3 +137,12 @@ def ranges(ids: list[int]) -> list[Range]:
             begin, end = each, each + 1
     found.append(Range(begin, end - begin))
     return found
+
+
+def spans_of(ids: list[int]) -> tuple[tuple[int, int], ...]:
+    """Ids as attributes keep them: sorted, each once.
+
+    >>> spans_of([40, 7, 8, 9])
+    ((7, 3), (40, 1))
+    """
+    return tuple((each.first, each.length) for each in ranges(ids)) if ids else ()

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import UNSET, Raw, UnsetType
 
-from forebay.core.log import log as logs
-from forebay.core.log.log import SegmentSlice
+from forebay.core.log import slices
+from forebay.core.log.slices import SegmentSlice
 from forebay.core.state import Attributes
 
 
@@ -29,7 +29,7 @@ def labelled(piece: SegmentSlice) -> Iterator[tuple[int, int, Iterable[bytes], L
         yield 0, piece.count, piece.payloads(), NO_LABELS
         return
     payloads = list(piece.payloads())
-    for start, count, attributes in logs.labelled(piece):
+    for start, count, attributes in slices.labelled(piece):
         yield start, count, payloads[start : start + count], labels(attributes)
 
 

@@ -7,9 +7,8 @@ from msgspec import UNSET, Struct, UnsetType
 
 from forebay.core.api import commands as core
 from forebay.core.bounds import DELAY_MS_MAX
-from forebay.core.delivery.retry import BASE_MS, DOUBLINGS
 from forebay.core.errors import Invalid
-from forebay.core.state import Backoff, QueueOptions, Rate
+from forebay.core.state import BASE_MS, DOUBLINGS, Backoff, QueueOptions, Rate
 from forebay.core.words import EXPONENTIAL, FIXED, LIST, NONE
 
 

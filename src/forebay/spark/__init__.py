@@ -10,13 +10,13 @@ Needs the extra ``forebay[spark]``. The format registers itself: ``pyspark_foreb
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from forebay.spark.starting import session as session
+    from forebay.spark.start import session as session
 
 
 def __getattr__(name: str) -> object:
     """``session`` is imported when it is asked for: a worker that only reads has no use for it."""
     if name == "session":
-        from forebay.spark.starting import session
+        from forebay.spark.start import session
 
         return session
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from forebay.client.errors import Disconnected, Refused
-from forebay.client.wire import Wire
+from forebay.client.raw import Wire
 from forebay.spark.ranges import Extent, Extents
 
 logger = logging.getLogger("forebay.spark")

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from forebay.client.wire import where
+from forebay.client.raw import where
 from forebay.core.bounds import check_queue_name
 from forebay.core.errors import Invalid
 from forebay.core.words import DEFAULT

@@ -24,10 +24,10 @@ from pyspark.sql.types import StructType
 
 from forebay.client.errors import Refused
 from forebay.core.bounds import SEGMENT_BYTES_MAX
+from forebay.spark.bad_rows import explained, misfit
 from forebay.spark.columns import same
 from forebay.spark.link import FIRST_MS, UNANSWERED_MAX, Link, StageWriter, Unreachable
 from forebay.spark.options import SinkOptions
-from forebay.spark.refusals import explained, misfit
 from forebay.spark.schemas import ABOUT, check_schema
 
 logger = logging.getLogger("forebay.spark")

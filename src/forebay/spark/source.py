@@ -51,7 +51,7 @@ from forebay.spark.ranges import (
     tasks,
 )
 from forebay.spark.schemas import TYPES, checked, schema_of
-from forebay.spark.workers import leave_out_spark_core
+from forebay.spark.worker_path import leave_out_spark_core
 
 logger = logging.getLogger("forebay.spark")
 

@@ -5,8 +5,8 @@ docs/TESTING.md shows how.
 
 from typing import TYPE_CHECKING, Any
 
-from forebay.testing.inlining import Inline, inline
-from forebay.testing.ran import Ran
+from forebay.testing.inline_run import Ran
+from forebay.testing.inline_tasks import Inline, inline
 
 if TYPE_CHECKING:
     from forebay.testing.server import Server

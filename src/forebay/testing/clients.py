@@ -4,12 +4,12 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from forebay.client.payloads import encode
-from forebay.client.shapes import New, Progress, PushedMany, Result
+from forebay.client.types import New, Progress, PushedMany, Result
 from forebay.core.errors import Unsupported
-from forebay.testing.ran import Order
+from forebay.testing.inline_run import Order
 
 if TYPE_CHECKING:
-    from forebay.testing.inlining import Inline
+    from forebay.testing.inline_tasks import Inline
 
 
 class _Nothing:

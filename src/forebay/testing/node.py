@@ -15,10 +15,9 @@ from forebay.broker.node import Node
 from forebay.broker.waiters import Ticket
 from forebay.core.api.commands import Reply
 from forebay.core.api.queries import LogSlice, Read
-from forebay.core.bounds import Limits
+from forebay.core.bounds import NEVER, Limits
 from forebay.core.engine import Engine
 from forebay.core.errors import ForebayError
-from forebay.core.structures.agenda import NEVER
 from forebay.core.words import DEFAULT
 from forebay.store.base import Store
 from forebay.testing.clock import Clock

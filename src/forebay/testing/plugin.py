@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from forebay.client.apps import App
     from forebay.client.sync.client import SyncClient
-    from forebay.testing.inlining import Inline
+    from forebay.client.tasks.app import App
+    from forebay.testing.inline_tasks import Inline
     from forebay.testing.server import Server
 
 
@@ -31,7 +31,7 @@ def forebay_client(forebay_server: "Server") -> "SyncClient":
 @pytest.fixture
 def forebay_inline() -> "Iterator[Callable[..., Inline]]":
     """Takes an app: its tasks run inline to the end of this test. Returns what ran."""
-    from forebay.testing.inlining import inline
+    from forebay.testing.inline_tasks import inline
 
     with ExitStack() as stack:
 

@@ -8,13 +8,13 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-from forebay.client.apps import App
+from forebay.client.tasks.app import App
 from forebay.core.bounds import Limits
-from forebay.server.http.connections import HttpLimits
-from forebay.testing.checking import Checks
+from forebay.server.http.connection import HttpLimits
+from forebay.testing.assertions import Checks
 from forebay.testing.clock import BEGIN, Instant, span
 from forebay.testing.store import FaultyStore
-from forebay.testing.working import LOOK_S, PATIENCE_S, Working
+from forebay.testing.worker import LOOK_S, PATIENCE_S, Working
 
 STEPS_MAX = 100_000
 """Steps without a worker that are made at a time."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from forebay.client.apps import App
+from forebay.client.tasks.app import App
 from tests.serving import Server
 
 

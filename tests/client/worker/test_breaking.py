@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from forebay.client.apps import App
-from forebay.client.running import current
-from forebay.client.tasks import Failed, GiveUp, Job, RetryLater
+from forebay.client.tasks.app import App
+from forebay.client.tasks.task import Failed, GiveUp, Job, RetryLater
+from forebay.client.worker.run import current
 from forebay.core.errors import Invalid
 from tests.client.worker.working import play, until, until_state, working
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from forebay.client.aio.client import Client
-from forebay.client.apps import App
-from forebay.client.flows import chain
-from forebay.client.tasks import GiveUp
-from forebay.client.worker import Worker
+from forebay.client.tasks.app import App
+from forebay.client.tasks.flow import chain
+from forebay.client.tasks.task import GiveUp
+from forebay.client.worker.worker import Worker
 from tests.client.worker.working import Way, play, until, until_state, working
 from tests.serving import Server
 

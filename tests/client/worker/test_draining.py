@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from forebay.client.aio.client import Client
-from forebay.client.apps import App
 from forebay.client.sync.client import SyncClient
-from forebay.client.tasks import Job
-from forebay.client.worker import Worker
+from forebay.client.tasks.app import App
+from forebay.client.tasks.task import Job
+from forebay.client.worker.worker import Worker
 from tests.client.worker.working import Process, Way, play, until, working
 from tests.serving import PATIENCE_S, Server
 

@@ -15,9 +15,9 @@ import msgspec
 import pydantic
 import pytest
 
-from forebay.client.apps import App
-from forebay.client.processes import Call, Children, Died
-from forebay.client.tasks import Failed, GiveUp, RetryLater
+from forebay.client.tasks.app import App
+from forebay.client.tasks.task import Failed, GiveUp, RetryLater
+from forebay.client.worker.processes import Call, Children, Died
 from tests.client.worker.working import Process, play, until, until_state, working
 from tests.serving import PATIENCE_S, Server
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from forebay.client.apps import App
-from forebay.client.flows import chain, group
-from forebay.client.tasks import Failed
+from forebay.client.tasks.app import App
+from forebay.client.tasks.flow import chain, group
+from forebay.client.tasks.task import Failed
 from forebay.core.errors import Invalid
 from tests.client.worker.working import Way, play, until, until_state, working
 from tests.serving import Server

@@ -15,10 +15,10 @@ import msgspec
 import pydantic
 import pytest
 
-from forebay.client.apps import App
-from forebay.client.running import Run, current
-from forebay.client.tasks import Failed, GiveUp, NotDone, Retry, RetryLater
-from forebay.client.worker import Worker
+from forebay.client.tasks.app import App
+from forebay.client.tasks.task import Failed, GiveUp, NotDone, Retry, RetryLater
+from forebay.client.worker.run import Run, current
+from forebay.client.worker.worker import Worker
 from forebay.core.errors import Invalid
 from tests.client.worker.working import play, until, until_state, working
 from tests.serving import Server

@@ -10,7 +10,7 @@ from tests.serving import PATIENCE_S
 
 PROGRAM = """
 import asyncio, sys, threading
-from forebay.client.threads import Threads
+from forebay.client.worker.threads import Threads
 
 async def main():
     threads = Threads(1)
@@ -55,7 +55,7 @@ def test_a_process_can_be_profiled_after_a_thread_of_it_was_interrupted(work: st
 
 LOGGING = """
 import asyncio, logging, sys, threading
-from forebay.client.threads import Threads
+from forebay.client.worker.threads import Threads
 
 handler = logging.Handler()
 handler.emit = lambda record: None
@@ -95,7 +95,7 @@ def test_a_thread_that_is_interrupted_while_it_logs_lets_go_of_the_lock_first() 
 
 CHATTY = """
 import asyncio, logging, sys, threading, types
-from forebay.client.threads import Threads
+from forebay.client.worker.threads import Threads
 
 logging.basicConfig(filename=sys.argv[1], level=logging.INFO)
 theirs = types.ModuleType("logging_jobs")

@@ -13,8 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from forebay.client.apps import App
-from forebay.client.worker import Worker
+from forebay.client.tasks.app import App
+from forebay.client.worker.worker import Worker
 
 T = TypeVar("T")
 PATIENCE_S = 10.0

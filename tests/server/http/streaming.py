@@ -10,10 +10,10 @@ from msgspec import Struct
 
 from forebay.broker.node import Node
 from forebay.core.bounds import Limits
-from forebay.server.http.connections import HttpLimits
-from forebay.server.http.serving import HttpServer
+from forebay.server.http.connection import HttpLimits
+from forebay.server.http.server import HttpServer
 from forebay.store.base import Store
-from forebay.testing.life import Life
+from forebay.testing.server_thread import Life
 from tests.broker.loop import BEGIN, ObedientStore
 from tests.serving import PATIENCE_S, Raw
 

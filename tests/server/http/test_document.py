@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from starlette.routing import Route
 
-from forebay.server.http import words
-from forebay.server.http.openapi import STATUSES, document
-from forebay.server.http.operations import OPERATIONS, VIEWS
-from forebay.server.http.reference import curl, page
+from forebay.server.http.docs import fields
+from forebay.server.http.docs.openapi import STATUSES, document
+from forebay.server.http.docs.page import curl, page
+from forebay.server.http.routes import OPERATIONS, VIEWS
 from tests.server.http.streaming import Here, Stream
 from tests.server.http.talking import Http, at
 from tests.serving import Server
@@ -54,9 +54,9 @@ def test_every_field_is_explained() -> None:
 
 def test_every_word_that_is_explained_is_used() -> None:
     told = {each["description"] for each in inside(DOCUMENT) if isinstance(each.get("description"), str)}
-    assert set(words.WORDS.values()) <= told
+    assert set(fields.WORDS.values()) <= told
     can_be = {tuple(each["enum"]) for each in inside(DOCUMENT) if "enum" in each}
-    assert set(map(tuple, words.CHOICES.values())) <= can_be
+    assert set(map(tuple, fields.CHOICES.values())) <= can_be
 
 
 def test_options_of_queues_are_explained_where_they_are_kept() -> None:

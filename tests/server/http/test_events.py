@@ -12,11 +12,11 @@ import pytest
 from forebay.core import event_log as kept
 from forebay.core.bounds import Limits
 from forebay.core.errors import Damaged
-from forebay.core.event_log import Event
 from forebay.core.records.keyspace import body_key
+from forebay.core.state import Event
 from forebay.core.words import EVENT_KINDS
-from forebay.server import hub
-from forebay.server.http import events
+from forebay.server.events import hub
+from forebay.server.http import event_streams
 from forebay.store.base import StoreError
 from tests.broker.loop import ObedientStore, SlowStore
 from tests.server.http.streaming import Here, Sse, Stream, ask, get
@@ -364,7 +364,7 @@ def test_without_a_log_events_are_told_all_the_same(queue: str) -> None:
 
 
 def test_a_silent_stream_has_pings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "PING_S", 0.01)
+    monkeypatch.setattr(event_streams, "PING_S", 0.01)
     with Here() as here, here.connect() as client, listen(here, "queue=q").ready() as stream:
         for _ in range(3):
             assert stream.block() == Sse("ping", "", "0.0")
@@ -374,7 +374,7 @@ def test_a_silent_stream_has_pings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_silent_listener_goes_on_from_where_all_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "PING_S", 0.01)
+    monkeypatch.setattr(event_streams, "PING_S", 0.01)
     with Here() as here, here.connect() as client:
         push(client, "busy", 1)
         with listen(here, "queue=quiet").ready() as stream:

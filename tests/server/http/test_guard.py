@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from forebay.server.http.bodies import Gone
-from forebay.server.http.serving import Guard
+from forebay.server.http.guard import Guard
+from forebay.server.http.request_body import Gone
 
 SCOPE = {"type": "http", "method": "POST", "path": "/v1/secret", "headers": [(b"x-request-id", b"mine")]}
 

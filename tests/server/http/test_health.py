@@ -2,8 +2,8 @@
 
 from forebay.core.api.queries import Measure
 from forebay.core.queries.metrics import measure
-from forebay.server.http.health import Metrics
-from forebay.server.questions import Questions
+from forebay.server.http.metrics import Metrics
+from forebay.server.node_client import NodeClient
 from forebay.store.base import StoreError
 from tests.broker.loop import BEGIN, ObedientStore
 from tests.server.http.streaming import Here, ask, get
@@ -129,7 +129,7 @@ def test_nothing_in_a_label_can_be_taken_for_a_figure() -> None:
         push(client, "q", 1)
         measured = here.call(lambda: measure(here.node.engine, Measure(10), BEGIN))
         measured.queues[0].queue = evil
-        metrics = Metrics(Questions.__new__(Questions), here.server.hub, dict)
+        metrics = Metrics(NodeClient.__new__(NodeClient), here.server.hub, dict)
         metrics._questions.node = here.node
         lines = metrics._text(measured, {}).decode().splitlines()
         assert any('queue="q\\"} 1\\nevil 1"' in line for line in lines)

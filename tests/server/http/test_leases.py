@@ -13,10 +13,10 @@ from forebay.broker.node import Node
 from forebay.core.api.commands import Pop, Popped
 from forebay.core.bounds import Limits
 from forebay.core.words import DEFAULT
-from forebay.server.http.bodies import Gone
-from forebay.server.http.endpoints import Endpoint
-from forebay.server.http.operations import OPERATIONS
-from forebay.server.questions import Questions
+from forebay.server.http.endpoint import Endpoint
+from forebay.server.http.request_body import Gone
+from forebay.server.http.routes import OPERATIONS
+from forebay.server.node_client import NodeClient
 from forebay.store.memory import MemoryStore
 
 OPERATION = {operation.name: operation for operation in OPERATIONS}
@@ -59,7 +59,7 @@ class House:
 
     def __init__(self) -> None:
         self.node = Node(MemoryStore(), asyncio.get_running_loop(), lambda: NOW, Limits(), shards=1)
-        self.questions = Questions(self.node)
+        self.questions = NodeClient(self.node)
         self.sent: list[Any] = []
 
     async def call(self, name: str, body: Any, connection: Fake, **headers: str) -> Any:

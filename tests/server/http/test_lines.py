@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from forebay.server.http.streams import CHUNK_BYTES
+from forebay.server.http.push_stream import CHUNK_BYTES
 from tests.server.http.talking import Answer, Http, at, lines_of, packed
 from tests.serving import Server
 

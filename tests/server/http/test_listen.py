@@ -6,8 +6,8 @@ from urllib.parse import quote
 import pytest
 
 from forebay.core.bounds import Limits
-from forebay.server.http import events
-from forebay.server.http.connections import HttpLimits
+from forebay.server.http import event_streams
+from forebay.server.http.connection import HttpLimits
 from forebay.store.base import StoreError
 from tests.broker.loop import ObedientStore
 from tests.server.http.streaming import Here, Sse, Stream, ask, get, narrow
@@ -159,7 +159,7 @@ def test_a_page_of_a_foreign_origin_leases_nothing(server: Server, client: Raw, 
 
 
 def test_a_silent_stream_has_pings_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "PING_S", 0.01)
+    monkeypatch.setattr(event_streams, "PING_S", 0.01)
     with Here() as here, here.connect() as client, listen(here, "q") as stream:
         assert stream.block() == Sse("", "", comment="listening")
         for _ in range(3):
@@ -170,7 +170,7 @@ def test_a_silent_stream_has_pings_and_no_others(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_server_whose_pops_may_not_wait_does_not_ask_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "LOOK_S", 0.01)
+    monkeypatch.setattr(event_streams, "LOOK_S", 0.01)
     limits = Limits(events_bytes_max=1 << 20, wait_ms_max=0)
     with Here(limits=limits) as here, here.connect() as client, listen(here, "q") as stream:
         before = here.node.meter.answers

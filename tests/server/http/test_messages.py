@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from forebay.core.words import STATES
-from forebay.server.http.messages import ACTIONS
+from forebay.server.http.operations.messages import ACTIONS
 from tests.server.http.talking import Answer, Http, at
 from tests.serving import Server
 

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from forebay.server.http.base import Operation
-from forebay.server.http.operations import OPERATIONS
+from forebay.server.http.operation import Operation
+from forebay.server.http.routes import OPERATIONS
 from tests.server.http.talking import Answer, Http, at
 
 Example = Callable[[Http, str], Answer]

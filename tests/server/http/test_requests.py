@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from forebay.server.http.bodies import QUERY_FIELDS_MAX
-from forebay.server.http.connections import HttpLimits
-from forebay.server.http.endpoints import PACK_ASIDE, PACK_FROM
-from forebay.server.http.serving import REQUEST_ID_MAX, HttpServer
-from forebay.server.questions import Questions
+from forebay.server.http.connection import HttpLimits
+from forebay.server.http.endpoint import PACK_ASIDE, PACK_FROM
+from forebay.server.http.guard import REQUEST_ID_MAX
+from forebay.server.http.request_body import QUERY_FIELDS_MAX
+from forebay.server.http.server import HttpServer
+from forebay.server.node_client import NodeClient
 from tests.server.http import raw
 from tests.server.http.talking import Answer, Http, at, packed
 from tests.serving import PATIENCE_S, Server
@@ -526,7 +527,7 @@ def test_what_breaks_is_told_as_every_error_is(caplog: pytest.LogCaptureFixture)
             "query_string": b"",
             "headers": [(b"x-request-id", b"mine")],
         }
-        await listener._app(Questions(node))(scope, receive, send)
+        await listener._app(NodeClient(node))(scope, receive, send)
         return sent
 
     start, body = asyncio.run(broken())

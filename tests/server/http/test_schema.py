@@ -17,8 +17,8 @@ from schemathesis.checks import (
 )
 from schemathesis.generation import GenerationMode
 
-from forebay.server.http.base import Operation
-from forebay.server.http.operations import OPERATIONS
+from forebay.server.http.operation import Operation
+from forebay.server.http.routes import OPERATIONS
 from tests.server.http.talking import Http
 from tests.server.http.test_operations import prepare
 from tests.serving import Server

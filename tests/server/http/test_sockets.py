@@ -10,8 +10,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from forebay.core.bounds import Limits
-from forebay.server import hub
-from forebay.server.http.connections import HttpLimits
+from forebay.server.events import hub
+from forebay.server.http.connection import HttpLimits
 from forebay.store.base import StoreError
 from tests.broker.loop import SlowStore
 from tests.server.http.streaming import Here, get, narrow

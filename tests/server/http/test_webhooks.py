@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from forebay.server.signing import signature
+from forebay.server.webhooks.signatures import signature
 from tests.server.http.talking import Answer, Http
 from tests.serving import PATIENCE_S, Server
 

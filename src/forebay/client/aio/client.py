@@ -3,13 +3,13 @@
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from forebay.client.aio.link import now
+from forebay.client.aio.connection import now
 from forebay.client.aio.messages import Messages
 from forebay.client.aio.queues import Queues
 from forebay.client.aio.transactions import Transaction
 from forebay.client.aio.values import Values
-from forebay.client.shapes import Event
-from forebay.client.words import OkEvents
+from forebay.client.translate import OkEvents
+from forebay.client.types import Event
 from forebay.core.errors import Invalid
 
 POLL_MS = 20_000

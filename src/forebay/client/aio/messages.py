@@ -6,30 +6,10 @@ from typing import Any, Unpack
 
 from msgspec import Raw
 
-from forebay.client.aio.asking import Asking
-from forebay.client.aio.pushing import Pusher
+from forebay.client.aio.push_batcher import Pusher
+from forebay.client.aio.requests import Asking
 from forebay.client.payloads import decoder, encode, value_of
-from forebay.client.shapes import (
-    DEFAULT,
-    Batch,
-    Extended,
-    Id,
-    Line,
-    Message,
-    New,
-    Options,
-    Page,
-    Progress,
-    Pushed,
-    PushedMany,
-    Record,
-    Result,
-    Seen,
-    Settled,
-    Settling,
-    Stretch,
-)
-from forebay.client.words import (
+from forebay.client.translate import (
     EACH_ITS_OWN,
     Done,
     OkAwaited,
@@ -50,6 +30,26 @@ from forebay.client.words import (
     our_state,
     request,
     their_state,
+)
+from forebay.client.types import (
+    DEFAULT,
+    Batch,
+    Extended,
+    Id,
+    Line,
+    Message,
+    New,
+    Options,
+    Page,
+    Progress,
+    Pushed,
+    PushedMany,
+    Record,
+    Result,
+    Seen,
+    Settled,
+    Settling,
+    Stretch,
 )
 from forebay.core.errors import Conflict, ForebayError, Invalid, NotFound
 

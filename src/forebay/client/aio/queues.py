@@ -4,10 +4,9 @@ from typing import Any, Unpack
 
 from msgspec import Raw
 
-from forebay.client.aio.asking import Asking
+from forebay.client.aio.requests import Asking
 from forebay.client.payloads import encode
-from forebay.client.shapes import DEFAULT, Cleared, Cron, Deleted, Group, Options, Queue, QueueSummary, Stats
-from forebay.client.words import (
+from forebay.client.translate import (
     Done,
     OkCount,
     OkCrons,
@@ -19,6 +18,7 @@ from forebay.client.words import (
     options_of,
     their_state,
 )
+from forebay.client.types import DEFAULT, Cleared, Cron, Deleted, Group, Options, Queue, QueueSummary, Stats
 from forebay.core.errors import NotFound
 
 

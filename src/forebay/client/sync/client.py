@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from forebay.client.shapes import Event
-from forebay.client.sync.link import now
+from forebay.client.sync.connection import now
 from forebay.client.sync.messages import Messages
 from forebay.client.sync.queues import Queues
 from forebay.client.sync.transactions import Transaction
 from forebay.client.sync.values import Values
-from forebay.client.words import OkEvents
+from forebay.client.translate import OkEvents
+from forebay.client.types import Event
 from forebay.core.errors import Invalid
 
 POLL_MS = 20_000

@@ -7,29 +7,9 @@ from typing import Any, Unpack
 from msgspec import Raw
 
 from forebay.client.payloads import decoder, encode, value_of
-from forebay.client.shapes import (
-    DEFAULT,
-    Batch,
-    Extended,
-    Id,
-    Line,
-    Message,
-    New,
-    Options,
-    Page,
-    Progress,
-    Pushed,
-    PushedMany,
-    Record,
-    Result,
-    Seen,
-    Settled,
-    Settling,
-    Stretch,
-)
-from forebay.client.sync.asking import Asking
-from forebay.client.sync.pushing import Pusher
-from forebay.client.words import (
+from forebay.client.sync.push_batcher import Pusher
+from forebay.client.sync.requests import Asking
+from forebay.client.translate import (
     EACH_ITS_OWN,
     Done,
     OkAwaited,
@@ -50,6 +30,26 @@ from forebay.client.words import (
     our_state,
     request,
     their_state,
+)
+from forebay.client.types import (
+    DEFAULT,
+    Batch,
+    Extended,
+    Id,
+    Line,
+    Message,
+    New,
+    Options,
+    Page,
+    Progress,
+    Pushed,
+    PushedMany,
+    Record,
+    Result,
+    Seen,
+    Settled,
+    Settling,
+    Stretch,
 )
 from forebay.core.errors import Conflict, ForebayError, Invalid, NotFound
 

@@ -5,9 +5,8 @@ from typing import Any, Unpack
 from msgspec import Raw
 
 from forebay.client.payloads import encode
-from forebay.client.shapes import DEFAULT, Cleared, Cron, Deleted, Group, Options, Queue, QueueSummary, Stats
-from forebay.client.sync.asking import Asking
-from forebay.client.words import (
+from forebay.client.sync.requests import Asking
+from forebay.client.translate import (
     Done,
     OkCount,
     OkCrons,
@@ -19,6 +18,7 @@ from forebay.client.words import (
     options_of,
     their_state,
 )
+from forebay.client.types import DEFAULT, Cleared, Cron, Deleted, Group, Options, Queue, QueueSummary, Stats
 from forebay.core.errors import NotFound
 
 

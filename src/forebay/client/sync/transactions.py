@@ -6,9 +6,9 @@ from typing import Any, Unpack
 from msgspec import Raw
 
 from forebay.client.payloads import encode
-from forebay.client.shapes import Key, Options, Settling
-from forebay.client.sync.asking import Asking
-from forebay.client.words import meant, options_of
+from forebay.client.sync.requests import Asking
+from forebay.client.translate import meant, options_of
+from forebay.client.types import Key, Options, Settling
 from forebay.core.errors import Invalid
 
 

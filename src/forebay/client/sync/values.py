@@ -6,9 +6,9 @@ from typing import Any
 from msgspec import Raw, Struct
 
 from forebay.client.payloads import decoder, encode, value_of
-from forebay.client.shapes import Entry, Key, parts_of
-from forebay.client.sync.asking import Asking
-from forebay.client.words import OkCount
+from forebay.client.sync.requests import Asking
+from forebay.client.translate import OkCount
+from forebay.client.types import Entry, Key, parts_of
 
 
 class Found(Struct):

@@ -30,6 +30,8 @@ from forebay.core.api.queries import (
     CronsFound,
     DeadFound,
     Describe,
+    EventPositions,
+    EventsPast,
     FindJob,
     GetNotes,
     GroupCounts,
@@ -48,7 +50,9 @@ from forebay.core.api.queries import (
     NotesFound,
     Offsets,
     OffsetsFound,
+    PastFound,
     Paused,
+    PositionsFound,
     QueueFound,
     QueuesFound,
     Read,
@@ -61,7 +65,7 @@ from forebay.core.api.queries import (
     WouldClean,
 )
 from forebay.core.api.stages import Adopt, Staged, StageWrite, Unstage, Unstaged
-from forebay.core.log.log import SegmentSlice
+from forebay.core.log.slices import SegmentSlice
 from forebay.core.state import PLAIN, Adopted, Attributes, Backoff, Queue, Rate
 from forebay.core.words import DEFAULT
 
@@ -505,6 +509,8 @@ Command = (
     | ListQueues
     | Stats
     | Measure
+    | EventPositions
+    | EventsPast
     | State
     | Show
     | AddNote
@@ -551,6 +557,8 @@ Reply = (
     | QueuesFound
     | StatsFound
     | Measured
+    | PositionsFound
+    | PastFound
     | StateFound
     | ShownAll
     | Noted

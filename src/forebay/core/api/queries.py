@@ -2,7 +2,8 @@
 
 from msgspec import Struct
 
-from forebay.core.log.log import SegmentSlice
+from forebay.core.bounds import NEVER
+from forebay.core.log.slices import SegmentSlice
 from forebay.core.state import (
     Cron,
     NamedLimit,
@@ -14,7 +15,6 @@ from forebay.core.state import (
     Value,
     segment,
 )
-from forebay.core.structures.agenda import NEVER
 from forebay.core.words import DEFAULT, OPEN
 
 
@@ -272,6 +272,26 @@ class Shown(SegmentSlice, gc=False, frozen=True):
     queue: Queue
     partition: str
     state: "StateFound"
+
+
+class EventPositions(Query, gc=False):
+    """Where the event log of every shard ends."""
+
+
+class PositionsFound(Struct, gc=False):
+    ends: dict[int, int]
+    """End offset of the event log, by shard."""
+
+
+class EventsPast(Query, gc=False):
+    """Where the event log of a shard continues behind the segment that holds an offset."""
+
+    shard: int
+    offset: int
+
+
+class PastFound(Struct, gc=False):
+    offset: int
 
 
 class ShownAll(Struct, gc=False):

@@ -6,10 +6,10 @@ messages still arrive, and ``max_wait_ms`` evicts messages that could have been 
 
 from itertools import islice
 
+from forebay.core.bounds import NEVER
 from forebay.core.log import log as logs
 from forebay.core.shard.shard import Shard
 from forebay.core.state import Track, fresh_count
-from forebay.core.structures.agenda import NEVER
 from forebay.core.tracks.cursor import fresh, skip
 from forebay.core.tracks.outcomes import record_outcome
 from forebay.core.words import EVICTED

@@ -1,6 +1,6 @@
 """Create consumer groups and start their tracks."""
 
-from forebay.core.bounds import Limits, check_name
+from forebay.core.bounds import NEVER, Limits, check_name
 from forebay.core.errors import Busy, Invalid
 from forebay.core.links.waits import recheck
 from forebay.core.log import log as logs
@@ -8,7 +8,6 @@ from forebay.core.shard.limiters import attach_group
 from forebay.core.shard.shard import Shard
 from forebay.core.shard.tracks import list_ready, new_track
 from forebay.core.state import Group, Log, Queue, Track
-from forebay.core.structures.agenda import NEVER
 from forebay.core.tracks.cursor import fresh, skip
 from forebay.core.tracks.outcomes import record_outcome
 from forebay.core.tracks.planning import count_unplanned, plan

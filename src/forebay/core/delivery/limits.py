@@ -8,10 +8,10 @@ Tokens are counted in fractions, ``per_ms`` to a token, so nothing is rounded. A
 nothing. A byte limit may be overdrawn by the last message taken; the debt is repaid before the next one.
 """
 
+from forebay.core.bounds import NEVER
 from forebay.core.shard.shard import Shard
 from forebay.core.shard.tracks import FIRST_LEVEL, list_ready
 from forebay.core.state import Group, Limiter, Queue, Track
-from forebay.core.structures.agenda import NEVER
 
 
 def room(limiter: Limiter, now: int) -> int:

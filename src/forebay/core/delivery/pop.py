@@ -1,7 +1,7 @@
 """Pop: slice what is due, move the cursor, write one lease."""
 
 from forebay.core.api.commands import Pop, Popped
-from forebay.core.bounds import Limits, check_name, check_range
+from forebay.core.bounds import NEVER, Limits, check_name, check_range
 from forebay.core.delivery import gates, strict_order
 from forebay.core.delivery.groups import check_start, plan_group
 from forebay.core.delivery.limits import allowance, ready_at, room, starve
@@ -11,7 +11,6 @@ from forebay.core.ids import lease_token
 from forebay.core.records import codec, keyspace
 from forebay.core.shard.shard import Shard
 from forebay.core.state import Group, Lease, Queue, Track, fresh_count
-from forebay.core.structures.agenda import NEVER
 from forebay.core.tracks.cursor import fresh
 from forebay.core.tracks.leased import hold
 from forebay.core.words import POPPED

@@ -6,10 +6,6 @@ from zlib import crc32
 from forebay.core.state import Attributes, Backoff, QueueOptions
 from forebay.core.words import LIST
 
-BASE_MS = 1_000
-"""The first wait of a backoff that does not say."""
-DOUBLINGS = 10
-"""How often an exponential backoff doubles when nobody says where it ends."""
 _SEED = struct.Struct("<QI")
 
 

@@ -12,7 +12,15 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from forebay.core.api.commands import Ack, Delivery, Extend, Extended, Nack, Settle, Settled
-from forebay.core.bounds import DELAY_MS_MAX, ERROR_CHARS_MAX, NOTES_MAX, Limits, check_name, check_range
+from forebay.core.bounds import (
+    DELAY_MS_MAX,
+    ERROR_CHARS_MAX,
+    NEVER,
+    NOTES_MAX,
+    Limits,
+    check_name,
+    check_range,
+)
 from forebay.core.delivery import retry
 from forebay.core.delivery.limits import release_slots
 from forebay.core.errors import Invalid
@@ -24,7 +32,6 @@ from forebay.core.shard.addresses import locate
 from forebay.core.shard.shard import Shard
 from forebay.core.shard.tracks import list_ready
 from forebay.core.state import IN_LINE, Dead, Lease, LeaseRun, Scheduled, Track
-from forebay.core.structures.agenda import NEVER
 from forebay.core.tracks.cursor import fresh, skip
 from forebay.core.tracks.dead_letters import add_dead, dead_over
 from forebay.core.tracks.leased import LeasedSlice, find, find_all, gaps, hold_run, leased_runs, stretches

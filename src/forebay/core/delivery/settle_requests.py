@@ -14,7 +14,7 @@ from forebay.core.api.commands import (
     Settle,
     Settled,
 )
-from forebay.core.bounds import check_range
+from forebay.core.bounds import NEVER, check_range
 from forebay.core.delivery import notes, settle
 from forebay.core.delivery.settle import check_settle
 from forebay.core.errors import Conflict, Invalid
@@ -24,7 +24,6 @@ from forebay.core.shard.addresses import Located, first_offset
 from forebay.core.shard.domain import Domain
 from forebay.core.shard.shard import Shard
 from forebay.core.state import Lease
-from forebay.core.structures.agenda import NEVER
 from forebay.core.tracks.leased import LeasedSlice, find_all
 from forebay.core.words import DEFAULT, RESULT
 

@@ -6,10 +6,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from forebay.core.api.commands import Delivery
+from forebay.core.bounds import NEVER
 from forebay.core.delivery import gates, strict_order
 from forebay.core.delivery.limits import ready_at, room, spend
 from forebay.core.ids import OFFSET_BITS
-from forebay.core.log import log as logs
+from forebay.core.log import log as logs, slices
 from forebay.core.log.numbers import number_of
 from forebay.core.shard.shard import Shard
 from forebay.core.state import (
@@ -27,7 +28,6 @@ from forebay.core.state import (
     Track,
     priority_of,
 )
-from forebay.core.structures.agenda import NEVER
 from forebay.core.tracks.cursor import pass_over, pass_skips
 from forebay.core.tracks.outcomes import record_outcome
 from forebay.core.words import EVICTED, EXPIRED
@@ -346,7 +346,7 @@ class PopCursor(Struct, eq=False):
             start = first - segment.base
             wanted = taken = min(end - first, segment.count - start)
             if self.exact and taken > 1:
-                taken = logs.fit(logs.SegmentSlice(segment, start, taken, 0), max(self.bytes_left, 1)).count
+                taken = logs.fit(slices.SegmentSlice(segment, start, taken, 0), max(self.bytes_left, 1)).count
             number, base = partition.numbers[-1]
             if first < base:
                 number, base = number_of(partition, first)

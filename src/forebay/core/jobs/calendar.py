@@ -15,9 +15,8 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
-from forebay.core.bounds import DELAY_MS_MAX
+from forebay.core.bounds import DELAY_MS_MAX, NEVER
 from forebay.core.errors import Invalid
-from forebay.core.structures.agenda import NEVER
 
 SCHEDULE_CHARS_MAX = 256
 EVERY_MS_MIN = 100

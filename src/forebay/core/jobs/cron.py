@@ -6,7 +6,7 @@ every slot fires exactly once, whatever crashes.
 
 from forebay.core.api.jobs import CronDelete, CronDeleted, CronPut, Job, PushJobs
 from forebay.core.api.queries import CronList, CronsFound
-from forebay.core.bounds import CRON_BYTES_MAX, CRONS_MAX, check_name, check_range
+from forebay.core.bounds import CRON_BYTES_MAX, CRONS_MAX, NEVER, check_name, check_range
 from forebay.core.errors import Busy, ForebayError, Invalid, NotFound
 from forebay.core.jobs import check as job_check, push as job_push
 from forebay.core.jobs.calendar import check_every, last_slot, next_slot, parse, zone_of
@@ -14,7 +14,6 @@ from forebay.core.records import codec, keyspace
 from forebay.core.shard.domain import Domain
 from forebay.core.shard.shard import Shard
 from forebay.core.state import Cron
-from forebay.core.structures.agenda import NEVER
 from forebay.core.words import MISSED
 
 FIRED_AT_ONCE = 100

@@ -11,7 +11,7 @@ from collections import Counter, deque
 from msgspec import Struct
 from msgspec.structs import replace
 
-from forebay.core.bounds import DEPENDENCIES_MAX, DEPENDENCY_RUNS_MAX
+from forebay.core.bounds import DEPENDENCIES_MAX, DEPENDENCY_RUNS_MAX, NEVER
 from forebay.core.delivery.groups import new_group
 from forebay.core.errors import Invalid, NotFound
 from forebay.core.ids import OFFSET_BITS, OFFSET_MASK, Range, address, ranges
@@ -25,7 +25,6 @@ from forebay.core.shard.domain import Domain
 from forebay.core.shard.ends import Ended, Notification, NotificationQueue
 from forebay.core.shard.shard import Place, Shard
 from forebay.core.state import Attributes, Dead, Partition, Queue, Scheduled
-from forebay.core.structures.agenda import NEVER
 from forebay.core.structures.spans import Span, union
 from forebay.core.structures.table import Row
 from forebay.core.tracks.dead_letters import add_dead
@@ -41,15 +40,6 @@ FAILING_ROWS = 8
 """Rows that could be told in the time it takes one dependent to fail."""
 SCANNED_MAX = 100
 """Ends of a partition that are looked at for whether they are about the same messages."""
-
-
-def spans_of(ids: list[int]) -> tuple[tuple[int, int], ...]:
-    """Ids as attributes keep them: sorted, each once.
-
-    >>> spans_of([40, 7, 8, 9])
-    ((7, 3), (40, 1))
-    """
-    return tuple((each.first, each.length) for each in ranges(ids)) if ids else ()
 
 
 def check(domain: Domain, tenant: str, attributes: Attributes) -> None:

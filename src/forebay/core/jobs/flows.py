@@ -5,9 +5,10 @@ from itertools import accumulate, chain, islice
 
 from msgspec.structs import replace
 
+from forebay.core import bounds
 from forebay.core.api.jobs import FlowJob, FlowPushed, PushedJobs, PushFlow, PushJobs
 from forebay.core.api.queries import Children, ChildrenFound, FindJob, Show, ShownAll, State
-from forebay.core.bounds import FLOW_MAX, check_name
+from forebay.core.bounds import FLOW_DEPTH_MAX, FLOW_MAX, check_name
 from forebay.core.errors import Invalid, NotFound
 from forebay.core.ids import Range, address
 from forebay.core.jobs import check as job_check, push as job_push
@@ -19,9 +20,6 @@ from forebay.core.queries import message_state
 from forebay.core.shard.addresses import locate, require
 from forebay.core.shard.domain import Domain
 from forebay.core.words import DEFAULT, RESULT
-
-DEPTH_MAX = 20
-"""How deep children of children may lie."""
 
 
 def push(domain: Domain, command: PushFlow, now: int) -> FlowPushed:
@@ -37,8 +35,8 @@ def check(domain: Domain, command: PushFlow, now: int, plan: job_check.Plan | No
         plan = job_check.Plan()
     names: set[tuple[str, ...]] = set()
     for count, (node, depth) in enumerate(_walk(command.root, 1), 1):
-        if count > FLOW_MAX or depth > DEPTH_MAX:
-            raise Invalid("children", f"at most {FLOW_MAX} in all, and {DEPTH_MAX} deep")
+        if count > FLOW_MAX or depth > FLOW_DEPTH_MAX:
+            raise Invalid("children", f"at most {FLOW_MAX} in all, and {FLOW_DEPTH_MAX} deep")
         alone = PushJobs(command.tenant, node.queue, [node.job], command.durability)
         job_check.check(domain, alone, now, plan, room=not is_known)
         for name in job_check.names_of(node.job):
@@ -109,7 +107,7 @@ def _waited_for(domain: Domain, tenant: str, message: int) -> tuple[list[int], i
         return [], 0
     spans = logs.attributes_at(where.place.partition.log, where.first).depends_on
     asked = chain.from_iterable(range(first, first + count) for first, count in spans)
-    return list(islice(asked, message_state.SHOWN_MAX)), sum(count for _, count in spans)
+    return list(islice(asked, bounds.SHOWN_MAX)), sum(count for _, count in spans)
 
 
 def find(domain: Domain, command: FindJob, now: int) -> ShownAll:

@@ -7,6 +7,7 @@ id, custom id and unique key. A known job is not appended again; the reply carri
 from msgspec import Struct
 from msgspec.structs import replace
 
+from forebay.core import ids as core_ids
 from forebay.core.api.jobs import Job, PushedJobs, PushJobs
 from forebay.core.api.queries import State
 from forebay.core.bounds import TRANSACTIONS_MAX, check_name
@@ -34,7 +35,7 @@ from forebay.core.words import DEBOUNCE, DROP, OPEN, REPLACE, THROTTLE
 def waiting_for(attributes: Attributes, ids: list[int]) -> Attributes:
     """Attributes of a message that waits for others, too."""
     before = [each for first, count in attributes.depends_on for each in range(first, first + count)]
-    return replace(attributes, depends_on=dependencies.spans_of([*before, *ids]))
+    return replace(attributes, depends_on=core_ids.spans_of([*before, *ids]))
 
 
 def apply(domain: Domain, command: PushJobs, now: int) -> PushedJobs:

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterable
 from operator import attrgetter
 
+from forebay.core.bounds import NEVER
 from forebay.core.delivery.notes import enter, new_notes
 from forebay.core.errors import Damaged
 from forebay.core.loading.check import check
@@ -18,7 +19,6 @@ from forebay.core.shard.ends import Ended, Notification, NotificationQueue
 from forebay.core.shard.shard import MERGE_AT, Place, Shard
 from forebay.core.shard.tracks import list_ready, new_partition, new_track
 from forebay.core.state import IN_LINE, Cron, Group, Lease, LeaseRun, Partition, Queue, Track, fresh_count
-from forebay.core.structures.agenda import NEVER
 from forebay.core.tracks.leased import hold
 from forebay.core.tracks.planning import count_unplanned
 

@@ -5,7 +5,7 @@ forming segment into a named body. Messages never change after that.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence, Set as AbstractSet
+from collections.abc import Iterator, Sequence, Set as AbstractSet
 from itertools import accumulate, chain, islice
 from operator import attrgetter
 
@@ -14,31 +14,10 @@ from msgspec.structs import replace
 
 from forebay.core.bounds import SEGMENT_BYTES_MAX
 from forebay.core.errors import Damaged
-from forebay.core.log.bodies import OFFSET_BYTES, body_ends, body_slices, body_span, pack_body
+from forebay.core.log.bodies import OFFSET_BYTES, body_ends, body_span, pack_body
 from forebay.core.log.runs import pack_runs
+from forebay.core.log.slices import SegmentSlice
 from forebay.core.state import PLAIN, Attributes, Log, Run, Segment
-
-
-class SegmentSlice(Struct, frozen=True, gc=False):
-    """Messages that lie together: in one segment, in one run of it."""
-
-    segment: Segment
-    start: int
-    """Index of the first one within the segment."""
-    count: int
-    created_at: int
-
-    @property
-    def offset(self) -> int:
-        return self.segment.base + self.start
-
-    def payloads(self) -> Iterable[bytes]:
-        """Their payloads, in order. The segment must be present."""
-        segment = self.segment
-        if segment.payloads is not None:
-            return segment.payloads[self.start : self.start + self.count]
-        assert segment.body is not None, "the body is read before the payloads are"
-        return body_slices(segment.body, segment.count, self.start, self.count)
 
 
 def append(
@@ -210,24 +189,6 @@ def by_run(segment: Segment, start: int, count: int) -> Iterator[SegmentSlice]:
         yield SegmentSlice(segment, start, high - start, segment.created_at + time)
         start = high
         at += 1
-
-
-def labelled(piece: SegmentSlice) -> Iterator[tuple[int, int, Attributes]]:
-    """Where headers or tags change within a piece: first message, how many, and attributes that have them."""
-    segment, start, end = piece.segment, piece.start, piece.start + piece.count
-    if not segment.mixed:
-        yield 0, piece.count, PLAIN
-        return
-    begin, known = start, None
-    while start < end:
-        high, _, attributes = segment.run_at(start)
-        if known is not None and (attributes.headers, attributes.tags) != (known.headers, known.tags):
-            yield begin - piece.start, start - begin, known
-            begin = start
-        known = attributes
-        start = min(high, end)
-    assert known is not None, "a piece has a message"
-    yield begin - piece.start, end - begin, known
 
 
 def attributes_at(log: Log, offset: int) -> Attributes:

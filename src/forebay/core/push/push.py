@@ -3,6 +3,7 @@
 from msgspec.structs import replace
 
 from forebay.core.api.commands import Pushed
+from forebay.core.bounds import NEVER
 from forebay.core.errors import Conflict, Invalid
 from forebay.core.ids import OFFSET_BITS
 from forebay.core.log import log as logs
@@ -10,7 +11,6 @@ from forebay.core.log.numbers import fits
 from forebay.core.shard.shard import Shard
 from forebay.core.shard.tracks import list_ready
 from forebay.core.state import IN_LINE, PLAIN, Attributes, Log, Partition, Queue, Scheduled, Track
-from forebay.core.structures.agenda import NEVER
 from forebay.core.words import DURABILITY_LEVELS, FSYNC, MEMORY, OS, PUSHED
 
 

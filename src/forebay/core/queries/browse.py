@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterable, Iterator
 from heapq import merge
 
+from forebay.core import bounds
 from forebay.core.api.queries import Browse, Shown, ShownAll, State
-from forebay.core.bounds import Limits, check_name, check_range
+from forebay.core.bounds import NEVER, Limits, check_name, check_range
 from forebay.core.errors import Invalid
 from forebay.core.ids import address
 from forebay.core.log import log as logs
@@ -12,7 +13,6 @@ from forebay.core.log.numbers import number_of
 from forebay.core.queries import describe, message_state
 from forebay.core.shard.shard import Shard
 from forebay.core.state import Group, Partition, Queue, Track
-from forebay.core.structures.agenda import NEVER
 from forebay.core.structures.spans import Span, covered, outside
 from forebay.core.structures.table import Row, Table
 from forebay.core.tracks.cursor import fresh
@@ -27,7 +27,7 @@ NOWHERE = (1 << 62, 1 << 62)
 
 def browse(limits: Limits, shard: Shard, queue: Queue, command: Browse, now: int) -> ShownAll:
     """Messages in a state, with their payloads; fewer if they are large."""
-    check_range("limit", command.count, 1, message_state.SHOWN_MAX)
+    check_range("limit", command.count, 1, bounds.SHOWN_MAX)
     check_range("offset", command.skip, 0, SKIP_MAX)
     check_name("group", command.group)
     if command.state is not None and command.state not in STATES:

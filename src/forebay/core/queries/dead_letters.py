@@ -3,19 +3,16 @@
 from collections.abc import Iterator
 
 from forebay.core.api.queries import DeadFound, DeadLetter, ListDead
-from forebay.core.bounds import Limits, check_name, check_range
+from forebay.core.bounds import DEAD_SHOWN_MAX, Limits, check_name, check_range
 from forebay.core.ids import address
 from forebay.core.log import log as logs
 from forebay.core.log.numbers import number_of
 from forebay.core.state import Dead, Queue, Track, priority_of
 
-DEAD_MAX = 1_000
-"""Dead letters shown at a time."""
-
 
 def list_dead(limits: Limits, queue: Queue, command: ListDead) -> DeadFound:
     """Dead letters of a group, with what they died of; fewer if they are large."""
-    check_range("count", command.count, 1, DEAD_MAX)
+    check_range("count", command.count, 1, DEAD_SHOWN_MAX)
     check_range("offset", command.skip, 0, 1 << 62)
     check_name("group", command.group)
     group = queue.groups.get(command.group)

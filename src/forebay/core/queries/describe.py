@@ -11,11 +11,10 @@ from forebay.core.api.queries import (
     QueueFound,
     StagedFound,
 )
-from forebay.core.bounds import check_name
+from forebay.core.bounds import NEVER, check_name
 from forebay.core.errors import NotFound
 from forebay.core.log import log as logs
 from forebay.core.state import Group, Partition, Queue, Track, fresh_count
-from forebay.core.structures.agenda import NEVER
 from forebay.core.structures.spans import covered, outside
 from forebay.core.tracks.planning import unplanned_due
 from forebay.core.words import CANCELLED, DEFAULT, DISCARDED, EVICTED, EXPIRED

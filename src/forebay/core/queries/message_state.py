@@ -1,7 +1,7 @@
 """The state of single messages, with their payloads and notes."""
 
 from forebay.core.api.queries import NotesFound, Show, Shown, ShownAll, State, StateFound
-from forebay.core.bounds import Limits, check_name
+from forebay.core.bounds import NEVER, SHOWN_MAX, Limits, check_name
 from forebay.core.delivery.notes import of_message
 from forebay.core.errors import Invalid, NotFound
 from forebay.core.ids import OFFSET_BITS, OFFSET_MASK
@@ -9,7 +9,6 @@ from forebay.core.log import log as logs
 from forebay.core.shard.addresses import first_offset, require
 from forebay.core.shard.shard import Shard
 from forebay.core.state import Dead, LeaseRun, Partition, Scheduled, Track, priority_of
-from forebay.core.structures.agenda import NEVER
 from forebay.core.tracks.cursor import fresh
 from forebay.core.tracks.dead_letters import dead_over
 from forebay.core.tracks.leased import leased_runs
@@ -69,10 +68,6 @@ def notes(
     waits = stands.state in ("waiting", "delayed", "parked")
     over_at = created_at + attributes.ttl_ms if attributes.ttl_ms and waits else NEVER
     return NotesFound(queue, stands, found, partition.progress.get(first), over_at)
-
-
-SHOWN_MAX = 1_000
-"""Messages shown at a time."""
 
 
 def show(limits: Limits, shards: list[Shard], command: Show, now: int) -> ShownAll:

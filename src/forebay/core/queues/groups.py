@@ -2,7 +2,7 @@
 
 from forebay.core.api.commands import GroupDelete, GroupPut
 from forebay.core.api.queries import QueueFound
-from forebay.core.bounds import check_name
+from forebay.core.bounds import NEVER, check_name
 from forebay.core.delivery.groups import check_group, check_start, new_group
 from forebay.core.delivery.settle import abandon
 from forebay.core.errors import Conflict, NotFound
@@ -11,7 +11,6 @@ from forebay.core.records import keyspace
 from forebay.core.shard.domain import Domain
 from forebay.core.shard.shard import Shard
 from forebay.core.state import Group, Queue
-from forebay.core.structures.agenda import NEVER
 from forebay.core.words import DEFAULT
 
 

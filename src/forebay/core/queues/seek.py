@@ -7,7 +7,7 @@ and outcomes below the new position stay; messages above it are delivered again.
 from msgspec.structs import replace
 
 from forebay.core.api.commands import Seek, Sought
-from forebay.core.bounds import check_name
+from forebay.core.bounds import NEVER, check_name
 from forebay.core.delivery.groups import begin_of, check_start, start_track
 from forebay.core.delivery.settle import abandon
 from forebay.core.errors import Invalid, NotFound
@@ -16,7 +16,6 @@ from forebay.core.queries.describe import partition_of
 from forebay.core.records import keyspace
 from forebay.core.shard.shard import Shard
 from forebay.core.state import Group, Queue, Schedule, Scheduled, Track
-from forebay.core.structures.agenda import NEVER
 from forebay.core.structures.table import Table
 from forebay.core.tracks.leased import gaps, leased_runs
 from forebay.core.tracks.trim import clear_from, keep_anew

@@ -11,6 +11,7 @@ from itertools import starmap
 
 from msgspec import Struct, msgpack
 
+from forebay.core.bounds import NEVER
 from forebay.core.records.keyspace import DEPENDENT_LAYOUT, NAME_BYTES, SCHEDULED_LAYOUT
 from forebay.core.state import (
     IN_LINE,
@@ -33,7 +34,6 @@ from forebay.core.state import (
     Track,
     Value,
 )
-from forebay.core.structures.agenda import NEVER
 
 _ABOUT = struct.Struct(">IQ")
 _encode = msgpack.Encoder().encode

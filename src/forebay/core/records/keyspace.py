@@ -242,3 +242,7 @@ def key_fields(key: bytes) -> tuple[int, ...]:
             fields: tuple[int, ...] = layout.unpack(key)[2:]
             return fields
     raise AssertionError(f"no numbered key has {len(key)} bytes")
+
+
+META_SHARD = -1
+"""The directory is claimed and fenced like a shard, under this number."""

@@ -2,13 +2,13 @@
 
 from heapq import heapify
 
+from forebay.core.bounds import NEVER
 from forebay.core.links.dedup import forget_taken
 from forebay.core.records import keyspace
 from forebay.core.shard.ends import Ended
 from forebay.core.shard.shard import Shard
 from forebay.core.stages.expire import forget_stages
 from forebay.core.state import Partition, Queue
-from forebay.core.structures.agenda import NEVER
 from forebay.core.words import GONE
 
 

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from heapq import heapify, heappop, heapreplace
 from itertools import chain, islice
 
-from forebay.core.bounds import NOTES_MS_MAX
+from forebay.core.bounds import NEVER, NOTES_MS_MAX
 from forebay.core.delivery.gates import evict
 from forebay.core.delivery.notes import sweep_notes
 from forebay.core.delivery.pop import ACTIVE_MS
@@ -21,7 +21,6 @@ from forebay.core.retention.islands import sink, sweep_islands, wanted_below
 from forebay.core.retention.removal import remove_partitions
 from forebay.core.shard.shard import Shard
 from forebay.core.state import Group, Mark, Partition, Queue, Segment, Track, fresh_count
-from forebay.core.structures.agenda import NEVER
 from forebay.core.structures.spans import outside
 from forebay.core.tracks.cursor import fresh
 from forebay.core.tracks.leased import leased_runs

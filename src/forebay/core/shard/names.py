@@ -8,10 +8,8 @@ from forebay.core.bounds import Limits, check_name, check_queue_name
 from forebay.core.errors import Busy, Damaged
 from forebay.core.records import codec, keyspace
 from forebay.core.records.commit import Commit, Record
-from forebay.core.records.keyspace import META
+from forebay.core.records.keyspace import META, META_SHARD
 
-META_SHARD = -1
-"""The directory is claimed and fenced like a shard, under this number."""
 IDS_MAX = (1 << 32) - 1
 _SPREAD = 0x9E3779B1
 """An odd constant that spreads tenants over shards; a tenant's queues follow each other round."""

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from forebay.core.api.commands import Wake
-from forebay.core.bounds import NUMBERS_MAX, Limits
+from forebay.core.bounds import NEVER, NUMBERS_MAX, Limits
 from forebay.core.errors import Busy
 from forebay.core.ids import lease_name
 from forebay.core.log import log as logs
@@ -29,7 +29,7 @@ from forebay.core.state import (
     Track,
     fresh_count,
 )
-from forebay.core.structures.agenda import NEVER, Agenda, Alarm
+from forebay.core.structures.agenda import Agenda, Alarm
 from forebay.core.words import DEFAULT, FSYNC
 
 MERGE_AT = 128

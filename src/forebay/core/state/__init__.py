@@ -19,6 +19,8 @@ Fields marked *memory* are rebuilt at load; all others are stored. Instants end 
 """
 
 from forebay.core.state.attributes import (
+    BASE_MS as BASE_MS,
+    DOUBLINGS as DOUBLINGS,
     IN_LINE as IN_LINE,
     PLACE_BYTES as PLACE_BYTES,
     PLAIN as PLAIN,
@@ -31,12 +33,17 @@ from forebay.core.state.attributes import (
 )
 from forebay.core.state.events import (
     BUCKETS_MS as BUCKETS_MS,
+    NAME as NAME,
+    NOT_KEPT as NOT_KEPT,
     Change as Change,
     ChangeLog as ChangeLog,
     EmittedEvent as EmittedEvent,
+    Event as Event,
     EventLog as EventLog,
     Ran as Ran,
+    ShownRun as ShownRun,
     Tally as Tally,
+    queue_name as queue_name,
     tally as tally,
 )
 from forebay.core.state.group import (

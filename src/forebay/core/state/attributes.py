@@ -106,3 +106,9 @@ def priority_of(level: int) -> int:
     [5, 5, 0, -1]
     """
     return -(level // 2)
+
+
+BASE_MS = 1_000
+"""The first wait of a backoff that does not say."""
+DOUBLINGS = 10
+"""How often an exponential backoff doubles when nobody says where it ends."""

@@ -124,3 +124,30 @@ def tally(tallies: dict[bytes, Tally], happened: Change) -> None:
             known.spent_ms += spent_ms * count
     if happened.kind == DELETED:
         del tallies[queue.prefix]
+
+
+NAME = "events"
+"""What its queues are called, with the number of the shard."""
+NOT_KEPT = -1
+"""The offset of an event that is told and not kept."""
+ShownRun = tuple[str, int, int, int | str]
+
+
+class Event(Struct, omit_defaults=True, gc=False):
+    """One event, as it is kept."""
+
+    kind: str
+    tenant: str
+    queue: str
+    at: int
+    count: int = 0
+    """Messages it is about."""
+    group: str = ""
+    runs: list[ShownRun] = []
+    """Partition, first offset, count and first id of each run of them."""
+    duration_ms: int | None = None
+    """Of what was settled: how long ago it was delivered, on average."""
+
+
+def queue_name(shard: int) -> str:
+    return f"{NAME}.{shard}"

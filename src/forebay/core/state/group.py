@@ -2,9 +2,9 @@
 
 from msgspec import Struct
 
+from forebay.core.bounds import NEVER
 from forebay.core.state.limits import Limiter
 from forebay.core.state.track import Track
-from forebay.core.structures.agenda import NEVER
 
 
 class Group(Struct, eq=False, kw_only=True):

@@ -2,8 +2,8 @@
 
 from msgspec import Struct
 
+from forebay.core.bounds import NEVER
 from forebay.core.state.attributes import PLAIN, Attributes
-from forebay.core.structures.agenda import NEVER
 from forebay.core.words import DROP
 
 

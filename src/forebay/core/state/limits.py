@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from forebay.core.structures.agenda import NEVER
+from forebay.core.bounds import NEVER
 
 
 class Rate(Struct, frozen=True, gc=False, array_like=True):

@@ -11,7 +11,7 @@ from itertools import islice
 
 from msgspec import Struct
 
-from forebay.core.structures.agenda import NEVER
+from forebay.core.bounds import NEVER
 from forebay.core.structures.table import Row, Table
 
 _SLACK = 64

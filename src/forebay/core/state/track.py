@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from forebay.core.bounds import NEVER
 from forebay.core.state.limits import Limiter
 from forebay.core.state.partition import Partition
 from forebay.core.state.schedule import Schedule
-from forebay.core.structures.agenda import NEVER
 from forebay.core.structures.table import Table
 
 if TYPE_CHECKING:

@@ -8,10 +8,9 @@ from collections.abc import Hashable
 from heapq import heapify, heappop, heappush
 from typing import Generic, TypeVar
 
-T = TypeVar("T", bound=Hashable)
+from forebay.core.bounds import NEVER
 
-NEVER = 1 << 62
-"""Later than any instant, and past any offset."""
+T = TypeVar("T", bound=Hashable)
 _SLACK = 64
 """Empty instants tolerated before the heap is made anew."""
 

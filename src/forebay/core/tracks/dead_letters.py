@@ -2,10 +2,10 @@
 
 from msgspec.structs import replace
 
+from forebay.core.bounds import NEVER
 from forebay.core.records import codec, keyspace
 from forebay.core.shard.shard import Shard
 from forebay.core.state import Dead, Track
-from forebay.core.structures.agenda import NEVER
 from forebay.core.tracks.outcomes import record_outcome
 from forebay.core.words import DEAD, DIED, DISCARDED
 

@@ -5,12 +5,12 @@ from itertools import chain
 
 from msgspec.structs import replace
 
+from forebay.core.bounds import NEVER
 from forebay.core.errors import Busy
 from forebay.core.log import log as logs
 from forebay.core.shard.shard import Shard
 from forebay.core.shard.tracks import list_ready
 from forebay.core.state import Queue, Scheduled, Track
-from forebay.core.structures.agenda import NEVER
 from forebay.core.structures.spans import Span, outside
 
 ALL = 1 << 62

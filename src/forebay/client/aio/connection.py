@@ -1,0 +1,318 @@
+"""Connections to a server, for asyncio.
+
+Requests share a connection and are answered in whatever order. One that waits has a connection of its own:
+if nobody wants the answer any more, that connection is half closed, and the server then answers at once.
+"""
+
+import asyncio
+from asyncio import AbstractEventLoop, Future
+from collections.abc import Callable, Coroutine
+from functools import partial
+from itertools import count
+from typing import Any, Protocol, cast
+
+from forebay.client.address import is_web, missing
+from forebay.client.errors import Disconnected
+from forebay.client.outcome import Outcome, outcome
+from forebay.client.raw import where
+from forebay.core.errors import ForebayError
+from forebay.wire.framing import AnswerFrames, framed
+
+Unclaimed = Callable[[bytes], bytes | None]
+"""The request that gives back what an answer brought that nobody waits for any more, if there is such."""
+CLOSE_S = 1.0
+"""How long a client that is closed waits until that is done: what was leased is delivered again anyway."""
+
+sleep = asyncio.sleep
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+class Link(Protocol):
+    """What carries a request to a server, and its answer back."""
+
+    async def ask(self, body: bytes, wait_s: float = 0.0, unclaimed: Unclaimed | None = None) -> bytes:
+        """The answer to a request, which may wait; raises what the server says instead."""
+        ...
+
+    async def until_returned(self) -> None:
+        """Wait until what came for those who gave up waiting is given back, for ``CLOSE_S`` at most."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+def connect(server: str, timeout_s: float) -> Link:
+    """The way to a server; connections are made when they are needed."""
+    if is_web(server):
+        from forebay.client.web import AsyncWeb
+
+        return AsyncWeb(server, timeout_s)
+    return TcpLink(server, timeout_s)
+
+
+class Returning:
+    """What is given back in the background."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def add(self, returned: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.create_task(returned)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # its lease will end by itself
+
+    async def wait(self, timeout_s: float) -> None:
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=timeout_s)
+
+
+class Connection(asyncio.Protocol):
+    """One connection over TCP or a Unix socket."""
+
+    def __init__(self, loop: AbstractEventLoop) -> None:
+        self._loop = loop
+        self._frames = AnswerFrames()
+        self._numbers = count(1)
+        self._answers: dict[int, Future[bytes]] = {}
+        self._sizes: dict[int, int] = {}
+        """Bytes of what was asked and not answered yet."""
+        self._was_answered = False
+        self._late: dict[int, Callable[[bytes], None]] = {}
+        """What to do with answers that nobody waits for any more."""
+        self._transport: asyncio.Transport
+        self._writable: Future[None] | None = None
+        self.is_lost = False
+        self.over: Future[None] = loop.create_future()
+        """Done when the connection is gone."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclasses
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for body in self._frames.feed(data):
+                self._answer(body)
+        except (ConnectionError, ValueError) as error:
+            self.abort(str(error))
+
+    def _answer(self, body: bytes) -> None:
+        said = outcome(body)
+        future = self._answers.pop(said.reqId, None)
+        if future is None:
+            self._unaddressed(said)
+            return
+        self._was_answered = True
+        late = self._late.pop(said.reqId, None)
+        self._sizes.pop(said.reqId, None)
+        if future.done():
+            if said.ok and late is not None:
+                late(body)
+        elif said.ok:
+            future.set_result(body)
+        else:
+            future.set_exception(said.problem())
+
+    def _unaddressed(self, said: Outcome) -> None:
+        """An answer that says not to what: it is about the connection, or a frame that was not read."""
+        if said.code == "invalid" and self._answers:
+            longest = max(self._answers, key=self._sizes.__getitem__)
+            future = self._answers.pop(longest)
+            self._sizes.pop(longest)
+            self._late.pop(longest, None)
+            if not future.done():
+                future.set_exception(said.problem())
+        elif said.code == "busy" and not self._was_answered:
+            self._fail(said.problem())  # there are too many connections: nothing was read
+        else:
+            self.abort(said.error or "the server answered something that nobody asked")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.is_lost = True
+        self._fail(Disconnected(f"the connection was lost: {error or 'the server closed it'}"))
+        if not self.over.done():
+            self.over.set_result(None)
+
+    def pause_writing(self) -> None:
+        self._writable = self._loop.create_future()
+
+    def resume_writing(self) -> None:
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
+        self._writable = None
+
+    def _fail(self, error: ForebayError) -> None:
+        answers, self._answers = self._answers, {}
+        for future in answers.values():
+            if not future.done():
+                future.set_exception(error)
+        self.resume_writing()
+
+    async def ask(
+        self, body: bytes, timeout_s: float, unclaimed: Callable[[bytes], None] | None = None
+    ) -> bytes:
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._writable is not None:
+                    await asyncio.wait([self._writable])
+                if self.is_lost:
+                    raise Disconnected("the connection was lost", sent=False)
+                return await self._asked(body, unclaimed)
+        except TimeoutError:
+            self.abort("")
+            raise Disconnected(f"the server did not answer within {timeout_s:g} s") from None
+
+    async def _asked(self, body: bytes, unclaimed: Callable[[bytes], None] | None) -> bytes:
+        number = next(self._numbers)
+        future: Future[bytes] = self._loop.create_future()
+        self._answers[number] = future
+        self._sizes[number] = len(body)
+        if unclaimed is not None:
+            self._late[number] = unclaimed
+        self._transport.write(framed(body, number))
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if unclaimed is not None and not future.cancelled() and future.exception() is None:
+                unclaimed(future.result())  # it came in the same moment
+            raise
+
+    def finish(self) -> None:
+        """Ask for nothing more: the server answers what it was asked, and closes the connection."""
+        if not self.is_lost:
+            self._transport.write_eof()
+
+    def abort(self, why: str) -> None:
+        self.is_lost = True
+        self._transport.abort()
+        if why:
+            self._fail(Disconnected(why))
+
+
+class TcpLink:
+    """A server that is reached over TCP or a Unix socket."""
+
+    def __init__(self, server: str, timeout_s: float) -> None:
+        self._server = server
+        self._place = where(server)
+        self._timeout_s = timeout_s
+        self._loop: AbstractEventLoop | None = None
+        self._is_closed = False
+        self._begin()
+
+    def _begin(self) -> None:
+        """Have no connections: of another event loop they are of no use."""
+        self._shared: Connection | None = None
+        self._opening: asyncio.Task[Connection] | None = None
+        self._idle: list[Connection] = []
+        """Connections for requests that wait, while there are none."""
+        self._busy: set[Connection] = set()
+        """Connections of requests that wait."""
+        self._finishing: set[Connection] = set()
+        """Connections whose last answer nobody waits for any more."""
+        self._returning = Returning()
+
+    async def ask(self, body: bytes, wait_s: float = 0.0, unclaimed: Unclaimed | None = None) -> bytes:
+        if self._loop is not (loop := asyncio.get_running_loop()):
+            self._loop = loop
+            self._begin()
+        late: Callable[[bytes], None] | None = None
+        if unclaimed is not None:
+            late = partial(self._give_back, unclaimed)
+        if wait_s:
+            return await self._ask_patiently(body, wait_s, late)
+        connection = self._shared
+        if connection is None or connection.is_lost:
+            connection = await self._opened()
+        return await connection.ask(body, self._timeout_s, late)
+
+    def _give_back(self, unclaimed: Unclaimed, answer: bytes) -> None:
+        returning = unclaimed(answer)
+        if returning is not None:
+            self._returning.add(self.ask(returning))
+
+    async def _opened(self) -> Connection:
+        """The shared connection; all who want it wait for the same attempt."""
+        if self._opening is None:
+            self._opening = asyncio.ensure_future(self._connected())
+            self._opening.add_done_callback(self._open)
+        opening = self._opening
+        await asyncio.wait([opening])
+        if opening.cancelled():
+            raise Disconnected("the client was closed", sent=False)
+        return opening.result()
+
+    def _open(self, opening: "asyncio.Task[Connection]") -> None:
+        self._opening = None
+        if not opening.cancelled() and opening.exception() is None:
+            self._shared = opening.result()
+
+    async def _ask_patiently(self, body: bytes, wait_s: float, late: Callable[[bytes], None] | None) -> bytes:
+        while self._idle and self._idle[-1].is_lost:
+            self._idle.pop()
+        connection = self._idle.pop() if self._idle else await self._connected()
+        if self._is_closed:
+            connection.abort("")
+            raise Disconnected("the client was closed", sent=False)
+        self._busy.add(connection)
+        try:
+            answer = await connection.ask(body, self._timeout_s + wait_s, late)
+        except asyncio.CancelledError:
+            if late is None:
+                connection.abort("")
+            else:
+                connection.finish()
+            self._finishing.add(connection)
+            connection.over.add_done_callback(lambda _: self._finishing.discard(connection))
+            raise
+        except ForebayError:
+            if not connection.is_lost:
+                self._idle.append(connection)
+            raise
+        finally:
+            self._busy.discard(connection)
+        self._idle.append(connection)
+        return answer
+
+    async def _connected(self) -> Connection:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                if isinstance(self._place, str):
+                    _, made = await loop.create_unix_connection(lambda: Connection(loop), self._place)
+                else:
+                    _, made = await loop.create_connection(lambda: Connection(loop), *self._place)
+        except (OSError, UnicodeError) as error:  # TimeoutError is one of them
+            raise missing(self._server, error) from None
+        return made
+
+    async def until_returned(self) -> None:
+        if self._loop is not asyncio.get_running_loop():
+            return
+        until = now() + CLOSE_S
+        if self._finishing:
+            await asyncio.wait([each.over for each in self._finishing], timeout=CLOSE_S)
+        await self._returning.wait(until - now())
+
+    async def close(self) -> None:
+        """Let go of the connections; before that, what came for those who gave up waiting is given back."""
+        self._is_closed = True
+        if self._loop is not asyncio.get_running_loop():
+            return
+        await self.until_returned()
+        if self._opening is not None:
+            self._opening.cancel()
+        shared = [] if self._shared is None else [self._shared]
+        closing = [*self._idle, *self._busy, *self._finishing, *shared]
+        self._idle, self._shared = [], None
+        for connection in closing:
+            connection.abort("the client was closed")
+        if closing:
+            await asyncio.wait([each.over for each in closing])

@@ -1,0 +1,144 @@
+"""Pushes that are made at the same time share a request: the first goes at once, the others with the next."""
+
+import asyncio
+from asyncio import AbstractEventLoop, Future
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from msgspec import Raw, Struct
+
+from forebay.client.errors import Disconnected
+from forebay.client.translate import EACH_ITS_OWN, OkId, OkMany, pushed_one
+from forebay.client.types import Pushed
+from forebay.core.errors import Busy, ForebayError
+
+BATCH = 10_000
+BATCH_BYTES = 4 * 1024 * 1024
+"""Messages, and bytes of them, that share a request."""
+
+Ask = Callable[..., Awaitable[Any]]
+
+
+class Waiting(Struct, eq=False):
+    """A push on its way."""
+
+    payload: bytes
+    options: dict[str, Any]
+    future: "Future[Pushed]"
+
+
+class Pusher:
+    """Pushes messages, one request at a time for each queue."""
+
+    def __init__(self, ask: Ask, once: Callable[[], dict[str, Any]]) -> None:
+        self._ask = ask
+        self._once = once
+        self._waiting: dict[str, deque[Waiting]] = {}
+        """By queue; a queue is in it as long as somebody sees to it."""
+        self._loop: AbstractEventLoop | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def push(self, queue: str, payload: bytes, options: dict[str, Any]) -> Pushed:
+        if "idempotency_key" in options or "durability" in options:
+            return await self._alone(queue, payload, options)
+        if self._loop is not (loop := asyncio.get_running_loop()):
+            self._loop, self._waiting = loop, {}  # who saw to it in another loop may be gone
+        future: Future[Pushed] = loop.create_future()
+        push = Waiting(payload, options, future)
+        waiting = self._waiting.get(queue)
+        if waiting is not None:
+            waiting.append(push)
+        else:
+            self._waiting[queue] = deque([push])
+            task = asyncio.ensure_future(self._see_to(queue, self._waiting))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return await future
+
+    async def _alone(self, queue: str, payload: bytes, options: dict[str, Any]) -> Pushed:
+        known = {} if "idempotency_key" in options else self._once()
+        fields = {"queue": queue, "data": Raw(payload), **options, **known}
+        pushed: OkId = await self._ask(OkId, "PUSH", fields)
+        return pushed_one(pushed, options)
+
+    async def _see_to(self, queue: str, all_waiting: dict[str, deque[Waiting]]) -> None:
+        """Send what waits for a queue, until nothing does."""
+        waiting = all_waiting[queue]
+        try:
+            while waiting:
+                batch = _batch(waiting)
+                if batch:
+                    await self._send(queue, batch)
+        finally:
+            del all_waiting[queue]
+            for each in waiting:
+                each.future.cancel()
+
+    async def _send(self, queue: str, batch: list[Waiting]) -> None:
+        try:
+            if len(batch) == 1:
+                pushed = [await self._alone(queue, batch[0].payload, batch[0].options)]
+            else:
+                pushed = await self._together(queue, batch)
+        except (Busy, Disconnected) as error:
+            _fail(batch, error)
+        except ForebayError as error:
+            # It was refused, and nothing was done. One of them is bad, and the others must not suffer for it.
+            if len(batch) == 1:
+                _fail(batch, error)
+            else:
+                half = len(batch) // 2
+                await self._send(queue, batch[:half])
+                await self._send(queue, batch[half:])
+        except BaseException as error:
+            _fail(batch, error)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            for each, done in zip(batch, pushed, strict=True):
+                if not each.future.done():
+                    each.future.set_result(done)
+
+    async def _together(self, queue: str, batch: list[Waiting]) -> list[Pushed]:
+        done: OkMany
+        known = self._once()
+        shared = batch[0].options
+        if not shared.keys() & EACH_ITS_OWN and all(each.options == shared for each in batch):
+            payloads = [Raw(each.payload) for each in batch]
+            fields = {"queue": queue, "messages": payloads, **shared, **known}
+            done = await self._ask(OkMany, "PUSHB", fields)
+            return [Pushed(id, done.durability) for id in done.all_ids()]
+        jobs = [{"data": Raw(each.payload), **each.options} for each in batch]
+        done = await self._ask(OkMany, "PUSHB", {"queue": queue, "jobs": jobs, **known})
+        return [
+            Pushed(
+                id,
+                done.durability,
+                at in done.duplicates and bool(each.options.keys() & EACH_ITS_OWN),
+                at in done.replaced,
+            )
+            for at, (id, each) in enumerate(zip(done.all_ids(), batch, strict=True))
+        ]
+
+
+def _batch(waiting: deque[Waiting]) -> list[Waiting]:
+    """What goes next, as much as one request may have."""
+    batch: list[Waiting] = []
+    size = 0
+    while waiting and len(batch) < BATCH and size < BATCH_BYTES:
+        push = waiting.popleft()
+        if not push.future.done():  # who gave up waiting before it was sent has not pushed
+            batch.append(push)
+            size += len(push.payload)
+    return batch
+
+
+def _fail(batch: list[Waiting], error: BaseException) -> None:
+    for each in batch:
+        if each.future.done():
+            continue
+        if isinstance(error, asyncio.CancelledError):
+            each.future.cancel()
+        else:
+            each.future.set_exception(error)

@@ -1,0 +1,122 @@
+"""Requests, and what is tried again.
+
+A request that may have been carried out is sent again only if that changes nothing: pushes have a key that
+the server knows them by, acks of what is settled already are refused.
+"""
+
+import os
+import secrets
+from collections.abc import Mapping
+from itertools import count
+from typing import Any
+
+import msgspec
+
+from forebay.client.address import server_of
+from forebay.client.aio.connection import Link, Unclaimed, connect, now, sleep
+from forebay.client.backoff import wait_s
+from forebay.client.errors import Disconnected
+from forebay.client.payloads import decoder
+from forebay.client.translate import WAITS_MS, in_our_words, request
+from forebay.core.errors import Busy, Conflict, Invalid
+
+KNOWN_MS_MIN = 60_000
+"""How long the server knows a push at least, so that it can be sent again."""
+
+
+class Asking:
+    """A client as far as it asks and gets answers."""
+
+    def __init__(self, server: str | None = None, *, timeout_s: float = 30.0, retry_s: float = 10.0) -> None:
+        """``timeout_s`` is how long an answer may take, ``retry_s`` how long a request is tried again."""
+        self.server = server_of(server)
+        self._retry_s = retry_s
+        self._link: Link = connect(self.server, timeout_s)
+        self._is_closed = False
+        self._known_ms = max(KNOWN_MS_MIN, int(2_000 * (retry_s + timeout_s)))
+        self._producer = secrets.token_hex(8)
+        self._numbers = count(1)
+
+    async def ask(self, cmd: str, **fields: Any) -> Any:
+        """Any command of docs/PROTOCOL.md, with its fields; what it answers. It is sent once.
+
+        ``from_`` means the field ``from``.
+        """
+        said = {name.rstrip("_"): value for name, value in fields.items()}
+        wait_ms = said.get("timeout", WAITS_MS.get(cmd, 0))
+        if not isinstance(wait_ms, int):
+            raise Invalid("timeout", "a whole number of milliseconds")
+        return await self._ask(Any, cmd, said, wait_ms=wait_ms, again=False)
+
+    async def _ask(
+        self,
+        kind: Any,
+        cmd: str,
+        fields: Mapping[str, Any],
+        *,
+        wait_ms: int = 0,
+        again: bool = True,
+        unclaimed: Unclaimed | None = None,
+    ) -> Any:
+        """The answer to a command, as a value of some type."""
+        try:
+            answer = await self._carry(cmd, fields, wait_ms, again, unclaimed)
+        except Invalid as error:
+            raise in_our_words(error, cmd) from None
+        try:
+            return decoder(kind)(answer)
+        except msgspec.DecodeError as error:
+            raise Disconnected(f"the server answered something else: {error}") from None
+
+    async def _carry(
+        self, cmd: str, fields: Mapping[str, Any], wait_ms: int, again: bool, unclaimed: Unclaimed | None
+    ) -> bytes:
+        """The answer to a request, which is sent again while that helps."""
+        body = request(cmd, fields)
+        over_at = now() + wait_ms / 1000 if wait_ms else 0.0
+        until = 0.0
+        unsure = False
+        for attempt in count():
+            if self._is_closed:
+                raise Disconnected("the client is closed", sent=False)
+            left_s = 0.0
+            if wait_ms:
+                left_s = max(over_at - now(), 0.0) if attempt else wait_ms / 1000
+                if attempt:
+                    body = request(cmd, {**fields, "timeout": int(left_s * 1000)})
+            try:
+                return await self._link.ask(body, left_s, unclaimed)
+            except Disconnected as error:
+                if error.sent and not again:
+                    raise
+                unsure = unsure or error.sent
+                problem: Disconnected | Busy = error
+                pause_s = wait_s(attempt)
+            except Busy as error:
+                if not again:
+                    raise
+                problem = error
+                pause_s = max(wait_s(attempt), min(error.retry_after_ms / 1000, 1.0))
+            except Conflict as error:
+                if unsure:
+                    error.add_note("the connection was lost before: it may have been carried out then")
+                raise
+            until = until or now() + self._retry_s
+            if now() + pause_s > until:
+                raise problem
+            await sleep(pause_s)
+        raise AssertionError("unreachable")
+
+    def _once(self) -> dict[str, Any]:
+        """Fields that a push is known by when it is sent again."""
+        return {
+            "idempotency_key": str(next(self._numbers)),
+            # After a fork, two processes count on from the same number.
+            "producer": f"{self._producer}-{os.getpid()}",
+            "idempotency_ms": self._known_ms,
+        }
+
+    async def close(self) -> None:
+        """Let go of the connections. Whatever is asked for after that is refused."""
+        self._is_closed = True
+        await self._link.close()

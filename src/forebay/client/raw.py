@@ -1,0 +1,145 @@
+"""A small blocking client of the TCP and Unix socket listeners: one question, one answer."""
+
+import socket
+from typing import Any, TypeVar
+
+import msgspec
+
+from forebay.client.errors import Disconnected as Disconnected, Refused as Refused
+from forebay.client.outcome import Outcome
+from forebay.core.errors import Invalid
+from forebay.wire.framing import FRAME_BYTES_MAX, HEAD
+
+PULL_WAIT_MS = 60_000
+"""How long the server lets a pull wait that does not say."""
+CHUNK = 1 << 20
+
+
+WAITING = ("PULL", "PULLB", "WAITJOB", "KVWATCH")
+"""Commands that may wait; none of them longer than a PULL if it does not say how long."""
+
+
+_decode_outcome = msgspec.json.Decoder(Outcome).decode
+_decode_packed_outcome = msgspec.msgpack.Decoder(Outcome).decode
+T = TypeVar("T")
+
+
+def _fine(answer: T, outcome: Outcome) -> T:
+    """The answer, unless it is an error."""
+    if not outcome.ok:
+        raise Refused(outcome.error, outcome.code, outcome.details)
+    return answer
+
+
+class Wire:
+    """A connection. ``server`` is HOST:PORT, with tcp:// before it or without, or the path of a Unix socket.
+
+    A path has a slash or no colon, and may come after unix://.
+    """
+
+    def __init__(self, server: str, *, timeout_s: float = 30.0) -> None:
+        self._timeout_s = timeout_s
+        try:
+            self._socket = _connect(server, timeout_s)
+        except (OSError, UnicodeError) as error:
+            raise Disconnected(f"no server at {server} ({error}); start one with: forebay serve") from error
+
+    def ask(self, cmd: str, **fields: Any) -> dict[str, Any]:
+        """The answer to a command; raises ``Refused`` if it is an error."""
+        reply: dict[str, Any] = msgspec.json.decode(self.ask_raw(cmd, **fields))
+        return reply
+
+    def ask_raw(self, cmd: str, **fields: Any) -> bytes:
+        """The answer as the bytes that came, so that payloads stay as they were written."""
+        body = msgspec.json.encode({"cmd": cmd, **fields})
+        wait_ms = fields.get("timeout", PULL_WAIT_MS) if cmd in WAITING else 0
+        self._send(body, wait_ms)
+        answer = bytes(self._receive())
+        return _fine(answer, _decode_outcome(answer))
+
+    def ask_packed(self, cmd: str, kind: type[T], **fields: Any) -> T:
+        """The answer to a command that is asked and answered in MessagePack; bytes in it are not copied."""
+        self.send_packed(cmd, **fields)
+        return self.receive_packed(kind)
+
+    def send_packed(self, cmd: str, **fields: Any) -> None:
+        """Ask, and don't wait: answers come in the order of the questions."""
+        self._send(msgspec.msgpack.encode({"cmd": cmd, **fields}), 0)
+
+    def receive_packed(self, kind: type[T]) -> T:
+        answer = self._receive()
+        _fine(answer, _decode_packed_outcome(answer))
+        return msgspec.msgpack.decode(answer, type=kind)
+
+    def _send(self, body: bytes, wait_ms: int) -> None:
+        try:
+            self._socket.settimeout(self._timeout_s + wait_ms / 1000)
+            head = len(body).to_bytes(HEAD, "big")
+            if len(body) < CHUNK:
+                self._socket.sendall(head + body)
+            else:
+                self._socket.sendall(head)
+                self._socket.sendall(body)
+        except OSError as error:
+            raise Disconnected(f"the connection was lost: {error}") from error
+
+    def _receive(self) -> bytearray:
+        try:
+            length = int.from_bytes(self._exactly(HEAD), "big")
+            if length > FRAME_BYTES_MAX:
+                raise ConnectionError("what answers there does not speak as a Forebay server does")
+            return self._exactly(length)
+        except OSError as error:
+            raise Disconnected(f"the connection was lost: {error}") from error
+
+    def _exactly(self, count: int) -> bytearray:
+        received = bytearray(count)
+        view, at = memoryview(received), 0
+        while at < count:
+            size = self._socket.recv_into(view[at:])
+            if not size:
+                raise ConnectionResetError("the server closed it")
+            at += size
+        return received
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def __enter__(self) -> "Wire":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def where(server: str) -> str | tuple[str, int]:
+    """The path of a socket, or a host and its port.
+
+    >>> where("tcp://[::1]:6789"), where("10.0.0.7:6789"), where("unix:///run/forebay.sock")
+    (('::1', 6789), ('10.0.0.7', 6789), '/run/forebay.sock')
+    """
+    scheme, found, rest = server.partition("://")
+    rest = rest if found else server
+    if scheme == "unix" if found else ("/" in server or ":" not in server):
+        return rest
+    host, _, port = rest.rpartition(":")
+    is_port = port.isascii() and port.isdigit() and int(port) <= 65_535
+    if (found and scheme != "tcp") or not host or "/" in host or not is_port:
+        raise Invalid("server", "HOST:PORT or the path of a Unix socket")
+    return host.strip("[]"), int(port)
+
+
+def _connect(server: str, timeout_s: float) -> socket.socket:
+    place = where(server)
+    if isinstance(place, str):
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            connection.settimeout(timeout_s)
+            connection.connect(place)
+        except OSError:
+            connection.close()
+            raise
+        return connection
+    connection = socket.create_connection(place, timeout_s)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection

@@ -1,0 +1,138 @@
+"""Connections to a server, for threads: each request has one for itself while it is on its way."""
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from forebay.client.address import is_web, missing
+from forebay.client.errors import Disconnected
+from forebay.client.outcome import outcome
+from forebay.client.raw import where
+from forebay.wire.framing import AnswerFrames, framed
+
+Unclaimed = Callable[[bytes], bytes | None]
+"""How an answer is given back that nobody waits for any more: threads always do."""
+CHUNK = 1 << 18
+TIMEOUT_S_MAX = 1e6
+"""More is more than sockets know."""
+
+sleep = time.sleep
+now = time.monotonic
+
+
+class Link(Protocol):
+    """What carries a request to a server, and its answer back."""
+
+    def ask(self, body: bytes, wait_s: float = 0.0, unclaimed: Unclaimed | None = None) -> bytes:
+        """The answer to a request, which may wait; raises what the server says instead."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def connect(server: str, timeout_s: float) -> Link:
+    """The way to a server; connections are made when they are needed."""
+    if is_web(server):
+        from forebay.client.web import Web
+
+        return Web(server, timeout_s)
+    return TcpLink(server, timeout_s)
+
+
+class TcpLink:
+    """A server that is reached over TCP or a Unix socket. Threads may share it."""
+
+    def __init__(self, server: str, timeout_s: float) -> None:
+        self._server = server
+        self._place = where(server)
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._idle: list[socket.socket] = []
+        self._is_closed = False
+        self._pid = os.getpid()
+
+    def ask(self, body: bytes, wait_s: float = 0.0, unclaimed: Unclaimed | None = None) -> bytes:
+        if self._pid != os.getpid():
+            # After a fork, the connections are those of the parent.
+            self._lock, self._idle, self._pid = threading.Lock(), [], os.getpid()
+        with self._lock:
+            connection = self._idle.pop() if self._idle else None
+        if connection is not None and _is_gone(connection):
+            connection.close()
+            connection = None
+        connection = connection or self._connected()
+        try:
+            answer = self._exchange(connection, body, self._timeout_s + wait_s)
+        except BaseException:
+            connection.close()
+            raise
+        with self._lock:
+            if self._is_closed:
+                connection.close()
+            else:
+                self._idle.append(connection)
+        try:
+            said = outcome(answer)
+        except ConnectionError as error:
+            raise Disconnected(str(error)) from None
+        if not said.ok:
+            raise said.problem()
+        return answer
+
+    def _exchange(self, connection: socket.socket, body: bytes, timeout_s: float) -> bytes:
+        try:
+            connection.settimeout(min(timeout_s, TIMEOUT_S_MAX))
+            connection.sendall(framed(body))
+            frames = AnswerFrames()
+            while True:
+                data = connection.recv(CHUNK)
+                if not data:
+                    raise Disconnected("the connection was lost: the server closed it")
+                found = frames.feed(data)
+                if found:
+                    return found[0]
+        except TimeoutError:
+            raise Disconnected(f"the server did not answer within {timeout_s:g} s") from None
+        except OSError as error:
+            raise Disconnected(f"the connection was lost: {error}") from None
+
+    def _connected(self) -> socket.socket:
+        try:
+            if not isinstance(self._place, str):
+                connection = socket.create_connection(self._place, self._timeout_s)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                return connection
+            connection = socket.socket(socket.AF_UNIX)
+            try:
+                connection.settimeout(self._timeout_s)
+                connection.connect(self._place)
+            except OSError:
+                connection.close()
+                raise
+            return connection
+        except (OSError, UnicodeError) as error:
+            raise missing(self._server, error) from None
+
+    def close(self) -> None:
+        if self._pid != os.getpid():
+            self._is_closed = True
+            return
+        with self._lock:
+            self._is_closed = True
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+
+def _is_gone(connection: socket.socket) -> bool:
+    """Whether the server has closed a connection that was idle: then nothing sent there would be answered."""
+    connection.setblocking(False)
+    try:
+        return not connection.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True

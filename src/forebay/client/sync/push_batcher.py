@@ -1,0 +1,23 @@
+"""Pushes of threads: each is a request of its own. The server puts those of the same moment together."""
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Raw
+
+from forebay.client.translate import OkId, pushed_one
+from forebay.client.types import Pushed
+
+
+class Pusher:
+    """Pushes messages."""
+
+    def __init__(self, ask: Callable[..., Any], once: Callable[[], dict[str, Any]]) -> None:
+        self._ask = ask
+        self._once = once
+
+    def push(self, queue: str, payload: bytes, options: dict[str, Any]) -> Pushed:
+        known = {} if "idempotency_key" in options else self._once()
+        fields = {"queue": queue, "data": Raw(payload), **options, **known}
+        pushed: OkId = self._ask(OkId, "PUSH", fields)
+        return pushed_one(pushed, options)

@@ -1,0 +1,1 @@
+"""Tasks: functions as jobs, their calls and flows."""

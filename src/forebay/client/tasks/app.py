@@ -1,0 +1,299 @@
+"""An app: tasks that belong together, how they are declared, and the server they are pushed to."""
+
+import asyncio
+import threading
+import weakref
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, ParamSpec, TypeVar, cast, overload
+
+from msgspec import Struct
+
+from forebay.client.aio.client import Client
+from forebay.client.payloads import Encoded
+from forebay.client.sync.client import SyncClient
+from forebay.client.tasks.task import Call, Given, Job, Retry, Task
+from forebay.client.types import Pushed
+from forebay.core.errors import Invalid
+
+P = ParamSpec("P")
+R = TypeVar("R")
+BURST_MS = 100
+RATES = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def rate_of(rate: int | str) -> dict[str, int]:
+    """A rate as a limit of a queue: evenly, a tenth of a second's worth at once.
+
+    >>> rate_of("100/m"), rate_of(50)
+    ({'limit': 100, 'per_ms': 60000, 'burst': 1}, {'limit': 50, 'per_ms': 1000, 'burst': 5})
+    """
+    text = f"{rate}/s" if isinstance(rate, int) else rate
+    limit, _, unit = text.partition("/")
+    if not (limit.isascii() and limit.isdecimal() and int(limit)) or unit not in RATES:
+        raise Invalid("rate", "a number a second, or like 10/s, 100/m, 1000/h")
+    burst = max(1, int(limit) * BURST_MS // RATES[unit])
+    return {"limit": int(limit), "per_ms": RATES[unit], "burst": burst}
+
+
+class CronTask(Struct, frozen=True):
+    """A call that is pushed by a schedule."""
+
+    name: str
+    call: Call
+    fields: dict[str, Any]
+
+
+Middleware = Callable[[Any, Callable[[], Awaitable[Any]]], Awaitable[Any]]
+"""Around every run: gets what runs, and what runs it; returns what it returned."""
+Hook = Callable[[], Awaitable[None] | None]
+
+
+class Backend:
+    """Where calls are pushed to: a server. Tests put something else in its place."""
+
+    def push(self, app: "App", call: Call) -> Pushed:
+        return app.client.push(call.task.queue, Encoded(call.payload()), **call.message())
+
+    async def apush(self, app: "App", call: Call) -> Pushed:
+        return await app.aclient.push(call.task.queue, Encoded(call.payload()), **call.message())
+
+    def push_flow(self, app: "App", fields: dict[str, Any]) -> Pushed:
+        """Push jobs that wait for each other: ``fields`` are those of FLOW in docs/PROTOCOL.md."""
+        return _last(app.client._ask(dict[str, Any], "FLOW", fields))
+
+    async def apush_flow(self, app: "App", fields: dict[str, Any]) -> Pushed:
+        return _last(await app.aclient._ask(dict[str, Any], "FLOW", fields))
+
+
+def _last(answer: dict[str, Any]) -> Pushed:
+    return Pushed(int(answer["parent_id"]), answer["durability"])
+
+
+class App:
+    """Tasks that belong together, and the server they are pushed to."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        server: str | None = None,
+        queue: str | None = None,
+        retry: int | Retry | None = None,
+        queues: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        """``queue`` (the app's name, if absent) and ``retry`` are of tasks that do not say; ``queues`` has
+        options of queues by name."""
+        if ":" in name:
+            raise Invalid("name", "without colons: the names of its crons begin with it, and one")
+        self.name = name
+        self.server = server
+        self.queue = queue or name
+        self.retry = retry
+        self.tasks: dict[str, Task[Any, Any]] = {}
+        self.queue_options: dict[str, dict[str, Any]] = {
+            name: dict(options) for name, options in (queues or {}).items()
+        }
+        self.crons: dict[str, CronTask] = {}
+        self.middlewares: list[Middleware] = []
+        self.before_push_hooks: list[Callable[[Call, dict[str, Any]], None]] = []
+        self.start_hooks: list[Hook] = []
+        self.stop_hooks: list[Hook] = []
+        self.backend = Backend()
+        self._lock = threading.Lock()
+        self._client: SyncClient | None = None
+        self._aclients: weakref.WeakKeyDictionary[Any, Client] = weakref.WeakKeyDictionary()
+
+    # Clients.
+
+    @property
+    def client(self) -> SyncClient:
+        """A blocking client of the app's server, made when it is first needed."""
+        with self._lock:
+            if self._client is None:
+                self._client = SyncClient(self.server)
+            return self._client
+
+    @property
+    def aclient(self) -> Client:
+        """A client for the event loop that runs: each loop has its own."""
+        loop = asyncio.get_running_loop()
+        found = self._aclients.get(loop)
+        if found is None:
+            for other in [each for each in self._aclients if each.is_closed()]:
+                del self._aclients[other]
+            found = self._aclients[loop] = Client(self.server)
+        return found
+
+    @property
+    def has_aclient(self) -> bool:
+        """Whether there is a client for the event loop that runs."""
+        return asyncio.get_running_loop() in self._aclients
+
+    def close(self) -> None:
+        """Let go of the blocking client's connections."""
+        with self._lock:
+            if self._client is not None:
+                self._client.close()
+            self._client = None
+
+    async def aclose(self) -> None:
+        """Let go of the connections that this event loop has."""
+        client = self._aclients.pop(asyncio.get_running_loop(), None)
+        if client is not None:
+            await client.close()
+
+    # Tasks.
+
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    @overload
+    def task(
+        self,
+        /,
+        *,
+        name: str | None = None,
+        queue: str | None = None,
+        retry: int | Retry | None = None,
+        timeout: float | None = None,
+        unique: bool | Callable[..., str] | None = None,
+        rate: int | str | None = None,
+        process: bool = False,
+        give_up_on: type[BaseException] | Sequence[type[BaseException]] = (),
+        cron: str | None = None,
+        timezone: str | None = None,
+        **options: Any,
+    ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+    def task(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        queue: str | None = None,
+        retry: int | Retry | None = None,
+        timeout: float | None = None,
+        unique: bool | Callable[..., str] | None = None,
+        rate: int | str | None = None,
+        process: bool = False,
+        give_up_on: type[BaseException] | Sequence[type[BaseException]] = (),
+        cron: str | None = None,
+        timezone: str | None = None,
+        **options: Any,
+    ) -> Any:
+        """Make a function a task.
+
+        ``queue`` is where its jobs go, ``retry`` how often it is tried (a number or a ``Retry``), ``timeout``
+        the seconds a run may take, ``unique`` that no two jobs with the same arguments wait or run at a time
+        (or a function that makes a key of them), ``rate`` how many of its queue are run in a time (``10/s``,
+        ``100/m``), ``process`` that it runs in a process of its own, ``give_up_on`` the error, or errors,
+        that are not tried again, ``cron`` a schedule to push it by. Any other option is one of its messages:
+        ``priority``, ``ttl_ms``, ``tags``, ….
+        """
+        given = Given(
+            self.retry if retry is None else retry,
+            timeout,
+            unique or None,
+            process,
+            (give_up_on,) if isinstance(give_up_on, type) else tuple(give_up_on),
+            options,
+        )
+        if rate is not None:
+            rate_of(rate)
+        if timezone is not None and cron is None:
+            raise Invalid("timezone", "left out, or given with a cron")
+
+        def register(function: Callable[..., Any]) -> Task[..., Any]:
+            made: Task[..., Any] = Task(self, function, name or function.__name__, queue or self.queue, given)
+            if made.name in self.tasks:
+                raise Invalid("name", f"another: there is a task {made.name} already")
+            self.tasks[made.name] = made
+            if rate is not None:
+                self._limit(made.queue, rate)
+            if cron is not None:
+                self.cron(made.call(), cron, timezone=timezone)
+            return made
+
+        return register if function is None else register(function)
+
+    def _limit(self, queue: str, rate: int | str) -> None:
+        limit = rate_of(rate)
+        options = self.queue_options.setdefault(queue, {})
+        if options.get("rate_limit", limit) != limit:
+            why = f"left out: queue {queue} has another rate already, and all its tasks share it"
+            raise Invalid("rate", why)
+        options["rate_limit"] = limit
+
+    def cron(
+        self,
+        call: Call,
+        schedule: str | None = None,
+        *,
+        every_ms: int | None = None,
+        timezone: str | None = None,
+        missed: str | None = None,
+        name: str | None = None,
+    ) -> CronTask:
+        """Have a call pushed by a schedule, or every so many ms; workers see to it when they start."""
+        from forebay.core.jobs.calendar import parse, zone_of
+
+        try:
+            if schedule is not None:
+                parse(schedule)
+            if timezone is not None:
+                zone_of(timezone)
+        except Invalid as error:
+            why = f"{error.accepted} (task {call.task.name})"
+            raise Invalid(error.field if error.field != "schedule" else "cron", why) from None
+        fields = {"schedule": schedule, "every_ms": every_ms, "timezone": timezone, "missed": missed}
+        given = {key: value for key, value in fields.items() if value is not None}
+        made = CronTask(f"{self.name}:{name or call.task.name}", call, given)
+        if made.name in self.crons:
+            raise Invalid("name", f"given: there is a cron {made.name} already")
+        self.crons[made.name] = made
+        return made
+
+    def middleware(self, function: Middleware) -> Middleware:
+        """Have a function called around every run: ``async def timed(run, go_on): return await go_on()``."""
+        self.middlewares.append(function)
+        return function
+
+    def before_push(self, hook: Callable[[Call, dict[str, Any]], None]) -> Callable[..., None]:
+        """Have a function called with every call and the options of its message, which it may change."""
+        self.before_push_hooks.append(hook)
+        return hook
+
+    def on_start(self, hook: Hook) -> Hook:
+        """Have a function called when a worker starts."""
+        self.start_hooks.append(hook)
+        return hook
+
+    def on_stop(self, hook: Hook) -> Hook:
+        """Have a function called when a worker has stopped."""
+        self.stop_hooks.append(hook)
+        return hook
+
+    # Push.
+
+    def push(self, call: Call) -> Job:
+        return Job(self, self.backend.push(self, call))
+
+    async def apush(self, call: Call) -> Job:
+        return Job(self, await self.backend.apush(self, call))
+
+    def job(self, id: int) -> Job:
+        """A job by its id."""
+        return Job(self, Pushed(id, ""))
+
+    async def declare(self) -> None:
+        """Set the options of queues and the crons as they are declared; crons that are not any more go."""
+        client = self.aclient
+        for queue in {task.queue for task in self.tasks.values()} | self.queue_options.keys():
+            await client.configure(queue, **self.queue_options.get(queue, {}))
+        for name, cron in self.crons.items():
+            message = cast(dict[str, Any], cron.call.message())
+            await client.set_cron(
+                name, cron.call.task.queue, Encoded(cron.call.payload()), **cron.fields, **message
+            )
+        for each in await client.crons():
+            if each.name.startswith(f"{self.name}:") and each.name not in self.crons:
+                await client.delete_cron(each.name)

@@ -1,0 +1,293 @@
+"""Functions as tasks, calls of them, and jobs: calls that were pushed."""
+
+import hashlib
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
+
+from msgspec import Struct
+
+from forebay.client.payloads import Encoded, sorted_json
+from forebay.client.tasks.call import Signature, Work, packed
+from forebay.client.translate import options_of
+from forebay.client.types import Backoff, New, Options, Progress, Pushed, Result
+from forebay.core.errors import ForebayError, Invalid
+
+if TYPE_CHECKING:
+    from forebay.client.tasks.app import App
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Retry(Struct, frozen=True):
+    """How often, and how patiently, a failed job is tried again."""
+
+    max_attempts: int = 3
+    """Failures that make it a dead letter; 0: none do."""
+    base_ms: int = 1_000
+    """Wait after the first failure; doubles with every further one."""
+    cap_ms: int = 3_600_000
+    jitter: float = 0.1
+    """The part of the wait that may be left out, by chance."""
+
+    def options(self) -> Options:
+        if not self.base_ms:
+            return {"max_attempts": self.max_attempts, "backoff": 0}
+        backoff: Backoff = {
+            "kind": "exponential",
+            "base_ms": self.base_ms,
+            "cap_ms": max(self.cap_ms, self.base_ms),
+            "jitter": self.jitter,
+        }
+        return {"max_attempts": self.max_attempts, "backoff": backoff}
+
+
+class RetryLater(Exception):
+    """Raised by a task: try it again, after ``delay_ms`` or its backoff. It counts as a failure."""
+
+    def __init__(self, why: str = "", *, delay_ms: int | None = None) -> None:
+        super().__init__(why)
+        self.delay_ms = delay_ms
+
+
+class GiveUp(Exception):
+    """Raised by a task: it will never succeed; make it a dead letter at once."""
+
+
+class Failed(ForebayError):
+    """The job whose result was asked for did not succeed."""
+
+    code = "failed"
+
+
+class NotDone(ForebayError):
+    """The job whose result was asked for has not ended yet."""
+
+    code = "not_done"
+
+
+class Job:
+    """A call that was pushed."""
+
+    def __init__(self, app: "App", pushed: Pushed) -> None:
+        self._app = app
+        self.id = pushed.id
+        self.pushed = pushed
+
+    def __repr__(self) -> str:
+        return f"Job({self.id})"
+
+    def result(self, wait_s: float = 30.0, *, type: Any = Any) -> Any:
+        """What the task returned; waits for it. Raises ``Failed`` or ``NotDone`` if there is nothing."""
+        return _returned(self._app.client.result(self.id, wait_ms=int(wait_s * 1000), type=type))
+
+    async def aresult(self, wait_s: float = 30.0, *, type: Any = Any) -> Any:
+        """The same, to be awaited."""
+        return _returned(await self._app.aclient.result(self.id, wait_ms=int(wait_s * 1000), type=type))
+
+    def state(self) -> str:
+        """Where it stands: waiting, delayed, parked, active, completed, dead, …"""
+        return self._app.client.state(self.id)
+
+    async def astate(self) -> str:
+        return await self._app.aclient.state(self.id)
+
+    def progress(self) -> Progress:
+        return self._app.client.progress(self.id)
+
+    async def aprogress(self) -> Progress:
+        return await self._app.aclient.progress(self.id)
+
+    def cancel(self) -> None:
+        """Take it back; if it runs, its worker is told when it next extends the lease."""
+        self._app.client.cancel(self.id)
+
+    async def acancel(self) -> None:
+        await self._app.aclient.cancel(self.id)
+
+
+def _returned(result: Result) -> Any:
+    if not result.done:
+        raise NotDone(f"job {result.id} is {result.state}; wait longer for it")
+    if result.state != "completed":
+        raise Failed(f"job {result.id} is {result.state}: {result.error or 'it gave no reason'}")
+    return result.result
+
+
+class Call(Struct, frozen=True):
+    """A task with its arguments, and options of the message it will be."""
+
+    task: "Task[Any, Any]"
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = {}
+    options: Options = {}
+    takes_result: bool = False
+    """Its first argument is the result of what comes before it."""
+
+    def payload(self, *, results: str = "", place: int = 0) -> bytes:
+        return packed(Work(self.task.name, self.args, self.kwargs, results, place))
+
+    def message(self) -> Options:
+        """All options of the message: the task's, and its own before them."""
+        made = {**self.task.message, **self.options}
+        if self.task.unique is not None and "unique_key" not in made:
+            if self.takes_result:
+                why = f"given: {self.task.name} is unique, and its first argument is not known yet"
+                raise Invalid("unique_key", why)
+            made["unique_key"] = self.task.key_of(self.args, self.kwargs)
+        for hook in self.task.app.before_push_hooks:
+            hook(self, made)
+        return cast(Options, made)
+
+    def push(self) -> Job:
+        """Push it; it is kept when this returns."""
+        return self.task.app.push(self)
+
+    async def apush(self) -> Job:
+        """The same, to be awaited."""
+        return await self.task.app.apush(self)
+
+    def with_options(self, **options: Any) -> "Call":
+        made = cast(Options, {**self.options, **_ids(options)})
+        return Call(self.task, self.args, self.kwargs, made, self.takes_result)
+
+
+def _ids(options: dict[str, Any]) -> dict[str, Any]:
+    """Options in which jobs may stand for their ids."""
+    if "depends_on" in options:
+        options["depends_on"] = [each.id if isinstance(each, Job) else each for each in options["depends_on"]]
+    return options
+
+
+class Task(Generic[P, R]):
+    """A function that is run by a worker. Called as it is, it runs here and now."""
+
+    def __init__(self, app: "App", function: Callable[P, R], name: str, queue: str, given: "Given") -> None:
+        self.app = app
+        self.function = function
+        self.name = name
+        self.queue = queue
+        self.timeout_s = given.timeout_s
+        self.unique = given.unique
+        self.process = given.process
+        self.give_up_on = given.give_up_on
+        self.is_async = inspect.iscoroutinefunction(function)
+        self.signature = Signature(function)
+        self.message: Options = cast(Options, {**given.retry_options(), **given.options})
+        self.__doc__ = function.__doc__
+        self.__name__ = name
+        if self.process and self.is_async:
+            raise Invalid("process", "left out: a coroutine runs in the worker's own process")
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.function(*args, **kwargs)
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call:
+        """A call that can be pushed, or put into a chain or a group."""
+        self.signature.check(args, kwargs)
+        return Call(self, args, kwargs)
+
+    def then(self, *args: Any, **kwargs: Any) -> Call:
+        """A call of which the first argument will be the result of what comes before it."""
+        self.signature.check(args, kwargs, first=1)
+        return Call(self, args, kwargs, takes_result=True)
+
+    def push(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+        """Have it run by a worker; the job is kept when this returns."""
+        return self.call(*args, **kwargs).push()
+
+    async def apush(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+        """The same, to be awaited. Those pushed at the same time share a request."""
+        return await self.call(*args, **kwargs).apush()
+
+    def push_many(self, arguments: Iterable[Any], **options: Any) -> list[int]:
+        """Push a job for each of many arguments (a tuple is several); their ids."""
+        options = _ids(options)
+        news = (self._new(each, options) for each in arguments)
+        return self.app.client.push_many(self.queue, news, **self._shared(options)).ids
+
+    async def apush_many(self, arguments: Iterable[Any], **options: Any) -> list[int]:
+        options = _ids(options)
+        news = (self._new(each, options) for each in arguments)
+        return (await self.app.aclient.push_many(self.queue, news, **self._shared(options))).ids
+
+    def _new(self, given: Any, options: dict[str, Any]) -> Any:
+        """A message of many: only its payload, if all of them have the same options."""
+        args = given if isinstance(given, tuple) else (given,)
+        self.signature.check_count(args)
+        if self.unique is None and not self.app.before_push_hooks:
+            return Encoded(packed(Work(self.name, args)))
+        call = Call(self, args, {}, cast(Options, options))
+        return New(Encoded(call.payload()), call.message())
+
+    def _shared(self, options: dict[str, Any]) -> Options:
+        if self.unique is None and not self.app.before_push_hooks:
+            return cast(Options, {**self.message, **options})
+        return {}
+
+    def options(self, **options: Any) -> "Optioned[P]":
+        """The same task with options of the message: ``send.options(delay_ms=5000).push("ada")``."""
+        return Optioned(self, _ids(options))
+
+    def key_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        """What a job is unique by: its arguments, or what a function makes of them."""
+        if callable(self.unique):
+            return f"{self.name}:{self.unique(*args, **kwargs)}"
+        digest = hashlib.sha256(sorted_json(self.signature.bound(args, kwargs))).hexdigest()
+        return f"{self.name}:{digest[:32]}"
+
+    def __repr__(self) -> str:
+        return f"Task({self.name!r}, queue={self.queue!r})"
+
+
+class Optioned(Generic[P]):
+    """A task with options of the message."""
+
+    def __init__(self, task: Task[P, Any], options: dict[str, Any]) -> None:
+        self._task, self._options = task, options
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call:
+        return self._task.call(*args, **kwargs).with_options(**self._options)
+
+    def then(self, *args: Any, **kwargs: Any) -> Call:
+        return self._task.then(*args, **kwargs).with_options(**self._options)
+
+    def push(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+        return self.call(*args, **kwargs).push()
+
+    async def apush(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+        return await self.call(*args, **kwargs).apush()
+
+    def push_many(self, arguments: Iterable[Any]) -> list[int]:
+        return self._task.push_many(arguments, **self._options)
+
+    async def apush_many(self, arguments: Iterable[Any]) -> list[int]:
+        return await self._task.apush_many(arguments, **self._options)
+
+
+class Given(Struct, frozen=True):
+    """What a task was declared with."""
+
+    retry: int | Retry | None
+    timeout_s: float | None
+    unique: bool | Callable[..., str] | None
+    process: bool
+    give_up_on: tuple[type[BaseException], ...]
+    options: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        if self.retry is not None and not isinstance(self.retry, int | Retry):
+            raise Invalid("retry", "a number of attempts, or a forebay.Retry")
+        if self.timeout_s is not None and self.timeout_s <= 0:
+            raise Invalid("timeout", "more than 0 seconds")
+        if not all(isinstance(each, type) and issubclass(each, BaseException) for each in self.give_up_on):
+            raise Invalid("give_up_on", "a class of errors, or several")
+        options_of(self.options)
+
+    def retry_options(self) -> Options:
+        if self.retry is None:
+            return {}
+        if isinstance(self.retry, int):
+            return {"max_attempts": self.retry}
+        return self.retry.options()

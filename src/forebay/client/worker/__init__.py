@@ -1,0 +1,1 @@
+"""The worker: pops jobs, runs tasks, keeps leases, settles."""

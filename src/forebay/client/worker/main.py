@@ -1,0 +1,113 @@
+"""A worker as a program: its app is found by name, and signals stop it."""
+
+import asyncio
+import importlib
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from forebay.client.tasks.app import App
+from forebay.client.worker.worker import CONCURRENCY, DRAIN_S, LEASE_MS, Worker
+from forebay.core.errors import Invalid
+
+END_S = 1.5
+"""How long a worker that has stopped waits for threads and coroutines that do not end."""
+FLUSH_S = 0.5
+
+
+def find_app(target: str) -> App:
+    """The app that MODULE:NAME means; NAME is ``app`` if it is left out."""
+    module, _, name = target.partition(":")
+    if not module:
+        raise Invalid("app", f"MODULE:NAME; {target!r} has no module")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found = getattr(importlib.import_module(module), name or "app")
+    except ModuleNotFoundError as error:
+        if error.name != module.partition(".")[0] and error.name != module:
+            raise
+        raise Invalid("app", f"MODULE:NAME; there is no module {module} here") from None
+    except AttributeError:
+        raise Invalid("app", f"MODULE:NAME; {module} has no {name or 'app'}") from None
+    if not isinstance(found, App):
+        raise Invalid("app", f"MODULE:NAME of a forebay.App; {target} is a {type(found).__name__}")
+    return found
+
+
+def run_worker(
+    target: str | App,
+    *,
+    concurrency: int = CONCURRENCY,
+    queues: Sequence[str] | None = None,
+    prefetch: int | None = None,
+    server: str | None = None,
+    lease_ms: int = LEASE_MS,
+    drain_s: float = DRAIN_S,
+) -> None:
+    """Work until SIGTERM or Ctrl-C; a second one interrupts what runs, a third one leaves it."""
+    import uvloop
+
+    app = find_app(target) if isinstance(target, str) else target
+    if server is not None:
+        app.server = server
+    worker = Worker(
+        app, queues=queues, concurrency=concurrency, prefetch=prefetch, lease_ms=lease_ms, drain_s=drain_s
+    )
+
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        running = asyncio.ensure_future(worker.run())
+        told = 0
+
+        def stop() -> None:
+            nonlocal told
+            told += 1
+            if told < 3:
+                loop.call_soon(worker.stop)
+            else:
+                running.cancel()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop)
+        try:
+            await running
+        except asyncio.CancelledError:
+            if told < 3:
+                raise
+
+    runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+    code = 1
+    try:
+        runner.run(work())
+        code = 0
+    finally:
+        # All is settled. Threads and coroutines that are deaf, for which closing waits, end with the process.
+        ending = threading.Timer(END_S, _exit, (code,))
+        ending.daemon = True
+        ending.start()
+        runner.close()
+        ending.cancel()
+
+
+def _exit(code: int) -> None:
+    """End the process, whatever else goes on in it."""
+    flushing = threading.Thread(target=_flush, daemon=True)
+    flushing.start()
+    flushing.join(FLUSH_S)
+    os._exit(code)
+
+
+def _flush() -> None:
+    flushes: list[Callable[[], object]] = [
+        logging.shutdown,
+        lambda: sys.stdout.flush(),
+        lambda: sys.stderr.flush(),
+    ]
+    for flush in flushes:
+        with suppress(Exception):  # it may be closed, and nobody is left to be told
+            flush()

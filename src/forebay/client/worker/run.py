@@ -1,0 +1,190 @@
+"""One run of a task: in the event loop, in a thread, or in a process of its own."""
+
+import asyncio
+import contextvars
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from msgspec import Raw
+
+from forebay.client.aio.client import Client
+from forebay.client.payloads import encode
+from forebay.client.tasks.app import Middleware
+from forebay.client.tasks.task import GiveUp, Task
+from forebay.client.types import Message
+from forebay.client.worker.processes import Call, Children
+from forebay.client.worker.threads import Threaded, Threads
+from forebay.core.errors import Invalid
+
+CANCELLED, LOST, STOPPED = "cancelled", "lost", "stopped"
+"""Why a run is interrupted: it was cancelled, its lease is over, the worker stops."""
+
+_current: contextvars.ContextVar["Run"] = contextvars.ContextVar("forebay.run")
+
+
+class Run:
+    """A job that runs, as middleware and the task itself see it."""
+
+    def __init__(
+        self,
+        task: Task[Any, Any],
+        message: Message,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        client: Client,
+    ) -> None:
+        self.task = task
+        self.message = message
+        self.args, self.kwargs = args, kwargs
+        self._client = client
+        self._loop = asyncio.get_running_loop()
+        self.interrupted = ""
+        """Why it has to end, if it does."""
+        self.runner: asyncio.Task[None] | None = None
+
+    @property
+    def id(self) -> int:
+        return self.message.id
+
+    @property
+    def attempt(self) -> int:
+        """1 the first time."""
+        return self.message.failures + 1
+
+    async def aprogress(self, percent: int, message: str | None = None) -> None:
+        """Say how far it is, from 0 to 100."""
+        await self._client.set_progress(self.id, percent, message, lease=self.message.lease)
+
+    def progress(self, percent: int, message: str | None = None) -> None:
+        """The same, from a function that runs in a thread."""
+        self._block(self.aprogress(percent, message))
+
+    async def alog(self, line: str, *, level: str = "info") -> None:
+        """Add a line to the log of the job."""
+        await self._client.log(self.id, line, level=level)
+
+    def log(self, line: str, *, level: str = "info") -> None:
+        """The same, from a function that runs in a thread."""
+        self._block(self.alog(line, level=level))
+
+    def _block(self, told: Any) -> None:
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:
+            here = None
+        if here is self._loop:
+            told.close()
+            raise RuntimeError("a coroutine has to await this: await run.aprogress(…), await run.alog(…)")
+        asyncio.run_coroutine_threadsafe(told, self._loop).result()
+
+    def interrupt(self, why: str) -> None:
+        """Have it end."""
+        if not self.interrupted and self.runner is not None:
+            self.interrupted = why
+            self.runner.cancel()
+
+
+def current() -> Run:
+    """The job that runs here: for its id, its attempt, to tell its progress. Raises outside of a task."""
+    try:
+        return _current.get()
+    except LookupError:
+        raise RuntimeError(
+            "no task runs here; in a process of its own a task knows nothing of its job"
+        ) from None
+
+
+class Running:
+    """Runs functions, in whatever way their tasks ask for."""
+
+    def __init__(self, threads: int, middlewares: Sequence[Middleware]) -> None:
+        self._threads = Threads(threads)
+        self._children = Children()
+        self._middlewares = list(middlewares)
+
+    async def go(self, run: Run) -> Any:
+        """What the task returns; raises what it raises."""
+        token = _current.set(run)
+        try:
+            return await self._go(run)
+        finally:
+            _current.reset(token)
+
+    async def _go(self, run: Run) -> Any:
+        task = run.task
+        if not self._middlewares and task.timeout_s is None and task.is_async:
+            return await task.function(*run.args, **run.kwargs)
+        call: Callable[[], Awaitable[Any]] = lambda: self._call(run)  # noqa: E731
+        for middleware in reversed(self._middlewares):
+            call = _around(middleware, run, call)
+        return await call()
+
+    async def _call(self, run: Run) -> Any:
+        task = run.task
+        if not task.is_async:
+            return await (self._in_process(run) if task.process else self._in_thread(run))
+        if task.timeout_s is None:
+            return await task.function(*run.args, **run.kwargs)
+        scope = asyncio.timeout(task.timeout_s)
+        try:
+            async with scope:
+                return await task.function(*run.args, **run.kwargs)
+        except TimeoutError:
+            if scope.expired():
+                raise _too_long(task) from None
+            raise
+
+    async def _in_thread(self, run: Run) -> Any:
+        threaded = self._threads.run(partial(run.task.function, *run.args, **run.kwargs))
+        return await _until(threaded, run.task, threaded.interrupt)
+
+    async def _in_process(self, run: Run) -> Any:
+        place = run.task.function.__module__, run.task.name
+        call = Call(self._children, place, run.args, run.kwargs, run.task.app.server)
+        return await _until(self._threads.run(call.go), run.task, call.kill)
+
+    def close(self) -> None:
+        self._children.close()
+        self._threads.close()
+
+
+def _around(
+    middleware: Middleware, run: Run, call: Callable[[], Awaitable[Any]]
+) -> Callable[[], Awaitable[Any]]:
+    return lambda: middleware(run, call)
+
+
+def _too_long(task: Task[Any, Any]) -> TimeoutError:
+    return TimeoutError(f"{task.name} took longer than {task.timeout_s:g} s")
+
+
+async def _until(threaded: Threaded, task: Task[Any, Any], interrupt: Callable[[], None]) -> Any:
+    """What a function returns that runs in a thread. If time is up, or it is interrupted, it is made to end.
+
+    It has ended when this does, unless the worker ends first: it may be deaf to being interrupted.
+    """
+    ended = threaded.future
+    try:
+        if task.timeout_s is None:
+            return await ended
+        if not (await asyncio.wait([ended], timeout=task.timeout_s))[0]:
+            interrupt()
+            await asyncio.wait([ended])
+            if ended.exception() is not None:
+                raise _too_long(task) from None
+        return ended.result()
+    except asyncio.CancelledError:
+        interrupt()
+        await threaded.until_over()
+        raise
+
+
+def result_of(value: Any) -> Raw | None:
+    """What is kept of what a task returned."""
+    if value is None:
+        return None
+    try:
+        return Raw(encode(value))
+    except Invalid as error:
+        raise GiveUp(f"it is done, and what it returned is not {error.accepted}") from None

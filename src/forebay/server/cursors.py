@@ -1,0 +1,48 @@
+"""What every way to browse a queue has in common: how far a step goes, and where the next one begins."""
+
+import re
+
+from forebay.core.api.queries import Shown, Spot
+from forebay.core.errors import Invalid
+
+EFFORT = 5_000
+"""Runs that are looked at in one step, some 50 ms: others get their turn then."""
+
+
+def cursor_of(spot: Spot | None) -> str | None:
+    return None if spot is None else f"{spot[0]}.{spot[1]}"
+
+
+def parse_cursor(text: str | None) -> Spot | None:
+    """Where a browse goes on.
+
+    >>> parse_cursor("65.7"), parse_cursor(None), cursor_of((65, 7))
+    ((65, 7), None, '65.7')
+    """
+    if text is None:
+        return None
+    key, dot, offset = text.partition(".")
+    if not (dot and key.isdigit() and offset.isdigit() and text.isascii() and len(text) <= 40):
+        raise Invalid("cursor", "what the answer before had")
+    return int(key), int(offset)
+
+
+def holds(found: Shown, text: bytes) -> bool:
+    """Whether the payload of a message has some text in it, as it was pushed."""
+    return found.segment.present and any(text in payload for payload in found.payloads())
+
+
+DIGITS = 24
+_VERSION = re.compile(f"[0-9a-fA-F]{{{DIGITS}}}")
+
+
+def shown_version(version: int) -> str:
+    return f"{version:0{DIGITS}x}"
+
+
+def parse_version(version: str | None) -> int | None:
+    if version is None:
+        return None
+    if not _VERSION.fullmatch(version):
+        raise Invalid("version", f"{DIGITS} hexadecimal digits, or null")
+    return int(version, 16)

@@ -1,0 +1,74 @@
+"""Events that somebody has missed: they are read from their logs, up to where hearing of them begins."""
+
+from collections.abc import AsyncIterator
+
+import msgspec
+
+from forebay.core.api.queries import LogSlice, Read
+from forebay.core.errors import Damaged, ForebayError
+from forebay.core.state import queue_name
+from forebay.core.words import SYSTEM
+from forebay.server.events.hub import Batch, Hub, Positions, Wanted, matching, shown_positions
+from forebay.server.node_client import NodeClient
+
+encode = msgspec.json.Encoder().encode
+
+
+class Lost(msgspec.Struct, gc=False, kw_only=True, rename={"start": "from", "end": "to"}):
+    """Told in the place of events of a shard, from one offset up to another, that are not kept any more."""
+
+    event: str = "events:lost"
+    event_type: str = "lost"
+    kind: str = "lost"
+    shard: int
+    start: int
+    end: int
+
+
+class Backlog:
+    """What was told while somebody did not listen."""
+
+    def __init__(self, hub: Hub, questions: NodeClient) -> None:
+        self.hub = hub
+        self.questions = questions
+
+    async def check_kept(self, positions: Positions) -> None:
+        """Raise unless all events up to here are kept: an id must not be ahead of what a restart finds."""
+        for shard, end in positions.items():
+            reply = await self.questions.ask(Read(SYSTEM, queue_name(shard), end))
+            if isinstance(reply, ForebayError):
+                raise reply
+            break  # all of a commit is kept, or nothing
+
+    async def missed(self, wanted: Wanted, begin: Positions, end: Positions) -> AsyncIterator[Batch]:
+        """What was told while nobody listened, from one place up to another, shard by shard."""
+        at = {shard: offset for shard, offset in begin.items() if shard in end}
+        for shard, limit in end.items():
+            offset = at.get(shard, 0)
+            if offset > limit:  # of a log that was lost, or is that of an older backup: it began anew
+                lost = Lost(shard=shard, start=0, end=0)
+                yield Batch([(lost.kind, encode(lost))], shown_positions(at | {shard: 0}))
+                offset = 0
+            while offset < limit:
+                reply = await self.questions.ask(Read(SYSTEM, queue_name(shard), offset))
+                if isinstance(reply, ForebayError) and not isinstance(reply, Damaged):
+                    raise reply
+                assert isinstance(reply, LogSlice | Damaged)
+                runs = reply.runs if isinstance(reply, LogSlice) else []
+                after = reply.next if isinstance(reply, LogSlice) else self.hub.past_damage(shard, offset)
+                first = runs[0].offset if runs else min(max(after, offset + 1), limit)
+                if first > offset and (begin or isinstance(reply, Damaged)):
+                    lost = Lost(shard=shard, start=offset, end=min(first, limit))
+                    yield Batch([(lost.kind, encode(lost))], shown_positions(at | {shard: first}))
+                payloads = [
+                    payload
+                    for run in runs
+                    for place, payload in enumerate(run.payloads(), run.offset)
+                    if place < limit
+                ]
+                offset = max(after, offset + 1)
+                at[shard] = min(offset, limit)
+                events = list(matching(payloads, wanted))
+                if events:
+                    yield Batch(events, shown_positions(at))
+        yield Batch([], shown_positions(end))

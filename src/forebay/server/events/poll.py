@@ -1,0 +1,63 @@
+"""Events for those who ask for them again and again, instead of having them sent."""
+
+import asyncio
+
+from forebay.core.bounds import check_range
+from forebay.core.errors import Invalid
+from forebay.server.events.backlog import Backlog
+from forebay.server.events.hub import BEGINNING, Listener, Wanted, kinds_of, parse_positions, shown_positions
+
+EVENTS_MAX = 1_000
+"""Events of one answer, about: the batch that crosses the line is whole."""
+
+NAMES_MAX = 1_000
+"""Queues, or kinds, that one question may name."""
+
+Told = tuple[list[bytes], str]
+"""Events, and the id of the last: where to go on."""
+
+
+class Polls(Backlog):
+    """Answers what happened behind an event; waits for the next, if there is none yet."""
+
+    async def events(
+        self, tenant: str, queues: list[str], kinds: list[str], after: str | None, wait_ms: int
+    ) -> Told:
+        """Without ``after`` there are none: only where to begin, which is here and now."""
+        check_range("timeout", wait_ms, 0, self.questions.node.limits.wait_ms_max)
+        for field, names in (("queues", queues), ("kinds", kinds)):
+            if len(names) > NAMES_MAX:
+                raise Invalid(field, f"a list of at most {NAMES_MAX} names")
+        wanted = Wanted(tenant, frozenset(queues), kinds_of(kinds))
+        begin = None if after is None else parse_positions(after)
+        listener, end = self.hub.join(wanted)
+        try:
+            if begin is None:
+                await self.check_kept(end)
+                return [], shown_positions(end)
+            found: list[bytes] = []
+            reached = after or BEGINNING
+            async for batch in self.missed(wanted, begin, end):
+                found += [payload for _, payload in batch.events]
+                reached = batch.after
+                if len(found) >= EVENTS_MAX:
+                    break
+            return (found, reached) if found else await self._next(listener, reached, wait_ms)
+        finally:
+            self.hub.leave(wanted, listener)
+
+    async def _next(self, listener: Listener, reached: str, wait_ms: int) -> Told:
+        try:
+            async with asyncio.timeout(wait_ms / 1000):
+                await listener.wait()
+        except TimeoutError:
+            reached = self.hub.reached()  # what is about to be told is told now
+            return _payloads(listener), reached
+        batches = [batch for batch, _ in listener.take()]
+        if not batches:
+            return [], reached
+        return [payload for batch in batches for _, payload in batch.events], batches[-1].after
+
+
+def _payloads(listener: Listener) -> list[bytes]:
+    return [payload for batch, _ in listener.take() for _, payload in batch.events]

@@ -1,0 +1,103 @@
+"""The words of the TCP and Unix socket listeners: flashQ's commands, and ours where it has none.
+
+A request is decoded into one of the classes of ``requests``. Nothing here decides anything.
+"""
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from forebay.core.errors import ForebayError, Invalid
+from forebay.server.flashq.events import Events as Events
+from forebay.server.flashq.refusals import COMMANDS as COMMANDS, explain, request_id as request_id
+from forebay.server.flashq.replies import Failed, RequestId as RequestId
+from forebay.server.flashq.request import Context as Context, Request as Request
+from forebay.server.flashq.table import AnyRequest
+from forebay.wire.packing import check_finite, json_of, packed_of
+from forebay.wire.text import check_depth
+
+__all__ = [
+    "COMMANDS",
+    "Context",
+    "Events",
+    "Request",
+    "RequestId",
+    "decode",
+    "decode_packed",
+    "encode",
+    "encode_error",
+    "is_packed",
+    "request_id",
+]
+
+_decode = msgspec.json.Decoder(AnyRequest).decode
+_encode = msgspec.json.Encoder().encode
+_decode_packed = msgspec.msgpack.Decoder(AnyRequest).decode
+_encode_packed = msgspec.msgpack.Encoder().encode
+
+
+def decode(body: bytes) -> Request:
+    """The request in a frame's body, which is UTF-8."""
+    try:
+        request: Request = _decode(body)
+    except RecursionError:
+        raise Invalid("payload", "nested less deep") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise explain(body, error) from None
+    wrapped, longest = request.nested()
+    if wrapped:
+        check_depth(body, wrapped, longest)
+    return request
+
+
+def is_packed(body: bytes) -> bool:
+    """Whether a body is MessagePack: it begins with a byte that no JSON begins with.
+
+    But for a byte order mark, which in MessagePack is a number; whoever sends that means text.
+    """
+    return body[:1] > b"\x7f" and body[:1] != b"\xef"
+
+
+def decode_packed(body: bytes) -> Request:
+    """The request in a frame's body that is MessagePack.
+
+    It is checked in its own form first, so that binary does not pass for a name. If it has payloads, it then
+    comes as JSON.
+    """
+    try:
+        request: Request = _decode_packed(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise explain(body, error, packed=True) from None
+    if request.nested()[0]:
+        return decode(json_of(body))
+    check_finite(body)
+    return request
+
+
+def encode(request: Request, reply: object, context: Context, *, packed: bool = False) -> bytes:
+    """The body of the frame that answers a request."""
+    if isinstance(reply, ForebayError):
+        return encode_error(reply, request.reqId, packed=packed)
+    try:
+        if not packed:
+            return _encode(request.reply(reply, context))
+        answer = request.packed_reply(reply, context)
+        if answer is not None:
+            return _encode_packed(answer)
+        return packed_of(_encode(request.reply(reply, context)))
+    except ForebayError as error:  # what the core calls nothing is an error in this dialect
+        return encode_error(error, request.reqId, packed=packed)
+
+
+def encode_error(
+    error: ForebayError, request_id: RequestId | UnsetType = UNSET, *, packed: bool = False
+) -> bytes:
+    body = _encode(
+        Failed(
+            ok=False,
+            error=error.message,
+            code=error.code,
+            details=error.details or UNSET,
+            reqId=request_id,
+        )
+    )
+    return packed_of(body) if packed else body

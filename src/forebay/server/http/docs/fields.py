@@ -1,0 +1,305 @@
+"""What the fields of requests and answers mean, in a sentence each, and what some of them may be.
+
+A word means the same wherever it stands, so it is explained once. Where it does not, the class is named in
+front of it, or the field has a docstring of its own.
+"""
+
+import ast
+import inspect
+import sys
+from collections.abc import Sequence
+from functools import cache
+from itertools import pairwise
+from typing import TypeVar
+
+from msgspec import Struct
+
+from forebay.core import words
+from forebay.core.state import queue
+from forebay.core.words import EVENT_KINDS
+from forebay.server.events.hub import NAMES
+from forebay.server.http.operations import messages, queues
+from forebay.server.options import OptionsIn
+
+WORDS = {
+    # Where a message is, and what it is.
+    "id": "Id of the message.",
+    "uuid": "The id as a UUID.",
+    "queue": "Name of the queue.",
+    "partition": "Name of the partition.",
+    "offset": "Place in the log of the partition.",
+    "payload": "Any JSON.",
+    "created_at": "When it was pushed.",
+    "deliveries": "How often it was delivered.",
+    "failures": "How many deliveries failed.",
+    "priority": "The higher goes first.",
+    "headers": "Texts by name that come with the message.",
+    "tags": "Words that messages can be found by.",
+    "state": "Where messages stand in the group.",
+    "group": "The group that is meant.",
+    "damaged": "Whether the payload can't be read back; it is null then.",
+    "error": "What the last failure said.",
+    "due_at": "When it is delivered at the earliest.",
+    "ended_at": "When it ended.",
+    "job_id": "A name of its own, which no other message of the queue has.",
+    "unique_key": "No other message of the queue with this key is taken until this one has ended.",
+    # Push.
+    "Push.payload": "One message: any JSON.",
+    "Push.messages": "Many messages, each with options of its own.",
+    "Push.payloads": "Many payloads that share the options beside them.",
+    "Push.partition": "Partition it goes to.",
+    "key": "Messages of one key are delivered one at a time, in order.",
+    "delay_ms": "Deliver it no earlier than this from now on.",
+    "ttl_ms": "It expires after this; 0 is never.",
+    "timeout_ms": "How long a delivery of it is leased, if the pop does not say; 0 is as the queue says.",
+    "max_attempts": "Failures that make it a dead letter; as the queue says if absent.",
+    "backoff": "Wait before a retry: ms that double, a list of waits, or an object.",
+    "lifo": "Before others of its priority.",
+    "dedup": "What to do if the unique key is held.",
+    "dedup_window_ms": "Of debounce: the wait after the last push. Of throttle: how long the key is held.",
+    "dedup_max_ms": "Of debounce: how long after the first push it is delivered at the latest.",
+    "transaction_id": "The same one again in its partition is known, and not pushed.",
+    "depends_on": "Ids of messages that have to be completed first.",
+    "on_failed": "What becomes of it if one of those fails.",
+    "keys_if_undelivered": "Keys that get the payload if it becomes a dead letter.",
+    "durability": "What it survives: power loss, a crash of the server, or nothing.",
+    "cmd": "Which command, as over TCP; its fields stand beside it.",
+    "ok": "It was carried out; what it answers stands beside this.",
+    "idempotency_key": "Names the request: the same one again is known, and does nothing.",
+    "producer": "Whose idempotency key it is.",
+    "ids": "Ids of messages.",
+    "first": "Id of the first message; the others follow.",
+    "count": "How many messages it was.",
+    "duplicate": "It was known already, and was not pushed.",
+    "replaced": "It took the place of another.",
+    "Streamed.duplicates": "How many were known already.",
+    "duplicates": "Places of messages that were known already.",
+    # Pop and settle.
+    "Pop.count": "How many messages, at most.",
+    "min_count": "Wait until there are so many.",
+    "wait_ms": "How long to wait.",
+    "lease_ms": "How long the lease lasts; as the queue says if absent.",
+    "from": "Where a group begins that does not exist yet: all, new, or a time.",
+    "compact": "Runs of payloads instead of messages.",
+    "lease": "What they are leased under.",
+    "messages": "The messages.",
+    "runs": "Messages that lie together, as one.",
+    "payloads": "The payloads, one for each message.",
+    "expires_at": "When the lease ends, or the value.",
+    "refused": "Ids that it could not be done to.",
+    "cancelled": "Messages that were cancelled.",
+    "Extended.cancelled": "Whether one of them was cancelled meanwhile: its work may stop.",
+    "results": "What came of them, one for each of the ids.",
+    "Results.results": "What each of the commands was answered.",
+    "Nack.error": "What went wrong.",
+    "NackOp.error": "What went wrong.",
+    "final": "They will never succeed: make them dead letters at once.",
+    "Nack.delay_ms": "Deliver them again after this, instead of their backoff.",
+    "NackOp.delay_ms": "Deliver them again after this, instead of their backoff.",
+    "ops": "The commands, in order.",
+    "op": "Which command it is.",
+    # Browse, and acts on many.
+    "Browse.state": "Only those in this state.",
+    "Bulk.state": "Only those in this state.",
+    "Browse.partition": "Only those of this partition.",
+    "Bulk.partition": "Only those of this partition.",
+    "tag": "Only those with this tag.",
+    "since": "Only those pushed at this time or later.",
+    "before": "Only those pushed before this time.",
+    "text": "Only those whose payload, as it was pushed, has this in it.",
+    "limit": "How many, at most.",
+    "cursor": "Where to go on, as the answer before said; null if there is no more.",
+    "total": "How many there are in that state.",
+    "action": "What to do.",
+    "Bulk.delay_ms": "For the action delay.",
+    "Bulk.priority": "For the action priority.",
+    "dry_run": "Only count.",
+    "matched": "How many messages matched.",
+    "done": "Whether it has ended.",
+    "result": "What the ack said, or null.",
+    "max_bytes": "Bytes of payloads, at most.",
+    "max_count": "Messages, at most.",
+    "next": "Where to read on.",
+    "end": "Where the log ends now.",
+    # Queues.
+    "queues": "Queues.",
+    "Totals.queues": "How many queues there are.",
+    "paused": "Whether nothing is delivered.",
+    "paused_until": "When it is delivered again.",
+    "counts": "Messages by state.",
+    "options": "Options of the queue.",
+    "partitions": "Its partitions.",
+    "groups": "Its groups.",
+    "Partition.first": "The first offset that is kept.",
+    "bytes": "Bytes of payloads that are kept.",
+    "lane": "Whether each group has one message of it leased at a time.",
+    "Configure.partition": "Set the retention of this partition only.",
+    "force": "Do not wait for what is leased.",
+    "deleted": "How many keys are there no more.",
+    "Deleted.deleted": "Whether it is gone.",
+    "Deleted.active": "Messages that are still leased.",
+    "until": "When it ends, or the queue goes at the latest.",
+    "more": "Whether there is more: ask again.",
+    "states": "Which states; all of these if absent.",
+    "to": "all, new, or a time.",
+    "Cursor.cursor": "The next offset the group has not looked at.",
+    "skip": "How many to pass over.",
+    "dead_at": "When it became a dead letter.",
+    "left": "How many dead letters are left.",
+    "waiting": "Messages that can be delivered.",
+    "delayed": "Messages that are due later.",
+    "parked": "Messages that wait for others.",
+    "active": "Messages that are leased.",
+    "completed": "Messages that were acked, and are kept.",
+    "dead": "Dead letters.",
+    "expired": "Messages whose time to live was over.",
+    "evicted": "Messages that waited too long.",
+    "discarded": "Messages that were given up.",
+    # Crons.
+    "name": "Its name.",
+    "schedule": "When, as five or six fields of cron or a word like @daily.",
+    "every_ms": "Every so many milliseconds.",
+    "timezone": "Time zone of the schedule.",
+    "Cron.limit": "How often it is pushed at most.",
+    "PutCron.limit": "How often it is pushed at most.",
+    "missed": "What to push of slots that were missed.",
+    "fired": "How often it was pushed.",
+    "skipped": "Slots at which the queue took no message.",
+    "last_at": "The last slot.",
+    "next_at": "The next slot.",
+    "Cron.error": "Why it was not pushed the last time.",
+    "message": "The message to push.",
+    "crons": "The crons.",
+    "ListCrons.after": "Only those whose names come behind this one.",
+    # Keys and values.
+    "Entry.key": "The parts of the key.",
+    "Check.key": "A text, or a list of parts.",
+    "Mutation.key": "A text, or a list of parts.",
+    "value": "Any JSON.",
+    "version": "Version of the value.",
+    "Mutation.ttl_ms": "The value expires after this.",
+    "PutValue.ttl_ms": "The value expires after this.",
+    "entries": "Keys and values.",
+    "prefix": "Only keys below this one.",
+    "reverse": "The last first.",
+    "checks": "Keys that have to be of some version, or nothing is done.",
+    "mutations": "Changes to make.",
+    "Mutation.kind": "What to do to the key.",
+    # Backoffs and rates.
+    "BackoffIn.kind": "How waits grow.",
+    "base_ms": "The first wait.",
+    "cap_ms": "The longest wait.",
+    "jitter": "Part of the wait, 0 to 1, that may be left out.",
+    "steps": "Each wait, the last one for all further retries.",
+    "RateIn.limit": "So many,",
+    "per_ms": "in this time,",
+    "burst": "and so many at once; the limit if 0.",
+    # Webhooks.
+    "webhooks": "The webhooks.",
+    "Webhook.id": "Id of the webhook.",
+    "Registered.id": "Id of the webhook.",
+    "Unregistered.id": "Id of the webhook.",
+    "Webhook.created_at": "When it was registered.",
+    "url": "Where events are posted to.",
+    "secret": "What deliveries are signed with.",
+    "Webhook.queues": "Queues it is told of; null is all.",
+    "RegisterWebhook.queues": "Queues it is told of; all if absent.",
+    "kinds": "Kinds of events it is told of; all if absent.",
+    "delivered": "Deliveries that were taken.",
+    "failed": "Attempts that failed.",
+    "Webhook.waiting": "Deliveries that wait.",
+    "Webhook.dead": "Deliveries that were given up.",
+    # Events, streams, health.
+    "Events.queue": "Only events of these queues.",
+    "Events.kind": "Only events of these kinds.",
+    "Events.after": "Go on behind this id. The header Last-Event-ID goes before it.",
+    "Events.from": "Where to begin without an id: with what comes next, or the first event that is kept.",
+    "Listen.max": "How many messages it may hold at a time.",
+    "Listen.partition": "Only messages of this partition.",
+    "kind": "What happened.",
+    "tenant": "Whose queue it is.",
+    "at": "When it happened.",
+    "event": "What happened, as flashQ says it to those who listen.",
+    "event_type": "What happened, as flashQ says it to webhooks.",
+    "status": "ok.",
+    "ready": "Whether requests are taken.",
+    "why": "Why not.",
+    # Errors.
+    "Errors.error": "What went wrong.",
+    "code": "Stable.",
+    "Problem.message": "For people.",
+    "details": "For programs.",
+}
+"""By name, or by class and name."""
+
+CHOICES: dict[str, Sequence[str]] = {
+    "state": words.STATES,
+    "action": tuple(messages.ACTIONS),
+    "states": queues.PURGED,
+    "dedup": words.DEDUP_MODES,
+    "on_failed": words.FAILURE_POLICIES,
+    "durability": words.DURABILITY_LEVELS,
+    "Options.durability": (words.FSYNC, words.OS),
+    "PushOp.durability": (words.FSYNC, words.OS),
+    "ordering": (words.BY_MESSAGE, words.BY_PARTITION),
+    "on_lease_expiry": (words.FAIL, words.REQUEUE),
+    "missed": words.MISSED,
+    "BackoffIn.kind": words.BACKOFF_KINDS,
+    "Mutation.kind": words.CHANGE_KINDS,
+    "Events.from": ("new", "all"),
+    "Events.kind": tuple(dict.fromkeys([*EVENT_KINDS, *(theirs for _, theirs in NAMES.values())])),
+    "kinds": tuple(dict.fromkeys([*EVENT_KINDS, *(theirs for _, theirs in NAMES.values())])),
+    "Happened.kind": EVENT_KINDS,
+    "Happened.event": tuple(event for event, _ in NAMES.values()),
+    "Happened.event_type": tuple(theirs for _, theirs in NAMES.values()),
+}
+"""What can stand in a field, or in a list of one, by name, or by class and name."""
+
+ALIKE: dict[type[Struct], type[Struct]] = {OptionsIn: queue.QueueOptions}
+"""Classes whose fields are explained where those of another are."""
+
+
+def about(kind: type[Struct], field: str) -> str:
+    """What a field means; empty if nobody says it."""
+    told = _docstrings(ALIKE.get(kind, kind)).get(field)
+    return told or _named(WORDS, kind, field) or ""
+
+
+def choices(kind: type[Struct], field: str) -> Sequence[str] | None:
+    """What can stand in a field; None if there is no list of it."""
+    return _named(CHOICES, kind, field)
+
+
+T = TypeVar("T")
+
+
+def _named(table: dict[str, T], kind: type[Struct], field: str) -> T | None:
+    for each in kind.__mro__:
+        if (found := table.get(f"{each.__name__}.{field}")) is not None:
+            return found
+    return table.get(field)
+
+
+@cache
+def _docstrings(kind: type[Struct]) -> dict[str, str]:
+    """What stands below the fields of a class, and of those it is made from."""
+    found: dict[str, str] = {}
+    for each in reversed(kind.__mro__):
+        body = _classes(each.__module__).get(each.__name__, [])
+        for line, below in pairwise(body):
+            match line, below:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    found[name] = " ".join(text.split())
+    return found
+
+
+@cache
+def _classes(module: str) -> dict[str, list[ast.stmt]]:
+    """What stands in the classes of a module; nothing if its source is not there."""
+    if not module.startswith("forebay."):
+        return {}
+    try:
+        tree = ast.parse(inspect.getsource(sys.modules[module]))
+    except OSError:
+        return {}
+    return {each.name: each.body for each in tree.body if isinstance(each, ast.ClassDef)}

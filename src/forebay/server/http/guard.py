@@ -1,0 +1,109 @@
+"""Around every request: request ids, the origin check, and the answer to a bug."""
+
+import secrets
+from ipaddress import ip_address
+from itertools import count
+from urllib.parse import unquote_to_bytes, urlsplit
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from forebay.core.errors import Busy, Denied, ForebayError, Invalid
+from forebay.server.http.endpoint import send_error
+from forebay.server.http.request_body import Gone, header
+from forebay.server.http.server import logger
+
+REQUEST_ID = b"x-request-id"
+REQUEST_ID_MAX = 128
+"""Characters of a request id that a client gives."""
+
+
+def check_path(path: bytes) -> None:
+    """Raise unless a path is UTF-8: names that are not would all look the same."""
+    try:
+        unquote_to_bytes(path).decode()
+    except UnicodeDecodeError:
+        raise Invalid("path", "UTF-8, where it is escaped") from None
+
+
+class Guard:
+    """Around everything: gives requests their ids, keeps foreign pages out, and answers what broke."""
+
+    def __init__(self, app: ASGIApp, origins: tuple[str, ...]) -> None:
+        self._app = app
+        self._origins = frozenset(origins)
+        self._numbers = count(1)
+        self._run = secrets.token_hex(4)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request_id = self._request_id(scope)
+        started = False
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                message["headers"].append((REQUEST_ID, request_id))
+            await send(message)
+
+        try:
+            if not self._is_welcome(scope):
+                await refuse(scope, send_with_id, Denied("pages of this origin may not use this server"))
+                return
+            if b"%" in scope.get("raw_path", b""):
+                check_path(scope["raw_path"])
+            await self._app(scope, receive, send_with_id)
+        except Invalid as error:
+            await send_error(scope, send_with_id, error)
+        except Gone:
+            connection = scope.get("forebay.connection")
+            if connection is not None:
+                connection.let_go()
+        except Exception:
+            logger.exception("bug: request %s of %s broke", request_id.decode(), scope.get("path"))
+            if not started:
+                await refuse(scope, send_with_id, Busy("the server met a bug of its own"))
+
+    def _request_id(self, scope: Scope) -> bytes:
+        given = header(scope, REQUEST_ID)
+        if 0 < len(given) <= REQUEST_ID_MAX and given.isascii() and given.decode().isprintable():
+            return given
+        return f"{self._run}-{next(self._numbers):x}".encode()
+
+    def _is_welcome(self, scope: Scope) -> bool:
+        """Whether the request is of no page, of one of ours, or of an origin that is allowed.
+
+        A page anywhere may have a browser send it, and a queue on this machine must not do what it says.
+        """
+        origin = header(scope, b"origin")
+        if scope["path"].endswith("/listen"):  # it leases messages, though it is a GET
+            if not origin and header(scope, b"sec-fetch-site") in (b"cross-site", b"same-site"):
+                return False
+        elif scope["type"] == "http" and scope["method"] in ("GET", "HEAD", "OPTIONS"):
+            return True
+        if not origin:
+            return True
+        name = origin.decode("latin-1")
+        if "*" in self._origins or name in self._origins:
+            return True
+        place = name.partition("://")[2]
+        return place.encode("latin-1") == header(scope, b"host") and _is_certain(place)
+
+
+def _is_certain(place: str) -> bool:
+    """Whether a host can't be made to mean another: names can, so they have to be allowed.
+
+    >>> [_is_certain(each) for each in ("127.0.0.1:8080", "[::1]:8080", "localhost", "queue.example:80")]
+    [True, True, True, False]
+    """
+    try:
+        host = urlsplit(f"//{place}").hostname or ""
+        return host == "localhost" or bool(ip_address(host))
+    except ValueError:
+        return False
+
+
+async def refuse(scope: Scope, send: Send, error: ForebayError) -> None:
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.close", "code": 1008, "reason": error.message})
+    else:
+        await send_error(scope, send, error)

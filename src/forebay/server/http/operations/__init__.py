@@ -1,0 +1,1 @@
+"""Native operations of the HTTP API, one module per resource."""

@@ -1,0 +1,184 @@
+"""Operations that take more than one step: a stream of lines, a search, an act on all messages that match."""
+
+import asyncio
+
+import msgspec
+from msgspec import Raw, Struct
+from starlette.types import Receive, Scope, Send
+
+from forebay.core.api.checks import check_attributes
+from forebay.core.api.commands import Pushed, Reply
+from forebay.core.api.jobs import PushedJobs
+from forebay.core.bounds import Limits
+from forebay.core.errors import Busy, ForebayError, Invalid
+from forebay.server.decode_errors import explain
+from forebay.server.http.endpoint import Endpoint, check_no_query, respond, send_error, stop_reading
+from forebay.server.http.operation import Asked, Id, encode, shown
+from forebay.server.http.operations.push import Message, are_alike, job_of, push_of
+from forebay.server.http.request_body import header, is_packed, parts
+from forebay.wire.text import check_depth, check_text
+
+LINES = (b"application/x-ndjson", b"application/ndjson", b"application/jsonl", b"application/x-jsonlines")
+CHUNK_BYTES = 1 << 20
+"""Bytes of lines that are pushed together."""
+BLANKS = b" \t\r"
+"""What may stand around a line, or make one up that is passed over."""
+JOBS_AT_ONCE = 5_000
+"""Messages of a stream that are pushed together if they are not alike: others are kept waiting some 50 ms."""
+
+
+class Streamed(Struct, gc=False, kw_only=True, omit_defaults=True):
+    """How many lines were pushed, and what they survive. ``duplicates`` of them were known already."""
+
+    count: int
+    first: Id | None
+    durability: str
+    duplicates: int = 0
+
+
+class Stopped(ForebayError):
+    """A stream that could not be carried on: what came before the line is kept."""
+
+    def __init__(self, error: ForebayError, line: int, kept: int) -> None:
+        super().__init__(f"line {line}: {error.message}; {kept} messages before it were kept")
+        self._details = {**error.details, "line": line, "kept": kept}
+        self.code, self.status = error.code, error.status  # type: ignore[misc]
+
+    @property
+    def details(self) -> dict[str, str | int]:
+        return self._details
+
+
+class PushEndpoint(Endpoint):
+    """A push whose body may be a stream of lines, of any length."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not header(scope, b"content-type").lower().startswith(LINES):
+            await super().__call__(scope, receive, send)
+            return
+        try:
+            check_no_query(scope)
+            pushed = await self._push_lines(scope, receive)
+        except ForebayError as error:
+            await send_error(scope, send, error, headers=stop_reading(scope))
+            return
+        await respond(scope, send, 200, encode(pushed))
+
+    async def _push_lines(self, scope: Scope, receive: Receive) -> Streamed:
+        done = Streamed(count=0, first=None, durability="")
+        queue = scope["path_params"]["queue"]
+        most = self._body_bytes_max
+        waiting: list[bytes] = []
+        size = 0
+        line = 1
+        has_end = False
+        try:
+            async for part in parts(scope, receive, is_packed(scope)):
+                waiting.append(part)
+                size += len(part)
+                has_end = has_end or b"\n" in part
+                if has_end and size >= min(CHUNK_BYTES, most):
+                    chunk, _, rest = b"".join(waiting).rpartition(b"\n")
+                    waiting, size, has_end = [rest], len(rest), False
+                    line = await self._push_chunk(queue, chunk, line, done)
+                    if self._questions.node.draining:
+                        raise Stopped(Busy("the server stops"), line, done.count)
+                if size > most:
+                    raise _too_long(most, line, done.count)
+        except Invalid as error:  # the body broke off
+            raise Stopped(error, line + b"".join(waiting).count(b"\n"), done.count) from None
+        line = await self._push_chunk(queue, b"".join(waiting), line, done)
+        if not done.count:
+            raise Invalid("body", 'one or more lines, each a message like {"payload": 1}')
+        return done
+
+    async def _push_chunk(self, queue: str, chunk: bytes, line: int, done: Streamed) -> int:
+        """Push the messages of whole lines; the number of the line behind them."""
+        await asyncio.sleep(0)  # others get their turn, also if there are only blank lines
+        if not chunk or chunk.isspace():
+            return line + chunk.count(b"\n") + 1
+        lines = [each.strip(BLANKS) for each in chunk.split(b"\n")]
+        if len(chunk) > self._body_bytes_max:
+            for at, each in enumerate(lines):
+                if len(each) > self._body_bytes_max:
+                    raise _too_long(self._body_bytes_max, line + at, done.count)
+        found = _decoded(lines, line, done.count)
+        limits = self._questions.node.limits
+        most = limits.batch_max
+        if len(found) > JOBS_AT_ONCE and not are_alike(found):
+            most = min(most, JOBS_AT_ONCE)
+        for start in range(0, len(found), most):
+            batch = found[start : start + most]
+            try:
+                reply = await self._questions.ask(push_of(Asked().tenant, queue, batch))
+                if isinstance(reply, ForebayError):
+                    raise reply
+            except ForebayError as error:
+                numbers = [line + at for at, each in enumerate(lines) if each]
+                bad = start + _first_bad(batch, limits)
+                raise Stopped(self.in_our_words(error), numbers[bad], done.count) from None
+            _count(done, reply)
+        return line + len(lines)
+
+
+def _too_long(most: int, line: int, kept: int) -> Stopped:
+    return Stopped(Invalid("line", f"at most {most} bytes"), line, kept)
+
+
+_messages = msgspec.json.Decoder(list[Message]).decode
+_message = msgspec.json.Decoder(Message).decode
+_values = msgspec.json.Decoder(list[Raw]).decode
+
+
+def _decoded(lines: list[bytes], line: int, kept: int) -> list[Message]:
+    """The messages of some lines: all decoded at once; one by one only to say which is bad."""
+    given = list(filter(None, lines))
+    joined = b"[" + b",".join(given) + b"]"
+    try:
+        if not joined.isascii():
+            check_text(joined)
+        found = _messages(joined)
+        # Two bad lines can look good side by side: each must be a value of its own.
+        if list(map(len, _values(joined))) == list(map(len, given)):
+            check_depth(joined, 2, max((len(each.payload) for each in found), default=0))
+            return found
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, Invalid):
+        pass  # which line it is, and why, is found below
+    for at, each in enumerate(lines):
+        if each:
+            try:
+                check_text(each)
+                check_depth(each, 1, len(_message(each).payload))
+            except RecursionError:
+                raise Stopped(Invalid("payload", "nested less deep"), line + at, kept) from None
+            except Invalid as error:
+                raise Stopped(error, line + at, kept) from None
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise Stopped(explain(error, Message, "line"), line + at, kept) from None
+    raise Stopped(Invalid("line", "one message"), line, kept)
+
+
+def _first_bad(messages: list[Message], limits: Limits) -> int:
+    """Which of some messages is refused; the first, if it is none of them alone."""
+    for at, each in enumerate(messages):
+        try:
+            check_attributes(limits, job_of(each, each.payload).attributes)
+        except ForebayError:
+            return at
+        if len(each.payload) > limits.payload_bytes_max:
+            return at
+    return 0
+
+
+def _count(done: Streamed, reply: Reply) -> None:
+    if isinstance(reply, Pushed):
+        done.count += reply.count
+        first = reply.first
+    else:
+        assert isinstance(reply, PushedJobs)
+        done.count += len(reply.ids)
+        done.duplicates += len(reply.duplicates)
+        first = reply.ids[0]
+    if done.first is None:
+        done.first = shown(first)
+    done.durability = reply.durability

@@ -1,0 +1,220 @@
+"""What comes in: bodies whole or in parts, packed or not, and queries."""
+
+import asyncio
+import zlib
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, TypeVar, get_args
+from urllib.parse import parse_qsl
+
+import msgspec
+from starlette.types import Receive, Scope
+
+from forebay.core.errors import Invalid, Unsupported
+from forebay.server.decode_errors import explain
+from forebay.server.http.operation import Request
+from forebay.wire.text import check_depth, check_text
+
+QUERY_FIELDS_MAX = 1_000
+"""Fields of one query: each of the ids of a DELETE is one."""
+GZIP = 31
+"""What zlib calls gzip."""
+UNPACKED_AT_ONCE = 64 * 1024
+"""Bytes that a packed body is unpacked to at a time: however well it is packed, memory is bounded."""
+
+
+class Gone(Exception):
+    """The client went away before its request was complete: nobody is there to be answered."""
+
+
+class TooLarge(Invalid):
+    """A body over the limit."""
+
+    status = 413
+
+
+class Misread(Invalid):
+    """What is wrong with a request in the words of its own fields."""
+
+
+class Broken(Invalid):
+    """A body that does not go on as it should."""
+
+    def __init__(self, status: int, why: Invalid) -> None:
+        super().__init__(why.field, why.accepted)
+        self.status = status  # type: ignore[misc]
+
+
+def header(scope: Scope, name: bytes) -> bytes:
+    """A header of a request; empty if it is not there."""
+    for key, value in scope["headers"]:
+        if key == name:
+            return bytes(value)
+    return b""
+
+
+async def parts(scope: Scope, receive: Receive, packed: bool) -> AsyncIterator[bytes]:
+    """The body as it comes, unpacked if it is packed."""
+    unpacker = Unpacker() if packed else None
+    connection = scope.get("forebay.connection")
+    if connection is not None:
+        connection.read_in_parts = connection.running
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Gone
+        if connection is not None and connection.broken is not None:
+            raise Broken(*connection.broken)
+        body = message.get("body", b"")
+        more = message.get("more_body", False)
+        if unpacker is not None:
+            for part in unpacker.unpack(body):
+                await asyncio.sleep(0)  # a small body may be a large one: others get their turn
+                yield part
+            if not more and not unpacker.is_complete:
+                raise Invalid("body", "whole: its gzip stream ends too early")
+        elif body:
+            yield body
+        if not more:
+            return
+
+
+class Unpacker:
+    """Unpacks gzip, which may be of several members one behind the other."""
+
+    def __init__(self) -> None:
+        self._member = zlib.decompressobj(wbits=GZIP)
+
+    @property
+    def is_complete(self) -> bool:
+        return self._member.eof
+
+    def unpack(self, body: bytes) -> Iterator[bytes]:
+        """What some more of a body holds, a little at a time."""
+        try:
+            while body:
+                if self._member.eof:
+                    self._member = zlib.decompressobj(wbits=GZIP)
+                yield self._member.decompress(body, UNPACKED_AT_ONCE)
+                body = self._member.unconsumed_tail or self._member.unused_data
+        except zlib.error as error:
+            raise Invalid("body", f"gzip, as Content-Encoding says; {error}") from None
+
+
+async def whole(scope: Scope, receive: Receive, limit: int) -> bytes:
+    """All of a body."""
+    packed = is_packed(scope)
+    said = header(scope, b"content-length")
+    if said and int(said) > limit:
+        raise _too_large(limit)
+    if not packed:
+        message = await receive()
+        if message["type"] == "http.request" and not message.get("more_body", False):
+            body: bytes = message.get("body", b"")
+            if len(body) <= limit:
+                return body
+            raise _too_large(limit)
+        receive = _again(message, receive)
+    found: list[bytes] = []
+    size = 0
+    async for part in parts(scope, receive, packed):
+        size += len(part)
+        if size > limit:
+            raise _too_large(limit)
+        found.append(part)
+    return b"".join(found)
+
+
+def _too_large(limit: int) -> TooLarge:
+    return TooLarge("body", f"at most {limit} bytes; send more as a stream of lines, application/x-ndjson")
+
+
+def _again(first: Any, receive: Receive) -> Receive:
+    """What was received already, and then the rest."""
+    waiting = [first]
+
+    async def received() -> Any:
+        return waiting.pop() if waiting else await receive()
+
+    return received
+
+
+def is_packed(scope: Scope) -> bool:
+    """Whether a body is gzip; raise if it is packed otherwise."""
+    encoding = header(scope, b"content-encoding").lower()
+    if encoding in (b"", b"identity"):
+        return False
+    if encoding not in (b"gzip", b"x-gzip"):
+        raise Unsupported(f"a body packed as {encoding.decode('latin-1')} is not supported, only gzip")
+    return True
+
+
+def check_no_body(scope: Scope) -> None:
+    """Raise if there is a body that nobody would look at: a ``dry_run`` in it must not be passed over."""
+    if header(scope, b"content-length") not in (b"", b"0") or header(scope, b"transfer-encoding"):
+        raise Invalid("body", "left out; what is asked for stands in the query")
+
+
+def _misread(why: Invalid) -> Misread:
+    return Misread(why.field, why.accepted)
+
+
+Kind = TypeVar("Kind", bound=Request)
+
+
+class Reader:
+    """Makes requests of one class from bodies or queries."""
+
+    def __init__(self, kind: type[Request]) -> None:
+        self._kind = kind
+        self._decode = msgspec.json.Decoder(kind).decode
+        self._lists = {each.encode_name for each in msgspec.structs.fields(kind) if _is_list(each.type)}
+
+    def body(self, body: bytes) -> Request:
+        """What a body says; an empty one says nothing."""
+        if not body.isascii():
+            try:
+                check_text(body)
+            except Invalid as error:
+                raise Invalid("body", error.accepted) from None
+        try:
+            request = self._decode(body or b"{}")
+        except RecursionError:
+            raise Invalid("body", "nested less deep") from None
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise _misread(explain(error, self._kind, "body")) from None
+        wrapped, longest = request.nested()
+        if wrapped:
+            check_depth(body, wrapped, longest)
+        return request
+
+    def query(self, query: bytes) -> Request:
+        """What a query says."""
+        if not query:
+            given: dict[str, Any] = {}
+        else:
+            given = self._fields(query)
+        try:
+            return msgspec.convert(given, self._kind, strict=False)
+        except msgspec.ValidationError as error:
+            raise _misread(explain(error, self._kind, "query")) from None
+
+    def _fields(self, query: bytes) -> dict[str, Any]:
+        try:
+            pairs = parse_qsl(
+                query.decode(), keep_blank_values=True, errors="strict", max_num_fields=QUERY_FIELDS_MAX
+            )
+        except (ValueError, UnicodeDecodeError):
+            raise Invalid("query", f"at most {QUERY_FIELDS_MAX} fields of UTF-8") from None
+        given: dict[str, Any] = {}
+        for name, value in pairs:
+            if name in self._lists:
+                given.setdefault(name, []).append(value)
+            elif name in given:
+                raise Invalid(name, "given once")
+            else:
+                given[name] = value
+        return given
+
+
+def _is_list(kind: Any) -> bool:
+    return getattr(kind, "__origin__", None) is list or any(map(_is_list, get_args(kind)))

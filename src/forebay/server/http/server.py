@@ -1,0 +1,248 @@
+"""The HTTP listener: uvicorn's protocol in our loop, with limits on connections, headers and time."""
+
+import asyncio
+import logging
+from asyncio import AbstractEventLoop
+from collections.abc import Callable
+from email.utils import formatdate
+from functools import cache, partial
+from typing import Any
+
+import uvicorn
+from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import BaseRoute, Route, Router, WebSocketRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.server import ServerState
+
+from forebay.broker.node import Node
+from forebay.core.errors import NotFound, Unsupported
+from forebay.server.events.hub import Hub
+from forebay.server.events.poll import Polls
+from forebay.server.http.bulk import BulkEndpoint
+from forebay.server.http.connection import Connection, HttpLimits
+from forebay.server.http.docs.openapi import document
+from forebay.server.http.docs.page import page
+from forebay.server.http.endpoint import Endpoint, Resource, respond, send_error
+from forebay.server.http.event_streams import EventSocket, EventStream, ListenStream
+from forebay.server.http.guard import Guard, refuse
+from forebay.server.http.health import Healthz, Readyz
+from forebay.server.http.metrics import Metrics
+from forebay.server.http.operation import Operation, encode
+from forebay.server.http.operations.webhooks import IncomingEndpoint, WebhookEndpoint
+from forebay.server.http.push_stream import PushEndpoint
+from forebay.server.http.routes import OPERATIONS, QUEUE, VIEWS
+from forebay.server.http.search import BrowseEndpoint
+from forebay.server.http.websocket import Socket
+from forebay.server.http.wire_command import CommandEndpoint
+from forebay.server.node_client import NodeClient
+from forebay.server.webhooks.registry import Webhooks
+
+logger = logging.getLogger("forebay.http")
+CHECK_S = 1.0
+"""How often stalled clients are looked for, and the Date header is made anew."""
+LAST_S = 0.5
+"""How long requests of connections that were cut get to come to their end."""
+EVENTS_SOCKET = "/v1/events/ws"
+
+
+class HttpServer:
+    """Every HTTP connection."""
+
+    def __init__(
+        self,
+        node: Node,
+        loop: AbstractEventLoop,
+        limits: HttpLimits,
+        version: str,
+        connections: Callable[[], dict[str, int]] = dict,
+        *,
+        clock: Callable[[], int],
+    ) -> None:
+        """``connections`` tells those of other listeners."""
+        self.node = node
+        self.limits = limits
+        self._version = version
+        self._others = connections
+        self._loop = loop
+        self._state = ServerState()
+        self._listeners: list[asyncio.Server] = []
+        self._check: asyncio.TimerHandle | None = None
+        self.hub = Hub(node, loop)
+        self.websockets = frozenset({EVENTS_SOCKET})
+        self._clock = clock
+        questions = NodeClient(node)
+        self.polls = Polls(self.hub, questions)
+        self.webhooks = Webhooks(self.hub, questions, loop, clock, private=limits.webhooks_private)
+        self._config = uvicorn.Config(
+            self._app(questions),
+            http=_connection_class(self),
+            ws=_socket_class(self),
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=limits.idle_ms // 1000 + 1,
+        )
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+        self._config.load()
+
+    def _app(self, questions: NodeClient) -> ASGIApp:
+        self.routes: list[BaseRoute] = [
+            *_routes(questions, self.limits.body_bytes_max, self._endpoints()),
+            *self._streams(questions),
+            *self._pages(questions),
+        ]
+        # No Starlette around the router: it would answer what breaks in its own way, before the guard can.
+        app: ASGIApp = Router(self.routes, redirect_slashes=False, default=_not_found)
+        if self.limits.origins:
+            app = CORSMiddleware(
+                app,
+                allow_origins=list(self.limits.origins),
+                allow_methods=["GET", "POST", "PUT", "DELETE"],
+                allow_headers=["*"],
+                expose_headers=["x-request-id", "retry-after"],
+            )
+        return Guard(app, self.limits.origins)
+
+    def _endpoints(self) -> dict[str, "EndpointKind"]:
+        """How operations are answered that take more than one step."""
+        webhooks = partial(WebhookEndpoint, webhooks=self.webhooks)
+        return {
+            "Push": PushEndpoint,
+            "Command": partial(CommandEndpoint, polls=self.polls),
+            "Browse": BrowseEndpoint,
+            "Bulk": BulkEndpoint,
+            "ListWebhooks": webhooks,
+            "RegisterWebhook": webhooks,
+            "DeleteWebhook": webhooks,
+            "Incoming": partial(IncomingEndpoint, secret=self.limits.webhook_secret, clock=self._clock),
+        }
+
+    def _streams(self, questions: NodeClient) -> list[BaseRoute]:
+        return [
+            Route(f"{QUEUE}/listen", GetOnly(ListenStream(self.hub, questions), head=False)),
+            Route("/v1/events", GetOnly(EventStream(self.hub, questions), head=False)),
+            WebSocketRoute(EVENTS_SOCKET, EventSocket(self.hub, questions)),
+        ]
+
+    def _pages(self, questions: NodeClient) -> list[BaseRoute]:
+        described = cache(partial(document, OPERATIONS, VIEWS, self._version))
+        return [
+            Route("/healthz", GetOnly(Healthz())),
+            Route("/readyz", GetOnly(Readyz(self.node))),
+            Route("/metrics", GetOnly(Metrics(questions, self.hub, self._all_connections))),
+            Route("/openapi.json", GetOnly(Page(lambda: encode(described()), b"application/json"))),
+            Route("/docs", GetOnly(Page(lambda: page(described()).encode(), b"text/html; charset=utf-8"))),
+        ]
+
+    async def listen(self, host: str, port: int) -> str:
+        """Accept connections; the address in use."""
+        state, config = self._state, self._config
+        kind: Any = config.http_protocol_class
+        listener = await self._loop.create_server(lambda: kind(config, state, {}, self._loop), host, port)
+        self._listeners.append(listener)
+        self._tick()
+        bound = listener.sockets[0].getsockname()
+        return f"[{bound[0]}]:{bound[1]}" if ":" in bound[0] else f"{bound[0]}:{bound[1]}"
+
+    def _all_connections(self) -> dict[str, int]:
+        return {"http": len(self._state.connections), **self._others()}
+
+    def _tick(self) -> None:
+        now = self._loop.time()
+        self._state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
+        for connection in list(self._state.connections):
+            if isinstance(connection, Connection | Socket):
+                connection.check_stall(now)
+        self._check = self._loop.call_later(CHECK_S, self._tick)
+
+    # The end.
+
+    def stop_accepting(self) -> None:
+        for listener in self._listeners:
+            listener.close()
+
+    def end_all(self) -> None:
+        """Take no more requests; every connection closes with its last answer."""
+        self.hub.end()
+        for connection in list(self._state.connections):
+            connection.shutdown()
+
+    async def close(self, grace_s: float) -> None:
+        """Wait until every connection has ended; those that take longer are cut."""
+        if self._check is not None:
+            self._check.cancel()
+        until = self._loop.time() + grace_s
+        while self._state.connections and self._loop.time() < until:
+            self.end_all()
+            await asyncio.sleep(0.01)
+        for connection in list(self._state.connections):
+            connection.transport.abort()
+        while self._state.tasks and self._loop.time() < until + LAST_S:
+            await asyncio.sleep(0.01)
+
+
+def _connection_class(listener: HttpServer) -> type[Connection]:
+    return type("Connection", (Connection,), {"listener": listener})
+
+
+def _socket_class(listener: HttpServer) -> type[Socket]:
+    return type("Socket", (Socket,), {"listener": listener})
+
+
+EndpointKind = Callable[[Operation, NodeClient, int], Endpoint]
+
+
+def _routes(questions: NodeClient, body_bytes_max: int, kinds: dict[str, EndpointKind]) -> list[BaseRoute]:
+    """One route a path, whatever can be done there."""
+    by_path: dict[str, dict[str, Endpoint]] = {}
+    for operation in OPERATIONS:
+        kind = kinds.get(operation.name, Endpoint)
+        endpoint = kind(operation, questions, body_bytes_max)
+        by_path.setdefault(operation.path, {})[operation.method] = endpoint
+    return [Route(_with_slashes(path), Resource(methods)) for path, methods in by_path.items()]
+
+
+def _with_slashes(path: str) -> str:
+    """Keys, and names of groups and crons, may have slashes in them."""
+    for place in ("key", "group", "name"):
+        path = path.replace(f"{{{place}}}", f"{{{place}:path}}")
+    return path
+
+
+class GetOnly:
+    """A path that can only be looked at."""
+
+    def __init__(self, app: ASGIApp, *, head: bool = True) -> None:
+        self._app = app
+        self._allowed = ("GET", "HEAD") if head else ("GET",)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] not in self._allowed:
+            allowed = ", ".join(self._allowed)
+            error = Unsupported(f"{scope['method']} is not supported here, only {allowed}")
+            await send_error(scope, send, error, status=405, headers=[(b"allow", allowed.encode())])
+            return
+        await self._app(scope, receive, send)
+
+
+class Page:
+    """Something that is always the same, and made when somebody wants to see it: that takes some 0.1 s."""
+
+    def __init__(self, make: Callable[[], bytes], kind: bytes) -> None:
+        self._make, self._kind = make, kind
+        self._body: bytes | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._body is None:
+            self._body = await asyncio.to_thread(self._make)
+        await respond(scope, send, 200, self._body, kind=self._kind)
+
+
+async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
+    error = NotFound(f"there is nothing at {scope['path']}; see /docs")
+    if scope["type"] == "websocket":
+        await refuse(scope, send, error)
+    else:
+        await send_error(scope, send, error)

@@ -1,0 +1,140 @@
+"""Takes over what was pushed from SQL. A listener whose client is a table.
+
+    look ──> rows, by the order of their transactions ──> one push a queue ──> look again
+                                                           │ refused: put aside, with the reason
+                                                           └ busy: left where it is, tried again in a while
+
+Rows are taken away in the commit that appends them (``Arrive``), so a crash at any instant loses none and
+doubles none.
+"""
+
+import asyncio
+import logging
+
+import msgspec
+from msgspec import Raw
+
+from forebay.broker.node import Node
+from forebay.core.api.commands import Arrive, Push
+from forebay.core.api.jobs import PushJobs
+from forebay.core.errors import Busy, Damaged, ForebayError, Invalid
+from forebay.server.http.operations.push import Message, attributes_of, job_of, push_of
+from forebay.server.node_client import NodeClient
+from forebay.store.base import Arrival, Arrivals, StoreError
+from forebay.wire.text import check_depth
+
+logger = logging.getLogger("forebay.inbox")
+
+LOOK_MAX = 10_000
+"""Rows taken over at a time."""
+AGAIN_S = 1.0
+"""How long a queue that takes nothing, or a database that is away, is left alone."""
+
+Refused = tuple[int, str, str]
+"""Number, code and reason."""
+
+
+class InboxReader:
+    """Takes rows over until it is stopped."""
+
+    def __init__(self, node: Node, arrivals: Arrivals) -> None:
+        self._questions = NodeClient(node)
+        self._arrivals = arrivals
+        self._task: asyncio.Task[None] | None = None
+        self._busy: dict[str, float] = {}
+        """Queues that take nothing right now, and until when they are left alone."""
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="forebay inbox")
+
+    async def stop(self) -> None:
+        """Take over nothing more. What was asked of the node is answered or not: the rows tell which."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        await self._arrivals.close()
+
+    async def _run(self) -> None:
+        away = False
+        while True:
+            try:
+                if await self._take() == 0:
+                    await self._wait()
+                away = False
+            except StoreError as error:
+                if not away:
+                    logger.error("what was pushed from SQL can't be looked at: %s", error)
+                away = True
+                await asyncio.sleep(AGAIN_S)
+            except Exception:
+                logger.exception("bug: what was pushed from SQL could not be taken over")
+                await asyncio.sleep(AGAIN_S)
+
+    async def _wait(self) -> None:
+        if self._busy:  # of these there may be rows already
+            await asyncio.sleep(AGAIN_S)
+        else:
+            await self._arrivals.wait()
+
+    async def _take(self) -> int:
+        """Take over what waits; how many rows there were."""
+        now = asyncio.get_running_loop().time()
+        self._busy = {queue: until for queue, until in self._busy.items() if until > now}
+        rows = await self._arrivals.look(LOOK_MAX, list(self._busy))
+        refused: list[Refused] = []
+        queues: dict[tuple[str, str], list[tuple[Arrival, Message]]] = {}
+        for row in rows:
+            try:
+                message = message_of(row)
+            except ForebayError as error:
+                refused.append((row.number, error.code, error.message))
+            else:
+                queues.setdefault((row.tenant, row.queue), []).append((row, message))
+        for found in await asyncio.gather(*(self._push(each) for each in queues.values())):
+            refused += found
+        if refused:
+            told = "refused %d messages pushed from SQL (table forebay.refused), the first because: %s"
+            logger.warning(told, len(refused), refused[0][2])
+            await self._arrivals.refuse(refused)
+        return len(rows)
+
+    async def _push(self, rows: list[tuple[Arrival, Message]]) -> list[Refused]:
+        """Push rows of one queue, in order; those that are refused."""
+        first = rows[0][0]
+        place = f"{first.tenant}/{first.queue}"
+        if place in self._busy:
+            return []
+        try:
+            push = push_of(first.tenant, first.queue, [message for _, message in rows])
+            assert isinstance(push, Push | PushJobs)
+            reply = await self._questions.ask(Arrive(push, [row.number for row, _ in rows]))
+        except ForebayError as error:
+            reply = error
+        if not isinstance(reply, ForebayError):
+            return []
+        if len(rows) == 1:
+            if not isinstance(reply, Busy | Damaged):
+                return [(first.number, reply.code, reply.message)]
+            self._busy[place] = asyncio.get_running_loop().time() + AGAIN_S
+            return []
+        # One of them spoils the others, or there is not room for all: halves, until it is alone.
+        half = len(rows) // 2
+        return await self._push(rows[:half]) + await self._push(rows[half:])
+
+
+def message_of(row: Arrival) -> Message:
+    """A row as a message; ``Invalid`` says what is wrong with it."""
+    payload = row.payload.encode()
+    check_depth(payload, 0, len(payload))
+    if row.options is None:
+        return Message(payload=Raw(payload))
+    try:
+        message = _decode(b'{"payload":' + payload + b"," + row.options.encode()[1:])
+    except msgspec.ValidationError as error:
+        raise Invalid("options", f"what HTTP takes: {error}") from None
+    attributes_of(message)
+    job_of(message, payload)
+    return message
+
+
+_decode = msgspec.json.Decoder(Message).decode

@@ -1,0 +1,403 @@
+"""The TCP and Unix socket listeners: frames in, frames out, or lines of JSON in and out.
+
+Requests may be pipelined. A request with a ``reqId`` is answered as soon as its answer is there; those
+without one are answered in the order they came, so a waiting pop holds back the answers behind it (they are
+carried out all the same).
+"""
+
+import asyncio
+import logging
+from collections import deque
+from typing import cast
+
+from msgspec import UNSET, Struct, UnsetType
+
+from forebay.core.api.commands import Popped, Reply
+from forebay.core.api.queries import DeadFound, LogSlice, QueuesFound, ShownAll
+from forebay.core.errors import Busy, ForebayError, Invalid
+from forebay.core.words import DEFAULT
+from forebay.server.events.hub import BEGINNING
+from forebay.server.events.poll import Polls, Told
+from forebay.server.flashq import decode, events, refusals, replies, request as flashq_request
+from forebay.server.flashq.request import WAIT_MS
+from forebay.server.tcp.server import TcpServer
+from forebay.wire.framing import Frames, Lines, Lost, TooLong, cutter
+from forebay.wire.text import check_text
+
+logger = logging.getLogger("forebay.tcp")
+STALL_CHECK_S = 1.0
+"""How often stalled clients are looked for."""
+WRITE_BYTES = 256 * 1024
+"""Bytes of answers encoded before they are handed to the socket."""
+FRAME_STALLS = 10
+"""A frame must be complete within this many times ``stall_ms``, however steadily it dribbles in."""
+
+
+class TcpLimits(Struct, frozen=True):
+    """What one connection, and all of them, may take up."""
+
+    frame_bytes_max: int = 64 * 1024 * 1024
+    """Bytes of one frame's body."""
+    connections_max: int = 10_000
+    """Connections at a time; one more is told ``busy`` and closed."""
+    in_flight_max: int = 10_000
+    """Requests of one connection that wait for their answers; reading stops until some have left."""
+    rows_max: int = 20_000
+    """Rows of answers that one connection has not read; its further requests wait."""
+    turn_max: int = 256
+    """Requests of one connection carried out before others get their turn."""
+    turn_ms: int = 5
+    """How long they may take together; the one that crosses the line is the last."""
+    buffer_bytes_max: int = 1024 * 1024
+    """Bytes of one connection that wait to be read by the client, or to be carried out by us."""
+    stall_ms: int = 30_000
+    """How long a client may take to finish a frame it began, or to read what it was sent."""
+
+
+Ticket = tuple[flashq_request.Request, int, bool]
+"""A request, its number among those answered in order (-1 if it has a reqId), whether it is MessagePack."""
+Answer = tuple[flashq_request.Request | None, bool, Reply | Told | ForebayError | bytes]
+"""A request, whether it is MessagePack, and what it is answered with; bytes are encoded already. Others are
+when they leave."""
+
+
+class Connection(asyncio.Protocol):
+    """One client."""
+
+    def __init__(self, server: "TcpServer") -> None:
+        self._server = server
+        self._node = server.node
+        self._limits = server.limits
+        self._frames: Frames | Lines = Frames(server.limits.frame_bytes_max)
+        self._begun = False
+        """Whether anything came: its first byte says whether these are frames or lines."""
+        self._transport: asyncio.Transport
+        self._in_flight = 0
+        """Requests whose answers have not left yet."""
+        self._asked = 0
+        """Requests without a reqId so far."""
+        self._next = 0
+        """Number of the next of them to be answered."""
+        self._held: dict[int, Answer] = {}
+        """Answers that are there before an earlier one is."""
+        self._ready: deque[Answer] = deque()
+        """Answers that may leave, as fast as the client reads."""
+        self._rows = 0
+        """Rows of the answers that have not left yet: what they take up before they are encoded."""
+        self._write_paused = False
+        self._read_paused = False
+        self._pump_planned = False
+        self._eof = False
+        """The client sends nothing more."""
+        self._ending = False
+        """No more requests are taken; the connection closes with its last answer."""
+        self._lost = False
+        """The connection is gone."""
+        self._began_at = 0.0
+        """When the client began the frame it has not finished; 0 if it owes nothing."""
+        self._came_at = 0.0
+        """When more of that frame last came."""
+        self._went_at = 0.0
+        """When the client last read some of what it was sent."""
+        self._unsent = 0
+        """Bytes the client had not read when that was last looked at."""
+        self._polls: set[asyncio.Task[None]] = set()
+        """Those who look for events for it."""
+        wait_ms = min(WAIT_MS, self._node.limits.wait_ms_max)
+        self.context = flashq_request.Context(DEFAULT, server.next_owner(), wait_ms)
+
+    # Called by the event loop.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are no subclasses of asyncio's.
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=self._limits.buffer_bytes_max)
+        if not self._server.admit(self):
+            self._refuse(Busy(f"the server takes at most {self._limits.connections_max} connections"))
+
+    def data_received(self, data: bytes) -> None:
+        if self._ending:
+            return
+        if not self._begun and data:
+            self._begun = True
+            self._frames = cutter(data[0], self._limits.frame_bytes_max)
+        if not self._pump_planned and not self._blocked():
+            body = self._frames.whole(data)
+            if body is not None:
+                self._request(body)
+                return
+        self._frames.feed(data)
+        if not self._pump_planned:
+            self._pump()
+
+    def eof_received(self) -> bool:
+        """The client sends nothing more: nobody waits for it, and what has come is answered first."""
+        self._eof = True
+        self._frames.end()
+        self._node.give_up(self)
+        for poll in list(self._polls):
+            poll.cancel()
+        if not self._pump_planned:
+            self._pump()
+        return True
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._ending = self._lost = True
+        unsent = [*self._ready, *self._held.values()]
+        self._ready.clear()
+        self._held.clear()
+        self._node.forget(self)
+        for poll in list(self._polls):
+            poll.cancel()
+        for _, _, reply in unsent:
+            if isinstance(reply, Popped):
+                self._node.give_back(reply)
+        self._server.gone(self)
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        self.flush()
+
+    # Requests.
+
+    def _blocked(self) -> bool:
+        limits = self._limits
+        return self._write_paused or self._in_flight >= limits.in_flight_max or self._rows >= limits.rows_max
+
+    def _pump(self) -> None:
+        """Carry out the frames that are complete: a turn's worth, and no more than can be answered."""
+        self._pump_planned = False
+        left = self._limits.turn_max
+        over_at = self._server.loop.time() + self._limits.turn_ms / 1000
+        frames = iter(self._frames)
+        try:
+            while left and not self._ending and not self._blocked():
+                body = next(frames, None)
+                if body is None:
+                    self._ending = self._eof
+                    break
+                self._began_at = 0.0
+                self._request(body)
+                left = left - 1 if self._server.loop.time() < over_at else 0
+        except Lost:
+            limit = self._limits.frame_bytes_max
+            accepted = f"a 4-byte big-endian length up to {limit}, then that many bytes"
+            self._refuse(Invalid("frame", f"{accepted}; or else begin with {{ and send lines of JSON"))
+            return
+        finally:
+            frames.close()
+        if self._eof:
+            self._node.give_up(self)
+        if self._ending:
+            self._close_if_done()
+            return
+        if not left:
+            self._plan_pump()
+        self._read_or_not(blocked=not left or self._blocked())
+
+    def _plan_pump(self) -> None:
+        if not self._pump_planned and not self._ending:
+            self._pump_planned = True
+            self._server.loop.call_soon(self._pump)
+
+    def _read_or_not(self, blocked: bool) -> None:
+        """Stop reading when enough has come that can't be carried out yet.
+
+        A little is always read, because a client that goes away is only noticed by reading.
+        """
+        paused = blocked and self._frames.waiting > self._limits.buffer_bytes_max
+        if paused != self._read_paused and not self._lost:
+            self._read_paused = paused
+            if paused:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+        if not blocked and self._frames.partial:
+            self._came_at = self._server.loop.time()
+            self._began_at = self._began_at or self._came_at
+        else:
+            self._began_at = 0.0
+
+    def _request(self, body: bytes | TooLong) -> None:
+        try:
+            if isinstance(body, TooLong):
+                limit = self._limits.frame_bytes_max
+                raise Invalid("frame", f"at most {limit} bytes; this one has {body.length} and was skipped")
+            packed = False
+            if body.startswith(b"{"):
+                if not body.isascii():
+                    check_text(body)
+                request = decode.decode(body)
+            elif packed := self._is_packed(body):
+                request = decode.decode_packed(body)
+            else:
+                begins = f"begins with {body[:1]!r}" if body else "is empty"
+                raise Invalid("frame", f"{self._frames.takes}; this one {begins}")
+            if isinstance(request, events.Events) and self._server.polls is not None:
+                self._poll(request, packed, self._server.polls)
+                return
+            command = request.packed_command(self.context) if packed else request.command(self.context)
+        except ForebayError as error:
+            self._answer_at_once(body, error)
+            return
+        except Exception:
+            logger.exception("bug: a request could not be read")
+            self._answer_at_once(body, Busy("the server met a bug of its own; nothing was carried out"))
+            return
+        self._in_flight += 1
+        self._node.ask(self, (request, self._number() if request.reqId is UNSET else -1, packed), command)
+
+    def _poll(self, request: events.Events, packed: bool, polls: Polls) -> None:
+        """Have somebody look for events; the answer is put in its turn, when there is one."""
+        ticket = (request, self._number() if request.reqId is UNSET else -1, packed)
+        self._in_flight += 1
+        task = self._server.loop.create_task(self._look(ticket, request, polls))
+        self._polls.add(task)
+        task.add_done_callback(self._polls.discard)
+
+    async def _look(self, ticket: Ticket, request: events.Events, polls: Polls) -> None:
+        reply: Told | ForebayError
+        try:
+            reply = await request.told(polls, self.context)
+        except asyncio.CancelledError:
+            reply = [], request.after or BEGINNING
+        except ForebayError as error:
+            reply = error
+        except Exception:
+            logger.exception("bug: events could not be told")
+            reply = Busy("the server met a bug of its own")
+        if not self._lost:
+            self._put(ticket[1], (request, ticket[2], reply))
+            self.flush()
+
+    def _is_packed(self, body: bytes) -> bool:
+        return self._frames.packs and decode.is_packed(body)
+
+    def _number(self) -> int:
+        """The place of a request among those answered in order."""
+        self._asked += 1
+        return self._asked - 1
+
+    def _answer_at_once(self, body: bytes | TooLong, error: ForebayError) -> None:
+        """A request that never reached the core: answered in its turn."""
+        request_id: replies.RequestId | UnsetType = UNSET
+        packed = self._is_packed(body.begins if isinstance(body, TooLong) else body)
+        if not isinstance(body, TooLong):
+            request_id = refusals.request_id(body)
+        self._in_flight += 1
+        number = self._number() if request_id is UNSET else -1
+        self._put(number, (None, packed, decode.encode_error(error, request_id, packed=packed)))
+        self.flush()
+
+    # Answers: called by the node.
+
+    def answered(self, ticket: object, reply: Reply | ForebayError) -> None:
+        if self._lost:
+            self._node.give_back(reply)
+            return
+        request, number, packed = cast(Ticket, ticket)
+        self._rows += _rows(reply)
+        self._put(number, (request, packed, reply))
+
+    def _put(self, number: int, answer: Answer) -> None:
+        """Put an answer where ``flush`` takes it, in order if it has a number."""
+        if number < 0:
+            self._ready.append(answer)
+        elif number != self._next:
+            self._held[number] = answer
+        else:
+            self._ready.append(answer)
+            self._next = number + 1
+            while self._held and self._next in self._held:
+                self._ready.append(self._held.pop(self._next))
+                self._next += 1
+
+    def flush(self) -> None:
+        """Send what may leave. What the client does not read yet is not even encoded."""
+        ready, wrapped = self._ready, self._frames.wrapped
+        while ready and not self._write_paused:
+            out: list[bytes] = []
+            size = 0
+            while ready and size < WRITE_BYTES:
+                request, packed, reply = ready.popleft()
+                self._rows -= _rows(reply)
+                body = self._encoded(request, packed, reply)
+                out += wrapped(body)
+                size += len(body)
+                self._in_flight -= 1
+            self._transport.writelines(out)
+        if (self._frames.waiting or self._eof) and not self._blocked():
+            self._plan_pump()
+        if self._ending:
+            self._close_if_done()
+
+    def _encoded(
+        self, request: flashq_request.Request | None, packed: bool, reply: Reply | Told | ForebayError | bytes
+    ) -> bytes:
+        if isinstance(reply, bytes):
+            return reply
+        assert request is not None
+        try:
+            return decode.encode(request, reply, self.context, packed=packed)
+        except Exception:
+            logger.exception("bug: the answer to %s could not be encoded", type(request).__name__)
+            if not isinstance(reply, tuple):
+                self._node.give_back(reply)
+            return decode.encode_error(Busy("the server met a bug of its own"), request.reqId, packed=packed)
+
+    # The end.
+
+    def _close_if_done(self) -> None:
+        if not self._in_flight and not self._lost:
+            self._transport.close()
+
+    def _refuse(self, error: ForebayError) -> None:
+        """Say why, after everything before it has been answered, and close."""
+        self._ending = True
+        self._node.give_up(self)
+        self._in_flight += 1
+        self._put(self._number(), (None, False, decode.encode_error(error)))
+        self.flush()
+
+    def end(self) -> None:
+        """Take no more requests; close with the last answer."""
+        self._ending = True
+        self._close_if_done()
+
+    def abort(self) -> None:
+        if not self._lost:
+            self._transport.abort()
+
+    def check_stall(self, now: float) -> None:
+        """Close the connection if the client has not done its part for too long."""
+        stall_s = self._limits.stall_ms / 1000
+        unsent, before = self._transport.get_write_buffer_size(), self._unsent
+        if unsent < before or not before:
+            self._went_at = now
+        self._unsent = unsent
+        writing = unsent > 0 and now - self._went_at > stall_s
+        reading = self._began_at > 0 and (
+            now - self._came_at > stall_s or now - self._began_at > FRAME_STALLS * stall_s
+        )
+        if reading or writing:
+            peer = self._transport.get_extra_info("peername") or "unix socket"
+            logger.warning("connection of %s closed: stalled for %d ms", peer, self._limits.stall_ms)
+            self.abort()
+
+
+def _rows(reply: Reply | Told | ForebayError | bytes) -> int:
+    """Parts of an answer that are objects of their own until it is encoded."""
+    match reply:
+        case Popped() | DeadFound() | ShownAll():
+            return len(reply.deliveries)
+        case LogSlice():
+            return len(reply.runs)
+        case QueuesFound():
+            return len(reply.queues)
+        case (list() as events, str()):
+            return len(events)
+        case _:
+            return 0

@@ -1,0 +1,84 @@
+"""The TCP listener: accepts connections, and looks for stalled ones."""
+
+import asyncio
+from asyncio import AbstractEventLoop
+
+from forebay.broker.node import Node
+from forebay.server.events.poll import Polls
+from forebay.server.tcp.connection import STALL_CHECK_S, Connection, TcpLimits
+
+
+class TcpServer:
+    """Every connection of every socket, TCP or Unix."""
+
+    def __init__(self, node: Node, loop: AbstractEventLoop, limits: TcpLimits) -> None:
+        self.node = node
+        self.loop = loop
+        self.limits = limits
+        self.polls: Polls | None = None
+        """Who looks for events; where there is nobody, EVENTS is unsupported."""
+        self._connections: dict[Connection, None] = {}
+        self._owners = 0
+        self._listeners: list[asyncio.Server] = []
+        self._check = loop.call_later(STALL_CHECK_S, self._check_stalls)
+        self._empty: asyncio.Future[None] | None = None
+
+    async def listen_tcp(self, host: str, port: int) -> str:
+        """Accept TCP connections; the address in use."""
+        listener = await self.loop.create_server(lambda: Connection(self), host, port)
+        self._listeners.append(listener)
+        bound = listener.sockets[0].getsockname()
+        return f"[{bound[0]}]:{bound[1]}" if ":" in bound[0] else f"{bound[0]}:{bound[1]}"
+
+    async def listen_unix(self, path: str) -> str:
+        """Accept connections on a Unix socket; its path."""
+        listener = await self.loop.create_unix_server(lambda: Connection(self), path)
+        self._listeners.append(listener)
+        return path
+
+    @property
+    def connections(self) -> int:
+        return len(self._connections)
+
+    def next_owner(self) -> int:
+        self._owners += 1
+        return self._owners
+
+    def admit(self, connection: Connection) -> bool:
+        """Whether there is room for one more."""
+        self._connections[connection] = None
+        return len(self._connections) <= self.limits.connections_max
+
+    def gone(self, connection: Connection) -> None:
+        self._connections.pop(connection, None)
+        if not self._connections and self._empty is not None and not self._empty.done():
+            self._empty.set_result(None)
+
+    def stop_accepting(self) -> None:
+        for listener in self._listeners:
+            listener.close()
+
+    def end_all(self) -> None:
+        """Take no more requests; every connection closes with its last answer."""
+        for connection in list(self._connections):
+            connection.end()
+
+    async def close(self, grace_s: float) -> None:
+        """Wait until every connection has ended; those that take longer are cut."""
+        self._check.cancel()
+        self.end_all()
+        if self._connections:
+            self._empty = self.loop.create_future()
+            cut = self.loop.call_later(grace_s, self._abort_all)
+            await self._empty
+            cut.cancel()
+
+    def _abort_all(self) -> None:
+        for connection in list(self._connections):
+            connection.abort()
+
+    def _check_stalls(self) -> None:
+        now = self.loop.time()
+        for connection in list(self._connections):
+            connection.check_stall(now)
+        self._check = self.loop.call_later(STALL_CHECK_S, self._check_stalls)

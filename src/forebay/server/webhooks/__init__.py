@@ -1,0 +1,1 @@
+"""Outgoing webhooks, and the signatures of incoming ones."""

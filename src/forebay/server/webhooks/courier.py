@@ -1,0 +1,229 @@
+"""A courier brings the deliveries of one webhook, one at a time.
+
+They are messages of a queue of the webhook's own: one that was not taken comes again after its backoff, and
+is a dead letter when it failed too often. A courier that is told to stop gives back what it has not brought.
+"""
+
+import asyncio
+import logging
+from asyncio import AbstractEventLoop, Semaphore, Task
+from collections.abc import Callable
+
+import msgspec
+from msgspec import Struct
+
+from forebay.broker.node import Node
+from forebay.core.api.commands import Ack, Configure, Nack, Pop, Popped
+from forebay.core.bounds import Limits
+from forebay.core.errors import Busy, ForebayError
+from forebay.core.state import Backoff
+from forebay.core.words import EXPONENTIAL
+from forebay.server.node_client import NodeClient
+from forebay.server.webhooks.post import Letter, Send, Sending
+from forebay.server.webhooks.signatures import SIGNATURE, TIMESTAMP, signature
+
+logger = logging.getLogger("forebay.webhooks")
+
+TENANT = "_webhooks"
+"""Whose queues and values webhooks are kept in: nobody's."""
+AT_ONCE = 64
+"""Deliveries on their way at a time, of all webhooks; of each there is one."""
+DEADLINE_S = 20.0
+"""How long a delivery may take in all."""
+SLOT_S = 60.0
+"""How long one that was popped may wait until it is let go."""
+LEASE_MS = 120_000
+"""Longer than both."""
+ATTEMPTS_MAX = 10
+BACKOFF = Backoff(EXPONENTIAL, 1_000, 300_000)
+"""Waits of 1 s, 2 s, 4 s … up to 5 min: with 10 attempts, the last is some 9 minutes after the first."""
+KEPT_MS = 7 * 86_400_000
+"""How long a delivery is kept at most, dead or not."""
+WAIT_MS = 60_000
+AGAIN_S = 1.0
+"""How long to wait before a server that is busy is asked again."""
+SETTLES_MAX = 10
+PROBLEM_CHARS_MAX = 500
+"""Characters that are kept and logged of what went wrong."""
+
+
+class Webhook(Struct, kw_only=True):
+    """Somebody who is told of events."""
+
+    id: str
+    tenant: str
+    url: str
+    secret: str
+    queues: list[str] = []
+    """All if empty."""
+    kinds: list[str] = []
+    """All if empty."""
+    created_at: int = 0
+    since: dict[int, int] = {}
+    """Where it is told from, by shard: where the logs of events ended when it was registered, or later."""
+    lost: dict[int, int] = {}
+    """The first event, by shard, that it is not told of because too many deliveries wait for it."""
+
+
+def queue_of(webhook: str) -> str:
+    """The queue of what is delivered to a webhook."""
+    return f"webhook.{webhook}"
+
+
+def configuration(webhook: str, limits: Limits) -> Configure:
+    """How such a queue is set up."""
+    return Configure(
+        TENANT,
+        queue_of(webhook),
+        lease_ms=min(LEASE_MS, limits.lease_ms_max),
+        completed_retention_ms=0,
+        max_attempts=ATTEMPTS_MAX,
+        backoff=BACKOFF,
+        dead_letters=True,
+        retention_ms=KEPT_MS,
+    )
+
+
+class _First(Struct):
+    kind: str
+
+
+_first = msgspec.json.Decoder(list[_First]).decode
+
+
+def letter(webhook: Webhook, message: int, events: bytes, now_ms: int, private: bool) -> Letter:
+    """A delivery as it is posted: the same id and events however often, and a signature of its own."""
+    delivery = f"{webhook.id}-{message}"
+    body = b'{"id":"%s","events":%s}' % (delivery.encode(), events)
+    timestamp = now_ms // 1000
+    headers = {
+        "Content-Type": "application/json",
+        "User-Agent": "Forebay",
+        "X-Forebay-Event": _first(events)[0].kind,
+        "X-Forebay-Delivery": delivery,
+        TIMESTAMP: str(timestamp),
+        SIGNATURE: signature(webhook.secret, body, timestamp),
+    }
+    return Letter(webhook.url, headers, body, private)
+
+
+def printable(text: str) -> str:
+    """What others said, so that it stays in its line wherever it is shown, and is not too long.
+
+    >>> print(printable("no\\nERROR \\x1b[2J\\u202e ü"))
+    no\\nERROR \\x1b[2J\\u202e ü
+    """
+    some = text[:PROBLEM_CHARS_MAX]
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in some)
+
+
+class Office(Struct):
+    """What all couriers share."""
+
+    node: Node
+    loop: AbstractEventLoop
+    clock: Callable[[], int]
+    private: bool
+    send: Send
+    slots: Semaphore
+
+
+class Courier(NodeClient):
+    """Brings what one webhook is to be told."""
+
+    def __init__(self, office: Office, webhook: Webhook) -> None:
+        super().__init__(office.node)
+        self._office = office
+        self._webhook = webhook
+        self._is_bringing = False
+        self._is_stopping = False
+        self.delivered = self.failed = 0
+        self.task: Task[None] = office.loop.create_task(self._run())
+
+    def stop(self) -> None:
+        """Begin nothing more; what is on its way may arrive."""
+        self._is_stopping = True
+        if not self._is_bringing:
+            self.cancel()
+
+    def cancel(self) -> None:
+        """End at once; what is on its way is given back."""
+        self._is_stopping = True
+        self.task.cancel()
+        self.node.forget(self)
+
+    async def _run(self) -> None:
+        wait_ms = min(WAIT_MS, self.node.limits.wait_ms_max)
+        lease_ms = min(LEASE_MS, self.node.limits.lease_ms_max)
+        while not (self._is_stopping or self.node.draining):
+            pop = Pop(TENANT, queue_of(self._webhook.id), wait_ms=wait_ms, lease_ms=lease_ms)
+            popped = await self.ask(pop)
+            if isinstance(popped, ForebayError):
+                logger.warning("webhook %s waits: %s", self._webhook.id, popped.message)
+                await asyncio.sleep(AGAIN_S)
+                continue
+            assert isinstance(popped, Popped)
+            if popped.lease is not None:
+                await self._bring(popped)
+            elif wait_ms < AGAIN_S * 1000:
+                await asyncio.sleep(AGAIN_S)
+
+    async def _bring(self, popped: Popped) -> None:
+        self._is_bringing = True
+        is_settled = False
+        try:
+            (delivery,) = popped.deliveries
+            (events,) = delivery.payloads()
+            if not self._is_stopping and await self._has_slot():
+                problem = await self._post(delivery.first, bytes(events))
+                await self._settle(popped, problem, delivery.failures)
+                is_settled = True
+        finally:
+            self._is_bringing = False
+            if not is_settled:
+                self.node.give_back(popped)
+
+    async def _has_slot(self) -> bool:
+        try:
+            await asyncio.wait_for(self._office.slots.acquire(), SLOT_S)
+        except TimeoutError:
+            return False
+        return True
+
+    async def _post(self, message: int, events: bytes) -> str | None:
+        """What went wrong; None if it was taken."""
+        office = self._office
+        try:
+            posted = letter(self._webhook, message, events, office.clock(), office.private)
+            sending: Sending = office.send(office.loop, posted)
+        except BaseException:
+            office.slots.release()
+            raise
+        # A slot is free when the thread is, even if nobody waits for it any more.
+        sending.outcome.add_done_callback(lambda _: office.slots.release())
+        try:
+            await asyncio.wait({sending.outcome}, timeout=DEADLINE_S)
+        finally:
+            if not sending.outcome.done():
+                sending.cut()
+        if not sending.outcome.done():
+            return f"no answer within {DEADLINE_S:g} s"
+        error = sending.outcome.exception()
+        return sending.outcome.result() if error is None else f"{type(error).__name__}: {error}"
+
+    async def _settle(self, popped: Popped, problem: str | None, failures: int) -> None:
+        problem = None if problem is None else printable(problem)
+        command = Ack(TENANT, popped.lease) if problem is None else Nack(TENANT, popped.lease, error=problem)
+        if problem is None:
+            self.delivered += 1
+        else:
+            self.failed += 1
+            attempt = (self._webhook.id, failures + 1, ATTEMPTS_MAX, problem)
+            logger.warning("webhook %s: attempt %d of %d failed: %s", *attempt)
+        for _ in range(SETTLES_MAX):
+            reply = await self.ask(command)
+            if not isinstance(reply, Busy):
+                break
+            await asyncio.sleep(AGAIN_S)
+        if isinstance(reply, ForebayError):
+            logger.warning("webhook %s: a delivery will be repeated: %s", self._webhook.id, reply.message)

@@ -1,0 +1,125 @@
+"""Copies all that one store keeps into another that is empty, and compares the two.
+
+Records and bodies are what they are in every store, so they are copied as they are; and with them what each
+shard was last claimed under, so that the copy gives out no name that the original has given out.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice, zip_longest
+from typing import Protocol
+
+from msgspec import Struct
+
+from forebay.core.errors import Damaged
+from forebay.core.records.commit import Commit, Record
+from forebay.core.records.keyspace import META_SHARD
+from forebay.store.base import Claim, Store, StoreError
+
+FIRST, LAST = b"", b"\xff" * 8
+"""Bounds around every record that is not a store's own."""
+RECORDS_AT_ONCE = 5_000
+BYTES_AT_ONCE = 8 * 1024 * 1024
+BODIES_AT_ONCE = 256
+
+Progress = Callable[[str, int], None]
+"""Told what is being done, and how many more of it are."""
+
+
+class Different(StoreError):
+    """A copy is not what it was made of."""
+
+
+class Readable(Protocol):
+    """A store, as far as it is read."""
+
+    def scan(self, lower: bytes, upper: bytes) -> Iterable[Record]: ...
+    def bodies(self, keys: Sequence[bytes]) -> list[bytes | Damaged | None]: ...
+    def body_keys(self) -> Iterable[bytes]: ...
+    def claims(self) -> dict[int, Claim]: ...
+
+
+class Figures(Struct):
+    """What was copied, and found to be the same."""
+
+    records: int = 0
+    bodies: int = 0
+    bytes: int = 0
+
+
+def copy(source: Readable, shards: int, target: Store, progress: Progress) -> Figures:
+    """Copy everything; ``StoreError`` if the target is not empty, or is not the same in the end."""
+    if next(iter(target.scan(FIRST, LAST)), None) is not None or next(iter(target.body_keys()), None):
+        raise StoreError(f"{target.name} is not empty; name another")
+    claim = target.claim(META_SHARD)
+    records = iter(source.scan(FIRST, LAST))
+    while page := list(islice(records, RECORDS_AT_ONCE)):
+        target.commit([Commit(META_SHARD, claim.epoch, 0, page, [], [])])
+        progress("copying", len(page))
+    for bodies in _in_parts(_bodies(source)):
+        target.commit([Commit(META_SHARD, claim.epoch, 0, [], [], bodies)])
+        progress("copying", len(bodies))
+    figures = compare(source, target, progress)
+    # Last: without it, nobody takes it for a whole store.
+    target.be_copy(shards, source.claims())
+    _compare_claims(source, target)
+    if target.shards(shards) != shards:
+        raise Different("the copy is not the same: it has another number of shards")
+    return figures
+
+
+def compare(source: Readable, target: Readable, progress: Progress) -> Figures:
+    """See that two stores keep the same; ``StoreError`` names the first thing that they do not."""
+    found = Figures()
+    for kind, theirs, ours in (
+        ("record", source.scan(FIRST, LAST), target.scan(FIRST, LAST)),
+        ("body", _bodies(source), _bodies(target)),
+    ):
+        for one, other in zip_longest(theirs, ours):
+            if one != other:
+                key = (one or other)[0].hex()
+                raise Different(f"the copy is not the same: the {kind} {key} differs")
+            progress("comparing", 1)
+            found.bytes += len(one[1])
+            if kind == "record":
+                found.records += 1
+            else:
+                found.bodies += 1
+    return found
+
+
+def _compare_claims(source: Readable, target: Readable) -> None:
+    known, found = (
+        {shard: (claim.epoch, claim.committed_at) for shard, claim in each.claims().items()}
+        for each in (source, target)
+    )
+    if known != found:
+        raise Different("the copy is not the same: its shards were claimed otherwise")
+
+
+def count(source: Readable) -> int:
+    """How many records and bodies a store has."""
+    return sum(1 for _ in source.scan(FIRST, LAST)) + sum(1 for _ in source.body_keys())
+
+
+def _bodies(source: Readable) -> Iterator[Record]:
+    """Every body, by key."""
+    keys = iter(source.body_keys())
+    while some := list(islice(keys, BODIES_AT_ONCE)):
+        for key, body in zip(some, source.bodies(some), strict=True):
+            if not isinstance(body, bytes):
+                raise StoreError(f"the body {key.hex()} can't be read: {body}; see: forebay verify")
+            yield key, body
+
+
+def _in_parts(bodies: Iterable[Record]) -> Iterator[list[Record]]:
+    """Bodies, as many at a time as are a commit."""
+    part: list[Record] = []
+    size = 0
+    for body in bodies:
+        part.append(body)
+        size += len(body[1])
+        if size >= BYTES_AT_ONCE:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part

@@ -1,0 +1,48 @@
+"""Brings the schema of a database up to date: numbered steps, each once, under a lock."""
+
+import logging
+
+from forebay.store.base import CantOpen
+from forebay.store.postgres.session import Session
+from forebay.store.postgres.sql import Migration, migrations, queries
+
+logger = logging.getLogger("forebay.store")
+
+MIGRATE, SERVE, ASLEEP = range(1, 4)
+"""Advisory locks of ours: who changes the schema, who serves the database, who waits to be woken."""
+OLDEST_SERVER = 140_000
+"""The oldest PostgreSQL that will do."""
+
+
+async def migrate(session: Session, steps: list[Migration] | None = None) -> list[Migration]:
+    """Carry out the steps that were not yet; those. Several that come at once take turns."""
+    steps = migrations() if steps is None else steps
+    if not await missing(session, steps):
+        return []
+    async with session.transaction():
+        await session.value("lock_for_transaction", MIGRATE)
+        await session.execute(queries()["make_migrations"])
+        pending = await missing(session, steps)
+        for each in pending:
+            logger.info("migration %04d: %s", each.number, each.name)
+            await session.execute(each.text)
+            await session.value("note_migration", each.number, each.name)
+    return pending
+
+
+async def missing(session: Session, steps: list[Migration] | None = None) -> list[Migration]:
+    """The steps that were not carried out yet."""
+    steps = migrations() if steps is None else steps
+    about = await session.row("about")
+    assert about is not None
+    if about[0] < OLDEST_SERVER:
+        raise CantOpen(f"PostgreSQL 14 or later is needed; this is {about[0] // 10_000}")
+    done: set[int] = set()
+    if await session.value("has_migrations"):
+        done = {row[0] for row in await session.fetch("applied")}
+    newer = done - {each.number for each in steps}
+    if newer:
+        raise CantOpen(
+            f"the schema has migration {max(newer)}, which this version does not know: run a newer one"
+        )
+    return [each for each in steps if each.number not in done]

@@ -1,0 +1,1 @@
+"""The embedded store: RocksDB inside the process."""

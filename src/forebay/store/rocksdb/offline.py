@@ -1,0 +1,151 @@
+"""What can be done with a data directory while no server has it open: look at it, put a backup in place."""
+
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from forebay.core.bounds import NUMBERS_MAX
+from forebay.store.base import Broken, CantOpen, Claim
+from forebay.store.rocksdb import format as formats, wal_check
+from forebay.store.rocksdb.format import Format
+from forebay.store.rocksdb.store import DROP_AFTER_DAMAGE, IN_USE, RocksReader, open_db
+
+SKIP = 4096
+"""Names passed over after a restore, and up to as many more by chance: more than a shard gives out between
+two backups, and few enough that ids stay below 2**53 for a while."""
+
+
+class Looker(RocksReader):
+    """Reads a directory that nobody serves."""
+
+    def __init__(self, directory: Path, format: Format) -> None:
+        super().__init__(*open_db(directory / "db", read_only=True))
+        self._format = format
+
+    def claims(self) -> dict[int, Claim]:
+        return self.last_claims(self._format)
+
+
+@contextmanager
+def looking_at(directory: Path) -> Iterator[tuple[Looker, int]]:
+    """A store opened only to read, and its number of shards; no server can open it meanwhile."""
+    format = _format_of(directory)
+    with _alone(directory):
+        reader = Looker(directory, format)
+        try:
+            yield reader, format.shards
+        finally:
+            reader.close()
+
+
+def _format_of(directory: Path) -> Format:
+    format = formats.read(directory)
+    if format is None:
+        raise CantOpen(f"{directory} is no data directory: it has no file {formats.NAME}")
+    return format
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """No server has the directory open, nor can it meanwhile."""
+    file = directory / "db" / "LOCK"
+    if not file.exists():  # a backup that was never served
+        yield
+        return
+    try:
+        writable = os.access(file, os.W_OK)
+        lock = file.open("r+b" if writable else "rb")
+    except OSError as error:
+        raise CantOpen(f"{file} can't be opened: {error.strerror}") from None
+    with lock:
+        try:
+            fcntl.lockf(lock, (fcntl.LOCK_EX if writable else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+        except OSError:
+            raise CantOpen(f"{directory} {IN_USE}, or take a backup of it") from None
+        yield
+
+
+def restore(backup: Path, directory: Path, chance: float, progress: Callable[[int, int], None]) -> None:
+    """Copy a backup to where a server will find it. ``progress`` is told files done, and of how many.
+
+    The copy knows that it was restored: what was given out after the backup was made is lost, so partitions
+    take fresh numbers and no id or lease is given out twice. ``chance``, from 0 to 1, keeps apart what two
+    copies of one backup give out.
+    """
+    format = _format_of(backup)
+    with looking_at(backup):  # it opens, and nobody writes to it
+        if directory.resolve().is_relative_to(backup.resolve()):
+            raise CantOpen(f"{directory} is inside the backup; name another")
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            if any(directory.iterdir()):
+                raise CantOpen(f"{directory} is not empty; move what is there away first")
+            _copy_all(backup / "db", directory / "db", progress)
+            # Last: without it, nobody takes the directory for a whole one.
+            formats.write(directory, _passing_over(format, chance))
+        except OSError as error:
+            raise CantOpen(f"{directory} can't be written: {error.strerror}") from None
+
+
+def _passing_over(format: Format, chance: float) -> Format:
+    """The format of a directory that has forgotten names it gave out."""
+    skip = min(SKIP, max(NUMBERS_MAX // format.shards // 256, 1))
+    return Format(format.shards, format.restored + 1, skip + int(skip * chance))
+
+
+def _copy_all(source: Path, target: Path, progress: Callable[[int, int], None]) -> None:
+    draft = target.with_name(f"{target.name}.part")
+    try:
+        draft.mkdir()
+        files = sorted(path for path in source.iterdir() if path.is_file() and path.name != "LOCK")
+        for done, file in enumerate(files):
+            progress(done, len(files))
+            _copy(file, draft / file.name)
+        progress(len(files), len(files))
+        formats.sync_directory(draft)
+        draft.rename(target)
+    except OSError:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+
+
+def _copy(source: Path, target: Path) -> None:
+    with source.open("rb") as old, target.open("wb") as new:
+        shutil.copyfileobj(old, new, 1 << 20)
+        new.flush()
+        os.fsync(new.fileno())
+
+
+def repair(directory: Path, chance: float) -> bool:
+    """Make a directory whose log is damaged open again, with what was kept before the damage.
+
+    False if it opens as it is, and nothing was done. What came after the damage is gone for good, although it
+    was confirmed. As after a restore, no name of it is given out again.
+    """
+    format = _format_of(directory)
+    try:
+        with looking_at(directory):
+            return False
+    except Broken:
+        pass
+    with _alone(directory):
+        formats.write(directory, _passing_over(format, chance))
+        _cut_logs(directory / "db")
+        db, bodies = open_db(directory / "db", recovery=DROP_AFTER_DAMAGE)
+        bodies.flush(True)
+        db.flush(True)
+        RocksReader(db, bodies).close()
+    return True
+
+
+def _cut_logs(db: Path) -> None:
+    """End the logs where one of them stops being a log. RocksDB itself cuts where a checksum is wrong."""
+    cut = False
+    for log in sorted(db.glob("*.log")):
+        at = 0 if cut else wal_check.damaged_at(log)
+        if at is not None:
+            cut = True
+            os.truncate(log, at)

@@ -1,0 +1,534 @@
+"""The embedded store: RocksDB in a directory, nothing else to install.
+
+Records and bodies live in two column families that share one write-ahead log. Bodies go to blob files, so
+compaction seldom moves them. What the store keeps for itself has keys no tenant has:
+
+    0xff * 8, E, shard + 1 u32    epoch, time of the last commit, restores seen
+    0xff * 8, I, number u64       intent: names the bodies of a large commit that is being written
+
+A commit is written without a sync, which holds the GIL and therefore stays small, and then the log is synced,
+which releases it. A commit above ``BATCH_BYTES`` writes an intent, its bodies one by one, and last the batch
+that holds everything else and deletes the intent. All of it goes to one log in order: what a crash cuts off
+is the end, and an intent that is still there at the next open names bodies that nobody knows.
+
+Traps of rocksdict 0.3.29, found by running it: ``write`` uses a batch up even if it fails, so what is tried
+again needs a new one; ``items`` ends at a damaged block as if there was nothing more; ``close`` fails on a
+full disk; ``set_iterate_lower_bound`` sets the upper bound.
+"""
+
+import gc
+import logging
+import shutil
+import struct
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NoReturn
+
+from msgspec import msgpack
+from rocksdict import (
+    AccessType,
+    BlockBasedOptions,
+    Cache,
+    Checkpoint,
+    ColumnFamily,
+    DbClosedError,
+    DBRecoveryMode,
+    Options,
+    Rdict,
+    ReadOptions,
+    WriteBatch,
+    WriteOptions,
+)
+
+from forebay.core.bounds import SEGMENT_BYTES_MAX
+from forebay.core.errors import Damaged
+from forebay.core.records.commit import Commit, Record
+from forebay.core.records.keyspace import is_body
+from forebay.store.base import Broken, CantOpen, Claim, Fenced, Lost, StoreError
+from forebay.store.rocksdb import format as formats, wal_check
+from forebay.store.rocksdb.format import Format
+
+logger = logging.getLogger("forebay.store")
+
+BATCH_BYTES = SEGMENT_BYTES_MAX
+"""Bytes of bodies that are written in one batch: 1 ms with the GIL held."""
+MEMTABLE_BYTES = 64 * 1024 * 1024
+"""Bytes written before they go from memory to files, and a new log begins."""
+NEVER_BYTES = 4 * 1024 * 1024 * 1024
+"""Where RocksDB would do so by itself."""
+NEVER_FILES = 1 << 30
+CACHE_BYTES = 32 * 1024 * 1024
+STALL_WAIT_S = 0.002
+STALL_WAITS = 30_000
+"""How often a write that RocksDB turns away is tried again: for a minute."""
+
+IN_USE = "is in use by another server; stop that one"
+OWN = b"\xff" * 8
+BODIES = "bodies"
+_EPOCH = struct.Struct(">8scI")
+_INTENT = struct.Struct(">8scQ")
+_unpack_epoch = msgpack.Decoder(tuple[int, int, int]).decode
+_unpack_intent = msgpack.Decoder(list[bytes]).decode
+
+Fill = Callable[[WriteBatch], None]
+
+
+class RocksReader:
+    """Reads a database that is open."""
+
+    def __init__(self, db: Rdict, bodies: Rdict) -> None:
+        self._db = db
+        self._bodies = bodies
+
+    def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [None if is_body(key) else _read(self._db, key) for key in keys]
+
+    def scan(self, lower: bytes, upper: bytes) -> Iterable[Record]:
+        return scan(self._db, lower, upper)
+
+    def bodies(self, keys: Sequence[bytes]) -> list[bytes | Damaged | None]:
+        found: list[bytes | Damaged | None] = []
+        for key in keys:
+            try:
+                found.append(_read(self._bodies, key))
+            except (Damaged, StoreError) as error:  # a file that is gone or can't be read is damage too
+                found.append(Damaged(str(error)))
+        return found
+
+    def body_keys(self) -> Iterator[bytes]:
+        """Every body there is, by key. It ends at one that is damaged."""
+        yield from self._bodies.keys()
+
+    def last_claims(self, format: Format) -> dict[int, Claim]:
+        """What every shard was last claimed under, in a store of this format."""
+        found: dict[int, Claim] = {}
+        for key, value in scan(self._db, OWN + b"E", OWN + b"F"):
+            epoch, committed_at, seen = _unpack_epoch(value)
+            passed = format.skip if seen < format.restored else 0
+            found[_EPOCH.unpack(key)[2] - 1] = Claim(epoch, committed_at, passed)
+        return found
+
+    def close(self) -> None:
+        for each in (self._bodies, self._db):
+            try:
+                each.close()
+            except DbClosedError:
+                pass
+            except Exception as error:  # it flushes what it holds, which a full disk does not take
+                logger.warning("closing: %s", error)
+
+
+class RocksStore(RocksReader):
+    """Records and bodies in a directory that this process alone has open."""
+
+    durability = "fsync"
+    blocking = True
+    far = False
+
+    def __init__(self, directory: Path) -> None:
+        """Open the directory, or make it. ``CantOpen`` says why it can't be."""
+        self.name = f"rocksdb:{directory}"
+        self._directory = directory
+        self._body_family: ColumnFamily | None = None
+        self._epochs: dict[int, int] = {}
+        self._lost: str | None = None
+        """Why this process must not write any more."""
+        self._failed = False
+        """A write failed: RocksDB takes no more until it is opened again."""
+        self._compacts = True
+        """Whether RocksDB rewrites its files; not once it has met a damaged one, which stops all writes."""
+        self._intents = 0
+        self._writing = threading.RLock()
+        """Held while a batch is written, and while a backup begins a new log: it runs in another thread."""
+        self._patience = threading.Event()
+        """Never set; waiting for it is how the committer's thread waits."""
+        self._write_options = WriteOptions()
+        self._write_options.no_slowdown = True
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CantOpen(f"{directory} can't be made: {error.strerror}") from None
+        self._format = formats.read(directory)
+        try:
+            self._open()
+            if self._format is None and self._epochs:
+                self._close()
+                raise CantOpen(
+                    f"{directory} has lost its file {formats.NAME}. Restore a backup; or, if it is a copy"
+                    " that was not finished, remove it and copy again"
+                )
+            self._undo_intents()
+        except Damaged as error:
+            self._close()
+            raise Broken(f"{directory} is damaged: {error.message}. Restore a backup") from None
+
+    # Opening and closing.
+
+    def _open(self) -> None:
+        path = self._directory / "db"
+        unread = sum(log.stat().st_size for log in path.glob("*.log"))
+        if unread:
+            logger.info("not closed cleanly: %d bytes of log are read again", unread)
+        super().__init__(*open_db(path, new=self._format is None, compacts=self._compacts))
+        self._body_family = self._db.get_column_family_handle(BODIES)
+        self._failed = False
+        self._unflushed = 0
+        found = scan(self._db, OWN + b"E", OWN + b"F")
+        self._epochs = {_EPOCH.unpack(key)[2] - 1: _unpack_epoch(value)[0] for key, value in found}
+
+    def _undo_intents(self) -> None:
+        """Delete the bodies of large commits that were never finished."""
+        for key, value in scan(self._db, OWN + b"I", OWN + b"J"):
+            self._write(partial(self._undo, key, _unpack_intent(value)))
+            self._intents = _INTENT.unpack(key)[2]
+
+    def _undo(self, intent: bytes, bodies: list[bytes], batch: WriteBatch) -> None:
+        for body in bodies:
+            batch.delete(body, self._body_family)
+        batch.delete(intent)
+
+    def close(self) -> None:
+        """Let go of everything. Memory goes to files first, so that the next open has no log to read."""
+        if self._lost is None and not self._failed:
+            try:
+                self._flush(wait=True)
+            except StoreError as error:  # the log has it all; the next open takes longer
+                logger.error("memory could not be written to files: %s", error)
+        self._close()
+
+    def _close(self) -> None:
+        self._body_family = None  # a handle that lives on would keep the database open
+        super().close()
+
+    def _reopen(self) -> None:
+        """After a write failed RocksDB takes no more; what it holds is read again from the files."""
+        self._close()
+        gc.collect()  # an exception's frames may hold a handle, which keeps the database open
+        self._open()
+        self._undo_intents()
+
+    # Claims.
+
+    def shards(self, wanted: int) -> int:
+        if self._format is None:
+            self._format = Format(wanted)
+            formats.write(self._directory, self._format)
+        elif self._format.format < formats.FORMAT:
+            self._format.format = formats.FORMAT
+            formats.write(self._directory, self._format)
+        return self._format.shards
+
+    def claim(self, shard: int) -> Claim:
+        self._check_not_lost()
+        if self._failed:
+            self._reopen()
+        key = _epoch_key(shard)
+        found = _read(self._db, key)
+        epoch, committed_at, seen = _unpack_epoch(found) if found is not None else (0, 0, 0)
+        restored = self._format.skip if self._format is not None and seen < self._format.restored else 0
+        epoch += 1 + restored
+        self._write(partial(_put, key, msgpack.encode((epoch, committed_at, seen))))
+        self._epochs[shard] = epoch
+        return Claim(epoch, committed_at, restored)
+
+    @property
+    def _restored(self) -> int:
+        return self._format.restored if self._format is not None else 0
+
+    # Committing.
+
+    def commit(self, group: Sequence[Commit], *, sync: bool = True) -> None:
+        self._check_not_lost()
+        for commit in group:
+            if self._epochs.get(commit.shard) != commit.epoch:
+                raise Fenced(f"shard {commit.shard} was claimed again")
+        bodies = [body for commit in group for body in commit.bodies]
+        if sum(len(value) for _, value in bodies) > BATCH_BYTES:
+            self._commit_large(group, bodies)
+        elif group:
+            self._write(lambda batch: self._fill(batch, group, bodies))
+        if sync:
+            self.sync()
+
+    def _commit_large(self, group: Sequence[Commit], bodies: list[Record]) -> None:
+        self._intents += 1
+        intent = _INTENT.pack(OWN, b"I", self._intents)
+        self._write(partial(_put, intent, msgpack.encode([key for key, _ in bodies])))
+        for key, value in bodies:
+            self._write(partial(self._put_body, key, value))
+
+        def rest(batch: WriteBatch) -> None:
+            self._fill(batch, group, [])
+            batch.delete(intent)
+
+        self._write(rest)
+
+    def _put_body(self, key: bytes, value: bytes, batch: WriteBatch) -> None:
+        batch.put(key, value, self._body_family)
+
+    def _fill(self, batch: WriteBatch, group: Sequence[Commit], bodies: list[Record]) -> None:
+        family = self._body_family
+        for commit in group:
+            for lower, upper in commit.clears:
+                batch.delete_range(lower, upper)
+            for key, value in commit.puts:
+                batch.put(key, value)
+            batch.put(_epoch_key(commit.shard), msgpack.encode((commit.epoch, commit.at, self._restored)))
+        for key, value in bodies:
+            batch.put(key, value, family)
+        for commit in group:
+            for key in commit.deletes:
+                if is_body(key):
+                    batch.delete(key, family)
+                else:
+                    batch.delete(key)
+            for lower, upper in commit.ranges:
+                batch.delete_range(lower, upper)
+            for lower, upper in commit.body_ranges:
+                batch.delete_range(lower, upper, family)
+
+    def sync(self) -> None:
+        self._check_not_lost()
+        try:
+            self._sync_log()
+        except Exception as error:
+            self._lost = f"the disk failed to sync: {error}"
+            raise Lost(self._lost) from None
+
+    def _check_not_lost(self) -> None:
+        if self._lost is not None:
+            raise Lost(self._lost)
+
+    def _write(self, fill: Fill) -> None:
+        """Write a batch; while RocksDB is behind with its files, wait and try again."""
+        with self._writing:
+            self._write_alone(fill)
+
+    def _write_alone(self, fill: Fill) -> None:
+        if self._failed:
+            raise StoreError("a write failed before; the store has to be opened again")
+        if self._unflushed > MEMTABLE_BYTES:
+            self.sync()
+            self._flush(wait=False)
+        for _ in range(STALL_WAITS):
+            batch = WriteBatch(raw_mode=True)
+            fill(batch)
+            size = batch.size_in_bytes()
+            try:
+                self._write_batch(batch)
+                self._unflushed += size
+                return
+            except Exception as error:
+                if not str(error).startswith("Result incomplete"):
+                    self._fail(str(error))
+            self._patience.wait(STALL_WAIT_S)
+        raise StoreError("RocksDB is behind with its files for a minute: the disk is too slow")
+
+    def _fail(self, why: str) -> NoReturn:
+        self._failed = True
+        if why.startswith("Corruption"):
+            self._compacts = False
+            logger.error("a file is damaged, so files are not compacted any more: %s", why)
+        raise StoreError(why) from None
+
+    def _flush(self, *, wait: bool) -> None:
+        """Have what is in memory written to files, and begin a new log.
+
+        RocksDB would do so by itself, and go on in the new log while the end of the old one is not synced: a
+        power loss could then take the middle. So it is done here, when everything is synced.
+        """
+        self._unflushed = 0
+        try:
+            self._bodies.flush(wait)
+            self._db.flush(wait)
+        except Exception as error:
+            self._fail(str(error))
+
+    # The two calls that reach the disk; tests put faults in their place.
+
+    def _write_batch(self, batch: WriteBatch) -> None:
+        self._db.write(batch, self._write_options)
+
+    def _sync_log(self) -> None:
+        self._db.flush_wal(True)
+
+    # Backups and copies.
+
+    def claims(self) -> dict[int, Claim]:
+        return self.last_claims(self._format or Format(0))
+
+    def be_copy(self, shards: int, claims: Mapping[int, Claim]) -> None:
+        for shard in [known for known in self._epochs if known not in claims]:
+            self._write(partial(_delete, _epoch_key(shard)))
+        for shard, claim in claims.items():
+            packed = msgpack.encode((claim.epoch, claim.committed_at, 0 if claim.restored else 1))
+            self._write(partial(_put, _epoch_key(shard), packed))
+        self._epochs = {shard: claim.epoch for shard, claim in claims.items()}
+        self.sync()
+        # Last: without it, nobody takes the directory for a whole one.
+        self._format = Format(shards, 1, max((claim.restored for claim in claims.values()), default=0))
+        formats.write(self._directory, self._format)
+
+    def backup(self, directory: str) -> None:
+        """A copy of the files as they are, mostly by linking them: it takes no time and at first no room."""
+        self._check_not_lost()
+        assert self._format is not None, "a store that is served has a format"
+        target = Path(directory).resolve()
+        draft = target.parent / f"{target.name}.part"
+        if target.is_relative_to(self._directory.resolve()):
+            raise StoreError(f"{target} is inside the data directory; name one outside of it")
+        try:
+            if target.exists() or draft.exists():
+                raise StoreError(f"{target if target.exists() else draft} exists; name another")
+            draft.mkdir(parents=True)
+        except OSError as error:
+            raise StoreError(f"{directory} can't be made: {error.strerror}") from None
+        try:
+            with self._writing:  # commits wait; a checkpoint begins a new log, as a flush does
+                self.sync()
+                # A checkpoint holds the GIL (72 ms when it had a memtable to flush); a flush does not.
+                self._flush(wait=True)
+                Checkpoint(self._db).create_checkpoint(str(draft / "db"))
+            formats.write(draft, self._format)
+            draft.rename(target)
+            formats.sync_directory(target.parent)
+        except Exception as error:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise StoreError(f"{directory} can't be written: {error}") from None
+
+
+REFUSE_DAMAGE = DBRecoveryMode.tolerate_corrupted_tail_records()
+"""A record that is cut off at the end of the log was never confirmed; all else that is wrong is damage."""
+DROP_AFTER_DAMAGE = DBRecoveryMode.point_in_time()
+"""RocksDB's default: opens a damaged log in silence, with what comes before the damage."""
+
+
+def open_db(
+    path: Path,
+    *,
+    new: bool = False,
+    read_only: bool = False,
+    recovery: DBRecoveryMode = REFUSE_DAMAGE,
+    compacts: bool = True,
+) -> tuple[Rdict, Rdict]:
+    """The database, and its bodies; ``CantOpen`` says why not."""
+    access = AccessType.read_only(False) if read_only else AccessType.read_write()
+    for log in sorted([*path.glob("*.log"), *path.glob("MANIFEST-*")]):
+        at = wal_check.damaged_at(log)
+        if at is not None:
+            raise Broken(_why(path, f"Corruption: {log.name} is not a log at byte {at}"))
+    try:
+        options, body_options = _options(new), _body_options()
+        options.set_wal_recovery_mode(recovery)
+        if not compacts:
+            for each in (options, body_options):
+                each.set_disable_auto_compactions(True)
+                each.set_level_zero_slowdown_writes_trigger(NEVER_FILES)
+                each.set_level_zero_stop_writes_trigger(NEVER_FILES)
+        db = Rdict(str(path), options, {BODIES: body_options}, access)
+        return db, db.get_column_family(BODIES)
+    except Exception as error:
+        kind = Broken if str(error).startswith("Corruption") else CantOpen
+        raise kind(_why(path, str(error))) from None
+
+
+def _why(path: Path, said: str) -> str:
+    where = path.parent
+    if "/LOCK" in said or "lock hold" in said:
+        return f"{where} {IN_USE}, or use another directory"
+    if said.startswith("Corruption"):
+        return (
+            f"{where} is damaged and was left as it is: {said}. Nothing was dropped. "
+            f"Restore a backup; or, to go on without what came after the damage, copy {where}, then:"
+            f" forebay repair {where} --accept-loss"
+        )
+    if "does not exist" in said:
+        return f"{where} has lost its database: {said}. Restore a backup"
+    return f"{where} can't be opened: {said}"
+
+
+def _options(new: bool) -> Options:
+    options = _family_options()
+    options.create_if_missing(new)
+    options.create_missing_column_families(new)
+    options.set_max_total_wal_size(NEVER_BYTES)
+    options.set_max_background_jobs(4)
+    options.set_bytes_per_sync(1024 * 1024)
+    options.set_keep_log_file_num(4)
+    options.set_max_log_file_size(4 * 1024 * 1024)
+    options.set_stats_dump_period_sec(0)
+    return options
+
+
+def _body_options() -> Options:
+    options = _family_options()
+    options.set_enable_blob_files(True)
+    options.set_min_blob_size(0)
+    options.set_blob_file_size(256 * 1024 * 1024)
+    options.set_enable_blob_gc(True)
+    return options
+
+
+def _family_options() -> Options:
+    options = Options(raw_mode=True)
+    options.set_write_buffer_size(NEVER_BYTES)
+    options.set_arena_block_size(1024 * 1024)
+    options.set_max_write_buffer_number(3)
+    # Only full stops, no slowing down: a slowed write is turned away all the same.
+    options.set_level_zero_slowdown_writes_trigger(64)
+    options.set_level_zero_stop_writes_trigger(64)
+    table = BlockBasedOptions()
+    table.set_block_cache(_CACHE)
+    options.set_block_based_table_factory(table)
+    return options
+
+
+_CACHE = Cache(CACHE_BYTES)
+
+
+def scan(db: Rdict, lower: bytes, upper: bytes) -> Iterator[Record]:
+    """Records between two bounds: every scan has both."""
+    options = ReadOptions()
+    options.set_iterate_upper_bound(upper)
+    if lower >= upper:
+        return
+    last = None
+    try:
+        for record in db.items(from_key=lower, read_opt=options):
+            last = record[0]
+            yield record  # type: ignore[misc]
+        # The iterator ends at a damaged block as it ends at the last record: only its status tells which.
+        rest = db.iter(options)
+        rest.seek(last or lower)
+        if last is not None and rest.valid():
+            rest.next()
+        rest.status()
+    except Exception as error:
+        raise _explained(error) from None
+
+
+def _read(db: Rdict, key: bytes) -> bytes | None:
+    try:
+        value: bytes | None = db.get(key)
+    except Exception as error:
+        raise _explained(error) from None
+    return value
+
+
+def _explained(error: Exception) -> Exception:
+    said = str(error)
+    return Damaged(said) if said.startswith("Corruption") else StoreError(said)
+
+
+def _epoch_key(shard: int) -> bytes:
+    return _EPOCH.pack(OWN, b"E", shard + 1)
+
+
+def _delete(key: bytes, batch: WriteBatch) -> None:
+    batch.delete(key)
+
+
+def _put(key: bytes, value: bytes, batch: WriteBatch) -> None:
+    batch.put(key, value)

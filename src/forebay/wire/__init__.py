@@ -1,0 +1,1 @@
+"""DECLARES: framing and text that server and client share."""
