@@ -191,7 +191,11 @@ class Node:
     def peek(self, query: Command) -> Reply | ForebayError:
         """Answer a query at once, from state that may not be stored yet."""
         assert isinstance(query, Query), "only a query may be answered before its commit"
-        return self._apply(query)
+        try:
+            # At the engine's own time: a later one would change state that no flush is planned for.
+            return self._engine.apply(query, self._engine.now)
+        except ForebayError as error:
+            return error
 
     def give_up(self, asker: Asker) -> None:
         """The asker sends nothing more: its waiting pops are answered with nothing."""
