@@ -1,5 +1,6 @@
 """Around every request: request ids, the origin check, and the answer to a bug."""
 
+import logging
 import secrets
 from ipaddress import ip_address
 from itertools import count
@@ -10,7 +11,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from forebay.core.errors import Busy, Denied, ForebayError, Invalid
 from forebay.server.http.endpoint import send_error
 from forebay.server.http.request_body import Gone, header
-from forebay.server.http.server import logger
+
+logger = logging.getLogger("forebay.http")
 
 REQUEST_ID = b"x-request-id"
 REQUEST_ID_MAX = 128

@@ -1,4 +1,4 @@
-"""The TCP and Unix socket listeners: frames in, frames out, or lines of JSON in and out.
+"""One TCP or Unix socket connection: frames in, frames out, or lines of JSON in and out.
 
 Requests may be pipelined. A request with a ``reqId`` is answered as soon as its answer is there; those
 without one are answered in the order they came, so a waiting pop holds back the answers behind it (they are
@@ -8,7 +8,7 @@ carried out all the same).
 import asyncio
 import logging
 from collections import deque
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -20,9 +20,11 @@ from forebay.server.events.hub import BEGINNING
 from forebay.server.events.poll import Polls, Told
 from forebay.server.flashq import decode, events, refusals, replies, request as flashq_request
 from forebay.server.flashq.request import WAIT_MS
-from forebay.server.tcp.server import TcpServer
 from forebay.wire.framing import Frames, Lines, Lost, TooLong, cutter
 from forebay.wire.text import check_text
+
+if TYPE_CHECKING:
+    from forebay.server.tcp.server import TcpServer
 
 logger = logging.getLogger("forebay.tcp")
 STALL_CHECK_S = 1.0
