@@ -65,6 +65,10 @@ def sources(problems: list[str]) -> set[str]:
     return {line.partition(":")[0] for line in problems}
 
 
+def test_a_server_listens_where_clients_of_flashq_look_for_it(settings: Load) -> None:
+    assert address(settings().tcp) == ("127.0.0.1", 6789)
+
+
 def test_without_any_setting_the_defaults_hold(settings: Load) -> None:
     assert settings() == Settings()
     assert settings(environment={"PATH": "/bin", "TCP": "nonsense"}) == Settings()

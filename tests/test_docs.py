@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -302,24 +303,94 @@ def test_the_example_frames_have_the_lengths_they_say() -> None:
         assert int(length.replace(" ", ""), 16) == len(body)
 
 
-ROWS = re.findall(r"^\| ([A-Z]-\d+) \| [^|]* \| ([^|]*) \|", COVERAGE, re.MULTILINE)
+# Coverage.
 
 
-def test_the_coverage_has_rows_and_none_twice() -> None:
-    assert len(ROWS) > 50
-    assert len({row for row, _ in ROWS}) == len(ROWS)
+def table(title: str) -> list[list[str]]:
+    """The rows of a table of the coverage, cell by cell."""
+    part = COVERAGE.split(f"\n## {title}\n")[1].split("\n## ")[0]
+    lines = [line for line in part.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
 
 
-@pytest.mark.parametrize(("row", "shown"), ROWS, ids=[row for row, _ in ROWS])
-def test_a_covered_row_names_a_test_or_a_page_that_exists(row: str, shown: str) -> None:
-    places = re.findall(r"`([^`]+)`", shown)
-    assert places, row
-    for place in places:
-        path, _, name = place.partition("::")
-        assert (ROOT / path).exists(), place
-        if name:
-            tree = ast.parse((ROOT / path).read_text())
-            assert name in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}, place
+MET, FIGURES, SETTLED = map(table, ("Met", "Figures", "Settled otherwise, and why"))
+LETTERS = {"Q": 147, "U": 157, "F": 166, "K": 83, "T": 98}
+"""What rows begin with, in order, and how many there are of each."""
+
+
+@cache
+def functions(path: str) -> set[str]:
+    """What is defined in a file, inside of classes too."""
+    nodes = ast.walk(ast.parse((ROOT / path).read_text()))
+    return {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+def named(cell: str) -> list[tuple[str, str]]:
+    """Files that are named, and which function of each, if any."""
+    return [(path, name) for path, _, name in (each.partition("::") for each in re.findall("`(.+?)`", cell))]
+
+
+def is_test(path: str, name: str) -> bool:
+    return path.startswith("tests/") and (name or Path(path).name).startswith("test_")
+
+
+def test_the_rows_of_the_coverage_are_well_formed() -> None:
+    for rows, width in ((MET, 3), (FIGURES, 4), (SETTLED, 3)):
+        for row in rows:
+            assert len(row) == width, row
+            assert all(row), row
+            letter, number = row[0][0], row[0][2:]
+            assert row[0] == f"{letter}-{int(number):02}", row
+            assert 1 <= int(number) <= LETTERS[letter], row
+    assert len(re.findall(r"^\| *\w+-\d", COVERAGE, re.MULTILINE)) == len(MET + FIGURES + SETTLED)
+
+
+def test_no_row_of_the_coverage_is_there_twice_and_each_table_is_in_order() -> None:
+    rows = [row[0] for row in MET + FIGURES + SETTLED]
+    assert len(MET) > 200
+    assert [row for row in rows if rows.count(row) > 1] == []
+    for each in (MET, FIGURES, SETTLED):
+        places = [([*LETTERS].index(row[0][0]), int(row[0][2:])) for row in each]
+        assert places == sorted(places)
+
+
+@pytest.mark.parametrize(("row", "shown"), [(row[0], row[-1]) for row in MET], ids=[row[0] for row in MET])
+def test_a_row_that_is_met_names_a_test_and_all_that_it_names_is_there(row: str, shown: str) -> None:
+    places = named(shown)
+    assert any(is_test(*place) for place in places), row
+    for path, name in places:
+        assert (ROOT / path).is_file(), path
+        assert not name or (is_test(path, name) and name in functions(path)), f"{path}::{name}"
+
+
+@pytest.mark.parametrize("row", FIGURES, ids=[row[0] for row in FIGURES])
+def test_a_figure_of_the_coverage_is_one_that_make_bench_prints(row: list[str]) -> None:
+    printed = re.findall(r"-m (bench\.\w+)", (ROOT / "Makefile").read_text())
+    places = named(row[-1])
+    assert places
+    for path, _ in places:
+        assert (ROOT / path).is_file(), path
+        assert path.removesuffix(".py").replace("/", ".") in printed, path
+
+
+VIEWS = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "POSTGRES.md").read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("row", MET, ids=[row[0] for row in MET])
+def test_a_row_that_rests_on_a_view_of_postgresql_says_so(row: list[str]) -> None:
+    views = re.findall(r"PostgreSQL only, view `(\w+)`", row[1])
+    assert bool(views) == any(path == "tests/store/test_views.py" for path, _ in named(row[-1]))
+    assert set(views) <= set(VIEWS)
+
+
+def test_the_pages_say_that_a_message_may_come_twice() -> None:
+    delivery = PROTOCOL.split("\n**Delivery** ")[1].split("\n\n")[0]
+    assert delivery.startswith("is at least once")
+    python = (ROOT / "docs" / "PYTHON.md").read_text()
+    for page in (delivery, python.split("\n**Failing.**")[1].split("\n\n")[0]):
+        said = " ".join(page.split())
+        assert "harmless when repeated" in said
+        assert "dies after" in said
 
 
 def test_the_version_is_the_same_everywhere() -> None:

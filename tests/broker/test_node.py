@@ -21,11 +21,11 @@ from forebay.core.api.commands import (
     Requeue,
     Resume,
 )
-from forebay.core.api.queries import Describe, ListQueues, LogSlice, QueueFound, QueuesFound, Read
+from forebay.core.api.queries import Describe, ListQueues, LogSlice, QueueFound, QueuesFound, Read, State
 from forebay.core.bounds import Limits
 from forebay.core.delivery.pop import PLANS_MAX
 from forebay.core.engine import Engine
-from forebay.core.errors import Busy, Conflict, Damaged, ForebayError
+from forebay.core.errors import Busy, Conflict, Damaged, ForebayError, NotFound
 from forebay.core.records.keyspace import META_SHARD
 from forebay.core.state import Attributes
 from forebay.core.words import DEFAULT
@@ -269,6 +269,22 @@ def test_a_bug_in_what_is_due_is_not_kept(rig: Rig, monkeypatch: pytest.MonkeyPa
     rig.loop.advance(100)
     found = rig.state(pushed.first)
     assert (found.state, found.failures) == ("waiting", 1)
+
+
+def test_a_sweep_that_breaks_is_logged_and_the_next_one_does_its_work(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig.get(Configure(DEFAULT, "q", retention_ms=60_000))
+    old = rig.pushed(push("old"))
+    rig.loop.advance(55_000)
+    new = rig.pushed(push("new"))
+    for _ in range(3):
+        break_once(monkeypatch, "tick")
+        rig.loop.advance(10_000)
+    assert "bug: what was due could not be done" in caplog.text
+    rig.loop.advance(20_000)
+    assert isinstance(rig.get(State(DEFAULT, old.first)), NotFound)
+    assert rig.state(new.first).state == "waiting"
 
 
 def test_a_bug_in_encoding_a_commit_fails_its_group(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """Bodies in memory: no more than allowed, and never missed by who pops or reads."""
 
 import random
+from collections.abc import Sequence
 
 import pytest
 
@@ -68,6 +69,24 @@ def test_a_backlog_larger_than_memory_is_popped_in_order(start: Start, count: in
         rig.get(Ack(DEFAULT, reply.lease))
         assert in_memory(rig) <= SMALL
     assert got == wanted
+
+
+def test_all_that_a_pop_lacks_is_read_at_once(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = BlockingStore()
+    rig = start(store, memory_bytes_max=SMALL)
+    wanted = texts(60)
+    for text in wanted:
+        rig.get(push(text))
+    asked: list[int] = []
+    bodies = store.bodies
+
+    def counted(keys: Sequence[bytes]) -> list[bytes | Damaged | None]:
+        asked.append(len(keys))
+        return bodies(keys)
+
+    monkeypatch.setattr(store, "bodies", counted)
+    assert payloads(rig.get(pop(40))) == wanted[:40]
+    assert asked[0] == 40
 
 
 def test_a_backlog_larger_than_memory_is_read_in_order(start: Start) -> None:

@@ -82,6 +82,13 @@ def test_a_wake_up_is_for_its_queue_its_group_and_its_partition() -> None:
     assert asked(room, None, "x") == [mine, theirs]
 
 
+def test_a_wake_up_is_for_its_tenant() -> None:
+    room = Room()
+    room.add(Pop("another", "q"))
+    mine = room.add(pop())
+    assert asked(room) == [mine]
+
+
 def test_who_was_removed_is_not_woken_and_its_timer_is_stopped() -> None:
     room = Room()
     first, second = room.add(pop()), room.add(pop())

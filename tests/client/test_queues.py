@@ -6,6 +6,7 @@ import pytest
 
 from forebay.client.sync.client import SyncClient
 from forebay.core.errors import Conflict, Invalid, NotFound
+from forebay.testing.server import Server
 from tests.client.blocking import Blocking
 
 HOUR_MS = 3_600_000
@@ -30,6 +31,26 @@ def test_a_queue_is_made_shown_cleared_and_deleted(either: Blocking, queue: str)
     assert either.delete_queue(queue, force=True).deleted
     with pytest.raises(NotFound):
         either.queue(queue)
+
+
+@pytest.mark.parametrize("http", [False, True])
+def test_how_long_partitions_keep_messages_and_messages_wait_can_be_configured(http: bool) -> None:
+    with Server() as server:
+        client = server.client(http=http)
+        client.pop("q", group="reads")
+        ids = {name: client.push("q", name, partition=name).id for name in ("short", "usual")}
+        client.configure("q", partition="short", retention_ms=HOUR_MS, completed_retention_ms=60_000)
+        client.configure("q", partition="short", partition_retention_ms=HOUR_MS)
+        server.jump(minutes=61)
+        assert client.state(ids["usual"]) == "waiting"
+        with pytest.raises(NotFound):
+            client.state(ids["short"])
+        assert [each.partition for each in client.queue("q").partitions] == ["short", "usual"]
+        server.jump(minutes=61)
+        assert [each.partition for each in client.queue("q").partitions] == ["usual"]
+        assert client.configure("q", max_wait_ms=300_000).options["max_wait_ms"] == 300_000
+        server.jump(minutes=6)
+        assert client.state(ids["usual"], group="reads") == "evicted"
 
 
 def test_a_queue_can_be_paused(either: Blocking, queue: str) -> None:

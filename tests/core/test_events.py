@@ -142,6 +142,19 @@ def test_what_is_no_longer_kept_is_told_with_the_reason(core: Core) -> None:
     assert found["removed"]["runs"][0][:3] == ["side", 1, 0]
 
 
+def test_a_sweep_that_takes_nothing_tells_nothing(core: Core) -> None:
+    core.configure(completed_retention_ms=HOUR_MS, retention_ms=HOUR_MS, partition_retention_ms=HOUR_MS)
+    core.push(b"done")
+    core.ack(core.pop().lease)
+    core.push(b"waits", partition="side")
+    core.commit()
+    told = kinds(core)
+    for _ in range(10):
+        core.wait(SWEEP_MS)
+        core.commit()
+    assert kinds(core) == told
+
+
 def test_a_retry_is_told(core: Core) -> None:
     core.push(b"1", b"2")
     core.nack(core.pop(2).lease, error="no")

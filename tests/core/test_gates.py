@@ -3,7 +3,7 @@
 import pytest
 
 from forebay.core.api import commands as c, queries
-from forebay.core.errors import Invalid
+from forebay.core.errors import Invalid, NotFound
 from forebay.core.state import Attributes, Backoff
 from tests.core.harness import Core
 
@@ -121,6 +121,23 @@ def test_what_has_waited_too_long_is_evicted(by: str) -> None:
     assert counts(core) == found
     assert [core.state(old), core.state(old + 1)] == ["evicted", "evicted"]
     assert core.state(young) in ("waiting", "active")
+
+
+def test_what_was_evicted_stays_until_retention_takes_it() -> None:
+    core = gated(max_wait_ms=1_000, completed_retention_ms=60_000)
+    message = core.push(b"1")
+    core.commit()
+    core.now += 1_001
+    assert core.popped() == []
+    for _ in range(4):
+        core.wait(10_000)
+        core.commit()
+        assert core.state(message) == "evicted"
+    for _ in range(5):
+        core.wait(10_000)
+        core.commit()
+    with pytest.raises(NotFound):
+        core.state(message)
 
 
 def test_eviction_also_meets_queues_that_nobody_pops() -> None:

@@ -169,6 +169,19 @@ def test_a_live_lease_survives_a_restart_and_an_ended_one_stays_ended() -> None:
     assert core.ack(live).count == 1
 
 
+def test_when_leases_end_is_known_again_after_a_restart() -> None:
+    core = Core()
+    core.push(b"1", b"2")
+    for ms in (300, 200):
+        core.pop(lease_ms=ms)
+    core.restart()
+    for _ in range(2):
+        assert core.engine.next_due_at() == NOW + 200
+        core.restart()
+    core.wait(200)
+    assert core.engine.next_due_at() == NOW + 300
+
+
 def test_a_lease_gains_the_time_the_shard_was_down_but_no_more_than_a_lease() -> None:
     core = Core()
     core.forgive()

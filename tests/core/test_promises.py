@@ -96,6 +96,21 @@ def test_a_late_ack_with_its_token_is_refused_and_the_new_lease_stays() -> None:
     assert core.ack(current).count == 1
 
 
+def test_a_lease_that_is_over_is_refused_before_anybody_has_looked_at_it() -> None:
+    for command in (c.Ack, c.Nack, c.Extend):
+        core = Core()
+        core.forgive()
+        message = core.push()
+        over = core.pop(lease_ms=10).lease
+        core.commit()
+        core.now += 10
+        with pytest.raises(Conflict):
+            core.engine.apply(command("default", over), core.now)
+        with pytest.raises(Conflict):
+            core.engine.apply(command("default", over, [message]), core.now)
+        assert core.state(message) == "waiting"
+
+
 def test_an_ack_by_id_without_a_token_means_the_groups_live_lease() -> None:
     core = Core()
     message = core.push()
@@ -138,6 +153,26 @@ def test_extending_by_id_extends_the_whole_lease_and_never_shortens_it() -> None
     assert core.ask(c.Extend("default", ids=[first], lease_ms=1), c.Extended).expires_at == core.now + 500
     core.now += 499
     assert core.state(first + 1) == "active"
+
+
+def test_a_lease_that_was_extended_ends_once_and_at_its_last_time_only() -> None:
+    core = Core()
+    core.forgive()
+    message = core.push()
+    lease = core.pop(lease_ms=100).lease
+    for ms in (500, 900, 900):
+        core.ask(c.Extend("default", lease, lease_ms=ms), c.Extended)
+    end = core.now + 900
+    for restarted in (False, True):
+        if restarted:
+            core.restart()
+        core.wait(440)
+        assert (core.state(message), core.engine.next_due_at()) == ("active", end)
+    core.wait(20)
+    found = core.find(message)
+    assert (found.state, found.failures) == ("waiting", 1)
+    core.wait(900)
+    assert core.find(message).failures == 1
 
 
 def test_a_lease_without_a_time_of_its_own_lasts_as_long_as_the_queue_says() -> None:

@@ -193,6 +193,50 @@ def test_of_a_merged_segment_only_what_is_old_is_not_delivered() -> None:
     assert core.counts().waiting >= 0
 
 
+def test_a_retention_that_is_taken_back_drops_nothing_more() -> None:
+    core = Core()
+    core.configure(retention_ms=HOUR_MS)
+    first = core.push(b"1")
+    core.commit()
+    core.configure(partition="default", partition_retention_ms=1)
+    core.wait(HOUR_MS)
+    swept(core)
+    assert gone(core, first)
+    second = core.push(b"2")
+    core.commit()
+    core.configure(retention_ms=0)
+    core.configure(partition="default", partition_retention_ms=None)
+    core.restart()
+    core.wait(DAY_MS)
+    swept(core)
+    assert core.state(second) == "waiting"
+
+
+def test_ten_thousand_that_are_old_go_with_one_header_and_one_body() -> None:
+    core = Core()
+    core.configure(retention_ms=HOUR_MS)
+    core.pop()
+    core.push(*numbers(10_000))
+    core.commit()
+    assert len(list(core.store.body_keys())) == 1
+    core.wait(HOUR_MS + SWEEP_MS)
+    deletes = [key for commit in core.engine.seal(core.now) for key in commit.deletes]
+    assert sorted(key[8:9] for key in deletes) == [b"b", b"h"]
+    assert core.counts() == queries.Counts()
+
+
+def test_what_is_acked_is_removed_where_nothing_completed_is_kept() -> None:
+    core = Core()
+    core.configure(completed_retention_ms=0)
+    message = core.push(b"1")
+    core.ack(core.pop().lease)
+    assert core.state(message) == "completed"
+    swept(core)
+    assert gone(core, message)
+    core.commit()
+    assert list(core.store.body_keys()) == []
+
+
 # Retention of a partition.
 
 

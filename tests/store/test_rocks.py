@@ -450,6 +450,29 @@ def test_the_key_of_a_queue_begins_with_its_tenant_and_its_number() -> None:
         assert name.startswith(prefix)
 
 
+@pytest.mark.parametrize(
+    "named",
+    [
+        lambda number: keyspace.prefix(number, 1),
+        lambda number: keyspace.prefix(1, number),
+        lambda number: keyspace.queue_name_key(number, "q"),
+        lambda number: keyspace.group_key(bytes(8), number),
+        lambda number: keyspace.partition_key(bytes(8), number),
+        lambda number: keyspace.header_key(bytes(8), 1, number),
+        lambda number: keyspace.dead_key(bytes(8), 1, 1, number),
+        lambda number: keyspace.scheduled_key(bytes(8), 1, 1, number, 1),
+        lambda number: keyspace.lease_key(bytes(8), number),
+        lambda number: keyspace.body_key(bytes(8), number),
+    ],
+)
+def test_keys_have_one_width_and_sort_by_the_numbers_in_them(named: Callable[[int], bytes]) -> None:
+    numbers = [0, 1, 2, 127, 128, 255, 256, 65_535, 65_536, (1 << 24) - 1, 1 << 24, (1 << 32) - 1]
+    keys = [named(number) for number in numbers]
+    assert keys == sorted(keys)
+    assert len(set(keys)) == len(numbers)
+    assert len(set(map(len, keys))) == 1
+
+
 def test_scheduled_runs_lie_in_the_store_by_due_time(opened: Open) -> None:
     prefix = keyspace.prefix(42, 7)
     due = 1_699_999_999_999

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from forebay.core.api import queries
+from forebay.core.api import commands as c, queries
 from forebay.core.ids import address, to_uuid
 from forebay.core.log.numbers import number_of
 from forebay.core.state import Queue
@@ -100,6 +100,41 @@ def test_the_view_of_messages_says_what_the_core_says_of_jobs(worlds: PostgresWo
         driver.run(150)
         rows += compare(driver.world, worlds.url)
     assert rows > 100
+
+
+def test_the_last_activity_of_a_partition_is_its_newest_message_or_when_it_was_found_empty(
+    worlds: PostgresWorlds,
+) -> None:
+    world = worlds.begin()
+    engine, now, begin = world.engine, world.now, world.now
+
+    def done(command: c.Command) -> None:
+        engine.apply(command, now)
+        world.store.commit(engine.seal(now))
+
+    def swept() -> tuple[int, object]:
+        engine.tick(now)
+        world.store.commit(engine.seal(now))
+        (row,) = ask_sql(worlds.url, "select * from forebay.partitions")
+        return row["messages"], row["last_activity"]
+
+    done(c.Configure(TENANT, "q", completed_retention_ms=0))
+    done(c.Push(TENANT, "q", [b"1"]))
+    now += 1_000
+    done(c.Push(TENANT, "q", [b"2"]))
+    done(c.Ack(TENANT, ids=[first_of(engine.apply(c.Pop(TENANT, "q"), now))]))
+    now += 20_000
+    assert swept() == (1, instant(begin + 1_000))
+    done(c.Ack(TENANT, ids=[first_of(engine.apply(c.Pop(TENANT, "q"), now))]))
+    now += 20_000
+    assert swept() == (0, instant(now))
+    emptied, now = now, now + 60_000
+    assert swept() == (0, instant(emptied))
+
+
+def first_of(popped: object) -> int:
+    assert isinstance(popped, c.Popped)
+    return popped.deliveries[0].first
 
 
 # A server's.

@@ -1,7 +1,10 @@
 """Health and figures: what those who watch a server rely on."""
 
+import pytest
+
 from forebay.core.api.queries import Measure
 from forebay.core.queries.metrics import measure
+from forebay.server.http import metrics as http_metrics
 from forebay.server.http.metrics import Metrics
 from forebay.server.node_client import NodeClient
 from forebay.store.base import StoreError
@@ -99,6 +102,32 @@ def test_what_was_evicted_is_counted_by_queue() -> None:
         here.now = BEGIN + 5_000
         assert client.ask({"cmd": "PULL", "queue": "q", "timeout": 0})["job"] is None
         assert figures(here)['forebay_messages_total{kind="evicted",queue="q",tenant="default"}'] == 2
+
+
+def test_what_retention_takes_is_counted_by_queue() -> None:
+    with Here() as here, here.connect() as client:
+        client.ask({"cmd": "QUEUE", "queue": "q", "options": {"retention_ms": 60_000}})
+        client.ask({"cmd": "QUEUE", "queue": "done", "options": {"completed_retention_ms": 0}})
+        push(client, "q", 1, 2, 3)
+        push(client, "done", 1, 2)
+        client.ask({"cmd": "ACKB", "ids": [pull(client, "done")["id"] for _ in range(2)]})
+        for _ in range(9):
+            here.now += 10_000
+            client.ask({"cmd": "PULL", "queue": "none", "timeout": 0})
+        found = figures(here)
+        assert found['forebay_messages_total{kind="outdated",queue="q",tenant="default"}'] == 3
+        assert found['forebay_messages_total{kind="retired",queue="done",tenant="default"}'] == 2
+
+
+def test_of_very_many_queues_some_have_figures_and_all_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_metrics, "QUEUES_MAX", 2)
+    with Here() as here, here.connect() as client:
+        for number in range(5):
+            push(client, f"q{number}", 1)
+        found = figures(here)
+        told = [name for name in found if name.startswith("forebay_queue_oldest_seconds")]
+        assert len(told) == 2
+        assert found["forebay_queues"] == 5
 
 
 def test_flashq_s_names_are_there() -> None:
