@@ -26,7 +26,7 @@ def new_engine() -> Engine:
     limits = Limits()
     engine = Engine(limits, Directory(SHARDS, 1, limits), SHARDS)
     for shard in engine.shards:
-        shard.epoch = 1
+        shard.numbering.epoch = 1
     return engine
 
 

@@ -92,7 +92,7 @@ def released(parked: int, size: int) -> tuple[float, list[float]]:
     engine.apply(Ack("default", ids=[first.first]), NOW)
     engine.seal(NOW)
     turns.append(time.perf_counter() - start)
-    while engine.unfinished:
+    while engine.notifications:
         begin = time.perf_counter()
         engine.tick(NOW)
         engine.seal(NOW)

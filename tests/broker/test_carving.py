@@ -9,7 +9,7 @@ from forebay.core.api.commands import Ack, Configure, Discard, Obliterate, Push,
 from forebay.core.errors import Damaged
 from forebay.core.records import keyspace
 from forebay.core.retention import carve
-from forebay.core.shard.shard import SWEEP_MS
+from forebay.core.shard.timers import SWEEP_MS
 from forebay.core.state import Attributes
 from forebay.core.words import DEFAULT
 from tests.broker.conftest import Start

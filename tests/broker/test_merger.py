@@ -14,7 +14,7 @@ from forebay.core.engine import Engine
 from forebay.core.errors import Damaged
 from forebay.core.loading import build
 from forebay.core.records import keyspace
-from forebay.core.shard import shard
+from forebay.core.shard import changes
 from forebay.core.words import DEFAULT
 from tests.broker.conftest import Start
 from tests.broker.loop import BlockingStore, ObedientStore, Rig, SlowStore, payloads, pop, push
@@ -25,7 +25,7 @@ STORES = pytest.mark.parametrize("kind", [ObedientStore, BlockingStore])
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Merges that begin with a few segments."""
-    monkeypatch.setattr(shard, "MERGE_AT", 4)
+    monkeypatch.setattr(changes, "MERGE_AT", 4)
     monkeypatch.setattr(build, "MERGE_AT", 4)
     monkeypatch.setattr(Engine.plan_merge, "__defaults__", (2,))
 
@@ -75,7 +75,7 @@ def test_segments_that_are_not_in_memory_are_merged_too(
 ) -> None:
     store = kind()
     with monkeypatch.context() as patched:
-        patched.setattr(shard, "MERGE_AT", 1 << 30)
+        patched.setattr(changes, "MERGE_AT", 1 << 30)
         wanted = filled(store, 30)
     rig = start(store)
     assert isinstance(rig.get(pop(queue="other")), Popped)
@@ -92,7 +92,7 @@ def test_a_pop_between_a_merge_and_its_commit_gets_every_message(
     store = SlowStore()
     store.let_go(100)
     with monkeypatch.context() as patched:
-        patched.setattr(shard, "MERGE_AT", 1 << 30)
+        patched.setattr(changes, "MERGE_AT", 1 << 30)
         wanted = filled(store, 10)
     store.shut()
     rig = start(store)
@@ -192,7 +192,7 @@ def test_a_damaged_body_is_not_merged_and_harms_no_other(
 ) -> None:
     store = BlockingStore()
     with monkeypatch.context() as patched:
-        patched.setattr(shard, "MERGE_AT", 1 << 30)
+        patched.setattr(changes, "MERGE_AT", 1 << 30)
         wanted = filled(store, 10)
     names = sorted(store._bodies)
     store.damage[names[3]] = wrong

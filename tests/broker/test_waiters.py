@@ -150,8 +150,8 @@ def _served(waiting: list[Waiter], group: str | None, partition: str, messages: 
     """Who is served when every group has so many messages: in order of arrival, each who can be."""
     left = dict.fromkeys(GROUPS, messages)
     for waiter in waiting:
-        concerned = group in (None, waiter.pop.group) and waiter.pop.partition in (None, partition)
-        if concerned and _take(left, waiter):
+        links_count = group in (None, waiter.pop.group) and waiter.pop.partition in (None, partition)
+        if links_count and _take(left, waiter):
             yield waiter
 
 

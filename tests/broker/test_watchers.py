@@ -21,7 +21,7 @@ from forebay.core.api.commands import (
 )
 from forebay.core.api.queries import Await, NotesFound
 from forebay.core.errors import Busy, NotFound
-from forebay.core.shard.shard import SWEEP_MS
+from forebay.core.shard.timers import SWEEP_MS
 from forebay.core.state import PLAIN, Attributes
 from forebay.core.words import DEFAULT
 from tests.broker.conftest import Start

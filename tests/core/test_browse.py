@@ -9,7 +9,7 @@ from forebay.core.bounds import SHOWN_MAX, Limits
 from forebay.core.delivery import pop as pops
 from forebay.core.errors import ForebayError, Invalid, NotFound
 from forebay.core.records import keyspace
-from forebay.core.shard.shard import SWEEP_MS
+from forebay.core.shard.timers import SWEEP_MS
 from forebay.core.words import STATES
 from tests.core.harness import AT_ONCE, NOW, Core
 

@@ -9,7 +9,7 @@ from forebay.core.bounds import DELAY_MS_MAX, PRIORITY_MAX, Limits
 from forebay.core.delivery.cancel import SCATTERED_MAX
 from forebay.core.delivery.pop import PLANS_MAX
 from forebay.core.errors import Busy, Conflict, Invalid, NotFound
-from forebay.core.shard.shard import SWEEP_MS
+from forebay.core.shard.timers import SWEEP_MS
 from tests.core.harness import NOW, Core
 
 

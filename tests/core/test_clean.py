@@ -9,7 +9,7 @@ from forebay.core.bounds import NEVER, Limits
 from forebay.core.delivery import cancel as cancels
 from forebay.core.errors import Conflict, ForebayError, Invalid, NotFound
 from forebay.core.queues import clean as cleans
-from forebay.core.shard.shard import SWEEP_MS
+from forebay.core.shard.timers import SWEEP_MS
 from forebay.core.state import Backoff
 from forebay.core.words import LINE
 from tests.core.harness import Core
@@ -404,7 +404,7 @@ def test_nothing_of_an_obliterated_queue_is_left(committed: bool) -> None:
         if restarted:
             core.restart()
         shard = core.engine.shards[queue.shard]
-        assert (lease in shard.leases, shard.next_at()) == (False, NEVER)
+        assert (lease in shard.leases, shard.timers.next_at()) == (False, NEVER)
         with pytest.raises(NotFound):
             core.state(message)
         with pytest.raises(NotFound):

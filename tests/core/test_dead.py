@@ -7,7 +7,7 @@ import pytest
 from forebay.core.api import commands as c, queries
 from forebay.core.bounds import DEAD_SHOWN_MAX
 from forebay.core.errors import Invalid, NotFound
-from forebay.core.shard.shard import SWEEP_MS
+from forebay.core.shard.timers import SWEEP_MS
 from tests.core.harness import NOW, Core
 
 

@@ -11,7 +11,7 @@ import pytest
 from forebay.core.api import commands as c, queries
 from forebay.core.delivery import notes
 from forebay.core.errors import Busy
-from forebay.core.shard.shard import SWEEP_MS
+from forebay.core.shard.timers import SWEEP_MS
 from forebay.core.state import PLAIN
 from forebay.core.words import LINE, PART, RESULT
 from tests.core.harness import Core
@@ -99,7 +99,7 @@ def test_7_a_batch_of_acks_is_as_good_as_single_ones() -> None:
         else:
             for each, result in zip(ids, results, strict=True):
                 core.ack(None, [each], results=[result])
-        told = sorted(core.engine.take_over())
+        told = sorted(core.engine.take_changed())
         assert told == sorted(watched)
         found = [core.ask(queries.GetNotes("default", each, (RESULT,)), queries.NotesFound) for each in ids]
         answers = [[bytes(p) for note in each.notes[0] for p in note.payloads()] for each in found]

@@ -8,7 +8,7 @@ from forebay.core.api import commands as c, queries
 from forebay.core.bounds import DELAY_MS_MAX, PRIORITY_MAX, Limits
 from forebay.core.delivery.pop import PLANS_MAX
 from forebay.core.errors import Invalid, NotFound
-from forebay.core.shard.shard import SWEEP_MS
+from forebay.core.shard.timers import SWEEP_MS
 from forebay.core.state import PLAIN, Attributes, Backoff
 from forebay.core.words import FIXED, LIST
 from tests.core.harness import AT_ONCE, NOW, Core

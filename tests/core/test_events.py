@@ -11,7 +11,7 @@ from forebay.core.api import commands as c, queries
 from forebay.core.bounds import Limits
 from forebay.core.errors import NotFound
 from forebay.core.records import keyspace
-from forebay.core.shard.shard import SWEEP_MS
+from forebay.core.shard.timers import SWEEP_MS
 from forebay.core.state import events as state_events
 from forebay.core.words import EVENT_KINDS, SYSTEM
 from tests.core.harness import Core
@@ -344,7 +344,7 @@ def test_events_of_a_queue_in_memory_are_told_and_not_kept(core: Core) -> None:
     core.configure(durability="memory")
     core.push(b"1")
     core.commit()
-    assert [(each.offset, each.kind) for each in core.engine.take_told()] == [
+    assert [(each.offset, each.kind) for each in core.engine.take_emitted()] == [
         (state_events.NOT_KEPT, EVENT_KINDS.index(kind)) for kind in ("created", "configured", "pushed")
     ]
     assert not core.engine.event_logs

@@ -136,9 +136,9 @@ def _move_end(core: Core, end: int) -> None:
     queue = core.engine.queues["default", "q"]
     partition = queue.partitions["default"]
     shard = core.engine.shards[queue.shard]
-    shard.deletes.append(keyspace.header_key(queue.prefix, partition.key, 0))
+    shard.changes.deletes.append(keyspace.header_key(queue.prefix, partition.key, 0))
     partition.log.first = end
-    shard.touch_partition(queue, partition)
+    shard.changes.touch_partition(queue, partition)
     core.restart()
     assert core.engine.queues["default", "q"].partitions["default"].log.end == end
 

@@ -8,7 +8,7 @@ from forebay.core.log import log as logs
 from forebay.core.records import codec, keyspace
 from forebay.core.retention import carve, islands as retention_islands, merge as merges
 from forebay.core.retention.carve import Carved, Carving
-from forebay.core.shard.shard import SWEEP_MS
+from forebay.core.shard.timers import SWEEP_MS
 from forebay.core.state import Backoff, Log, Partition, Queue
 from tests.core.harness import AT_ONCE, NOW, Core, payloads_of
 
@@ -388,7 +388,7 @@ def test_carved_parts_keep_the_times_of_a_merged_segment() -> None:
         core.push(*padded(str(number)), delay_ms=DAY_MS if number in (7, 30) else 0)
     core.commit()
     queue, partition = queue_of(core), partition_of(core)
-    core.engine.shards[queue.shard].to_merge[partition.key] = (queue, partition)
+    core.engine.shards[queue.shard].changes.to_merge[partition.key] = (queue, partition)
     merge = core.engine.plan_merge(2)
     assert merge is not None
     bodies = [each.body for each in merge.parts if each.body is not None]

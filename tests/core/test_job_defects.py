@@ -335,7 +335,9 @@ def test_a_cron_that_is_damaged_costs_its_queue_only(core: Core, change: dict[st
     cron = core.engine.crons["default"]["n"]
     queue = core.engine.queues["default", "q"]
     broken = codec.pack_cron(replace(cron, **change))
-    commit = records_commit.Commit(queue.shard, core.engine.shards[queue.shard].epoch, core.now, [], [], [])
+    commit = records_commit.Commit(
+        queue.shard, core.engine.shards[queue.shard].numbering.epoch, core.now, [], [], []
+    )
     commit.puts.append((keyspace.cron_key(queue.prefix, "n"), broken))
     core.store.commit([commit])
     core.restart()
@@ -355,7 +357,7 @@ def test_damaged_values_of_a_tenant_cost_nobody_else_anything(core: Core) -> Non
     )
     core.commit()
     shard, own = core.engine.home("other")
-    commit = records_commit.Commit(shard.number, shard.epoch, core.now, [], [], [])
+    commit = records_commit.Commit(shard.number, shard.numbering.epoch, core.now, [], [], [])
     commit.puts.append((keyspace.value_key(own, pack(["k"])), b"\xc1"))
     core.store.commit([commit])
     core.restart()
@@ -410,7 +412,7 @@ def test_acks_in_any_order_of_what_is_waited_for_leave_few_rows(core: Core) -> N
     core.restart()
     assert core.state(waiting) == "parked"
     core.ack(ids=list(range(first + 1, first + 3_000, 2)))
-    while core.engine.unfinished:
+    while core.engine.notifications:
         core.wait(0)
     assert core.state(waiting) == "waiting"
 

@@ -10,7 +10,7 @@ from forebay.core.log import log as logs
 from forebay.core.records import keyspace
 from forebay.core.retention import merge as merges
 from forebay.core.retention.merge import Joined, Merge
-from forebay.core.shard.shard import MERGE_AT
+from forebay.core.shard.changes import MERGE_AT
 from forebay.core.state import Partition, Queue, Segment
 from tests.core.harness import Core, payloads_of
 
@@ -38,7 +38,7 @@ def partition_of(core: Core) -> Partition:
 def planned(core: Core, at_least: int = 2) -> Merge | None:
     """The next merge, however few segments there are."""
     queue, partition = queue_of(core), partition_of(core)
-    core.engine.shards[queue.shard].to_merge[partition.key] = (queue, partition)
+    core.engine.shards[queue.shard].changes.to_merge[partition.key] = (queue, partition)
     return core.engine.plan_merge(at_least)
 
 
@@ -153,7 +153,7 @@ def test_a_plan_that_finds_nothing_asks_for_nothing_until_more_is_sealed() -> No
     core = filled(3)
     assert planned(core) is None
     assert core.engine.plan_merge(2) is None
-    assert not core.engine.shards[queue_of(core).shard].to_merge
+    assert not core.engine.shards[queue_of(core).shard].changes.to_merge
 
 
 def test_a_segment_that_still_forms_is_not_merged() -> None:

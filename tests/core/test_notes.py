@@ -9,7 +9,7 @@ from forebay.core.bounds import ERROR_CHARS_MAX, NOTES_MS_MAX, Limits
 from forebay.core.delivery import notes
 from forebay.core.errors import Conflict, ForebayError, Invalid, NotFound
 from forebay.core.records import codec, keyspace
-from forebay.core.shard.shard import SWEEP_MS
+from forebay.core.shard.timers import SWEEP_MS
 from forebay.core.state import Progress
 from forebay.core.words import LINE, PART, RESULT
 from tests.core.harness import NOW, Core

@@ -7,7 +7,7 @@ from forebay.core.bounds import NUMBERS_MAX, Limits
 from forebay.core.delivery.take import PIECES_MAX, RUNS_MAX
 from forebay.core.errors import Busy, Conflict, ForebayError, Invalid, NotFound
 from forebay.core.retention.sweep import MARKS_MAX
-from forebay.core.shard.shard import SWEEP_MS
+from forebay.core.shard.timers import SWEEP_MS
 from forebay.core.state import PLAIN
 from tests.core.harness import Core, payloads_of
 from tests.sim.world import snapshot
@@ -539,7 +539,7 @@ def test_a_shard_without_partition_numbers_is_busy_and_nothing_changes(command: 
     core = Core()
     core.push(b"1")
     for shard in core.engine.shards:
-        shard.numbers_made = NUMBERS_MAX // shard.shards - 1
+        shard.numbering.made = NUMBERS_MAX // shard.numbering.shards - 1
     before = snapshot(core.engine)
     with pytest.raises(Busy):
         apply(core, command)

@@ -10,7 +10,7 @@ from forebay.core.delivery import pop as pops
 from forebay.core.delivery.pop import ACTIVE_MS
 from forebay.core.errors import Conflict, ForebayError, Invalid, NotFound
 from forebay.core.retention import merge as merges, sweep as sweeps
-from forebay.core.shard.shard import SWEEP_MS
+from forebay.core.shard.timers import SWEEP_MS
 from forebay.core.state import Partition
 from forebay.core.words import LINE
 from tests.core.harness import Core
@@ -179,7 +179,7 @@ def test_of_a_merged_segment_only_what_is_old_is_not_delivered() -> None:
         core.commit()
         core.wait(HOUR_MS // 2)
     queue, partition = core.engine.queues["default", "q"], partition_of(core)
-    core.engine.shards[queue.shard].to_merge[partition.key] = (queue, partition)
+    core.engine.shards[queue.shard].changes.to_merge[partition.key] = (queue, partition)
     merge = core.engine.plan_merge(2)
     assert merge is not None
     bodies = [each.body for each in merge.parts if each.body is not None]

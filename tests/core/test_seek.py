@@ -6,7 +6,7 @@ import pytest
 
 from forebay.core.api import commands as c, queries
 from forebay.core.errors import Conflict, ForebayError, Invalid, NotFound
-from forebay.core.shard.shard import SWEEP_MS
+from forebay.core.shard.timers import SWEEP_MS
 from forebay.core.state import Backoff
 from tests.core.harness import AT_ONCE, NOW, Core
 

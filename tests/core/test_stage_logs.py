@@ -12,7 +12,7 @@ from forebay.core.log.bodies import check_body, pack_body
 from forebay.core.queries import payloads as queries_payloads
 from forebay.core.records import keyspace
 from forebay.core.retention import merge as merges
-from forebay.core.shard.shard import MERGE_AT
+from forebay.core.shard.changes import MERGE_AT
 from forebay.core.state import Attributes, Backoff, Identity
 from tests.core.harness import Core
 from tests.core.staging import (
@@ -163,7 +163,7 @@ def merge_all(core: Core) -> int:
     done = 0
     while True:
         for partition in queue.partitions.values():
-            core.engine.shards[queue.shard].to_merge[partition.key] = (queue, partition)
+            core.engine.shards[queue.shard].changes.to_merge[partition.key] = (queue, partition)
         merge = core.engine.plan_merge(2)
         if merge is None:
             return done

@@ -9,7 +9,7 @@ from forebay.core.api import commands as c, queries
 from forebay.core.bounds import Limits
 from forebay.core.errors import Conflict, ForebayError, Invalid, NotFound
 from forebay.core.records import keyspace
-from forebay.core.shard.shard import SWEEP_MS
+from forebay.core.shard.timers import SWEEP_MS
 from forebay.core.state import Attributes, Backoff
 from forebay.core.words import LINE, RESULT
 from tests.core.harness import AT_ONCE, NOW, Core, payloads_of

@@ -15,7 +15,7 @@ from forebay.core.errors import ForebayError, NotFound
 from forebay.core.log import log as logs
 from forebay.core.records import keyspace
 from forebay.core.retention import carve, merge as merges
-from forebay.core.shard.shard import SWEEP_MS
+from forebay.core.shard.timers import SWEEP_MS
 from forebay.core.state import PLAIN, Attributes, Backoff, Queue, Segment
 from forebay.core.words import LINE, STATES
 from tests.core.harness import Core
@@ -224,7 +224,7 @@ class Life:
         self.core.commit()
         shard = self.core.engine.shards[self.queue.shard]
         for partition in self.queue.partitions.values():
-            shard.to_merge[partition.key] = (self.queue, partition)
+            shard.changes.to_merge[partition.key] = (self.queue, partition)
         while (merge := self.core.engine.plan_merge(2)) is not None:
             joined = merges.join(merge, [self._body(each) for each in merge.parts])
             self.core.engine.apply_merge(merge, joined)

@@ -97,29 +97,29 @@ from forebay.core.loading import build
 build._add_lease = lambda *arguments: None
 """,
     "acks are not kept": """
-from forebay.core.shard.shard import Shard
-seal = Shard.seal
+from forebay.core.shard.changes import Changes
+seal = Changes.seal
 def forgetful(self, now):
     commit = seal(self, now)
     commit.deletes[:] = [key for key in commit.deletes if key[8:9] != b"l"]
     return commit
-Shard.seal = forgetful
+Changes.seal = forgetful
 """,
     "cancels are not kept": """
-from forebay.core.shard.shard import Shard
-keep_row = Shard.keep_row
+from forebay.core.shard.changes import Changes
+put_row = Changes.put_row
 def forgetful(self, queue, key, value):
     if key[8:9] not in (b"e", b"o"):
-        keep_row(self, queue, key, value)
-Shard.keep_row = forgetful
+        put_row(self, queue, key, value)
+Changes.put_row = forgetful
 """,
     "dead letters are not kept": """
-from forebay.core.shard.shard import Shard
-keep_row = Shard.keep_row
+from forebay.core.shard.changes import Changes
+put_row = Changes.put_row
 def forgetful(self, queue, key, value):
     if key[8:9] != b"d":
-        keep_row(self, queue, key, value)
-Shard.keep_row = forgetful
+        put_row(self, queue, key, value)
+Changes.put_row = forgetful
 """,
     "results are not kept": """
 from forebay.core.delivery import notes

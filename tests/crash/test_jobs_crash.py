@@ -45,7 +45,7 @@ from forebay.core.jobs import dependencies
 dependencies.STEP = 100
 go_on = engine.go_on
 def slowly(domain, now):
-    if domain.unfinished:
+    if domain.notifications:
         time.sleep(0.03)
     go_on(domain, now)
 engine.go_on = slowly
@@ -60,12 +60,12 @@ def test_those_who_wait_for_one_message_are_told_once_even_if_the_server_is_kill
 
 
 FORGETFUL = """
-from forebay.core.shard.shard import Shard
-keep_row = Shard.keep_row
+from forebay.core.shard.changes import Changes
+put_row = Changes.put_row
 def forgetful(self, queue, key, value):
     if key[8:9] != %r:
-        keep_row(self, queue, key, value)
-Shard.keep_row = forgetful
+        put_row(self, queue, key, value)
+Changes.put_row = forgetful
 """
 PLANTED: dict[str, tuple[Callable[[str], object], str]] = {
     "the slot of a cron is not kept": (
@@ -106,12 +106,12 @@ named_limits.leased = lambda queue: 0
     "what is staged is not kept": (
         lambda planted: jobs.run(20, SEED, ["stages"], planted=planted),
         """
-from forebay.core.shard.shard import Shard
-keep = Shard.keep
+from forebay.core.shard.changes import Changes
+put = Changes.put
 def forgetful(self, record):
     if record[0][8:9] != b"n":
-        keep(self, record)
-Shard.keep = forgetful
+        put(self, record)
+Changes.put = forgetful
 """,
     ),
     "a stage that was dropped is there again": (
@@ -120,23 +120,24 @@ Shard.keep = forgetful
 from forebay.core.stages import expire, write
 drop = expire.drop_stage
 def lightly(shard, queue, each):
-    before = len(shard.deletes)
+    before = len(shard.changes.deletes)
     drop(shard, queue, each)
-    del shard.deletes[before:]
+    del shard.changes.deletes[before:]
 expire.drop_stage = write.drop_stage = lightly
 """,
     ),
     "what an adoption answered is kept with the next one": (
         lambda planted: jobs.run(20, SEED, ["stages"], planted=planted),
         """
-from forebay.core.shard.shard import Shard
-keep_row, late = Shard.keep_row, {}
+from forebay.core.shard.changes import Changes
+put_row, late = Changes.put_row, {}
 def later(self, queue, key, value):
     if key[8:9] == b"z":
-        queue, key, value, late[self.number] = *late.get(self.number, (queue, b"", None)), (queue, key, value)
+        mine = self.numbering.number
+        queue, key, value, late[mine] = *late.get(mine, (queue, b"", None)), (queue, key, value)
     if key:
-        keep_row(self, queue, key, value)
-Shard.keep_row = later
+        put_row(self, queue, key, value)
+Changes.put_row = later
 """,
     ),
     "shards are committed one by one": (

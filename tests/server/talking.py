@@ -37,7 +37,7 @@ class Talk:
         limits = Limits()
         self.engine = Engine(limits, Directory(SHARDS, 1, limits), SHARDS)
         for shard in self.engine.shards:
-            shard.numbers_made = numbers_made
+            shard.numbering.made = numbers_made
 
     def ask(self, cmd: str, **fields: Any) -> dict[str, Any]:
         request = decode.decode(body_of({"cmd": cmd, **fields}))

@@ -15,7 +15,8 @@ from forebay.core.log import log as logs
 from forebay.core.log.numbers import number_of
 from forebay.core.queries.describe import counts
 from forebay.core.records.keyspace import META_SHARD
-from forebay.core.shard.shard import Shard, next_sweep_at
+from forebay.core.shard.shard import Shard
+from forebay.core.shard.timers import next_sweep_at
 from forebay.core.state import Attributes, Group, Partition, Queue, fresh_count
 from forebay.core.tracks.dead_letters import dead_over
 from forebay.core.tracks.leased import leased_runs
@@ -141,7 +142,7 @@ class Checks:
     def _follow(self) -> None:
         """The model sees to what follows from what ended; the core may do so a little at a time."""
         ticks = 0
-        while self.engine.unfinished and not self.slow:
+        while self.engine.notifications and not self.slow:
             self.engine.tick(self.now)
             self.model.tick(self.now)
             ticks += 1
@@ -268,7 +269,7 @@ class Checks:
         for partition in queue.partitions.values():
             assert partition.log.end == len(known.messages[partition.name])
             self._check_log(partition)
-            job_checks.check_partition(queue, partition, known, told=not self.engine.unfinished)
+            job_checks.check_partition(queue, partition, known, told=not self.engine.notifications)
             for group in queue.groups.values():
                 self._check_track(shard, known, group, partition)
         for reader in queue.groups.values():

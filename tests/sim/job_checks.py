@@ -20,7 +20,7 @@ def check_queue(queue: Queue, known: m.Queue, now: int) -> None:
         assert message.tie.key == key
     assert queue.named == {name: _at(keys, message) for name, message in known.named.items()}
     once = {"\0".join(name): each for name, each in known.once.items() if each[0] > now}
-    found = {_name(name): each for name, each in queue.once.items() if each.until > now}
+    found = {_name(name): each for name, each in queue.remembered.items() if each.until > now}
     assert {name: each.until for name, each in found.items()} == {
         name: at for name, (at, _, _) in once.items()
     }
@@ -49,7 +49,7 @@ def check_partition(queue: Queue, partition: Partition, known: m.Queue, *, told:
         if message.tie is not None:
             wanted[at] = (message.tie.key, message.tie.keys, message.tie.watch_at)
     assert found == wanted, (queue.name, partition.name, found, wanted)
-    assert partition.concerned == len(partition.ties) + partition.dependents.size
+    assert partition.links_count == len(partition.ties) + partition.dependents.size
     parked = {at: unmet for first, count, unmet in partition.parked for at in range(first, first + count)}
     unmet = {at: len(each.unmet) for at, each in enumerate(messages) if each.parked}
     assert parked == unmet if told else parked.keys() == unmet.keys()
@@ -88,9 +88,9 @@ def check_waiting(engine: Engine, model: JobModel) -> None:
                 met = partition.met.get((first, dependent), 0)
                 targets = [messages[first + at] for at in range(count) if not met >> at & 1]
                 found += [(target.id, each) for target in targets for each in parked]
-                if not parked and not engine.unfinished:
+                if not parked and not engine.notifications:
                     assert all(model.standing(target) in (None, m.DEAD) for target in targets), (first, count)
-    assert engine.unfinished or sorted(found) == sorted(wanted)
+    assert engine.notifications or sorted(found) == sorted(wanted)
 
 
 def check_limits(group: Group, model: SystemModel, queue: str) -> None:
@@ -163,7 +163,7 @@ def snapshot_tenants(engine: Engine) -> object:
     values = sorted(
         (tenant, sorted(each.entries.items())) for tenant, each in engine.values.items() if each.entries
     )
-    limits = sorted((tenant, sorted(each.items())) for tenant, each in engine.shared.items() if each)
+    limits = sorted((tenant, sorted(each.items())) for tenant, each in engine.named_limits.items() if each)
     active = sorted(
         (tenant, name, each.active)
         for tenant, named in engine.limiters.items()
@@ -182,14 +182,14 @@ def show(found: queries.StateFound, known: m.Queue, message: m.Message) -> None:
 
 def snapshot(queue: Queue) -> object:
     """Everything of a queue that is known by key or id."""
-    once = sorted((name, each.until, each.ids, each.durability) for name, each in queue.once.items())
+    once = sorted((name, each.until, each.ids, each.durability) for name, each in queue.remembered.items())
     return (sorted(queue.uniques.items()), sorted(queue.named.items()), once, queue.tied_bytes)
 
 
 def snapshot_of(partition: Partition) -> object:
     """The same of a partition, and what waits for others."""
     ties: list[tuple[int, Tie]] = sorted(partition.ties.items())
-    counts = (partition.concerned, partition.parked_messages, partition.lane)
+    counts = (partition.links_count, partition.parked_messages, partition.lane)
     waits = (list(partition.parked), list(partition.dependents))
     ids = (sorted(partition.job_ids.items()), sorted(partition.transactions.items()))
     return (ties, counts, waits, ids, sorted(partition.taken.items()))

@@ -261,7 +261,7 @@ class JobDriver(Driver):
                     world.move({"a": [place]}, "default", None, None, discard=True)
             others = [self.push_keyed, self.push_flow, self.push_then, self.transact, self.settle_lease]
             for _ in range(pick.choice([2, 4, 6])):
-                if not world.engine.unfinished:
+                if not world.engine.notifications:
                     return
                 how = pick.choice(
                     ["depend", "depend", "cancel", "reload", "other", "purge", "again", "again"]

@@ -225,7 +225,7 @@ class JobWorld(World):
         self._apply(c.Ack(TENANT, None, self._ids(queue, [place]), "default"))
         self.model.ack(token, {place})
         reloads = 0
-        while self.engine.unfinished:
+        while self.engine.notifications:
             self._reload()
             reloads += 1
             assert reloads < 1_000, "those who wait are told at last"

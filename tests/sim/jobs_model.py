@@ -1,6 +1,6 @@
 """The queue as plain lists, continued: unique keys, ids that are known, and messages that wait for others.
 
-Nothing here is told that a message ended. Whoever is concerned looks where it stands, after every step.
+Nothing here is told that a message ended. Whoever is links_count looks where it stands, after every step.
 """
 
 from collections.abc import Callable

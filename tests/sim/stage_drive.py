@@ -338,7 +338,7 @@ class StageDriver:
     def merge(self) -> None:
         queue = self.engine.queues[TENANT, self.queue()]
         for partition in queue.partitions.values():
-            self.engine.shards[queue.shard].to_merge[partition.key] = (queue, partition)
+            self.engine.shards[queue.shard].changes.to_merge[partition.key] = (queue, partition)
         merge = self.engine.plan_merge(2)
         if merge is not None:
             bodies = [self.body(merge.queue, each) for each in merge.parts]

@@ -69,7 +69,7 @@ MUTANTS: dict[str, Planted] = {
     ),
     "a pop that was held back does not look again": (
         take.PopCursor._hold_back,
-        "self.shard.look_at(track, opens_at)",
+        "self.shard.timers.schedule_check(track, opens_at)",
         "pass",
     ),
     "nobody is told that a window is over because of a cancel": (
@@ -116,7 +116,11 @@ MUTANTS: dict[str, Planted] = {
         "False",
     ),
     "a sweep comes once": (sweep._evict, "fresh_count(track) > 0 or track.schedule.messages > 0", "False"),
-    "a push does not have what waits swept": (push.before_append, "shard.plan_sweep(queue, now)", "pass"),
+    "a push does not have what waits swept": (
+        push.before_append,
+        "shard.timers.plan_sweep(queue, now)",
+        "pass",
+    ),
     # Strict order.
     "a partition has several leases": (strict_order.is_next, "if track.leased:", "if False:"),
     "what is not due goes along with what is before it": (

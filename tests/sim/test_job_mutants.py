@@ -31,8 +31,8 @@ MUTANTS: dict[str, Planted] = {
     ),
     "a key is not freed by an eviction": (
         outcomes.record_outcome,
-        "if track.partition.concerned:",
-        "if track.partition.concerned and outcome != 3:",
+        "if track.partition.links_count:",
+        "if track.partition.links_count and outcome != 3:",
     ),
     "a key is freed by any group": (
         shard.Shard.end,
@@ -66,16 +66,21 @@ MUTANTS: dict[str, Planted] = {
     ),
     "a tie is not stored": (
         ties.tie,
-        "shard.keep_row(queue, keyspace.tie_key(queue.prefix, partition.key, offset), codec.pack_tie(tied))",
-        "shard.touch()",
+        "shard.changes.put_row(queue, "
+        "keyspace.tie_key(queue.prefix, partition.key, offset), codec.pack_tie(tied))",
+        "shard.changes.touch()",
     ),
     "a tie stays in the store": (
         ties.untie,
-        "shard.keep_row(queue, keyspace.tie_key(queue.prefix, partition.key, offset), None)",
-        "shard.touch()",
+        "shard.changes.put_row(queue, keyspace.tie_key(queue.prefix, partition.key, offset), None)",
+        "shard.changes.touch()",
     ),
     "a key stays with what was updated": (ties.move, "if offset in partition.ties:", "if False:"),
-    "a time to live that is over frees no key": (expiry.expire_tied, "shard.tied.first_due(now)", "[]"),
+    "a time to live that is over frees no key": (
+        expiry.expire_tied,
+        "shard.timers.expiry.first_due(now)",
+        "[]",
+    ),
     "what is worked on loses its key with its time to live": (
         expiry._expire,
         "if held is not None:",
@@ -116,8 +121,8 @@ MUTANTS: dict[str, Planted] = {
     ),
     "a custom id is not stored": (
         job_push.Pushing._enter,
-        "shard.keep_row(queue, key, own.job_id.encode())",
-        "shard.touch()",
+        "shard.changes.put_row(queue, key, own.job_id.encode())",
+        "shard.changes.touch()",
     ),
     "a custom id outlives its message": (
         dedup.forget_job_id,
@@ -137,13 +142,14 @@ MUTANTS: dict[str, Planted] = {
     ),
     "transaction ids are not stored": (
         job_push.Pushing._take,
-        "self.shard.keep_row(self.queue, key, codec.pack_taken(self.now, taken))",
-        "self.shard.touch()",
+        "self.shard.changes.put_row(self.queue, key, codec.pack_taken(self.now, taken))",
+        "self.shard.changes.touch()",
     ),
     "the answer to a request is not stored": (
         dedup.remember,
-        "shard.keep_row(queue, keyspace.remembered_key(queue.prefix, name), codec.pack_remembered(once))",
-        "shard.touch()",
+        "shard.changes.put_row(queue, "
+        "keyspace.remembered_key(queue.prefix, name), codec.pack_remembered(once))",
+        "shard.changes.touch()",
     ),
     # Dependencies.
     "one that is waited for is not counted": (
@@ -183,8 +189,9 @@ MUTANTS: dict[str, Planted] = {
     ),
     "a row of a message that ended stays": (
         waits.remove_wait,
-        "shard.keep_row(queue, keyspace.dependent_key(queue.prefix, partition.key, row[0], row[1]), None)",
-        "shard.touch()",
+        "shard.changes.put_row(queue, "
+        "keyspace.dependent_key(queue.prefix, partition.key, row[0], row[1]), None)",
+        "shard.changes.touch()",
     ),
     "the rest of a row is forgotten": (
         waits.mark_met,
@@ -203,18 +210,18 @@ MUTANTS: dict[str, Planted] = {
     ),
     "who waits for what is not stored": (
         waits.add_wait,
-        "shard.keep_row(queue, key, codec.pack_dependent(count, waiting, 0, since))",
-        "shard.touch()",
+        "shard.changes.put_row(queue, key, codec.pack_dependent(count, waiting, 0, since))",
+        "shard.changes.touch()",
     ),
     "what is parked is not stored": (
         parked.park,
-        "shard.keep_row(queue, key, codec.pack_numbers((count, unmet)))",
-        "shard.touch()",
+        "shard.changes.put_row(queue, key, codec.pack_numbers((count, unmet)))",
+        "shard.changes.touch()",
     ),
     "what is released stays parked in the store": (
         parked.unpark,
-        "shard.keep_row(queue, keyspace.parked_key(queue.prefix, partition.key, first), None)",
-        "shard.touch()",
+        "shard.changes.put_row(queue, keyspace.parked_key(queue.prefix, partition.key, first), None)",
+        "shard.changes.touch()",
     ),
     "what is released is due since it was pushed": (
         dependencies._runs,
@@ -251,7 +258,7 @@ MUTANTS: dict[str, Planted] = {
         "shard.ends.append(Ended(shard, queue, partition, low, high, GONE))",
         "pass",
     ),
-    "the rest is never told": (dependencies.go_on, "while domain.unfinished", "while False"),
+    "the rest is never told": (dependencies.go_on, "while domain.notifications", "while False"),
     "who was not told is forgotten by a restart": (
         decode._decode,
         "found.ended.append((serial, how, partition, begin[0] if begin else serial, end))",
@@ -264,8 +271,8 @@ MUTANTS: dict[str, Planted] = {
     ),
     "what is being told is not stored": (
         dependencies.notify_dependents,
-        "shard.keep_row(queue, key, pack_numbers((end, first)))",
-        "shard.touch()",
+        "shard.changes.put_row(queue, key, pack_numbers((end, first)))",
+        "shard.changes.touch()",
     ),
     "who comes later is told of what was before": (
         dependencies._notify_some,
@@ -366,12 +373,12 @@ MUTANTS: dict[str, Planted] = {
     ),
     "nobody is told when something is settled": (
         limits.wake_starved,
-        "shards[number].woken[queue, name, None] = None",
+        "shards[number].changes.woken[queue, name, None] = None",
         "pass",
     ),
     "nobody is told when tokens come": (
         limits.wake_limited,
-        "shard.woken[queue, name, None] = None",
+        "shard.changes.woken[queue, name, None] = None",
         "pass",
     ),
     "a lane is none after a restart": (build.load_queue, "partition.lane = packed.lane", "pass"),
@@ -421,17 +428,21 @@ MUTANTS: dict[str, Planted] = {
         "0 < cron.limit < cron.fired",
     ),
     "a cron begins anew when it is put again": (cron.put, "_when(before) == _when(cron)", "False"),
-    "a cron that was removed comes back": (cron._remove, "shard.keep_own(key, None)", "shard.touch()"),
+    "a cron that was removed comes back": (
+        cron._remove,
+        "shard.changes.put_own(key, None)",
+        "shard.changes.touch()",
+    ),
     # Values and transactions.
     "a value is not stored": (
         kv_store.apply,
-        "shard.keep_own(keyspace.value_key(own, key), codec.pack_value(kept))",
-        "shard.touch()",
+        "shard.changes.put_own(keyspace.value_key(own, key), codec.pack_value(kept))",
+        "shard.changes.touch()",
     ),
     "a value that was deleted is stored": (
         kv_store.apply,
-        "shard.keep_own(keyspace.value_key(own, key), None)",
-        "shard.touch()",
+        "shard.changes.put_own(keyspace.value_key(own, key), None)",
+        "shard.changes.touch()",
     ),
     "a value lasts a little too long": (
         kv_store.expire,

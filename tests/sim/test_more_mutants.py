@@ -11,7 +11,7 @@ from forebay.core.push import room as push_room, update
 from forebay.core.queries import browse
 from forebay.core.queues import clean, seek
 from forebay.core.retention import carve, removal, sweep
-from forebay.core.shard import addresses, domain, shard
+from forebay.core.shard import addresses, changes, domain
 from forebay.core.tracks import withdrawn
 from tests.sim.drive import LIMITS, Driver
 from tests.sim.test_drive import PLANS, WORTH
@@ -36,8 +36,8 @@ MUTANTS: dict[str, Planted] = {
     ),
     "where an updated message leads to is not stored": (
         update._lead,
-        "shard.keep_row(queue, key, codec.pack_numbers((successor,)))",
-        "shard.touch()",
+        "shard.changes.put_row(queue, key, codec.pack_numbers((successor,)))",
+        "shard.changes.touch()",
     ),
     "an updated message stays": (update.update, "cancel_everywhere(shard, where, now)", "pass"),
     "a second update is shown under another id": (
@@ -69,7 +69,7 @@ MUTANTS: dict[str, Planted] = {
     "who seeks keeps what is leased": (seek.seek, "abandon(shard, track)", "pass"),
     "who seeks leaves records behind": (
         seek.seek,
-        "shard.clear_rows(queue, keyspace.row_bounds(queue.prefix, group.number, key))",
+        "shard.changes.clear_rows(queue, keyspace.row_bounds(queue.prefix, group.number, key))",
         "pass",
     ),
     "who seeks forwards keeps what lies below the log": (seek._strays, "if begin > first:", "if False:"),
@@ -91,7 +91,7 @@ MUTANTS: dict[str, Planted] = {
     ),
     "nobody is told of a seek": (
         seek.seek,
-        "shard.woken[queue, group.name, track.partition.name] = None",
+        "shard.changes.woken[queue, group.name, track.partition.name] = None",
         "pass",
     ),
     # Clean.
@@ -139,8 +139,8 @@ MUTANTS: dict[str, Planted] = {
     ),
     "progress is not stored": (
         notes.tell_progress,
-        "shard.keep_row(queue, key, codec.pack_progress(told))",
-        "shard.touch()",
+        "shard.changes.put_row(queue, key, codec.pack_progress(told))",
+        "shard.changes.touch()",
     ),
     "progress of an updated message is lost": (
         notes.tell_progress,
@@ -149,7 +149,7 @@ MUTANTS: dict[str, Planted] = {
     ),
     "notes of the next message are shown, too": (notes.of_message, "if about != offset:", "if False:"),
     "notes are not stored": (
-        shard.Shard._seal_notes,
+        changes.Changes._seal_notes,
         "puts.append((key, codec.pack_notes(segment, about)))",
         "pass",
     ),
@@ -182,7 +182,7 @@ MUTANTS: dict[str, Planted] = {
     "the header of a carved island stays": (carve.apply, "if parts[0].base != island.base:", "if False:"),
     "the body of a carved island stays": (
         carve.apply,
-        "shard.deletes.append(keyspace.body_key(prefix, island.body_name))",
+        "shard.changes.deletes.append(keyspace.body_key(prefix, island.body_name))",
         "pass",
     ),
     "messages of new islands are not counted": (
@@ -234,7 +234,7 @@ MUTANTS: dict[str, Planted] = {
     ),
     "a removed partition stays in the store": (
         removal.remove_partitions,
-        "shard.deletes.append(keyspace.partition_key(queue.prefix, partition.key))",
+        "shard.changes.deletes.append(keyspace.partition_key(queue.prefix, partition.key))",
         "pass",
     ),
     "the work queue may be idle": (sweep._holding, " or group.name == DEFAULT", ""),
@@ -242,7 +242,8 @@ MUTANTS: dict[str, Planted] = {
     "an idle group keeps messages": (sweep._holding, "return holding or groups", "return groups"),
     "when a group was active is not stored": (
         pop.pop,
-        "shard.keep_row(queue, keyspace.group_key(queue.prefix, group.number), codec.pack_group(group))",
+        "shard.changes.put_row(queue, "
+        "keyspace.group_key(queue.prefix, group.number), codec.pack_group(group))",
         "pass",
     ),
     "where an updated message leads to is forgotten": (
@@ -261,7 +262,7 @@ MUTANTS: dict[str, Planted] = {
     "no lease is required": (domain.Domain.by_shard, "queue.options.require_lease and", "False and"),
     "bodies of a queue that was removed stay": (
         removal.remove_queue,
-        "shard.body_ranges.append(keyspace.body_bounds(queue.prefix))",
+        "shard.changes.body_ranges.append(keyspace.body_bounds(queue.prefix))",
         "pass",
     ),
 }

@@ -11,7 +11,7 @@ from forebay.core.push import push, update
 from forebay.core.queries import message_state
 from forebay.core.records import codec
 from forebay.core.retention import islands, merge, sweep
-from forebay.core.shard import addresses, shard
+from forebay.core.shard import addresses, changes, numbering, shard, timers
 from forebay.core.state import Schedule, attributes
 from forebay.core.structures.agenda import Agenda
 from forebay.core.tracks import cursor, dead_letters as dead_runs, leased, outcomes, planning, withdrawn
@@ -39,13 +39,17 @@ MUTANTS: dict[str, Planted] = {
     ),
     "a failure is not counted": (settle._come_back, "failures + 1, how.error", "failures, how.error"),
     "a partial ack settles the neighbour": (settle._take_out, "<< found.at", "<< max(found.at - 1, 0)"),
-    "an acked lease stays in the store": (shard.Shard.seal, "elif lease.stored:", "elif not lease.stored:"),
+    "an acked lease stays in the store": (
+        changes.Changes.seal,
+        "elif lease.stored:",
+        "elif not lease.stored:",
+    ),
     "a group that wants only what is new gets everything": (
         groups.begin_of,
         "return log.end",
         "return log.first",
     ),
-    "a cursor is not stored": (take.PopCursor._take, "self.shard.touch_track(track)", "pass"),
+    "a cursor is not stored": (take.PopCursor._take, "self.shard.changes.touch_track(track)", "pass"),
     "leased messages are swept away": (
         sweep._lowest_leased,
         "lowest = min(lowest, track.spans[at][0])",
@@ -57,7 +61,7 @@ MUTANTS: dict[str, Planted] = {
         "track.turn = -group.turn",
     ),
     "names are given out again after a restart": (
-        shard.Shard.next_name,
+        numbering.Numbering.next_name,
         "lease_name(self.epoch, self.counter)",
         "lease_name(1, self.counter)",
     ),
@@ -100,12 +104,12 @@ MUTANTS: dict[str, Planted] = {
         "True",
     ),
     "ids confirmed as os are not marked in the store": (
-        shard.Shard.mark_os,
+        changes.Changes.mark_os,
         "self.touch_partition(queue, partition)",
         "pass",
     ),
     "marks are cleared in memory only": (
-        shard.Shard.clear_marks,
+        changes.Changes.clear_marks,
         "self.touch_partition(queue, partition)",
         "pass",
     ),
@@ -168,11 +172,11 @@ MUTANTS: dict[str, Planted] = {
         "created_at",
     ),
     "what becomes due is not listed": (
-        shard.Shard.ring,
+        shard.Shard.fire_due,
         "list_anew(track, now)",
         "pass",
     ),
-    "what becomes due does not ring": (shard.Shard.look_at, "self.alarm.sooner(due_at)", "pass"),
+    "what becomes due does not ring": (timers.Timers.schedule_check, "self.alarm.sooner(due_at)", "pass"),
     "the next of a line is forgotten when its head is taken away": (
         Schedule._correct,
         "if line is not None and level not in self._ready_levels:",
@@ -236,13 +240,13 @@ MUTANTS: dict[str, Planted] = {
     ),
     "a dead letter is not stored": (
         dead_runs.put_dead,
-        "shard.keep_row(track.queue, dead_letter_key(track, run.first), codec.pack_dead(run))",
-        "shard.touch()",
+        "shard.changes.put_row(track.queue, dead_letter_key(track, run.first), codec.pack_dead(run))",
+        "shard.changes.touch()",
     ),
     "a requeued dead letter stays in the store": (
         dead_runs.remove_dead,
-        "shard.keep_row(track.queue, dead_letter_key(track, run.first), None)",
-        "shard.touch()",
+        "shard.changes.put_row(track.queue, dead_letter_key(track, run.first), None)",
+        "shard.changes.touch()",
     ),
     "a requeued dead letter keeps its failures": (
         dead_letters.requeue,
@@ -284,23 +288,23 @@ MUTANTS: dict[str, Planted] = {
     ),
     "a skip is not stored": (
         cursor.skip,
-        "shard.keep_row(track.queue, _skip_key(track, first), codec.pack_numbers((end - first,)))",
-        "shard.touch()",
+        "shard.changes.put_row(track.queue, _skip_key(track, first), codec.pack_numbers((end - first,)))",
+        "shard.changes.touch()",
     ),
     "a skip that was passed stays in the store": (
         cursor.pass_skips,
-        "shard.keep_row(track.queue, _skip_key(track, first), None)",
-        "shard.touch()",
+        "shard.changes.put_row(track.queue, _skip_key(track, first), None)",
+        "shard.changes.touch()",
     ),
     "an outcome is not stored": (
         outcomes.record_outcome,
-        "shard.keep_row(track.queue, key, codec.pack_numbers((end - first, outcome, now)))",
-        "shard.touch()",
+        "shard.changes.put_row(track.queue, key, codec.pack_numbers((end - first, outcome, now)))",
+        "shard.changes.touch()",
     ),
     "what is withdrawn is not stored": (
         withdrawn.withdraw,
-        "shard.keep_row(place.queue, key, codec.pack_numbers((end - first, now)))",
-        "shard.touch()",
+        "shard.changes.put_row(place.queue, key, codec.pack_numbers((end - first, now)))",
+        "shard.changes.touch()",
     ),
     "a lease is not told what was cancelled": (
         settle.take_cancelled,
@@ -331,21 +335,21 @@ MUTANTS: dict[str, Planted] = {
     # The rest of what is kept.
     "what is delivered stays in the stored schedule": (
         shard.Shard.unschedule,
-        "self._rows[scheduled_key_of(track, run)] = None",
+        "self.changes.put_row(track.queue, scheduled_key_of(track, run), None)",
         "pass",
     ),
     "what is scheduled is not stored": (
         shard.Shard.schedule,
-        "self._rows[scheduled_key_of(track, run)] = codec.pack_scheduled(run)",
+        "changes.put_row(track.queue, scheduled_key_of(track, run), codec.pack_scheduled(run))",
         "pass",
     ),
     "how far a group is planned is not stored": (codec.pack_cursor, "track.planned", "1 << 62"),
     "a paused queue delivers": (pop.pop, "queue.paused_until > now", "False"),
-    "a pause is not stored": (shard.Shard.pause, "self.touch_queue(queue)", "pass"),
-    "a pause does not end": (shard.Shard.pause, "self.pauses.add(until, queue.prefix)", "pass"),
+    "a pause is not stored": (shard.Shard.pause, "self.changes.touch_queue(queue)", "pass"),
+    "a pause does not end": (shard.Shard.pause, "self.timers.pauses.add(until, queue.prefix)", "pass"),
     "a pause does not end after a restart": (
         build.load_queue,
-        "shard.pauses.add(queue.paused_until, queue.prefix)",
+        "shard.timers.pauses.add(queue.paused_until, queue.prefix)",
         "pass",
     ),
     "a merge loses attributes": (merge.apply, "joined.runs.sets", 'b""'),

@@ -90,17 +90,17 @@ MUTANTS: dict[str, Planted] = {
     ),
     "a part is not kept": (
         stage_write._keep,
-        "shard.keep((key, stage_records.pack_staged(stage, part)))",
+        "shard.changes.put((key, stage_records.pack_staged(stage, part)))",
         "pass",
     ),
     "a body is not kept": (
         stage_write._keep,
-        "shard.keep_body((keyspace.body_key(queue.prefix, part.body_name), each.body))",
+        "shard.changes.put_body((keyspace.body_key(queue.prefix, part.body_name), each.body))",
         "pass",
     ),
     "a body leaves memory before the store has it": (
         stage_write._keep,
-        "shard.staged_now[1].append(part)",
+        "shard.changes.staged_now[1].append(part)",
         "part.body = None",
     ),
     "a body is kept in a queue that is not": (stage_write._keep, "if queue.stored:", "if True:"),
@@ -160,10 +160,14 @@ MUTANTS: dict[str, Planted] = {
         "begun.setdefault(partition.name, partition.log.end)",
         "begun[partition.name] = partition.log.end",
     ),
-    "what forms is not sealed first": (stage_adopt._adopt_part, "shard.seal_now(queue, partition)", "pass"),
+    "what forms is not sealed first": (
+        stage_adopt._adopt_part,
+        "shard.changes.seal_now(queue, partition)",
+        "pass",
+    ),
     "a header is not kept": (
         stage_adopt._adopt_part,
-        "shard.keep((key, codec.pack_header(segment)))",
+        "shard.changes.put((key, codec.pack_header(segment)))",
         "pass",
     ),
     "what is adopted has no tags": (
@@ -190,13 +194,13 @@ MUTANTS: dict[str, Planted] = {
     # What is remembered.
     "an adoption is not kept": (
         stage_adopt._remember,
-        "shard.keep_row(queue, key, stage_records.pack_adopted(adopted))",
-        "shard.touch()",
+        "shard.changes.put_row(queue, key, stage_records.pack_adopted(adopted))",
+        "shard.changes.touch()",
     ),
     "an adoption is known for ever in the store": (
         stage_adopt._remember,
-        "shard.keep_row(queue, stage_records.adopted_key(queue.prefix, query, oldest), None)",
-        "shard.touch()",
+        "shard.changes.put_row(queue, stage_records.adopted_key(queue.prefix, query, oldest), None)",
+        "shard.changes.touch()",
     ),
     "the newest adoption is forgotten first": (
         stage_adopt._remember,
@@ -210,8 +214,8 @@ MUTANTS: dict[str, Planted] = {
     ),
     "a query is known for ever in the store": (
         stage_expire.forget_query,
-        "shard.keep_row(queue, stage_records.adopted_key(queue.prefix, query, batch), None)",
-        "shard.touch()",
+        "shard.changes.put_row(queue, stage_records.adopted_key(queue.prefix, query, batch), None)",
+        "shard.changes.touch()",
     ),
     "an earlier batch says how long a query is known": (
         stage_adopt._remember,
@@ -221,8 +225,8 @@ MUTANTS: dict[str, Planted] = {
     # Ends.
     "a stage stays in the store": (
         stage_expire.forget_stage,
-        "shard.deletes += [stage_records.staged_key(queue.prefix, part.body_name) for part in stage.parts]",
-        "pass",
+        "stage_records.staged_key(queue.prefix, part.body_name) for part in stage.parts",
+        "stage_records.staged_key(queue.prefix, part.body_name) for part in ()",
     ),
     "the bytes of a stage are counted for ever": (
         stage_expire.forget_stage,
@@ -231,7 +235,7 @@ MUTANTS: dict[str, Planted] = {
     ),
     "a body stays in the store": (
         stage_expire.drop_stage,
-        "shard.deletes += [keyspace.body_key(queue.prefix, name) for name in named]",
+        "shard.changes.deletes += [keyspace.body_key(queue.prefix, name) for name in named]",
         "pass",
     ),
     "stages never expire": (
@@ -253,12 +257,12 @@ MUTANTS: dict[str, Planted] = {
     ),
     "stages expire no more after a restart": (
         build._add_stages,
-        "shard.staged.add(stage.expires_at, (queue.prefix, True, stage.name))",
+        "shard.timers.staged.add(stage.expires_at, (queue.prefix, True, stage.name))",
         "pass",
     ),
     "adoptions are known for ever after a restart": (
         build._add_stages,
-        "shard.staged.add(until, (queue.prefix, False, query))",
+        "shard.timers.staged.add(until, (queue.prefix, False, query))",
         "pass",
     ),
     "stages are for no query after a restart": (

@@ -370,7 +370,7 @@ class World(Steps):
         for queue in self.engine.queues.values():
             shard = self.engine.shards[queue.shard]
             for partition in queue.partitions.values():
-                shard.to_merge[partition.key] = (queue, partition)
+                shard.changes.to_merge[partition.key] = (queue, partition)
         looks = self.steps % self.every == 0
         before = snapshot(self.engine) if looks else None
         merge = self.engine.plan_merge(at_least)
@@ -396,7 +396,7 @@ class World(Steps):
     def plan_carving(self) -> None:
         """Choose an island and cut out what of it is wanted, however little that saves."""
         for queue in self.engine.queues.values():
-            to_carve = self.engine.shards[queue.shard].to_carve
+            to_carve = self.engine.shards[queue.shard].changes.to_carve
             for partition in queue.partitions.values():
                 log = partition.log
                 for segment in log.segments[: log.islands]:
@@ -406,7 +406,7 @@ class World(Steps):
         carving = self.engine.plan_carving()
         assert not looks or snapshot(self.engine) == before
         for shard in self.engine.shards:
-            shard.to_carve.clear()
+            shard.changes.to_carve.clear()
         if carving is not None:
             self.carving = carving, carve.join(carving, [self._body(carving.queue, carving.island)])
 

@@ -339,7 +339,7 @@ class Core:
     def _merge(self) -> None:
         for queue in self.engine.queues.values():
             for partition in queue.partitions.values():
-                self.engine.shards[queue.shard].to_merge[partition.key] = (queue, partition)
+                self.engine.shards[queue.shard].changes.to_merge[partition.key] = (queue, partition)
         merge = self.engine.plan_merge(2)
         if merge is None:
             return

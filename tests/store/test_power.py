@@ -9,7 +9,7 @@ import pytest
 
 from forebay.core.records import keyspace
 from forebay.core.records.commit import Commit
-from forebay.core.shard.shard import Shard
+from forebay.core.shard.changes import Changes
 from forebay.core.stages import adopt as stage_adopt
 from forebay.store.rocksdb import store as rocksdb
 from forebay.store.rocksdb.store import RocksStore
@@ -43,7 +43,7 @@ def _nothing(*_: object) -> None:
 PLANTED: dict[str, tuple[type, str, Callable[..., None]]] = {
     "large commits stay half done": (RocksStore, "_undo_intents", _nothing),
     "what is confirmed is not synced": (RocksStore, "sync", _nothing),
-    "ids of lost messages are given out again": (Shard, "mark_os", _nothing),
+    "ids of lost messages are given out again": (Changes, "mark_os", _nothing),
 }
 
 

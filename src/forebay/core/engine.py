@@ -89,7 +89,7 @@ class Engine(Domain):
             expire_tied(shard, now)
             forget_due_remembered(shard, now)
             forget_staged(shard, now)
-            shard.ring(now)
+            shard.fire_due(now)
             wake_limited(shard, now)
             if sweeps:
                 sweeps = sweep_due(shard, now, sweeps)
@@ -99,8 +99,8 @@ class Engine(Domain):
         settle_consequences(self, now)
         go_on(self, now)
         settle_consequences(self, now)
-        at = min(kv_store.expire(self, now), *(shard.next_at() for shard in self.shards))
-        self.alarm.at = now if self.unfinished else at
+        at = min(kv_store.expire(self, now), *(shard.timers.next_at() for shard in self.shards))
+        self.alarm.at = now if self.notifications else at
 
     def next_due_at(self) -> int:
         """When to call ``tick``: never later than something is due, ``NEVER`` if nothing is."""
@@ -109,22 +109,22 @@ class Engine(Domain):
     def seal(self, now: int) -> list[Commit]:
         """What changed since the last seal, one commit a shard; nothing if nothing did."""
         assert not self.ends, "what follows from an end is kept with it"
-        self.rows_told = 0
+        self.rows_notified = 0
         for shard in self.changed:
-            if shard.happened.entries:
+            if shard.changes.change_log.entries:
                 event_log.keep(self, shard, now)
         commits = [self.directory.seal(now)] if self.directory.changes else []
         self.must_sync = self.wants_sync or bool(commits)
         self.wants_sync = False
         if self.changed:
             for shard in self.changed:
-                self.must_sync |= shard.must_sync
-                commit = shard.seal(now)
-                self._sealed += shard.sealed
-                shard.sealed = []
+                self.must_sync |= shard.changes.must_sync
+                commit = shard.changes.seal(now)
+                self._sealed += shard.changes.sealed
+                shard.changes.sealed = []
                 if not commit.is_empty:
                     commits.append(commit)
-                shard.woken.clear()
+                shard.changes.woken.clear()
             self.changed.clear()
         return commits
 
@@ -137,27 +137,27 @@ class Engine(Domain):
         sealed, self._sealed = self._sealed, []
         return sealed
 
-    def take_told(self) -> list[EmittedEvent]:
+    def take_emitted(self) -> list[EmittedEvent]:
         """Events that are kept with the last seal's commits."""
-        told, self.told = self.told, []
+        told, self.emitted = self.emitted, []
         return told
 
     @property
     def may_merge(self) -> bool:
         """Whether there are partitions that merging has not finished looking at."""
-        return any(shard.to_merge for shard in self.shards)
+        return any(shard.changes.to_merge for shard in self.shards)
 
     def plan_merge(self, at_least: int = MERGE_MIN) -> Merge | None:
         """Small segments worth putting together, if there are any."""
         for shard in self.shards:
-            if shard.to_merge:
+            if shard.changes.to_merge:
                 return merges.plan(shard, at_least)
         return None
 
     def plan_carving(self) -> Carving | None:
         """An island worth carving, if there is one."""
         for shard in self.shards:
-            if shard.to_carve and (carving := carve.plan(shard)) is not None:
+            if shard.changes.to_carve and (carving := carve.plan(shard)) is not None:
                 return carving
         return None
 
@@ -214,22 +214,22 @@ class Engine(Domain):
                 gained = min(ms, lease.queue.options.lease_ms)
                 for run in lease.runs.values():
                     run.expires_at += gained
-                shard.agenda.remove(lease.due_at, lease.name)
+                shard.timers.leases.remove(lease.due_at, lease.name)
                 lease.due_at += gained
-                shard.agenda.add(lease.due_at, lease.name)
-                shard.touch_lease(lease)
+                shard.timers.leases.add(lease.due_at, lease.name)
+                shard.changes.touch_lease(lease)
 
     def clear_marks(self) -> None:
         """The process ends as it should: no id that was confirmed can be lost any more."""
         for shard in self.shards:
-            shard.clear_marks()
+            shard.changes.clear_marks()
 
     def take_woken(self) -> list[Wake]:
         """What became deliverable since this was last asked, or the last seal."""
         woken: list[Wake] = []
         for shard in self.changed:
-            woken += shard.woken
-            shard.woken.clear()
+            woken += shard.changes.woken
+            shard.changes.woken.clear()
         return woken
 
     def has_group(self, tenant: str, queue: str, group: str) -> bool:
@@ -245,7 +245,7 @@ class Engine(Domain):
         return available(group, queue, command, self.now)
 
     def watch(self, tenant: str, message: int) -> Watched:
-        """Have ``take_over`` name a message when something happens that may be its end."""
+        """Have ``take_changed`` name a message when something happens that may be its end."""
         shard = self.shard_of(message)
         (current,) = self.current([message])
         where = require(shard, tenant, current)
@@ -261,12 +261,12 @@ class Engine(Domain):
             if not offsets:
                 del self.shards[number].watched[key]
 
-    def take_over(self) -> list[Watched]:
+    def take_changed(self) -> list[Watched]:
         """What of that which is watched something happened to; it is watched no more."""
         found: list[Watched] = []
         for shard in self.shards:
-            found += [(shard.number, key, offset) for key, offset in shard.over]
-            shard.over.clear()
+            found += [(shard.number, key, offset) for key, offset in shard.watched_changed]
+            shard.watched_changed.clear()
         return found
 
     def take_owners(self, before: "Engine") -> None:
@@ -304,7 +304,7 @@ def load(
     engine = Engine(limits, directory, shards)
     engine.now = now
     for shard, claim, numbers in zip(engine.shards, claims, made, strict=True):
-        shard.epoch, shard.numbers_made = claim.epoch, numbers
+        shard.numbering.epoch, shard.numbering.made = claim.epoch, numbers
         if claim.restored:
             shard.skip_numbers(claim.restored)
     for tenant, known in directory.tenants.items():
@@ -350,7 +350,7 @@ def _load_own(engine: Engine, tenant: str, number: int, scan: Scan, now: int) ->
     """What is a tenant's, but no queue's. No limit has tokens to begin with: they may have been spent."""
     entries, limits = decode_own(scan(*keyspace.own_bounds(keyspace.own_prefix(number))))
     engine.values[tenant] = Values(entries)
-    engine.shared[tenant] = limits
+    engine.named_limits[tenant] = limits
     named = engine.limiters[tenant] = {name: new_limiter(limits[name], None, now) for name in limits}
     for queue in engine.of_tenant(tenant):
         if queue.limited or any(partition.lane for partition in queue.partitions.values()):

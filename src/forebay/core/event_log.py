@@ -54,16 +54,16 @@ _encode = msgspec.json.Encoder().encode
 
 def keep(domain: Domain, shard: Shard, now: int) -> None:
     """Count what happened in a shard, and have it kept with its next commit."""
-    happened = shard.happened.take()
-    for each in happened:
+    changes = shard.changes.change_log.take()
+    for each in changes:
         tally(domain.tallies, each)
-    happened = [each for each in happened if not is_own(each.queue.tenant)]
-    if not happened:
+    changes = [each for each in changes if not is_own(each.queue.tenant)]
+    if not changes:
         return
     if not domain.limits.events_bytes_max and not domain.listening:
         return
     told: list[tuple[Change, bytes]] = []
-    for each in happened:
+    for each in changes:
         if len(each.runs) > 1:
             each.runs = joined(each.runs)
         told += _in_parts(each, now)
@@ -79,7 +79,9 @@ def keep(domain: Domain, shard: Shard, now: int) -> None:
             queue = each.queue
             is_kept = bool(kept) and queue.stored
             at = offset if is_kept else NOT_KEPT
-            domain.told.append(EmittedEvent(shard.number, at, each.kind, queue.tenant, queue.name, payload))
+            domain.emitted.append(
+                EmittedEvent(shard.number, at, each.kind, queue.tenant, queue.name, payload)
+            )
             offset += is_kept
 
 
@@ -106,17 +108,17 @@ def joined(runs: list[Ran]) -> list[Ran]:
     return found
 
 
-def _in_parts(happened: Change, now: int) -> Iterator[tuple[Change, bytes]]:
+def _in_parts(change: Change, now: int) -> Iterator[tuple[Change, bytes]]:
     """What happened as one event, or as several if it happened in very many places."""
-    runs = [each for run in happened.runs for each in _shown(*run)]
+    runs = [each for run in change.runs for each in _shown(*run)]
     for start in range(0, max(len(runs), 1), RUNS_MAX):
-        yield happened, _encode(_event(happened, runs[start : start + RUNS_MAX], now))
+        yield change, _encode(_event(change, runs[start : start + RUNS_MAX], now))
 
 
-def _event(happened: Change, runs: list[ShownRun], now: int) -> Event:
-    queue, times = happened.queue, happened.times
+def _event(change: Change, runs: list[ShownRun], now: int) -> Event:
+    queue, times = change.queue, change.times
     count = sum([run[2] for run in runs])
-    found = Event(EVENT_KINDS[happened.kind], queue.tenant, queue.name, now, count, happened.group, runs)
+    found = Event(EVENT_KINDS[change.kind], queue.tenant, queue.name, now, count, change.group, runs)
     if times:
         spent = sum([spent_ms * each for spent_ms, each in times])
         found.duration_ms = spent // sum([each for _, each in times])
@@ -163,7 +165,7 @@ def _append(domain: Domain, shard: Shard, log: EventLog, payloads: list[bytes], 
         _close(domain, shard, log, now)
     else:
         key = keyspace.header_key(queue.prefix, partition.key, first)
-        shard.keep((key, codec.pack_tail(payloads, size, segment.created_at)))
+        shard.changes.put((key, codec.pack_tail(payloads, size, segment.created_at)))
         log.tail.append(key)
 
 
@@ -180,15 +182,15 @@ def _close(domain: Domain, shard: Shard, log: EventLog, now: int) -> None:
     """Have the open segment kept like any other, and drop those that are too many."""
     queue, partition = log.queue, log.partition
     begins = [each.base for each in partition.log.segments if each.payloads is not None]
-    shard.seal_now(queue, partition)
+    shard.changes.seal_now(queue, partition)
     partition.unmerged = 0
     kept = {keyspace.header_key(queue.prefix, partition.key, base) for base in begins}
-    shard.deletes += [key for key in log.tail if key not in kept]
+    shard.changes.deletes += [key for key in log.tail if key not in kept]
     log.tail.clear()
     surplus = partition.log.size - domain.limits.events_bytes_max
     if surplus > 0:
         cut_to(shard, queue, partition, _past(partition, surplus), now)
-    shard.plan_sweep(queue, now)
+    shard.timers.plan_sweep(queue, now)
 
 
 def _past(partition: Partition, size: int) -> int:
@@ -222,7 +224,7 @@ def restore(domain: Domain, queue: Queue, now: int) -> None:
     (partition,) = queue.partitions.values()
     if queue.options.retention_ms != domain.limits.events_retention_ms:
         set_options(queue, _options(domain, queue))
-        shard.touch_queue(queue)
+        shard.changes.touch_queue(queue)
     log = partition.log
     open_ = [each for each in log.segments if each.payloads is not None]
     events = EventLog(queue, partition, [])

@@ -155,9 +155,9 @@ def _arrive(domain: Domain, command: Arrive, now: int) -> Reply:
     pushing = command.push
     reply: Reply = HANDLERS[type(pushing)](domain, pushing, now)
     shard = domain.shards[domain.queues[pushing.tenant, pushing.queue].shard]
-    shard.deletes += map(arrival_key, command.arrivals)
-    shard.must_sync = True
-    shard.touch()
+    shard.changes.deletes += map(arrival_key, command.arrivals)
+    shard.changes.must_sync = True
+    shard.changes.touch()
     return reply
 
 
@@ -349,10 +349,10 @@ def _configure(domain: Domain, command: Configure, now: int) -> QueueFound:
     shard = domain.shards[queue.shard]
     if changes.keys() & set(LIMITING):
         named_limits.configure(domain, queue, before)
-    shard.touch_queue(queue)
-    shard.happened.note_queue(CONFIGURED, queue)
-    shard.look_anew(queue, now)
-    shard.plan_sweep(queue, now)
+    shard.changes.touch_queue(queue)
+    shard.changes.change_log.note_queue(CONFIGURED, queue)
+    shard.recheck_queue(queue, now)
+    shard.timers.plan_sweep(queue, now)
     return describe.describe(queue, now)
 
 
@@ -367,9 +367,9 @@ def _configure_partition(
         accepted = ", ".join(Retention.__struct_fields__)
         raise Invalid("options", f"for a partition only {accepted}; leave out {', '.join(sorted(others))}")
     partition.retention = replace(partition.retention, **changes)
-    domain.shards[queue.shard].touch_partition(queue, partition)
-    domain.shards[queue.shard].sync_for(queue)
-    domain.shards[queue.shard].plan_sweep(queue, now)
+    domain.shards[queue.shard].changes.touch_partition(queue, partition)
+    domain.shards[queue.shard].changes.sync_for(queue)
+    domain.shards[queue.shard].timers.plan_sweep(queue, now)
     return describe.describe(queue, now)
 
 

@@ -53,8 +53,8 @@ def cancel(shard: Shard, command: Cancel, wanted_ranges: list[Range], now: int) 
         found = locate(shard, command.tenant, wanted)
         changed = _cancel(shard, command, found, now) if found is not None else []
         if found is not None and changed:
-            shard.sync_for(found.place.queue)
-            shard.plan_sweep(found.place.queue, now)
+            shard.changes.sync_for(found.place.queue)
+            shard.timers.plan_sweep(found.place.queue, now)
         done += sum(high - low for low, high in changed)
         refused += without_changed(wanted, found, changed)
     return Settled(done, refused)

@@ -39,7 +39,7 @@ def requeue(shard: Shard, queue: Queue, command: Requeue, now: int) -> Buried:
             finish_plan(shard, track, now)  # while it is dead, it is not planned
         cut_dead(shard, track, run, low, high)
         shard.schedule(track, Scheduled(now, low, high - low, run.level), now)
-        shard.happened.note(REQUEUED, queue, command.group, track.partition, low, high - low)
+        shard.changes.change_log.note(REQUEUED, queue, command.group, track.partition, low, high - low)
         if command.group == DEFAULT:
             for first, _, count, _ in waiting_over(track.partition, low, high):
                 watch_ttl(shard, queue, track.partition, max(first, low), min(first + count, high))
@@ -54,13 +54,13 @@ def purge(shard: Shard, queue: Queue, command: Purge, now: int) -> Buried:
     for track, run, low, high in () if command.dry_run else parts:
         cut_dead(shard, track, run, low, high)
         record_outcome(shard, track, low, high, DISCARDED, now)
-        shard.plan_sweep(queue, now)
+        shard.timers.plan_sweep(queue, now)
     return _reply(shard, queue, group, parts, refused)
 
 
 def _reply(shard: Shard, queue: Queue, group: Group | None, parts: list[Part], refused: list[int]) -> Buried:
-    if shard.dirty:
-        shard.sync_for(queue)
+    if shard.changes.dirty:
+        shard.changes.sync_for(queue)
     left = sum(track.dead_messages for track in group.tracks.values()) if group is not None else 0
     return Buried(sum(high - low for _, _, low, high in parts), left, refused)
 

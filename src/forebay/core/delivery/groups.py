@@ -47,11 +47,11 @@ def new_group(shard: Shard, queue: Queue, name: str, start: int | str, now: int)
     for partition in queue.partitions.values():
         begin = begin_of(partition.log, start)
         start_track(shard, new_track(queue, group, partition, begin))
-        if partition.concerned and name == DEFAULT:
+        if partition.links_count and name == DEFAULT:
             recheck(shard, queue, partition)
     queue.room = 0
-    shard.touch_queue(queue)
-    shard.plan_sweep(queue, now)  # what it begins behind may be settled by every group now
+    shard.changes.touch_queue(queue)
+    shard.timers.plan_sweep(queue, now)  # what it begins behind may be settled by every group now
     return group
 
 
@@ -68,7 +68,7 @@ def start_track(shard: Shard, track: Track) -> None:
         track.group.unplanned[partition.key] = track
     if track.cursor < partition.log.end:
         list_ready(track)
-    shard.touch_track(track)
+    shard.changes.touch_track(track)
 
 
 def _withdraw(shard: Shard, track: Track, first: int, end: int, at: int) -> None:

@@ -72,22 +72,22 @@ def starve(shard: Shard, queue: Queue, group: Group, count: int, now: int) -> No
     at = ready_at(group.limits, count, now)
     if at != NEVER and at < group.limited_at:
         if group.limited_at != NEVER:
-            shard.limited.remove(group.limited_at, (queue.prefix, group.name))
+            shard.timers.limited.remove(group.limited_at, (queue.prefix, group.name))
         group.limited_at = max(at, now + 1)
-        shard.limited.add(group.limited_at, (queue.prefix, group.name))
-        shard.alarm.sooner(group.limited_at)
+        shard.timers.limited.add(group.limited_at, (queue.prefix, group.name))
+        shard.timers.alarm.sooner(group.limited_at)
 
 
 def wake_limited(shard: Shard, now: int) -> None:
     """Tokens have come: have pops look again."""
-    while names := shard.limited.first_due(now):
+    while names := shard.timers.limited.first_due(now):
         for prefix, name in names:
             queue = shard.queues[prefix]
             group = queue.groups[name]
-            shard.limited.remove(group.limited_at, (prefix, name))
+            shard.timers.limited.remove(group.limited_at, (prefix, name))
             group.limited_at = NEVER
-            shard.touch()
-            shard.woken[queue, name, None] = None
+            shard.changes.touch()
+            shard.changes.woken[queue, name, None] = None
 
 
 def wake_starved(shards: list[Shard], limiter: Limiter) -> None:
@@ -95,8 +95,8 @@ def wake_starved(shards: list[Shard], limiter: Limiter) -> None:
     for number, prefix, name in limiter.starved:
         queue = shards[number].queues.get(prefix)
         if queue is not None:
-            shards[number].touch()
-            shards[number].woken[queue, name, None] = None
+            shards[number].changes.touch()
+            shards[number].changes.woken[queue, name, None] = None
     limiter.starved.clear()
 
 
@@ -109,5 +109,5 @@ def release_slots(shard: Shard, track: Track, count: int) -> None:
     own = track.own_limit
     if own is not None and own.concurrency:
         list_ready(track, FIRST_LEVEL)
-        shard.touch()
-        shard.woken[track.queue, track.group.name, track.partition.name] = None
+        shard.changes.touch()
+        shard.changes.woken[track.queue, track.group.name, track.partition.name] = None

@@ -64,7 +64,7 @@ def move(
             change = _discard if isinstance(command, Discard) else _move
             changed = change(shard, command, tracks[found.place.partition.key], found, now)
         if found is not None and changed:
-            shard.sync_for(found.place.queue)
+            shard.changes.sync_for(found.place.queue)
         done += sum(high - low for low, high in changed)
         refused += without_changed(wanted, found, changed)
     return Settled(done, refused)
@@ -122,6 +122,6 @@ def _discard(shard: Shard, command: Move, track: Track, meant: Located, now: int
     for dead in died:
         add_dead(shard, track, dead)
     if died:
-        shard.plan_sweep(place.queue, now)
+        shard.timers.plan_sweep(place.queue, now)
         shard.reconsider(track, now)
     return [(dead.first, dead.first + dead.count) for dead in died]

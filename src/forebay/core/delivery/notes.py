@@ -54,14 +54,14 @@ def add(
         notes = queue.notes[kind] = new_notes(kind)
     log = notes.log
     if log.forming is None:
-        shard.touch()
-        shard.notes.append((queue, notes))
+        shard.changes.touch()
+        shard.changes.notes.append((queue, notes))
     lengths = list(map(len, payloads))
     first = logs.append(log, payloads, lengths, sum(lengths), now)
     enter(notes, first, about)
     _forget_surplus(shard, queue, notes)
-    shard.sync_for(queue)
-    shard.plan_sweep(queue, now)
+    shard.changes.sync_for(queue)
+    shard.timers.plan_sweep(queue, now)
 
 
 def enter(notes: Notes, first: int, about: Sequence[tuple[int, int]]) -> None:
@@ -155,9 +155,9 @@ def forget(shard: Shard, queue: Queue, notes: Notes, before: int) -> None:
     gone = logs.trim(notes.log, before)
     for segment in gone:
         if queue.stored:
-            shard.deletes.append(keyspace.notes_key(queue.prefix, notes.kind, segment.base))
-            shard.deletes.append(keyspace.body_key(queue.prefix, segment.body_name))
-        shard.touch()
+            shard.changes.deletes.append(keyspace.notes_key(queue.prefix, notes.kind, segment.base))
+            shard.changes.deletes.append(keyspace.body_key(queue.prefix, segment.body_name))
+        shard.changes.touch()
     while notes.about and notes.about.first() < notes.log.first:
         serial, partition, offset = notes.about.head()
         notes.about.remove(serial, partition)
@@ -186,12 +186,12 @@ def tell_progress(shard: Shard, where: Located, percent: int, message: str, now:
     partition.progress.pop(offset, None)
     partition.progress[offset] = told
     key = keyspace.progress_key(queue.prefix, partition.key, offset)
-    shard.keep_row(queue, key, codec.pack_progress(told))
-    shard.sync_for(queue)
+    shard.changes.put_row(queue, key, codec.pack_progress(told))
+    shard.changes.sync_for(queue)
     if len(partition.progress) > PROGRESS_MAX:
         _forget_progress(shard, queue, partition, next(iter(partition.progress)))
 
 
 def _forget_progress(shard: Shard, queue: Queue, partition: Partition, offset: int) -> None:
     del partition.progress[offset]
-    shard.keep_row(queue, keyspace.progress_key(queue.prefix, partition.key, offset), None)
+    shard.changes.put_row(queue, keyspace.progress_key(queue.prefix, partition.key, offset), None)

@@ -40,11 +40,11 @@ def pop(shard: Shard, queue: Queue, group: Group, command: Pop, now: int) -> Pop
     """Deliver what a checked command may have."""
     if now - group.active_at >= ACTIVE_MS:
         group.active_at = now
-        shard.keep_row(queue, keyspace.group_key(queue.prefix, group.number), codec.pack_group(group))
+        shard.changes.put_row(queue, keyspace.group_key(queue.prefix, group.number), codec.pack_group(group))
     if queue.paused_until > now:
         return Popped(queue, None, [])
-    if group.unplanned and group.planned_in != shard.seals:
-        group.planned_in = shard.seals
+    if group.unplanned and group.planned_in != shard.changes.seals:
+        group.planned_in = shard.changes.seals
         plan_group(shard, group, PLANS_MAX, now)
     limits = group.limits
     allowed = allowance(limits, command.count, now) if limits else command.count
@@ -58,7 +58,7 @@ def pop(shard: Shard, queue: Queue, group: Group, command: Pop, now: int) -> Pop
             if own is not None:
                 opens_at = min(opens_at, max(ready_at((own,), room(own, now) + 1, now), now + 1))
             if opens_at < track.due_at:
-                shard.look_at(track, opens_at)
+                shard.timers.schedule_check(track, opens_at)
         return Popped(queue, None, [], again=bool(group.unplanned))
     taking = PopCursor(
         shard,
@@ -97,17 +97,17 @@ def pop(shard: Shard, queue: Queue, group: Group, command: Pop, now: int) -> Pop
             bucket.parts -= taken * bucket.per_ms
         if limiter.byte_bucket is not None:
             limiter.byte_bucket.spend(size - taking.bytes_left)
-    name = shard.next_name()
+    name = shard.numbering.next_name()
     lease = Lease(name, queue, group, runs, due_at, command.owner)
     for limiter in taking.limited:
         limiter.taken = 0
     lease.leased_at = now
     for run in runs.values():
-        shard.happened.note(
+        shard.changes.change_log.note(
             POPPED, queue, group.name, group.tracks[run.partition].partition, run.first, run.count
         )
     hold(shard, lease)
-    shard.touch_lease(lease)
+    shard.changes.touch_lease(lease)
     return Popped(queue, lease_token(shard.number, name), taking.deliveries)
 
 

@@ -75,7 +75,7 @@ def check_settle(limits: Limits, command: Settle) -> None:
 
 def ack_lease(shard: Shard, lease: Lease, now: int) -> Settled:
     """Settle all of a lease as done."""
-    shard.plan_sweep(lease.queue, now)
+    shard.timers.plan_sweep(lease.queue, now)
     for run in lease.runs.values():
         track = lease.group.tracks[run.partition]
         for first, count in gaps(run):
@@ -86,9 +86,9 @@ def ack_lease(shard: Shard, lease: Lease, now: int) -> Settled:
 def _done(shard: Shard, lease: Lease, track: Track, first: int, count: int, now: int) -> None:
     """Messages of a lease are done."""
     spent_ms = now - lease.leased_at if lease.leased_at else None
-    happened = shard.happened
-    happened.note(SETTLED, lease.queue, lease.group.name, track.partition, first, count, spent_ms)
-    if track.partition.concerned:
+    change_log = shard.changes.change_log
+    change_log.note(SETTLED, lease.queue, lease.group.name, track.partition, first, count, spent_ms)
+    if track.partition.links_count:
         shard.end(track, first, first + count, COMPLETED)
 
 
@@ -96,7 +96,7 @@ def ack_ids(shard: Shard, token: Lease | None, ids: list[Range], command: Ack, n
     """Settle messages as done."""
     found, refused = find_all(shard, command, token, ids)
     for each in found:
-        shard.plan_sweep(each.lease.queue, now)
+        shard.timers.plan_sweep(each.lease.queue, now)
         track = each.lease.group.tracks[each.run.partition]
         _done(shard, each.lease, track, each.offset, each.length, now)
         _take_out(shard, each)
@@ -240,10 +240,10 @@ def _is_cancelled(shard: Shard, tenant: str, token: Lease | None, name: str, mes
 
 def expire(shard: Shard, now: int) -> None:
     """End every run whose time is up. What follows counts from that very instant, however late it is now."""
-    while names := shard.agenda.first_due(now):
+    while names := shard.timers.leases.first_due(now):
         for name in names:
             lease = shard.leases[name]
-            shard.leases_over += 1
+            shard.expired_leases += 1
             due_at = lease.due_at
             over = [run for run in lease.runs.values() if run.expires_at == due_at]
             if lease.queue.ordered:
@@ -267,13 +267,13 @@ def _end(shard: Shard, lease: Lease) -> int:
     """Take a lease out of everything; how many messages were still in it."""
     name = lease.name
     del shard.leases[name]
-    shard.agenda.remove(lease.due_at, name)
+    shard.timers.leases.remove(lease.due_at, name)
     left = 0
     tracks = lease.group.tracks
     for run in lease.runs.values():
         left += _unlease(shard, tracks[run.partition], run, name)
     lease.ended = True
-    shard.touch_lease(lease)
+    shard.changes.touch_lease(lease)
     if lease.queue.closing_at:
         shard.emptied[lease.queue.prefix] = lease.queue
     if lease.queue.ordered:
@@ -286,13 +286,13 @@ def _free(shard: Shard, lease: Lease, runs: Iterable[LeaseRun]) -> None:
     for track in (lease.group.tracks[run.partition] for run in runs):
         if not track.leased:
             list_ready(track)
-            shard.woken[lease.queue, lease.group.name, track.partition.name] = None
+            shard.changes.woken[lease.queue, lease.group.name, track.partition.name] = None
 
 
 def _unlease(shard: Shard, track: Track, run: LeaseRun, name: int) -> int:
     """Take a leased run off its track; how many messages were still in it."""
     if shard.watched:
-        shard.tell(run.partition, run.first, run.first + run.count)
+        shard.notify_watchers(run.partition, run.first, run.first + run.count)
     if run.count == 1:
         del track.singles[run.first]
         track.leased -= 1
@@ -323,7 +323,7 @@ def _drop_runs(shard: Shard, lease: Lease, gone: list[LeaseRun]) -> None:
         del runs[run.partition, run.first]
     if next(iter(runs.values())).expires_at != lease.due_at:
         _set_due(shard, lease)
-    shard.touch_lease(lease)
+    shard.changes.touch_lease(lease)
     if lease.queue.ordered:
         _free(shard, lease, gone)
 
@@ -332,9 +332,9 @@ def _set_due(shard: Shard, lease: Lease) -> None:
     """Bring ``due_at`` and the agenda in line with the runs."""
     due_at = min(run.expires_at for run in lease.runs.values())
     if due_at != lease.due_at:
-        shard.agenda.remove(lease.due_at, lease.name)
+        shard.timers.leases.remove(lease.due_at, lease.name)
         lease.due_at = due_at
-        shard.agenda.add(due_at, lease.name)
+        shard.timers.leases.add(due_at, lease.name)
 
 
 def _cut_out(shard: Shard, found: list[LeasedSlice]) -> None:
@@ -363,7 +363,7 @@ def _cut_out(shard: Shard, found: list[LeasedSlice]) -> None:
     for part in rest:
         lease.runs[part.partition, part.first] = part
         hold_run(track, part, lease.name)
-    shard.touch_lease(lease)
+    shard.changes.touch_lease(lease)
 
 
 class _Failed(NamedTuple):
@@ -442,12 +442,12 @@ def _come_back(shard: Shard, lease: Lease, run: LeaseRun, first: int, count: int
         backoff = attributes.backoff or options.backoff
         due_at += retry.wait_ms(backoff, failures, first) if how.delay_ms is None else how.delay_ms
     if died:
-        shard.plan_sweep(lease.queue, how.now)
+        shard.timers.plan_sweep(lease.queue, how.now)
         error = error or (FAILED_TOO_OFTEN if isinstance(how, _Failed) else DELIVERED_TOO_OFTEN)
         add_dead(shard, track, Dead(first, count, deliveries, failures, how.now, error, run.level))
         return
     kind = RETURNED if isinstance(how, _Undelivered) else RETRIED
-    shard.happened.note(kind, lease.queue, lease.group.name, track.partition, first, count)
+    shard.changes.change_log.note(kind, lease.queue, lease.group.name, track.partition, first, count)
     run_again = Scheduled(due_at, first, count, run.level, deliveries, failures, error)
     shard.schedule(track, run_again, how.now)
     if track.partition.ties:
@@ -494,7 +494,7 @@ def _prolong(shard: Shard, lease: Lease, lease_ms: int | None, now: int) -> int:
         run.expires_at = max(run.expires_at, expires_at)
     if expires_at > lease.due_at:
         _set_due(shard, lease)
-        shard.touch_lease(lease)
+        shard.changes.touch_lease(lease)
     return lease.due_at
 
 
@@ -506,10 +506,10 @@ def _take_out(shard: Shard, found: LeasedSlice) -> None:
         _drop_runs(shard, lease, [run])
         return
     if shard.watched:
-        shard.tell(run.partition, found.offset, found.offset + found.length)
+        shard.notify_watchers(run.partition, found.offset, found.offset + found.length)
     track = lease.group.tracks[run.partition]
     track.leased -= found.length
     if track.limits:
         release_slots(shard, track, found.length)
     run.settled = settled
-    shard.touch_lease(lease)
+    shard.changes.touch_lease(lease)

@@ -102,7 +102,7 @@ class PopCursor(Struct, eq=False):
         if track.own_limit is not None and not room(track.own_limit, self.now):
             ready = ready_at((track.own_limit,), 1, self.now)
             if ready < track.due_at:
-                self.shard.look_at(track, max(ready, self.now + 1))
+                self.shard.timers.schedule_check(track, max(ready, self.now + 1))
             return None
         if self.ordered and (track.leased or not strict_order.is_next(track, self.now)):
             self._hold_back(track)
@@ -133,7 +133,7 @@ class PopCursor(Struct, eq=False):
         """Look again when the gates of a queue open."""
         opens_at = gates.opens_at(track, self.now) if self.gated else NEVER
         if opens_at < track.due_at:
-            self.shard.look_at(track, opens_at)
+            self.shard.timers.schedule_check(track, opens_at)
 
     def _take_level(self, track: Track, level: int) -> None:
         """Take what a track has at a level, as far as its own limit lets it."""
@@ -169,7 +169,7 @@ class PopCursor(Struct, eq=False):
             group = self.group
             group.turn += 1
             track.turn = group.turn
-            self.shard.touch_track(track)
+            self.shard.changes.touch_track(track)
 
     def _take_ordered(self, track: Track) -> None:
         """Take what a track has in strict order, up to what is not due."""
@@ -228,7 +228,7 @@ class PopCursor(Struct, eq=False):
 
     def _end(self, track: Track, first: int, end: int, outcome: int) -> None:
         record_outcome(self.shard, track, first, end, outcome, self.now)
-        self.shard.plan_sweep(self.queue, self.now)
+        self.shard.timers.plan_sweep(self.queue, self.now)
         self.passes -= 1
 
     def _take_fresh(self, track: Track, limit: int) -> None:
@@ -270,7 +270,7 @@ class PopCursor(Struct, eq=False):
             if alive > cursor:
                 self._end(track, cursor, alive, outcome)
                 track.cursor = alive
-                shard.touch_track(track)
+                shard.changes.touch_track(track)
                 continue
             run = LeaseRun(partition.key, cursor, 0, 1, 0, self._expires_at(attributes))
             if attributes is not PLAIN and attributes.origin is not None:

@@ -145,27 +145,27 @@ def _place(domain: Domain, cron: Cron) -> tuple[Shard, bytes]:
 
 def _keep(domain: Domain, cron: Cron) -> None:
     shard, key = _place(domain, cron)
-    shard.keep_own(key, codec.pack_cron(cron))
+    shard.changes.put_own(key, codec.pack_cron(cron))
 
 
 def _remove(domain: Domain, cron: Cron) -> None:
     shard, key = _place(domain, cron)
-    shard.keep_own(key, None)
+    shard.changes.put_own(key, None)
     forget(domain, shard, cron)
 
 
 def forget(domain: Domain, shard: Shard, cron: Cron) -> None:
     """A cron comes no more."""
     if cron.next_at != NEVER:
-        shard.crons.remove(cron.next_at, (cron.tenant, cron.name))
+        shard.timers.crons.remove(cron.next_at, (cron.tenant, cron.name))
     del domain.crons[cron.tenant][cron.name]
     domain.cron_bytes[cron.tenant] -= len(cron.payload)
 
 
 def _plan(shard: Shard, cron: Cron) -> None:
     if cron.next_at != NEVER:
-        shard.crons.add(cron.next_at, (cron.tenant, cron.name))
-        shard.alarm.sooner(cron.next_at)
+        shard.timers.crons.add(cron.next_at, (cron.tenant, cron.name))
+        shard.timers.alarm.sooner(cron.next_at)
 
 
 def add(domain: Domain, shard: Shard, cron: Cron) -> None:
@@ -179,7 +179,7 @@ def fire(domain: Domain, now: int) -> None:
     """Let crons come whose slot has come, a number of them."""
     left = FIRED_AT_ONCE
     for shard in domain.shards:
-        while left > 0 and (names := shard.crons.first_due(now)):
+        while left > 0 and (names := shard.timers.crons.first_due(now)):
             for tenant, name in names[:left]:
                 _fire(domain, shard, domain.crons[tenant][name], now)
             left -= len(names)
@@ -188,7 +188,7 @@ def fire(domain: Domain, now: int) -> None:
 def _fire(domain: Domain, shard: Shard, cron: Cron, now: int) -> None:
     """Let a cron come at its slot, or at the last of several if it missed them."""
     slot = cron.next_at
-    shard.crons.remove(slot, (cron.tenant, cron.name))
+    shard.timers.crons.remove(slot, (cron.tenant, cron.name))
     if cron.missed != "all":
         when = (cron.schedule, cron.zone, cron.every_ms, cron.began_at)
         slot = max(slot, last_slot(*when, slot, now))

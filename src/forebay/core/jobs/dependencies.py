@@ -159,7 +159,7 @@ def fail(
     domain: Domain, shard: Shard, queue: Queue, partition: Partition, span: Span, failed: int, now: int
 ) -> None:
     """Messages fail because one they depend on did: dead letters of the work queue, and nobody else's."""
-    domain.rows_told += FAILING_ROWS
+    domain.rows_notified += FAILING_ROWS
     first, end = span
     group = queue.groups.get(DEFAULT)
     if group is None:
@@ -175,8 +175,8 @@ def fail(
         if other is not group:
             record_outcome(shard, other.tracks[partition.key], first, end, CANCELLED, now)
     withdraw(shard, Place(queue, partition, 0), max(first, partition.log.first), end, now)
-    shard.sync_for(queue)
-    shard.plan_sweep(queue, now)
+    shard.changes.sync_for(queue)
+    shard.timers.plan_sweep(queue, now)
 
 
 # Telling dependents.
@@ -188,7 +188,7 @@ Released = dict[int, tuple[Shard, Queue, Partition, list[Span]]]
 def release_all(released: Released, now: int) -> None:
     for shard, queue, partition, spans in released.values():
         release(shard, queue, partition, spans, now)
-        shard.sync_for(queue)
+        shard.changes.sync_for(queue)
     released.clear()
 
 
@@ -196,42 +196,46 @@ def notify_dependents(domain: Domain, ended: Ended, now: int) -> None:
     """Tell those who wait for messages that these ended; not before those of what ended earlier are told."""
     shard, queue, partition, first, end, how = ended
     telling = Notification(ended, 0, (first, 0))
-    tellings = domain.unfinished.get(partition.key)
-    if domain.rows_told < STEP and not _is_behind(tellings, ended) and _notify_some(domain, telling, {}, now):
+    tellings = domain.notifications.get(partition.key)
+    if (
+        domain.rows_notified < STEP
+        and not _is_behind(tellings, ended)
+        and _notify_some(domain, telling, {}, now)
+    ):
         return
     if tellings is None:
-        tellings = domain.unfinished[partition.key] = NotificationQueue(deque())
-    telling.serial = shard.next_serial()
+        tellings = domain.notifications[partition.key] = NotificationQueue(deque())
+    telling.serial = shard.numbering.next_serial()
     tellings.waiting.append(telling)
     domain.alarm.sooner(now)
     if _is_there(ended):
         key = ended_key(queue.prefix, how, partition.key, telling.serial)
-        shard.keep_row(queue, key, pack_numbers((end, first)))
+        shard.changes.put_row(queue, key, pack_numbers((end, first)))
         return
-    while partition.key in domain.unfinished:
+    while partition.key in domain.notifications:
         _go_on(domain, partition.key, now)
 
 
 def go_on(domain: Domain, now: int) -> None:
     """Tell a number of those more who have not been told yet; each partition in turn."""
-    domain.rows_told = 0
-    while domain.unfinished and domain.rows_told < STEP:
-        key = next(iter(domain.unfinished))
-        domain.unfinished[key] = domain.unfinished.pop(key)
+    domain.rows_notified = 0
+    while domain.notifications and domain.rows_notified < STEP:
+        key = next(iter(domain.notifications))
+        domain.notifications[key] = domain.notifications.pop(key)
         _go_on(domain, key, now)
 
 
 def _go_on(domain: Domain, key: int, now: int) -> None:
-    tellings = domain.unfinished[key]
+    tellings = domain.notifications[key]
     telling = tellings.waiting[0]
     if _notify_some(domain, telling, tellings.later, now):
         tellings.waiting.popleft()
         if not tellings.waiting:
-            del domain.unfinished[key]
+            del domain.notifications[key]
         ended = telling.ended
         if _is_there(ended):
             name = ended_key(ended.queue.prefix, ended.how, key, telling.serial)
-            ended.shard.keep_row(ended.queue, name, None)
+            ended.shard.changes.put_row(ended.queue, name, None)
 
 
 def _is_behind(tellings: NotificationQueue | None, ended: Ended) -> bool:
@@ -250,14 +254,14 @@ def _is_there(ended: Ended) -> bool:
 
 def _notify_some(domain: Domain, telling: Notification, later: dict[tuple[int, int], int], now: int) -> bool:
     """Tell a number of those who were not told yet, but for those who came later; whether that is all."""
-    most = max(STEP - domain.rows_told, 1) if _is_there(telling.ended) else NEVER
+    most = max(STEP - domain.rows_notified, 1) if _is_there(telling.ended) else NEVER
     rows, more = _rows(telling.ended, telling.reached, most)
     released: Released = {}
     for row in rows:
         if not later or later.get((row[0], row[1]), 0) < telling.serial:
             _notify_one(domain, telling.ended, row, released, now)
     release_all(released, now)
-    domain.rows_told += max(len(rows), 1)
+    domain.rows_notified += max(len(rows), 1)
     if more is not None:
         telling.reached = more
     return more is None

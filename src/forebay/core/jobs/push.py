@@ -172,7 +172,7 @@ class Pushing(Struct, eq=False):
         partition = queue.partitions.get(job.partition) or self.shard.add_partition(queue, job.partition)
         if job.lane and not partition.lane:
             partition.lane = True
-            self.shard.touch_partition(queue, partition)
+            self.shard.changes.touch_partition(queue, partition)
             for group in queue.groups.values():
                 attach_track(group.tracks[partition.key])
         return partition
@@ -190,7 +190,7 @@ class Pushing(Struct, eq=False):
         if own.unique_key is None:
             return None
         if own.dedup == THROTTLE:
-            once = queue.once.get(SEEN + own.unique_key.encode())
+            once = queue.remembered.get(SEEN + own.unique_key.encode())
             if once is None or once.until <= self.now:
                 return None
             self.throttled.append(len(self.ids))
@@ -251,7 +251,7 @@ class Pushing(Struct, eq=False):
                     self._take(partition)
                 return True
             cancel_everywhere(self.shard, where, self.now)
-            self.shard.plan_sweep(self.queue, self.now)
+            self.shard.timers.plan_sweep(self.queue, self.now)
         if own.unique_key in self.queue.uniques:
             free(self.shard, self.queue, own.unique_key)
         return False
@@ -305,7 +305,7 @@ class Pushing(Struct, eq=False):
             partition.job_ids[first] = own.job_id
             queue.named[own.job_id] = (partition.key, first)
             key = keyspace.job_id_key(queue.prefix, partition.key, first)
-            shard.keep_row(queue, key, own.job_id.encode())
+            shard.changes.put_row(queue, key, own.job_id.encode())
         if own.transaction_id is not None:
             partition.transactions[own.transaction_id] = (offset, self.now)
             self.transactions.append((offset, own.transaction_id))
@@ -338,6 +338,6 @@ class Pushing(Struct, eq=False):
         first = taken[0][0]
         partition.taken[first] = (self.now, taken)
         key = keyspace.taken_key(self.queue.prefix, partition.key, first)
-        self.shard.keep_row(self.queue, key, codec.pack_taken(self.now, taken))
+        self.shard.changes.put_row(self.queue, key, codec.pack_taken(self.now, taken))
         while len(partition.transactions) > TRANSACTIONS_MAX and len(partition.taken) > 1:
             forget_taken(self.shard, self.queue, partition, next(iter(partition.taken)))

@@ -224,7 +224,7 @@ def apply(domain: Domain, tenant: str, left: Left) -> KvWritten:
     values = domain.values.get(tenant)
     if values is None:
         values = domain.values[tenant] = Values()
-    version = shard.next_name()
+    version = shard.numbering.next_name()
     deleted = 0
     for key, value in left.items():
         old = values.entries.get(key)
@@ -240,9 +240,9 @@ def apply(domain: Domain, tenant: str, left: Left) -> KvWritten:
             if kept.expires_at:
                 values.due.add(kept.expires_at, key)
                 domain.alarm.sooner(kept.expires_at)
-            shard.keep_own(keyspace.value_key(own, key), codec.pack_value(kept))
+            shard.changes.put_own(keyspace.value_key(own, key), codec.pack_value(kept))
         else:
-            shard.keep_own(keyspace.value_key(own, key), None)
+            shard.changes.put_own(keyspace.value_key(own, key), None)
             deleted += 1
         if domain.watched_keys:
             domain.touched_keys[tenant, key] = None

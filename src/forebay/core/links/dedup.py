@@ -12,7 +12,7 @@ REQUEST, SEEN = b"r", b"t"
 
 def remembered(queue: Queue, command: PushJobs, now: int) -> RememberedPush | None:
     """What a request was answered that is made again, if it is known."""
-    once = queue.once.get(request_key(command)) if command.request is not None else None
+    once = queue.remembered.get(request_key(command)) if command.request is not None else None
     return once if once is not None and once.until > now else None
 
 
@@ -26,24 +26,24 @@ def remember(shard: Shard, queue: Queue, name: bytes, once: RememberedPush, now:
     if once.until <= now:
         return
     forget_remembered(shard, queue, name)
-    queue.once[name] = once
-    shard.onces.add(once.until, (queue.prefix, name))
-    shard.alarm.sooner(once.until)
-    shard.keep_row(queue, keyspace.remembered_key(queue.prefix, name), codec.pack_remembered(once))
-    if len(queue.once) > REMEMBERED_MAX:
-        forget_remembered(shard, queue, next(iter(queue.once)))
+    queue.remembered[name] = once
+    shard.timers.remembered.add(once.until, (queue.prefix, name))
+    shard.timers.alarm.sooner(once.until)
+    shard.changes.put_row(queue, keyspace.remembered_key(queue.prefix, name), codec.pack_remembered(once))
+    if len(queue.remembered) > REMEMBERED_MAX:
+        forget_remembered(shard, queue, next(iter(queue.remembered)))
 
 
 def forget_remembered(shard: Shard, queue: Queue, name: bytes) -> None:
-    once = queue.once.pop(name, None)
+    once = queue.remembered.pop(name, None)
     if once is not None:
-        shard.onces.remove(once.until, (queue.prefix, name))
-        shard.keep_row(queue, keyspace.remembered_key(queue.prefix, name), None)
+        shard.timers.remembered.remove(once.until, (queue.prefix, name))
+        shard.changes.put_row(queue, keyspace.remembered_key(queue.prefix, name), None)
 
 
 def forget_due_remembered(shard: Shard, now: int) -> None:
     """Forget the answers whose time is over."""
-    while names := shard.onces.first_due(now):
+    while names := shard.timers.remembered.first_due(now):
         for prefix, name in names:
             forget_remembered(shard, shard.queues[prefix], name)
 
@@ -67,7 +67,7 @@ def forget_job_id(shard: Shard, queue: Queue, partition: Partition, offset: int)
     name = partition.job_ids.pop(offset)
     if queue.named.get(name) == (partition.key, offset):
         del queue.named[name]
-    shard.keep_row(queue, keyspace.job_id_key(queue.prefix, partition.key, offset), None)
+    shard.changes.put_row(queue, keyspace.job_id_key(queue.prefix, partition.key, offset), None)
 
 
 def forget_taken(shard: Shard, queue: Queue, partition: Partition, first: int) -> None:
@@ -76,4 +76,4 @@ def forget_taken(shard: Shard, queue: Queue, partition: Partition, first: int) -
     for offset, name in ids:
         if partition.transactions.get(name, (-1, 0))[0] == offset:
             del partition.transactions[name]
-    shard.keep_row(queue, keyspace.taken_key(queue.prefix, partition.key, first), None)
+    shard.changes.put_row(queue, keyspace.taken_key(queue.prefix, partition.key, first), None)

@@ -42,7 +42,7 @@ def watch_ttl(shard: Shard, queue: Queue, partition: Partition, first: int, end:
 
 def expire_tied(shard: Shard, now: int) -> None:
     """End messages with ties whose time to live is over."""
-    while places := shard.tied.first_due(now):
+    while places := shard.timers.expiry.first_due(now):
         for key, offset in places:
             place = shard.places[key]
             _expire(shard, place.queue, place.partition, offset, now)
@@ -87,7 +87,7 @@ def _expire_in(shard: Shard, track: Track, offset: int, now: int) -> None:
     else:
         return  # it ended otherwise
     record_outcome(shard, track, offset, offset + 1, EXPIRED, now)
-    shard.plan_sweep(track.queue, now)
+    shard.timers.plan_sweep(track.queue, now)
     shard.reconsider(track, now)
 
 

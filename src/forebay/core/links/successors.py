@@ -30,7 +30,7 @@ def trim_successors(shard: Shard, queue: Queue, partition: Partition, spans: lis
         if not logs.has(partition.log, row[1]) and not logs.has(partition.log, first):
             partition.successors.remove(*row)
             del partition.led_to[row[1]]
-            shard.keep_row(queue, keyspace.successor_key(queue.prefix, partition.key, first), None)
+            shard.changes.put_row(queue, keyspace.successor_key(queue.prefix, partition.key, first), None)
             if first in partition.job_ids:
                 forget_job_id(shard, queue, partition, first)
     if not partition.successors:
@@ -46,7 +46,7 @@ def forget_gone(shard: Shard, queue: Queue, partition: Partition, spans: list[tu
     trim_successors(shard, queue, partition, spans)
     for low, high in spans:
         take_parked(shard, queue, partition, low, high)
-        if partition.concerned:
+        if partition.links_count:
             shard.ends.append(Ended(shard, queue, partition, low, high, GONE))
         for offset in offsets_in(partition.job_ids, low, high):
             row = partition.successors.upto(offset)

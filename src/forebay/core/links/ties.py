@@ -14,26 +14,26 @@ NO_TIE = Tie()
 def tie(shard: Shard, queue: Queue, partition: Partition, offset: int, tied: Tie) -> None:
     """Have something done when a message ends."""
     partition.ties[offset] = tied
-    partition.concerned += 1
+    partition.links_count += 1
     if tied.unique_key:
         queue.uniques[tied.unique_key] = (partition.key, offset)
     queue.tied_bytes += len(tied.payload) * len(tied.keys)
     if tied.expires_at:
-        shard.tied.add(tied.expires_at, (partition.key, offset))
-        shard.alarm.sooner(tied.expires_at)
-    shard.keep_row(queue, keyspace.tie_key(queue.prefix, partition.key, offset), codec.pack_tie(tied))
+        shard.timers.expiry.add(tied.expires_at, (partition.key, offset))
+        shard.timers.alarm.sooner(tied.expires_at)
+    shard.changes.put_row(queue, keyspace.tie_key(queue.prefix, partition.key, offset), codec.pack_tie(tied))
 
 
 def untie(shard: Shard, queue: Queue, partition: Partition, offset: int) -> Tie:
     """Have nothing done any more when a message ends; what it was."""
     tied = partition.ties.pop(offset)
-    partition.concerned -= 1
+    partition.links_count -= 1
     if tied.unique_key and queue.uniques.get(tied.unique_key) == (partition.key, offset):
         del queue.uniques[tied.unique_key]
     queue.tied_bytes -= len(tied.payload) * len(tied.keys)
     if tied.expires_at:
-        shard.tied.remove(tied.expires_at, (partition.key, offset))
-    shard.keep_row(queue, keyspace.tie_key(queue.prefix, partition.key, offset), None)
+        shard.timers.expiry.remove(tied.expires_at, (partition.key, offset))
+    shard.changes.put_row(queue, keyspace.tie_key(queue.prefix, partition.key, offset), None)
     return tied
 
 

@@ -52,10 +52,10 @@ def mark_met(
     elif new:
         partition.met[first, dependent] = met
         since = 0
-        if partition.key in shard.unfinished:
-            since = shard.unfinished[partition.key].later.get((first, dependent), 0)
+        if partition.key in shard.notifications:
+            since = shard.notifications[partition.key].later.get((first, dependent), 0)
         key = keyspace.dependent_key(queue.prefix, partition.key, first, dependent)
-        shard.keep_row(queue, key, codec.pack_dependent(count, waiting, met, since))
+        shard.changes.put_row(queue, key, codec.pack_dependent(count, waiting, met, since))
     return new.bit_count()
 
 
@@ -63,25 +63,25 @@ def add_wait(shard: Shard, queue: Queue, partition: Partition, row: tuple[int, .
     """Have something wait for messages: a row of ``Partition.dependents``."""
     first, dependent, count, waiting = row
     partition.dependents.add((first, dependent, count, waiting))
-    partition.concerned += 1
+    partition.links_count += 1
     if count > 1:
         partition.spans.add((first, dependent))
     since = 0
-    tellings = shard.unfinished.get(partition.key)
+    tellings = shard.notifications.get(partition.key)
     if tellings is not None:
         since = tellings.later[first, dependent] = tellings.waiting[-1].serial
     key = keyspace.dependent_key(queue.prefix, partition.key, first, dependent)
-    shard.keep_row(queue, key, codec.pack_dependent(count, waiting, 0, since))
+    shard.changes.put_row(queue, key, codec.pack_dependent(count, waiting, 0, since))
 
 
 def remove_wait(shard: Shard, queue: Queue, partition: Partition, row: tuple[int, ...]) -> None:
     """Have nothing wait for messages any more."""
     partition.dependents.remove(row[0], row[1])
-    partition.concerned -= 1
+    partition.links_count -= 1
     if row[2] > 1:
         partition.spans.remove(row[0], row[1])
         partition.met.pop((row[0], row[1]), None)
-    shard.keep_row(queue, keyspace.dependent_key(queue.prefix, partition.key, row[0], row[1]), None)
+    shard.changes.put_row(queue, keyspace.dependent_key(queue.prefix, partition.key, row[0], row[1]), None)
 
 
 def recheck(shard: Shard, queue: Queue, partition: Partition) -> None:

@@ -15,8 +15,9 @@ from forebay.core.loading.decode import DecodedRecords, decode
 from forebay.core.log import log as logs
 from forebay.core.records.codec import PackedCursor
 from forebay.core.records.commit import Record
+from forebay.core.shard.changes import MERGE_AT
 from forebay.core.shard.ends import Ended, Notification, NotificationQueue
-from forebay.core.shard.shard import MERGE_AT, Place, Shard
+from forebay.core.shard.shard import Place, Shard
 from forebay.core.shard.tracks import list_ready, new_partition, new_track
 from forebay.core.state import IN_LINE, Cron, Group, Lease, LeaseRun, Partition, Queue, Track, fresh_count
 from forebay.core.tracks.leased import hold
@@ -68,12 +69,12 @@ def load_queue(
         for track in group.tracks.values():
             _start(shard, track, now)
     if queue.paused_until not in (0, NEVER):
-        shard.pauses.add(queue.paused_until, queue.prefix)
-        shard.alarm.sooner(queue.paused_until)
-    shard.plan_sweep(queue, now)
+        shard.timers.pauses.add(queue.paused_until, queue.prefix)
+        shard.timers.alarm.sooner(queue.paused_until)
+    shard.timers.plan_sweep(queue, now)
     for serial, how, key, first, end in sorted(found.ended):
         ended = Ended(shard, queue, shard.places[key].partition, first, end, how)
-        tellings = shard.unfinished.setdefault(key, NotificationQueue(deque(), found.later.get(key, {})))
+        tellings = shard.notifications.setdefault(key, NotificationQueue(deque(), found.later.get(key, {})))
         tellings.waiting.append(Notification(ended, serial, (first, 0)))
     return found.crons
 
@@ -107,21 +108,21 @@ def _add_ties(shard: Shard, queue: Queue, found: DecodedRecords) -> None:
             for first, dependent, count, _ in partition.dependents:
                 if count > 1:
                     partition.spans.add((first, dependent))
-        partition.concerned = len(partition.ties) + partition.dependents.size
+        partition.links_count = len(partition.ties) + partition.dependents.size
         for offset, tie in partition.ties.items():
             if tie.unique_key:
                 queue.uniques[tie.unique_key] = (key, offset)
             if tie.expires_at:
-                shard.tied.add(tie.expires_at, (key, offset))
+                shard.timers.expiry.add(tie.expires_at, (key, offset))
             queue.tied_bytes += len(tie.payload) * len(tie.keys)
         for offset, name in partition.job_ids.items():
             queue.named[name] = (key, offset)
         partition.taken = dict(sorted(found.taken.get(key, {}).items(), key=_taken_at))
         for at, ids in partition.taken.values():
             partition.transactions.update((name, (offset, at)) for offset, name in ids)
-    for request, once in found.once.items():
-        queue.once[request] = once
-        shard.onces.add(once.until, (queue.prefix, request))
+    for request, once in found.remembered.items():
+        queue.remembered[request] = once
+        shard.timers.remembered.add(once.until, (queue.prefix, request))
 
 
 def _add_stages(shard: Shard, queue: Queue, found: DecodedRecords) -> None:
@@ -131,13 +132,13 @@ def _add_stages(shard: Shard, queue: Queue, found: DecodedRecords) -> None:
             queue.staged.count(part)
         if stage.query is not None:
             queue.staged_for.setdefault(stage.query, {})[stage.name] = stage
-        shard.staged.add(stage.expires_at, (queue.prefix, True, stage.name))
+        shard.timers.staged.add(stage.expires_at, (queue.prefix, True, stage.name))
     for query, batch, adopted in sorted(found.adopted, key=lambda each: (each[2].at, each[1])):
         queue.adopted[query] = {**queue.adopted.pop(query, {}), batch: adopted}
     for query, batches in queue.adopted.items():
         until = batches[max(batches)].until
         if until:
-            shard.staged.add(until, (queue.prefix, False, query))
+            shard.timers.staged.add(until, (queue.prefix, False, query))
 
 
 def _taken_at(item: tuple[int, tuple[int, list[tuple[int, str]]]]) -> tuple[int, int]:
@@ -168,13 +169,13 @@ def _start(shard: Shard, track: Track, now: int) -> None:
         list_ready(track, level)
     due_at = track.schedule.next_due_at(now)
     if due_at != NEVER:
-        shard.look_at(track, due_at)
+        shard.timers.schedule_check(track, due_at)
 
 
 def _add_partition(shard: Shard, queue: Queue, partition: Partition) -> None:
     partition.unmerged = len(partition.log.segments)
     if partition.unmerged >= MERGE_AT:
-        shard.to_merge[partition.key] = (queue, partition)
+        shard.changes.to_merge[partition.key] = (queue, partition)
     queue.partitions[partition.name] = partition
     for number, base in partition.numbers:
         shard.places[number] = Place(queue, partition, base)
@@ -197,4 +198,4 @@ def _add_lease(shard: Shard, lease: Lease, runs: list[LeaseRun], gained: int) ->
     lease.due_at = min(run.expires_at for run in runs)
     hold(shard, lease)
     if gained:
-        shard.touch_lease(lease)
+        shard.changes.touch_lease(lease)

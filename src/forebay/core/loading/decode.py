@@ -93,7 +93,7 @@ class DecodedRecords(Struct, eq=False):
     """By partition."""
     taken: dict[int, dict[int, tuple[int, list[tuple[int, str]]]]] = {}
     """By partition and first offset."""
-    once: dict[bytes, RememberedPush] = {}
+    remembered: dict[bytes, RememberedPush] = {}
     adopted: list[tuple[str, int, Adopted]] = []
     crons: list[Cron] = []
     leases: list[tuple[int, int, list[LeaseRun], bool, int]] = []
@@ -172,7 +172,7 @@ def _decode(queue: Queue, found: DecodedRecords, key: bytes, value: bytes) -> No
         case b"t":
             found.crons.append(_cron(queue, value))
         case b"w":
-            found.once[key[9:]] = codec.unpack_remembered(value)
+            found.remembered[key[9:]] = codec.unpack_remembered(value)
         case b"x":
             partition, first = keyspace.key_fields(key)
             found.taken.setdefault(partition, {})[first] = codec.unpack_taken(value)

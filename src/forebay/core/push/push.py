@@ -47,12 +47,12 @@ def push(
     before_append(shard, queue, partition, count, durability, now)
     number, base = partition.numbers[-1]
     if log.forming is None:
-        shard.touch()
-        shard.forming.append((queue, partition))
+        shard.changes.touch()
+        shard.changes.forming.append((queue, partition))
     if attributes is not PLAIN and log.forming is not None and now > log.time:
         attributes = _from(attributes, now - log.time)
     offset = logs.append(log, payloads, lengths, sum(lengths), now, attributes)
-    shard.happened.note(PUSHED, queue, "", partition, offset, count)
+    shard.changes.change_log.note(PUSHED, queue, "", partition, offset, count)
     if attributes is PLAIN or attributes.in_line:
         wake_readers(shard, queue, partition)
     elif attributes.depends_on:
@@ -70,14 +70,14 @@ def before_append(
     if not fits(partition, count):
         shard.renumber(queue, partition)
     if durability == FSYNC:
-        shard.must_sync = True
+        shard.changes.must_sync = True
     elif durability == OS and not partition.os_marked:
-        shard.mark_os(queue, partition)
+        shard.changes.mark_os(queue, partition)
     if queue.options.max_wait_ms or queue.options.retention_ms or partition.retention.retention_ms:
-        shard.plan_sweep(queue, now)
+        shard.timers.plan_sweep(queue, now)
     if partition.emptied_at:
         partition.emptied_at = 0
-        shard.touch_partition(queue, partition)
+        shard.changes.touch_partition(queue, partition)
 
 
 def wake_readers(shard: Shard, queue: Queue, partition: Partition) -> None:
@@ -86,7 +86,7 @@ def wake_readers(shard: Shard, queue: Queue, partition: Partition) -> None:
         track = group.tracks[partition.key]
         if track.listed is None or track.listed[0] > IN_LINE:
             list_ready(track)
-    shard.woken[queue, None, partition.name] = None
+    shard.changes.woken[queue, None, partition.name] = None
 
 
 def _from(attributes: Attributes, later_ms: int) -> Attributes:

@@ -43,7 +43,7 @@ def check_update(shard: Shard, where: Located, now: int) -> None:
     if attributes.ttl_ms and logs.created_at(partition.log, offset) + attributes.ttl_ms <= now:
         raise Conflict("it has expired; push another message instead")
     if not fits(partition, 1):
-        shard.check_numbers(1)
+        shard.numbering.check(1)
 
 
 def update(
@@ -72,17 +72,17 @@ def update(
         remains, before = replace(own, origin=(first, created_at)), []
     # The successor's offset is known: nothing else comes between.
     ties.move(shard, queue, partition, offset, partition.log.end, payload)
-    shard.happened.is_silent = True  # under its id it lives on
+    shard.changes.change_log.is_silent = True  # under its id it lives on
     try:
         cancel_everywhere(shard, where, now)
     finally:
-        shard.happened.is_silent = False
+        shard.changes.change_log.is_silent = False
     pushed = push(shard, queue, partition, [payload], [len(payload)], durability, remains, now)
     successor = partition.log.end - 1
     for track, run in before:
         if run is not None:
             _go_on(shard, track, run, successor, now)
-    shard.plan_sweep(queue, now)
+    shard.timers.plan_sweep(queue, now)
     _lead(shard, queue, where.place, offset_of(shard, first), successor)
     return replace(pushed, first=first, created_at=created_at)
 
@@ -115,4 +115,4 @@ def _lead(shard: Shard, queue: Queue, place: Place, first: int, successor: int) 
     place.partition.led_to[successor] = first
     shard.updated.add(place.partition.key)
     key = keyspace.successor_key(queue.prefix, place.partition.key, first)
-    shard.keep_row(queue, key, codec.pack_numbers((successor,)))
+    shard.changes.put_row(queue, key, codec.pack_numbers((successor,)))

@@ -26,7 +26,7 @@ def measure(domain: Domain, command: Measure, now: int) -> Measured:
             found.append(_queue(domain, queue, now))
     leases = sum(len(shard.leases) for shard in domain.shards)
     queues = sum(not is_own(tenant) for tenant, _ in domain.queues)
-    over = sum(shard.leases_over for shard in domain.shards)
+    over = sum(shard.expired_leases for shard in domain.shards)
     return Measured(found, queues, leases, over, now)
 
 

@@ -60,8 +60,8 @@ def clean(shard: Shard, queue: Queue, group: Group | None, command: Clean, now: 
             cleaned.more = True
             break
     if cleaned.count:
-        shard.sync_for(queue)
-        shard.plan_sweep(queue, now)
+        shard.changes.sync_for(queue)
+        shard.timers.plan_sweep(queue, now)
     return cleaned
 
 

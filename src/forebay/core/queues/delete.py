@@ -69,7 +69,7 @@ def _close(domain: Domain, queue: Queue, now: int) -> None:
     _forget_crons(domain, queue)
     del domain.queues[queue.tenant, queue.name]
     domain.closing[queue.tenant, queue.name] = queue
-    shard.touch_queue(queue)
+    shard.changes.touch_queue(queue)
 
 
 def _remove(domain: Domain, queue: Queue) -> None:
@@ -78,7 +78,7 @@ def _remove(domain: Domain, queue: Queue) -> None:
     domain.directory.remove(queue.tenant, queue.name)
     domain.queues.pop((queue.tenant, queue.name), None)
     domain.closing.pop((queue.tenant, queue.name), None)
-    domain.shards[queue.shard].happened.note_queue(DELETED, queue)
+    domain.shards[queue.shard].changes.change_log.note_queue(DELETED, queue)
     remove_queue(domain.shards[queue.shard], queue)
 
 
@@ -87,4 +87,4 @@ def _forget_crons(domain: Domain, queue: Queue) -> None:
     for each in list(domain.crons.get(queue.tenant, {}).values()):
         if each.queue == queue.name:
             cron.forget(domain, shard, each)
-            shard.keep_own(keyspace.cron_key(queue.prefix, each.name), None)
+            shard.changes.put_own(keyspace.cron_key(queue.prefix, each.name), None)

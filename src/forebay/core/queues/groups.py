@@ -35,26 +35,24 @@ def delete(domain: Domain, command: GroupDelete, now: int) -> QueueFound:
     if group.name == DEFAULT:
         raise Conflict(f"{DEFAULT} is the work queue: unique keys, dependencies and results follow it")
     _forget(domain.shards[queue.shard], queue, group)
-    domain.shards[queue.shard].plan_sweep(queue, now)
+    domain.shards[queue.shard].timers.plan_sweep(queue, now)
     return describe(queue, now)
 
 
 def _forget(shard: Shard, queue: Queue, group: Group) -> None:
     for track in group.tracks.values():
         abandon(shard, track)
-        shard.look_at(track, NEVER)
+        shard.timers.schedule_check(track, NEVER)
         if shard.watched:
-            shard.tell(track.partition.key, 0, NEVER)
+            shard.notify_watchers(track.partition.key, 0, NEVER)
         if track.key:
-            shard.deletes.append(track.key)
+            shard.changes.deletes.append(track.key)
     if group.limited_at != NEVER:
-        shard.limited.remove(group.limited_at, (queue.prefix, group.name))
-    shard.clear_rows(queue, keyspace.row_bounds(queue.prefix, group.number))
-    shard.tracks_dirty = [each for each in shard.tracks_dirty if each.group is not group]
-    for wake in [wake for wake in shard.woken if wake[0] is queue and wake[1] == group.name]:
-        del shard.woken[wake]
+        shard.timers.limited.remove(group.limited_at, (queue.prefix, group.name))
+    shard.changes.clear_rows(queue, keyspace.row_bounds(queue.prefix, group.number))
+    shard.changes.forget_group(queue, group.name)
     if queue.stored:
-        shard.deletes.append(keyspace.group_key(queue.prefix, group.number))
+        shard.changes.deletes.append(keyspace.group_key(queue.prefix, group.number))
     del queue.groups[group.name]
     queue.room = 0
-    shard.touch_queue(queue)
+    shard.changes.touch_queue(queue)

@@ -20,7 +20,7 @@ def put(domain: Domain, command: LimitPut, now: int) -> LimitsFound:
     check_name("name", name)
     check_name("tenant", command.tenant)
     domain.check_own(command.tenant)
-    known = domain.shared.get(command.tenant, {})
+    known = domain.named_limits.get(command.tenant, {})
     if limit is None:
         if name not in known:
             raise NotFound(f"there is no limit {name}")
@@ -29,16 +29,16 @@ def put(domain: Domain, command: LimitPut, now: int) -> LimitsFound:
         if name not in known and len(known) >= NAMED_LIMITS_MAX:
             raise Busy(f"a tenant has at most {NAMED_LIMITS_MAX} limits with names")
     shard, own = domain.home(command.tenant)
-    limits = domain.shared.setdefault(command.tenant, {})
+    limits = domain.named_limits.setdefault(command.tenant, {})
     limiters = domain.limiters.setdefault(command.tenant, {})
     key = keyspace.named_limit_key(own, name)
     if limit is None:
         del limits[name], limiters[name]
-        shard.keep_own(key, None)
+        shard.changes.put_own(key, None)
     else:
         limits[name] = limit
         limiters[name] = new_limiter(limit, limiters.get(name), 0)
-        shard.keep_own(key, codec.pack_named_limit(limit))
+        shard.changes.put_own(key, codec.pack_named_limit(limit))
     reattach(domain, command.tenant, name, now)
     return listed(domain, LimitList(command.tenant), now)
 
@@ -64,8 +64,8 @@ def reattach(domain: Domain, tenant: str, name: str, now: int) -> None:
             continue
         attach(queue, domain.limiters[tenant])
         shard = domain.shards[queue.shard]
-        shard.touch()
-        shard.look_anew(queue, now)
+        shard.changes.touch()
+        shard.recheck_queue(queue, now)
         if limiter is not None:
             limiter.active += leased(queue)
 
@@ -98,6 +98,6 @@ def leased(queue: Queue) -> int:
 
 
 def listed(domain: Domain, command: LimitList, now: int) -> LimitsFound:
-    limits = domain.shared.get(command.tenant, {})
+    limits = domain.named_limits.get(command.tenant, {})
     limiters = domain.limiters.get(command.tenant, {})
     return LimitsFound([LimitFound(name, limits[name], limiters[name].active) for name in sorted(limits)])

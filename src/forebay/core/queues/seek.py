@@ -50,22 +50,22 @@ def seek(shard: Shard, queue: Queue, group: Group, command: Seek, now: int) -> S
     strays = [_strays(shard, track, begin, now) for track, begin in zip(tracks, begins, strict=True)]
     for track in tracks:
         abandon(shard, track)
-        shard.look_at(track, NEVER)
+        shard.timers.schedule_check(track, NEVER)
     key = queue.partitions[command.partition].key if command.partition is not None else None
-    shard.clear_rows(queue, keyspace.row_bounds(queue.prefix, group.number, key))
+    shard.changes.clear_rows(queue, keyspace.row_bounds(queue.prefix, group.number, key))
     found: dict[str, int] = {}
     for track, begin, runs in zip(tracks, begins, strays, strict=True):
         _begin_again(shard, track, begin)
         for run in runs:
             shard.schedule(track, run, now)
         found[track.partition.name] = track.cursor
-        shard.woken[queue, group.name, track.partition.name] = None
-        if track.partition.concerned and group.name == DEFAULT:
+        shard.changes.woken[queue, group.name, track.partition.name] = None
+        if track.partition.links_count and group.name == DEFAULT:
             recheck(shard, queue, track.partition)
     group.active_at = now
     queue.room = 0
-    shard.touch_queue(queue)
-    shard.plan_sweep(queue, now)
+    shard.changes.touch_queue(queue)
+    shard.timers.plan_sweep(queue, now)
     return Sought(found)
 
 
@@ -94,7 +94,7 @@ def _strays(shard: Shard, track: Track, begin: int, now: int) -> list[Scheduled]
 def _begin_again(shard: Shard, track: Track, begin: int) -> None:
     """Have a track, of which nothing but its cursor is kept any more, begin at an offset."""
     if shard.watched:
-        shard.tell(track.partition.key, 0, NEVER)
+        shard.notify_watchers(track.partition.key, 0, NEVER)
     clear_from(shard, track, begin)
     keep_anew(shard, track)
     track.schedule = Schedule()

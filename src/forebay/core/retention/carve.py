@@ -119,8 +119,8 @@ def is_worth(segment: Segment, spans: list[Span]) -> bool:
 
 def plan(shard: Shard) -> Carving | None:
     """The next island of a shard to be carved, if there is one."""
-    while shard.to_carve:
-        _, (queue, partition, segment) = shard.to_carve.popitem()
+    while shard.changes.to_carve:
+        _, (queue, partition, segment) = shard.changes.to_carve.popitem()
         if (
             shard.queues.get(queue.prefix) is not queue
             or queue.partitions.get(partition.name) is not partition
@@ -180,7 +180,7 @@ def apply(shard: Shard, carving: Carving, carved: list[Carved], now: int) -> boo
             part.count,
             part.size,
             part.created_at,
-            shard.next_name(),
+            shard.numbering.next_name(),
             part.runs.spread,
             part.runs.sets,
             part.runs.which,
@@ -199,11 +199,11 @@ def apply(shard: Shard, carving: Carving, carved: list[Carved], now: int) -> boo
         prefix, key = queue.prefix, partition.key
         for part in parts:
             assert part.body is not None
-            shard.keep_body((keyspace.body_key(prefix, part.body_name), part.body))
-            shard.keep((keyspace.header_key(prefix, key, part.base), codec.pack_header(part)))
-            shard.sealed.append((partition.log, part))
-        shard.deletes.append(keyspace.body_key(prefix, island.body_name))
+            shard.changes.put_body((keyspace.body_key(prefix, part.body_name), part.body))
+            shard.changes.put((keyspace.header_key(prefix, key, part.base), codec.pack_header(part)))
+            shard.changes.sealed.append((partition.log, part))
+        shard.changes.deletes.append(keyspace.body_key(prefix, island.body_name))
         if parts[0].base != island.base:
-            shard.deletes.append(keyspace.header_key(prefix, key, island.base))
-    shard.touch()
+            shard.changes.deletes.append(keyspace.header_key(prefix, key, island.base))
+    shard.changes.touch()
     return True

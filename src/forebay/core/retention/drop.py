@@ -61,13 +61,13 @@ def forget_segments(
         _delete(shard, queue, partition, gone)
     spans = joined(gone)
     for low, high in spans:
-        shard.happened.note(why, queue, "", partition, low, high - low)
+        shard.changes.change_log.note(why, queue, "", partition, low, high - low)
     for low, high in spans if shard.watched else ():
-        shard.tell(partition.key, low, high)
+        shard.notify_watchers(partition.key, low, high)
     for group in queue.groups.values():
         forget(shard, group.tracks[partition.key], spans, now)
     forget_gone(shard, queue, partition, spans)
-    shard.touch_partition(queue, partition)
+    shard.changes.touch_partition(queue, partition)
 
 
 def joined(segments: Iterable[Segment]) -> list[tuple[int, int]]:
@@ -91,12 +91,12 @@ def _delete(shard: Shard, queue: Queue, partition: Partition, gone: list[Segment
         headers.append(keyspace.header_key(queue.prefix, partition.key, segment.base))
         reached = segment.end
     _delete_headers(shard, headers)
-    shard.deletes += [keyspace.body_key(queue.prefix, segment.body_name) for segment in gone]
+    shard.changes.deletes += [keyspace.body_key(queue.prefix, segment.body_name) for segment in gone]
 
 
 def _delete_headers(shard: Shard, headers: list[bytes]) -> None:
     """Delete headers that follow each other."""
     if len(headers) < RANGE_MIN:
-        shard.deletes += headers
+        shard.changes.deletes += headers
     else:
-        shard.ranges.append((headers[0], headers[-1] + b"\0"))
+        shard.changes.ranges.append((headers[0], headers[-1] + b"\0"))

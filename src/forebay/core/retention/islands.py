@@ -89,7 +89,7 @@ def sweep_islands(
         if not spans:
             gone.append(segment)
         elif is_worth(segment, spans):
-            shard.to_carve[partition.key, segment.base] = (queue, partition, segment)
+            shard.changes.to_carve[partition.key, segment.base] = (queue, partition, segment)
         at += 1
         left -= looked
         if left <= 0:

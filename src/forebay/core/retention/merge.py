@@ -61,8 +61,8 @@ def plan(shard: Shard, at_least: int) -> Merge | None:
 
     None, and partitions left ``to_merge``, means that enough was looked at for now.
     """
-    while shard.to_merge:
-        queue, partition = next(iter(shard.to_merge.values()))
+    while shard.changes.to_merge:
+        queue, partition = next(iter(shard.changes.to_merge.values()))
         before = list(partition.merged_to)
         for tier in range(len(TIERS)):
             parts = _parts(partition, tier, at_least)
@@ -71,7 +71,7 @@ def plan(shard: Shard, at_least: int) -> Merge | None:
         if partition.merged_to != before:
             return None
         partition.unmerged = 0
-        del shard.to_merge[partition.key]
+        del shard.changes.to_merge[partition.key]
     return None
 
 
@@ -145,7 +145,7 @@ def apply(shard: Shard, merge: Merge, joined: Joined) -> Segment | None:
         sum(each.count for each in parts),
         sum(each.size for each in parts),
         first.created_at,
-        shard.next_name(),
+        shard.numbering.next_name(),
         joined.runs.spread,
         joined.runs.sets,
         joined.runs.which,
@@ -162,11 +162,11 @@ def apply(shard: Shard, merge: Merge, joined: Joined) -> Segment | None:
         partition.settled_bytes += merged.weight - sum(each.weight for each in parts)
     if queue.stored:
         prefix, key = queue.prefix, partition.key
-        shard.keep_body((keyspace.body_key(prefix, merged.body_name), joined.body))
-        shard.keep((keyspace.header_key(prefix, key, merged.base), codec.pack_header(merged)))
-        shard.deletes += [keyspace.header_key(prefix, key, each.base) for each in parts[1:]]
-        shard.deletes += [keyspace.body_key(prefix, each.body_name) for each in parts]
-        shard.sealed.append((partition.log, merged))
+        shard.changes.put_body((keyspace.body_key(prefix, merged.body_name), joined.body))
+        shard.changes.put((keyspace.header_key(prefix, key, merged.base), codec.pack_header(merged)))
+        shard.changes.deletes += [keyspace.header_key(prefix, key, each.base) for each in parts[1:]]
+        shard.changes.deletes += [keyspace.body_key(prefix, each.body_name) for each in parts]
+        shard.changes.sealed.append((partition.log, merged))
     return merged
 
 

@@ -17,28 +17,24 @@ def remove_queue(shard: Shard, queue: Queue) -> None:
     _forget_partitions(shard, queue, list(queue.partitions.values()))
     for name, lease in [each for each in shard.leases.items() if each[1].queue is queue]:
         del shard.leases[name]
-        shard.agenda.remove(lease.due_at, name)
+        shard.timers.leases.remove(lease.due_at, name)
     if queue.sweep_at:
-        shard.sweeps.remove(queue.sweep_at, queue.prefix)
+        shard.timers.sweeps.remove(queue.sweep_at, queue.prefix)
     if queue.paused_until not in (0, NEVER):
-        shard.pauses.remove(queue.paused_until, queue.prefix)
+        shard.timers.pauses.remove(queue.paused_until, queue.prefix)
     for group in queue.groups.values():
         if group.limited_at != NEVER:
-            shard.limited.remove(group.limited_at, (queue.prefix, group.name))
+            shard.timers.limited.remove(group.limited_at, (queue.prefix, group.name))
     forget_stages(shard, queue)
-    for request, once in queue.once.items():
-        shard.onces.remove(once.until, (queue.prefix, request))
-    shard.notes = [each for each in shard.notes if each[0] is not queue]
-    shard.leases_dirty = [each for each in shard.leases_dirty if each.queue is not queue]
-    shard.queues_dirty = [each for each in shard.queues_dirty if each is not queue]
-    for wake in [wake for wake in shard.woken if wake[0] is queue]:
-        del shard.woken[wake]
+    for request, once in queue.remembered.items():
+        shard.timers.remembered.remove(once.until, (queue.prefix, request))
+    shard.changes.forget_queue(queue)
     del shard.queues[queue.prefix]
     # Puts of the same commit come before these.
-    shard.ranges.append(keyspace.queue_bounds(queue.prefix))
-    shard.body_ranges.append(keyspace.body_bounds(queue.prefix))
-    shard.must_sync = True
-    shard.touch()
+    shard.changes.ranges.append(keyspace.queue_bounds(queue.prefix))
+    shard.changes.body_ranges.append(keyspace.body_bounds(queue.prefix))
+    shard.changes.must_sync = True
+    shard.changes.touch()
 
 
 def remove_partitions(shard: Shard, queue: Queue, partitions: list[Partition]) -> None:
@@ -56,26 +52,22 @@ def remove_partitions(shard: Shard, queue: Queue, partitions: list[Partition]) -
             track = group.tracks.pop(partition.key)
             group.unplanned.pop(partition.key, None)
             if track.key:
-                shard.deletes.append(track.key)
+                shard.changes.deletes.append(track.key)
         if queue.stored:
-            shard.deletes.append(keyspace.partition_key(queue.prefix, partition.key))
-    shard.touch()
+            shard.changes.deletes.append(keyspace.partition_key(queue.prefix, partition.key))
+    shard.changes.touch()
 
 
 def _forget_partitions(shard: Shard, queue: Queue, partitions: list[Partition]) -> None:
     """Take partitions out of everything that leads to them."""
     keys = {partition.key for partition in partitions}
     for partition in partitions:
-        shard.tell(partition.key, 0, NEVER)
-        if partition.concerned:
+        shard.notify_watchers(partition.key, 0, NEVER)
+        if partition.links_count:
             shard.ends.append(Ended(shard, queue, partition, 0, NEVER, GONE))
         for number, _ in partition.numbers:
             del shard.places[number]
         for group in queue.groups.values():
-            shard.look_at(group.tracks[partition.key], NEVER)
-        shard.to_merge.pop(partition.key, None)
-        shard.marked.pop(partition.key, None)
+            shard.timers.schedule_check(group.tracks[partition.key], NEVER)
     shard.updated -= keys
-    shard.forming = [each for each in shard.forming if each[1].key not in keys]
-    shard.partitions_dirty = [each for each in shard.partitions_dirty if each[1].key not in keys]
-    shard.tracks_dirty = [each for each in shard.tracks_dirty if each.partition.key not in keys]
+    shard.changes.forget_partitions(keys)

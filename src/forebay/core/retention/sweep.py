@@ -36,14 +36,14 @@ MARKS_MAX = 60
 
 def sweep_due(shard: Shard, now: int, most: int) -> int:
     """Sweep the queues whose time has come, up to so many; how many more could have been."""
-    while most and (prefixes := shard.sweeps.first_due(now)):
+    while most and (prefixes := shard.timers.sweeps.first_due(now)):
         for prefix in prefixes[:most]:
             queue = shard.queues[prefix]
-            shard.sweeps.remove(queue.sweep_at, prefix)
+            shard.timers.sweeps.remove(queue.sweep_at, prefix)
             queue.sweep_at = 0
             again_at = sweep(shard, queue, now)
             if again_at != NEVER:
-                shard.sweep_again(queue, max(again_at - 1, now))
+                shard.timers.sweep_again(queue, max(again_at - 1, now))
         most -= min(most, len(prefixes))
     return most
 
@@ -75,7 +75,7 @@ def sweep(shard: Shard, queue: Queue, now: int) -> int:
             empty.append(partition)
     if empty:
         for partition in empty:
-            shard.happened.note(REMOVED, queue, "", partition, partition.log.end, 0)
+            shard.changes.change_log.note(REMOVED, queue, "", partition, partition.log.end, 0)
         remove_partitions(shard, queue, empty)
     _drop_surplus(shard, queue, options.completed_retention_bytes, holding, now)
     sweep_notes(shard, queue, now)
@@ -186,12 +186,12 @@ def _mark(
     marks = partition.marks
     while marks and marks[-1].offset > settled:  # a new group reads from the beginning: no longer true
         marks.pop()
-        shard.touch_partition(queue, partition)
+        shard.changes.touch_partition(queue, partition)
     last = marks[-1] if marks else Mark(partition.log.first, 0)
     interval = completed_ms // MARKS_MAX
     if settled > last.offset and (not marks or now - last.at >= interval):
         marks.append(Mark(settled, now))
-        shard.touch_partition(queue, partition)
+        shard.changes.touch_partition(queue, partition)
 
 
 def _passed(partition: Partition, until: int) -> int:
@@ -204,7 +204,7 @@ def _forget_marks(shard: Shard, queue: Queue, partition: Partition, before: int)
     kept = [mark for mark in partition.marks if mark.offset >= before]
     if len(kept) < len(partition.marks):
         partition.marks = kept
-        shard.touch_partition(queue, partition)
+        shard.changes.touch_partition(queue, partition)
 
 
 def drop_completed(shard: Shard, queue: Queue, grace_ms: int, most: int, now: int) -> int:
@@ -292,13 +292,13 @@ def _note_expired(shard: Shard, queue: Queue, partition: Partition, before: int)
     first = partition.log.first
     if not queue.groups:
         for low, high in outside(partition.withdrawn, first, before):
-            shard.happened.note(EXPIRED, queue, "", partition, low, high - low)
+            shard.changes.change_log.note(EXPIRED, queue, "", partition, low, high - low)
     for group in queue.groups.values():
         track = group.tracks[partition.key]
         waiting = chain(fresh(track, first, before), unplanned(track, first, before))
         scheduled = ((low, min(high, before)) for low, high, _ in track.schedule.spans(first) if low < before)
         for low, high in chain(waiting, scheduled):
-            shard.happened.note(EXPIRED, queue, group.name, partition, low, high - low)
+            shard.changes.change_log.note(EXPIRED, queue, group.name, partition, low, high - low)
 
 
 def _is_long_empty(shard: Shard, queue: Queue, partition: Partition, now: int) -> bool:
@@ -307,7 +307,7 @@ def _is_long_empty(shard: Shard, queue: Queue, partition: Partition, now: int) -
         return False
     if not partition.emptied_at:
         partition.emptied_at = now
-        shard.touch_partition(queue, partition)
+        shard.changes.touch_partition(queue, partition)
     empty_ms = _either(partition.retention.partition_retention_ms, queue.options.partition_retention_ms)
     return 0 < empty_ms <= now - partition.emptied_at and partition.name != DEFAULT
 

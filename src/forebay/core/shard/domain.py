@@ -41,15 +41,15 @@ class Domain:
         """Keys of partitions that have successors of messages."""
         self.ends: list[Ended] = []
         """What ended and has consequences that have not been seen to yet."""
-        self.unfinished: dict[int, NotificationQueue] = {}
+        self.notifications: dict[int, NotificationQueue] = {}
         """What ended and has dependents that are told of it a number at a time, by partition key."""
-        self.rows_told = 0
+        self.rows_notified = 0
         """Rows of dependents that were told in this turn."""
         self.emptied: dict[bytes, Queue] = {}
         """Closed queues of which a lease has ended, by prefix."""
-        common = (0, limits, self.changed, self.alarm, self.updated, self.ends, self.unfinished)
+        common = (0, limits, self.changed, self.alarm, self.updated, self.ends, self.notifications)
         self.shards = [Shard(number, shards, *common) for number in range(shards)]
-        self.shared: dict[str, dict[str, NamedLimit]] = {}
+        self.named_limits: dict[str, dict[str, NamedLimit]] = {}
         """Limits that have names, by tenant and name."""
         self.limiters: dict[str, dict[str, Limiter]] = {}
         """The same at work."""
@@ -81,7 +81,7 @@ class Domain:
         """Lifecycle events, by shard."""
         self.listening = False
         """Whether somebody wants to hear of events."""
-        self.told: list[EmittedEvent] = []
+        self.emitted: list[EmittedEvent] = []
         """Those that are kept with the last seal's commits, if somebody does."""
         self.wants_sync = False
         """Whether the next seal has to ask for a sync, whatever is in it."""
@@ -128,7 +128,7 @@ class Domain:
             queue = new_queue(tenant, name, prefix, shard)
             self.queues[tenant, name] = queue
             self.shards[shard].add_queue(queue)
-            self.shards[shard].happened.note_queue(CREATED, queue)
+            self.shards[shard].changes.change_log.note_queue(CREATED, queue)
         return queue
 
     def check_room(
@@ -140,7 +140,7 @@ class Domain:
         check_partitions(self.limits, queue, partitions)
         shard = self.directory.next_shard(tenant) if queue is None else queue.shard
         if numbers:
-            self.shards[shard].check_numbers(numbers)
+            self.shards[shard].numbering.check(numbers)
 
     def shards_of(self, ids: list[int]) -> list[tuple[Shard, list[Range]]]:
         """Ids by the shard they lead to."""

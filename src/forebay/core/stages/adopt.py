@@ -27,7 +27,7 @@ from forebay.core.push.push import before_append, reached, schedule, wake_reader
 from forebay.core.push.room import check_size
 from forebay.core.records import codec, keyspace, stages as stage_records
 from forebay.core.shard.domain import Domain
-from forebay.core.shard.shard import MERGE_AT, Shard
+from forebay.core.shard.shard import Shard
 from forebay.core.stages.expire import drop_adopted, forget_query, forget_stage
 from forebay.core.stages.write import gone_back
 from forebay.core.state import Adopted, Identity, Part, Partition, Queue, Run, Scheduled, Segment, Stage
@@ -81,7 +81,7 @@ def adopt(domain: Domain, command: Adopt, now: int) -> Adopted:
     _remember(shard, queue, command, adopted)
     drop_adopted(shard, queue, command)
     if durability == FSYNC:
-        shard.must_sync = True
+        shard.changes.must_sync = True
     return adopted
 
 
@@ -157,23 +157,21 @@ def _adopt_part(
     """A staged body becomes the next segment of a log."""
     log = partition.log
     before_append(shard, queue, partition, part.count, durability, now)
-    shard.seal_now(queue, partition)
+    shard.changes.seal_now(queue, partition)
     created_at = max(now, log.time)
     packed = pack_runs([Run(count, created_at, attributes) for count, attributes in part.runs], created_at)
     about = (part.count, part.size, created_at, part.body_name)
     runs = (packed.spread, packed.sets, packed.which, packed.aside)
     segment = Segment(log.end, *about, *runs, body=part.body)
     logs.adopt(log, segment)
-    shard.happened.note(PUSHED, queue, "", partition, segment.base, segment.count)
+    shard.changes.change_log.note(PUSHED, queue, "", partition, segment.base, segment.count)
     if queue.stored:
         key = keyspace.header_key(queue.prefix, partition.key, segment.base)
-        shard.keep((key, codec.pack_header(segment)))
+        shard.changes.put((key, codec.pack_header(segment)))
         if segment.body is not None:
-            shard.sealed.append((log, segment))
-    shard.touch()
-    partition.unmerged += 1
-    if partition.unmerged >= MERGE_AT:
-        shard.to_merge[partition.key] = (queue, partition)
+            shard.changes.sealed.append((log, segment))
+    shard.changes.touch()
+    shard.changes.count_segment(queue, partition)
     offset = segment.base
     for count, attributes in part.runs:
         if not attributes.in_line:
@@ -198,18 +196,18 @@ def _remember(shard: Shard, queue: Queue, command: Adopt, adopted: Adopted) -> N
     query = command.query
     batches = queue.adopted.pop(query, {})
     if batches and batches[max(batches)].until:
-        shard.staged.remove(batches[max(batches)].until, (queue.prefix, False, query))
+        shard.timers.staged.remove(batches[max(batches)].until, (queue.prefix, False, query))
     queue.adopted[query] = batches  # it is the last that adopted
     batches[command.batch] = adopted
     if adopted.until:
-        shard.staged.add(adopted.until, (queue.prefix, False, query))
-        shard.alarm.sooner(adopted.until)
+        shard.timers.staged.add(adopted.until, (queue.prefix, False, query))
+        shard.timers.alarm.sooner(adopted.until)
     key = stage_records.adopted_key(queue.prefix, query, command.batch)
-    shard.keep_row(queue, key, stage_records.pack_adopted(adopted))
+    shard.changes.put_row(queue, key, stage_records.pack_adopted(adopted))
     if len(batches) > ADOPTIONS_MAX:
         oldest = min(batches)
         del batches[oldest]
-        shard.keep_row(queue, stage_records.adopted_key(queue.prefix, query, oldest), None)
+        shard.changes.put_row(queue, stage_records.adopted_key(queue.prefix, query, oldest), None)
     if len(queue.adopted) > QUERIES_MAX:
         # Those that are forgotten anyway go first: a stream may come back after any time.
         others = (each for each in queue.adopted if each != query)

@@ -32,10 +32,12 @@ def forget_stage(shard: Shard, queue: Queue, stage: Stage) -> None:
             del queue.staged_for[stage.query]
     for part in stage.parts:
         queue.staged.count(part, -1)
-    shard.staged.remove(stage.expires_at, (queue.prefix, True, stage.name))
+    shard.timers.staged.remove(stage.expires_at, (queue.prefix, True, stage.name))
     if queue.stored:
-        shard.deletes += [stage_records.staged_key(queue.prefix, part.body_name) for part in stage.parts]
-    shard.touch()
+        shard.changes.deletes += [
+            stage_records.staged_key(queue.prefix, part.body_name) for part in stage.parts
+        ]
+    shard.changes.touch()
 
 
 def drop_stage(shard: Shard, queue: Queue, stage: Stage) -> None:
@@ -43,16 +45,16 @@ def drop_stage(shard: Shard, queue: Queue, stage: Stage) -> None:
     forget_stage(shard, queue, stage)
     if queue.stored:
         named = [part.body_name for part in stage.parts if not part.keys]
-        shard.deletes += [keyspace.body_key(queue.prefix, name) for name in named]
+        shard.changes.deletes += [keyspace.body_key(queue.prefix, name) for name in named]
 
 
 def forget_query(shard: Shard, queue: Queue, query: str) -> None:
     batches = queue.adopted.pop(query)
     until = batches[max(batches)].until
     if until:
-        shard.staged.remove(until, (queue.prefix, False, query))
+        shard.timers.staged.remove(until, (queue.prefix, False, query))
     for batch in batches:
-        shard.keep_row(queue, stage_records.adopted_key(queue.prefix, query, batch), None)
+        shard.changes.put_row(queue, stage_records.adopted_key(queue.prefix, query, batch), None)
 
 
 def drop_adopted(shard: Shard, queue: Queue, command: Adopt) -> None:
@@ -71,7 +73,7 @@ def _stages_of(queue: Queue, query: str, batch: int) -> list[Stage]:
 
 def forget_staged(shard: Shard, now: int) -> None:
     """Forget the stages and answers whose time is over."""
-    while items := shard.staged.first_due(now):
+    while items := shard.timers.staged.first_due(now):
         for prefix, is_stage, name in items:
             queue = shard.queues[prefix]
             if is_stage:
@@ -83,8 +85,8 @@ def forget_staged(shard: Shard, now: int) -> None:
 def forget_stages(shard: Shard, queue: Queue) -> None:
     """A queue goes with everything in it."""
     for stage in queue.stages.values():
-        shard.staged.remove(stage.expires_at, (queue.prefix, True, stage.name))
+        shard.timers.staged.remove(stage.expires_at, (queue.prefix, True, stage.name))
     for query, batches in queue.adopted.items():
         until = batches[max(batches)].until
         if until:
-            shard.staged.remove(until, (queue.prefix, False, query))
+            shard.timers.staged.remove(until, (queue.prefix, False, query))

@@ -83,14 +83,14 @@ def write(domain: Domain, command: StageWrite, now: int) -> Staged:
         if stage.query is not None:
             queue.staged_for.setdefault(stage.query, {})[stage.name] = stage
     else:
-        shard.staged.remove(stage.expires_at, (queue.prefix, True, stage.name))
+        shard.timers.staged.remove(stage.expires_at, (queue.prefix, True, stage.name))
     stage.expires_at = max(stage.expires_at, now + command.expire_ms)
-    shard.staged.add(stage.expires_at, (queue.prefix, True, stage.name))
-    shard.alarm.sooner(stage.expires_at)
+    shard.timers.staged.add(stage.expires_at, (queue.prefix, True, stage.name))
+    shard.timers.alarm.sooner(stage.expires_at)
     for body in bodies:
         _keep(shard, queue, stage, command, body, _cut(runs, body.start, body.count))
     stage.writes += 1
-    shard.touch()
+    shard.changes.touch()
     return _staged(stage, stage.writes - 1)
 
 
@@ -276,7 +276,7 @@ def _keep(
         command.partition,
         each.count,
         each.size,
-        shard.next_name(),
+        shard.numbering.next_name(),
         runs,
         keys,
         each.body,
@@ -288,7 +288,7 @@ def _keep(
     queue.staged.count(part)
     if queue.stored:
         key = stage_records.staged_key(queue.prefix, part.body_name)
-        shard.keep((key, stage_records.pack_staged(stage, part)))
+        shard.changes.put((key, stage_records.pack_staged(stage, part)))
         if not part.keys:
-            shard.keep_body((keyspace.body_key(queue.prefix, part.body_name), each.body))
-            shard.staged_now[1].append(part)
+            shard.changes.put_body((keyspace.body_key(queue.prefix, part.body_name), each.body))
+            shard.changes.staged_now[1].append(part)

@@ -110,19 +110,19 @@ class Tally(Struct, eq=False):
     """Of those, all time together."""
 
 
-def tally(tallies: dict[bytes, Tally], happened: Change) -> None:
+def tally(tallies: dict[bytes, Tally], change: Change) -> None:
     """Count what happened."""
-    queue = happened.queue
+    queue = change.queue
     known = tallies.get(queue.prefix)
     if known is None:
         counts, times = [0] * len(EVENT_KINDS), [0] * (len(BUCKETS_MS) + 1)
         known = tallies[queue.prefix] = Tally(queue.tenant, queue.name, counts, times)
-    known.counts[happened.kind] += happened.count
-    if happened.times:
-        for spent_ms, count in happened.times:
+    known.counts[change.kind] += change.count
+    if change.times:
+        for spent_ms, count in change.times:
             known.times[bisect_left(BUCKETS_MS, spent_ms)] += count
             known.spent_ms += spent_ms * count
-    if happened.kind == DELETED:
+    if change.kind == DELETED:
         del tallies[queue.prefix]
 
 

@@ -71,7 +71,7 @@ class Partition(Struct, eq=False, kw_only=True):
     record of its own."""
     parked_messages: int = 0
     """*memory* Messages in ``parked``."""
-    concerned: int = 0
+    links_count: int = 0
     """*memory* Ties and dependents: if there are any, the end of its messages has consequences."""
     lane: bool = False
     """Whether each group has no more than one of its messages leased at a time."""

@@ -88,7 +88,7 @@ class Queue(Struct, eq=False, kw_only=True):
     """Nothing is delivered before; ``NEVER`` until it is resumed."""
     closing_at: int = 0
     """When it was deleted and closed; 0 if it was not."""
-    once: dict[bytes, RememberedPush] = {}
+    remembered: dict[bytes, RememberedPush] = {}
     """What pushes answered that must not be repeated for a while, by kind and key. Each is a record of its
     own."""
     stages: dict[str, Stage] = {}

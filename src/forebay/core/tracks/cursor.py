@@ -20,14 +20,14 @@ def skip(shard: Shard, track: Track, first: int, end: int) -> None:
         track.skips.remove(*before)
         first = before[0]
     track.skips.add((first, end - first))
-    shard.keep_row(track.queue, _skip_key(track, first), codec.pack_numbers((end - first,)))
+    shard.changes.put_row(track.queue, _skip_key(track, first), codec.pack_numbers((end - first,)))
 
 
 def pass_over(shard: Shard, track: Track, end: int) -> None:
     """Move the cursor over messages that are not fresh."""
     track.aside -= end - track.cursor
     track.cursor = end
-    shard.touch_track(track)
+    shard.changes.touch_track(track)
 
 
 def pass_skips(shard: Shard, track: Track) -> None:
@@ -38,7 +38,7 @@ def pass_skips(shard: Shard, track: Track) -> None:
             return
         assert first == track.cursor, "the cursor never stands within a skip"
         track.skips.remove(first, count)
-        shard.keep_row(track.queue, _skip_key(track, first), None)
+        shard.changes.put_row(track.queue, _skip_key(track, first), None)
         pass_over(shard, track, first + count)
 
 

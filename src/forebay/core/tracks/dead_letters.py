@@ -14,7 +14,7 @@ from forebay.core.words import DEAD, DIED, DISCARDED
 
 def add_dead(shard: Shard, track: Track, run: Dead) -> None:
     """Keep a run as dead letters, or discard it if its queue keeps none."""
-    shard.happened.note(DEAD, track.queue, track.group.name, track.partition, run.first, run.count)
+    shard.changes.change_log.note(DEAD, track.queue, track.group.name, track.partition, run.first, run.count)
     if not track.queue.options.dead_letters:
         record_outcome(shard, track, run.first, run.first + run.count, DISCARDED, run.dead_at)
     else:
@@ -25,11 +25,11 @@ def add_dead(shard: Shard, track: Track, run: Dead) -> None:
 def put_dead(shard: Shard, track: Track, run: Dead) -> None:
     """Put a run among the dead letters."""
     if shard.watched:
-        shard.tell(track.partition.key, run.first, run.first + run.count)
+        shard.notify_watchers(track.partition.key, run.first, run.first + run.count)
     track.dead.add((run.first, run.count))
     track.letters[run.first] = run
     track.dead_messages += run.count
-    shard.keep_row(track.queue, dead_letter_key(track, run.first), codec.pack_dead(run))
+    shard.changes.put_row(track.queue, dead_letter_key(track, run.first), codec.pack_dead(run))
 
 
 def remove_dead(shard: Shard, track: Track, run: Dead) -> None:
@@ -37,7 +37,7 @@ def remove_dead(shard: Shard, track: Track, run: Dead) -> None:
     track.dead.remove(run.first, run.count)
     del track.letters[run.first]
     track.dead_messages -= run.count
-    shard.keep_row(track.queue, dead_letter_key(track, run.first), None)
+    shard.changes.put_row(track.queue, dead_letter_key(track, run.first), None)
 
 
 def next_dead(track: Track, offset: int) -> int:

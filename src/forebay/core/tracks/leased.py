@@ -165,8 +165,8 @@ def hold(shard: Shard, lease: Lease) -> None:
     """Enter a lease everywhere it is looked for."""
     name = lease.name
     shard.leases[name] = lease
-    shard.agenda.add(lease.due_at, name)
-    shard.alarm.sooner(lease.due_at)
+    shard.timers.leases.add(lease.due_at, name)
+    shard.timers.alarm.sooner(lease.due_at)
     tracks = lease.group.tracks
     for run in lease.runs.values():
         hold_run(tracks[run.partition], run, name)

@@ -10,10 +10,12 @@ def record_outcome(
 ) -> None:
     """Note that messages of a group were settled, and how; ``told`` says that it happened long ago."""
     if not told:
-        shard.happened.note(outcome, track.queue, track.group.name, track.partition, first, end - first)
+        shard.changes.change_log.note(
+            outcome, track.queue, track.group.name, track.partition, first, end - first
+        )
     if shard.watched:
-        shard.tell(track.partition.key, first, end)
-    if track.partition.concerned:
+        shard.notify_watchers(track.partition.key, first, end)
+    if track.partition.links_count:
         shard.end(track, first, end, outcome)
     track.ended[outcome] += end - first
     before = track.outcomes.below(first)
@@ -22,7 +24,7 @@ def record_outcome(
         first = before[0]
     track.outcomes.add((first, end - first, outcome, now))
     key = keyspace.outcome_key(track.queue.prefix, track.group.number, track.partition.key, first)
-    shard.keep_row(track.queue, key, codec.pack_numbers((end - first, outcome, now)))
+    shard.changes.put_row(track.queue, key, codec.pack_numbers((end - first, outcome, now)))
 
 
 def outcome_at(track: Track, offset: int) -> tuple[int, int] | None:

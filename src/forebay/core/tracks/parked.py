@@ -13,14 +13,14 @@ def park(shard: Shard, queue: Queue, partition: Partition, first: int, count: in
     partition.parked.add((first, count, unmet))
     partition.parked_messages += count
     key = keyspace.parked_key(queue.prefix, partition.key, first)
-    shard.keep_row(queue, key, codec.pack_numbers((count, unmet)))
+    shard.changes.put_row(queue, key, codec.pack_numbers((count, unmet)))
 
 
 def unpark(shard: Shard, queue: Queue, partition: Partition, first: int, count: int) -> None:
     """Take a run that waits for others out of those that do."""
     partition.parked.remove(first, count)
     partition.parked_messages -= count
-    shard.keep_row(queue, keyspace.parked_key(queue.prefix, partition.key, first), None)
+    shard.changes.put_row(queue, keyspace.parked_key(queue.prefix, partition.key, first), None)
 
 
 def parked_over(partition: Partition, first: int, end: int) -> list[tuple[int, ...]]:

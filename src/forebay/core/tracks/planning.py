@@ -124,5 +124,5 @@ def plan(shard: Shard, track: Track, most: int, now: int) -> int:
     track.planned = first if first < log.end else NEVER
     if track.queue.ordered:
         list_ready(track)  # what it stood before may be next
-    shard.touch_track(track)
+    shard.changes.touch_track(track)
     return done

@@ -19,7 +19,7 @@ def give_up(shard: Shard, track: Track, before: int) -> None:
     if track.planned < before:
         track.unplanned -= sum(high - low for low, high in unplanned(track, track.planned, before))
         track.planned = before
-        shard.touch_track(track)
+        shard.changes.touch_track(track)
 
 
 def forget(shard: Shard, track: Track, spans: list[Span], now: int) -> None:
@@ -30,7 +30,7 @@ def forget(shard: Shard, track: Track, spans: list[Span], now: int) -> None:
         pass_over(shard, track, first)
     if track.planned < first:
         track.planned = first
-        shard.touch_track(track)
+        shard.changes.touch_track(track)
     for low, high in spans:
         for run in track.schedule.over(low, high):
             cut_scheduled(shard, track, run, low, high, now)
@@ -69,24 +69,26 @@ def clear_from(shard: Shard, track: Track, begin: int) -> None:
 def keep_anew(shard: Shard, track: Track) -> None:
     """Keep the dead letters and outcomes of a track after everything of it was cleared."""
     for first, _ in track.dead:
-        shard.keep_row(track.queue, dead_letter_key(track, first), codec.pack_dead(track.letters[first]))
+        shard.changes.put_row(
+            track.queue, dead_letter_key(track, first), codec.pack_dead(track.letters[first])
+        )
     for row in track.outcomes:
         key = _row_key(track, track.outcomes, row[0])
-        shard.keep_row(track.queue, key, codec.pack_numbers(row[1:]))
+        shard.changes.put_row(track.queue, key, codec.pack_numbers(row[1:]))
 
 
 def _remove_row(shard: Shard, track: Track, table: Table, row: Row) -> None:
     table.remove(row[0], row[1])
     if table is track.outcomes:
         track.ended[row[2]] -= row[1]
-    shard.keep_row(track.queue, _row_key(track, table, row[0]), None)
+    shard.changes.put_row(track.queue, _row_key(track, table, row[0]), None)
 
 
 def _add_row(shard: Shard, track: Track, table: Table, row: Row) -> None:
     table.add(row)
     if table is track.outcomes:
         track.ended[row[2]] += row[1]
-    shard.keep_row(track.queue, _row_key(track, table, row[0]), codec.pack_numbers(row[1:]))
+    shard.changes.put_row(track.queue, _row_key(track, table, row[0]), codec.pack_numbers(row[1:]))
 
 
 def _row_key(track: Track, table: Table, first: int) -> bytes:

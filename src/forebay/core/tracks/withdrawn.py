@@ -20,12 +20,12 @@ def withdraw(shard: Shard, place: Place, first: int, end: int, now: int) -> None
     """Cancel messages for groups that do not exist yet."""
     if first >= end:
         return
-    if place.partition.concerned and DEFAULT not in place.queue.groups:
+    if place.partition.links_count and DEFAULT not in place.queue.groups:
         shard.ends.append(Ended(shard, place.queue, place.partition, first, end, CANCELLED))
     if not place.queue.groups:
-        shard.happened.note(CANCELLED, place.queue, "", place.partition, first, end - first)
+        shard.changes.change_log.note(CANCELLED, place.queue, "", place.partition, first, end - first)
     if shard.watched:
-        shard.tell(place.partition.key, first, end)
+        shard.notify_watchers(place.partition.key, first, end)
     withdrawn = place.partition.withdrawn
     before = withdrawn.below(first)
     if before is not None and before[0] + before[1] == first and before[2] == now:
@@ -33,7 +33,7 @@ def withdraw(shard: Shard, place: Place, first: int, end: int, now: int) -> None
         first = before[0]
     withdrawn.add((first, end - first, now))
     key = keyspace.withdrawn_key(place.queue.prefix, place.partition.key, first)
-    shard.keep_row(place.queue, key, codec.pack_numbers((end - first, now)))
+    shard.changes.put_row(place.queue, key, codec.pack_numbers((end - first, now)))
 
 
 def trim_withdrawn(shard: Shard, queue: Queue, partition: Partition) -> None:
@@ -42,9 +42,9 @@ def trim_withdrawn(shard: Shard, queue: Queue, partition: Partition) -> None:
     while withdrawn and withdrawn.first() < kept:
         first, count, at = withdrawn.head()
         withdrawn.remove(first, count)
-        shard.keep_row(queue, keyspace.withdrawn_key(queue.prefix, partition.key, first), None)
+        shard.changes.put_row(queue, keyspace.withdrawn_key(queue.prefix, partition.key, first), None)
         if first + count > kept:
             rest = first + count - kept
             withdrawn.add((kept, rest, at))
             key = keyspace.withdrawn_key(queue.prefix, partition.key, kept)
-            shard.keep_row(queue, key, codec.pack_numbers((rest, at)))
+            shard.changes.put_row(queue, key, codec.pack_numbers((rest, at)))
