@@ -154,6 +154,46 @@ def test_a_cron_keeps_all_it_was_told_over_a_restart(core: Core) -> None:
     assert (after.fired, after.attributes, after.own) == (12, attributes, UNIQUE)
 
 
+def times(core: Core) -> list[int]:
+    """When each message of the log was pushed."""
+    runs = core.ask(queries.Read("default", "q", 0), queries.LogSlice).runs
+    return [run.created_at for run in runs for _ in range(run.count)]
+
+
+def test_a_message_of_a_cron_is_never_older_than_its_slot(core: Core) -> None:
+    """What is pushed before the slot, with it and after it meets in one commit."""
+    slot = put(core, payload=b"cron").next_at
+    core.wait(EVERY_MS - 1)
+    core.push(b"before")
+    assert core.popped() == [b"before"]
+    core.wait(3)
+    core.push(b"after")
+    wanted = [slot - 1, slot + 2, slot + 2]
+    assert times(core) == wanted
+    core.restart()
+    assert times(core) == wanted
+    assert core.popped(9) == [b"cron", b"after"]
+
+
+def test_slots_that_meet_in_a_commit_have_messages_as_old_as_they_are(core: Core) -> None:
+    put(core, missed="all")
+    core.wait(EVERY_MS)
+    core.wait(EVERY_MS)
+    core.wait(3 * EVERY_MS + 7)
+    late = NOW + 5 * EVERY_MS + 7
+    assert times(core) == [NOW + EVERY_MS, NOW + 2 * EVERY_MS, late, late, late]
+
+
+def test_a_message_of_a_cron_joins_what_was_pushed_since_its_slot(core: Core) -> None:
+    core.push(b"1")
+    core.commit()
+    put(core, payload=b"cron")
+    put(core, "also", payload=b"also")
+    core.wait(EVERY_MS + 5)
+    core.push(b"after")
+    assert len(core.engine.queues["default", "q"].partitions["default"].log.segments) == 2
+
+
 def test_what_a_cron_pushes_has_what_the_cron_has(core: Core) -> None:
     put(core, partition="p", attributes=Attributes(priority=5, delay_ms=10))
     core.wait(EVERY_MS)

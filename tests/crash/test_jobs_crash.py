@@ -69,7 +69,7 @@ Changes.put_row = forgetful
 """
 PLANTED: dict[str, tuple[Callable[[str], object], str]] = {
     "the slot of a cron is not kept": (
-        lambda planted: crons.run(20, SEED, planted=planted),
+        lambda planted: crons.run(60, SEED, planted=planted),
         """
 from forebay.core.jobs import cron
 fire, keep = cron._fire, cron._keep
@@ -81,30 +81,30 @@ cron._fire = forgetful
 """,
     ),
     "who holds a key is not kept": (
-        lambda planted: jobs.run(20, SEED, ["uniques"], planted=planted),
+        lambda planted: jobs.run(60, SEED, ["uniques"], planted=planted),
         FORGETFUL % b"k",
     ),
     "who waits for others is not kept": (
-        lambda planted: jobs.run(20, SEED, ["flows"], planted=planted),
+        lambda planted: jobs.run(60, SEED, ["flows"], planted=planted),
         FORGETFUL % b"r",
     ),
     "what a push answered is not kept": (
-        lambda planted: jobs.run(20, SEED, ["repeats"], planted=planted),
+        lambda planted: jobs.run(60, SEED, ["repeats"], planted=planted),
         FORGETFUL % b"w",
     ),
     "a limit forgets what is leased": (
-        lambda planted: jobs.run(20, SEED, ["limits"], planted=planted),
+        lambda planted: jobs.run(60, SEED, ["limits"], planted=planted),
         """
 from forebay.core.queues import named_limits
 named_limits.leased = lambda queue: 0
 """,
     ),
     "what an adoption answered is not kept": (
-        lambda planted: jobs.run(20, SEED, ["stages"], planted=planted),
+        lambda planted: jobs.run(60, SEED, ["stages"], planted=planted),
         FORGETFUL % b"z",
     ),
     "what is staged is not kept": (
-        lambda planted: jobs.run(20, SEED, ["stages"], planted=planted),
+        lambda planted: jobs.run(60, SEED, ["stages"], planted=planted),
         """
 from forebay.core.shard.changes import Changes
 put = Changes.put
@@ -115,7 +115,7 @@ Changes.put = forgetful
 """,
     ),
     "a stage that was dropped is there again": (
-        lambda planted: jobs.run(20, SEED, ["stages"], planted=planted),
+        lambda planted: jobs.run(60, SEED, ["stages"], planted=planted),
         """
 from forebay.core.stages import expire, write
 drop = expire.drop_stage
@@ -127,7 +127,7 @@ expire.drop_stage = write.drop_stage = lightly
 """,
     ),
     "what an adoption answered is kept with the next one": (
-        lambda planted: jobs.run(20, SEED, ["stages"], planted=planted),
+        lambda planted: jobs.run(60, SEED, ["stages"], planted=planted),
         """
 from forebay.core.shard.changes import Changes
 put_row, late = Changes.put_row, {}
@@ -141,7 +141,7 @@ Changes.put_row = later
 """,
     ),
     "shards are committed one by one": (
-        lambda planted: jobs.run(30, SEED, ["transactions"], planted=planted),
+        lambda planted: jobs.run(60, SEED, ["transactions"], planted=planted),
         """
 import time
 from forebay.store.rocksdb.store import RocksStore
@@ -154,7 +154,7 @@ RocksStore.commit = one_by_one
 """,
     ),
     "how far telling was is not kept": (
-        lambda planted: dependents.run(20, SEED, planted=planted, count=1_000),
+        lambda planted: dependents.run(60, SEED, planted=planted, count=1_000),
         FORGETFUL % b"f" + SLOWLY,
     ),
 }

@@ -207,16 +207,16 @@ class SystemModel(JobModel):
         cron.next_at = cron.after(max(self.now, cron.last_slot))
         self.crons[cron.name] = cron
 
-    def due(self, now: int) -> list[Cron]:
-        """The crons that come now, one after the other, each as often as it comes."""
-        found: list[Cron] = []
+    def due(self, now: int) -> list[tuple[Cron, int]]:
+        """The crons that come now, one after the other, each as often as it comes, and their slots."""
+        found: list[tuple[Cron, int]] = []
         for cron in list(self.crons.values()):
             while cron.next_at <= now and cron.name in self.crons:
                 slot = cron.next_at if cron.missed == "all" else cron.last(now)
                 assert slot > cron.last_slot, "each slot comes once"
                 cron.last_slot, cron.next_at = slot, cron.after(slot)
                 if cron.missed != "none" or now - slot <= LATE_MS:
-                    found.append(cron)
+                    found.append((cron, slot))
                     cron.fired += 1
                 if 0 < cron.limit <= cron.fired:
                     del self.crons[cron.name]

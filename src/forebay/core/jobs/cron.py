@@ -210,8 +210,19 @@ def _push(domain: Domain, cron: Cron, now: int) -> None:
         cron.skipped += 1
         cron.error = error.message
     else:
+        _seal_older(domain, cron)
         job_push.apply(domain, command, now)
         cron.fired += 1
+
+
+def _seal_older(domain: Domain, cron: Cron) -> None:
+    """Seal a segment that began to form before the slot: the message would take its earlier time."""
+    queue = domain.queues[cron.tenant, cron.queue]
+    partition = queue.partitions.get(cron.partition)
+    if partition is None or partition.log.forming is None:
+        return
+    if partition.log.forming.created_at < cron.last_slot:
+        domain.shards[queue.shard].changes.seal_now(queue, partition)
 
 
 def _job(cron: Cron) -> Job:
