@@ -125,6 +125,41 @@ def test_a_group_made_behind_many_delayed_messages_keeps_the_order() -> None:
         core.commit()
 
 
+def test_what_was_moved_waits_for_what_a_group_has_not_sorted_yet() -> None:
+    core = ordered()
+    wanted = [b"%d" % number for number in range(PLANS_MAX + 1)]
+    for number, payload in enumerate(wanted):
+        delayed(core, payload, 1 + number % 2)
+    last = core.push(b"last")
+    core.commit()
+    core.now += 1_000
+    first = core.pop(group="late")
+    assert payloads_of(first) == wanted[:1]
+    core.ack(first.lease)
+    core.ask(c.Move("default", [last], "late", delay_ms=0), c.Settled)
+    second = core.pop(2 * PLANS_MAX, group="late")
+    assert payloads_of(second) == wanted[1:PLANS_MAX]
+    core.ack(second.lease)
+    assert core.popped(group="late") == []
+    core.commit()
+    assert core.popped(10, group="late") == [wanted[-1], b"last"]
+
+
+def test_a_pop_that_wants_several_counts_what_was_moved_past_what_a_group_has_sorted() -> None:
+    core = ordered()
+    for number in range(PLANS_MAX):
+        delayed(core, b"%d" % number, 1 + number % 2)
+    moved = core.push(b"a", b"b")
+    delayed(core, b"c", 1)
+    core.commit()
+    core.now += 1_000
+    core.ack(core.pop(PLANS_MAX, group="late").lease)
+    assert core.popped(10, group="late") == []
+    core.ask(c.Move("default", [moved, moved + 1], "late", delay_ms=0), c.Settled)
+    assert core.popped(10, group="late", min_count=3) == []
+    assert core.popped(10, group="late", min_count=2) == [b"a", b"b"]
+
+
 def test_a_message_that_dies_makes_room_for_the_next() -> None:
     core = ordered(max_attempts=1)
     first = core.push(b"1", b"2")

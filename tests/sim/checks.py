@@ -26,7 +26,7 @@ from forebay.core.tracks.planning import count_unplanned
 from forebay.core.words import OPEN, OUTCOMES
 from forebay.store.base import Store
 from tests.sim import job_checks, model as m
-from tests.sim.jobs_model import Core
+from tests.sim.jobs_model import NEW, Core
 from tests.sim.snapshot import runs_of as runs_of, snapshot as snapshot
 from tests.sim.system_model import SystemModel
 
@@ -136,8 +136,11 @@ class Checks:
     def _fire(self) -> None:
         """Crons come, each in a partition of its own."""
         due = self.model.due(self.now)
-        for cron in sorted(due, key=lambda each: self._partition(each.queue, each.job.partition).key):
-            self.model.push_jobs(cron.queue, [cron.job], self.now, self._takes_over)
+        for cron, slot in sorted(
+            due, key=lambda each: self._partition(each[0].queue, each[0].job.partition).key
+        ):
+            ((kind, message),) = self.model.push_jobs(cron.queue, [cron.job], self.now, self._takes_over)
+            assert kind != NEW or self.model.ids[message].created_at >= slot, (cron, slot)
 
     def _follow(self) -> None:
         """The model sees to what follows from what ended; the core may do so a little at a time."""
@@ -453,9 +456,14 @@ class Checks:
         return track.schedule.find(offset) is not None
 
     def _leaves_a_trace(self, partition: Partition, queue: str, group: str, offset: int) -> bool:
-        """The same, or whether it noted what became of it."""
-        track = self.engine.queues[TENANT, queue].groups[group].tracks[partition.key]
-        return track.schedule.find(offset) is not None or outcome_at(track, offset) is not None
+        """The same, or whether it noted what became of it, or the pop that came with a sweep has taken it."""
+        known = self.engine.queues[TENANT, queue]
+        track = known.groups[group].tracks[partition.key]
+        return (
+            track.schedule.find(offset) is not None
+            or outcome_at(track, offset) is not None
+            or any(leased_runs(self.engine.shards[known.shard], track, offset, offset + 1))
+        )
 
     def _check_track(self, shard: Shard, known: m.Queue, group: Group, partition: Partition) -> None:
         track, log = group.tracks[partition.key], partition.log

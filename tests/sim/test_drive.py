@@ -1,11 +1,15 @@
 """Long random lives: 100,000 steps in memory, 6,000 on a disk, each seed a life of its own."""
 
+from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from forebay.core.delivery import pop
 from forebay.core.retention import carve, merge as merges
+from forebay.core.shard import names
+from forebay.core.shard.names import Directory
 from tests.sim.drive import Driver
 from tests.sim.worlds import PostgresWorlds, RocksWorlds
 
@@ -28,6 +32,24 @@ def test_a_long_random_life_agrees_with_the_model(seed: int, monkeypatch: pytest
     driver.run(10_000)
     assert driver.merges + driver.world.merges > 10
     assert driver.carvings + driver.world.carvings > 10
+
+
+@pytest.mark.parametrize("seed", [3, 6])
+def test_queues_may_be_loaded_in_another_order(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By number, where a store has them by name: another life, from the first restart on."""
+
+    def by_number(*arguments: Any) -> tuple[Directory, list[int]]:
+        found, made = load(*arguments)
+        for tenant in found.tenants.values():
+            tenant.queues = dict(sorted(tenant.queues.items(), key=itemgetter(1)))
+        return found, made
+
+    load = names.load
+    monkeypatch.setattr(names, "load", by_number)
+    monkeypatch.setattr(carve, "PART_BYTES", WORTH)
+    monkeypatch.setattr(merges, "TIERS", TIERS)
+    monkeypatch.setattr(pop, "PLANS_MAX", PLANS)
+    Driver(seed).run(10_000)
 
 
 @pytest.mark.parametrize("seed", range(100, 102))

@@ -7,14 +7,15 @@ partition waits for it.
 from forebay.core.delivery.gates import due_since, is_withheld, old_enough, too_old
 from forebay.core.state import Scheduled, Track
 from forebay.core.tracks.cursor import fresh
+from forebay.core.tracks.planning import unplanned
 
 
 def is_next(track: Track, now: int) -> bool:
     """Whether the head of a track may be delivered."""
     if track.leased:
         return False
-    head = track.schedule.head()
-    if head is not None and head.first < _first_fresh(track):
+    head = next_scheduled(track)
+    if head is not None:
         return head.due_at <= now
     return any(fresh(track, track.cursor, fresh_end(track, now)))
 
@@ -30,9 +31,12 @@ def _first_fresh(track: Track) -> int:
 
 
 def next_scheduled(track: Track) -> Scheduled | None:
-    """The scheduled run that comes before everything fresh, if one does."""
+    """Return the scheduled run that comes before everything fresh or not planned yet, if there is one."""
     head = track.schedule.head()
-    return head if head is not None and head.first < _first_fresh(track) else None
+    if head is None or head.first >= _first_fresh(track):
+        return None
+    # A moved or requeued message may lie past what a new group has planned so far: it must not overtake.
+    return None if any(unplanned(track, track.planned, head.first)) else head
 
 
 def deliverable(track: Track, most: int, now: int) -> int:
@@ -43,7 +47,8 @@ def deliverable(track: Track, most: int, now: int) -> int:
     open_end = fresh_end(track, now)
     held_back = next((low for low, _ in fresh(track, max(track.cursor, open_end), log.end)), log.end)
     later = min((run.first for run in track.schedule if run.due_at > now), default=log.end)
-    end = min(later, held_back, track.planned)
+    to_plan = next((low for low, _ in unplanned(track, track.planned, log.end)), log.end)
+    end = min(later, held_back, to_plan)
     since = due_since(track, now)
     found = sum(run.count for run in track.schedule if run.first < end and run.due_at >= since)
     for low, high in fresh(track, max(track.cursor, too_old(track, now)), min(end, open_end)):
