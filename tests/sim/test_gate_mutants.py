@@ -195,14 +195,14 @@ MUTANTS: dict[str, Planted] = {
     # Promote, and show.
     "what waits is promoted": (
         move._move,
-        "[] if command.only_delayed else list(fresh(track, first, end))",
-        "list(fresh(track, first, end))",
+        '"promote"',
+        '"move"',
     ),
-    "what is due is promoted": (move._move, "run.due_at > now or not command.only_delayed", "True"),
+    "what is due is promoted": (move._move, "due_after=now", "due_after=-1"),
     "what is leased is promoted": (
         move._move,
-        "command.delay_ms is not None and not command.only_delayed",
-        "command.delay_ms is not None",
+        '"promote", first, end, now, due_after=now',
+        '"nack", first, end, now, leased=leased',
     ),
     "a group is made for nothing that is delayed": (
         move.may_move,

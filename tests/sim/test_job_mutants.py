@@ -427,6 +427,7 @@ MUTANTS: dict[str, Planted] = {
         "0 < cron.limit <= cron.fired",
         "0 < cron.limit < cron.fired",
     ),
+    "the message of a cron is older than its slot": (cron._seal_older, "< cron.last_slot", "< 0"),
     "a cron begins anew when it is put again": (cron.put, "_when(before) == _when(cron)", "False"),
     "a cron that was removed comes back": (
         cron._remove,

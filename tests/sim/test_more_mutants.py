@@ -12,7 +12,7 @@ from forebay.core.queries import browse
 from forebay.core.queues import clean, seek
 from forebay.core.retention import carve, removal, sweep
 from forebay.core.shard import addresses, changes, domain
-from forebay.core.tracks import withdrawn
+from forebay.core.tracks import leased, withdrawn
 from tests.sim.drive import LIMITS, Driver
 from tests.sim.test_drive import PLANS, WORTH
 from tests.sim.test_mutants import CAUGHT, Planted, planted
@@ -52,7 +52,7 @@ MUTANTS: dict[str, Planted] = {
     ),
     "what is leased is updated": (
         update.check_update,
-        "if not waits and not any(unplanned(track, offset, offset + 1)):",
+        "if not (is_in(shard, track, FRESH, offset) or is_in(shard, track, SCHEDULED, offset)):",
         "if False:",
     ),
     "what has expired is updated": (
@@ -122,9 +122,9 @@ MUTANTS: dict[str, Planted] = {
     "nothing is passed over": (browse.browse, "skip -= passed", "passed = 0"),
     "what has just become due is not shown": (browse._spans, "due_at <= now", "due_at < now"),
     "what was acked is shown as active": (
-        browse._leased,
-        "[(low, low + count) for low, count in gaps(run)]",
-        "[(first, first + run.count)]",
+        leased.stretches,
+        "in gaps(run, low, high):",
+        "in [(run.first + low, high - low)]:",
     ),
     # Notes.
     "notes are forgotten too early": (
@@ -160,14 +160,14 @@ MUTANTS: dict[str, Planted] = {
     ),
     # Islands.
     "dead letters are carved away": (
-        carve._set_aside,
-        "for dead in dead_over(track, low, high):",
-        "for dead in ():",
+        carve.wanted,
+        "spans_in(shard, track, DEAD, low, high)",
+        "()",
     ),
     "scheduled messages are carved away": (
-        carve._set_aside,
-        "for run in track.schedule.each_over(low, high):",
-        "for run in ():",
+        carve.wanted,
+        "spans_in(shard, track, SCHEDULED, low, high)",
+        "()",
     ),
     "what became of carved messages is not forgotten": (
         carve.apply,
@@ -214,8 +214,8 @@ MUTANTS: dict[str, Planted] = {
     ),
     # Discard.
     "whose message is discarded is not told": (move._discard, "cancelled=True", "cancelled=False"),
-    "who is discarded forgets the last error": (move._discard, "run_.error or GIVEN_UP", "GIVEN_UP"),
-    "a discarded message is still in line": (move._discard, "skip(shard, track, low, high)", "pass"),
+    "who is discarded forgets the last error": (move._discard, "taken.error or GIVEN_UP", "GIVEN_UP"),
+    "what is leased is not discarded": (move._discard, ", leased=leased", ""),
     # What a queue keeps.
     "a message is too old one millisecond too early": (
         sweep._drop_old,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from forebay.core.delivery import cancel, dead_letters, groups, move, pop, retry, settle, take
+from forebay.core.delivery import dead_letters, groups, move, pop, retry, settle, take
 from forebay.core.errors import ForebayError
 from forebay.core.loading import build
 from forebay.core.log import log as logs, runs, slices
@@ -14,7 +14,15 @@ from forebay.core.retention import islands, merge, sweep
 from forebay.core.shard import addresses, changes, numbering, shard, timers
 from forebay.core.state import Schedule, attributes
 from forebay.core.structures.agenda import Agenda
-from forebay.core.tracks import cursor, dead_letters as dead_runs, leased, outcomes, planning, withdrawn
+from forebay.core.tracks import (
+    cursor,
+    dead_letters as dead_runs,
+    leased,
+    outcomes,
+    places,
+    planning,
+    withdrawn,
+)
 from tests.sim import test_schedule
 from tests.sim.drive import Driver
 from tests.sim.plant import Planted as Planted, planted as planted
@@ -137,7 +145,7 @@ MUTANTS: dict[str, Planted] = {
     ),
     "a message moved to another priority is no longer last in, first out": (
         move._move,
-        "lifo=run.level % 2 == 0",
+        "lifo=taken.level % 2 == 0",
         "lifo=False",
     ),
     "after a restart a partition waits behind its own low priority": (
@@ -267,9 +275,9 @@ MUTANTS: dict[str, Planted] = {
     ),
     # Cancel and move.
     "a cancelled message is still in line": (
-        cancel._cancel_in,
-        "        skip(shard, track, low, high)",
-        "        pass",
+        places.take_out,
+        "skip(shard, track, low, high)",
+        "pass",
     ),
     "a cancelled message is cancelled for nobody to come": (
         withdrawn.withdraw_unless,
@@ -323,13 +331,13 @@ MUTANTS: dict[str, Planted] = {
     ),
     "a moved message keeps its old time": (
         move._move,
-        "run.due_at if command.delay_ms is None else now + command.delay_ms",
-        "run.due_at",
+        "taken.due_at if command.delay_ms is None else now + command.delay_ms",
+        "taken.due_at",
     ),
     "a delivery that was taken back by a move counts": (
         move._move,
-        "run_.deliveries - 1",
-        "run_.deliveries",
+        "run.deliveries - 1",
+        "run.deliveries",
     ),
     "a delivery nobody heard of counts": (settle._come_back, "deliveries -= 1", "pass"),
     # The rest of what is kept.

@@ -1,5 +1,7 @@
 """Cancel messages for one group, or for every group that exists or will exist."""
 
+from collections.abc import Iterator
+
 from forebay.core.api.commands import Cancel, Settle, Settled
 from forebay.core.bounds import Limits
 from forebay.core.delivery.settle import take_cancelled
@@ -8,11 +10,10 @@ from forebay.core.ids import Range, ranges
 from forebay.core.shard.addresses import Located, locate
 from forebay.core.shard.shard import Place, Shard
 from forebay.core.state import Track
-from forebay.core.structures.spans import outside, union
-from forebay.core.tracks.cursor import fresh, skip
+from forebay.core.structures.spans import Span, outside, union
 from forebay.core.tracks.outcomes import record_outcome
 from forebay.core.tracks.parked import take_parked
-from forebay.core.tracks.planning import cut_scheduled, unplanned
+from forebay.core.tracks.places import Taken, take_out
 from forebay.core.tracks.withdrawn import withdraw_unless
 from forebay.core.words import CANCELLED
 
@@ -20,7 +21,6 @@ RUNS_MAX = 20_000
 """Scheduled runs, over all groups, that one command takes apart."""
 SCATTERED_MAX = 2_000
 """Stretches of consecutive ids that one command takes: some 100 ms."""
-Span = tuple[int, int]
 
 
 def check_ids(limits: Limits, ids: list[int]) -> None:
@@ -108,16 +108,13 @@ def cancel_parked(shard: Shard, place: Place, first: int, end: int, now: int) ->
 def _cancel_in(shard: Shard, track: Track, meant: Located, now: int) -> list[Span]:
     """Cancel what a group has fresh, scheduled or leased; what that was."""
     place, first, end, shift = meant
-    changed = list(fresh(track, first, end))
-    for low, high in changed:
-        skip(shard, track, low, high)
-    changed += [cut_scheduled(shard, track, run, first, end, now) for run in track.schedule.over(first, end)]
     settle = Settle(place.queue.tenant, group=track.group.name)
-    for found in take_cancelled(shard, settle, Range(first + shift, end - first)):
-        changed.append((found.id - shift, found.id - shift + found.length))
-    for low, high in list(unplanned(track, first, end)):
-        track.unplanned -= high - low
-        changed.append((low, high))
+
+    def leased(low: int, high: int) -> Iterator[Taken]:
+        for found in take_cancelled(shard, settle, Range(low + shift, high - low)):
+            yield Taken(found.id - shift, found.length, now)
+
+    changed = [taken.span for taken in take_out(shard, track, "cancel", first, end, now, leased=leased)]
     for low, high in changed:
         record_outcome(shard, track, low, high, CANCELLED, now)
     if changed:

@@ -1,22 +1,21 @@
 """Move messages to another due time or priority, or discard them to the dead letters."""
 
+from collections.abc import Iterator
 from itertools import chain
-
-from msgspec.structs import replace
 
 from forebay.core.api.commands import Discard, Move, Settle, Settled
 from forebay.core.bounds import DELAY_MS_MAX, PRIORITY_MAX, Limits, check_name, check_range
-from forebay.core.delivery.cancel import Span, check_ids, without_changed
+from forebay.core.delivery.cancel import check_ids, without_changed
 from forebay.core.delivery.settle import take_back
 from forebay.core.ids import Range
 from forebay.core.log import log as logs
 from forebay.core.shard.addresses import Located, locate
 from forebay.core.shard.shard import Shard
-from forebay.core.state import IN_LINE, Dead, Scheduled, Track, level_of
-from forebay.core.structures.spans import outside
-from forebay.core.tracks.cursor import fresh, skip
+from forebay.core.state import Dead, Scheduled, Track, level_of
+from forebay.core.structures.spans import Span, outside
 from forebay.core.tracks.dead_letters import add_dead
-from forebay.core.tracks.planning import cut_scheduled, finish_plan, unplanned
+from forebay.core.tracks.places import Taken, take_out
+from forebay.core.tracks.planning import finish_plan, unplanned
 
 GIVEN_UP = "discarded"
 
@@ -76,27 +75,28 @@ def _move(shard: Shard, command: Move, track: Track, meant: Located, now: int) -
         not command.only_delayed or may_move(meant, command.only_delayed, now)
     ):
         finish_plan(shard, track, now)
-    moved: list[Scheduled] = []
-    for low, high in [] if command.only_delayed else list(fresh(track, first, end)):
-        skip(shard, track, low, high)
-        moved.append(Scheduled(now, low, high - low, IN_LINE))
-    for run in track.schedule.over(first, end):
-        if run.due_at > now or not command.only_delayed:
-            low, high = cut_scheduled(shard, track, run, first, end, now)
-            moved.append(replace(run, first=low, count=high - low))
-    if command.delay_ms is not None and not command.only_delayed:
-        settle = Settle(place.queue.tenant, group=track.group.name)
-        for found in take_back(shard, settle, Range(first + shift, end - first)):
-            run_ = found.run
-            past = (run_.deliveries - 1, run_.failures, run_.error)
-            moved.append(Scheduled(now, found.id - shift, found.length, run_.level, *past))
-    for run in moved:
-        due_at = run.due_at if command.delay_ms is None else now + command.delay_ms
-        level = run.level
+    settle = Settle(place.queue.tenant, group=track.group.name)
+
+    def leased(low: int, high: int) -> Iterator[Taken]:
+        if command.delay_ms is None:
+            return  # another priority leaves a consumer what it has
+        for found in take_back(shard, settle, Range(low + shift, high - low)):
+            run = found.run
+            past = (run.deliveries - 1, run.failures, run.error)
+            yield Taken(found.id - shift, found.length, now, run.level, *past)
+
+    if command.only_delayed:
+        moved = take_out(shard, track, "promote", first, end, now, due_after=now)
+    else:
+        moved = take_out(shard, track, "move", first, end, now, leased=leased)
+    for taken in moved:
+        due_at = taken.due_at if command.delay_ms is None else now + command.delay_ms
+        level = taken.level
         if command.priority is not None:
-            level = level_of(command.priority, lifo=run.level % 2 == 0)
-        shard.schedule(track, replace(run, due_at=due_at, level=level), now)
-    return [(run.first, run.first + run.count) for run in moved]
+            level = level_of(command.priority, lifo=taken.level % 2 == 0)
+        past = (taken.deliveries, taken.failures, taken.error)
+        shard.schedule(track, Scheduled(due_at, taken.first, taken.length, level, *past), now)
+    return [taken.span for taken in moved]
 
 
 def _discard(shard: Shard, command: Move, track: Track, meant: Located, now: int) -> list[Span]:
@@ -104,24 +104,21 @@ def _discard(shard: Shard, command: Move, track: Track, meant: Located, now: int
     place, first, end, shift = meant
     if any(unplanned(track, first, end)):
         finish_plan(shard, track, now)
-    died: list[Dead] = []
-    for low, high in list(fresh(track, first, end)):
-        skip(shard, track, low, high)
-        died.append(Dead(low, high - low, 0, 0, now, GIVEN_UP, IN_LINE))
-    for run in track.schedule.over(first, end):
-        low, high = cut_scheduled(shard, track, run, first, end, now)
-        died.append(
-            Dead(low, high - low, run.deliveries, run.failures, now, run.error or GIVEN_UP, run.level)
-        )
     settle = Settle(place.queue.tenant, group=track.group.name)
-    # They may be requeued one day: they have to be out of their leases for good.
-    for found in take_back(shard, settle, Range(first + shift, end - first), cancelled=True):
-        run_, low = found.run, found.id - shift
-        counts = (run_.deliveries, run_.failures)
-        died.append(Dead(low, found.length, *counts, now, run_.error or GIVEN_UP, run_.level))
-    for dead in died:
-        add_dead(shard, track, dead)
+
+    def leased(low: int, high: int) -> Iterator[Taken]:
+        # They may be requeued one day: they have to be out of their leases for good.
+        for found in take_back(shard, settle, Range(low + shift, high - low), cancelled=True):
+            run = found.run
+            past = (run.deliveries, run.failures, run.error)
+            yield Taken(found.id - shift, found.length, now, run.level, *past)
+
+    died = take_out(shard, track, "discard", first, end, now, leased=leased)
+    for taken in died:
+        counts = (taken.deliveries, taken.failures)
+        error = taken.error or GIVEN_UP
+        add_dead(shard, track, Dead(taken.first, taken.length, *counts, now, error, taken.level))
     if died:
         shard.timers.plan_sweep(place.queue, now)
         shard.reconsider(track, now)
-    return [(dead.first, dead.first + dead.count) for dead in died]
+    return [taken.span for taken in died]

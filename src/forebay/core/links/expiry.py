@@ -11,12 +11,10 @@ from forebay.core.log import log as logs
 from forebay.core.shard.ends import Ended
 from forebay.core.shard.shard import Shard
 from forebay.core.state import Partition, Queue, Track
-from forebay.core.structures.spans import covered
-from forebay.core.tracks.cursor import fresh, skip
 from forebay.core.tracks.leased import leased_runs
 from forebay.core.tracks.outcomes import record_outcome
-from forebay.core.tracks.parked import take_parked
-from forebay.core.tracks.planning import unplanned
+from forebay.core.tracks.parked import parked_over, take_parked
+from forebay.core.tracks.places import take_out
 from forebay.core.words import DEFAULT, EXPIRED
 
 # The end of a time to live.
@@ -51,7 +49,7 @@ def expire_tied(shard: Shard, now: int) -> None:
 def _expire(shard: Shard, queue: Queue, partition: Partition, offset: int, now: int) -> None:
     group = queue.groups.get(DEFAULT)
     track = group.tracks[partition.key] if group is not None else None
-    if covered(partition.parked, offset, offset + 1):
+    if parked_over(partition, offset, offset + 1):
         for span in take_parked(shard, queue, partition, offset, offset + 1):
             for each in queue.groups.values():
                 record_outcome(shard, each.tracks[partition.key], *span, EXPIRED, now)
@@ -72,19 +70,7 @@ def _expire(shard: Shard, queue: Queue, partition: Partition, offset: int, now: 
 
 def _expire_in(shard: Shard, track: Track, offset: int, now: int) -> None:
     """Settle one message of a track that waits as expired."""
-    run = track.schedule.find(offset)
-    if run is not None:
-        shard.unschedule(track, run)
-        if run.first < offset:
-            shard.schedule(track, replace(run, count=offset - run.first), now)
-        rest = run.first + run.count - offset - 1
-        if rest:
-            shard.schedule(track, replace(run, first=offset + 1, count=rest), now)
-    elif any(fresh(track, offset, offset + 1)):
-        skip(shard, track, offset, offset + 1)
-    elif any(unplanned(track, offset, offset + 1)):
-        track.unplanned -= 1
-    else:
+    if not take_out(shard, track, "expire", offset, offset + 1, now):
         return  # it ended otherwise
     record_outcome(shard, track, offset, offset + 1, EXPIRED, now)
     shard.timers.plan_sweep(track.queue, now)

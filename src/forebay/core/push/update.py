@@ -21,7 +21,8 @@ from forebay.core.state import Attributes, Queue, Scheduled, Track
 from forebay.core.structures.spans import outside
 from forebay.core.tracks.cursor import fresh, skip
 from forebay.core.tracks.parked import parked_over
-from forebay.core.tracks.planning import check_planned, finish_plan, unplanned
+from forebay.core.tracks.places import FRESH, SCHEDULED, is_in
+from forebay.core.tracks.planning import check_planned, finish_plan
 
 HAD = "it is being worked on, or is settled or dead; push another message instead"
 
@@ -35,8 +36,7 @@ def check_update(shard: Shard, where: Located, now: int) -> None:
     for group in queue.groups.values():
         check_planned(queue, group.name)
         track = group.tracks[partition.key]
-        waits = track.schedule.find(offset) is not None or any(fresh(track, offset, offset + 1))
-        if not waits and not any(unplanned(track, offset, offset + 1)):
+        if not (is_in(shard, track, FRESH, offset) or is_in(shard, track, SCHEDULED, offset)):
             raise Conflict(f"in group {group.name} {HAD}")
     if not queue.groups and not any(outside(partition.withdrawn, offset, offset + 1)):
         raise Conflict("it is cancelled; push another message instead")

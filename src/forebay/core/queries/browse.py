@@ -13,11 +13,10 @@ from forebay.core.log.numbers import number_of
 from forebay.core.queries import describe, message_state
 from forebay.core.shard.shard import Shard
 from forebay.core.state import Group, Partition, Queue, Track
-from forebay.core.structures.spans import Span, covered, outside
-from forebay.core.structures.table import Row, Table
+from forebay.core.structures.spans import Span, covered, outside, overlapping
 from forebay.core.tracks.cursor import fresh
-from forebay.core.tracks.leased import gaps
-from forebay.core.tracks.planning import unplanned, unplanned_due
+from forebay.core.tracks.places import DEAD, LEASED, PARKED, PLACES, SETTLED, spans_in
+from forebay.core.tracks.planning import unplanned_due
 from forebay.core.words import OUTCOMES, STATES
 
 SKIP_MAX = 1 << 62
@@ -125,36 +124,25 @@ def _spans(
     track = group.tracks[partition.key]
     match state:
         case "parked":
-            return _covered(partition.parked, at)
+            return _asked(spans_in(shard, track, PARKED, at, log.end))
         case "waiting":
             line = _asked(fresh(track, max(track.cursor, at), log.end))
             return merge(line, *_aside(track, at, lambda due_at: due_at <= now))
         case "delayed":
             return merge(*_aside(track, at, lambda due_at: due_at > now))
         case "active":
-            return _asked(_leased(shard, track))
+            return _asked(spans_in(shard, track, LEASED, at, log.end))
         case "dead":
-            return _covered(track.dead, at)
+            return _asked(spans_in(shard, track, DEAD, at, log.end))
         case "completed":
             return _completed(shard, track, at)
     outcome = OUTCOMES.index(state)
-    return ((first, first + count, which == outcome) for first, count, which, _ in _rows(track.outcomes, at))
+    rows = overlapping(track.outcomes, at, log.end)
+    return ((first, first + count, which == outcome) for first, count, which, _ in rows)
 
 
 def _asked(spans: Iterable[Span]) -> Iterator[Part]:
     return ((low, high, True) for low, high in spans)
-
-
-def _rows(table: Table, at: int) -> Iterator[Row]:
-    """The rows (first, count, ...) that reach past an offset."""
-    before = table.below(at)
-    if before is not None and before[0] + before[1] > at:
-        yield before
-    yield from table.since(at)
-
-
-def _covered(table: Table, at: int) -> Iterator[Part]:
-    return ((row[0], row[0] + row[1], True) for row in _rows(table, at))
 
 
 def _aside(track: Track, at: int, is_asked: Callable[[int], bool]) -> tuple[Iterator[Part], Iterator[Part]]:
@@ -169,7 +157,7 @@ def unread(partition: Partition, state: str, at: int, now: int) -> Iterator[Part
     """The same for a group that does not exist: everything waits, is delayed, or was cancelled."""
     log = partition.log
     if state == "cancelled":
-        yield from _covered(partition.withdrawn, at)
+        yield from _asked(covered(partition.withdrawn, at, log.end))
     at = max(at, log.first)
     if state == "parked":
         yield from _asked(covered(partition.parked, at, log.end))
@@ -187,26 +175,13 @@ def unread(partition: Partition, state: str, at: int, now: int) -> Iterator[Part
             start = end
 
 
-def _leased(shard: Shard, track: Track) -> list[Span]:
-    key = track.partition.key
-    found = [(offset, offset + 1) for offset in track.singles]
-    for first, _, name in track.spans:
-        run = shard.leases[name].runs[key, first]
-        found += [(low, low + count) for low, count in gaps(run)]
-    return sorted(found)
-
-
 def _completed(shard: Shard, track: Track, at: int) -> Iterator[Part]:
-    """What is neither of the others."""
+    """Settled without an outcome: in none of the other places."""
     log = track.partition.log
+    open_or_dead = [place for place in PLACES if place != SETTLED]
     others: Iterator[Span] = merge(
-        fresh(track, max(track.cursor, at), log.end),
-        ((first, end) for first, end, _ in track.schedule.spans(at)),
-        unplanned(track, max(log.first, at), log.end),
-        _leased(shard, track),
-        ((first, first + count) for first, count in _rows(track.dead, at)),
-        ((first, first + count) for first, count, _, _ in _rows(track.outcomes, at)),
-        ((first, first + count) for first, count, _ in _rows(track.partition.parked, at)),
+        *(spans_in(shard, track, place, at, log.end) for place in open_or_dead),
+        covered(track.outcomes, at, log.end),
     )
     low, high = next(others, NOWHERE)
     for reached, end in logs.kept_spans(log):

@@ -9,11 +9,11 @@ from forebay.core.log import log as logs
 from forebay.core.shard.addresses import first_offset, require
 from forebay.core.shard.shard import Shard
 from forebay.core.state import Dead, LeaseRun, Partition, Scheduled, Track, priority_of
-from forebay.core.tracks.cursor import fresh
 from forebay.core.tracks.dead_letters import dead_over
 from forebay.core.tracks.leased import leased_runs
 from forebay.core.tracks.outcomes import outcome_at
 from forebay.core.tracks.parked import parked_over
+from forebay.core.tracks.places import FRESH, SCHEDULED, is_in
 from forebay.core.words import DISCARDED, OUTCOMES
 
 
@@ -123,9 +123,9 @@ def _show(shard: Shard, track: Track, offset: int, found: StateFound, due_at: in
     elif ended is not None:
         found.state = "dead" if ended[0] == DISCARDED else OUTCOMES[ended[0]]
         found.ended_at = ended[1]
-    elif offset >= track.planned and not _in_line(track, offset):
+    elif is_in(shard, track, SCHEDULED, offset):  # not planned yet, so it has no run
         _show_due(found, due_at, now)
-    elif any(fresh(track, offset, offset + 1)):
+    elif is_in(shard, track, FRESH, offset):
         _show_waiting(track, found, due_at + track.queue.options.delayed_processing_ms, now)
     else:
         found.state = "completed"
@@ -137,10 +137,6 @@ def _show_waiting(track: Track, found: StateFound, due_at: int, now: int) -> Non
     max_wait_ms = track.queue.options.max_wait_ms
     if max_wait_ms and due_at + max_wait_ms < now:
         found.state, found.ended_at = "evicted", due_at + max_wait_ms
-
-
-def _in_line(track: Track, offset: int) -> bool:
-    return logs.attributes_at(track.partition.log, offset).in_line
 
 
 def _out_of_line(shard: Shard, track: Track, offset: int) -> Scheduled | LeaseRun | Dead | None:

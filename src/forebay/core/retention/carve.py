@@ -5,6 +5,7 @@ Within an island messages are only ever settled, so the spans wanted at planning
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 from msgspec import Struct
 
@@ -15,10 +16,8 @@ from forebay.core.log.runs import Packed, pack_runs
 from forebay.core.records import codec, keyspace
 from forebay.core.shard.shard import Shard
 from forebay.core.state import Partition, Queue, Run, Segment, Track
-from forebay.core.structures.spans import Span, union
-from forebay.core.tracks.dead_letters import dead_over
-from forebay.core.tracks.leased import gaps, leased_runs
-from forebay.core.tracks.parked import parked_over
+from forebay.core.structures.spans import Span, covered, union
+from forebay.core.tracks.places import DEAD, LEASED, SCHEDULED, spans_in
 from forebay.core.tracks.trim import forget
 
 PART_BYTES = 1_024
@@ -71,15 +70,18 @@ def wanted(
     low, high = segment.base, segment.end
     found: list[Span] = []
     looked = 0
-    sources: list[Iterable[Span]] = [_set_aside(track, low, high) for track in tracks]
-    sources.append((first, first + count) for first, count, _ in parked_over(partition, low, high))
-    sources += [_leased(shard, track, low, high) for track in leasing if track.leased]
+    sources: list[Iterable[Span]] = [
+        chain(spans_in(shard, track, SCHEDULED, low, high), spans_in(shard, track, DEAD, low, high))
+        for track in tracks
+    ]
+    sources.append(covered(partition.parked, low, high))
+    sources += [spans_in(shard, track, LEASED, low, high) for track in leasing]
     for source in sources:
         total = 0
         for first, end in source:
             looked += 1
-            found.append((max(first, low), min(end, high)))
-            total += found[-1][1] - found[-1][0]
+            found.append((first, end))
+            total += end - first
             if total > most:
                 return [(low, high)], looked
     return _joined(segment, union(found)), looked
@@ -95,19 +97,6 @@ def _joined(segment: Segment, spans: list[Span]) -> list[Span]:
         else:
             found.append((low, high))
     return found
-
-
-def _set_aside(track: Track, low: int, high: int) -> Iterator[Span]:
-    for run in track.schedule.each_over(low, high):
-        yield run.first, run.first + run.count
-    for dead in dead_over(track, low, high):
-        yield dead.first, dead.first + dead.count
-
-
-def _leased(shard: Shard, track: Track, low: int, high: int) -> Iterator[Span]:
-    for _, run in leased_runs(shard, track, low, high):
-        for first, count in gaps(run, max(low - run.first, 0), min(high - run.first, run.count)):
-            yield first, first + count
 
 
 def is_worth(segment: Segment, spans: list[Span]) -> bool:

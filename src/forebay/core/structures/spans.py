@@ -9,7 +9,7 @@ Span = tuple[int, int]
 
 
 def outside(table: Table, first: int, end: int) -> Iterator[Span]:
-    """The parts of [first, end) that no row (first, count, ...) of a table covers."""
+    """Yield the parts of [first, end) that no row (first, count, ...) of a table covers."""
     before = table.below(first + 1)
     if before is not None:
         first = max(first, before[0] + before[1])
@@ -24,7 +24,7 @@ def outside(table: Table, first: int, end: int) -> Iterator[Span]:
 
 
 def union(parts: list[Span]) -> list[Span]:
-    """Spans without overlap, in order.
+    """Return spans without overlap, in order.
 
     >>> union([(5, 7), (1, 3), (2, 4), (7, 8)])
     [(1, 4), (5, 8)]
@@ -39,32 +39,35 @@ def union(parts: list[Span]) -> list[Span]:
 
 
 def offsets_in(offsets: Mapping[int, object], first: int, end: int) -> list[int]:
-    """Those of some offsets that are in [first, end), in order."""
+    """Return the offsets that are in [first, end), in order."""
     if len(offsets) < end - first:
         return sorted(offset for offset in offsets if first <= offset < end)
     return list(filter(offsets.__contains__, range(first, end)))
 
 
-def covered(table: Table, first: int, end: int) -> list[Span]:
-    """What rows (first, count, ...) of a table cover of [first, end)."""
-    return [(max(row[0], first), min(row[0] + row[1], end)) for row in overlapping(table, first, end)]
+def covered(table: Table, first: int, end: int) -> Iterator[Span]:
+    """Yield the parts of [first, end) that rows (first, count, ...) of a table cover."""
+    return ((max(row[0], first), min(row[0] + row[1], end)) for row in overlapping(table, first, end))
 
 
-def overlapping(table: Table, first: int, end: int) -> list[Row]:
-    """The rows (first, count, ...) of a table that have messages in [first, end)."""
+def overlapping(table: Table, first: int, end: int) -> Iterator[Row]:
+    """Yield the rows (first, count, ...) of a table that reach into [first, end), in order.
+
+    The rows must not overlap each other, and the table must not change meanwhile.
+    """
     if not table.size:
-        return []
+        return
     before = table.upto(first)
-    if before is not None and before[0] + before[1] >= end:
-        return [before]  # most often all of them are in one
-    before = table.below(first)
-    found = [before] if before is not None and before[0] + before[1] > first else []
-    for row in table.since(first):
+    if before is not None and before[0] + before[1] > first:
+        yield before
+        if before[0] + before[1] >= end:
+            return  # most often one row covers all of it
+    for row in table.since(first + 1):
         if row[0] >= end:
-            break
-        found.append(row)
-    return found
+            return
+        yield row
 
 
-def clipped(spans: Iterable[Span], first: int, end: int) -> list[Span]:
-    return [(max(low, first), min(high, end)) for low, high in spans]
+def clipped(spans: Iterable[Span], first: int, end: int) -> Iterator[Span]:
+    """Yield spans cut to [first, end)."""
+    return ((max(low, first), min(high, end)) for low, high in spans)

@@ -6,6 +6,7 @@ from forebay.core.bounds import NEVER
 from forebay.core.records import codec, keyspace
 from forebay.core.shard.shard import Shard
 from forebay.core.state import Dead, Track
+from forebay.core.structures.spans import overlapping
 from forebay.core.tracks.outcomes import record_outcome
 from forebay.core.words import DEAD, DIED, DISCARDED
 
@@ -50,16 +51,8 @@ def next_dead(track: Track, offset: int) -> int:
 
 
 def dead_over(track: Track, first: int, end: int) -> list[Dead]:
-    """The runs of dead letters that have messages in [first, end), by offset."""
-    found: list[Dead] = []
-    before = track.dead.below(first)
-    if before is not None and before[0] + before[1] > first:
-        found.append(track.letters[before[0]])
-    for row in track.dead.since(first):
-        if row[0] >= end:
-            break
-        found.append(track.letters[row[0]])
-    return found
+    """Return the runs of dead letters that reach into [first, end), by offset."""
+    return [track.letters[row[0]] for row in overlapping(track.dead, first, end)]
 
 
 def dead_letter_key(track: Track, first: int) -> bytes:

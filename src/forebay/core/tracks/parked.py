@@ -25,7 +25,7 @@ def unpark(shard: Shard, queue: Queue, partition: Partition, first: int, count: 
 
 def parked_over(partition: Partition, first: int, end: int) -> list[tuple[int, ...]]:
     """The rows of messages of [first, end) that wait for others."""
-    return overlapping(partition.parked, first, end) if partition.parked_messages else []
+    return list(overlapping(partition.parked, first, end)) if partition.parked_messages else []
 
 
 def take_parked(

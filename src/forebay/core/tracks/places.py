@@ -1,27 +1,182 @@
-"""Where messages stand for the work queue: still open, or ended, and how."""
+"""The six places of a message, and every legal move between them.
+
+For each group, at every instant, a message is in exactly one place. ``MOVES`` is the one table of how it gets
+from place to place; docs/ARCHITECTURE.md draws it. ``spans_in`` says which messages are in a place,
+``take_out`` takes messages out of the places that a verb may take them from.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from heapq import merge
+from typing import NamedTuple
 
 from forebay.core.log import log as logs
 from forebay.core.shard.shard import Shard
-from forebay.core.state import Partition, Queue, Track
-from forebay.core.structures.spans import clipped, covered, outside, overlapping
-from forebay.core.tracks.cursor import fresh
-from forebay.core.tracks.dead_letters import dead_over
+from forebay.core.state import IN_LINE, Partition, Queue, Track
+from forebay.core.structures.spans import Span, clipped, covered, outside, overlapping
+from forebay.core.tracks.cursor import fresh, skip
 from forebay.core.tracks.leased import leased_runs, stretches
-from forebay.core.tracks.planning import unplanned
+from forebay.core.tracks.planning import cut_scheduled, unplanned, unplanned_due
 from forebay.core.words import CANCELLED, COMPLETED, DEFAULT, DIED
+
+FRESH, LEASED, SCHEDULED, PARKED, DEAD, SETTLED = PLACES = (
+    "fresh",
+    "leased",
+    "scheduled",
+    "parked",
+    "dead",
+    "settled",
+)
+NEW = "new"
+"""Where a message comes from when it is pushed."""
+
+MOVES: dict[tuple[str, str], tuple[str, ...]] = {
+    (NEW, FRESH): ("push",),
+    (NEW, SCHEDULED): ("push",),
+    (NEW, PARKED): ("push",),
+    (FRESH, LEASED): ("pop",),
+    (FRESH, SCHEDULED): ("move", "put off"),
+    (FRESH, DEAD): ("discard",),
+    (FRESH, SETTLED): ("cancel", "clean", "evict", "expire", "retention"),
+    (SCHEDULED, LEASED): ("pop",),
+    (SCHEDULED, SCHEDULED): ("move", "promote"),
+    (SCHEDULED, DEAD): ("discard",),
+    (SCHEDULED, SETTLED): ("cancel", "clean", "evict", "expire", "retention"),
+    (LEASED, SETTLED): ("ack", "cancel"),
+    (LEASED, SCHEDULED): ("nack", "lease expiry", "give back", "move"),
+    (LEASED, DEAD): ("nack", "lease expiry", "discard"),
+    (PARKED, SCHEDULED): ("release",),
+    (PARKED, DEAD): ("dependency failed",),
+    (PARKED, SETTLED): ("cancel", "clean", "expire", "dependency failed"),
+    (DEAD, SCHEDULED): ("requeue",),
+    (DEAD, SETTLED): ("purge", "clean", "retention"),
+    (LEASED, FRESH): ("seek",),
+    (SCHEDULED, FRESH): ("seek",),
+    (DEAD, FRESH): ("seek",),
+    (SETTLED, FRESH): ("seek",),
+    (SETTLED, SCHEDULED): ("seek",),
+}
+"""Which verbs move a message from one place to another. A move that is not here never happens."""
+
+SOURCES: dict[str, frozenset[str]] = {
+    verb: frozenset(source for (source, _), verbs in MOVES.items() if verb in verbs)
+    for verb in {verb for verbs in MOVES.values() for verb in verbs}
+}
+"""The places that a verb takes messages from."""
+
+
+def spans_in(shard: Shard, track: Track, place: str, first: int, end: int) -> Iterator[Span]:
+    """Yield the parts of [first, end) that are in a place, in order. Nothing may change meanwhile."""
+    match place:
+        case "fresh":
+            return fresh(track, first, end)
+        case "leased":
+            held = stretches(leased_runs(shard, track, first, end), first, end) if track.leased else ()
+            return ((low, high) for _, _, low, high in held)
+        case "scheduled":
+            runs = ((run.first, run.first + run.count) for run in track.schedule.each_over(first, end))
+            return merge(clipped(runs, first, end), unplanned(track, first, end))
+        case "parked":
+            return covered(track.partition.parked, first, end)
+        case "dead":
+            return covered(track.dead, first, end)
+        case "settled":
+            return _rest(shard, track, first, end)
+    raise AssertionError(f"there is no place {place!r}")
+
+
+def _rest(shard: Shard, track: Track, first: int, end: int) -> Iterator[Span]:
+    """Yield what is in none of the other places: that is what settled means."""
+    others = (spans_in(shard, track, place, first, end) for place in PLACES if place != SETTLED)
+    for low, high in merge(*others):
+        if low > first:
+            yield first, low
+        first = high
+    if first < end:
+        yield first, end
+
+
+def is_in(shard: Shard, track: Track, place: str, offset: int) -> bool:
+    """Whether a message is in a place."""
+    return any(spans_in(shard, track, place, offset, offset + 1))
+
+
+class Taken(NamedTuple):
+    """Consecutive messages that were taken out of one place, with their history."""
+
+    first: int
+    length: int
+    due_at: int
+    level: int = IN_LINE
+    deliveries: int = 0
+    failures: int = 0
+    error: str = ""
+
+    @property
+    def span(self) -> Span:
+        return self.first, self.first + self.length
+
+
+TakeLeased = Callable[[int, int], Iterable[Taken]]
+"""Takes the leased messages of [first, end) out of their leases."""
+
+
+def _none(first: int, end: int) -> Iterable[Taken]:
+    return ()
+
+
+def take_out(
+    shard: Shard,
+    track: Track,
+    verb: str,
+    first: int,
+    end: int,
+    now: int,
+    *,
+    leased: TakeLeased = _none,
+    due_after: int = -1,
+) -> list[Taken]:
+    """Take the messages of [first, end) out of every place that ``verb`` may take them from.
+
+    Parked messages are not taken: they are parked in every group at once (``tracks.parked``). Of scheduled
+    messages, only those due after ``due_after`` are taken.
+    """
+    places = SOURCES[verb]
+    taken: list[Taken] = []
+    if FRESH in places:
+        for low, high in list(fresh(track, first, end)):
+            skip(shard, track, low, high)
+            taken.append(Taken(low, high - low, now))
+    if SCHEDULED in places:
+        for run in track.schedule.over(first, end):
+            if run.due_at > due_after:
+                low, high = cut_scheduled(shard, track, run, first, end, now)
+                past = (run.deliveries, run.failures, run.error)
+                taken.append(Taken(low, high - low, run.due_at, run.level, *past))
+    if LEASED in places:
+        taken += leased(first, end)
+    if SCHEDULED in places:
+        # Not in the schedule yet: planning must pass over them. Callers that need their level plan first.
+        for low, high, due_at in list(unplanned_due(track, first, end)):
+            if due_at > due_after:
+                track.unplanned -= high - low
+                taken.append(Taken(low, high - low, due_at))
+    return taken
+
+
+# How messages of the work queue ended.
 
 Stands = tuple[int, int, int | None]
 """Messages [first, end), and how they ended; None if they have not."""
 
 
 def standing(shard: Shard, queue: Queue, partition: Partition, first: int, end: int) -> list[Stands]:
-    """How the messages of [first, end) stand, in order. Those no longer kept count as completed."""
+    """Return how the messages of [first, end) ended, in order. Messages no longer kept count as completed."""
     group = queue.groups.get(DEFAULT)
     if group is None:
         found = _unread(partition, first, end)
     else:
         found = _read(shard, group.tracks[partition.key], first, end)
-    return list(_filled(sorted(found, key=_low), first, end))
+    return _filled(sorted(found, key=_low), first, end)
 
 
 def _low(stands: Stands) -> int:
@@ -29,7 +184,7 @@ def _low(stands: Stands) -> int:
 
 
 def _filled(found: list[Stands], first: int, end: int) -> list[Stands]:
-    """With what is in none of them: that was completed."""
+    """Add the gaps: what has no other end was completed."""
     whole: list[Stands] = []
     for low, high, how in found:
         if low > first:
@@ -42,9 +197,8 @@ def _filled(found: list[Stands], first: int, end: int) -> list[Stands]:
 
 
 def _unread(partition: Partition, first: int, end: int) -> list[Stands]:
-    """For a work queue that does not exist yet: all is open but what was cancelled."""
-    log = partition.log
-    kept = [part for part in clipped(logs.kept_spans(log), first, end) if part[0] < part[1]]
+    """The same before the group ``default`` exists: everything is open but what was cancelled."""
+    kept = [part for part in clipped(logs.kept_spans(partition.log), first, end) if part[0] < part[1]]
     found: list[Stands] = []
     for low, high in kept:
         found += [(*part, None) for part in outside(partition.withdrawn, low, high)]
@@ -52,16 +206,10 @@ def _unread(partition: Partition, first: int, end: int) -> list[Stands]:
 
 
 def _read(shard: Shard, track: Track, first: int, end: int) -> list[Stands]:
-    waiting = [*fresh(track, first, end), *unplanned(track, first, end)]
-    runs = track.schedule.over(first, end)
-    waiting += clipped(((run.first, run.first + run.count) for run in runs), first, end)
-    if track.leased:
-        held = stretches(leased_runs(shard, track, first, end), first, end)
-        waiting += [(low, high) for _, _, low, high in held]
-    waiting += covered(track.partition.parked, first, end)
-    found: list[Stands] = [(low, high, None) for low, high in waiting]
-    dead = ((each.first, each.first + each.count) for each in dead_over(track, first, end))
-    found += [(low, high, DIED) for low, high in clipped(dead, first, end)]
+    found: list[Stands] = []
+    for place in (FRESH, SCHEDULED, LEASED, PARKED):
+        found += [(low, high, None) for low, high in spans_in(shard, track, place, first, end)]
+    found += [(low, high, DIED) for low, high in spans_in(shard, track, DEAD, first, end)]
     for row in overlapping(track.outcomes, first, end):
         found.append((max(row[0], first), min(row[0] + row[1], end), row[2]))
     return found

@@ -1,7 +1,6 @@
 """Planning: put messages that are out of line into the schedule of a track."""
 
 from collections.abc import Iterator
-from itertools import chain
 
 from msgspec.structs import replace
 
@@ -11,7 +10,7 @@ from forebay.core.log import log as logs
 from forebay.core.shard.shard import Shard
 from forebay.core.shard.tracks import list_ready
 from forebay.core.state import Queue, Scheduled, Track
-from forebay.core.structures.spans import Span, outside
+from forebay.core.structures.spans import Span, outside, overlapping
 
 ALL = 1 << 62
 """More runs than there are."""
@@ -60,8 +59,7 @@ def count_unplanned(track: Track) -> int:
     log = track.partition.log
     found = logs.count_aside(log, track.planned)
     for table in (track.outcomes, track.partition.parked, track.dead) if found else ():
-        before = table.below(track.planned)
-        for row in chain([before] if before is not None else [], table.since(track.planned)):
+        for row in overlapping(table, track.planned, NEVER):
             stretches = logs.stretches(log, max(row[0], track.planned), row[0] + row[1])
             found -= sum(part.end - part.first for part in stretches if not part.attributes.in_line)
     return found

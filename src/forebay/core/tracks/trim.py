@@ -3,13 +3,11 @@
 from forebay.core.records import codec, keyspace
 from forebay.core.shard.shard import Shard
 from forebay.core.state import Track
-from forebay.core.structures.spans import Span
+from forebay.core.structures.spans import Span, overlapping
 from forebay.core.structures.table import Row, Table
 from forebay.core.tracks.cursor import fresh, pass_over, skip
 from forebay.core.tracks.dead_letters import cut_dead, dead_letter_key, dead_over
 from forebay.core.tracks.planning import cut_scheduled, unplanned
-
-# What became of messages that are no longer kept.
 
 
 def give_up(shard: Shard, track: Track, before: int) -> None:
@@ -43,13 +41,7 @@ def forget(shard: Shard, track: Track, spans: list[Span], now: int) -> None:
 
 def _cut_rows(shard: Shard, track: Track, table: Table, low: int, high: int) -> None:
     """Take [low, high) out of the skips or the outcomes of a track."""
-    before = table.below(low)
-    rows = [before] if before is not None and before[0] + before[1] > low else []
-    for row in table.since(low):
-        if row[0] >= high:
-            break
-        rows.append(row)
-    for row in rows:
+    for row in list(overlapping(table, low, high)):
         first, end = row[0], row[0] + row[1]
         _remove_row(shard, track, table, row)
         if first < low:
