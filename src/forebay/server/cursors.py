@@ -1,4 +1,4 @@
-"""What every way to browse a queue has in common: how far a step goes, and where the next one begins."""
+"""Cursors of browse requests and versions of values: their text forms, and the effort of one page."""
 
 import re
 
@@ -6,7 +6,7 @@ from forebay.core.api.queries import Shown, Spot
 from forebay.core.errors import Invalid
 
 EFFORT = 5_000
-"""Runs that are looked at in one step, some 50 ms: others get their turn then."""
+"""Runs that one page may scan, about 50 ms: then other requests get their turn."""
 
 
 def cursor_of(spot: Spot | None) -> str | None:
@@ -14,7 +14,7 @@ def cursor_of(spot: Spot | None) -> str | None:
 
 
 def parse_cursor(text: str | None) -> Spot | None:
-    """Where a browse goes on.
+    """Parse the cursor of a browse request; None starts at the beginning.
 
     >>> parse_cursor("65.7"), parse_cursor(None), cursor_of((65, 7))
     ((65, 7), None, '65.7')
@@ -28,7 +28,7 @@ def parse_cursor(text: str | None) -> Spot | None:
 
 
 def holds(found: Shown, text: bytes) -> bool:
-    """Whether the payload of a message has some text in it, as it was pushed."""
+    """Return whether the payload of a message, as pushed, contains ``text``."""
     return found.segment.present and any(text in payload for payload in found.payloads())
 
 

@@ -1,4 +1,4 @@
-"""Why something could not be decoded, in words that help: from what msgspec says of it."""
+"""Turn msgspec's decoding errors into Invalid errors that name the field and what it accepts."""
 
 import re
 from collections.abc import Iterator
@@ -28,14 +28,14 @@ _WORDS = {
 
 
 def places(error: Exception) -> tuple[str, str]:
-    """Where something is wrong, and the field there that is not known, if that is it."""
+    """Return the path of a decoding error, and the unknown field there, if that is the error."""
     text = str(error)
     at, unknown = _AT.search(text), _UNKNOWN.search(text)
     return at.group(1) if at else "", unknown.group(1) if unknown else ""
 
 
 def explain(error: Exception, kind: type[Struct], whole: str) -> Invalid:
-    """What is wrong with what was to be a ``kind``; ``whole`` is the name of all of it."""
+    """Return what is wrong with input for class ``kind``; ``whole`` names the input as a whole."""
     text = str(error)
     where, unknown = places(error)
     if unknown:
@@ -60,7 +60,7 @@ def explain(error: Exception, kind: type[Struct], whole: str) -> Invalid:
 
 
 def inside(kind: type[Struct], where: str) -> type[Struct] | None:
-    """The class of what lies at a place like ``messages[...].backoff``; None if that can't be told."""
+    """Return the class at a path like ``messages[...].backoff``; None if it is ambiguous."""
     found: list[type[Struct]] = [kind]
     for name in filter(None, _INDEX.sub("", where).split(".")):
         fields = [each for one in found for each in msgspec.structs.fields(one) if each.encode_name == name]
@@ -69,7 +69,7 @@ def inside(kind: type[Struct], where: str) -> type[Struct] | None:
 
 
 def names_within(kind: type[Struct]) -> frozenset[str]:
-    """The names of all fields of a class, and of those that lie in it."""
+    """Return the names of all fields of a class and of the classes nested in it."""
     found = {each.encode_name for each in msgspec.structs.fields(kind)}
     for each in msgspec.structs.fields(kind):
         for inner in _structs(each.type):
@@ -78,7 +78,7 @@ def names_within(kind: type[Struct]) -> frozenset[str]:
 
 
 def _tags(kind: type[Struct], field: str) -> set[str]:
-    """What a field may say that tells which of several classes something is."""
+    """Return the tags that ``field`` may hold to select one class of a union."""
     found: set[str] = set()
     for each in msgspec.structs.fields(kind):
         for inner in _structs(each.type):
@@ -89,7 +89,7 @@ def _tags(kind: type[Struct], field: str) -> set[str]:
 
 
 def _structs(kind: Any) -> Iterator[type[Struct]]:
-    """The classes that a type is made of."""
+    """Yield the Struct classes that a type is made of."""
     if get_origin(kind) in (Union, UnionType, list, dict, tuple) or hasattr(kind, "__metadata__"):
         for each in get_args(kind):
             yield from _structs(each)

@@ -1,4 +1,4 @@
-"""Payloads as they go out in JSON, with the headers and tags they were pushed with."""
+"""Payloads for JSON replies, with the headers and tags they were pushed with."""
 
 from collections.abc import Iterable, Iterator
 
@@ -10,7 +10,7 @@ from forebay.core.state import Attributes
 
 
 def array(payloads: Iterable[bytes]) -> Raw:
-    """Payloads as one JSON array, joined in C."""
+    """Join payloads into one JSON array, in C."""
     return Raw(b"[" + b",".join(payloads) + b"]")
 
 
@@ -19,12 +19,12 @@ NO_LABELS: Labels = (UNSET, UNSET)
 
 
 def labels(attributes: Attributes) -> Labels:
-    """Headers and tags as they go out."""
+    """Return headers and tags for a reply; UNSET where there are none."""
     return dict(attributes.headers) if attributes.headers else UNSET, attributes.tags or UNSET
 
 
 def labelled(piece: SegmentSlice) -> Iterator[tuple[int, int, Iterable[bytes], Labels]]:
-    """The payloads of a piece, cut where headers or tags change: first, how many, they, and those."""
+    """Split a slice where headers or tags change: yields start, count, payloads and labels of each part."""
     if not piece.segment.mixed:
         yield 0, piece.count, piece.payloads(), NO_LABELS
         return
@@ -34,6 +34,6 @@ def labelled(piece: SegmentSlice) -> Iterator[tuple[int, int, Iterable[bytes], L
 
 
 def labels_of(piece: SegmentSlice) -> Labels:
-    """Headers and tags of the first message of a piece."""
+    """Return headers and tags of the first message of a slice."""
     segment = piece.segment
     return labels(segment.run_at(piece.start)[2]) if segment.mixed else NO_LABELS

@@ -1,4 +1,4 @@
-"""Asks the node, and awaits the answer."""
+"""Send commands to the node and await its replies."""
 
 import asyncio
 from asyncio import Future
@@ -9,7 +9,7 @@ from forebay.core.errors import ForebayError
 
 
 class NodeClient:
-    """Asks the node for everyone whose request is answered with one answer."""
+    """Sends commands to the node, each with a future for its reply."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -22,10 +22,11 @@ class NodeClient:
 
     def answered(self, ticket: object, reply: Reply | ForebayError) -> None:
         assert isinstance(ticket, Future)
+        # The caller was cancelled: return the lease of its reply now, not when it expires.
         if ticket.done():
             self.node.give_back(reply)
         else:
             ticket.set_result(reply)
 
     def flush(self) -> None:
-        """Each answer leaves by itself."""
+        """Do nothing: each reply is set on its own future, there is no batch to write."""

@@ -1,4 +1,4 @@
-"""Options as they are given in JSON, whatever listener they come through, and how they are shown."""
+"""Options as all listeners accept them in JSON, and as they are shown in replies."""
 
 from typing import Any
 
@@ -29,11 +29,11 @@ _USED = {
     EXPONENTIAL: ("base_ms", "cap_ms", "jitter"),
     LIST: ("steps", "jitter"),
 }
-"""What a backoff of each kind may have."""
+"""Fields that a backoff of each kind may have."""
 
 
 def backoff_of(given: AnyBackoff) -> Backoff:
-    """A number is the base of an exponential backoff, 0 none; a list has one wait a retry."""
+    """Return a Backoff. A number is the base of an exponential one, 0 none; a list has a wait per retry."""
     if isinstance(given, int):
         given = BackoffIn(base_ms=given) if given else BackoffIn(NONE)
     elif isinstance(given, list):
@@ -50,7 +50,7 @@ def backoff_of(given: AnyBackoff) -> Backoff:
 
 
 def shown_backoff(backoff: Backoff) -> object:
-    """The shortest form that means the same."""
+    """Return the shortest JSON form that means the same."""
     if backoff.kind == LIST and not backoff.jitter:
         return list(backoff.steps)
     shown = msgspec.structs.asdict(backoff)
@@ -59,7 +59,7 @@ def shown_backoff(backoff: Backoff) -> object:
 
 
 class RateIn(Struct, forbid_unknown_fields=True, gc=False):
-    """So many in a time."""
+    """So many messages (or bytes) within a time."""
 
     limit: int
     per_ms: int = 1_000
@@ -70,7 +70,7 @@ AnyRate = int | RateIn
 
 
 def rate_of(given: AnyRate | None) -> Rate | None:
-    """A number is so many a second; 0 or null is no limit."""
+    """Return a Rate: a number is a limit per second; 0 or null is no limit."""
     if isinstance(given, int):
         return Rate(given) if given else None
     return None if given is None else Rate(given.limit, given.per_ms, given.burst)
@@ -81,7 +81,7 @@ def shown_rate(rate: Rate | None) -> dict[str, int] | None:
 
 
 class OptionsIn(Struct, forbid_unknown_fields=True, gc=False):
-    """Options of a queue; those that are not given stay."""
+    """Options of a queue. Those that are absent stay as they are."""
 
     lease_ms: int | UnsetType = UNSET
     completed_retention_ms: int | UnsetType | None = UNSET
@@ -111,7 +111,7 @@ class OptionsIn(Struct, forbid_unknown_fields=True, gc=False):
 
 
 def configure(tenant: str, queue: str, given: OptionsIn, partition: str | None = None) -> core.Configure:
-    """The command that sets those options that are given."""
+    """Return the command that sets the options given."""
     return core.Configure(
         tenant,
         queue,
@@ -145,7 +145,7 @@ def configure(tenant: str, queue: str, given: OptionsIn, partition: str | None =
 
 
 def shown_options(options: QueueOptions) -> dict[str, Any]:
-    """The options of a queue as they could be given."""
+    """Return the options of a queue in the form in which they can be set."""
     shown = msgspec.structs.asdict(options) | {"backoff": shown_backoff(options.backoff)}
     for name in ("rate_limit", "byte_limit", "partition_rate_limit"):
         shown[name] = shown_rate(shown[name])

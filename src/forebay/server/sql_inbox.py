@@ -1,11 +1,11 @@
-"""Takes over what was pushed from SQL. A listener whose client is a table.
+"""Move messages pushed from SQL into their queues: a listener whose client is a table.
 
-    look ──> rows, by the order of their transactions ──> one push a queue ──> look again
-                                                           │ refused: put aside, with the reason
-                                                           └ busy: left where it is, tried again in a while
+    look ──> rows, in the order of their transactions ──> one push per queue ──> look again
+                                                           │ refused: moved aside with the reason
+                                                           └ busy: left in place, retried after AGAIN_S
 
-Rows are taken away in the commit that appends them (``Arrive``), so a crash at any instant loses none and
-doubles none.
+Rows are deleted in the commit that appends their messages (``Arrive``), so a crash at any instant loses none
+and duplicates none.
 """
 
 import asyncio
@@ -26,29 +26,29 @@ from forebay.wire.text import check_depth
 logger = logging.getLogger("forebay.inbox")
 
 LOOK_MAX = 10_000
-"""Rows taken over at a time."""
+"""Rows taken per look."""
 AGAIN_S = 1.0
-"""How long a queue that takes nothing, or a database that is away, is left alone."""
+"""Wait before a busy queue, or an unreachable database, is tried again."""
 
 Refused = tuple[int, str, str]
-"""Number, code and reason."""
+"""Row number, error code and reason."""
 
 
 class InboxReader:
-    """Takes rows over until it is stopped."""
+    """Moves rows to their queues until it is stopped."""
 
     def __init__(self, node: Node, arrivals: Arrivals) -> None:
         self._questions = NodeClient(node)
         self._arrivals = arrivals
         self._task: asyncio.Task[None] | None = None
         self._busy: dict[str, float] = {}
-        """Queues that take nothing right now, and until when they are left alone."""
+        """Busy queues, and until when each is left alone."""
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="forebay inbox")
 
     async def stop(self) -> None:
-        """Take over nothing more. What was asked of the node is answered or not: the rows tell which."""
+        """Stop taking rows. A push under way commits with the deletion of its rows, or not at all."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -71,13 +71,13 @@ class InboxReader:
                 await asyncio.sleep(AGAIN_S)
 
     async def _wait(self) -> None:
-        if self._busy:  # of these there may be rows already
+        if self._busy:  # these queues have rows already: a notification would not come
             await asyncio.sleep(AGAIN_S)
         else:
             await self._arrivals.wait()
 
     async def _take(self) -> int:
-        """Take over what waits; how many rows there were."""
+        """Push the rows that wait; return how many rows there were."""
         now = asyncio.get_running_loop().time()
         self._busy = {queue: until for queue, until in self._busy.items() if until > now}
         rows = await self._arrivals.look(LOOK_MAX, list(self._busy))
@@ -99,7 +99,7 @@ class InboxReader:
         return len(rows)
 
     async def _push(self, rows: list[tuple[Arrival, Message]]) -> list[Refused]:
-        """Push rows of one queue, in order; those that are refused."""
+        """Push rows of one queue, in order; return those that were refused."""
         first = rows[0][0]
         place = f"{first.tenant}/{first.queue}"
         if place in self._busy:
@@ -117,13 +117,13 @@ class InboxReader:
                 return [(first.number, reply.code, reply.message)]
             self._busy[place] = asyncio.get_running_loop().time() + AGAIN_S
             return []
-        # One of them spoils the others, or there is not room for all: halves, until it is alone.
+        # One bad row refuses the whole push, or the queue lacks room for all: halve until the row is alone.
         half = len(rows) // 2
         return await self._push(rows[:half]) + await self._push(rows[half:])
 
 
 def message_of(row: Arrival) -> Message:
-    """A row as a message; ``Invalid`` says what is wrong with it."""
+    """Convert a row to a message; raise Invalid with what is wrong with it."""
     payload = row.payload.encode()
     check_depth(payload, 0, len(payload))
     if row.options is None:

@@ -1,1 +1,1 @@
-"""DECLARES: framing and text that server and client share."""
+"""DECLARES: framing, text checks and MessagePack, shared by server and client."""

@@ -1,36 +1,36 @@
-"""Bytes to bodies: frames of a 4-byte big-endian length and a body, or one body a line.
+"""Cut a byte stream into bodies: frames with a 4-byte big-endian length, or one JSON object per line.
 
-The first byte of a stream decides. A body over the limit is skipped and reported, so the stream goes on
-behind it. A length that no client of ours would ever send means that the other side speaks something else;
-such a stream can't be followed. A stream of lines always can.
+The first byte of the stream decides which. A body over the limit is skipped and reported, and the stream
+continues behind it. An absurd length means that the peer speaks another protocol; a framed stream can't
+recover from that. A stream of lines always can, at the next line break.
 """
 
 import re
 from collections.abc import Generator
 
 HEAD = 4
-"""Bytes of the length."""
+"""Bytes of the length prefix."""
 ABSURD = 4
-"""A length of more than this many times the limit is not a length."""
+"""A length above this many times the limit is not a length but some other protocol."""
 
 
 class TooLong:
-    """A body that is longer than the limit; it is skipped."""
+    """A body over the limit; its bytes are skipped."""
 
     __slots__ = ("begins", "length")
 
     def __init__(self, length: int, begins: bytes) -> None:
         self.length = length
         self.begins = begins
-        """Its first byte, if it came in a frame: what form it has."""
+        """First byte of a framed body, which tells JSON from MessagePack; empty for a line."""
 
 
 class Lost(Exception):
-    """The stream does not consist of frames."""
+    """The stream is not made of frames and can't be read further."""
 
 
 class Frames:
-    """Cuts what arrives into frames.
+    """Splits received data into frames.
 
     >>> frames = Frames(100)
     >>> frames.feed(bytes([0, 0, 0, 2]) + b"ab" + bytes([0, 0])); list(frames)
@@ -40,9 +40,9 @@ class Frames:
     """
 
     takes = "one JSON object or MessagePack map"
-    """What a body has to be."""
+    """Forms of a body that are accepted, for error messages."""
     packs = True
-    """Whether it may be MessagePack."""
+    """Whether a body may be MessagePack."""
 
     __slots__ = ("_chunks", "_limit", "_size", "_skip", "_want")
 
@@ -50,24 +50,24 @@ class Frames:
         self._limit = limit
         self._chunks: list[bytes] = []
         self._size = 0
-        """Bytes in the chunks."""
+        """Bytes in ``_chunks``."""
         self._want = HEAD
-        """Bytes needed before there is anything to cut."""
+        """Bytes needed before another frame can be cut."""
         self._skip = 0
-        """Bytes of a skipped frame still to come."""
+        """Bytes of a skipped frame still to arrive."""
 
     @property
     def waiting(self) -> int:
-        """Bytes that have come and are not taken yet."""
+        """Bytes received and not yet cut into frames."""
         return self._size
 
     @property
     def partial(self) -> bool:
-        """Whether a frame has begun and is not complete."""
+        """Whether an incomplete frame has begun."""
         return self._size > 0 or self._skip > 0
 
     def whole(self, data: bytes) -> bytes | None:
-        """The body, if ``data`` is exactly one frame and nothing came before: the usual case, at once."""
+        """Return the body if ``data`` is exactly one frame and nothing is buffered: the fast path."""
         length = len(data) - HEAD
         if self._size or self._skip or not 0 <= length <= self._limit:
             return None
@@ -83,17 +83,18 @@ class Frames:
             self._size += len(data)
 
     def end(self) -> None:
-        """Nothing more comes: a frame that is not complete never will be."""
+        """Mark the end of the stream; an incomplete frame is dropped."""
 
     @staticmethod
     def wrapped(body: bytes) -> tuple[bytes, bytes]:
-        """The parts of an answer, to be written one after the other."""
+        """Return the parts of a framed reply, to be written one after the other."""
         return len(body).to_bytes(HEAD, "big"), body
 
     def __iter__(self) -> Generator[bytes | TooLong, None, None]:
-        """The complete frames; stopping early loses nothing."""
+        """Yield the complete frames; a consumer that stops early loses none."""
         if self._size < self._want:
             return
+        # Joined only when a whole frame has arrived (_want): a frame in many chunks is copied once.
         data = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
         at, size, want = 0, len(data), HEAD
         try:
@@ -103,6 +104,8 @@ class Frames:
                 if length > self._limit:
                     if length > ABSURD * self._limit:
                         raise Lost
+                    # Wait for the first byte: the error reply has the same form as the body, JSON or
+                    # MessagePack.
                     begins = data[at + HEAD : at + HEAD + 1]
                     if not begins:
                         want = HEAD + 1
@@ -117,6 +120,7 @@ class Frames:
                     at = end
                     yield body
         finally:
+            # Also runs when the consumer stops early: keep all that was not yielded.
             rest = data[at:]
             self._chunks = [rest] if rest else []
             self._size = len(rest)
@@ -124,7 +128,7 @@ class Frames:
 
 
 class Lines:
-    """Cuts what arrives into lines. Blanks before a line, and lines of nothing else, are passed over.
+    """Splits received data into lines. Blanks before a line, and blank lines, are dropped.
 
     >>> lines = Lines(100)
     >>> lines.feed(b"{}" + bytes([10, 13, 10]) + b" {"); list(lines)
@@ -134,35 +138,35 @@ class Lines:
     """
 
     takes = "one JSON object a line"
-    """What a body has to be."""
+    """Forms of a body that are accepted, for error messages."""
     packs = False
-    """Whether it may be MessagePack."""
+    """Whether a body may be MessagePack."""
 
     __slots__ = ("_chunks", "_ended", "_limit", "_size", "_skipped")
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._chunks: list[bytes] = []
-        """They begin with a line, and not with a blank; with the end of one if some of it was skipped."""
+        """Begin at the first non-blank byte of a line, or at the line break that ends a skipped line."""
         self._size = 0
-        """Bytes in the chunks."""
+        """Bytes in ``_chunks``."""
         self._ended = False
-        """Whether a line may end in the chunks."""
+        """Whether ``_chunks`` may hold a line break."""
         self._skipped = 0
-        """Bytes of a line that is too long, so far."""
+        """Bytes seen so far of a line over the limit."""
 
     @property
     def waiting(self) -> int:
-        """Bytes that have come and are not taken yet."""
+        """Bytes received and not yet cut into lines."""
         return self._size
 
     @property
     def partial(self) -> bool:
-        """Whether a line has begun and has not ended."""
+        """Whether an unfinished line has begun."""
         return self._size > 0 or self._skipped > 0
 
     def whole(self, data: bytes) -> bytes | None:
-        """The line, if ``data`` is exactly one and nothing came before: the usual case, at once."""
+        """Return the line if ``data`` is exactly one line and nothing is buffered: the fast path."""
         length = len(data) - 1
         if self._size or self._skipped or length > self._limit or data[:1] <= b" ":
             return None
@@ -182,22 +186,23 @@ class Lines:
             self._ended = self._ended or b"\n" in data
 
     def end(self) -> None:
-        """Nothing more comes: that is the end of the last line, too."""
+        """Mark the end of the stream, which also ends the last line."""
         self.feed(b"\n")
 
     @staticmethod
     def wrapped(body: bytes) -> tuple[bytes, bytes]:
-        """The parts of an answer, to be written one after the other.
+        """Return the parts of a reply as one line, to be written one after the other.
 
-        Payloads go out as they came in, and what came in a frame may have line breaks between its values.
+        Payloads leave as they were pushed, and one pushed in a frame may hold line breaks between its values.
         """
         if b"\n" in body or b"\r" in body:
             body = body.translate(_ONE_LINE)
         return body, b"\n"
 
     def __iter__(self) -> Generator[bytes | TooLong, None, None]:
-        """The complete lines; stopping early loses nothing."""
+        """Yield the complete lines; a consumer that stops early loses none."""
         if not self._ended:
+            # Bound the memory of a line that never ends: from here on its bytes are only counted.
             if self._size > self._limit:
                 self._skipped, self._size, self._chunks = self._size, 0, []
             return
@@ -222,29 +227,29 @@ _ONE_LINE = bytes.maketrans(b"\r\n", b"  ")
 
 
 def cutter(first: int, limit: int) -> Frames | Lines:
-    """What cuts a stream that begins with this byte."""
+    """Return the splitter for a stream that begins with this byte."""
     return Lines(limit) if first in b"{\r\n" else Frames(limit)
 
 
 FRAME_BYTES_MAX = 1 << 30
-"""No answer is longer."""
+"""Longest reply that a client accepts."""
 
 
 def framed(body: bytes, number: int = 0) -> bytes:
-    """A request as a frame, with a number for the answer to come back to."""
+    """Return a request as a frame; its reply carries ``number`` as reqId, unless that is 0."""
     if number:
         body = b'{"reqId":%d,%b' % (number, body[1:])
     return len(body).to_bytes(HEAD, "big") + body
 
 
 class AnswerFrames:
-    """Cuts what comes into answers."""
+    """Splits received data into replies, on the client."""
 
     def __init__(self) -> None:
         self._got = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The answers that are complete with this; raises if these are none of a Forebay server."""
+        """Return the replies completed by ``data``; raise if the peer is not a Forebay server."""
         got = self._got
         got += data
         found = []

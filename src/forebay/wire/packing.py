@@ -1,10 +1,10 @@
-"""MessagePack becomes JSON at the door, and JSON becomes MessagePack on its way out.
+"""Convert MessagePack requests to JSON, and JSON replies to MessagePack.
 
-Inside there is JSON only. Both ways are a few calls into C for a whole body, however many payloads it has;
-Python looks at single values only to say what is wrong with a body, or to put a number in other words.
+All inner code sees JSON only. Either way takes a few calls into C for a whole body, however many payloads it
+has; Python visits single values only to explain an error, or to rewrite a number that is too large.
 
-What JSON has no word for is refused, but for binary: it becomes text, in base64. What MessagePack has no word
-for, an integer of more than 64 bits, say, goes out as text.
+Values that JSON lacks are refused, except binary, which becomes a base64 string. Numbers that MessagePack
+lacks (integers of more than 64 bits, for example) are sent as strings.
 """
 
 import json
@@ -23,12 +23,12 @@ _from_json = msgspec.json.Decoder().decode
 
 
 BYTES_MAX = 8 * 1024 * 1024
-"""Bytes of a body that is made JSON. Its values are objects meanwhile, up to 140 times as large: about as
-much memory, and as many seconds, as the largest frame of JSON can take."""
+"""Bytes of a MessagePack body that may be converted. Meanwhile its values are Python objects, up to 140 times
+as large: about the memory and time that the largest JSON frame can take."""
 
 
 def json_of(body: bytes) -> bytes:
-    """A MessagePack map as JSON."""
+    """Convert a MessagePack map to JSON, or raise Invalid."""
     if len(body) > BYTES_MAX:
         raise Invalid("frame", f"at most {BYTES_MAX} bytes if it is MessagePack and has payloads: send JSON")
     try:
@@ -43,23 +43,24 @@ def json_of(body: bytes) -> bytes:
 
 
 def check_finite(body: bytes) -> None:
-    """Raise if a number in a well-formed map is none: JSON would make null of it."""
+    """Raise if a well-formed map holds NaN or infinity, which JSON would turn into null."""
     if _may_be_infinite(body):
         _check(_unpack(body))
 
 
 def packed_of(body: bytes) -> bytes:
-    """JSON as MessagePack."""
+    """Convert JSON to MessagePack."""
     try:
         return _pack(_from_json(body))
-    except (OverflowError, msgspec.DecodeError):  # a number in a payload is too large, which is rare
+    except (OverflowError, msgspec.DecodeError):  # rare: a number in a payload is too large
         return _pack(json.loads(body, parse_int=_whole, parse_float=_real))
 
 
 def _stays(value: Any) -> bool:
-    """Whether nothing in a value would become something else: a name that is no text, a time.
+    """Return whether JSON would keep every value as it is: no keys other than strings, no timestamps.
 
-    Values are not copied and the same object is equal to itself, so this takes a fifth of ``json_of``.
+    ``to_builtins`` copies no leaf values, and identical objects compare equal at once, so this check takes a
+    fifth of ``json_of``.
     """
     try:
         return bool(msgspec.to_builtins(value, str_keys=True, builtin_types=(bytes,)) == value)
@@ -68,18 +69,18 @@ def _stays(value: Any) -> bool:
 
 
 _INFINITE = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]|\xca[\x7f\xff][\x80-\xff]").search
-"""How a number begins that is not finite. Binary may happen to look like it, but text does not."""
+"""How a number that is not finite begins. Binary data may happen to look like it; UTF-8 text can't."""
 
 
 def _may_be_infinite(body: bytes) -> bool:
-    """Whether numbers have to be looked at. One byte is found 100 times as fast as the pattern."""
+    """Return whether a body may hold NaN or infinity. One byte is found 100 times as fast as the pattern."""
     double = b"\xcb" in body and (b"\xcb\x7f" in body or b"\xcb\xff" in body)
     single = b"\xca" in body and (b"\xca\x7f" in body or b"\xca\xff" in body)
     return (double or single) and _INFINITE(body) is not None
 
 
 def _check(value: Any) -> None:
-    """Raise if there is something in a value that JSON does not have."""
+    """Raise if a value holds anything that JSON lacks."""
     left = [value]
     while left:
         value = left.pop()
@@ -102,7 +103,7 @@ _STRANGE = {"datetime": "a timestamp", "Ext": "an extension"}
 
 
 def _whole(digits: str) -> int | str:
-    """An integer of at most 64 bits, or its digits. Python does not even read thousands of them."""
+    """Return an integer of at most 64 bits, else its digits. Python refuses to parse thousands of digits."""
     value = int(digits) if len(digits) <= 20 else 1 << 64
     return value if -(1 << 63) <= value < 1 << 64 else digits
 

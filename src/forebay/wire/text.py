@@ -1,7 +1,7 @@
-"""Is a frame fit to be kept? Its text is UTF-8, and nothing in it is nested too deep.
+"""Check that a request can be stored: its text is UTF-8, and no payload is nested too deep.
 
-Both are asked once per frame, with loops in C only: a batch of 10,000 payloads costs as many Python steps as
-one payload does.
+Both checks run once per request, with loops in C only: a batch of 10,000 payloads takes as many Python steps
+as one payload.
 """
 
 import re
@@ -14,9 +14,9 @@ from forebay.core.errors import Invalid
 from forebay.core.log.bodies import body_slices
 
 DEPTH_MAX = 128
-"""Arrays and objects within each other in one payload."""
+"""Nested arrays and objects in one payload."""
 _ROUNDS = 6
-"""Rounds of taking off the innermost brackets before they are counted one by one: 3 times as fast."""
+"""Times that innermost brackets are removed before they are counted one by one: 3 times as fast."""
 
 _NO_QUOTES_NOR_BRACKETS = bytes(set(range(256)) - set(b'"[]{}'))
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
@@ -34,8 +34,8 @@ def check_text(frame: bytes) -> None:
 def check_depth(frame: bytes, wrapped: int, longest: int) -> None:
     """Raise if a payload in a well-formed frame is nested too deep.
 
-    ``wrapped`` levels are the frame's own, and its longest payload has ``longest`` bytes: each level takes an
-    opening and a closing bracket, so short payloads need not be looked at.
+    ``wrapped`` levels belong to the frame itself. Each level takes two brackets, so a frame whose ``longest``
+    payload is short needs no count.
     """
     if longest >= 2 * (DEPTH_MAX + 1) and _depth_over(frame, DEPTH_MAX + wrapped):
         raise Invalid("payload", f"nested at most {DEPTH_MAX} deep")
@@ -45,7 +45,7 @@ _values = msgspec.json.Decoder(list[Raw]).decode
 
 
 def check_values(body: bytes, count: int) -> None:
-    """Raise unless each payload in a well-formed body is one JSON value, with nothing around it."""
+    """Raise unless each payload in a well-formed segment body is one JSON value without blanks around it."""
     payloads = list(body_slices(body, count, 0, count))
     joined = b"[" + b",".join(payloads) + b"]"
     if not joined.isascii():
@@ -56,7 +56,7 @@ def check_values(body: bytes, count: int) -> None:
     except (msgspec.DecodeError, RecursionError):
         good = False
     if not good:
-        # One bad payload can hide in its neighbours: only alone it is seen for what it is.
+        # Joined, one bad payload can be completed by its neighbours; decoding each alone finds it.
         at = next((at for at, payload in enumerate(payloads) if not _is_value(payload)), 0)
         raise Invalid("body", f"payloads that are JSON, without blanks around them; number {at} is not")
     check_depth(joined, 1, max(lengths))
@@ -70,12 +70,12 @@ def _is_value(payload: bytes) -> bool:
 
 
 def _depth_over(frame: bytes, allowed: int) -> bool:
-    """Whether brackets outside of strings nest deeper than ``allowed``."""
+    """Return whether brackets outside of strings nest deeper than ``allowed``."""
     if b"\\" in frame:
-        # Escaped backslashes first: what is left of one before a quote then belongs to the quote.
+        # Remove escaped backslashes first, so that a backslash left before a quote does escape the quote.
         frame = frame.replace(b"\\\\", b"").replace(b'\\"', b"")
     left = frame.translate(None, _NO_QUOTES_NOR_BRACKETS)
-    # Two quotes side by side are a string without brackets. If others are left, strings do hold brackets.
+    # Two quotes side by side are a string without brackets. Any quotes left enclose brackets.
     left = left.replace(b'""', b"")
     if b'"' in left:
         left = _STRINGS.sub(b"", left)

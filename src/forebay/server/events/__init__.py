@@ -1,1 +1,1 @@
-"""Lifecycle events: live to listeners, and from the log for those who were away."""
+"""Lifecycle events: live to subscribers, and from the log for those that reconnect."""

@@ -1,4 +1,4 @@
-"""Events that somebody has missed: they are read from their logs, up to where hearing of them begins."""
+"""The backlog of events: read from the event logs up to the position where a live subscription begins."""
 
 from collections.abc import AsyncIterator
 
@@ -15,7 +15,7 @@ encode = msgspec.json.Encoder().encode
 
 
 class Lost(msgspec.Struct, gc=False, kw_only=True, rename={"start": "from", "end": "to"}):
-    """Told in the place of events of a shard, from one offset up to another, that are not kept any more."""
+    """Sent in place of events of a shard, from offset ``from`` up to ``to``, that are no longer kept."""
 
     event: str = "events:lost"
     event_type: str = "lost"
@@ -26,26 +26,26 @@ class Lost(msgspec.Struct, gc=False, kw_only=True, rename={"start": "from", "end
 
 
 class Backlog:
-    """What was told while somebody did not listen."""
+    """Reads events that a subscriber missed."""
 
     def __init__(self, hub: Hub, questions: NodeClient) -> None:
         self.hub = hub
         self.questions = questions
 
     async def check_kept(self, positions: Positions) -> None:
-        """Raise unless all events up to here are kept: an id must not be ahead of what a restart finds."""
+        """Raise unless events up to these positions are stored: an id must not be ahead of a restart."""
         for shard, end in positions.items():
             reply = await self.questions.ask(Read(SYSTEM, queue_name(shard), end))
             if isinstance(reply, ForebayError):
                 raise reply
-            break  # all of a commit is kept, or nothing
+            break  # one shard is enough: a commit covers all shards or none
 
     async def missed(self, wanted: Wanted, begin: Positions, end: Positions) -> AsyncIterator[Batch]:
-        """What was told while nobody listened, from one place up to another, shard by shard."""
+        """Yield matching events from ``begin`` to ``end``, shard by shard; the last batch is empty."""
         at = {shard: offset for shard, offset in begin.items() if shard in end}
         for shard, limit in end.items():
             offset = at.get(shard, 0)
-            if offset > limit:  # of a log that was lost, or is that of an older backup: it began anew
+            if offset > limit:  # the log was lost, or restored from an older backup
                 lost = Lost(shard=shard, start=0, end=0)
                 yield Batch([(lost.kind, encode(lost))], shown_positions(at | {shard: 0}))
                 offset = 0
@@ -57,6 +57,8 @@ class Backlog:
                 runs = reply.runs if isinstance(reply, LogSlice) else []
                 after = reply.next if isinstance(reply, LogSlice) else self.hub.past_damage(shard, offset)
                 first = runs[0].offset if runs else min(max(after, offset + 1), limit)
+                # A gap before the first run means that retention dropped events. A subscriber that starts
+                # from the first kept event (``begin`` is empty) has missed none of them.
                 if first > offset and (begin or isinstance(reply, Damaged)):
                     lost = Lost(shard=shard, start=offset, end=min(first, limit))
                     yield Batch([(lost.kind, encode(lost))], shown_positions(at | {shard: first}))

@@ -1,7 +1,7 @@
-"""Events on their way out: what the node tells is put together for a moment, then given to all who listen.
+"""Live events: collect what the node emits for a moment, then send it to all subscribers.
 
-Those who ask for the same share what is made of it: an event is encoded once for all of them. One that does
-not read what it gets is dropped, so nobody's slowness takes up memory, or anybody else's time.
+Subscribers with the same filter share the encoded events: each event is encoded once for all of them. A
+subscriber that does not read is dropped, so a slow one takes up neither memory nor the others' time.
 """
 
 from asyncio import AbstractEventLoop, Future, TimerHandle
@@ -17,9 +17,9 @@ from forebay.core.state import NOT_KEPT, EmittedEvent
 from forebay.core.words import EVENT_KINDS
 
 FLUSH_S = 0.02
-"""How long events are put together before they leave."""
+"""How long events are collected before a batch is sent."""
 WAITING_BYTES_MAX = 1 << 20
-"""Bytes that wait for a listener, unless they are one batch; with more it is dropped."""
+"""Bytes queued for one subscriber, unless they are a single batch; beyond this the subscriber is dropped."""
 
 NAMES = {
     "pushed": ("job:pushed", "pushed"),
@@ -40,7 +40,7 @@ NAMES = {
     "outdated": ("messages:outdated", "outdated"),
     "removed": ("partition:removed", "removed"),
 }
-"""What other systems call an event: ``event`` and ``event_type`` of each kind."""
+"""Names of events in flashQ's protocol: ``event`` and ``event_type`` of each kind."""
 _OURS = {theirs: kind for kind, (_, theirs) in NAMES.items()} | {kind: kind for kind in EVENT_KINDS}
 _PREFIXES = {
     kind: f'{{"event":"{event}","event_type":"{event_type}",'.encode()
@@ -49,7 +49,7 @@ _PREFIXES = {
 
 
 def kinds_of(names: Iterable[str], field: str = "kind") -> frozenset[str]:
-    """Kinds by their names, ours or others'."""
+    """Return event kinds by their names, Forebay's or flashQ's; raise if one is unknown."""
     found = frozenset(_OURS.get(name, "") for name in names)
     if "" in found:
         raise Invalid(field, f"of {', '.join(_OURS)}")
@@ -57,13 +57,13 @@ def kinds_of(names: Iterable[str], field: str = "kind") -> frozenset[str]:
 
 
 class Wanted(Struct, frozen=True):
-    """Which events somebody wants to hear of."""
+    """Filter of a subscription."""
 
     tenant: str
     queues: frozenset[str] = frozenset()
-    """All if empty."""
+    """All queues if empty."""
     kinds: frozenset[str] = frozenset()
-    """All if empty."""
+    """All kinds if empty."""
 
     def has(self, tenant: str, queue: str, kind: str) -> bool:
         return (
@@ -74,15 +74,15 @@ class Wanted(Struct, frozen=True):
 
 
 BEGINNING = "0.0"
-"""The id before the first event of all."""
+"""Event id before the first event."""
 POSITIONS_MAX = 40_000
-"""Characters of the id of an event, at most: it has a part for each shard."""
+"""Characters of an event id, at most: it has one part per shard."""
 Positions = dict[int, int]
-"""Where each log of events goes on, by shard."""
+"""Next offset in each event log, by shard."""
 
 
 def shown_positions(positions: Positions) -> str:
-    """Positions as the id of an event.
+    """Return positions as an event id.
 
     >>> shown_positions({3: 105, 7: 2}), parse_positions("3.105-7.2")
     ('3.105-7.2', {3: 105, 7: 2})
@@ -103,26 +103,26 @@ def parse_positions(text: str) -> Positions:
 
 
 def named(kind: str, payload: bytes) -> bytes:
-    """An event with the names that others know it by."""
+    """Return an event with flashQ's names added in front."""
     return _PREFIXES[kind] + payload[1:]
 
 
 class Batch(Struct, frozen=True, gc=False):
-    """Events that leave together, and where their logs go on behind them."""
+    """Events sent together, and the event id to resume from after them."""
 
     events: list[tuple[str, bytes]]
-    """Kind and JSON of each."""
+    """Kind and JSON of each event."""
     after: str
 
     def as_stream(self) -> bytes:
-        """As server-sent events; the last one has the id."""
+        """Return the batch as server-sent events; only the last one carries the id."""
         out = [b"event: %s\ndata: %s\n\n" % (kind.encode(), payload) for kind, payload in self.events]
         out[-1] = b"id: %s\n%s" % (self.after.encode(), out[-1])
         return b"".join(out)
 
 
 class Listener:
-    """Somebody who hears of events, as fast as they are read."""
+    """One subscription: a bounded buffer of batches between the hub and one client."""
 
     def __init__(self, loop: AbstractEventLoop) -> None:
         self._loop = loop
@@ -130,9 +130,10 @@ class Listener:
         self._bytes = 0
         self._wake: Future[None] | None = None
         self.dropped = False
-        """It did not read, and gets nothing more."""
+        """The client did not read: its buffer is gone, and it gets nothing more."""
         self.on_drop: Callable[[], None] = lambda: None
-        """Called when it is dropped: who waits until something is read would wait for ever."""
+        """Called when it is dropped. The task of the client may be blocked in a send that never completes, so
+        it can't be woken through ``wait``."""
         self.ended = False
 
     def offer(self, batch: Batch, stream: bytes) -> None:
@@ -160,7 +161,7 @@ class Listener:
         return waiting
 
     async def wait(self) -> None:
-        """Until there is something to take, it is over, or somebody wakes it."""
+        """Wait for batches to take, the end of the subscription, its drop, or a call of ``wake``."""
         if not (self._waiting or self.dropped or self.ended):
             self._wake = self._loop.create_future()
             await self._wake
@@ -168,7 +169,7 @@ class Listener:
 
 
 class _Kept(Struct):
-    """What a kept event says of itself."""
+    """Fields of a stored event that filters need."""
 
     kind: str
     tenant: str
@@ -179,28 +180,28 @@ read_event = msgspec.json.Decoder(_Kept).decode
 
 
 class Hub:
-    """Everyone who listens."""
+    """All subscriptions to events, and the follower that forwards them to webhooks."""
 
     def __init__(self, node: Node, loop: AbstractEventLoop) -> None:
         self._node = node
         self._loop = loop
         self._wanted: dict[Wanted, Wanted] = {}
-        """What somebody listens for, each once."""
+        """Filters in use, each once."""
         self._listeners: dict[Wanted, dict[Listener, None]] = {}
         self._by_queue: dict[tuple[str, str], dict[Wanted, None]] = {}
-        """By tenant and queue; the queue is empty for those who want to hear of all."""
+        """Filters by tenant and queue; the queue is empty for filters that match all queues."""
         self._pending: list[EmittedEvent] = []
         self._timer: TimerHandle | None = None
         self._positions: Positions = {}
-        """Where the logs go on behind what was told."""
+        """Next offset of each log after the events already sent."""
         self._engine = node.engine
-        """Whose events those were."""
+        """Engine that emitted them. The node replaces its engine when it reloads after a failed commit."""
         self._follower: Callable[[list[EmittedEvent]], None] | None = None
         self._is_listening = False
         self.count = 0
 
     def positions(self) -> Positions:
-        """Where the logs of events end that are kept now, or soon will be."""
+        """Return the ends of the event logs, including events not stored yet."""
         found = self._node.peek(EventPositions())
         if isinstance(found, ForebayError):
             raise found
@@ -208,12 +209,12 @@ class Hub:
         return found.ends
 
     def reached(self) -> str:
-        """The id of all that has been told, or is about to be."""
+        """Send what is pending, and return the event id behind it."""
         self._flush()
         return shown_positions(self._positions)
 
     def past_damage(self, shard: int, offset: int) -> int:
-        """Where a log of events goes on behind a segment that is damaged: nothing of it can be read."""
+        """Return the offset behind a damaged segment of an event log; none of its events can be read."""
         found = self._node.peek(EventsPast(shard, offset))
         if isinstance(found, ForebayError):
             raise found
@@ -221,10 +222,12 @@ class Hub:
         return found.offset
 
     def join(self, wanted: Wanted) -> tuple[Listener, Positions]:
-        """Hear of events from now on; where their logs go on behind those it has not heard of."""
+        """Subscribe. Return the listener, and the positions where its live events begin."""
+        # Events collected so far belong to the backlog of the new subscriber: send them before it is added,
+        # so that the positions returned leave neither a gap nor an overlap.
         self._flush()
         listener = Listener(self._loop)
-        # The same object for all who want the same: large ones take long to compare.
+        # One object per filter, so that dicts find it by identity: large filters take long to compare.
         wanted = self._wanted.setdefault(wanted, wanted)
         self._listeners.setdefault(wanted, {})[listener] = None
         for place in _places(wanted):
@@ -234,13 +237,13 @@ class Hub:
         return listener, dict(self._positions)
 
     def follow(self, follower: Callable[[list[EmittedEvent]], None] | None) -> None:
-        """Have somebody told that there are events; they are read from their logs. Nobody, if it is None."""
+        """Call ``follower`` when there are new events, which it reads from their logs; None removes it."""
         self._flush()
         self._follower = follower
         self._listen()
 
     def _listen(self) -> None:
-        """Be told of events as long as anybody wants to hear of them."""
+        """Have the node emit events exactly while there are subscribers or a follower."""
         wanted = self.count > 0 or self._follower is not None
         if wanted and not self._is_listening:
             self._engine, self._positions = self._node.engine, self.positions()
@@ -263,7 +266,7 @@ class Hub:
         self._listen()
 
     def end(self) -> None:
-        """The server stops: everyone is told so."""
+        """End all subscriptions: the server shuts down."""
         for there in self._listeners.values():
             for listener in there:
                 listener.end()
@@ -271,7 +274,7 @@ class Hub:
     def _hear(self, told: list[EmittedEvent]) -> None:
         if self._node.engine is not self._engine:
             self._begin_again(told)
-        # What was on its way when the first one joined is before its place.
+        # Events under way when the first subscriber joined lie before its position: its backlog has them.
         self._pending += [each for each in told if each.offset == NOT_KEPT or not self._is_known(each)]
         if self._timer is None:
             self._timer = self._loop.call_later(FLUSH_S, self._flush)
@@ -280,21 +283,23 @@ class Hub:
         return told.offset < self._positions.get(told.shard, 0)
 
     def _begin_again(self, told: list[EmittedEvent]) -> None:
-        """The node has reloaded: offsets of events that were not kept are now those of others."""
+        """Start over after the node reloaded: offsets of events that were never stored are used again."""
         self._flush()
         self._engine, self._positions = self._node.engine, self.positions()
+        # The first event of each shard in this batch is where its log continues.
         for each in reversed(told):
             if each.offset != NOT_KEPT:
                 self._positions[each.shard] = each.offset
 
     def _flush(self) -> None:
-        """Give everyone what was told since the last time."""
+        """Send the collected events to all subscribers that match."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         told, self._pending = self._pending, []
         if not told:
             return
+        # Positions move over all events, also those that match no filter: every id resumes behind them.
         for each in told:
             if each.offset != NOT_KEPT:
                 self._positions[each.shard] = each.offset + 1
@@ -324,7 +329,7 @@ def _places(wanted: Wanted) -> list[tuple[str, str]]:
 
 
 def matching(payloads: Iterable[bytes], wanted: Wanted) -> Iterator[tuple[str, bytes]]:
-    """Those of kept events that somebody wants."""
+    """Yield kind and JSON of those stored events that match a filter."""
     for payload in payloads:
         event = read_event(payload)
         if wanted.has(event.tenant, event.queue, event.kind):

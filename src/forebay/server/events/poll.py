@@ -1,4 +1,4 @@
-"""Events for those who ask for them again and again, instead of having them sent."""
+"""Long polling of events, for clients without a stream."""
 
 import asyncio
 
@@ -8,22 +8,25 @@ from forebay.server.events.backlog import Backlog
 from forebay.server.events.hub import BEGINNING, Listener, Wanted, kinds_of, parse_positions, shown_positions
 
 EVENTS_MAX = 1_000
-"""Events of one answer, about: the batch that crosses the line is whole."""
+"""Events of one reply, about: the batch that exceeds it is sent whole."""
 
 NAMES_MAX = 1_000
-"""Queues, or kinds, that one question may name."""
+"""Queues, or kinds, that one poll may name."""
 
 Told = tuple[list[bytes], str]
-"""Events, and the id of the last: where to go on."""
+"""Events, and the event id to pass as ``after`` next time."""
 
 
 class Polls(Backlog):
-    """Answers what happened behind an event; waits for the next, if there is none yet."""
+    """Answers polls: events after an id, or the next ones if there are none yet."""
 
     async def events(
         self, tenant: str, queues: list[str], kinds: list[str], after: str | None, wait_ms: int
     ) -> Told:
-        """Without ``after`` there are none: only where to begin, which is here and now."""
+        """Return events after ``after``, waiting up to ``wait_ms`` for one.
+
+        Without ``after`` return none, only the id to start from: that of this instant.
+        """
         check_range("timeout", wait_ms, 0, self.questions.node.limits.wait_ms_max)
         for field, names in (("queues", queues), ("kinds", kinds)):
             if len(names) > NAMES_MAX:
@@ -51,7 +54,7 @@ class Polls(Backlog):
             async with asyncio.timeout(wait_ms / 1000):
                 await listener.wait()
         except TimeoutError:
-            reached = self.hub.reached()  # what is about to be told is told now
+            reached = self.hub.reached()  # flushes pending events, which belong to this reply
             return _payloads(listener), reached
         batches = [batch for batch, _ in listener.take()]
         if not batches:

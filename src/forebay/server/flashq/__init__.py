@@ -1,1 +1,1 @@
-"""Other systems' words, one file each, and nowhere else."""
+"""The TCP protocol: flashQ's commands and names, and Forebay's own where flashQ has none."""

@@ -1,6 +1,6 @@
-"""The words of the TCP and Unix socket listeners: flashQ's commands, and ours where it has none.
+"""Decode and encode the bodies of the TCP and Unix socket listeners.
 
-A request is decoded into one of the classes of ``requests``. Nothing here decides anything.
+A request is decoded into one of the classes of ``table``. Nothing here decides anything.
 """
 
 import msgspec
@@ -36,7 +36,7 @@ _encode_packed = msgspec.msgpack.Encoder().encode
 
 
 def decode(body: bytes) -> Request:
-    """The request in a frame's body, which is UTF-8."""
+    """Decode the request in a frame's body, which is UTF-8."""
     try:
         request: Request = _decode(body)
     except RecursionError:
@@ -50,18 +50,19 @@ def decode(body: bytes) -> Request:
 
 
 def is_packed(body: bytes) -> bool:
-    """Whether a body is MessagePack: it begins with a byte that no JSON begins with.
+    """Return whether a body is MessagePack: its first byte can't begin JSON.
 
-    But for a byte order mark, which in MessagePack is a number; whoever sends that means text.
+    The exception is a byte order mark, which MessagePack would read as a number; a client that sends it means
+    text.
     """
     return body[:1] > b"\x7f" and body[:1] != b"\xef"
 
 
 def decode_packed(body: bytes) -> Request:
-    """The request in a frame's body that is MessagePack.
+    """Decode the request in a MessagePack body.
 
-    It is checked in its own form first, so that binary does not pass for a name. If it has payloads, it then
-    comes as JSON.
+    Its form is checked as MessagePack first, so that binary is not accepted as a name. If it has payloads, it
+    is then decoded again from JSON.
     """
     try:
         request: Request = _decode_packed(body)
@@ -74,7 +75,7 @@ def decode_packed(body: bytes) -> Request:
 
 
 def encode(request: Request, reply: object, context: Context, *, packed: bool = False) -> bytes:
-    """The body of the frame that answers a request."""
+    """Return the body of the frame that answers a request."""
     if isinstance(reply, ForebayError):
         return encode_error(reply, request.reqId, packed=packed)
     try:
@@ -84,7 +85,7 @@ def encode(request: Request, reply: object, context: Context, *, packed: bool = 
         if answer is not None:
             return _encode_packed(answer)
         return packed_of(_encode(request.reply(reply, context)))
-    except ForebayError as error:  # what the core calls nothing is an error in this dialect
+    except ForebayError as error:  # an empty reply of the core may be an error in this protocol
         return encode_error(error, request.reqId, packed=packed)
 
 

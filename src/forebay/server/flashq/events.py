@@ -1,4 +1,4 @@
-"""Events, asked for again and again. Listeners see to this one: it is no command of the core."""
+"""EVENTS: poll for events. Listeners carry this one out; it is not a command of the core."""
 
 import msgspec
 from msgspec import Raw, Struct

@@ -1,4 +1,4 @@
-"""FLOW: a job and those it waits for; TX: several commands in one commit."""
+"""FLOW: a job and the jobs it waits for; TX: several commands in one commit."""
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
@@ -15,7 +15,7 @@ from forebay.server.flashq.values import KvAtomic, KvDelete, KvExpire, KvIncreme
 
 
 class Child(JobIn, gc=False, kw_only=True):
-    """A job that another waits for."""
+    """A job that its parent waits for."""
 
     queue: str
     children: "list[Child]" = msgspec.field(default_factory=list)
@@ -49,7 +49,7 @@ class Flow(Pushing, tag="FLOW", gc=False, kw_only=True):
 
 
 def _nested(node: Child | Flow, wrapped: int) -> tuple[int, int]:
-    """Levels around the payloads of a flow, and the length of the longest."""
+    """Return the levels of nesting around the payloads of a flow, and the length of the longest payload."""
     found = (wrapped, len(node.data))
     for child in node.children:
         inner = _nested(child, wrapped + 2)
@@ -80,7 +80,7 @@ Operation = (
     | KvIncrement
     | KvAtomic
 )
-"""What a transaction may do."""
+"""Commands that a transaction may hold."""
 
 
 class Tx(Request, tag="TX", gc=False, kw_only=True):
@@ -100,7 +100,7 @@ class Tx(Request, tag="TX", gc=False, kw_only=True):
 
 
 def _result(op: Operation, reply: core.Reply, context: Context) -> Struct:
-    """The reply of one of several commands, which were carried out: none of them is an error any more."""
+    """Return the reply to one command of a committed transaction; a debounced push is no error here."""
     if isinstance(op, Push):
         assert isinstance(reply, job_commands.PushedJobs)
         return op.known_or_not(reply)

@@ -1,4 +1,4 @@
-"""Limits on delivery: of one queue, and with a name, shared by several."""
+"""Delivery limits: of one queue, and named ones that several queues share."""
 
 from msgspec import UNSET, Struct
 
@@ -11,7 +11,7 @@ from forebay.server.options import AnyRate, rate_of, shown_rate
 
 
 class Limiting(Request, gc=False, kw_only=True):
-    """What sets a limit of one queue, and is answered with ok."""
+    """Commands that set a limit of one queue and are answered with ok."""
 
     queue: str
 

@@ -1,4 +1,4 @@
-"""Commands about messages that need not be leased, dead letters among them."""
+"""Commands on messages that need not be leased, including dead letters."""
 
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice, repeat
@@ -17,7 +17,7 @@ from forebay.server.labels import array, labelled, labels_of
 
 
 class ByIds(Request, gc=False, kw_only=True):
-    """Commands about messages that need not be leased."""
+    """Commands on messages by id, leased or not."""
 
     id: Id | UnsetType = UNSET
     ids: list[Id] | UnsetType = UNSET
@@ -76,7 +76,7 @@ class UpdateJob(Request, tag="UPDATEJOB", gc=False, kw_only=True):
 
 
 class UpdateAlias(UpdateJob, tag="UPDATE", gc=False, kw_only=True):
-    """What flashQ's Python client says instead."""
+    """Alias that flashQ's Python client sends."""
 
 
 class Discard(ByIds, tag="DISCARD", gc=False, kw_only=True):
@@ -125,7 +125,7 @@ def _dead(found: queries.DeadFound, each: queries.DeadLetter) -> Iterator[replie
 
 
 class OfDead(Request, gc=False, kw_only=True):
-    """What RETRYDLQ and PURGEDLQ are about: some dead letters of a group, or all."""
+    """Fields of RETRYDLQ and PURGEDLQ: some dead letters of a group, or all."""
 
     queue: str
     id: Id | UnsetType = UNSET
@@ -255,7 +255,7 @@ BROWSED = (
     "evicted",
     "discarded",
 )
-"""States that jobs can be asked for by."""
+"""States that GETJOBS and BROWSE accept."""
 
 
 class BrowseJobs(Request, tag="GETJOBS", gc=False, kw_only=True):
@@ -356,11 +356,11 @@ def _shown(found: queries.Shown) -> replies.ShownJob:
 
 
 DEPENDENCIES_SHOWN = 1_000
-"""Ids that a message depends on, as many as are shown with it."""
+"""Ids in ``depends_on`` that are shown with a message, at most."""
 
 
 def shown_spans(spans: tuple[tuple[int, int], ...]) -> Sequence[Id]:
-    """Ids that are given as (first, count)."""
+    """Return the ids of spans (first, count)."""
     every = chain.from_iterable(range(first, first + count) for first, count in spans)
     return shown_all(list(islice(every, DEPENDENCIES_SHOWN)))
 

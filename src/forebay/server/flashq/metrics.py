@@ -1,4 +1,4 @@
-"""flashQ's names for figures: those of the tenant ``default``."""
+"""Prometheus metrics under flashQ's names, for the tenant ``default``."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from forebay.core.state import BUCKETS_MS
 from forebay.core.words import DEAD, DEFAULT, SETTLED
 
 BOUNDS = ((100, "0.1"), (1_000, "1.0"))
-"""flashQ's bounds of durations, in ms and as it writes them."""
+"""flashQ's bounds of the duration histogram: in ms, and as label text."""
 
 
 def of_queues(measured: Measured) -> Iterator[Metric]:

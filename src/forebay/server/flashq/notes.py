@@ -1,4 +1,4 @@
-"""What is kept beside a message: its result, its progress, its log."""
+"""Notes of a message: its result, progress and log."""
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -12,14 +12,14 @@ from forebay.server.flashq.replies import Id, shown
 from forebay.server.flashq.request import STATES, Context, Request
 
 AWAITED_MS = 30_000
-"""How long WAITJOB waits when it does not say, if the server lets anyone wait that long."""
+"""Default wait of WAITJOB, unless the server's limit is lower."""
 LEVEL_CHARS_MAX = 32
 
 _encode = msgspec.json.Encoder().encode
 
 
 class Line(Struct, gc=False):
-    """A line of a log, as it is kept."""
+    """A log line as it is stored."""
 
     level: str
     message: str

@@ -1,4 +1,4 @@
-"""PULL, PULLB, and what becomes of what they delivered: ACK, ACKB, FAIL, EXTEND."""
+"""PULL and PULLB, and the commands that settle or extend their leases: ACK, ACKB, FAIL, RELEASE, EXTEND."""
 
 from collections.abc import Iterable, Sequence
 from itertools import chain, repeat
@@ -61,7 +61,7 @@ class Pull(Request, tag="PULL", gc=False, kw_only=True):
 
 
 def _jobs(popped: core.Popped) -> list[replies.Job]:
-    """One job a message, made by loops in C."""
+    """Return one job per message, built by loops in C."""
     return list(
         chain.from_iterable(
             _jobs_of(popped, each, *part) for each in popped.deliveries for part in labelled(each)
@@ -137,7 +137,7 @@ class PullBatch(Pull, tag="PULLB", gc=False, kw_only=True):
 
 
 class Settle(Request, gc=False, kw_only=True):
-    """What ACK, ACKB, FAIL and EXTEND are about."""
+    """Fields of ACK, ACKB, FAIL, RELEASE and EXTEND."""
 
     id: Id | UnsetType = UNSET
     ids: list[Id] | UnsetType = UNSET
@@ -145,7 +145,7 @@ class Settle(Request, gc=False, kw_only=True):
     group: str | None = None
 
     def meant(self) -> list[int] | None:
-        """The messages named, or None for all of the lease."""
+        """Return the ids given, or None for the whole lease."""
         if self.id is not UNSET:
             if self.ids is not UNSET:
                 raise Invalid("id", "given without ids")
@@ -211,7 +211,7 @@ class Fail(Settle, tag="FAIL", gc=False, kw_only=True):
 
 
 class Release(Settle, tag="RELEASE", gc=False, kw_only=True):
-    """Give messages back as if they had never been delivered."""
+    """Return messages as if they had never been delivered."""
 
     def command(self, context: Context) -> core.Command:
         return core.Nack(
@@ -242,4 +242,4 @@ class Extend(Settle, tag="EXTEND", gc=False, kw_only=True):
 
 
 class Heartbeat(Extend, tag="HEARTBEAT", gc=False, kw_only=True):
-    """An extend that a worker sends to say that it is still there."""
+    """An extend that a worker sends to show that it is alive."""

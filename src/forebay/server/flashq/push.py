@@ -51,7 +51,7 @@ class JobIn(Struct, forbid_unknown_fields=True, gc=False, kw_only=True):
 
 
 class Pushing(Request, gc=False, kw_only=True):
-    """What PUSH and PUSHB share: msgspec can't have the options of a job as a second base."""
+    """Fields that PUSH and PUSHB share. They repeat JobIn: msgspec allows no second base with fields."""
 
     queue: str
     partition: str = DEFAULT
@@ -105,16 +105,16 @@ _own_options = attrgetter(
 )
 _NO_OWN = (None, None, 0, 0, None, None, None, None, None, None, None)
 DEBOUNCE_MS = 5_000
-"""How long a debounce_id lasts that does not say."""
+"""Default hold time of a debounce_id."""
 
 
 def _is_own(job: JobIn) -> bool:
-    """Whether a job has something for itself, or waits for others."""
+    """Return whether a job has an identity or dependencies, which only PushJobs can carry."""
     return _own_options(job) != _NO_OWN or job.depends_on is not None or job.on_failed is not None
 
 
 def own_of(given: JobIn | Pushing) -> Identity | None:
-    """What a job has for itself, if it has anything."""
+    """Return the dedup identity of a job, or None."""
     if _own_options(given) == _NO_OWN:
         return None
     key, mode, window_ms = given.unique_key, given.dedup, given.dedup_window_ms
@@ -139,7 +139,7 @@ def own_of(given: JobIn | Pushing) -> Identity | None:
 
 
 def job_of(given: JobIn | Pushing, data: bytes, *, waits: bool = False) -> job_commands.Job:
-    """A job with all it has for itself; ``waits`` says that it waits for others than it names."""
+    """Return a job with identity and attributes; ``waits`` if it depends on jobs it does not name."""
     lanes = {given.key, given.group_id} - {None}
     if len(lanes) > 1 or (lanes and given.partition != DEFAULT):
         raise Invalid("key", "given without group_id and partition: it is the name of a partition")
@@ -155,7 +155,7 @@ def job_of(given: JobIn | Pushing, data: bytes, *, waits: bool = False) -> job_c
 
 
 def attributes_of(given: JobIn | Pushing, *, waits: bool = False) -> Attributes:
-    """The attributes of a job, made only if it has any."""
+    """Return the attributes of a job; the shared PLAIN if it has none."""
     if given.depends_on is None and given.on_failed is None:
         return plain_attributes(given)
     if not given.depends_on and not waits:
@@ -168,7 +168,7 @@ def attributes_of(given: JobIn | Pushing, *, waits: bool = False) -> Attributes:
 
 
 class Given(Protocol):
-    """Whatever says how messages are delivered."""
+    """Anything with the delivery options of a message."""
 
     priority: int
     delay: int
@@ -182,7 +182,7 @@ class Given(Protocol):
 
 
 def plain_attributes(given: Given) -> Attributes:
-    """The attributes of a job but for what it depends on, made only if it has any."""
+    """Return the attributes of a job without its dependencies; the shared PLAIN if it has none."""
     if _options(given) == _NO_OPTIONS and _given_rare(given) == _NO_RARE:
         return PLAIN
     return Attributes(
@@ -236,7 +236,7 @@ class Push(Pushing, tag="PUSH", gc=False, kw_only=True):
 
 
 def is_known(given: Pushing) -> bool:
-    """Whether a request wants to be known when it is made again."""
+    """Return whether a request asks to be recognized when it is repeated."""
     return given.idempotency_key is not None or bool(given.producer or given.idempotency_ms)
 
 
@@ -254,7 +254,7 @@ _durability = attrgetter("durability")
 
 
 class Completion(JobIn, gc=False, kw_only=True):
-    """A message that waits for all of a batch."""
+    """The completion callback: a message that waits for the whole batch."""
 
     queue: str
 
@@ -328,7 +328,8 @@ class PushBatch(Pushing, tag="PUSHB", gc=False, kw_only=True):
         )
 
     def _pushes(self, jobs: list[JobIn]) -> list[tuple[str, list[bytes], Attributes]]:
-        """The jobs of each partition in their order, cut where attributes change."""
+        """Group jobs by partition, keeping their order; a new group starts where attributes change."""
+        # Most batches share partition and options: found by loops in C, with one Attributes for all.
         without_rare = list(map(_given_rare, jobs)).count(_NO_RARE) == len(jobs)
         alike = without_rare and len(set(map(_lane, jobs))) == 1
         if alike:
@@ -384,7 +385,7 @@ class PushBatch(Pushing, tag="PUSHB", gc=False, kw_only=True):
         )
 
     def _in_order(self, pushed: list[core.Pushed]) -> Sequence[int]:
-        """The ids in the order of the jobs."""
+        """Return the ids in the order of the jobs."""
         given = [range(each.first, each.first + each.count) for each in pushed]
         if len(given) == 1:
             return list(given[0])

@@ -1,4 +1,4 @@
-"""Commands about whole queues, and the server."""
+"""Commands on whole queues, and on the server."""
 
 from collections.abc import Sequence
 
@@ -109,7 +109,7 @@ PURGED = (*DRAINED, "failed", "completed")
 
 
 class Clearing(Request, gc=False, kw_only=True):
-    """What DRAIN and PURGE share: messages of a group in some states are cleared out, or only counted."""
+    """Fields of DRAIN and PURGE: clear messages of a group in some states, or only count them."""
 
     queue: str
     group: str = DEFAULT
@@ -128,7 +128,7 @@ class Clearing(Request, gc=False, kw_only=True):
 
 
 class Drain(Clearing, tag="DRAIN", gc=False, kw_only=True):
-    """Cancel what waits, is delayed or waits for others."""
+    """Cancel messages that are waiting, delayed or waiting for other messages."""
 
 
 class Purge(Clearing, tag="PURGE", gc=False, kw_only=True):
@@ -229,7 +229,7 @@ class Offsets(Request, tag="OFFSETS", gc=False, kw_only=True):
                 "numbers": each.numbers,
                 "first": each.first,
                 "end": each.end,
-                # An answer leaves after its commit, so all of the log it speaks of is kept.
+                # A reply leaves after its commit, so everything up to ``end`` is stored.
                 "synced": each.end,
                 "at": each.at,
                 "bytes": each.size,

@@ -1,6 +1,6 @@
-"""Why a body could not be decoded, in words that help.
+"""Explain why a body could not be decoded.
 
-Only bad input comes here, and its payloads are not looked into.
+Only bad input gets here, and payloads are not decoded.
 """
 
 from typing import Any, get_args
@@ -27,7 +27,7 @@ COMMANDS_LATER = frozenset(
         "UNSUBSCRIBE",
     }
 )
-"""Commands this wire will have and does not have yet: refused by name."""
+"""Commands of flashQ that are not supported yet: refused by name."""
 
 OPTIONS_LATER = frozenset(
     {
@@ -39,14 +39,14 @@ OPTIONS_LATER = frozenset(
         "stall_timeout",
     }
 )
-"""Options of messages, acks and queues that do not exist yet: refused by name."""
+"""Options of messages, acks and queues that are not supported yet: refused by name."""
 
 _fields = msgspec.json.Decoder(dict[str, Raw]).decode
 _packed_fields = msgspec.msgpack.Decoder(dict[str, Raw]).decode
 
 
 def request_id(body: bytes) -> RequestId | UnsetType:
-    """The reqId of a body that could not be decoded, if it has a good one."""
+    """Return the reqId of a body that could not be decoded, or UNSET if it has no valid one."""
     try:
         given: RequestId
         if body.startswith(b"{"):
@@ -59,7 +59,7 @@ def request_id(body: bytes) -> RequestId | UnsetType:
 
 
 def explain(body: bytes, error: Exception, *, packed: bool = False) -> ForebayError:
-    """What is wrong with a body that ``error`` came of."""
+    """Return the error for a body that failed to decode with ``error``."""
     form: Any = msgspec.msgpack if packed else msgspec.json
     fields_of = _packed_fields if packed else _fields
     try:

@@ -1,4 +1,4 @@
-"""How answers are put: one class a shape, fields in the order they go out."""
+"""Replies of the TCP protocol: one class per shape, fields in the order they are sent."""
 
 import struct
 from bisect import bisect_left, bisect_right
@@ -147,7 +147,7 @@ class OkLog(Answer, gc=False, kw_only=True):
 
 
 class PackedRun(Struct, gc=False, omit_defaults=True):
-    """Messages of one segment, in MessagePack: their payloads as they are kept."""
+    """Messages of one segment, for MessagePack: payloads as they are stored."""
 
     first: int
     offset: int
@@ -156,13 +156,13 @@ class PackedRun(Struct, gc=False, omit_defaults=True):
     messages: bytes
     """count + 1 little-endian int32 offsets, then the payloads."""
     ends: bytes = b""
-    """If they came at several times, or differ in attributes: where each run of them ends, u32 each."""
+    """Where each run ends, u32 each, if messages differ in time or attributes."""
     times: bytes = b""
-    """How many ms after created_at each run came, u32 each."""
+    """Milliseconds from created_at to each run, u32 each."""
     which: bytes = b""
-    """Which of the attributes each run has, u32 each; the first if it is not there."""
+    """Index into ``attributes`` for each run, u32 each; 0 for all if empty."""
     attributes: list[dict[str, Any]] = []
-    """What runs have besides their time; empty if none has anything."""
+    """Sets of attributes that runs refer to; empty if no run has any."""
 
 
 class OkPackedLog(Answer, gc=False, kw_only=True):
@@ -498,7 +498,7 @@ class LogRun(Struct, gc=False):
 
 
 def shown(message: int) -> Id:
-    """An id as it goes out: numbers that JavaScript can't hold go as strings."""
+    """Return an id for a reply: as a string if it is too large for JavaScript's numbers."""
     return message if message < ids.JSON_SAFE else str(message)
 
 
@@ -507,7 +507,7 @@ def shown_all(messages: Sequence[int]) -> Sequence[Id]:
 
 
 def packed_run(run: ReadRun) -> PackedRun:
-    """A part of a segment as it is kept, with what its runs differ in."""
+    """Return a slice of a segment as it is stored, with the time and attributes of its runs."""
     segment, start, count = run.segment, run.start, run.count
     body = segment.body if segment.body is not None else pack_body(*_forming(segment))
     found = PackedRun(
@@ -540,7 +540,7 @@ def _add_runs(found: PackedRun, segment: Segment, start: int) -> None:
 
 
 def _told(attributes: Attributes) -> dict[str, Any]:
-    """What a reader of the log is told of messages."""
+    """Return the attributes that are shown to a reader of the log."""
     found: dict[str, Any] = {"priority": attributes.priority}
     if attributes.headers:
         found["headers"] = dict(attributes.headers)

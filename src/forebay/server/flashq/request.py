@@ -1,4 +1,4 @@
-"""What every command of the wire has in common."""
+"""Base class, context and field types of all TCP commands."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,16 +12,16 @@ from forebay.core.keyvalue import keys
 from forebay.server.flashq.replies import Id, RequestId
 
 WAIT_MS = 60_000
-"""How long PULL and PULLB wait when they do not say, if the server lets anyone wait that long."""
+"""Default wait of PULL and PULLB, unless the server's limit is lower."""
 
 
 STATES = {"dead": "failed", "parked": "waiting-children"}
-"""flashQ's words for states, where it has another; ours for the rest."""
+"""flashQ's names of states, where they differ from Forebay's."""
 OUR_STATES = {theirs: ours for ours, theirs in STATES.items()}
 
 
 def our_state(given: str, accepted: Sequence[str]) -> str:
-    """Our word for a state, of those that are accepted in the words of this wire."""
+    """Return Forebay's name of a state; raise unless flashQ's name is among ``accepted``."""
     if given not in accepted:
         raise Invalid("state", f"one of {', '.join(accepted)}")
     return OUR_STATES.get(given, given)
@@ -29,31 +29,31 @@ def our_state(given: str, accepted: Sequence[str]) -> str:
 
 KeyPart = str | int | float | bool
 KeyIn = str | list[KeyPart]
-"""A key of a value: a text alone is a key of one part."""
+"""Key of a value; a string is a key of one part."""
 
 
 def packed(key: KeyIn) -> bytes:
-    """A key as the core knows it."""
+    """Return a key in the core's encoding."""
     return keys.pack([key] if isinstance(key, str) else key)
 
 
 class Context(Struct, frozen=True, gc=False):
-    """Who asks."""
+    """Tenant and connection of a request."""
 
     tenant: str
     owner: int
     """Number of the connection."""
     wait_ms: int = WAIT_MS
-    """How long PULL and PULLB wait when they do not say."""
+    """Default wait of PULL and PULLB."""
 
 
 class Request(Struct, tag_field="cmd", forbid_unknown_fields=True, gc=False, kw_only=True):
-    """What all commands share."""
+    """Base class of all commands."""
 
     reqId: RequestId | UnsetType = UNSET
 
     def nested(self) -> tuple[int, int]:
-        """Levels of nesting around its payloads, and the length of the longest; 0 if it has none."""
+        """Return the levels of nesting around its payloads and the length of the longest, 0 for none."""
         return 0, 0
 
     def command(self, context: Context) -> core.Command:
@@ -63,16 +63,16 @@ class Request(Struct, tag_field="cmd", forbid_unknown_fields=True, gc=False, kw_
         raise NotImplementedError
 
     def packed_command(self, context: Context) -> core.Command:
-        """The command, if the request came as MessagePack."""
+        """Return the command for a request that came as MessagePack."""
         return self.command(context)
 
     def packed_reply(self, reply: Any, context: Context) -> Struct | None:
-        """The reply, if it has a form of its own in MessagePack; None if it has the one of JSON."""
+        """Return the reply in a form of its own for MessagePack, or None to convert the JSON reply."""
         return None
 
 
 def addresses(given: list[Id]) -> list[int]:
-    """The ids of a request as numbers; all at once if they came as numbers."""
+    """Parse the ids of a request. A list of valid integers is returned as it is, checked by loops in C."""
     if given and set(map(type, given)) == {int} and min(given) >= 0 and max(given) < 1 << 64:  # type: ignore[operator]
         return given  # type: ignore[return-value]
     return list(map(ids.parse, given))

@@ -1,4 +1,4 @@
-"""STAGE, ADOPT and UNSTAGE: many writers, one commit."""
+"""STAGE, ADOPT and UNSTAGE: messages written by many writers, appended in one commit."""
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
@@ -17,7 +17,7 @@ from forebay.wire.text import check_values
 
 
 class RunIn(Struct, forbid_unknown_fields=True, gc=False, kw_only=True):
-    """Messages in a row that share their options."""
+    """Consecutive messages that share their options."""
 
     count: int
     priority: int = 0

@@ -1,4 +1,4 @@
-"""Every command of the wire: the core command it stands for, and how the core's reply is put."""
+"""The union of all TCP commands. Each class maps to a command of the core and renders its reply."""
 
 from forebay.server.flashq.crons import Cron, CronDelete, CronList
 from forebay.server.flashq.events import Events

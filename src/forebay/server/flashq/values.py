@@ -1,4 +1,4 @@
-"""Keys and values: flashQ's commands, and ours for prefixes, checks and watches."""
+"""Keys and values: flashQ's commands, and Forebay's for prefixes, checks and watches."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +17,7 @@ from forebay.server.flashq.request import Context, KeyIn, Request, packed
 
 
 def version_of(value: Value | None) -> str | None:
-    """A version as it goes out: text that sorts as versions do."""
+    """Return a version as text that sorts as versions do."""
     return None if value is None else shown_version(value.version)
 
 
@@ -30,7 +30,7 @@ def _shown(key: bytes) -> list[Any]:
 
 
 class Writing(Request, gc=False, kw_only=True):
-    """A write that is answered with its version."""
+    """Writes that are answered with the version written."""
 
     def reply(self, reply: job_commands.KvWritten, context: Context) -> Struct:
         version = shown_version(reply.version)
@@ -216,7 +216,7 @@ class KvKeys(Request, tag="KVKEYS", gc=False, kw_only=True):
 
 
 def _cursor(given: str | None) -> bytes:
-    """Where a list goes on."""
+    """Parse the cursor of a list; raise unless it is one that the server gave out."""
     try:
         return b"" if given is None else bytes.fromhex(given)
     except ValueError:

@@ -15,7 +15,7 @@ from forebay.server.http.search import STEPS_MAX, BrowseEndpoint, spot_of
 
 
 class BulkEndpoint(BrowseEndpoint):
-    """An act on all messages that match: page by page, each page in one commit."""
+    """Acts on all messages that match a filter: page by page, each page in one commit."""
 
     async def _answer(self, scope: Scope, receive: Receive) -> Struct:
         request = await self._request(scope, receive)
@@ -39,13 +39,13 @@ class BulkEndpoint(BrowseEndpoint):
             ]
             try:
                 if request.action == "cancel" and not (request.dry_run or step):
-                    # A group that nobody has popped for has nothing yet that could be cancelled for it.
+                    # Create the group first: in a group that does not exist yet, nothing can be cancelled.
                     await self._ask(GroupPut(asked.tenant, asked.queue, request.group))
                 done.count += await self._act(request, asked, meant[:left])
             except Busy:
                 if not done.count:
                     raise
-                break  # the cursor leads to what is left
+                break  # the cursor continues with the rest
             done.matched += len(meant[:left])
             after = spot_of(meant[left]) if len(meant) > left else reply.next
             if after is None or done.matched >= request.limit:
@@ -64,10 +64,10 @@ class BulkEndpoint(BrowseEndpoint):
         return count + (await self._do(request.act(asked.tenant, asked.queue, others)) if others else 0)
 
     async def _do(self, command: Command) -> int:
-        """To how many messages it was done."""
+        """Carry out a command; return how many messages it changed."""
         try:
             reply = await self._ask(command)
         except (Conflict, NotFound):
-            return 0  # others were faster
+            return 0  # another client was faster
         assert isinstance(reply, Settled | Buried)
         return reply.count

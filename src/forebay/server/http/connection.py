@@ -1,11 +1,12 @@
 """One HTTP connection: uvicorn's protocol, with limits on what a client may send and how long it may take.
 
-    requests ──> parser ──> pipeline ──> running ──> answer
+    requests ──> parser ──> pipeline ──> running ──> reply
                    │
-                   └── what can't be read is refused behind the answers to what came before it
+                   └── input that can't be parsed is refused after the replies to the requests before it
 
-What comes behind requests that wait is held back unread, and what a client sends when it has had its last
-answer is thrown away for a while: a socket that is closed with something unread in it takes the answer along.
+Data behind requests that wait is held back unparsed. After the last reply, data that still arrives is read
+and dropped for a while: closing a socket with unread data resets the connection, and the client may lose the
+reply.
 """
 
 import asyncio
@@ -29,76 +30,76 @@ from forebay.server.http.request_body import header
 logger = logging.getLogger("forebay.http")
 
 BODY_STALLS = 10
-"""A body that is no stream must be complete within this many times ``stall_ms``."""
+"""A body that is not a stream must be complete within this many times ``stall_ms``."""
 PIECE_BYTES = 16 * 1024
-"""Bytes that are looked at at a time: only so many requests can be pipelined before they wait unread."""
+"""Bytes parsed at a time: bounds how many pipelined requests are parsed before the rest is held back."""
 HELD_BYTES_MAX = 64 * 1024
-"""Bytes of one connection that wait unread; with more, reading stops."""
+"""Bytes of one connection held back unparsed; beyond this, reading pauses."""
 LINGER_S = 2.0
-"""How long what comes is still read, and thrown away, when the last answer has been given."""
+"""How long data is still read and dropped after the last reply."""
 
 
 class HttpLimits(Struct, frozen=True):
-    """What one connection, and all of them, may take up."""
+    """Limits of one connection and of all, and settings of the HTTP listener."""
 
     body_bytes_max: int = 64 * 1024 * 1024
-    """Bytes of a body that is no stream of lines, and of one line of a stream."""
+    """Bytes of a body that is not a stream of lines, and of one line of a stream."""
     head_bytes_max: int = 64 * 1024
-    """Bytes of a request line and headers."""
+    """Bytes of a request line and its headers."""
     connections_max: int = 10_000
     stall_ms: int = 30_000
-    """How long a client may take to send more of what it began, or to read more of what it was sent."""
+    """How long a client may pause within a request, or in reading its reply."""
     idle_ms: int = 75_000
     """How long a connection may be idle between requests."""
     origins: tuple[str, ...] = ()
-    """Origins whose pages may use this server from a browser; ``*`` is any."""
+    """Origins whose pages may use this server from a browser; ``*`` allows all."""
     webhooks_private: bool = False
-    """Whether webhooks may lead to addresses that are not public."""
+    """Whether webhooks may post to addresses that are not public."""
     webhook_secret: str = ""
-    """What incoming webhooks must be signed with; empty if they need not be."""
+    """Secret that incoming webhooks must be signed with; empty if they need no signature."""
 
 
 class Listener(Protocol):
-    """Whose connections they are."""
+    """The listener that a connection belongs to."""
 
     limits: HttpLimits
     websockets: frozenset[str]
-    """Paths where a connection may turn into a WebSocket; elsewhere it is asked as any other."""
+    """Paths that accept an upgrade to WebSocket; elsewhere the upgrade is ignored."""
 
 
 class Connection(HttpToolsProtocol):
-    """One client. Its requests may be pipelined; they are carried out and answered one after the other."""
+    """One client connection. Pipelined requests are carried out and answered one after the other."""
 
     listener: Listener
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.running: RequestResponseCycle | None = None
-        """The request that is carried out, or was last."""
+        """The request being carried out, or the last one."""
         self.held = bytearray()
-        """What came behind requests that wait for their turn; it is not looked at before they have it."""
+        """Data behind requests that wait for their turn; not parsed before they are answered."""
         self.is_upgrade = False
-        """Whether the request that came last turns the connection into a WebSocket."""
+        """Whether the last request upgrades the connection to WebSocket."""
         self.offer_at: int | None = None
-        """How far what came was read before an offer to speak another protocol; None if there is none."""
+        """Bytes parsed up to the end of a head with an Upgrade that is ignored; None if there is none."""
         self.refusal: tuple[int, ForebayError] | None = None
-        """What to say behind the last answer: what came behind its request can't be read."""
+        """Error to send after the last reply: the data behind its request can't be parsed."""
         self.broken: tuple[int, Invalid] | None = None
-        """Why the body of the request that is carried out does not go on: it will say so itself."""
+        """Why the body of the running request can't continue; the request itself reports it."""
         self.read_in_parts: RequestResponseCycle | None = None
-        """The request that reads its body as it comes, if one does or did."""
+        """The request that reads its body in parts, if one does or did."""
         self.deaf = False
-        """Nothing that comes is looked at any more."""
+        """Received data is ignored from now on."""
         self.eof = False
-        """The client sends nothing more."""
+        """The client has closed its sending side."""
         self.lingers_since = 0.0
-        """When the last answer was given to a client that may still be sending; 0 if it was not."""
+        """When the last reply was sent to a client that may still be sending; 0 if it was not."""
         self.began_at = 0.0
-        """When the request began whose headers are not complete; 0 if there is none."""
+        """When the request began whose head is incomplete; 0 if there is none."""
         self.body_at = 0.0
-        """When the body began that is not complete; 0 if there is none."""
+        """When the body began that is incomplete; 0 if there is none."""
         self.head_bytes = 0
-        """Bytes that came since the last of a body: of headers, trailers, or sizes of chunks."""
+        """Bytes since the last part of a body: of headers, trailers, or chunk sizes."""
         self.came_at = self.idle_since = self.loop.time()
         self.went_at = 0.0
         self.unsent = 0
@@ -107,12 +108,13 @@ class Connection(HttpToolsProtocol):
             self._say(503, Busy(f"the server takes at most {limit} connections"))
             self.transport.close()
 
-    # What comes in.
+    # Incoming data.
 
     def data_received(self, data: bytes) -> None:
         if self.deaf or self.transport.is_closing():
             return
         self.came_at = self.loop.time()
+        # The parser would start any number of pipelined requests: data behind a waiting one stays unparsed.
         if self.pipeline or self.held:
             self.held += data
             if len(self.held) > HELD_BYTES_MAX:
@@ -123,7 +125,7 @@ class Connection(HttpToolsProtocol):
             self._take_pieces(data)
 
     def _take_pieces(self, data: bytes) -> None:
-        """Look at some data as far as its requests can be carried out; the rest waits."""
+        """Parse data until a request has to wait; hold back the rest."""
         view = memoryview(data)
         for at in range(0, len(data), PIECE_BYTES):
             if self.pipeline:
@@ -140,6 +142,7 @@ class Connection(HttpToolsProtocol):
         if self.offer_at is not None:
             self._pass_over_offer(data[self.offer_at :])
             return
+        # The parser has no limit of its own on heads, trailers and chunk sizes.
         if not self.deaf and (self.began_at or self.body_at):
             self.head_bytes = len(data) + (self.head_bytes if self.scope is before else 0)
             if self.head_bytes > self.listener.limits.head_bytes_max:
@@ -150,14 +153,14 @@ class Connection(HttpToolsProtocol):
         self._fail(431, Invalid("headers", f"at most {most} bytes, the request line included"))
 
     def _pass_over_offer(self, rest: bytes) -> None:
-        """Read a request again without its offer to speak another protocol, and what came behind its head.
+        """Parse a request again without its Upgrade header, then the data behind its head.
 
-        Java's client makes that offer with its first request, and goes on in HTTP/1.1 if it is passed over.
-        The parser takes what is behind such a head, its body, for something of the other protocol.
+        Java's client offers HTTP/2 in its first request and continues in HTTP/1.1 if the offer is ignored.
+        The parser takes the data behind such a head, the body, for the other protocol.
         """
         self.offer_at = None
         headers = [(name, value) for name, value in self.headers if name != b"upgrade"]
-        if len(headers) == len(self.headers):  # it asks for a tunnel
+        if len(headers) == len(self.headers):  # it is a CONNECT
             self._fail(400, Invalid("request", "no CONNECT"))
             return
         first = b"%s %s HTTP/%s" % (
@@ -193,7 +196,7 @@ class Connection(HttpToolsProtocol):
         self.cycle.transport = Joined(self.transport)  # type: ignore[assignment]
         self.began_at, self.body_at, self.head_bytes = 0.0, self.came_at, 0
         if self.pipeline:
-            self.flow.resume_reading()  # or else it is not seen that the client goes away
+            self.flow.resume_reading()  # while reading is paused, a disconnect goes unnoticed
 
     def on_body(self, body: bytes) -> None:
         self.head_bytes = 0
@@ -217,7 +220,7 @@ class Connection(HttpToolsProtocol):
         self.offer_at = offer.args[0]
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """The client sends nothing more. It may read its answers, but it does not wait nor get leases."""
+        """Let a client that sends nothing more read its replies; it waits for nothing and gets no leases."""
         self.eof = True
         if self.lingers_since or not self.is_busy or self._is_incomplete(self.running):
             return False
@@ -234,24 +237,24 @@ class Connection(HttpToolsProtocol):
         self.held.clear()
         super().connection_lost(exc)
 
-    # What is carried out.
+    # Requests.
 
     @property
     def is_busy(self) -> bool:
-        """Whether a request is carried out right now."""
+        """Whether a request is being carried out."""
         return self.running is not None and not self.running.response_complete
 
     @property
     def is_gone(self) -> bool:
-        """Whether nobody is known to be there to whom something can be leased."""
+        """Whether the client has gone, or may have: then nothing must be leased to it."""
         return self.eof or bool(self.lingers_since) or self.transport.is_closing()
 
     def _is_incomplete(self, cycle: RequestResponseCycle | None) -> bool:
-        """Whether more of the body of a request is to come."""
+        """Return whether more of the body of a request is to arrive."""
         return bool(self.body_at) and self.cycle is cycle
 
     def _drop_incomplete(self) -> None:
-        """Forget a request that will never be complete, if its turn has not come."""
+        """Drop a waiting request that will never be complete."""
         if self.pipeline and self._is_incomplete(self.pipeline[0][0]):
             self.pipeline.popleft()
 
@@ -283,13 +286,13 @@ class Connection(HttpToolsProtocol):
             self.flow.resume_reading()
 
     def let_go(self) -> None:
-        """Nobody is there to be answered."""
+        """Abandon the running request: its client has gone."""
         if self.running is not None:
             _abandon(self.running)
         if not self.lingers_since:
             self.transport.close()
 
-    # What is refused.
+    # Refusals.
 
     def send_400_response(self, msg: str) -> None:
         if self.began_at and self._has_too_large_head():
@@ -298,16 +301,16 @@ class Connection(HttpToolsProtocol):
             self._fail(400, Invalid("request", "HTTP/1.1, well-formed"))
 
     def _is_stream(self) -> bool:
-        """Whether the body that is coming in is a stream of lines."""
+        """Return whether the body being received is a stream of lines."""
         return header(dict(self.scope), b"content-type").lower().startswith(LINES)
 
     def _fail(self, status: int, error: Invalid) -> None:
-        """Refuse what is coming in, behind the answers to what came before it."""
+        """Refuse the data being received, after the replies to the requests before it."""
         self.deaf = True
         running = self.running
         if self._is_incomplete(running) and self.is_busy and self.read_in_parts is running:
             assert running is not None
-            self.broken = (status, error)  # only the request knows how much of it was kept
+            self.broken = (status, error)  # only the request knows how many lines were pushed
             running.message_event.set()
             return
         if self._is_incomplete(self.running) or not self.is_busy:
@@ -318,7 +321,7 @@ class Connection(HttpToolsProtocol):
         self.began_at = self.body_at = 0.0
 
     def refuse(self, status: int, error: ForebayError) -> None:
-        """Say why, and end the connection."""
+        """Send an error, and end the connection."""
         running = self.running
         if running is not None and self.is_busy:
             if running.response_started:
@@ -330,7 +333,7 @@ class Connection(HttpToolsProtocol):
         self.linger()
 
     def _is_answered(self) -> bool:
-        """Whether the request that is coming in has been answered already."""
+        """Return whether the request being received has been answered already."""
         return self._is_incomplete(self.running) and not self.is_busy
 
     def _say(self, status: int, error: ForebayError) -> None:
@@ -343,7 +346,7 @@ class Connection(HttpToolsProtocol):
         )
 
     def linger(self) -> None:
-        """End the connection, but read on for a while: who still sends might not see its answer otherwise."""
+        """End the connection, but read on for LINGER_S: a client that is still sending must see its reply."""
         if self.lingers_since or self.transport.is_closing():
             return
         self.deaf, self.lingers_since = True, self.loop.time()
@@ -354,17 +357,17 @@ class Connection(HttpToolsProtocol):
             self.flow.resume_reading()
 
     def stop_reading(self) -> bool:
-        """Whether the request that is carried out has more to come; if so, its answer ends the connection."""
+        """Return whether the running request has more to arrive; if so, its reply ends the connection."""
         if not self._is_incomplete(self.running):
             return False
         assert self.running is not None
         self.running.transport = Farewell(self)  # type: ignore[assignment]
         return True
 
-    # Time.
+    # Timeouts.
 
     def check_stall(self, now: float) -> None:
-        """Close the connection if the client has not done its part for too long."""
+        """Close the connection if the client stalls."""
         limits = self.listener.limits
         stall_s = limits.stall_ms / 1000
         unsent, before = self.transport.get_write_buffer_size(), self.unsent
@@ -388,7 +391,7 @@ class Connection(HttpToolsProtocol):
             self.transport.close()
 
     def _body_stalls(self, now: float, stall_s: float) -> bool:
-        """Whether the client takes too long with a body, if it is up to the client."""
+        """Return whether the client takes too long with a body, while the server is ready to read it."""
         if self.flow.read_paused or self.held:
             return False
         if now - self.came_at > stall_s:
@@ -398,15 +401,16 @@ class Connection(HttpToolsProtocol):
         return not self._is_stream() and now - self.body_at > BODY_STALLS * stall_s
 
     def cut(self, why: str) -> None:
-        """End the connection with all that is under way, in the buffers of the system, too."""
+        """Abort the connection and discard its unsent data, including what the kernel has buffered."""
         logger.warning("connection of %s closed: it %s", self.client, why)
         sock = self.transport.get_extra_info("socket")
+        # A linger time of 0 sends a reset instead of the rest of the data.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.transport.abort()
 
 
 def _abandon(cycle: RequestResponseCycle) -> None:
-    """Have a request end without an answer."""
+    """End a request without a reply."""
     cycle.disconnected, cycle.waiting_for_100_continue = True, False
     cycle.message_event.set()
 
@@ -415,7 +419,7 @@ CONTINUE = b"HTTP/1.1 100 "
 
 
 class Joined:
-    """A transport that sends the head of an answer along with what comes first behind it, in one call."""
+    """A transport that sends the head of a reply and the first part of its body in one write."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
@@ -435,7 +439,7 @@ class Joined:
             self._head = data
 
     def flush(self) -> None:
-        """There is nothing behind the head."""
+        """Send a head that no body follows."""
         if self._head is not None and not self._begun:
             self.write(b"")
 
@@ -445,7 +449,7 @@ class Joined:
 
 
 class Farewell(Joined):
-    """One whose end waits until the client had time to read."""
+    """A transport whose close lingers, so that a client that is still sending can read the reply."""
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection.transport)

@@ -1,4 +1,4 @@
-"""Operations as ASGI applications: read the request, ask the node, write the answer."""
+"""Operations as ASGI applications: read the request, ask the node, write the reply."""
 
 import asyncio
 import gzip
@@ -20,21 +20,21 @@ from forebay.server.node_client import NodeClient as NodeClient
 logger = logging.getLogger("forebay.http")
 
 LEASED = "forebay.leased"
-"""Where the scope of a request has what was leased for it, until it has been sent."""
+"""Key in the scope of a request: the leased messages of its reply, until the reply is sent."""
 PACK_FROM = 1_024
-"""Bytes of an answer that are worth packing."""
+"""Bytes from which a reply is compressed."""
 PACK_ASIDE = 128 * 1024
-"""Bytes of an answer that take so long to pack that it is done in a thread."""
+"""Bytes from which compression runs in a thread: it would block the event loop too long."""
 
 
 class Errors(Struct, gc=False):
-    """Every error looks like this."""
+    """Body of every error response."""
 
     error: "Problem"
 
 
 class Problem(Struct, gc=False, omit_defaults=True):
-    """``code`` is stable, ``message`` is for people, ``details`` for programs."""
+    """An error: ``code`` is stable, ``message`` is for people, ``details`` are for programs."""
 
     code: str
     message: str
@@ -42,16 +42,17 @@ class Problem(Struct, gc=False, omit_defaults=True):
 
 
 class Patient(NodeClient):
-    """One that may wait: when its client goes away, so does its question."""
+    """A client of the node whose command may wait; it is withdrawn when the HTTP client disconnects."""
 
     async def answer(self, command: Command, scope: Scope, receive: Receive) -> Reply | ForebayError:
-        """The answer; raises if the client goes away first."""
+        """Return the reply; raise Gone if the client disconnects first."""
         answer = self.ask(command)
         await asyncio.sleep(0)
         gone = asyncio.ensure_future(until_gone(scope, receive))
         try:
             await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
             if gone.done():
+                # Both may be done: the client is gone, so its messages are returned at once.
                 if answer.done():
                     self.node.give_back(answer.result())
                 raise Gone
@@ -64,7 +65,7 @@ class Patient(NodeClient):
 
 
 async def until_gone(scope: Scope, receive: Receive) -> None:
-    """Until the client of a request goes away; what it says meanwhile is passed over."""
+    """Wait until the client of a request disconnects; ignore what it sends meanwhile."""
     while not is_gone(scope) and (await receive())["type"] not in DISCONNECTS:
         pass
 
@@ -82,7 +83,7 @@ OTHER_WORDS = {
     "offset": ("skip",),
     "repeat_every": ("every_ms",),
 }
-"""What the core calls some fields, and what they may be called here."""
+"""Fields that the core's errors name, and their names over HTTP."""
 
 
 class Endpoint:
@@ -109,7 +110,7 @@ class Endpoint:
             raise
 
     def in_our_words(self, error: ForebayError) -> ForebayError:
-        """An error of the core about a field, which may have another name here."""
+        """Return an error of the core with the HTTP name of its field."""
         if type(error) is not Invalid or error.field in self._fields:
             return error
         if ".jobs" in error.field:
@@ -158,25 +159,25 @@ class Endpoint:
 
 
 def check_no_query(scope: Scope) -> None:
-    """Raise if there is a query that nobody would look at: a ``dry_run`` in it must not be passed over."""
+    """Raise if there is a query, which nothing would read: a ``dry_run`` in it must not be ignored."""
     if scope["query_string"]:
         raise Invalid("query", "left out; what is asked for stands in the body")
 
 
 def is_gone(scope: Scope) -> bool:
-    """Whether the client of a request is known to have gone away."""
+    """Return whether the client of a request is known to be gone."""
     connection = scope.get("forebay.connection")
     return connection is not None and connection.is_gone
 
 
 def stop_reading(scope: Scope) -> "Headers":
-    """Read no more of a request that is refused: the headers to say so, if more of it is to come."""
+    """Stop reading a refused request; return the headers that announce it if more of it is to arrive."""
     connection = scope.get("forebay.connection")
     return [(b"connection", b"close")] if connection is not None and connection.stop_reading() else []
 
 
 class Resource:
-    """One path, with what can be done there."""
+    """One path, with an endpoint per method."""
 
     def __init__(self, by_method: Mapping[str, Endpoint]) -> None:
         self._by_method = dict(by_method)
@@ -206,9 +207,9 @@ async def respond(
     headers: Headers | None = None,
     kind: bytes | None = None,
 ) -> None:
-    """Write an answer, packed if that is worth it and the client takes it.
+    """Write a response, compressed if that is worth it and the client accepts it.
 
-    Raises if something was leased for a client that went away before any of it was written.
+    Raise Gone if messages were leased for a client that disconnected before any of it was written.
     """
     said = [JSON if kind is None else (b"content-type", kind)]
     if len(body) >= PACK_FROM and takes_gzip(header(scope, b"accept-encoding")):
@@ -228,12 +229,12 @@ async def respond(
 
 
 def told(error: ForebayError) -> Errors:
-    """An error as it goes out."""
+    """Return the body of an error response."""
     return Errors(Problem(error.code, error.message, error.details))
 
 
 def takes_gzip(accepted: bytes) -> bool:
-    """Whether an Accept-Encoding has gzip in it, with a weight that is not 0.
+    """Return whether an Accept-Encoding includes gzip with a weight that is not 0.
 
     >>> [takes_gzip(each) for each in (b"gzip, br", b"br;q=1, gzip;q=0.5", b"gzip;q=0", b"", b"xgzip")]
     [True, True, False, False, False]
@@ -248,7 +249,7 @@ def takes_gzip(accepted: bytes) -> bool:
 
 
 async def _until_writable(scope: Scope) -> None:
-    """Wait until the client has read enough of what it was sent before; raise if it goes away."""
+    """Wait until the client has read enough of earlier replies; raise Gone if it disconnects."""
     connection = scope.get("forebay.connection")
     if connection is not None:
         if connection.flow.write_paused:

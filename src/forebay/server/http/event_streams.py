@@ -1,4 +1,4 @@
-"""Events as they happen, and messages as they come: server-sent events and WebSockets."""
+"""Streams of events and of messages: server-sent events and WebSockets."""
 
 import asyncio
 from asyncio import AbstractEventLoop, Future, TimerHandle
@@ -31,15 +31,15 @@ from forebay.server.http.request_body import Reader, header
 from forebay.server.node_client import NodeClient
 
 PING_S = 15.0
-"""How long a stream is silent before a ping says that it still is there."""
+"""Silence on a stream before a ping is sent."""
 WAIT_MS = 60_000
-"""How long a stream of messages waits for the next before it asks again."""
+"""Wait of each pop of a message stream."""
 REASON_BYTES_MAX = 123
-"""Bytes of the reason that a WebSocket is closed with, at most: a control frame has no room for more."""
+"""Bytes of a WebSocket's close reason, at most: a control frame has no room for more."""
 LOOK_S = 1.0
-"""How often it asks at most where pops may not wait as long."""
+"""Interval of pops where the server's wait limit is shorter than this."""
 HELD_MAX = 1_000
-"""Messages that a listener may hold at a time, at most."""
+"""Messages that one connection may hold leased, at most."""
 STREAM = [
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-store"),
@@ -48,7 +48,7 @@ STREAM = [
 
 
 class Events(Request, kw_only=True):
-    """Which events to hear of, and from where: those behind ``after``, or ``from`` all that are kept."""
+    """Which events to send, and where to start: after the id ``after``, or ``from`` all that are kept."""
 
     queue: list[str] = msgspec.field(default_factory=list)
     kind: list[str] = msgspec.field(default_factory=list)
@@ -61,7 +61,7 @@ class Events(Request, kw_only=True):
         return Wanted(asked.tenant, frozenset(self.queue), kinds_of(self.kind))
 
     def begin(self, scope: Scope) -> Positions | None:
-        """Where to begin; None if with what comes next."""
+        """Return the positions to start from; None to start with new events."""
         last = header(scope, b"last-event-id").decode("latin-1") or self.after
         if last is not None:
             return parse_positions(last)
@@ -69,7 +69,7 @@ class Events(Request, kw_only=True):
 
 
 class Happened(Event, kw_only=True):
-    """An event as it goes out."""
+    """A lifecycle event."""
 
     event: str
     event_type: str
@@ -107,7 +107,7 @@ class EventStream(Backlog):
                     await out.send(batch.as_stream() if batch.events else caught_up)
             while not (listener.ended or listener.dropped):
                 await listener.wait()
-                # Who hears of little goes on from here, and not from the last of that.
+                # A ping carries the current id: few matching events must not mean resuming far back.
                 reached = self.hub.reached() if pings.is_due else ""
                 chunk = b"".join(stream for _, stream in listener.take())
                 if chunk or pings.is_due:
@@ -126,20 +126,20 @@ class EventStream(Backlog):
 
 
 class Out:
-    """The answer of a stream."""
+    """The response of a stream."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self._started = False
 
     async def start(self, first: bytes = b": listening\n\n") -> None:
-        """Begin, with a first word: the head leaves with it."""
+        """Send the head together with a first chunk."""
         self._started = True
         await self._send({"type": "http.response.start", "status": 200, "headers": list(STREAM)})
         await self.send(first)
 
     async def fail(self, scope: Scope, error: ForebayError) -> None:
-        """Say why there is no more, or nothing at all."""
+        """Send an error: as the last event if the stream has begun, else as the response."""
         if self._started:
             await self.send(b"event: error\ndata: %s\n\n" % encode(told(error)))
             await self.end()
@@ -154,13 +154,13 @@ class Out:
 
 
 async def _end_with(scope: Scope, receive: Receive, listener: Listener) -> None:
-    """End a listener when its client goes away."""
+    """End a subscription when its client disconnects."""
     await until_gone(scope, receive)
     listener.end()
 
 
 class Pings:
-    """Wakes a listener when nothing was sent for a while."""
+    """Wakes a subscription when nothing was sent for PING_S."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
@@ -198,7 +198,7 @@ class EventSocket(Backlog):
             assert isinstance(request, Events)
             wanted, begin = request.wanted(Asked()), request.begin(scope)
         except ForebayError as error:
-            # Only once it is open do pages hear why it is closed.
+            # Browsers show the reason of a close only for a WebSocket that was accepted.
             await send({"type": "websocket.accept"})
             await send(_closing(1008, error))
             return
@@ -222,7 +222,7 @@ class EventSocket(Backlog):
         except ForebayError as error:
             await send(_closing(1013, error))
         except OSError:
-            pass  # it is gone
+            pass  # the client disconnected
         finally:
             gone.cancel()
             self.hub.leave(wanted, listener)
@@ -252,7 +252,7 @@ class Listen(Request, kw_only=True):
 
 
 class Holding:
-    """What a connection was given and has not settled."""
+    """Leases of one connection that are not settled."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -263,7 +263,7 @@ class Holding:
         self._leases[popped.lease] = Popped(popped.queue, popped.lease, [])
 
     def count(self) -> int:
-        """Messages it still holds; leases that are over are forgotten."""
+        """Return how many messages are still held; drop leases that have ended."""
         held = 0
         for token in list(self._leases):
             unsettled = self._node.engine.unsettled(token)
@@ -274,7 +274,7 @@ class Holding:
         return held
 
     def give_back(self) -> None:
-        """The connection is gone: others may have what it held, as if it had never been delivered."""
+        """Return all messages held as if they had never been delivered: the connection has closed."""
         for popped in self._leases.values():
             self._node.give_back(popped)
         self._leases.clear()
@@ -301,7 +301,7 @@ class ListenStream(Backlog):
 
 
 class _Listening(Patient):
-    """One connection that messages are leased to."""
+    """One connection that leases messages."""
 
     def __init__(
         self, streams: ListenStream, request: Listen, scope: Scope, receive: Receive, send: Send, owner: int
@@ -315,7 +315,7 @@ class _Listening(Patient):
         self._holding = Holding(self.node)
 
     async def run(self) -> None:
-        # Told of what happens in the queue, it looks whether it may have more.
+        # Any event of the queue (an ack, for example) may mean that there is room for more messages.
         wanted = Wanted(Asked().tenant, frozenset({self._queue}))
         listener, _ = self._hub.join(wanted)
         gone = asyncio.ensure_future(_end_with(self._scope, self._receive, listener))
@@ -347,7 +347,7 @@ class _Listening(Patient):
                     look = loop.call_later(LOOK_S, listener.wake)
                 await listener.wait()
                 listener.take()
-                listener.dropped = False  # what it was told is not sent: it only looks again
+                listener.dropped = False  # events are only a wake-up here: a dropped buffer loses nothing
                 if pings.is_due:
                     await self._out.send(b"event: ping\ndata:\n\n")
                     pings.again()
@@ -393,5 +393,5 @@ class _Listening(Patient):
 
 
 def _one_line(body: bytes) -> bytes:
-    """JSON without line breaks: payloads are kept as they came, and may have some between their parts."""
+    """Return JSON without line breaks, which a payload as pushed may have between its values."""
     return body.replace(b"\r", b" ").replace(b"\n", b" ") if b"\n" in body or b"\r" in body else body

@@ -1,4 +1,4 @@
-"""Around every request: request ids, the origin check, and the answer to a bug."""
+"""Wraps every request: request ids, the origin check, and the response to a bug."""
 
 import logging
 import secrets
@@ -16,11 +16,11 @@ logger = logging.getLogger("forebay.http")
 
 REQUEST_ID = b"x-request-id"
 REQUEST_ID_MAX = 128
-"""Characters of a request id that a client gives."""
+"""Characters of a request id given by the client, at most."""
 
 
 def check_path(path: bytes) -> None:
-    """Raise unless a path is UTF-8: names that are not would all look the same."""
+    """Raise unless a path is UTF-8: invalid names would all decode to the same text."""
     try:
         unquote_to_bytes(path).decode()
     except UnicodeDecodeError:
@@ -28,7 +28,7 @@ def check_path(path: bytes) -> None:
 
 
 class Guard:
-    """Around everything: gives requests their ids, keeps foreign pages out, and answers what broke."""
+    """Gives requests their ids, refuses pages of foreign origins, and answers requests that hit a bug."""
 
     def __init__(self, app: ASGIApp, origins: tuple[str, ...]) -> None:
         self._app = app
@@ -72,12 +72,12 @@ class Guard:
         return f"{self._run}-{next(self._numbers):x}".encode()
 
     def _is_welcome(self, scope: Scope) -> bool:
-        """Whether the request is of no page, of one of ours, or of an origin that is allowed.
+        """Return whether a request comes from no page, from a page of this server, or from an allowed origin.
 
-        A page anywhere may have a browser send it, and a queue on this machine must not do what it says.
+        Any page can have a browser send requests here; it must not control a queue on this machine.
         """
         origin = header(scope, b"origin")
-        if scope["path"].endswith("/listen"):  # it leases messages, though it is a GET
+        if scope["path"].endswith("/listen"):  # a GET, but it leases messages
             if not origin and header(scope, b"sec-fetch-site") in (b"cross-site", b"same-site"):
                 return False
         elif scope["type"] == "http" and scope["method"] in ("GET", "HEAD", "OPTIONS"):
@@ -92,7 +92,7 @@ class Guard:
 
 
 def _is_certain(place: str) -> bool:
-    """Whether a host can't be made to mean another: names can, so they have to be allowed.
+    """Return whether a host can't be made to resolve to another address; other names have to be allowed.
 
     >>> [_is_certain(each) for each in ("127.0.0.1:8080", "[::1]:8080", "localhost", "queue.example:80")]
     [True, True, True, False]

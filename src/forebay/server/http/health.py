@@ -1,4 +1,4 @@
-"""Is the server alive, is it ready, and how is it doing?"""
+"""Liveness and readiness."""
 
 from msgspec import Struct
 from starlette.types import Receive, Scope, Send
@@ -9,27 +9,27 @@ from forebay.server.http.operation import encode
 
 
 class Health(Struct):
-    """It is alive."""
+    """The process is alive."""
 
     status: str
 
 
 class Readiness(Struct, omit_defaults=True):
-    """Whether it takes requests, and if not, why."""
+    """Whether the server accepts requests, and if not, why."""
 
     ready: bool
     why: str | None = None
 
 
 class Healthz:
-    """The process answers."""
+    """Liveness: the process answers."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await respond(scope, send, 200, encode(Health("ok")))
 
 
 class Readyz:
-    """The server takes requests: it has loaded its store, can write it, and is not about to stop."""
+    """Readiness: the server has loaded its store, can write it, and is not shutting down."""
 
     def __init__(self, node: Node) -> None:
         self._node = node

@@ -1,4 +1,4 @@
-"""Prometheus metrics."""
+"""Metrics in the Prometheus text format."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -18,14 +18,14 @@ from forebay.server.node_client import NodeClient
 
 TEXT = b"text/plain; version=0.0.4; charset=utf-8"
 QUEUES_MAX = 5_000
-"""Queues with figures of their own; of more, only these are told."""
+"""Queues with metrics of their own; further ones are left out."""
 STATES = ("waiting", "delayed", "parked", "active", "completed", "dead", "expired", "cancelled", "evicted")
 Connections = Callable[[], dict[str, int]]
-"""How many there are, by listener."""
+"""Returns the number of connections by listener."""
 
 
 class Metrics:
-    """Figures for Prometheus."""
+    """The endpoint that Prometheus scrapes."""
 
     def __init__(self, questions: NodeClient, hub: Hub, connections: Connections) -> None:
         self._questions = questions
@@ -35,7 +35,7 @@ class Metrics:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         measured = await self._questions.ask(Measure(QUEUES_MAX))
-        # While the store can't be written, what is known without the queues is wanted most.
+        # While the store can't be written, queues can't be measured, and the other metrics are needed most.
         known = measured if isinstance(measured, Measured) else None
         body = await asyncio.to_thread(self._text, known, self._connections())
         await respond(scope, send, 200, body, kind=TEXT)
@@ -58,7 +58,7 @@ class Metrics:
 
 
 class _Collected:
-    """Figures that were taken already."""
+    """Metrics that were collected before."""
 
     def __init__(self, families: list[Metric]) -> None:
         self._families = families
@@ -97,7 +97,7 @@ def _queues(measured: Measured) -> Iterator[Metric]:
 
 
 def _buckets(bounds_ms: tuple[int, ...], counts: list[int]) -> list[tuple[str, float]]:
-    """Cumulative counts by upper bound in seconds."""
+    """Return cumulative counts by upper bound in seconds."""
     total = 0
     found: list[tuple[str, float]] = []
     for bound, count in zip([*(f"{each / 1000:g}" for each in bounds_ms), "+Inf"], counts, strict=True):

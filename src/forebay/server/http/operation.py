@@ -1,8 +1,8 @@
-"""What every operation of the HTTP API has in common.
+"""Base classes and types of all HTTP operations.
 
-An operation is a class: its fields are what the body (or, of GET and DELETE, the query) may hold, ``command``
-is the core command it stands for, ``reply`` how the core's reply is put. The OpenAPI document is made from
-the same classes.
+An operation is a class: its fields are what the body (or the query, for GET and DELETE) may hold, ``command``
+returns the core's command, ``reply`` renders the core's reply. The OpenAPI document is generated from the
+same classes.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,22 +18,22 @@ from forebay.core.keyvalue import keys
 from forebay.core.words import DEFAULT
 
 Id = int | str
-"""A message id: a number, which from 2**53 on goes out as a decimal string. UUIDs are taken, too."""
+"""A message id: a number, sent as a decimal string from 2**53 on. UUIDs are accepted, too."""
 KeyPart = str | int | float | bool
 Key = str | list[KeyPart]
-"""A key of a value: a text alone is a key of one part."""
+"""Key of a value; a string is a key of one part."""
 
 
 class Asked(Struct, frozen=True, gc=False):
-    """Who asks, and for what place."""
+    """Tenant and path of a request."""
 
     tenant: str = DEFAULT
     path: dict[str, str] = {}
-    """What stands in the places of the path."""
+    """Path parameters."""
     raw_path: bytes = b""
-    """All of the path as it came, with what is escaped in it."""
+    """The whole path as received, still escaped."""
     owner: int = 0
-    """The connection that keeps what it is given, if it does."""
+    """The connection that leases belong to; 0 for none."""
 
     @property
     def queue(self) -> str:
@@ -41,10 +41,10 @@ class Asked(Struct, frozen=True, gc=False):
 
 
 class Request(Struct, forbid_unknown_fields=True, gc=False, kw_only=True):
-    """What the body or the query of an operation holds."""
+    """Fields of the body or the query of an operation."""
 
     def nested(self) -> tuple[int, int]:
-        """Levels of nesting around its payloads, and the length of the longest; 0 if it has none."""
+        """Return the levels of nesting around its payloads and the length of the longest, 0 for none."""
         return 0, 0
 
     def command(self, asked: Asked) -> core.Command:
@@ -55,7 +55,7 @@ class Request(Struct, forbid_unknown_fields=True, gc=False, kw_only=True):
 
 
 class Operation(Struct, frozen=True):
-    """One thing that can be asked for, as it stands in the table and in the OpenAPI document."""
+    """One operation, as in the table of routes and in the OpenAPI document."""
 
     method: str
     path: str
@@ -74,26 +74,26 @@ class Operation(Struct, frozen=True):
 
 
 class View(Struct, frozen=True):
-    """Something that is only looked at: a stream, or a page. What can be asked of it is in the query."""
+    """A read-only resource, a stream or a page; its options are in the query."""
 
     path: str
     name: str
     request: type[Request]
     answer: type[Struct] | None
-    """What it shows, or each event of a stream; None if that is no JSON."""
+    """The response, or each event of a stream; None if it is not JSON."""
     kind: str
     """Its Content-Type."""
     summary: str
     about: str
     events: tuple[str, ...] = ()
-    """What events of a stream are called; what else may come is told in ``about``."""
+    """Names of the events of a stream; ``about`` describes any others."""
     statuses: tuple[int, ...] = ()
-    """Of errors."""
+    """Status codes of errors."""
     tag: str = "server"
 
 
 def shown(message: int) -> Id:
-    """An id as it goes out: numbers that JavaScript can't hold go as strings."""
+    """Return an id for a reply: as a string if it is too large for JavaScript's numbers."""
     return message if message < ids.JSON_SAFE else str(message)
 
 
@@ -102,12 +102,12 @@ def shown_all(messages: Sequence[int]) -> Sequence[Id]:
 
 
 def addresses(given: Sequence[Id]) -> list[int]:
-    """The ids of a request as numbers."""
+    """Return the ids of a request as numbers."""
     return list(map(ids.parse, given))
 
 
 def packed(key: Key) -> bytes:
-    """A key as the core knows it."""
+    """Return a key in the core's encoding."""
     return keys.pack([key] if isinstance(key, str) else key)
 
 
@@ -119,7 +119,7 @@ encode: Callable[[object], bytes] = msgspec.json.Encoder().encode
 
 
 def only_one(**given: object) -> None:
-    """Raise unless exactly one of some fields is given."""
+    """Raise unless exactly one of these fields is given."""
     names = [name for name, value in given.items() if value is not msgspec.UNSET and value is not None]
     if len(names) != 1:
         first, *others = given

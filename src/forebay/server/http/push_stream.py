@@ -1,4 +1,4 @@
-"""Operations that take more than one step: a stream of lines, a search, an act on all messages that match."""
+"""Push a stream of lines (NDJSON) of any length."""
 
 import asyncio
 
@@ -22,13 +22,13 @@ LINES = (b"application/x-ndjson", b"application/ndjson", b"application/jsonl", b
 CHUNK_BYTES = 1 << 20
 """Bytes of lines that are pushed together."""
 BLANKS = b" \t\r"
-"""What may stand around a line, or make one up that is passed over."""
+"""Bytes that may surround a line, or make up a blank line."""
 JOBS_AT_ONCE = 5_000
-"""Messages of a stream that are pushed together if they are not alike: others are kept waiting some 50 ms."""
+"""Messages of a stream pushed together if their options differ; they delay other requests by about 50 ms."""
 
 
 class Streamed(Struct, gc=False, kw_only=True, omit_defaults=True):
-    """How many lines were pushed, and what they survive. ``duplicates`` of them were known already."""
+    """How many lines were pushed, and how durable they are. ``duplicates`` of them were known already."""
 
     count: int
     first: Id | None
@@ -37,7 +37,7 @@ class Streamed(Struct, gc=False, kw_only=True, omit_defaults=True):
 
 
 class Stopped(ForebayError):
-    """A stream that could not be carried on: what came before the line is kept."""
+    """A stream that failed at a line; the messages before it are kept."""
 
     def __init__(self, error: ForebayError, line: int, kept: int) -> None:
         super().__init__(f"line {line}: {error.message}; {kept} messages before it were kept")
@@ -50,7 +50,7 @@ class Stopped(ForebayError):
 
 
 class PushEndpoint(Endpoint):
-    """A push whose body may be a stream of lines, of any length."""
+    """A push whose body may be a stream of lines of any length."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not header(scope, b"content-type").lower().startswith(LINES):
@@ -85,7 +85,7 @@ class PushEndpoint(Endpoint):
                         raise Stopped(Busy("the server stops"), line, done.count)
                 if size > most:
                     raise _too_long(most, line, done.count)
-        except Invalid as error:  # the body broke off
+        except Invalid as error:  # the body ended midway, or is malformed
             raise Stopped(error, line + b"".join(waiting).count(b"\n"), done.count) from None
         line = await self._push_chunk(queue, b"".join(waiting), line, done)
         if not done.count:
@@ -93,8 +93,8 @@ class PushEndpoint(Endpoint):
         return done
 
     async def _push_chunk(self, queue: str, chunk: bytes, line: int, done: Streamed) -> int:
-        """Push the messages of whole lines; the number of the line behind them."""
-        await asyncio.sleep(0)  # others get their turn, also if there are only blank lines
+        """Push the messages of complete lines; return the number of the next line."""
+        await asyncio.sleep(0)  # yield to other requests, also if there are only blank lines
         if not chunk or chunk.isspace():
             return line + chunk.count(b"\n") + 1
         lines = [each.strip(BLANKS) for each in chunk.split(b"\n")]
@@ -131,19 +131,19 @@ _values = msgspec.json.Decoder(list[Raw]).decode
 
 
 def _decoded(lines: list[bytes], line: int, kept: int) -> list[Message]:
-    """The messages of some lines: all decoded at once; one by one only to say which is bad."""
+    """Decode lines, all at once; one by one only to find the bad one."""
     given = list(filter(None, lines))
     joined = b"[" + b",".join(given) + b"]"
     try:
         if not joined.isascii():
             check_text(joined)
         found = _messages(joined)
-        # Two bad lines can look good side by side: each must be a value of its own.
+        # Two bad lines may be valid side by side: compare lengths, so that each is a value of its own.
         if list(map(len, _values(joined))) == list(map(len, given)):
             check_depth(joined, 2, max((len(each.payload) for each in found), default=0))
             return found
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, Invalid):
-        pass  # which line it is, and why, is found below
+        pass  # the loop below finds the line and the reason
     for at, each in enumerate(lines):
         if each:
             try:
@@ -159,7 +159,7 @@ def _decoded(lines: list[bytes], line: int, kept: int) -> list[Message]:
 
 
 def _first_bad(messages: list[Message], limits: Limits) -> int:
-    """Which of some messages is refused; the first, if it is none of them alone."""
+    """Return the index of the first message that would be refused; 0 if none is bad on its own."""
     for at, each in enumerate(messages):
         try:
             check_attributes(limits, job_of(each, each.payload).attributes)

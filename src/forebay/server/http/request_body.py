@@ -1,4 +1,4 @@
-"""What comes in: bodies whole or in parts, packed or not, and queries."""
+"""Request bodies, whole or in parts, compressed or not, and queries."""
 
 import asyncio
 import zlib
@@ -15,15 +15,15 @@ from forebay.server.http.operation import Request
 from forebay.wire.text import check_depth, check_text
 
 QUERY_FIELDS_MAX = 1_000
-"""Fields of one query: each of the ids of a DELETE is one."""
+"""Fields of one query: each id of a DELETE is one."""
 GZIP = 31
-"""What zlib calls gzip."""
+"""zlib's window bits for gzip."""
 UNPACKED_AT_ONCE = 64 * 1024
-"""Bytes that a packed body is unpacked to at a time: however well it is packed, memory is bounded."""
+"""Bytes decompressed at a time: bounds memory, however well the body is compressed."""
 
 
 class Gone(Exception):
-    """The client went away before its request was complete: nobody is there to be answered."""
+    """The client disconnected: there is nobody to answer."""
 
 
 class TooLarge(Invalid):
@@ -33,11 +33,11 @@ class TooLarge(Invalid):
 
 
 class Misread(Invalid):
-    """What is wrong with a request in the words of its own fields."""
+    """An Invalid whose field already has its HTTP name, and needs no translation."""
 
 
 class Broken(Invalid):
-    """A body that does not go on as it should."""
+    """A body that the connection refused midway: malformed, or too slow."""
 
     def __init__(self, status: int, why: Invalid) -> None:
         super().__init__(why.field, why.accepted)
@@ -45,7 +45,7 @@ class Broken(Invalid):
 
 
 def header(scope: Scope, name: bytes) -> bytes:
-    """A header of a request; empty if it is not there."""
+    """Return a header of a request; empty if it is absent."""
     for key, value in scope["headers"]:
         if key == name:
             return bytes(value)
@@ -53,7 +53,7 @@ def header(scope: Scope, name: bytes) -> bytes:
 
 
 async def parts(scope: Scope, receive: Receive, packed: bool) -> AsyncIterator[bytes]:
-    """The body as it comes, unpacked if it is packed."""
+    """Yield the body as it arrives, decompressed if ``packed``."""
     unpacker = Unpacker() if packed else None
     connection = scope.get("forebay.connection")
     if connection is not None:
@@ -68,7 +68,7 @@ async def parts(scope: Scope, receive: Receive, packed: bool) -> AsyncIterator[b
         more = message.get("more_body", False)
         if unpacker is not None:
             for part in unpacker.unpack(body):
-                await asyncio.sleep(0)  # a small body may be a large one: others get their turn
+                await asyncio.sleep(0)  # a small body may decompress to a large one: yield to other requests
                 yield part
             if not more and not unpacker.is_complete:
                 raise Invalid("body", "whole: its gzip stream ends too early")
@@ -79,7 +79,7 @@ async def parts(scope: Scope, receive: Receive, packed: bool) -> AsyncIterator[b
 
 
 class Unpacker:
-    """Unpacks gzip, which may be of several members one behind the other."""
+    """Decompresses gzip of one or more members."""
 
     def __init__(self) -> None:
         self._member = zlib.decompressobj(wbits=GZIP)
@@ -89,7 +89,7 @@ class Unpacker:
         return self._member.eof
 
     def unpack(self, body: bytes) -> Iterator[bytes]:
-        """What some more of a body holds, a little at a time."""
+        """Yield the contents of the next part of a body, UNPACKED_AT_ONCE bytes at a time."""
         try:
             while body:
                 if self._member.eof:
@@ -101,7 +101,7 @@ class Unpacker:
 
 
 async def whole(scope: Scope, receive: Receive, limit: int) -> bytes:
-    """All of a body."""
+    """Return the whole body; raise if it is over the limit."""
     packed = is_packed(scope)
     said = header(scope, b"content-length")
     if said and int(said) > limit:
@@ -129,7 +129,7 @@ def _too_large(limit: int) -> TooLarge:
 
 
 def _again(first: Any, receive: Receive) -> Receive:
-    """What was received already, and then the rest."""
+    """Return a ``receive`` that repeats the first message before the rest."""
     waiting = [first]
 
     async def received() -> Any:
@@ -139,7 +139,7 @@ def _again(first: Any, receive: Receive) -> Receive:
 
 
 def is_packed(scope: Scope) -> bool:
-    """Whether a body is gzip; raise if it is packed otherwise."""
+    """Return whether a body is gzip; raise if it has another encoding."""
     encoding = header(scope, b"content-encoding").lower()
     if encoding in (b"", b"identity"):
         return False
@@ -149,7 +149,7 @@ def is_packed(scope: Scope) -> bool:
 
 
 def check_no_body(scope: Scope) -> None:
-    """Raise if there is a body that nobody would look at: a ``dry_run`` in it must not be passed over."""
+    """Raise if there is a body, which nothing would read: a ``dry_run`` in it must not be ignored."""
     if header(scope, b"content-length") not in (b"", b"0") or header(scope, b"transfer-encoding"):
         raise Invalid("body", "left out; what is asked for stands in the query")
 
@@ -162,7 +162,7 @@ Kind = TypeVar("Kind", bound=Request)
 
 
 class Reader:
-    """Makes requests of one class from bodies or queries."""
+    """Decodes bodies or queries into requests of one class."""
 
     def __init__(self, kind: type[Request]) -> None:
         self._kind = kind
@@ -170,7 +170,7 @@ class Reader:
         self._lists = {each.encode_name for each in msgspec.structs.fields(kind) if _is_list(each.type)}
 
     def body(self, body: bytes) -> Request:
-        """What a body says; an empty one says nothing."""
+        """Decode a body; an empty one is an empty object."""
         if not body.isascii():
             try:
                 check_text(body)
@@ -188,7 +188,7 @@ class Reader:
         return request
 
     def query(self, query: bytes) -> Request:
-        """What a query says."""
+        """Decode a query."""
         if not query:
             given: dict[str, Any] = {}
         else:

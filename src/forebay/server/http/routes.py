@@ -1,4 +1,4 @@
-"""The table of what can be asked for. Those asked for most stand first: paths are tried in this order."""
+"""The table of operations and views. Paths are matched in this order, so the busiest stand first."""
 
 from forebay.core.words import EVENT_KINDS
 from forebay.server.http import event_streams, health, metrics, wire_command
@@ -183,4 +183,4 @@ VIEWS = [
         "Figures of queues, of the server and of its process, in the text format of Prometheus.",
     ),
 ]
-"""What is only looked at, besides."""
+"""Read-only resources: streams, health and metrics."""

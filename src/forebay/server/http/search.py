@@ -1,4 +1,4 @@
-"""Search: browse with a filter, page by page."""
+"""Browse messages by a filter, page by page."""
 
 from msgspec import Struct
 from starlette.types import Receive, Scope
@@ -14,11 +14,11 @@ from forebay.server.http.operations import messages
 from forebay.server.http.operations.messages import Browsed, seen
 
 STEPS_MAX = 100
-"""Pages that one search, or one act on many messages, looks at; then it says where to go on."""
+"""Pages that one search, or one bulk action, scans before it returns a cursor."""
 
 
 class BrowseEndpoint(Endpoint):
-    """A browse that may search payloads: the core finds what may match, page by page."""
+    """Browses messages, and searches payloads: the core finds candidates, page by page."""
 
     async def _answer(self, scope: Scope, receive: Receive) -> Struct:
         request = await self._request(scope, receive)
@@ -60,5 +60,5 @@ class BrowseEndpoint(Endpoint):
 
 
 def spot_of(found: Shown) -> Spot:
-    """Where a browse goes on with a message."""
+    """Return the position at which a browse resumes with this message."""
     return found.queue.partitions[found.partition].key, found.offset

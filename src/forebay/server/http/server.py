@@ -1,4 +1,4 @@
-"""The HTTP listener: uvicorn's protocol in our loop, with limits on connections, headers and time."""
+"""The HTTP listener: uvicorn's protocol in our event loop, with limits on connections, headers and time."""
 
 import asyncio
 import logging
@@ -39,14 +39,14 @@ from forebay.server.webhooks.registry import Webhooks
 
 logger = logging.getLogger("forebay.http")
 CHECK_S = 1.0
-"""How often stalled clients are looked for, and the Date header is made anew."""
+"""Interval of the check for stalled clients, and of the Date header."""
 LAST_S = 0.5
-"""How long requests of connections that were cut get to come to their end."""
+"""How long requests of aborted connections get to finish."""
 EVENTS_SOCKET = "/v1/events/ws"
 
 
 class HttpServer:
-    """Every HTTP connection."""
+    """All HTTP connections."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class HttpServer:
         *,
         clock: Callable[[], int],
     ) -> None:
-        """``connections`` tells those of other listeners."""
+        """Set up the routes; ``connections`` returns the connections of other listeners, for metrics."""
         self.node = node
         self.limits = limits
         self._version = version
@@ -93,7 +93,7 @@ class HttpServer:
             *self._streams(questions),
             *self._pages(questions),
         ]
-        # No Starlette around the router: it would answer what breaks in its own way, before the guard can.
+        # Router without Starlette around it: Starlette would answer exceptions itself, before the guard does.
         app: ASGIApp = Router(self.routes, redirect_slashes=False, default=_not_found)
         if self.limits.origins:
             app = CORSMiddleware(
@@ -106,7 +106,7 @@ class HttpServer:
         return Guard(app, self.limits.origins)
 
     def _endpoints(self) -> dict[str, "EndpointKind"]:
-        """How operations are answered that take more than one step."""
+        """Return the endpoints of operations that are more than one command of the core."""
         webhooks = partial(WebhookEndpoint, webhooks=self.webhooks)
         return {
             "Push": PushEndpoint,
@@ -137,7 +137,7 @@ class HttpServer:
         ]
 
     async def listen(self, host: str, port: int) -> str:
-        """Accept connections; the address in use."""
+        """Accept connections; return the address in use."""
         state, config = self._state, self._config
         kind: Any = config.http_protocol_class
         listener = await self._loop.create_server(lambda: kind(config, state, {}, self._loop), host, port)
@@ -157,20 +157,20 @@ class HttpServer:
                 connection.check_stall(now)
         self._check = self._loop.call_later(CHECK_S, self._tick)
 
-    # The end.
+    # Shutdown.
 
     def stop_accepting(self) -> None:
         for listener in self._listeners:
             listener.close()
 
     def end_all(self) -> None:
-        """Take no more requests; every connection closes with its last answer."""
+        """Accept no more requests; every connection closes after its last reply."""
         self.hub.end()
         for connection in list(self._state.connections):
             connection.shutdown()
 
     async def close(self, grace_s: float) -> None:
-        """Wait until every connection has ended; those that take longer are cut."""
+        """Wait until every connection has closed; abort those left after ``grace_s``."""
         if self._check is not None:
             self._check.cancel()
         until = self._loop.time() + grace_s
@@ -195,7 +195,7 @@ EndpointKind = Callable[[Operation, NodeClient, int], Endpoint]
 
 
 def _routes(questions: NodeClient, body_bytes_max: int, kinds: dict[str, EndpointKind]) -> list[BaseRoute]:
-    """One route a path, whatever can be done there."""
+    """Return one route per path, with all its methods."""
     by_path: dict[str, dict[str, Endpoint]] = {}
     for operation in OPERATIONS:
         kind = kinds.get(operation.name, Endpoint)
@@ -205,14 +205,14 @@ def _routes(questions: NodeClient, body_bytes_max: int, kinds: dict[str, Endpoin
 
 
 def _with_slashes(path: str) -> str:
-    """Keys, and names of groups and crons, may have slashes in them."""
+    """Let keys, and names of groups, crons and webhooks, contain slashes."""
     for place in ("key", "group", "name"):
         path = path.replace(f"{{{place}}}", f"{{{place}:path}}")
     return path
 
 
 class GetOnly:
-    """A path that can only be looked at."""
+    """Refuses all methods but GET, and HEAD unless it is a stream."""
 
     def __init__(self, app: ASGIApp, *, head: bool = True) -> None:
         self._app = app
@@ -228,7 +228,7 @@ class GetOnly:
 
 
 class Page:
-    """Something that is always the same, and made when somebody wants to see it: that takes some 0.1 s."""
+    """A constant page, generated on the first request: that takes about 0.1 s."""
 
     def __init__(self, make: Callable[[], bytes], kind: bytes) -> None:
         self._make, self._kind = make, kind

@@ -1,4 +1,4 @@
-"""One WebSocket: uvicorn's protocol, but who does not read is cut, and all are told when the server stops."""
+"""One WebSocket: uvicorn's protocol, but slow readers are cut off, and a shutdown is announced."""
 
 import asyncio
 import logging
@@ -13,7 +13,7 @@ logger = logging.getLogger("forebay.http")
 
 
 class Socket(WebSocketsSansIOProtocol):
-    """One client of a WebSocket."""
+    """One WebSocket client."""
 
     listener: Listener
 
@@ -38,7 +38,7 @@ class Socket(WebSocketsSansIOProtocol):
         await super().send(message)
 
     def shutdown(self) -> None:
-        """The server stops: say so, and close."""
+        """Close with status 1001: the server shuts down."""
         if self.handshake_complete and not self.close_sent:
             self.stop_keepalive()
             self.conn.send_close(1001, "the server is stopping")
@@ -50,7 +50,7 @@ class Socket(WebSocketsSansIOProtocol):
             super().shutdown()
 
     def check_stall(self, now: float) -> None:
-        """Close the connection if the client has not read for too long."""
+        """Abort the connection if the client stops reading."""
         unsent, before = self.transport.get_write_buffer_size(), self.unsent
         if unsent < before or not before:
             self.went_at = now

@@ -1,4 +1,4 @@
-"""Any command of the wire over HTTP: one word for everything, for clients that speak to both."""
+"""Any TCP command over HTTP, for clients that use both protocols."""
 
 import asyncio
 from typing import Any
@@ -18,19 +18,19 @@ from forebay.wire.text import check_text
 
 
 class Command(Request, forbid_unknown_fields=False, kw_only=True):
-    """A command, as it is sent over TCP, with its fields beside it."""
+    """A command as it is sent over TCP, with its fields beside ``cmd``."""
 
     cmd: str
 
 
 class Carried(Struct, gc=False, kw_only=True):
-    """What the command answers, with its fields beside it."""
+    """The reply to the command, with its fields beside ``ok``."""
 
     ok: bool
 
 
 class CommandEndpoint(Endpoint):
-    """Commands in the words of TCP."""
+    """Carries out TCP commands."""
 
     def __init__(self, *given: Any, polls: Polls) -> None:
         super().__init__(*given)
@@ -55,7 +55,7 @@ class CommandEndpoint(Endpoint):
         return await self._carried_out(request, scope, receive)
 
     async def _told(self, request: events.Events, scope: Scope, receive: Receive) -> Told:
-        """Events, as long as the client is there."""
+        """Return events; raise Gone if the client disconnects first."""
         told = asyncio.ensure_future(request.told(self._polls, self._asked(scope)))
         gone = asyncio.ensure_future(until_gone(scope, receive))
         try:

@@ -1,8 +1,8 @@
-"""One TCP or Unix socket connection: frames in, frames out, or lines of JSON in and out.
+"""One TCP or Unix socket connection: frames in and out, or lines of JSON in and out.
 
-Requests may be pipelined. A request with a ``reqId`` is answered as soon as its answer is there; those
-without one are answered in the order they came, so a waiting pop holds back the answers behind it (they are
-carried out all the same).
+Requests may be pipelined. A request with a ``reqId`` is answered as soon as its reply is ready. Requests
+without one are answered in the order they arrived, so a waiting pop holds back the replies behind it; those
+requests are carried out all the same.
 """
 
 import asyncio
@@ -28,43 +28,43 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("forebay.tcp")
 STALL_CHECK_S = 1.0
-"""How often stalled clients are looked for."""
+"""Interval of the check for stalled clients."""
 WRITE_BYTES = 256 * 1024
-"""Bytes of answers encoded before they are handed to the socket."""
+"""Bytes of replies encoded per write to the socket."""
 FRAME_STALLS = 10
-"""A frame must be complete within this many times ``stall_ms``, however steadily it dribbles in."""
+"""A frame must be complete within this many times ``stall_ms``, however steadily it trickles in."""
 
 
 class TcpLimits(Struct, frozen=True):
-    """What one connection, and all of them, may take up."""
+    """Limits of one connection, and the number of connections."""
 
     frame_bytes_max: int = 64 * 1024 * 1024
     """Bytes of one frame's body."""
     connections_max: int = 10_000
-    """Connections at a time; one more is told ``busy`` and closed."""
+    """Connections at a time; the next one gets ``busy`` and is closed."""
     in_flight_max: int = 10_000
-    """Requests of one connection that wait for their answers; reading stops until some have left."""
+    """Unanswered requests of one connection; reading stops until some replies have left."""
     rows_max: int = 20_000
-    """Rows of answers that one connection has not read; its further requests wait."""
+    """Rows of unsent replies of one connection; its further requests wait."""
     turn_max: int = 256
-    """Requests of one connection carried out before others get their turn."""
+    """Requests of one connection carried out before other connections get their turn."""
     turn_ms: int = 5
-    """How long they may take together; the one that crosses the line is the last."""
+    """Time of one turn; the request that exceeds it is the last."""
     buffer_bytes_max: int = 1024 * 1024
-    """Bytes of one connection that wait to be read by the client, or to be carried out by us."""
+    """Bytes of one connection that wait for the client to read them, or for the server to carry them out."""
     stall_ms: int = 30_000
-    """How long a client may take to finish a frame it began, or to read what it was sent."""
+    """How long a client may pause within a frame, or leave its replies unread."""
 
 
 Ticket = tuple[flashq_request.Request, int, bool]
 """A request, its number among those answered in order (-1 if it has a reqId), whether it is MessagePack."""
 Answer = tuple[flashq_request.Request | None, bool, Reply | Told | ForebayError | bytes]
-"""A request, whether it is MessagePack, and what it is answered with; bytes are encoded already. Others are
+"""A request, whether it is MessagePack, and its reply; bytes are encoded already, other replies are encoded
 when they leave."""
 
 
 class Connection(asyncio.Protocol):
-    """One client."""
+    """One client connection."""
 
     def __init__(self, server: "TcpServer") -> None:
         self._server = server
@@ -72,46 +72,46 @@ class Connection(asyncio.Protocol):
         self._limits = server.limits
         self._frames: Frames | Lines = Frames(server.limits.frame_bytes_max)
         self._begun = False
-        """Whether anything came: its first byte says whether these are frames or lines."""
+        """Whether any data arrived: the first byte tells frames from lines."""
         self._transport: asyncio.Transport
         self._in_flight = 0
-        """Requests whose answers have not left yet."""
+        """Requests whose replies have not left yet."""
         self._asked = 0
         """Requests without a reqId so far."""
         self._next = 0
         """Number of the next of them to be answered."""
         self._held: dict[int, Answer] = {}
-        """Answers that are there before an earlier one is."""
+        """Replies that are ready before an earlier one is."""
         self._ready: deque[Answer] = deque()
-        """Answers that may leave, as fast as the client reads."""
+        """Replies that may leave, as fast as the client reads."""
         self._rows = 0
-        """Rows of the answers that have not left yet: what they take up before they are encoded."""
+        """Rows of unsent replies: what they take up before they are encoded."""
         self._write_paused = False
         self._read_paused = False
         self._pump_planned = False
         self._eof = False
-        """The client sends nothing more."""
+        """The client has closed its sending side."""
         self._ending = False
-        """No more requests are taken; the connection closes with its last answer."""
+        """No more requests are accepted; the connection closes after its last reply."""
         self._lost = False
         """The connection is gone."""
         self._began_at = 0.0
-        """When the client began the frame it has not finished; 0 if it owes nothing."""
+        """When the client began the frame it has not finished; 0 if no frame is incomplete."""
         self._came_at = 0.0
-        """When more of that frame last came."""
+        """When the last part of that frame arrived."""
         self._went_at = 0.0
-        """When the client last read some of what it was sent."""
+        """When the client last read any of its replies."""
         self._unsent = 0
-        """Bytes the client had not read when that was last looked at."""
+        """Bytes the client had not read at the last check."""
         self._polls: set[asyncio.Task[None]] = set()
-        """Those who look for events for it."""
+        """Tasks of event polls under way."""
         wait_ms = min(WAIT_MS, self._node.limits.wait_ms_max)
         self.context = flashq_request.Context(DEFAULT, server.next_owner(), wait_ms)
 
     # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are no subclasses of asyncio's.
+        # uvloop's transports are not subclasses of asyncio's.
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=self._limits.buffer_bytes_max)
         if not self._server.admit(self):
@@ -123,6 +123,7 @@ class Connection(asyncio.Protocol):
         if not self._begun and data:
             self._begun = True
             self._frames = cutter(data[0], self._limits.frame_bytes_max)
+        # The fast path for one whole frame skips the buffer, but neither the turn nor the limits.
         if not self._pump_planned and not self._blocked():
             body = self._frames.whole(data)
             if body is not None:
@@ -133,7 +134,7 @@ class Connection(asyncio.Protocol):
             self._pump()
 
     def eof_received(self) -> bool:
-        """The client sends nothing more: nobody waits for it, and what has come is answered first."""
+        """End waits of a client that sends nothing more, then answer the requests received."""
         self._eof = True
         self._frames.end()
         self._node.give_up(self)
@@ -151,6 +152,7 @@ class Connection(asyncio.Protocol):
         self._node.forget(self)
         for poll in list(self._polls):
             poll.cancel()
+        # Return leases of unsent replies now: their messages would be blocked until the leases expire.
         for _, _, reply in unsent:
             if isinstance(reply, Popped):
                 self._node.give_back(reply)
@@ -170,7 +172,7 @@ class Connection(asyncio.Protocol):
         return self._write_paused or self._in_flight >= limits.in_flight_max or self._rows >= limits.rows_max
 
     def _pump(self) -> None:
-        """Carry out the frames that are complete: a turn's worth, and no more than can be answered."""
+        """Carry out complete frames: at most one turn, and no more than can be answered."""
         self._pump_planned = False
         left = self._limits.turn_max
         over_at = self._server.loop.time() + self._limits.turn_ms / 1000
@@ -183,6 +185,7 @@ class Connection(asyncio.Protocol):
                     break
                 self._began_at = 0.0
                 self._request(body)
+                # A turn is bounded by time, too: slow requests of one client would delay the others.
                 left = left - 1 if self._server.loop.time() < over_at else 0
         except Lost:
             limit = self._limits.frame_bytes_max
@@ -191,6 +194,7 @@ class Connection(asyncio.Protocol):
             return
         finally:
             frames.close()
+        # Pops carried out after the end of the stream must not wait either.
         if self._eof:
             self._node.give_up(self)
         if self._ending:
@@ -206,9 +210,9 @@ class Connection(asyncio.Protocol):
             self._server.loop.call_soon(self._pump)
 
     def _read_or_not(self, blocked: bool) -> None:
-        """Stop reading when enough has come that can't be carried out yet.
+        """Pause reading when too much has arrived that can't be carried out yet.
 
-        A little is always read, because a client that goes away is only noticed by reading.
+        A little is always read, because only reading reveals that a client has gone.
         """
         paused = blocked and self._frames.waiting > self._limits.buffer_bytes_max
         if paused != self._read_paused and not self._lost:
@@ -217,6 +221,7 @@ class Connection(asyncio.Protocol):
                 self._transport.pause_reading()
             else:
                 self._transport.resume_reading()
+        # Time counts against the client only while the server is ready for more.
         if not blocked and self._frames.partial:
             self._came_at = self._server.loop.time()
             self._began_at = self._began_at or self._came_at
@@ -253,7 +258,7 @@ class Connection(asyncio.Protocol):
         self._node.ask(self, (request, self._number() if request.reqId is UNSET else -1, packed), command)
 
     def _poll(self, request: events.Events, packed: bool, polls: Polls) -> None:
-        """Have somebody look for events; the answer is put in its turn, when there is one."""
+        """Start a task that polls for events; its reply is queued in turn."""
         ticket = (request, self._number() if request.reqId is UNSET else -1, packed)
         self._in_flight += 1
         task = self._server.loop.create_task(self._look(ticket, request, polls))
@@ -279,12 +284,12 @@ class Connection(asyncio.Protocol):
         return self._frames.packs and decode.is_packed(body)
 
     def _number(self) -> int:
-        """The place of a request among those answered in order."""
+        """Return the number of a request among those answered in order."""
         self._asked += 1
         return self._asked - 1
 
     def _answer_at_once(self, body: bytes | TooLong, error: ForebayError) -> None:
-        """A request that never reached the core: answered in its turn."""
+        """Answer a request that never reached the core, in its turn."""
         request_id: replies.RequestId | UnsetType = UNSET
         packed = self._is_packed(body.begins if isinstance(body, TooLong) else body)
         if not isinstance(body, TooLong):
@@ -294,7 +299,7 @@ class Connection(asyncio.Protocol):
         self._put(number, (None, packed, decode.encode_error(error, request_id, packed=packed)))
         self.flush()
 
-    # Answers: called by the node.
+    # Replies: called by the node.
 
     def answered(self, ticket: object, reply: Reply | ForebayError) -> None:
         if self._lost:
@@ -305,7 +310,7 @@ class Connection(asyncio.Protocol):
         self._put(number, (request, packed, reply))
 
     def _put(self, number: int, answer: Answer) -> None:
-        """Put an answer where ``flush`` takes it, in order if it has a number."""
+        """Queue a reply for ``flush``, in order if it has a number."""
         if number < 0:
             self._ready.append(answer)
         elif number != self._next:
@@ -318,7 +323,7 @@ class Connection(asyncio.Protocol):
                 self._next += 1
 
     def flush(self) -> None:
-        """Send what may leave. What the client does not read yet is not even encoded."""
+        """Send replies that may leave. Replies that the client can't read yet are not even encoded."""
         ready, wrapped = self._ready, self._frames.wrapped
         while ready and not self._write_paused:
             out: list[bytes] = []
@@ -331,6 +336,7 @@ class Connection(asyncio.Protocol):
                 size += len(body)
                 self._in_flight -= 1
             self._transport.writelines(out)
+        # Replies that left made room: carry on with requests that waited for it.
         if (self._frames.waiting or self._eof) and not self._blocked():
             self._plan_pump()
         if self._ending:
@@ -350,14 +356,14 @@ class Connection(asyncio.Protocol):
                 self._node.give_back(reply)
             return decode.encode_error(Busy("the server met a bug of its own"), request.reqId, packed=packed)
 
-    # The end.
+    # Shutdown.
 
     def _close_if_done(self) -> None:
         if not self._in_flight and not self._lost:
             self._transport.close()
 
     def _refuse(self, error: ForebayError) -> None:
-        """Say why, after everything before it has been answered, and close."""
+        """Send an error after all earlier replies, and close."""
         self._ending = True
         self._node.give_up(self)
         self._in_flight += 1
@@ -365,7 +371,7 @@ class Connection(asyncio.Protocol):
         self.flush()
 
     def end(self) -> None:
-        """Take no more requests; close with the last answer."""
+        """Accept no more requests; close after the last reply."""
         self._ending = True
         self._close_if_done()
 
@@ -374,7 +380,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def check_stall(self, now: float) -> None:
-        """Close the connection if the client has not done its part for too long."""
+        """Abort the connection if the client stalls: no progress in a frame, or in reading its replies."""
         stall_s = self._limits.stall_ms / 1000
         unsent, before = self._transport.get_write_buffer_size(), self._unsent
         if unsent < before or not before:
@@ -391,7 +397,7 @@ class Connection(asyncio.Protocol):
 
 
 def _rows(reply: Reply | Told | ForebayError | bytes) -> int:
-    """Parts of an answer that are objects of their own until it is encoded."""
+    """Return how many parts of a reply are Python objects of their own until it is encoded."""
     match reply:
         case Popped() | DeadFound() | ShownAll():
             return len(reply.deliveries)

@@ -1,4 +1,4 @@
-"""The TCP listener: accepts connections, and looks for stalled ones."""
+"""The TCP listener: accepts connections and checks them for stalls."""
 
 import asyncio
 from asyncio import AbstractEventLoop
@@ -9,14 +9,14 @@ from forebay.server.tcp.connection import STALL_CHECK_S, Connection, TcpLimits
 
 
 class TcpServer:
-    """Every connection of every socket, TCP or Unix."""
+    """All connections of all sockets, TCP and Unix."""
 
     def __init__(self, node: Node, loop: AbstractEventLoop, limits: TcpLimits) -> None:
         self.node = node
         self.loop = loop
         self.limits = limits
         self.polls: Polls | None = None
-        """Who looks for events; where there is nobody, EVENTS is unsupported."""
+        """Answers EVENTS; without it, EVENTS is unsupported."""
         self._connections: dict[Connection, None] = {}
         self._owners = 0
         self._listeners: list[asyncio.Server] = []
@@ -24,14 +24,14 @@ class TcpServer:
         self._empty: asyncio.Future[None] | None = None
 
     async def listen_tcp(self, host: str, port: int) -> str:
-        """Accept TCP connections; the address in use."""
+        """Accept TCP connections; return the address in use."""
         listener = await self.loop.create_server(lambda: Connection(self), host, port)
         self._listeners.append(listener)
         bound = listener.sockets[0].getsockname()
         return f"[{bound[0]}]:{bound[1]}" if ":" in bound[0] else f"{bound[0]}:{bound[1]}"
 
     async def listen_unix(self, path: str) -> str:
-        """Accept connections on a Unix socket; its path."""
+        """Accept connections on a Unix socket; return its path."""
         listener = await self.loop.create_unix_server(lambda: Connection(self), path)
         self._listeners.append(listener)
         return path
@@ -45,7 +45,7 @@ class TcpServer:
         return self._owners
 
     def admit(self, connection: Connection) -> bool:
-        """Whether there is room for one more."""
+        """Add a connection; return whether it is within the limit."""
         self._connections[connection] = None
         return len(self._connections) <= self.limits.connections_max
 
@@ -59,12 +59,12 @@ class TcpServer:
             listener.close()
 
     def end_all(self) -> None:
-        """Take no more requests; every connection closes with its last answer."""
+        """Accept no more requests; every connection closes after its last reply."""
         for connection in list(self._connections):
             connection.end()
 
     async def close(self, grace_s: float) -> None:
-        """Wait until every connection has ended; those that take longer are cut."""
+        """Wait until every connection has closed; abort those left after ``grace_s``."""
         self._check.cancel()
         self.end_all()
         if self._connections:

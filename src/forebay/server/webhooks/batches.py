@@ -1,6 +1,6 @@
-"""What webhooks are told of events that were read together, and how it is divided into commits.
+"""Divide events that were read together into deliveries for webhooks, and deliveries into commits.
 
-Nothing here asks or waits: events come in, what is to be pushed and kept goes out.
+Nothing here does I/O: events come in; messages to push and webhooks to store go out.
 """
 
 import logging
@@ -21,29 +21,30 @@ logger = logging.getLogger("forebay.webhooks")
 TOGETHER_MAX = 100
 """Events of one delivery."""
 TOGETHER_BYTES = 128 * 1024
-"""Bytes of them; one that is larger goes alone."""
+"""Bytes of one delivery's events; a larger event is sent alone."""
 WAITING_MAX = 10_000
-"""Deliveries that wait for one webhook, about; it is told of no more until half of them are gone."""
+"""Deliveries that wait for one webhook, about; it then gets no more until half of them are gone."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 def lost(shard: int, first: int, end: int) -> bytes:
-    """What a webhook is told instead of events that it is not told of."""
+    """Return the event that is delivered in place of lost ones."""
     return _encode({"kind": "lost", "shard": shard, "from": first, "to": end})
 
 
 class Round:
-    """What each webhook is told of events that were read together."""
+    """One round of forwarding: the events for each webhook, of those that were read together."""
 
     def __init__(self) -> None:
         self.events: dict[str, list[bytes]] = {}
         self.changed: dict[str, Webhook] = {}
-        """Webhooks of which something else is to be kept than is."""
+        """Webhooks whose stored record has to change."""
         self._full: set[str] = set()
 
     def begin(self, webhook: Webhook, waiting: int, at: Positions) -> None:
-        """See whether a webhook can be told more, and tell it what it missed if it can again."""
+        """Skip a webhook with too many deliveries waiting; report lost events to one that has caught up."""
+        # Two thresholds: with one, a full webhook would alternate between a few events and another gap.
         if waiting >= (WAITING_MAX // 2 if webhook.lost else WAITING_MAX):
             self._full.add(webhook.id)
         elif webhook.lost:
@@ -68,15 +69,15 @@ class Part(Struct):
     """What one commit does for a webhook."""
 
     webhook: Webhook
-    """As it is to be kept."""
+    """The webhook as it is to be stored."""
     jobs: list[Job]
     is_changed: bool
     is_last: bool
-    """Whether there is no more for it in this round."""
+    """Whether this is its last part in the round."""
 
 
 def parts(told: Round, webhooks: Iterable[Webhook], payload_bytes_max: int, batch_max: int) -> Iterator[Part]:
-    """What a round does for each webhook, in parts that fit into a commit."""
+    """Yield the work of a round for each webhook, in parts that fit into a commit."""
     for webhook in webhooks:
         kept = told.changed.get(webhook.id, webhook)
         is_changed = kept is not webhook
@@ -89,7 +90,7 @@ def parts(told: Round, webhooks: Iterable[Webhook], payload_bytes_max: int, batc
 
 
 def commits(parts: Iterable[Part], batch_max: int) -> list[list[Part]]:
-    """Parts by commit: not more of them, nor more messages, than one takes. There is one at least."""
+    """Group parts into commits within the limits on messages and operations. There is at least one commit."""
     found: list[list[Part]] = [[]]
     count = 0
     for part in parts:
@@ -102,13 +103,13 @@ def commits(parts: Iterable[Part], batch_max: int) -> list[list[Part]]:
 
 
 def told_up_to(webhook: Webhook, at: Positions) -> Webhook:
-    """A webhook that is told of nothing before a place, whoever else has yet to be."""
+    """Return a webhook that gets no events before these positions, even if others are still sent them."""
     since = webhook.since
     return replace(webhook, since=since | {shard: max(at[shard], since.get(shard, 0)) for shard in at})
 
 
 def together(events: list[bytes], most: int) -> Iterator[bytes]:
-    """Events as JSON arrays that can be delivered: not too many, nor too large, in each.
+    """Yield events as JSON arrays, one per delivery, within the limits on number and size.
 
     >>> list(together([b"1", b"2", b"[3, 4]"], 7))
     [b'[1,2]']

@@ -1,7 +1,8 @@
-"""A courier brings the deliveries of one webhook, one at a time.
+"""Deliver to one webhook, one POST at a time.
 
-They are messages of a queue of the webhook's own: one that was not taken comes again after its backoff, and
-is a dead letter when it failed too often. A courier that is told to stop gives back what it has not brought.
+Deliveries are messages of a queue of the webhook's own: a delivery that the endpoint does not accept is
+retried after its backoff, and becomes a dead letter when it has failed too often. A courier that is stopped
+returns the delivery that it has not posted.
 """
 
 import asyncio
@@ -25,53 +26,53 @@ from forebay.server.webhooks.signatures import SIGNATURE, TIMESTAMP, signature
 logger = logging.getLogger("forebay.webhooks")
 
 TENANT = "_webhooks"
-"""Whose queues and values webhooks are kept in: nobody's."""
+"""Internal tenant that owns the queues and values of webhooks."""
 AT_ONCE = 64
-"""Deliveries on their way at a time, of all webhooks; of each there is one."""
+"""POSTs under way at a time, of all webhooks; each webhook has one."""
 DEADLINE_S = 20.0
-"""How long a delivery may take in all."""
+"""Timeout of a whole POST."""
 SLOT_S = 60.0
-"""How long one that was popped may wait until it is let go."""
+"""How long a popped delivery may wait for a slot before it is returned."""
 LEASE_MS = 120_000
-"""Longer than both."""
+"""Longer than the wait for a slot and the POST together."""
 ATTEMPTS_MAX = 10
 BACKOFF = Backoff(EXPONENTIAL, 1_000, 300_000)
 """Waits of 1 s, 2 s, 4 s … up to 5 min: with 10 attempts, the last is some 9 minutes after the first."""
 KEPT_MS = 7 * 86_400_000
-"""How long a delivery is kept at most, dead or not."""
+"""Retention of deliveries, dead letters included."""
 WAIT_MS = 60_000
 AGAIN_S = 1.0
-"""How long to wait before a server that is busy is asked again."""
+"""Wait before a busy server is asked again."""
 SETTLES_MAX = 10
 PROBLEM_CHARS_MAX = 500
-"""Characters that are kept and logged of what went wrong."""
+"""Characters of an error that are stored and logged."""
 
 
 class Webhook(Struct, kw_only=True):
-    """Somebody who is told of events."""
+    """A registered webhook, as it is stored."""
 
     id: str
     tenant: str
     url: str
     secret: str
     queues: list[str] = []
-    """All if empty."""
+    """All queues if empty."""
     kinds: list[str] = []
-    """All if empty."""
+    """All kinds if empty."""
     created_at: int = 0
     since: dict[int, int] = {}
-    """Where it is told from, by shard: where the logs of events ended when it was registered, or later."""
+    """First event to deliver, by shard: the ends of the event logs at registration, or later."""
     lost: dict[int, int] = {}
-    """The first event, by shard, that it is not told of because too many deliveries wait for it."""
+    """First event, by shard, that was left out because too many deliveries wait."""
 
 
 def queue_of(webhook: str) -> str:
-    """The queue of what is delivered to a webhook."""
+    """Return the queue of deliveries to a webhook."""
     return f"webhook.{webhook}"
 
 
 def configuration(webhook: str, limits: Limits) -> Configure:
-    """How such a queue is set up."""
+    """Return the command that configures this queue."""
     return Configure(
         TENANT,
         queue_of(webhook),
@@ -92,7 +93,7 @@ _first = msgspec.json.Decoder(list[_First]).decode
 
 
 def letter(webhook: Webhook, message: int, events: bytes, now_ms: int, private: bool) -> Letter:
-    """A delivery as it is posted: the same id and events however often, and a signature of its own."""
+    """Return a delivery as it is posted: same id and events on every attempt, but a new signature."""
     delivery = f"{webhook.id}-{message}"
     body = b'{"id":"%s","events":%s}' % (delivery.encode(), events)
     timestamp = now_ms // 1000
@@ -108,7 +109,7 @@ def letter(webhook: Webhook, message: int, events: bytes, now_ms: int, private: 
 
 
 def printable(text: str) -> str:
-    """What others said, so that it stays in its line wherever it is shown, and is not too long.
+    """Return text of an endpoint, shortened and escaped so that it can't break or disguise a line of the log.
 
     >>> print(printable("no\\nERROR \\x1b[2J\\u202e ü"))
     no\\nERROR \\x1b[2J\\u202e ü
@@ -129,7 +130,7 @@ class Office(Struct):
 
 
 class Courier(NodeClient):
-    """Brings what one webhook is to be told."""
+    """Delivers to one webhook."""
 
     def __init__(self, office: Office, webhook: Webhook) -> None:
         super().__init__(office.node)
@@ -141,13 +142,13 @@ class Courier(NodeClient):
         self.task: Task[None] = office.loop.create_task(self._run())
 
     def stop(self) -> None:
-        """Begin nothing more; what is on its way may arrive."""
+        """Start nothing more; a POST under way may finish."""
         self._is_stopping = True
         if not self._is_bringing:
             self.cancel()
 
     def cancel(self) -> None:
-        """End at once; what is on its way is given back."""
+        """Stop at once; the delivery under way is returned."""
         self._is_stopping = True
         self.task.cancel()
         self.node.forget(self)
@@ -180,6 +181,7 @@ class Courier(NodeClient):
                 is_settled = True
         finally:
             self._is_bringing = False
+            # Also if the task is cancelled: no need to wait until the lease expires.
             if not is_settled:
                 self.node.give_back(popped)
 
@@ -191,7 +193,7 @@ class Courier(NodeClient):
         return True
 
     async def _post(self, message: int, events: bytes) -> str | None:
-        """What went wrong; None if it was taken."""
+        """Post a delivery; return the error, or None if the endpoint accepted it."""
         office = self._office
         try:
             posted = letter(self._webhook, message, events, office.clock(), office.private)
@@ -199,7 +201,7 @@ class Courier(NodeClient):
         except BaseException:
             office.slots.release()
             raise
-        # A slot is free when the thread is, even if nobody waits for it any more.
+        # The slot stays taken until the thread ends, even if this task no longer waits for it.
         sending.outcome.add_done_callback(lambda _: office.slots.release())
         try:
             await asyncio.wait({sending.outcome}, timeout=DEADLINE_S)

@@ -1,8 +1,8 @@
-"""One POST to an address that others chose: looked at before it is called, cut off when it takes too long.
+"""One POST to a URL that a client chose: its addresses are checked first, and it is cut off at a deadline.
 
-The host is looked up once. Every address found must be one that anybody on the internet could call (unless
-private ones are allowed), and the connection goes to one of those very addresses: a name that means something
-else a moment later leads nowhere. What blocks runs in a thread of its own that nobody has to wait for.
+The host is resolved once. Every address must be public (unless private ones are allowed), and the connection
+goes to one of these very addresses: a name that resolves differently a moment later (DNS rebinding) gains
+nothing. Blocking calls run in a daemon thread that shutdown need not wait for.
 """
 
 import io
@@ -24,22 +24,23 @@ from forebay.core.errors import Invalid
 
 URL_CHARS_MAX = 2_048
 CONNECT_S = 10.0
-"""How long each step may take: to connect, to shake hands, to send or receive something."""
+"""Timeout of each step: connect, TLS handshake, each send and receive."""
 ANSWER_BYTES_MAX = 4_096
-"""Bytes of an answer's body that are read."""
+"""Bytes read of a response body."""
 RECEIVED_BYTES_MAX = 64 * 1024
-"""Bytes that are received in all: of an answer, and of every 100 (Continue) before it."""
+"""Bytes received in all: of a response, and of every 100 (Continue) before it."""
 SAID_CHARS_MAX = 200
-"""Characters of it that are kept with a failure."""
+"""Characters of the response that are kept with a failure."""
 ADDRESSES_MAX = 4
 """Addresses of a host that are tried."""
 NAT64 = ipaddress.ip_network("64:ff9b::/96")
-"""Addresses that mean one of IPv4, where there is only IPv6."""
+"""IPv6 addresses that stand for IPv4 ones, in networks with IPv6 only."""
 NOT_PUBLIC = [
     ipaddress.ip_network(each)
     for each in ("100.64.0.0/10", "192.0.0.0/24", "192.88.99.0/24", "198.18.0.0/15")
 ]
-"""What not every Python knows: carriers' own, protocols' own, relays of 6to4, benchmarks."""
+"""Networks that some Python versions take for global: carrier-grade NAT, IETF protocols, 6to4 relays,
+benchmarks."""
 _PORTS = {"http": 80, "https": 443}
 
 T = TypeVar("T")
@@ -50,7 +51,7 @@ class Refused(Exception):
 
 
 class Target(Struct, frozen=True):
-    """Where a URL leads."""
+    """Parts of a URL."""
 
     scheme: str
     host: str
@@ -60,13 +61,14 @@ class Target(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """As the Host header has it."""
+        """Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
 
 def target_of(url: str) -> Target:
-    """
+    """Parse the URL of a webhook; raise Invalid unless it is an absolute http or https URL.
+
     >>> target_of("https://[2001:db8::1]:8443?a=1")
     Target(scheme='https', host='2001:db8::1', port=8443, path='/?a=1')
     >>> target_of("http://example.com").name
@@ -89,7 +91,7 @@ def target_of(url: str) -> Target:
 
 
 def is_public(address: str) -> bool:
-    """Whether an address is one that anybody on the internet could call.
+    """Return whether an address is reachable from anywhere on the internet.
 
     >>> [is_public(each) for each in ("93.184.216.34", "2606:2800:220:1::1", "64:ff9b::5db8:d822")]
     [True, True, True]
@@ -108,21 +110,21 @@ def is_public(address: str) -> bool:
 
 
 def _inner(address: IPv6Address) -> IPv4Address | None:
-    """The address of IPv4 that one of IPv6 means, if it does."""
+    """Return the IPv4 address that an IPv6 address stands for, or None."""
     if address in NAT64:
         return IPv4Address(int(address) & 0xFFFFFFFF)
     return address.ipv4_mapped or address.sixtofour
 
 
 def addresses_of(target: Target, private: bool) -> list[tuple[int, str]]:
-    """Family and address of a host, if all of them may be called. It blocks."""
+    """Return family and address of a host; raise Refused unless all may be called. Blocks."""
     try:
         found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise Refused(f"{target.host} can't be found: {error}") from None
     addresses = list(dict.fromkeys((int(family), str(place[0])) for family, _, _, _, place in found))
     if not private and not all(is_public(address) for _, address in addresses):
-        # Not which one: what names mean within a network is not told to those outside.
+        # The message does not say which address: internal DNS must not leak to clients.
         raise Refused(
             f"{target.host} is not a public address, or has one that is not; webhooks_private allows it"
         )
@@ -130,7 +132,7 @@ def addresses_of(target: Target, private: bool) -> list[tuple[int, str]]:
 
 
 class Letter(Struct, frozen=True):
-    """What is to be posted."""
+    """A request to post."""
 
     url: str
     headers: Mapping[str, str]
@@ -140,20 +142,20 @@ class Letter(Struct, frozen=True):
 
 
 class Sending(Protocol):
-    """A letter on its way."""
+    """A POST under way."""
 
     outcome: "Future[str | None]"
-    """What went wrong; None if it was taken."""
+    """The error; None if the endpoint accepted it."""
 
     def cut(self) -> None:
-        """It shall end, whatever it is doing."""
+        """End the POST, whatever its thread is doing."""
 
 
 Send = Callable[[AbstractEventLoop, Letter], Sending]
 
 
 class Posting:
-    """A letter on its way, in a thread of its own."""
+    """A POST under way in a thread of its own."""
 
     def __init__(self, loop: AbstractEventLoop, letter: Letter) -> None:
         self._letter = letter
@@ -201,11 +203,13 @@ class Posting:
         raise problem or Refused(f"{target.host} has no address")
 
     def _hold(self, made: socket.socket) -> socket.socket:
-        """Have a socket cut off with the letter."""
+        """Make this the socket that ``cut`` shuts down."""
         with self._lock:
             before, self._socket = self._socket, made
+            # A TLS socket took over the plain one; any other is left from a failed connect.
             if before is not None and not isinstance(made, ssl.SSLSocket):
                 before.close()
+            # ``cut`` may have run before there was a socket to shut down.
             if self._is_cut:
                 raise Refused("it was cut off")
         made.settimeout(CONNECT_S)
@@ -227,7 +231,7 @@ class Posting:
 
 
 class _Answer(HTTPResponse):
-    """An answer that may only be so long: its head would otherwise be read for as long as it goes on."""
+    """A response of bounded size: http.client would read 100s (Continue) before it without end."""
 
     def __init__(self, sock: socket.socket, *args: Any, **named: Any) -> None:
         super().__init__(sock, *args, **named)
@@ -235,7 +239,7 @@ class _Answer(HTTPResponse):
 
 
 class _Bounded(io.RawIOBase):
-    """What is received, up to so many bytes."""
+    """Received bytes, up to RECEIVED_BYTES_MAX."""
 
     def __init__(self, received: io.RawIOBase) -> None:
         self._received = received
@@ -257,11 +261,11 @@ class _Bounded(io.RawIOBase):
 
 
 def _shut(connected: socket.socket) -> None:
-    """End what a thread waits for. Of TLS, too, only the connection: its state belongs to the thread."""
+    """Shut a connection down to unblock its thread. TLS state belongs to the thread, so it is left alone."""
     try:
         socket.socket.shutdown(connected, socket.SHUT_RDWR)
     except OSError:
-        return  # it is not connected, or not any more
+        return  # not connected, or not any more
 
 
 @cache
@@ -270,7 +274,7 @@ def _tls() -> ssl.SSLContext:
 
 
 def in_thread(loop: AbstractEventLoop, run: Callable[[], T]) -> "Future[T]":
-    """What ``run`` returns or raises. The process may end before it does."""
+    """Call ``run`` in a daemon thread; return a future of its result. The process may exit before it ends."""
     future: Future[T] = loop.create_future()
 
     def done(result: T | None, error: Exception | None) -> None:
@@ -289,7 +293,7 @@ def in_thread(loop: AbstractEventLoop, run: Callable[[], T]) -> "Future[T]":
         try:
             loop.call_soon_threadsafe(done, *outcome)
         except RuntimeError:
-            return  # the loop is closed: nobody waits any more
+            return  # the loop is closed: nothing waits for the result
 
     threading.Thread(target=work, name="forebay-webhook", daemon=True).start()
     return future

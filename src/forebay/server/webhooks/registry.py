@@ -1,13 +1,13 @@
-"""Webhooks: whoever registered one is told of lifecycle events, at least once each, whatever happens here.
+"""Webhooks: post lifecycle events to registered URLs, at least once each, crashes of the server included.
 
-    logs of events ──> forwarder ──> a queue a webhook ──> courier ──> POST
-                          │                ▲                  │
-                          └─ one commit ───┘                  └── not taken: again after its backoff
-                             moves on in the logs
+    event logs ──> forwarder ──> one queue per webhook ──> courier ──> POST
+                       │                 ▲                   │
+                       └── one commit ───┘                   └── not accepted: retried after its backoff
+                           moves the position in the logs
 
-The forwarder reads the logs of events from where it stopped. What webhooks want of them is pushed to their
-queues in the commit that moves the place where it goes on: after a crash nothing is missing, and nothing is
-pushed twice. Webhooks, and that place, are values of a tenant that is nobody's.
+The forwarder reads the event logs from its position. It pushes the events that webhooks want to their queues
+in the commit that also moves the position: a crash loses no event and pushes none twice. Webhooks and the
+position are stored as values of an internal tenant.
 """
 
 import asyncio
@@ -62,19 +62,19 @@ WEBHOOKS_MAX = 100
 NAMES_MAX = 100
 """Queues, or kinds, that a webhook names."""
 SHARDS_AT_ONCE = 16
-"""Logs of events that are read for one commit."""
+"""Event logs read for one commit."""
 READ_BYTES = 4 * 1024 * 1024
 """Bytes that one commit may push, about."""
 UNKEPT_MAX = 10_000
-"""Events nobody wants that are read again after a crash, at most."""
+"""Unwanted events that are read again after a crash, at most."""
 TIDY_S = 60.0
-"""How often the place in the logs is kept at least, if it moved, and what is too much is given up."""
+"""Interval at which a moved position is stored and excess dead letters are purged, at the latest."""
 DEAD_MAX = 10_000
-"""Dead letters of a webhook; with more, all of them go."""
+"""Dead letters of a webhook; beyond this, all of them are purged."""
 FINDING_MAX = 8
-"""Hosts that are looked up at a time."""
+"""Hosts resolved at a time."""
 FOUND_S = 10.0
-"""How long a host may take to be found when a webhook is registered."""
+"""Timeout for resolving the host of a new webhook."""
 POSITION = keys.pack(["position"])
 WEBHOOKS = keys.pack(["webhook"])
 
@@ -102,17 +102,17 @@ class Known(Struct):
 
 
 class Figures(Struct):
-    """How a webhook is doing: since the server started, and right now."""
+    """Figures of a webhook: since the server started, and right now."""
 
     delivered: int = 0
     failed: int = 0
-    """Attempts."""
+    """Failed attempts."""
     waiting: int = 0
     dead: int = 0
 
 
 class Webhooks:
-    """All webhooks: registers them, and forwards to them."""
+    """All webhooks: registers them, and forwards events to their queues."""
 
     def __init__(
         self,
@@ -129,23 +129,23 @@ class Webhooks:
         self._office = Office(self._node, loop, clock, private, send, Semaphore(AT_ONCE))
         self._known: dict[str, Known] = {}
         self._at: Positions = {}
-        """Where the logs of events go on."""
+        """Next offset to read in each event log."""
         self._unkept = 0
-        """Events behind the place that is kept which nobody wants."""
+        """Events read since the position was last stored; no webhook wanted them."""
         self._last = -1
-        """The shard whose events were read last: the next ones have their turn before it."""
+        """Shard read last: the shards after it have their turn first."""
         self._tidied_at = loop.time()
         self._news = asyncio.Event()
         self._lock = asyncio.Lock()
-        """One at a time changes what is known: a registration, a removal, or the forwarder."""
+        """Serializes changes of webhooks and position: registration, deletion and the forwarder."""
         self._finding = Semaphore(FINDING_MAX)
         self._is_loaded = False
         self._task: Task[None] | None = None
 
-    # What can be asked for.
+    # Registration.
 
     async def register(self, webhook: Webhook) -> None:
-        """Tell somebody of events from now on."""
+        """Register a webhook: it gets events from now on."""
         if not self._node.limits.events_bytes_max:
             raise Unsupported("webhooks need events to be kept: events_bytes_max is 0 here")
         _check(webhook)
@@ -167,7 +167,7 @@ class Webhooks:
             self._add(webhook)
 
     async def _find(self, webhook: Webhook) -> None:
-        """Raise unless the host of a webhook is there and may be called."""
+        """Raise unless the host of a webhook resolves and may be called."""
         target = target_of(webhook.url)
         if self._finding.locked():
             raise Busy(f"{FINDING_MAX} hosts are being looked up already")
@@ -175,7 +175,7 @@ class Webhooks:
         found = in_thread(self._loop, lambda: addresses_of(target, self._office.private))
         found.add_done_callback(lambda _: self._finding.release())
         try:
-            # The thread goes on, whether anybody waits for it or not: it counts until it ends.
+            # The thread can't be cancelled: it counts against FINDING_MAX until it ends.
             await asyncio.wait_for(asyncio.shield(found), FOUND_S)
         except TimeoutError:
             raise Invalid("url", f"of a host that can be found: {target.host} was not") from None
@@ -183,7 +183,7 @@ class Webhooks:
             raise Invalid("url", f"of a host that can be called: {error}") from None
 
     async def delete(self, tenant: str, name: str) -> None:
-        """Tell somebody nothing more, and forget what has not been delivered."""
+        """Delete a webhook, and drop its deliveries."""
         async with self._lock:
             self._check_ready()
             known = self._known.get(name)
@@ -197,7 +197,7 @@ class Webhooks:
             self._follow()
 
     async def all(self, tenant: str) -> list[tuple[Webhook, Figures]]:
-        """The webhooks of a tenant, in the order they were registered."""
+        """Return the webhooks of a tenant in the order they were registered."""
         async with self._lock:
             self._check_ready()
             mine = [each for each in self._known.values() if each.webhook.tenant == tenant]
@@ -211,7 +211,7 @@ class Webhooks:
         return found
 
     def _counts(self, known: Known) -> Counts:
-        """Deliveries of a webhook, by state; none before the first."""
+        """Return the deliveries of a webhook by state; zero before the first."""
         found = self._node.peek(GroupCounts(TENANT, queue_of(known.webhook.id)))
         return found if isinstance(found, Counts) else Counts()
 
@@ -219,13 +219,13 @@ class Webhooks:
         if not self._is_loaded or self._node.draining:
             raise Busy("webhooks are being loaded, or the server stops")
 
-    # From the start to the end.
+    # Lifecycle.
 
     def start(self) -> None:
         self._task = self._loop.create_task(self._run())
 
     def stop(self) -> None:
-        """Begin nothing more; the place in the logs is kept."""
+        """Start nothing more, and store the position."""
         self._hub.follow(None)
         if self._known and self._unkept:
             self._questions.ask(KvWrite(TENANT, [self._place(self._at)]))
@@ -235,7 +235,7 @@ class Webhooks:
             each.courier.stop()
 
     async def close(self, grace_s: float) -> None:
-        """Give what is on its way some time to arrive."""
+        """Give POSTs under way some time to finish."""
         if self._task is not None:
             await asyncio.wait({self._task})
         couriers = [each.courier for each in self._known.values()]
@@ -267,7 +267,7 @@ class Webhooks:
             await asyncio.sleep(AGAIN_S)
 
     async def _load(self) -> None:
-        """What is kept; at the start, couriers for it. What nobody needs any more goes."""
+        """Load the position; at the start also load webhooks, start couriers, and remove unused queues."""
         reply = await self._ask(KvGet(TENANT, [POSITION]))
         assert isinstance(reply, KvFound)
         (position,) = reply.values
@@ -291,7 +291,7 @@ class Webhooks:
             low = reply.next
 
     async def _clear(self, kept: list[Webhook]) -> None:
-        """Give back what couriers of a process before this one had; remove queues of no webhook."""
+        """Return leases of couriers of an earlier process; remove queues without a webhook."""
         self._node.give_back_all(TENANT)
         needed = {queue_of(each.id) for each in kept}
         reply = await self._ask(ListQueues(TENANT))
@@ -309,7 +309,7 @@ class Webhooks:
         self._hub.follow(self._hear if self._known else None)
 
     def _hear(self, told: list[EmittedEvent]) -> None:
-        """There are events; those of tenants without webhooks wait until others come, or for a while."""
+        """Wake the forwarder for events of tenants with webhooks; other events are read along later."""
         tenants = {each.webhook.tenant for each in self._known.values()}
         if any(each.tenant in tenants for each in told):
             self._news.set()
@@ -323,7 +323,7 @@ class Webhooks:
     # Forwarding.
 
     async def _forward(self) -> bool:
-        """Push what webhooks want of the next events; whether there may be more."""
+        """Push what webhooks want of the next events; return whether there may be more."""
         async with self._lock:
             if not self._known:
                 return False
@@ -342,14 +342,16 @@ class Webhooks:
             return is_ahead
 
     def _behind(self) -> list[int]:
-        """The next shards with events that were not read."""
+        """Return the next shards with unread events."""
         ends = self._hub.positions()
         behind = [shard for shard in ends if self._at.get(shard, 0) < ends[shard]]
+        # Round robin, so that a busy shard does not starve those after it.
         behind.sort(key=lambda shard: (shard <= self._last, shard))
         return behind[:SHARDS_AT_ONCE]
 
     async def _read(self, behind: list[int]) -> list[tuple[int, LogSlice | None]]:
-        """The next events of shards; None where they are damaged."""
+        """Read the next events of shards; None where they are damaged."""
+        # Each webhook may want every event: together they must not push more than READ_BYTES.
         share = max(READ_BYTES // (max(len(behind), 1) * len(self._known)), 1)
         asked = [
             self._questions.ask(Read(SYSTEM, queue_name(shard), self._at.get(shard, 0), max_bytes=share))
@@ -365,7 +367,7 @@ class Webhooks:
         return found
 
     def _sort(self, shard: int, log: LogSlice | None, told: Round) -> int:
-        """Tell each webhook what it wants of the events of a log; where the log goes on."""
+        """Add the events of a log to each webhook that wants them; return the next offset to read."""
         offset = self._at.get(shard, 0)
         if log is None:
             end = self._hub.past_damage(shard, offset)
@@ -389,12 +391,13 @@ class Webhooks:
                 told.tell(known.webhook, shard, first, lost(shard, first, end))
 
     async def _push(self, told: Round, after: Positions) -> None:
-        """Push deliveries, and move on in the logs: in one commit, or as few as they fit in.
+        """Push deliveries and move the position: in one commit, or in as few as they fit in.
 
-        If there are several, those who have been told all in one before the last are not told again after a
-        crash: where they are told from is kept with it.
+        The position moves in the last one. A webhook whose deliveries are complete in an earlier one stores
+        its own position (``since``) with it, so that after a crash in between it is not sent the same events
+        again.
         """
-        self._unkept = 0  # before it is so: nothing else may keep a place while this is on its way
+        self._unkept = 0  # first, so that stop() does not overwrite the new position with the old
         limits = self._node.limits
         webhooks = [known.webhook for known in self._known.values()]
         *others, last = commits(
@@ -419,7 +422,7 @@ class Webhooks:
             except Busy:
                 raise
             except ForebayError as error:
-                # One queue that can't be pushed to must not hold up all the others.
+                # One queue that refuses a push must not block all the others.
                 at = re.match(r"ops\[(\d+)\]", str(error.details.get("field", "")))
                 if at is None or int(at[1]) >= len(pushes):
                     raise
@@ -431,12 +434,12 @@ class Webhooks:
         return KvChange(SET, POSITION, _encode(at))
 
     def _waiting(self, known: Known) -> int:
-        """Deliveries that wait for a webhook."""
+        """Return how many deliveries wait for a webhook."""
         counts = self._counts(known)
         return counts.waiting + counts.delayed + counts.active
 
     async def _tidy(self) -> None:
-        """Once in a while, keep the place in the logs, and give up dead letters that are too many."""
+        """Every TIDY_S, store the position and purge dead letters above the limit."""
         now = self._loop.time()
         if now - self._tidied_at < TIDY_S:
             return

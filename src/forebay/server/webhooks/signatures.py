@@ -1,4 +1,4 @@
-"""Signatures of webhooks: ours, and those of others that are taken."""
+"""Signatures of webhooks: Forebay's, and those of other senders that are accepted."""
 
 import hashlib
 import hmac
@@ -6,16 +6,17 @@ import re
 from collections.abc import Callable
 
 SIGNED_S = 300
-"""How far the timestamp of a signature may be from now."""
+"""How far the timestamp of a signature may be from now, in seconds."""
 SIGNATURE, TIMESTAMP = "X-Forebay-Signature", "X-Forebay-Timestamp"
 OTHERS = ("x-hub-signature-256", "x-flashq-signature")
 """Headers with an HMAC of the body alone: GitHub's and flashQ's."""
 STAMPED = re.compile(rb"[0-9]+\.")
-"""How what we sign begins: as a body alone, it would have an old signature of ours for ever."""
+"""How the text that Forebay signs begins. Such a body without a timestamp header is refused: any delivery's
+signature would be valid for it for ever."""
 
 
 def signature(secret: str, body: bytes, timestamp: int | None = None) -> str:
-    """The HMAC of a body, and of the seconds since 1970 at which it is sent, if they are signed along.
+    """Return the HMAC of a body, or of a timestamp in Unix seconds and the body.
 
     >>> signature("s", b"{}", 1)[:20]
     'sha256=b253639bcd705'
@@ -25,7 +26,7 @@ def signature(secret: str, body: bytes, timestamp: int | None = None) -> str:
 
 
 def is_signed(secret: str, body: bytes, header: Callable[[str], str], now_ms: int) -> bool:
-    """Whether a request has a signature that only someone who knows the secret could have made."""
+    """Return whether a request has a signature that only a holder of the secret could make."""
     seconds = header(TIMESTAMP.lower())
     if seconds:
         return _is_ours(secret, body, seconds, header(SIGNATURE.lower()), now_ms)
@@ -44,7 +45,7 @@ def _is_ours(secret: str, body: bytes, seconds: str, given: str, now_ms: int) ->
 
 
 def _same(given: str, wanted: str) -> bool:
-    """In constant time; without the name of the algorithm, if it is not given."""
+    """Compare in constant time; ``sha256=`` may be missing in the signature given."""
     if not given:
         return False
     given = given if given.startswith("sha256=") else f"sha256={given}"

@@ -1,1 +1,1 @@
-"""The OpenAPI document and the reference page, both made from the classes that validate."""
+"""The OpenAPI document and the reference page, both generated from the classes that validate requests."""

@@ -1,4 +1,4 @@
-"""An example of every operation: what works once LEASE, ID and WEBHOOK are replaced."""
+"""An example of every operation, which works once LEASE, ID and WEBHOOK are replaced."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ PLACES = {
     "DeleteWebhook.name": "WEBHOOK",
     "Incoming.name": "emails",
 }
-"""What could stand in the places of paths."""
+"""Path parameters, by name, or by operation and name."""
 QUERIES: dict[str, dict[str, str | int]] = {
     "Browse": {"state": "waiting", "limit": 10},
     "Result": {"wait_ms": 1_000},
@@ -21,7 +21,7 @@ QUERIES: dict[str, dict[str, str | int]] = {
     "Listen": {"max": 10},
     "Events": {"queue": "emails", "kind": "dead"},
 }
-"""What could be asked for."""
+"""Query parameters, by operation."""
 BODIES: dict[str, Any] = {
     "Push": {"payload": {"to": "ada@example.com"}, "tags": ["welcome"]},
     "Pop": {"count": 10, "wait_ms": 1_000},
@@ -49,4 +49,4 @@ BODIES: dict[str, Any] = {
     "Incoming": {"anything": 1},
     "Command": {"cmd": "KVINCR", "key": "visits"},
 }
-"""What could be said."""
+"""Request bodies, by operation."""

@@ -1,7 +1,7 @@
-"""What the fields of requests and answers mean, in a sentence each, and what some of them may be.
+"""Descriptions of the fields of requests and replies, and the values that some of them accept.
 
-A word means the same wherever it stands, so it is explained once. Where it does not, the class is named in
-front of it, or the field has a docstring of its own.
+A name means the same in every class, so it is explained once. Where it does not, the class is named in front
+of it, or the field has a docstring of its own.
 """
 
 import ast
@@ -22,7 +22,7 @@ from forebay.server.http.operations import messages, queues
 from forebay.server.options import OptionsIn
 
 WORDS = {
-    # Where a message is, and what it is.
+    # Address and content of a message.
     "id": "Id of the message.",
     "uuid": "The id as a UUID.",
     "queue": "Name of the queue.",
@@ -98,7 +98,7 @@ WORDS = {
     "NackOp.delay_ms": "Deliver them again after this, instead of their backoff.",
     "ops": "The commands, in order.",
     "op": "Which command it is.",
-    # Browse, and acts on many.
+    # Browse and bulk.
     "Browse.state": "Only those in this state.",
     "Bulk.state": "Only those in this state.",
     "Browse.partition": "Only those of this partition.",
@@ -230,7 +230,7 @@ WORDS = {
     "Problem.message": "For people.",
     "details": "For programs.",
 }
-"""By name, or by class and name."""
+"""Descriptions by field, or by class and field."""
 
 CHOICES: dict[str, Sequence[str]] = {
     "state": words.STATES,
@@ -253,20 +253,20 @@ CHOICES: dict[str, Sequence[str]] = {
     "Happened.event": tuple(event for event, _ in NAMES.values()),
     "Happened.event_type": tuple(theirs for _, theirs in NAMES.values()),
 }
-"""What can stand in a field, or in a list of one, by name, or by class and name."""
+"""Accepted values of a field, or of the items of a list, by field, or by class and field."""
 
 ALIKE: dict[type[Struct], type[Struct]] = {OptionsIn: queue.QueueOptions}
-"""Classes whose fields are explained where those of another are."""
+"""Classes whose fields are explained in another class."""
 
 
 def about(kind: type[Struct], field: str) -> str:
-    """What a field means; empty if nobody says it."""
+    """Return the description of a field; empty if there is none."""
     told = _docstrings(ALIKE.get(kind, kind)).get(field)
     return told or _named(WORDS, kind, field) or ""
 
 
 def choices(kind: type[Struct], field: str) -> Sequence[str] | None:
-    """What can stand in a field; None if there is no list of it."""
+    """Return the accepted values of a field; None if they are not listed."""
     return _named(CHOICES, kind, field)
 
 
@@ -282,7 +282,7 @@ def _named(table: dict[str, T], kind: type[Struct], field: str) -> T | None:
 
 @cache
 def _docstrings(kind: type[Struct]) -> dict[str, str]:
-    """What stands below the fields of a class, and of those it is made from."""
+    """Return the docstrings below the fields of a class and its bases."""
     found: dict[str, str] = {}
     for each in reversed(kind.__mro__):
         body = _classes(each.__module__).get(each.__name__, [])
@@ -295,7 +295,7 @@ def _docstrings(kind: type[Struct]) -> dict[str, str]:
 
 @cache
 def _classes(module: str) -> dict[str, list[ast.stmt]]:
-    """What stands in the classes of a module; nothing if its source is not there."""
+    """Return the statements of each class of a module; none if its source is missing."""
     if not module.startswith("forebay."):
         return {}
     try:

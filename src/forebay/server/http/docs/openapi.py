@@ -1,4 +1,4 @@
-"""The OpenAPI document, made from the classes that requests are checked by and answers are made of."""
+"""The OpenAPI document, generated from the classes of requests and replies."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,7 +25,7 @@ PLACES = {
     "DeleteWebhook.name": "Id of the webhook.",
     "Incoming.name": "Name of the queue that it is pushed to.",
 }
-"""What stands in the places of paths."""
+"""Descriptions of path parameters, by name, or by operation and name."""
 STATUSES = {
     400: "Malformed, or breaks a limit.",
     403: "Not allowed: it is the request of a page of another origin, or not signed.",
@@ -39,14 +39,14 @@ STATUSES = {
     503: "Try again after Retry-After: the queue is full, or the server is busy.",
 }
 ALWAYS = (400, 408, 431, 503)
-"""What any request may be answered."""
+"""Statuses that any request may get."""
 SETTLING = ("Ack", "Nack", "Extend", "Transaction", "Cancel")
-"""Operations that name messages, or queues, in their bodies."""
+"""Operations that name messages or queues in their bodies."""
 REF = "#/components/schemas/{name}"
 
 
 def document(operations: Sequence[Operation], views: Sequence[View], version: str) -> dict[str, Any]:
-    """The whole document."""
+    """Return the whole document."""
     paths: dict[str, dict[str, Any]] = {}
     for each in operations:
         paths.setdefault(each.path, {})[each.method.lower()] = _operation(each)
@@ -79,7 +79,7 @@ def _schemas(operations: Sequence[Operation], views: Sequence[View]) -> dict[str
 
 
 def _structs(kinds: Iterable[Any]) -> Iterator[type[Struct]]:
-    """All classes that some types are made of."""
+    """Yield all Struct classes that some types are made of."""
     seen: set[Any] = set()
     waiting = list(kinds)
     while waiting:
@@ -93,7 +93,7 @@ def _structs(kinds: Iterable[Any]) -> Iterator[type[Struct]]:
 
 
 def _explain(kind: type[Struct], schema: dict[str, Any]) -> None:
-    """Say of each field what it means, and what can stand there."""
+    """Add descriptions and accepted values to the fields of a schema."""
     for name, each in schema["properties"].items():
         if told := about(kind, name):
             each["description"] = told
@@ -163,7 +163,7 @@ def _view(view: View) -> dict[str, Any]:
 
 
 def _statuses(operation: Operation) -> set[int]:
-    """What an operation may be answered if it is not carried out."""
+    """Return the error statuses of an operation."""
     found = set(ALWAYS)
     if operation.method != "GET":
         found |= {403, 409}

@@ -1,4 +1,4 @@
-"""The reference page at /docs: the OpenAPI document as a page of its own, without anything from outside."""
+"""The reference page at /docs: the OpenAPI document as HTML that loads nothing from elsewhere."""
 
 import json
 import re
@@ -31,11 +31,11 @@ _SCRIPT = f"""
 for (const each of document.querySelectorAll("pre"))
   each.textContent = each.textContent.replace("{_HERE}", location.origin)
 """
-"""Examples are for the server that the page is of."""
+"""Puts the page's own server into the examples."""
 
 
 def page(document: dict[str, Any]) -> str:
-    """The page, all of it."""
+    """Return the whole page."""
     info = document["info"]
     by_tag: dict[str, list[str]] = {}
     for path, methods in document["paths"].items():
@@ -84,13 +84,13 @@ def _operation(document: dict[str, Any], path: str, method: str, operation: dict
 
 
 def _text(text: str) -> str:
-    """Text with `names` in it."""
+    """Return text as HTML, with `names` as code."""
     parts = escape(text).split("`")
     return "".join(f"<code>{part}</code>" if at % 2 else part for at, part in enumerate(parts))
 
 
 def _contents(document: dict[str, Any], title: str, contents: dict[str, Any]) -> Iterator[str]:
-    """What a body or an answer may be, in each of its kinds."""
+    """Yield the body or the reply in each of its content types."""
     for kind, content in contents.items():
         said = title if kind == "application/json" else f"{title} as {kind.partition(';')[0]}"
         if "x-events" in content:
@@ -104,7 +104,7 @@ def _contents(document: dict[str, Any], title: str, contents: dict[str, Any]) ->
 
 
 def _schema(document: dict[str, Any], schema: dict[str, Any], within: tuple[str, ...] = ()) -> str:
-    """The fields of a class."""
+    """Return the fields of a schema."""
     if "$ref" not in schema:
         return ""
     name = _name(schema)
@@ -139,7 +139,7 @@ def _name(schema: dict[str, Any]) -> str:
 
 
 def _parts(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """A type and those it is made of, but not what classes hold."""
+    """Yield a schema and those it is made of, but not the fields of classes."""
     yield schema
     inner = [*schema.get("anyOf", ()), *schema.get("prefixItems", ())]
     for name in ("items", "additionalProperties"):
@@ -166,7 +166,7 @@ def _default(schema: dict[str, Any]) -> str:
 
 
 def _kind(schema: dict[str, Any]) -> str:
-    """A type in a few words."""
+    """Return a type in a few words."""
     if "$ref" in schema:
         return _name(schema)
     if "anyOf" in schema:
@@ -188,7 +188,7 @@ def _errors(responses: dict[str, Any]) -> str:
 
 
 def curl(path: str, method: str, operation: dict[str, Any]) -> str:
-    """A command that asks for an operation."""
+    """Return a curl command that calls an operation."""
     known = {each["name"]: each["example"] for each in operation["parameters"] if "example" in each}
     places = set(re.findall(r"\{(\w+)\}", path))
     query = urlencode({name: value for name, value in known.items() if name not in places})

@@ -9,11 +9,9 @@ from forebay.core.state import Cron as CoreCron
 from forebay.server.http.operation import Asked, Request
 from forebay.server.http.operations.push import Message, job_of
 
-# Crons.
-
 
 class Cron(Struct, gc=False, kw_only=True):
-    """A message that is pushed again and again."""
+    """A cron: a message that is pushed on a schedule."""
 
     name: str
     queue: str
@@ -51,7 +49,7 @@ def shown_cron(cron: CoreCron) -> Cron:
 
 
 class PutCron(Request, kw_only=True):
-    """Have a ``message`` pushed to a ``queue`` by a ``schedule``, or every ``every_ms``."""
+    """Push a ``message`` to a ``queue`` on a ``schedule``, or every ``every_ms``."""
 
     queue: str
     message: Message
@@ -86,14 +84,14 @@ class PutCron(Request, kw_only=True):
 
 
 class Crons(Struct, gc=False, kw_only=True):
-    """By name; with ``more``, ask again with the last name as ``after``."""
+    """Crons by name. With ``more``, ask again with the last name as ``after``."""
 
     crons: list[Cron]
     more: bool
 
 
 class ListCrons(Request, kw_only=True):
-    """The crons, by name."""
+    """List crons by name."""
 
     after: str | None = None
 
@@ -105,7 +103,7 @@ class ListCrons(Request, kw_only=True):
 
 
 class GetCron(Request, kw_only=True):
-    """One cron."""
+    """Return one cron."""
 
     def command(self, asked: Asked) -> core.Command:
         return queries.CronList(asked.tenant, name=asked.path["name"])
@@ -116,13 +114,13 @@ class GetCron(Request, kw_only=True):
 
 
 class Gone(Struct, gc=False, kw_only=True):
-    """What is there no more."""
+    """The cron that was deleted."""
 
     name: str
 
 
 class DeleteCron(Request, kw_only=True):
-    """Have it pushed no more."""
+    """Delete a cron: its message is pushed no more."""
 
     def command(self, asked: Asked) -> core.Command:
         return job_commands.CronDelete(asked.tenant, asked.path["name"])

@@ -11,8 +11,6 @@ from forebay.core.words import DEFAULT
 from forebay.server.http.operation import Asked, Id, Request, addresses, shown, shown_all
 from forebay.server.labels import labels_of
 
-# Dead letters.
-
 
 class DeadLetter(Struct, gc=False, kw_only=True, omit_defaults=True):
     """A message that failed too often."""
@@ -35,14 +33,14 @@ class DeadLetter(Struct, gc=False, kw_only=True, omit_defaults=True):
 
 
 class DeadLetters(Struct, gc=False, kw_only=True):
-    """Those that were asked for; ``total`` is how many there are."""
+    """Some dead letters; ``total`` is how many there are."""
 
     messages: list[DeadLetter]
     total: int
 
 
 class ListDead(Request, kw_only=True):
-    """Dead letters of a group."""
+    """List the dead letters of a group."""
 
     group: str = DEFAULT
     limit: int = 100
@@ -80,7 +78,7 @@ def _letter(group: str, found: queries.DeadLetter) -> DeadLetter:
 
 
 class Buried(Struct, gc=False, kw_only=True):
-    """How many dead letters it was, and how many are left."""
+    """How many dead letters were requeued or purged, and how many are left."""
 
     count: int
     left: int
@@ -89,7 +87,7 @@ class Buried(Struct, gc=False, kw_only=True):
 
 
 class RequeueDead(Request, kw_only=True):
-    """Deliver dead letters again, as if for the first time: these, or all of them."""
+    """Deliver dead letters again, as if for the first time: those with these ids, or all of them."""
 
     ids: list[Id] | None = None
     group: str = DEFAULT
@@ -108,7 +106,7 @@ class RequeueDead(Request, kw_only=True):
 
 
 class PurgeDead(Request, kw_only=True):
-    """Give dead letters up: those with these ids (``id`` may stand there often), or all of them."""
+    """Remove dead letters: those with these ids (``id`` may be repeated), or all of them."""
 
     id: list[Id] | None = None
     group: str = DEFAULT

@@ -11,20 +11,20 @@ from forebay.server.http.operations.queues import GroupSummary, counted
 
 
 class Cursor(Struct, gc=False):
-    """Where a group stands in a partition."""
+    """Cursor of a group in a partition."""
 
     partition: str
     cursor: int
 
 
 class Sought(Struct, gc=False, kw_only=True):
-    """Where the group reads on."""
+    """Cursors of the group after a seek."""
 
     partitions: list[Cursor]
 
 
 class Seek(Request, kw_only=True):
-    """Have a group read on from another place: ``all``, ``new``, a time, or an offset in one partition."""
+    """Move the cursors of a group: to ``all``, ``new``, a time, or an offset in one partition."""
 
     group: str = DEFAULT
     to: int | str | None = None
@@ -41,9 +41,6 @@ class Seek(Request, kw_only=True):
         return Sought(partitions=[Cursor(name, cursor) for name, cursor in reply.cursors.items()])
 
 
-# Groups.
-
-
 class Groups(Struct, gc=False, kw_only=True):
     """The groups of a queue."""
 
@@ -52,7 +49,7 @@ class Groups(Struct, gc=False, kw_only=True):
 
 
 class ListGroups(Request, kw_only=True):
-    """The groups of a queue."""
+    """List the groups of a queue."""
 
     def command(self, asked: Asked) -> core.Command:
         return queries.Describe(asked.tenant, asked.queue)
@@ -67,7 +64,7 @@ def _groups(found: queries.QueueFound) -> Groups:
 
 
 class Group(Request, kw_only=True):
-    """One group of a queue. One that does not exist has everything waiting or delayed."""
+    """Return one group of a queue. A group that does not exist has all messages waiting or delayed."""
 
     def command(self, asked: Asked) -> core.Command:
         return queries.GroupCounts(asked.tenant, asked.queue, asked.path["group"])
@@ -77,7 +74,7 @@ class Group(Request, kw_only=True):
 
 
 class PutGroup(Request, kw_only=True):
-    """Make a group that begins at ``all``, ``new`` or a time; one that is there stays as it is."""
+    """Create a group that starts at ``all``, ``new`` or a time; an existing group stays as it is."""
 
     start: int | str = msgspec.field(default="all", name="from")
 
@@ -89,7 +86,7 @@ class PutGroup(Request, kw_only=True):
 
 
 class DeleteGroup(Request, kw_only=True):
-    """Forget a group, with all that it holds, has scheduled, or has among its dead letters."""
+    """Delete a group, with its leases, its schedule and its dead letters."""
 
     def command(self, asked: Asked) -> core.Command:
         return core.GroupDelete(asked.tenant, asked.queue, asked.path["group"])

@@ -1,4 +1,4 @@
-"""Messages that need not be leased: browse, search, look at one, read the log, cancel, act in bulk."""
+"""Messages that need not be leased: browse, search, show, read the log, cancel, bulk actions."""
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
@@ -15,7 +15,7 @@ from forebay.server.labels import array, labelled, labels_of
 
 
 class Seen(Struct, gc=False, omit_defaults=True, kw_only=True):
-    """A message, and where it stands in a group."""
+    """A message, and its state in a group."""
 
     id: Id
     uuid: str
@@ -74,7 +74,7 @@ class Browsed(Struct, gc=False, omit_defaults=True, kw_only=True):
 
 
 class Filter(Request, kw_only=True):
-    """Which messages of a queue are meant."""
+    """Which messages of a queue to select."""
 
     state: str | None = None
     group: str = DEFAULT
@@ -108,7 +108,7 @@ class Filter(Request, kw_only=True):
 
 
 class Browse(Filter, kw_only=True):
-    """Messages of a queue by where they stand in a group. ``text`` is searched for in payloads, as pushed."""
+    """List messages of a queue by their state in a group. ``text`` is searched for in payloads, as pushed."""
 
     def reply(self, reply: queries.ShownAll, asked: Asked) -> Struct:
         return Browsed(
@@ -125,11 +125,11 @@ ACTIONS = {
     "requeue": ("dead",),
     "purge": ("dead",),
 }
-"""What can be done to many messages at once, and in which states they are then."""
+"""Bulk actions, and the states of messages that each applies to."""
 
 
 class Bulk(Filter, kw_only=True):
-    """Do something to all messages that match; ``dry_run`` only counts them. At most ``limit`` at a time."""
+    """Act on all messages that match, at most ``limit`` at a time; ``dry_run`` only counts them."""
 
     action: str
     delay_ms: int | None = None
@@ -152,11 +152,11 @@ class Bulk(Filter, kw_only=True):
             check_range("priority", self.priority, -PRIORITY_MAX, PRIORITY_MAX)
 
     def reaches(self, found: queries.Shown) -> bool:
-        """Whether it can be done to a message as it stands."""
+        """Return whether the action applies to the state of a message."""
         return found.state.state in ACTIONS[self.action]
 
     def act(self, tenant: str, queue: str, messages: list[int]) -> core.Command:
-        """The command that does it to some of the messages."""
+        """Return the command that applies the action to some messages."""
         match self.action:
             case "cancel":
                 return core.Cancel(tenant, messages, self.group)
@@ -175,9 +175,9 @@ class Bulk(Filter, kw_only=True):
 
 
 class Acted(Struct, gc=False, omit_defaults=True, kw_only=True):
-    """How many messages matched, to how many of them it was done, and where to go on if there may be more.
+    """How many messages matched, how many were changed, and a ``cursor`` if there may be more.
 
-    What it can't be done to as it stands, what is completed, say, does not match.
+    Messages in a state that the action does not apply to, such as completed ones, do not match.
     """
 
     matched: int
@@ -187,7 +187,7 @@ class Acted(Struct, gc=False, omit_defaults=True, kw_only=True):
 
 
 class GetMessage(Request, kw_only=True):
-    """One message, and where it stands in a group."""
+    """Return one message, and its state in a group."""
 
     group: str = DEFAULT
 
@@ -201,7 +201,7 @@ class GetMessage(Request, kw_only=True):
 
 
 class Result(Request, kw_only=True):
-    """What came of a message; wait up to ``wait_ms`` for its end."""
+    """Return the result of a message; wait up to ``wait_ms`` for its end."""
 
     wait_ms: int = 0
     group: str = DEFAULT
@@ -224,7 +224,7 @@ class Result(Request, kw_only=True):
 
 
 class Came(Struct, gc=False, omit_defaults=True, kw_only=True):
-    """What came of a message: ``done`` says whether it has ended."""
+    """The result of a message; ``done`` says whether the message has ended."""
 
     id: Id
     state: str
@@ -234,7 +234,7 @@ class Came(Struct, gc=False, omit_defaults=True, kw_only=True):
 
 
 class Cancel(Request, kw_only=True):
-    """Deliver these no more: to one group, or to any."""
+    """Cancel messages: they are no longer delivered, to one group or to any."""
 
     ids: list[Id]
     group: str | None = None
@@ -247,7 +247,7 @@ class Cancel(Request, kw_only=True):
 
 
 class LogRun(Struct, gc=False, omit_defaults=True):
-    """Messages that lie together: their ids and offsets are consecutive."""
+    """Consecutive messages: their ids and offsets follow each other."""
 
     first: Id
     offset: int
@@ -258,7 +258,7 @@ class LogRun(Struct, gc=False, omit_defaults=True):
 
 
 class Stretch(Struct, gc=False, kw_only=True):
-    """A part of a log: ``next`` is where to read on, ``end`` where the log ends now."""
+    """Part of a log: ``next`` is the offset to continue from, ``end`` is where the log ends now."""
 
     partition: str
     next: int
@@ -267,7 +267,7 @@ class Stretch(Struct, gc=False, kw_only=True):
 
 
 class ReadLog(Request, kw_only=True):
-    """The log of a partition from an offset on, without a lease."""
+    """Read the log of a partition from an offset on, without leasing."""
 
     offset: int
     partition: str = DEFAULT

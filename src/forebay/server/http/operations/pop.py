@@ -1,4 +1,4 @@
-"""Pop, and what becomes of what it delivered: ack, nack, extend."""
+"""Pop, and the operations on its leases: ack, nack, extend."""
 
 from collections.abc import Iterator, Sequence
 
@@ -13,7 +13,7 @@ from forebay.server.labels import array, labelled
 
 
 class Delivered(Struct, gc=False, omit_defaults=True):
-    """A message that is leased to whoever popped it."""
+    """A message leased to the consumer that popped it."""
 
     id: Id
     queue: str
@@ -31,7 +31,7 @@ class Delivered(Struct, gc=False, omit_defaults=True):
 
 
 class Run(Struct, gc=False, omit_defaults=True):
-    """Messages that lie together: their ids and offsets are consecutive."""
+    """Consecutive messages: their ids and offsets follow each other."""
 
     partition: str
     first: Id
@@ -47,7 +47,7 @@ class Run(Struct, gc=False, omit_defaults=True):
 
 
 class Popped(Struct, gc=False, omit_defaults=True, kw_only=True):
-    """What was leased: ``messages``, or ``runs`` if it was asked for ``compact``."""
+    """The messages leased: as ``messages``, or as ``runs`` if the request was ``compact``."""
 
     lease: str | None
     messages: list[Delivered] | UnsetType = UNSET
@@ -55,7 +55,7 @@ class Popped(Struct, gc=False, omit_defaults=True, kw_only=True):
 
 
 def delivered(popped: core.Popped) -> Iterator[Delivered]:
-    """One after the other."""
+    """Yield the messages of a pop one by one."""
     queue, lease = popped.queue.name, popped.lease
     for each in popped.deliveries:
         for start, _, payloads, labels in labelled(each):
@@ -79,7 +79,7 @@ def delivered(popped: core.Popped) -> Iterator[Delivered]:
 
 
 class Pop(Request, kw_only=True):
-    """Lease up to ``count`` messages, for a group; wait up to ``wait_ms`` if there are none."""
+    """Lease up to ``count`` messages for a group; wait up to ``wait_ms`` if there are none."""
 
     count: int = 1
     min_count: int = 1
@@ -127,14 +127,14 @@ class Pop(Request, kw_only=True):
 
 
 class Settled(Struct, gc=False, kw_only=True):
-    """How many messages it was, and which of those named it was not."""
+    """How many messages were settled, and which of the ids given were not."""
 
     count: int
     refused: Sequence[Id]
 
 
 class Extended(Struct, gc=False, kw_only=True):
-    """When the first of the leases ends; ``cancelled`` if a message was cancelled meanwhile."""
+    """When the first of the leases expires; ``cancelled`` if a message was cancelled meanwhile."""
 
     count: int
     expires_at: int
@@ -143,7 +143,7 @@ class Extended(Struct, gc=False, kw_only=True):
 
 
 class Settle(Request, kw_only=True):
-    """A whole ``lease``, or ``ids`` (of that lease, if it is given along)."""
+    """A whole ``lease``, or ``ids`` (of that lease, if it is given as well)."""
 
     lease: str | None = None
     ids: list[Id] | UnsetType = UNSET
@@ -161,7 +161,7 @@ class Settle(Request, kw_only=True):
 
 
 class Ack(Settle, kw_only=True):
-    """These are done. ``results``, one for each of the ids, are kept beside the messages."""
+    """Acknowledge messages. ``results``, one for each of the ids, are kept with the messages."""
 
     results: list[Raw] | UnsetType = UNSET
 
@@ -174,7 +174,7 @@ class Ack(Settle, kw_only=True):
 
 
 class Nack(Settle, kw_only=True):
-    """These failed: deliver them again after their backoff, or after ``delay_ms``; not, if that is final."""
+    """Report messages as failed: retry after their backoff or ``delay_ms``; never, if ``final``."""
 
     error: str | None = None
     delay_ms: int | None = None
@@ -194,7 +194,7 @@ class Nack(Settle, kw_only=True):
 
 
 class Extend(Settle, kw_only=True):
-    """Keep the leases of these longer."""
+    """Extend the leases of messages."""
 
     lease_ms: int | None = None
 

@@ -28,7 +28,7 @@ from forebay.server.options import AnyBackoff, backoff_of
 
 
 class Message(Struct, forbid_unknown_fields=True, gc=False, kw_only=True):
-    """A message to be pushed."""
+    """A message to push."""
 
     payload: Raw
     partition: str = DEFAULT
@@ -54,7 +54,7 @@ class Message(Struct, forbid_unknown_fields=True, gc=False, kw_only=True):
 
 
 class Options(Request, kw_only=True):
-    """What a push may hold beside its payloads: the options of a message, and those of the request."""
+    """Fields of a push beside its payloads: options of the message, and of the request."""
 
     partition: str = DEFAULT
     key: str | None = None
@@ -123,7 +123,7 @@ Given = Message | Options
 
 
 def attributes_of(given: Given) -> Attributes:
-    """What is kept with the run of a message, made only if there is anything."""
+    """Return the attributes of a message; the shared PLAIN if it has none."""
     if _plain(given) == _NO_PLAIN and given.depends_on is None and given.on_failed is None:
         return PLAIN
     found = Attributes(
@@ -149,7 +149,7 @@ def attributes_of(given: Given) -> Attributes:
 
 
 def job_of(given: Given, payload: bytes) -> job_commands.Job:
-    """A message with all it has for itself."""
+    """Return a message with its identity and attributes."""
     partition = given.partition
     if given.key is not None:
         check_name("key", given.key)
@@ -160,7 +160,7 @@ def job_of(given: Given, payload: bytes) -> job_commands.Job:
 
 
 def own_of(given: Given) -> Identity | None:
-    """What a message has for itself, if it has anything."""
+    """Return the dedup identity of a message, or None."""
     if _own(given) == _NO_OWN:
         return None
     if given.dedup is not None and given.unique_key is None:
@@ -178,7 +178,7 @@ def own_of(given: Given) -> Identity | None:
 
 
 def are_alike(messages: list[Message]) -> bool:
-    """Whether messages go to one partition with the same options, and none has anything for itself."""
+    """Return whether messages go to one partition with the same options, and none has an identity."""
     if any(map(_NO_OWN.__ne__, map(_own, messages))):
         return False
     lanes = list(map(_lane, messages))
@@ -186,7 +186,7 @@ def are_alike(messages: list[Message]) -> bool:
 
 
 def push_of(tenant: str, queue: str, messages: list[Message], durability: str | None = None) -> core.Command:
-    """The cheapest command that pushes messages: as one batch if they are alike."""
+    """Return the cheapest command that pushes messages: one batch if they are alike."""
     if are_alike(messages):
         first = messages[0]
         payloads = list(map(_payload, messages))
@@ -195,7 +195,7 @@ def push_of(tenant: str, queue: str, messages: list[Message], durability: str | 
 
 
 class Pushed(Struct, omit_defaults=True, gc=False, kw_only=True):
-    """What was pushed: ``id`` of one message, ``ids`` of ``messages``, ``first`` of ``payloads``."""
+    """What was pushed: ``id`` of one message, ``ids`` of ``messages``, ``first`` id of ``payloads``."""
 
     id: Id | UnsetType = UNSET
     ids: Sequence[Id] | UnsetType = UNSET
@@ -205,13 +205,13 @@ class Pushed(Struct, omit_defaults=True, gc=False, kw_only=True):
     duplicate: bool | UnsetType = UNSET
     replaced: bool | UnsetType = UNSET
     duplicates: list[int] | UnsetType = UNSET
-    """Places of messages that were known already."""
+    """Indexes of messages that were known already, and not pushed."""
     replacements: list[int] | UnsetType = UNSET
-    """Places of messages that took the place of others."""
+    """Indexes of messages that replaced others."""
 
 
 class Push(Options, kw_only=True):
-    """Push one message: ``payload``. Many: ``messages``, each with its options. Or ``payloads`` alike."""
+    """Push one message (``payload``), many with options each (``messages``), or many alike (``payloads``)."""
 
     payload: Raw | UnsetType = UNSET
     messages: list[Message] | UnsetType = UNSET

@@ -1,4 +1,4 @@
-"""Queues: list, describe, configure, pause, drain, purge, seek, delete; their dead letters; groups."""
+"""Queues: list, describe, configure, pause, drain, purge, delete; totals of all queues."""
 
 from typing import Any
 
@@ -40,13 +40,13 @@ class QueueSummary(Struct, gc=False, kw_only=True):
 
 
 class Queues(Struct, gc=False, kw_only=True):
-    """The queues."""
+    """All queues."""
 
     queues: list[QueueSummary]
 
 
 class ListQueues(Request, kw_only=True):
-    """Every queue."""
+    """List all queues."""
 
     def command(self, asked: Asked) -> queries.ListQueues:
         return queries.ListQueues(asked.tenant)
@@ -69,7 +69,7 @@ class Partition(Struct, gc=False, kw_only=True):
     bytes: int
     lane: bool
     retention: dict[str, int]
-    """Where it differs from the queue's."""
+    """Retention options that differ from the queue's."""
 
 
 class GroupSummary(Struct, gc=False, kw_only=True):
@@ -80,7 +80,7 @@ class GroupSummary(Struct, gc=False, kw_only=True):
 
 
 class Queue(Struct, gc=False, kw_only=True, omit_defaults=True):
-    """A queue with all that is known of it."""
+    """A queue with its options, partitions and groups."""
 
     queue: str
     options: dict[str, Any]
@@ -116,21 +116,21 @@ def described(found: queries.QueueFound) -> Queue:
 
 
 class Describing(Request, kw_only=True):
-    """What is answered with all that is known of a queue."""
+    """Operations that are answered with the whole description of a queue."""
 
     def reply(self, reply: queries.QueueFound, asked: Asked) -> Struct:
         return described(reply)
 
 
 class Describe(Describing, kw_only=True):
-    """One queue, with its options, partitions and groups."""
+    """Return one queue with its options, partitions and groups."""
 
     def command(self, asked: Asked) -> queries.Describe:
         return queries.Describe(asked.tenant, asked.queue)
 
 
 class Configure(Describing, kw_only=True):
-    """Make a queue if it is missing, and set options that are given; of one partition, if it is named."""
+    """Create a queue if it is missing, and set the options given; of one partition, if it is named."""
 
     options: OptionsIn = msgspec.field(default_factory=OptionsIn)
     partition: str | None = None
@@ -140,7 +140,7 @@ class Configure(Describing, kw_only=True):
 
 
 class Deleted(Struct, gc=False, kw_only=True):
-    """A queue that is deleted: with ``active`` messages still leased it is closed, and goes by ``until``."""
+    """With ``active`` messages still leased, the queue is closed for now, and deleted by ``until``."""
 
     queue: str
     deleted: bool
@@ -149,7 +149,7 @@ class Deleted(Struct, gc=False, kw_only=True):
 
 
 class Delete(Request, kw_only=True):
-    """Close a queue; it goes when nothing of it is leased any more. With ``force`` it goes at once."""
+    """Close a queue, and delete it when none of its messages is leased; with ``force``, at once."""
 
     force: bool = False
 
@@ -172,7 +172,7 @@ class Pausing(Struct, gc=False, kw_only=True, omit_defaults=True):
 
 
 class Pause(Request, kw_only=True):
-    """Deliver nothing, until the queue is resumed or a time has come."""
+    """Stop deliveries until the queue is resumed, or until a time."""
 
     until: int | None = None
 
@@ -184,7 +184,7 @@ class Pause(Request, kw_only=True):
 
 
 class Resume(Request, kw_only=True):
-    """Deliver again."""
+    """Resume deliveries."""
 
     def command(self, asked: Asked) -> core.Command:
         return core.Resume(asked.tenant, asked.queue)
@@ -194,7 +194,7 @@ class Resume(Request, kw_only=True):
 
 
 class Cleared(Struct, gc=False, kw_only=True):
-    """How many messages it was; with ``more``, ask again."""
+    """How many messages were cleared; with ``more``, repeat the request."""
 
     count: int
     more: bool
@@ -206,7 +206,7 @@ PURGED = (*DRAINED, "dead", "completed")
 
 
 class Clearing(Request, kw_only=True):
-    """Messages of a group that are cleared out."""
+    """Operations that clear messages of a group."""
 
     group: str = DEFAULT
     dry_run: bool = False
@@ -224,11 +224,11 @@ class Clearing(Request, kw_only=True):
 
 
 class Drain(Clearing, kw_only=True):
-    """Cancel everything of a group that waits, is delayed or parked. What is leased goes on."""
+    """Cancel all messages of a group that are waiting, delayed or parked. Leased ones are not affected."""
 
 
 class Purge(Clearing, kw_only=True):
-    """Clear out messages of a group in some states: all but those that are leased, if none is named."""
+    """Clear messages of a group in some ``states``; by default in all but the leased."""
 
     states: list[str] | None = None
 
@@ -239,9 +239,6 @@ class Purge(Clearing, kw_only=True):
         return states
 
 
-# The server.
-
-
 class Totals(Struct, gc=False, kw_only=True):
     """Messages of all queues by state, each in its group ``default``."""
 
@@ -250,7 +247,7 @@ class Totals(Struct, gc=False, kw_only=True):
 
 
 class Stats(Request, kw_only=True):
-    """Counts over all queues."""
+    """Count the messages of all queues."""
 
     def command(self, asked: Asked) -> core.Command:
         return queries.Stats(asked.tenant)

@@ -13,7 +13,7 @@ from forebay.server.http.operations.values import Check, Mutation, writing
 
 
 class Op(Struct, tag_field="op", forbid_unknown_fields=True, gc=False, kw_only=True):
-    """One of the commands of a transaction."""
+    """One command of a transaction."""
 
     def longest(self) -> int:
         return 0
@@ -31,7 +31,7 @@ class PushOp(Op, tag="push", kw_only=True):
 
 
 class AckOp(Op, tag="ack", kw_only=True):
-    """These are done."""
+    """Acknowledge messages."""
 
     lease: str | None = None
     ids: list[Id] | UnsetType = UNSET
@@ -43,7 +43,7 @@ class AckOp(Op, tag="ack", kw_only=True):
 
 
 class NackOp(Op, tag="nack", kw_only=True):
-    """These failed."""
+    """Report messages as failed."""
 
     lease: str | None = None
     ids: list[Id] | UnsetType = UNSET
@@ -54,7 +54,7 @@ class NackOp(Op, tag="nack", kw_only=True):
 
 
 class WriteOp(Op, tag="write", kw_only=True):
-    """Change some keys."""
+    """Change keys."""
 
     checks: list[Check] = field(default_factory=list)
     mutations: list[Mutation] = field(default_factory=list)
@@ -67,7 +67,7 @@ AnyOp = PushOp | AckOp | NackOp | WriteOp
 
 
 class Done(Struct, gc=False, omit_defaults=True, kw_only=True):
-    """What a command was answered: ``ids`` of a push, ``count`` of an ack, ``version`` of a write."""
+    """The reply to a command: ``ids`` of a push, ``count`` of an ack, ``version`` of a write."""
 
     ids: Sequence[Id] | UnsetType = UNSET
     durability: str | UnsetType = UNSET
@@ -78,7 +78,7 @@ class Done(Struct, gc=False, omit_defaults=True, kw_only=True):
 
 
 class Results(Struct, gc=False, kw_only=True):
-    """What each of the commands was answered, in their order."""
+    """The replies to the commands, in their order."""
 
     results: list[Done]
 

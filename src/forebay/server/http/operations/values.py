@@ -1,4 +1,4 @@
-"""Keys and values, and crons."""
+"""Keys and values over HTTP."""
 
 from typing import Any
 from urllib.parse import unquote
@@ -14,7 +14,7 @@ from forebay.server.cursors import parse_version, shown_version
 from forebay.server.http.operation import Asked, Key, KeyPart, Request, packed
 
 VALUES = "/v1/kv/"
-"""What keys in paths stand behind."""
+"""Path in front of a key."""
 
 
 class Entry(Struct, gc=False, kw_only=True, omit_defaults=True):
@@ -37,7 +37,7 @@ def entry(key: bytes, value: Value) -> Entry:
 
 
 def key_of(asked: Asked) -> bytes:
-    """The key in a path: each part of it a text, in which %2F is a slash."""
+    """Return the key in a path: each part of the path is a string, in which %2F is a slash."""
     if b"%2f" in asked.raw_path.lower():
         parts = list(map(unquote, asked.raw_path.decode().removeprefix(VALUES).split("/")))
     else:
@@ -48,7 +48,7 @@ def key_of(asked: Asked) -> bytes:
 
 
 class GetValue(Request, kw_only=True):
-    """The value of a key: each part of the path is a part of the key."""
+    """Return the value of a key: each part of the path is a part of the key."""
 
     def command(self, asked: Asked) -> core.Command:
         return queries.KvGet(asked.tenant, [key_of(asked)])
@@ -61,7 +61,7 @@ class GetValue(Request, kw_only=True):
 
 
 class Written(Struct, gc=False, kw_only=True):
-    """``version`` is that of everything written by it; ``deleted`` counts keys that are there no more."""
+    """``version`` of everything that was written, and how many keys were ``deleted``."""
 
     version: str
     deleted: int
@@ -73,7 +73,7 @@ class Writing(Request, kw_only=True):
 
 
 class PutValue(Writing, kw_only=True):
-    """Set the value of a key; only if it is of a ``version``, if that is given (null: if it is not there)."""
+    """Set the value of a key. With ``version``, only if the key is at that version (null: does not exist)."""
 
     value: Raw
     ttl_ms: int | None = None
@@ -91,7 +91,7 @@ class PutValue(Writing, kw_only=True):
 
 
 class DeleteValue(Writing, kw_only=True):
-    """Delete a key; only if it is of a ``version``, if that is given."""
+    """Delete a key. With ``version``, only if the key is at that version."""
 
     version: str | None = None
 
@@ -109,7 +109,7 @@ class Listed(Struct, gc=False, kw_only=True):
 
 
 class ListValues(Request, kw_only=True):
-    """Keys and values below a ``prefix`` like ``users/7``."""
+    """List keys and values below a ``prefix`` like ``users/7``."""
 
     prefix: str | None = None
     limit: int = 100
@@ -134,7 +134,7 @@ class ListValues(Request, kw_only=True):
 
 
 class Check(Struct, forbid_unknown_fields=True, gc=False):
-    """A key, and the version it must be of; null if it must not be there."""
+    """A key, and the version it must be at; null if it must not exist."""
 
     key: Key
     version: str | None
@@ -165,7 +165,7 @@ def _change(given: Mutation) -> job_commands.KvChange:
 
 
 class WriteValues(Writing, kw_only=True):
-    """Change some keys, all or none, if some keys are of the versions that are given."""
+    """Change several keys, all or none; only if the keys in ``checks`` are at the versions given."""
 
     checks: list[Check] = field(default_factory=list)
     mutations: list[Mutation] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Webhooks: those that are told of events, and requests of others that become messages."""
+"""Webhooks: outgoing ones that post events, and incoming requests that become messages."""
 
 from base64 import b64encode
 from collections.abc import Callable
@@ -22,15 +22,15 @@ from forebay.server.webhooks.signatures import is_signed
 from forebay.wire.text import check_depth, check_text
 
 KEYS = (b"idempotency-key", b"x-github-delivery", b"x-forebay-delivery")
-"""Headers that name a request: with the same, it is the same."""
+"""Headers with an idempotency key: a request with the same one is the same request."""
 SECRET_WORDS = ("signature", "token", "secret", "auth", "cookie", "api-key", "apikey", "password")
-"""Headers that have one of these in their names are for the server, not for who reads the message."""
+"""Headers with one of these words in their names are credentials, not shown to readers of the message."""
 ENCODING = "x-forebay-encoding"
-"""The header of a message whose payload is not what came, but a text that stands for it."""
+"""Header of a message whose payload is an encoding of the body received, such as base64."""
 
 
 class Webhook(Struct, gc=False, kw_only=True):
-    """Who is told of which events. ``delivered`` and ``failed`` count since the server started."""
+    """A webhook and its events. ``delivered`` and ``failed`` count since the server started."""
 
     id: str
     url: str
@@ -44,24 +44,24 @@ class Webhook(Struct, gc=False, kw_only=True):
 
 
 class WebhookList(Struct, gc=False, kw_only=True):
-    """In the order they were registered."""
+    """The webhooks in the order they were registered."""
 
     webhooks: list[Webhook]
 
 
 class ListWebhooks(Request, kw_only=True):
-    """The webhooks, without their secrets."""
+    """List the webhooks, without their secrets."""
 
 
 class Registered(Struct, gc=False, kw_only=True, omit_defaults=True):
-    """``secret`` only if none was given: it is not shown again."""
+    """The new webhook. ``secret`` is there only if the request gave none; it is not shown again."""
 
     id: str
     secret: str | UnsetType = UNSET
 
 
 class RegisterWebhook(Request, kw_only=True):
-    """Have events posted to a ``url`` from now on: of some ``queues`` and ``kinds``, or of all."""
+    """Post events to a ``url`` from now on: of some ``queues`` and ``kinds``, or of all."""
 
     url: str
     secret: str | None = None
@@ -70,21 +70,21 @@ class RegisterWebhook(Request, kw_only=True):
 
 
 class Unregistered(Struct, gc=False, kw_only=True):
-    """What is told nothing more."""
+    """The webhook that was deleted."""
 
     id: str
 
 
 class DeleteWebhook(Request, kw_only=True):
-    """Tell it nothing more. What has not been delivered is forgotten."""
+    """Delete a webhook. Events that were not delivered yet are dropped."""
 
 
 class Incoming(Request, kw_only=True):
-    """Push the body to the queue of this name: JSON as it is, other text as a string, bytes as base64."""
+    """Push the body to the queue of this name: JSON unchanged, other text as a string, bytes as base64."""
 
 
 class WebhookEndpoint(Endpoint):
-    """What is done to webhooks."""
+    """Registers, lists and deletes webhooks."""
 
     def __init__(
         self, operation: Operation, questions: NodeClient, body_bytes_max: int, *, webhooks: Webhooks
@@ -128,11 +128,11 @@ def _shown(kept: Kept, figures: Figures) -> Webhook:
     )
 
 
-# What others send.
+# Incoming webhooks.
 
 
 class IncomingEndpoint(Endpoint):
-    """A request of somebody else's that becomes a message."""
+    """Pushes the request of another system as a message."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class IncomingEndpoint(Endpoint):
         self._clock = clock
 
     async def _answer(self, scope: Scope, receive: Receive) -> Struct:
-        # What others put into the query is for whoever stands before this server.
+        # The query is not checked: it may be meant for a proxy in front of this server.
         body = await whole(scope, receive, self._body_bytes_max)
         if self._secret and not is_signed(self._secret, body, _text_of(scope), self._clock()):
             raise Denied("the request has no signature, or not that of this server's webhook_secret")
@@ -173,7 +173,7 @@ def _text_of(scope: Scope) -> Callable[[str], str]:
 
 
 def _named(scope: Scope) -> tuple[str, str] | None:
-    """Who names a request, and how it is named, if it is."""
+    """Return the name and the value of the idempotency key of a request, or None."""
     for name in KEYS:
         value = header(scope, name)
         if value:
@@ -182,7 +182,7 @@ def _named(scope: Scope) -> tuple[str, str] | None:
 
 
 def payload_of(body: bytes, kind: str) -> tuple[bytes, str]:
-    """A body as JSON, and what was done to it, if its text is not what came.
+    """Return a body as JSON, and the name of the encoding if the payload is not its text.
 
     >>> payload_of(b' {"a": 1}', "application/json"), payload_of(b"a=1", "text/plain")
     ((b'{"a": 1}', ''), (b'"a=1"', ''))
@@ -216,7 +216,7 @@ def _as_json(body: bytes) -> bytes:
 
 
 def headers_of(given: list[tuple[bytes, bytes]]) -> dict[str, str]:
-    """The headers of a request that go with its message: as many as a message may have."""
+    """Return the headers of a request that are kept with its message, as far as they fit."""
     found: dict[str, str] = {}
     room = HEADER_BYTES_MAX - len(ENCODING) - len("base64")
     for raw, value in given:
