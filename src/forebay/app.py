@@ -1,4 +1,4 @@
-"""Puts the parts together and runs them. The only place that reads a clock."""
+"""Wires the parts together and runs them. The only place that reads a clock."""
 
 import asyncio
 import gc
@@ -34,11 +34,11 @@ from forebay.store.rocksdb.store import RocksStore
 logger = logging.getLogger("forebay")
 
 SPARE_FILES = 1_000
-"""Files that are open besides connections: those of the store, mostly."""
+"""Open files besides connections: those of the store, mostly."""
 STOP_S = 8.0
-"""How long connections get to read their last answers when the server stops."""
+"""Time for connections to read their last responses on shutdown."""
 DELIVERY_STOP_S = 3.0
-"""How long deliveries of webhooks that are on their way get to arrive."""
+"""Time for webhook deliveries to finish on shutdown."""
 
 
 class CantStart(Exception):
@@ -50,7 +50,7 @@ class CantGoOn(Exception):
 
 
 def clock() -> Callable[[], int]:
-    """Milliseconds since 1970 that never go backwards: wall clock now, time since boot from here on."""
+    """Return a clock in ms since 1970 that never goes back: wall clock now, time since boot from here on."""
     boot = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     read = time.clock_gettime_ns
     ahead = time.time_ns() - read(boot)
@@ -62,14 +62,14 @@ def clock() -> Callable[[], int]:
 
 
 def serve(settings: Settings, out: TextIO) -> None:
-    """Run a server until it is told to stop; ``out`` gets one line of JSON when it is ready."""
+    """Run a server until it is stopped; ``out`` gets one line of JSON when it is ready."""
     set_up_logs(settings.log_level, settings.log_format)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(settings, out))
 
 
 def _allow_files(settings: Settings) -> None:
-    """Have as many files open as the system lets us: each connection is one."""
+    """Raise the limit of open files as far as needed and allowed: each connection is one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * settings.connections_max + SPARE_FILES
     if soft < wanted:
@@ -128,7 +128,7 @@ async def _serve(settings: Settings, out: TextIO) -> None:
     http.webhooks.start()
     inbox = _read_inbox(store, node)
     ready["store"] = store.name
-    # What is alive now lives on; the collector need not look at it again, and seldom at the rest.
+    # Everything alive now lives on: freeze it, and collect the rest seldom, to keep GC pauses short.
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
@@ -159,7 +159,7 @@ def _open(settings: Settings) -> Store:
     if directory is None and database is None:
         logger.warning("the store is memory: everything is lost when this process ends")
         return MemoryStore(first_epoch=secrets.randbits(31))
-    # Next to a busy event loop the committer gets the GIL back in 0.3 ms instead of 5.
+    # Next to a busy event loop, the commit thread gets the GIL back in 0.3 ms instead of 5.
     sys.setswitchinterval(1e-4)
     try:
         if directory is not None:
@@ -172,7 +172,7 @@ def _open(settings: Settings) -> Store:
 
 
 def _read_inbox(store: Store, node: Node) -> InboxReader | None:
-    """Take over what comes into the store by another way, if it can."""
+    """Start the inbox reader, if messages can come into the store by another way than commands."""
     if not isinstance(store, TakesPushes):
         return None
     reader = InboxReader(node, store.inbox())
@@ -181,7 +181,7 @@ def _read_inbox(store: Store, node: Node) -> InboxReader | None:
 
 
 async def _listen(settings: Settings, server: TcpServer, http: HttpServer) -> dict[str, object]:
-    """Open the sockets; what the readiness line says."""
+    """Open the sockets and return the readiness line."""
     ready: dict[str, object] = {"ready": True, "http": None, "tcp": None, "unix": None}
     tcp, web = address(settings.tcp), address(settings.http)
     try:
@@ -204,7 +204,7 @@ async def _listen(settings: Settings, server: TcpServer, http: HttpServer) -> di
 
 
 def _clear_socket(path: str) -> None:
-    """Remove the socket of a server that is gone; refuse to take that of one that is not."""
+    """Remove the stale socket of a dead server; raise if a live one listens on it."""
     try:
         if not stat.S_ISSOCK(os.stat(path).st_mode):
             raise CantStart(f"{path} exists and is not a socket")

@@ -1,7 +1,7 @@
 """Settings: one frozen value, from flags, environment, ``forebay.toml`` and defaults, in that order.
 
 Every setting has one name: ``tcp`` is ``--tcp`` on the command line, ``FOREBAY_TCP`` in the environment and
-``tcp`` in the file. All problems are reported together, and a name nobody knows is one of them.
+``tcp`` in the file. All problems are reported together, unknown names included.
 """
 
 import tomllib
@@ -20,7 +20,7 @@ from forebay.store.address import DATABASES
 FILE = "forebay.toml"
 PREFIX = "FOREBAY_"
 OFF = "off"
-"""The address of a listener that shall not run; what is not wanted."""
+"""Address of a listener that does not run; also switches other settings off."""
 ON = "on"
 
 LATER = {
@@ -28,7 +28,7 @@ LATER = {
     "capnp": "Cap'n Proto",
     "dialects": "HTTP dialects",
 }
-"""Settings that are known and whose parts do not exist yet: refused by name."""
+"""Known settings whose features do not exist yet: refused by name."""
 
 _LIMITS = Limits()
 _TCP = TcpLimits()
@@ -106,12 +106,12 @@ class Settings(Struct, frozen=True, kw_only=True):
     )
 
     def directory(self) -> Path | None:
-        """The directory the store is in; None if it is in none."""
+        """Return the directory of the store, None if it has none."""
         kind, _, place = self.store.partition(":")
         return Path(place or self.data) if kind == "rocksdb" else None
 
     def database(self) -> str | None:
-        """The address of the database the store is in; None if it is in none."""
+        """Return the URL of the store's database, None if it has none."""
         return self.store if self.store.startswith(DATABASES) else None
 
     def limits(self) -> Limits:
@@ -155,7 +155,7 @@ class BadSettings(Exception):
 
 
 def about(name: str) -> str:
-    """What a setting is for."""
+    """Return the description of a setting."""
     for field in msgspec.structs.fields(Settings):
         if field.name == name:
             _, meta = get_args(field.type)
@@ -164,14 +164,14 @@ def about(name: str) -> str:
 
 
 def names() -> list[str]:
-    """Every setting."""
+    """Return the names of all settings."""
     return list(Settings.__struct_fields__)
 
 
 def load(
     flags: Mapping[str, str], environment: Mapping[str, str], file: Path | None, *, cwd: Path
 ) -> Settings:
-    """The settings in force, or ``BadSettings``. ``file`` must exist if it is given."""
+    """Return the settings in force, or raise ``BadSettings``. ``file`` must exist if it is given."""
     problems: list[str] = []
     given: dict[str, tuple[str, Any]] = {}
     path = file or cwd / FILE
@@ -198,7 +198,7 @@ def load(
 
 
 def address(value: str) -> tuple[str, int] | None:
-    """Host and port of HOST:PORT, or None for ``off``.
+    """Return host and port of HOST:PORT, or None for ``off``.
 
     >>> address("127.0.0.1:0"), address("[::1]:80"), address("off")
     (('127.0.0.1', 0), ('::1', 80), None)
@@ -247,7 +247,7 @@ def _refusal(name: str, shown: str) -> str | None:
 
 
 def _convert(values: dict[str, Any], shown: dict[str, str], problems: list[str]) -> Settings:
-    """The settings from what was given as text or TOML values; one problem a bad value."""
+    """Convert text or TOML values to settings; every bad value adds one problem."""
     good: dict[str, Any] = {}
     for field in msgspec.structs.fields(Settings):
         if field.name in values:
@@ -259,7 +259,7 @@ def _convert(values: dict[str, Any], shown: dict[str, str], problems: list[str])
 
 
 def _check(settings: Settings, shown: dict[str, str], problems: list[str]) -> None:
-    """What types can't say."""
+    """Check what types can't express."""
 
     def bad(name: str, accepted: str) -> None:
         problems.append(f"{shown.get(name, name)}: {getattr(settings, name)!r} is not {accepted}")
@@ -280,13 +280,13 @@ def _check(settings: Settings, shown: dict[str, str], problems: list[str]) -> No
     if settings.webhooks_private not in (ON, OFF):
         bad("webhooks_private", "on or off")
     if not _is_text(settings.webhook_secret):
-        problems.append(f"{shown['webhook_secret']}: it is not UTF-8")  # and is not shown
+        problems.append(f"{shown['webhook_secret']}: it is not UTF-8")  # not shown: it is a secret
     if settings.store.startswith(DATABASES):
         if not _is_text(settings.store) or "\0" in settings.store:
             problems.append(f"{shown['store']}: it is no address of a database")  # it may have a password
     elif settings.store != "memory:" and not settings.store.startswith("rocksdb:"):
         if settings.store.startswith("postgres") or "://" in settings.store or "@" in settings.store:
-            problems.append(f"{shown['store']}: an address begins with postgresql://")  # the same
+            problems.append(f"{shown['store']}: an address begins with postgresql://")  # likewise
         elif "=" in settings.store:
             problems.append(f"{shown['store']}: an address is postgresql://USER@HOST/DATABASE")
         else:
@@ -298,7 +298,7 @@ def _check(settings: Settings, shown: dict[str, str], problems: list[str]) -> No
 
 
 def _is_text(value: str) -> bool:
-    """Whether a value was UTF-8: what else is in the environment comes as surrogates."""
+    """Return whether a value was UTF-8: other bytes of the environment come as surrogates."""
     try:
         value.encode()
     except UnicodeEncodeError:

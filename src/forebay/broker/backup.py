@@ -1,4 +1,4 @@
-"""Copies of all that a node keeps: made while it goes on, or while it holds still."""
+"""Backups of the store while the node runs, and the reply to changes while it is held."""
 
 import logging
 from functools import partial
@@ -16,7 +16,7 @@ HELD = "the server is held while its data are copied, and answers questions only
 
 
 def back_up(store: Store, committer: Committer, asker: Asker, ticket: Ticket, command: Backup) -> None:
-    """Copy the store beside the commits, and answer when that is done."""
+    """Copy the store in the background, and reply when that is done."""
 
     def answer(reply: Reply | ForebayError) -> None:
         asker.answered(ticket, reply)

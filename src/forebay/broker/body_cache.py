@@ -1,8 +1,7 @@
-"""Which bodies are in memory: those that came or were read last, up to a number of bytes.
+"""The body cache: bodies that were pushed or read last, up to a number of bytes.
 
-Most queues are read as fast as they are filled, so what came last is what is popped next. A reader that is
-far behind finds its bodies gone; what it asks for is read with the commit of its answer, and what it will ask
-for next is read ahead of it.
+Most queues are read as fast as they are filled, so the newest bodies are popped next. For a reader that is
+far behind, missing bodies are read with the commit of its reply, and those after them by read-ahead.
 """
 
 import logging
@@ -27,13 +26,13 @@ from forebay.store.base import Store
 logger = logging.getLogger("forebay.bodies")
 
 ENTRY_BYTES = 400
-"""What a body takes besides its bytes: its segment and its place here."""
+"""Memory of an entry besides the body: its segment, and its row in the cache."""
 AHEAD_BYTES = 4 * 1024 * 1024
-"""Payload bytes read back ahead of a cursor."""
+"""Payload bytes of read-ahead in front of a cursor."""
 
 
 class BodyCache:
-    """Bodies in memory, oldest first."""
+    """Bodies in memory, evicted oldest first."""
 
     def __init__(self, store: Store, committer: Committer, bytes_max: int) -> None:
         self._store = store
@@ -41,17 +40,17 @@ class BodyCache:
         self._bytes_max = bytes_max
         self._bodies: deque[tuple[PartitionLog, Segment, int]] = deque()
         self._reading: set[int] = set()
-        """Names of bodies that are being read ahead."""
+        """Names of bodies that a read-ahead is fetching."""
         self.bytes = 0
-        """Bytes of all of them."""
+        """Bytes of all entries."""
         self.lacks = False
-        """Whether any body may not be here; as long as not, nothing is looked for ahead."""
+        """Whether any body may be missing; until then read-ahead is skipped."""
 
     def add(self, log: PartitionLog, segment: Segment) -> None:
-        """A segment that the store has, and whose body is here."""
+        """Add a stored segment, whose body is in memory, and evict the oldest ones beyond the limit."""
         assert segment.body is not None
         if not self._store.blocking:
-            return  # a store in memory has them all there anyway
+            return  # a store in memory holds all bodies anyway
         size = len(segment.body) + ENTRY_BYTES
         self._bodies.append((log, segment, size))
         self.bytes += size
@@ -62,13 +61,13 @@ class BodyCache:
             logs.drop_body(oldest_log, oldest)
 
     def clear(self) -> None:
-        """Everything was loaded again: what was here belongs to nobody, and what there is is not here."""
+        """Empty the cache after a reload: its entries belong to the old engine, the new one has none."""
         self._bodies.clear()
         self.bytes = 0
         self.lacks = True
 
     def missing(self, replies: Iterable[Reply | ForebayError]) -> list[Absent]:
-        """What has to be read before these answers can leave."""
+        """Return the segments whose bodies must be read before these replies can be sent."""
         found: dict[int, Absent] = {}
         for reply in replies:
             if isinstance(reply, payloads.Payloads):
@@ -79,11 +78,11 @@ class BodyCache:
         return list(found.values())
 
     def read(self, absent: list[Absent]) -> Bodies:
-        """The bodies of segments, checked; in a thread, because it takes time."""
+        """Return the bodies of segments, checked. Runs in a thread."""
         return read_bodies(self._store, [(each.queue, each.segment) for each in absent])
 
     def put_back(self, absent: list[Absent], bodies: Bodies) -> None:
-        """Give segments the bodies that were read for them."""
+        """Give segments the bodies that were read for them, and cache those not read in passing."""
         for (_, log, segment, passing), body in zip(absent, bodies, strict=True):
             if isinstance(body, bytes) and segment.body is None:
                 segment.body = body
@@ -93,7 +92,7 @@ class BodyCache:
                     self.add(log, segment)
 
     def read_ahead(self, reply: Popped | LogSlice) -> None:
-        """Read what the next pop or read will want, if it is not in memory."""
+        """Start a read-ahead of the bodies that the next pop or read will need."""
         ahead = payloads.ahead(reply, AHEAD_BYTES)
         ahead = [each for each in ahead if each.segment.body_name not in self._reading]
         if not ahead:
@@ -112,7 +111,7 @@ class BodyCache:
 
 
 def read_bodies(store: Store, absent: list[tuple[Queue, Segment]]) -> Bodies:
-    """The bodies of segments as the store has them; ``Damaged`` where one is not what was written."""
+    """Return the bodies of segments from the store; ``Damaged`` where one fails its check."""
     if not absent:
         return []
     bodies = store.bodies([keyspace.body_key(queue.prefix, each.body_name) for queue, each in absent])
@@ -126,13 +125,13 @@ def _checked(segment: Segment, body: bytes | Damaged | None) -> bytes | Damaged 
 
 
 class Damage:
-    """Tells of damaged bodies, once each."""
+    """Logs damaged bodies, each once."""
 
     def __init__(self) -> None:
         self._told: set[int] = set()
 
     def tell(self, reply: Popped | LogSlice) -> None:
-        """Log which of the bodies that an answer wants could not be read."""
+        """Log the bodies of a reply that could not be read."""
         for each in payloads.absent(reply):
             if each.segment.body_name not in self._told:
                 self._told.add(each.segment.body_name)
@@ -141,7 +140,7 @@ class Damage:
 
 
 def readable(reply: Reply | ForebayError) -> Reply | ForebayError:
-    """The answer without the messages that could not be read back; an error if that is nothing."""
+    """Return a reply without its unreadable messages, or an error if none is left."""
     if not isinstance(reply, Popped | LogSlice) or not payloads.absent(reply):
         return reply
     parts = reply.deliveries if isinstance(reply, Popped) else reply.runs

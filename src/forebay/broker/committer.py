@@ -1,7 +1,7 @@
-"""One commit after another: while one is being kept, the next group forms.
+"""Group commit: while one group is being committed, the next one forms.
 
-A store that blocks commits in a thread of its own, and reads what nobody waits for in another; one that does
-not block does both on the spot.
+A blocking store commits in a thread of its own, and reads in the background in a second one; a store that
+does not block does both inline.
 """
 
 from asyncio import AbstractEventLoop
@@ -21,11 +21,11 @@ T = TypeVar("T")
 Bodies = list[bytes | Damaged | None]
 Read = Callable[[], Bodies]
 Done = Callable[[Bodies | Exception], None]
-"""Told on the event loop that the group is kept, with the bodies asked for along; or why it is not."""
+"""Called on the event loop with the bodies that were read, or with the exception when the commit failed."""
 
 
 class Meter(Struct):
-    """What was kept since the node started."""
+    """Counters of group commits since the node started."""
 
     groups: int = 0
     answers: int = 0
@@ -33,28 +33,29 @@ class Meter(Struct):
 
 
 class Kept(NamedTuple):
-    """How a group was kept."""
+    """Facts about a group that the node needs when its commit is done."""
 
     began_at: float
     wrote: bool
     synced: bool
     told: list[EmittedEvent]
-    """Events that tell of it, if somebody listens."""
+    """Events to publish once the group is committed; empty without a listener."""
 
 
 class Committer:
-    """Keeps groups of commits, one at a time."""
+    """Commits groups, one at a time."""
 
     def __init__(self, store: Store, loop: AbstractEventLoop) -> None:
         self._store = store
         self._loop = loop
+        # One thread each: commits stay in order, and a slow background read never delays a commit.
         self._thread = ThreadPoolExecutor(1, "forebay-commit") if store.blocking else None
         self._aside = ThreadPoolExecutor(1, "forebay-read") if store.blocking else None
         self.busy = False
-        """Whether a group is being kept right now; the next has to wait."""
+        """Whether a commit is running; the next group has to wait."""
 
     def commit(self, group: Sequence[Commit], sync: bool, read: Read, done: Done) -> None:
-        """Read bodies, keep ``group``, then call ``done``. Not while ``busy``.
+        """Read bodies, commit ``group``, then call ``done``. Not while ``busy``.
 
         The bodies are read first, because the group may delete them.
         """
@@ -64,10 +65,11 @@ class Committer:
             return
         self.busy = True
         kept = self._thread.submit(outcome_of, self._commit, group, sync, read)
+        # The callback runs in the commit thread: back to the loop, the only one that touches the engine.
         kept.add_done_callback(lambda future: self._loop.call_soon_threadsafe(self._finish, future, done))
 
     def _finish(self, kept: "Future[Bodies | Exception]", done: Done) -> None:
-        self.busy = False
+        self.busy = False  # first: ``done`` may start the next commit
         done(kept.result())
 
     def _commit(self, group: Sequence[Commit], sync: bool, read: Read) -> Bodies:
@@ -79,7 +81,10 @@ class Committer:
         return bodies
 
     def alone(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
-        """Do work in the place of a commit, then call ``done`` with what came of it. Not while ``busy``."""
+        """Run ``work`` in the commit thread, then call ``done`` with its result. Not while ``busy``.
+
+        Used for a reload: no commit may run while the store is claimed and scanned.
+        """
         assert not self.busy, "one commit at a time"
         if self._thread is None:
             done(outcome_of(work))
@@ -94,7 +99,7 @@ class Committer:
         ended.add_done_callback(lambda future: self._loop.call_soon_threadsafe(finish, future))
 
     def aside(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
-        """Do work that nobody waits for beside the commits, then call ``done`` with what came of it."""
+        """Run background ``work`` in the read thread, then call ``done`` with its result."""
         if self._aside is None:
             done(outcome_of(work))
             return
@@ -108,7 +113,7 @@ class Committer:
 
 
 def outcome_of(work: Callable[..., T], *arguments: object) -> T | Exception:
-    """What comes of some work, or what it raises."""
+    """Return the result of a call, or the exception it raised."""
     try:
         return work(*arguments)
     except Exception as error:

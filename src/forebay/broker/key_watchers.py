@@ -1,6 +1,6 @@
-"""Those who wait for keys to change: answered when one does, or when their time is over.
+"""Watchers of keys: answered when one of their keys changes, or on timeout.
 
-Nobody looks before something is written: a watch that waits costs nothing.
+Watchers are checked only when one of their keys is written: an idle watch costs nothing.
 """
 
 from asyncio import AbstractEventLoop, TimerHandle
@@ -18,7 +18,7 @@ Answered = Reply | ForebayError
 
 
 class KeyWatcher(Struct, eq=False):
-    """Somebody who waits for keys of a tenant to change."""
+    """A long poll for a change of some keys of a tenant."""
 
     asker: Asker
     ticket: Ticket
@@ -27,7 +27,7 @@ class KeyWatcher(Struct, eq=False):
 
 
 class KeyWatchers:
-    """Everyone who waits for keys to change."""
+    """All long polls for changes of keys."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class KeyWatchers:
         return len(self._by_number)
 
     def add(self, engine: Engine, asker: Asker, ticket: Ticket, command: KvWatch) -> None:
-        """Wait for keys that were as they are known when it was asked."""
+        """Watch keys whose versions are those the client knows."""
         self._arrivals += 1
         number = self._arrivals
         timer = self._loop.call_later(command.wait_ms / 1000, self._finish, engine, number)
@@ -59,7 +59,7 @@ class KeyWatchers:
         engine.watched_keys = self.count
 
     def serve(self, engine: Engine) -> None:
-        """Answer those whose keys changed."""
+        """Answer the watchers of keys that changed."""
         touched = list(engine.touched_keys)
         engine.touched_keys.clear()
         numbers = {number: None for key in touched for number in self._by_key.get(key, ())}
@@ -69,7 +69,7 @@ class KeyWatchers:
                 self._leave(engine, number, found)
 
     def _finish(self, engine: Engine, number: int) -> None:
-        """The time of a watcher is over: it gets what there is."""
+        """Answer a watcher with the current state, on timeout or shutdown."""
         if number in self._by_number:
             self._leave(engine, number, self._apply(self._by_number[number].command))
 
@@ -86,7 +86,7 @@ class KeyWatchers:
             self._answer(watcher.asker, watcher.ticket, found)
 
     def reload(self, engine: Engine) -> None:
-        """Everything was loaded again: see who has to be answered."""
+        """Move all watchers to a reloaded engine, and answer those whose keys changed."""
         engine.watched_keys = self.count
         for number, watcher in list(self._by_number.items()):
             found = self._apply(watcher.command)
@@ -94,12 +94,12 @@ class KeyWatchers:
                 self._leave(engine, number, found)
 
     def forget(self, engine: Engine, asker: Asker) -> None:
-        """The asker is gone: nobody waits for it any more."""
+        """Drop all watchers of an asker without an answer."""
         for number in self._of(asker):
             self._leave(engine, number, None)
 
     def give_up(self, engine: Engine, asker: Asker | None = None) -> None:
-        """Answer an asker, or everyone, with what there is."""
+        """Answer the watchers of an asker, or all, with the current state."""
         for number in self._of(asker):
             self._finish(engine, number)
 

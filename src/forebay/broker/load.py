@@ -1,4 +1,4 @@
-"""An engine from what a store has: what is said meanwhile, and when it fails."""
+"""Load an engine from a store: claims, clock, progress in the log, and the reply when it fails."""
 
 import logging
 from bisect import bisect_left
@@ -17,17 +17,17 @@ from forebay.store.base import Claim, Store, Unknown
 logger = logging.getLogger("forebay.node")
 
 LAST = b"\xff" * 8
-"""Above the key of every record that is not a store's own."""
+"""Upper bound of all keys but the store's own."""
 AHEAD_RECORDS = 5_000
-"""Records that are read along with those that are wanted."""
+"""Records in a page of read-ahead."""
 PAGES_MAX = 20
-"""How many times so many are remembered."""
+"""Pages of read-ahead that are cached."""
 PROGRESS_RECORDS = 200_000
-"""Records loaded between two lines of progress: about a second's worth."""
+"""Records between two log lines of progress: about a second."""
 
 
 Loaded = tuple[Engine, int]
-"""An engine, and how far its time is ahead of the wall clock."""
+"""An engine, and how far its clock is ahead of the wall clock."""
 
 
 def claim_all(
@@ -38,10 +38,10 @@ def claim_all(
     ahead_ms: int | None,
     down_ms: int | None,
 ) -> Loaded:
-    """Claim every shard, and an engine from what the store has.
+    """Claim every shard and load an engine from the store.
 
-    Its time is the store's if that has a clock, else that of ``wall``; it never goes back behind the last
-    commit, nor behind ``ahead_ms``, which was said when the store was loaded before.
+    Its clock is the store's if that has one, else ``wall``. It never goes back behind the last commit, nor
+    behind ``ahead_ms``, the offset of the previous load.
     """
     meta = store.claim(META_SHARD)
     found = [store.claim(number) for number in range(shards)]
@@ -55,7 +55,7 @@ def claim_all(
 def load(
     store: Store, limits: Limits, meta: int, found: Sequence[Claim], now: int, down_ms: int | None
 ) -> Engine:
-    """An engine from claimed shards. Leases gain the time they could not be settled in.
+    """Return an engine loaded from claimed shards. Leases are extended by the downtime.
 
     That is ``down_ms``, or for a node that starts, the time since a shard's last commit.
     """
@@ -63,7 +63,8 @@ def load(
         engines.Taken(claim.epoch, down(claim, now) if down_ms is None else down_ms, claim.restored)
         for claim in found
     ]
-    # No name of this epoch is given out before the epoch itself survives power loss.
+    # Leases are named by epoch: without this fsync, a power loss could undo the claim after such a name was
+    # sent, and the next process would issue the same names again.
     store.sync()
     scan = reading_ahead(store.scan) if store.far else store.scan
     engine = engines.load(limits, taken, meta, counting(scan), now)
@@ -76,9 +77,9 @@ def load(
 
 
 def reading_ahead(scan: commit.Scan) -> commit.Scan:
-    """Serves scans that are near each other in key order by few large ones. Nothing may change meanwhile."""
+    """Wrap a scan to serve neighbouring small scans from large pages. Nothing may be written meanwhile."""
     pages: list[tuple[bytes, bytes, list[Record]]] = []
-    """All records from a key up to another, those read last last."""
+    """First key, end key and all records between, the newest page last."""
 
     def page_at(lower: bytes) -> tuple[bytes, bytes, list[Record]]:
         for page in reversed(pages):
@@ -105,7 +106,7 @@ def _key(record: Record) -> bytes:
 
 
 def counting(scan: commit.Scan) -> commit.Scan:
-    """Says now and then how much has been loaded."""
+    """Wrap a scan so that it logs progress."""
     seen = 0
 
     def counted(lower: bytes, upper: bytes) -> Iterator[Record]:
@@ -120,7 +121,7 @@ def counting(scan: commit.Scan) -> commit.Scan:
 
 
 def cause(error: Exception) -> str:
-    """What a client is told of a store that failed, and of what it asked: not where the store is."""
+    """Return the message for clients about a failed commit, without the store's address."""
     if isinstance(error, Unknown):
         return (
             "the server's database went away; whether this was carried out is not known yet:"
@@ -134,5 +135,5 @@ def cause(error: Exception) -> str:
 
 
 def down(claim: Claim, now: int) -> int:
-    """How long a shard was down: since its last commit, if it has any."""
+    """Return how long a shard was down: the time since its last commit, 0 if it has none."""
     return max(now - claim.committed_at, 0) if claim.committed_at else 0

@@ -1,8 +1,9 @@
-"""Merging beside the commits, one merge at a time.
+"""Merging of small segments in the background, one merge at a time.
 
     idle ──plan──> joining (in a thread) ──apply──> applied ──seal──> sealed ──kept──> idle
 
-The next is planned only when the last is kept: what it made could not be read before.
+The next merge is planned only when the last one is committed: until then the store does not have the body
+that it made, so another merge could not read it.
 """
 
 import logging
@@ -20,34 +21,34 @@ logger = logging.getLogger("forebay.merger")
 
 
 class Merger:
-    """Puts small segments of an engine together."""
+    """Merges small segments of one engine, and carves islands."""
 
     def __init__(
         self, engine: Engine, store: Store, committer: Committer, applied: Callable[[], None]
     ) -> None:
-        """``applied`` is told when there is something to commit."""
+        """``applied`` is called when there is something to commit."""
         self._engine = engine
         self._store = store
         self._committer = committer
         self._applied = applied
         self._state = "idle"
         self.stopped = False
-        """The engine is no longer the one in use."""
+        """The engine was replaced: results of a running merge are dropped."""
 
     def go_on(self) -> None:
-        """Begin the next merge, if none is under way and there is one."""
+        """Start the next merge, unless one is running or none is due."""
         if self._state != "idle" or self.stopped:
             return
         merge = self._engine.plan_merge() or self._engine.plan_carving()
         if merge is None:
             if self._engine.may_merge:
-                self._applied()  # enough was looked at for one turn of the loop
+                self._applied()  # planning is bounded per turn of the loop: continue after the next flush
         else:
             self._state = "joining"
             self._committer.aside(lambda: self._join(merge), lambda joined: self._apply(merge, joined))
 
     def _join(self, merge: Merge | Carving) -> Joined | list[Carved] | None:
-        """Runs in a thread: sealed segments never change."""
+        """Read and join the bodies. Runs in a thread, which is safe because sealed segments never change."""
         absent = merge.absent()
         bodies = {each.body_name: each.body for each in merge.parts}
         read = read_bodies(self._store, [(merge.queue, each) for each in absent])
@@ -74,7 +75,7 @@ class Merger:
         self._applied()
 
     def sealed(self) -> None:
-        """What was applied is in the commit that is being kept."""
+        """Note that the applied merge is part of the group being committed."""
         if self._state == "applied":
             self._state = "sealed"
 

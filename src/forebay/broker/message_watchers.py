@@ -1,4 +1,4 @@
-"""Those who wait for the end of a message: answered when it is settled or dead, or their time is over."""
+"""Watchers of messages: answered when their message is settled or dead, or on timeout."""
 
 from asyncio import AbstractEventLoop, TimerHandle
 from collections.abc import Callable
@@ -15,17 +15,17 @@ Answered = Reply | ForebayError
 Apply = Callable[[Await], Answered]
 Answer = Callable[[Asker, Ticket, Answered], None]
 Asked = tuple[str, int, str]
-"""Tenant, message and group: what many may wait for."""
+"""Tenant, message and group: watchers with the same one get the same reply."""
 
 
 class Watcher(Struct, eq=False):
-    """Somebody who waits for the end of a message."""
+    """A long poll for the end of a message."""
 
     asker: Asker
     ticket: Ticket
     command: Await
     until: float
-    """When it is answered whatever has become of the message, by the loop's clock."""
+    """Deadline of the long poll, by the loop's clock."""
     watched: Watched
     timer: TimerHandle | None = None
 
@@ -35,7 +35,7 @@ class Watcher(Struct, eq=False):
 
 
 class Watchers:
-    """Everyone who waits for the end of a message."""
+    """All long polls for the end of a message."""
 
     def __init__(
         self, loop: AbstractEventLoop, clock: Callable[[], int], apply: Apply, answer: Answer
@@ -45,11 +45,11 @@ class Watchers:
         self._apply = apply
         self._answer = answer
         self._by_place: dict[Watched, dict[int, Watcher]] = {}
-        """By place and identity."""
+        """By place, then by ``id`` of the watcher."""
         self.count = 0
 
     def add(self, engine: Engine, asker: Asker, ticket: Ticket, command: Await, found: NotesFound) -> None:
-        """Wait for what was not over when it was asked for."""
+        """Watch a message that had not ended yet."""
         until = self._loop.time() + command.wait_ms / 1000
         watcher = Watcher(asker, ticket, command, until, engine.watch(command.tenant, command.id))
         self._enter(watcher)
@@ -60,7 +60,7 @@ class Watchers:
         self.count += 1
 
     def _set_timer(self, engine: Engine, watcher: Watcher, found: NotesFound) -> None:
-        """Look again when its time is over, or its message's."""
+        """Set the timer to the deadline, or to the expiry of the message if that is earlier."""
         expires_s = max(found.over_at - self._clock(), 0) / 1000
         at = min(watcher.until, self._loop.time() + expires_s)
         if watcher.timer is not None:
@@ -68,12 +68,12 @@ class Watchers:
         watcher.timer = self._loop.call_at(at, self._ring, engine, watcher)
 
     def serve(self, engine: Engine) -> None:
-        """Answer those whose message is over."""
-        for watched in engine.take_over():
+        """Answer the watchers of messages that ended."""
+        for watched in engine.take_changed():
             self._look_again(engine, watched)
 
     def _ring(self, engine: Engine, watcher: Watcher) -> None:
-        """The time of a watcher, or of its message, is over."""
+        """On a timer or a reload: answer a watcher, unless its message is open and its deadline ahead."""
         self._leave(engine, watcher)
         found = self._apply(watcher.command)
         if isinstance(found, NotesFound) and not found.is_over and self._loop.time() < watcher.until:
@@ -84,7 +84,7 @@ class Watchers:
             self._answer(watcher.asker, watcher.ticket, found)
 
     def _look_again(self, engine: Engine, watched: Watched) -> None:
-        """Something happened to a message: each that waits for it is answered, or goes on waiting."""
+        """Check a message that changed: answer each of its watchers, or go on watching."""
         known: dict[Asked, Answered] = {}
         for watcher in list(self._by_place.get(watched, {}).values()):
             found = known.get(watcher.asked)
@@ -97,7 +97,7 @@ class Watchers:
                 self._answer(watcher.asker, watcher.ticket, found)
 
     def _go_on(self, engine: Engine, watcher: Watcher) -> None:
-        """Watch a message where it is now; the timer stays as it is."""
+        """Follow a message to its current place; the timer stays."""
         place = engine.watch(watcher.command.tenant, watcher.command.id)
         if place != watcher.watched:
             self._leave(engine, watcher, stop=False)
@@ -105,7 +105,7 @@ class Watchers:
             self._enter(watcher)
 
     def _leave(self, engine: Engine, watcher: Watcher, *, stop: bool = True) -> None:
-        """Wait no longer where it waits."""
+        """Remove a watcher from its place; with ``stop`` its timer is cancelled, too."""
         there = self._by_place[watcher.watched]
         del there[id(watcher)]
         self.count -= 1
@@ -119,18 +119,18 @@ class Watchers:
         return [watcher for there in self._by_place.values() for watcher in there.values()]
 
     def reload(self, engine: Engine) -> None:
-        """Everything was loaded again: watch it there."""
+        """Move all watchers to a reloaded engine."""
         for watcher in self._all():
             self._ring(engine, watcher)
 
     def forget(self, engine: Engine, asker: Asker) -> None:
-        """The asker is gone: nobody waits for it any more."""
+        """Drop all watchers of an asker without an answer."""
         for watcher in self._all():
             if watcher.asker is asker:
                 self._leave(engine, watcher)
 
     def give_up(self, engine: Engine, asker: Asker | None = None) -> None:
-        """Answer an asker, or everyone, with what there is."""
+        """Answer the watchers of an asker, or all, with the current state."""
         for watcher in self._all():
             if asker is None or watcher.asker is asker:
                 self._leave(engine, watcher)

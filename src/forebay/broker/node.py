@@ -1,12 +1,12 @@
-"""A node: takes questions, lets the core decide, keeps what it decided, then lets the answers go.
+"""A node: applies commands to the engine, commits the changes in groups, then sends the replies.
 
-    ask ──> engine.apply ──> forming group ──> engine.seal ──> committer ──> answers leave
+    ask ──> engine.apply ──> forming group ──> engine.seal ──> committer ──> replies are sent
               │                                                    │
-              └── nothing to deliver and the pop may wait: waiters └── failed: the group and all later ones
-                  woken by pushes, by what comes back or falls due     get ``busy``, the shards reload
+              └── nothing to deliver and the pop may wait: waiters └── failed: this group and all later ones
+                  woken by pushes, returned leases and timers          get ``busy``, the shards reload
 
-Everything here runs on one event loop. The core's state is always ahead of the store by at most the group
-being kept and the group that forms; no answer leaves before the commit that was forming when it was made.
+Everything here runs on one event loop. The engine is ahead of the store by at most the group being committed
+and the group that forms. No reply is sent before the group that was forming when it was made is committed.
 """
 
 import logging
@@ -39,13 +39,13 @@ Answer = tuple[Asker, Ticket, Reply | ForebayError]
 
 
 SYNC_S = 0.2
-"""How long what was confirmed as ``os`` may stay unsynced: what a power loss can take."""
+"""Longest time a commit confirmed as ``os`` stays without an fsync: what a power loss can take."""
 RELOAD_RETRY_S = 1.0
-"""How long to wait before the store is asked again after a reload failed."""
+"""Delay before the next reload after one failed."""
 
 
 class Node:
-    """The state of one process, and the loop that moves it."""
+    """All state of one process, and the group commit that stores it."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Node:
         memory_bytes_max: int = 1 << 28,
         lost: Callable[[str], None] = lambda why: None,
     ) -> None:
-        """``lost`` is told when the store can't be written any more by this process."""
+        """``lost`` is called once, when this process can no longer write to the store."""
         self.limits = limits
         self.durability = store.durability
         self._store = store
@@ -67,12 +67,12 @@ class Node:
         self._is_lost = False
         self._closed = False
         self._unsynced = False
-        """Whether something is kept that a power loss would take."""
+        """Whether a commit is not fsynced yet: a power loss would take it."""
         self._sync_timer: TimerHandle | None = None
         self._loop = loop
         self._wall = clock
         self._ahead_ms: int | None = None
-        """How far the store's time was ahead of the wall clock when it was loaded."""
+        """Offset of the engine's clock from the wall clock, fixed when the store was loaded."""
         self._shards = store.shards(shards)
         self._committer = Committer(store, loop)
         self._shelf = BodyCache(store, self._committer, memory_bytes_max)
@@ -82,33 +82,33 @@ class Node:
         self._arrivals = 0
         self._forming: list[Answer] = []
         self._again: list[tuple[Asker, Ticket, Pop]] = []
-        """Pops that have not looked at everything yet: asked again after the commit."""
+        """Pops that found nothing within their scan limit: continued after the commit."""
         self._going_on: dict[int, None] = {}
-        """Numbers of waiting pops of which the same is true."""
+        """Numbers of waiters in the same situation."""
         self._flush_planned = False
         self._broken: str | None = None
-        """Why the state can't be trusted; every question gets ``busy`` until it is loaded again."""
+        """Why the engine can't be trusted; every command gets ``busy`` until the reload."""
         self._broken_at = 0
         self._reload_timer: TimerHandle | None = None
-        """Set while the next try to reload waits."""
+        """Set while a reload is delayed after failures in a row."""
         self.reloading = False
-        """Whether the state is being loaded again right now."""
+        """Whether a reload is running."""
         self._failed_in_a_row = 0
-        """Commits and reloads that failed since a commit was kept."""
+        """Failed commits and reloads since the last successful commit."""
         self._timer = Timer(loop, self._clock, self._ring)
         self._settled: Future[None] | None = None
-        """Told when a group has been answered, while the node stops."""
+        """Resolved whenever a group has been answered; only ``drain`` sets it."""
         self._hear: Callable[[list[EmittedEvent]], None] | None = None
-        """Who is told of events."""
+        """Callback for events, called once they are committed."""
         self.draining = False
-        """Nobody waits any more: a pop that finds nothing is answered at once."""
+        """No more long polls: a pop that finds nothing is answered at once."""
         self._returned: list[Popped] = []
-        """What could not be sent while nothing could be carried out."""
+        """Undelivered pop replies, whose leases are returned once the engine may change again."""
         self._held = self._is_still = False
-        """Whether nothing may change any more; and whether what had formed by then is on its way."""
+        """Whether changes are refused; and whether everything that formed before that has been sealed."""
         self._held_at = 0
         self.failures = 0
-        """Commits that failed."""
+        """Failed commits."""
         self.meter = Meter()
         self._engine = self._take(*self._load())
         self._merger = self._new_merger()
@@ -116,16 +116,16 @@ class Node:
         self._set_timer()
 
     def _clock(self) -> int:
-        """Time that never goes back, not even over a restart."""
+        """Return the current time in ms, which never goes back, not even across a restart."""
         return self._wall() + (self._ahead_ms or 0)
 
-    # Questions.
+    # Commands.
 
     def ask(self, asker: Asker, ticket: Ticket, command: Command) -> None:
-        """Carry out a command; ``asker.answered`` is called once the answer may leave."""
+        """Apply a command; ``asker.answered`` is called once its group is committed."""
         may_tick = self._broken is None and not self._held
         if self._waiters.count and may_tick and self._engine.next_due_at() <= self._clock():
-            self._tick()  # what is due belongs to those who wait, not to who asks now
+            self._tick()  # what is due goes to the waiters first, then to this command
         if type(command) is Backup:
             back_up(self._store, self._committer, asker, ticket, command)
             return
@@ -155,12 +155,12 @@ class Node:
             self._plan_flush()
 
     def _answer(self, asker: Asker, ticket: Ticket, reply: Reply | ForebayError) -> None:
-        """Let an answer go with the forming commit."""
+        """Add a reply to the forming group."""
         self._forming.append((asker, ticket, reply))
         self._plan_flush()
 
     def forget(self, asker: Asker) -> None:
-        """The asker is gone: nobody waits for it any more."""
+        """Drop everything that waits for this asker: its connection is gone."""
         for waiter in self._waiters.of_asker(asker):
             self._waiters.remove(waiter)
         if self._watchers.count:
@@ -170,7 +170,7 @@ class Node:
         self._again = [each for each in self._again if each[0] is not asker]
 
     def give_back(self, reply: Reply | ForebayError) -> None:
-        """An answer could not be sent: what it leased is not held back until its time is over."""
+        """Return the lease of a reply that could not be sent: its messages need not wait until it expires."""
         if type(reply) is not Popped or reply.lease is None or self._closed:
             return
         if self._broken is not None or self._held:
@@ -184,21 +184,21 @@ class Node:
         self._plan_flush()
 
     def give_back_all(self, tenant: str) -> None:
-        """Return every lease of a tenant, uncounted: its consumers are gone."""
+        """Return all leases of a tenant, uncounted: its consumers are gone."""
         for popped in self._engine.leased_to(tenant):
             self.give_back(popped)
 
     def peek(self, query: Command) -> Reply | ForebayError:
-        """Answer a query at once, from state that may not be stored yet."""
+        """Return the reply to a query at once, from state that may not be committed yet."""
         assert isinstance(query, Query), "only a query may be answered before its commit"
         try:
-            # At the engine's own time: a later one would change state that no flush is planned for.
+            # At the engine's own time: a later one could change state without a flush to commit it.
             return self._engine.apply(query, self._engine.now)
         except ForebayError as error:
             return error
 
     def give_up(self, asker: Asker) -> None:
-        """The asker sends nothing more: its waiting pops are answered with nothing."""
+        """Answer the waiting pops of an asker with nothing: it sends no more commands."""
         for other, _, command in self._again:
             if other is asker:
                 command.wait_ms = 0
@@ -209,35 +209,35 @@ class Node:
         self._key_watchers.give_up(self._engine, asker)
 
     def listen(self, hear: Callable[[list[EmittedEvent]], None] | None) -> None:
-        """Have somebody told of events once they are kept; nobody, if it is None."""
+        """Set the callback for committed events; None removes it."""
         self._hear = hear
         self._engine.listening = hear is not None
 
     @property
     def broken(self) -> str | None:
-        """Why every question gets ``busy`` right now; None if none does."""
+        """Return why every command gets ``busy`` right now, or None."""
         return self._broken
 
     @property
     def waiting(self) -> int:
-        """Pops that wait."""
+        """Number of waiting pops."""
         return self._waiters.count
 
     @property
     def body_bytes(self) -> int:
-        """Bytes of payloads in memory that the store has, too."""
+        """Bytes in the body cache."""
         return self._shelf.bytes
 
     @property
     def engine(self) -> Engine:
-        """What the node knows right now: to be looked at, not to be changed."""
+        """The current engine. Read only."""
         return self._engine
 
     def _apply(self, command: Command) -> Reply | ForebayError:
         if self._broken is not None:
             return Busy(self._broken)
         now = self._clock()
-        if self._held:
+        if self._held:  # only queries run, at the engine's own time: a later one would fire timers
             if not isinstance(command, Query):
                 return Busy(HELD)
             now = self._engine.now
@@ -249,7 +249,7 @@ class Node:
             self._met_bug(f"{type(command).__name__} could not be applied")
             return Busy("the server met a bug of its own; the command was not carried out")
 
-    # Waiting.
+    # Long polls.
 
     def _may_wait(self, command: Command) -> bool:
         return isinstance(command, Pop) and command.wait_ms > 0 and not self.draining
@@ -262,11 +262,11 @@ class Node:
         timer = self._loop.call_later(command.wait_ms / 1000, self._give_up, self._arrivals)
         waiter = Waiter(asker, ticket, command, self._arrivals, timer.cancel, queue)
         self._waiters.add(waiter)
-        # The group it may have made has to be kept even if nothing ever comes.
+        # The pop may have created its group, which must be committed even if no message ever arrives.
         self._plan_flush()
 
     def _give_up(self, number: int) -> None:
-        """The time of a waiting pop is over: it gets what there is, even if that is less than it wanted."""
+        """On timeout: answer a waiting pop with what is deliverable, even if less than ``min_count``."""
         waiter = self._waiters.get(number)
         if waiter is not None:
             self._finish_wait(waiter)
@@ -276,7 +276,7 @@ class Node:
         pop = waiter.pop
         pop.min_count, pop.wait_ms = 1, 0
         reply: Reply | ForebayError = Popped(waiter.queue, None, [])
-        # What was deleted meanwhile does not come back because somebody waited for it.
+        # A pop creates its group: applied here it would bring back a group that was deleted meanwhile.
         if self._broken is not None or self._engine.has_group(pop.tenant, pop.queue, pop.group):
             reply = self._apply(pop)
         if type(reply) is Popped and reply.again:
@@ -286,7 +286,7 @@ class Node:
         self._plan_flush()
 
     def _serve_woken(self) -> None:
-        """Try again those who wait for what became deliverable, until nothing more does."""
+        """Retry the waiters of everything that became deliverable, until nothing more does."""
         while self._broken is None and self._waiters.count and (woken := self._engine.take_woken()):
             for wake in woken:
                 for waiter in self._waiters.woken(wake, self._engine.deliverable):
@@ -302,7 +302,7 @@ class Node:
             self._plan_flush()
 
     def _ask_again(self) -> None:
-        """Let pops that have not looked at everything yet look further."""
+        """Go on with the pops that found nothing within their scan limit."""
         going_on, self._going_on = self._going_on, {}
         for number in going_on:
             waiter = self._waiters.get(number)
@@ -314,7 +314,7 @@ class Node:
         if going_on:
             self._plan_flush()
 
-    # Time.
+    # Timers.
 
     def _set_timer(self) -> None:
         self._timer.set(self._engine.next_due_at())
@@ -326,14 +326,14 @@ class Node:
             self._set_timer()
 
     def _tick(self) -> None:
-        """Do what is due, and serve those who wait for it."""
+        """Fire what is due, and retry the waiters it woke."""
         try:
             self._engine.tick(self._clock())
         except Exception:
             self._met_bug("what was due could not be done")
         self._serve_woken()
 
-    # Committing.
+    # Group commit.
 
     def _plan_flush(self) -> None:
         if not self._flush_planned:
@@ -341,7 +341,7 @@ class Node:
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        """Keep what has formed; while a group is being kept, the next goes on forming."""
+        """Seal the forming group and commit it. While a commit runs, the next group goes on forming."""
         self._flush_planned = False
         if self._broken is not None and not self._closed:
             group, self._forming = self._forming, []
@@ -358,6 +358,7 @@ class Node:
             self._key_watchers.serve(self._engine)
         group, self._forming = self._forming, []
         commits: list[Commit] = []
+        # Bodies that the cache lacks. They are read in the commit thread, before the group may delete them.
         absent: list[Absent] = []
         if self._broken is None:
             try:
@@ -377,11 +378,11 @@ class Node:
         self._merger.stopped = self._merger.stopped or self._held
         sync = self._engine.must_sync
         if commits or absent or (sync and self._unsynced):
-            how = Kept(self._loop.time(), bool(commits), sync, self._engine.take_told())
+            how = Kept(self._loop.time(), bool(commits), sync, self._engine.take_emitted())
             kept = partial(self._kept, group, absent, how)
             self._committer.commit(commits, sync, partial(self._shelf.read, absent), kept)
         else:
-            told = self._engine.take_told()
+            told = self._engine.take_emitted()
             self._deliver(group)
             self._merger.kept()
             if told and self._hear is not None:
@@ -412,7 +413,7 @@ class Node:
             self._plan_flush()
 
     def _readable(self, reply: Reply | ForebayError) -> Reply | ForebayError:
-        """The answer without what could not be read back, which is not left in a lease nobody knows of."""
+        """Return a reply without its damaged messages, which go back: no client knows of their lease."""
         left = readable(reply)
         if left is not reply:
             assert isinstance(reply, Popped | LogSlice)
@@ -430,25 +431,25 @@ class Node:
         self._break(cause(error))
 
     def _tell_lost(self, error: Lost) -> None:
-        """The store can't be written any more: say so, once."""
+        """Report once that this process can no longer write to the store."""
         self._break("the store can't be written any more by this process; it has to be started again")
         if not self._is_lost:
             self._is_lost = True
             self._lost(str(error))
 
     def _sync(self) -> None:
-        """What was confirmed as ``os`` has waited long enough."""
+        """Plan an fsync: the commits confirmed as ``os`` have waited for SYNC_S."""
         self._sync_timer = None
         if self._unsynced and self._broken is None:
             self._engine.want_sync()
             self._plan_flush()
 
     def _deliver(self, group: list[Answer]) -> None:
-        """Let answers go."""
+        """Send the replies of a committed group, each connection flushed once."""
         askers: dict[Asker, None] = {}
         for asker, ticket, reply in group:
             if type(reply) is Adopted:
-                self._shelf.lacks = True  # its bodies never were in memory
+                self._shelf.lacks = True  # a stage's bodies go straight to the store
             if self._shelf.lacks and (
                 type(reply) is Popped or (type(reply) is LogSlice and not reply.passing)
             ):
@@ -462,10 +463,10 @@ class Node:
         if self._settled is not None and not self._settled.done():
             self._settled.set_result(None)
 
-    # Holding still.
+    # Hold.
 
     def _hold(self, asker: Asker, ticket: Ticket, command: Hold) -> None:
-        """From here on nothing changes, not even with time, until the node is told to go on."""
+        """Stop all changes, those by timers included, or resume them."""
         if command.held and not self._held:
             self._held, self._held_at = True, self._clock()
             logger.warning("held: it answers questions only")
@@ -478,7 +479,7 @@ class Node:
         self._answer(asker, ticket, Held(command.held, self._store.name))
 
     def _go_on(self) -> None:
-        """Time, and all that waits for it, goes on from what the engine holds."""
+        """Restart the timer, the merger and every waiter after a hold or a reload."""
         self._merger.stopped = True
         self._merger = self._new_merger()
         self._timer.cancel()
@@ -490,10 +491,10 @@ class Node:
         for reply in returned:
             self.give_back(reply)
 
-    # When something broke.
+    # Failure and reload.
 
     def _met_bug(self, what: str) -> None:
-        """The core broke in the middle of a change: what it holds can't be kept."""
+        """Stop trusting the engine: a bug may have left half a change in it, which must not be committed."""
         logger.exception("bug: %s", what)
         self._break("the server met a bug of its own and reloads; nothing of this was carried out")
 
@@ -503,21 +504,21 @@ class Node:
         self._plan_flush()
 
     def _fail(self, group: list[Answer]) -> None:
-        """Nothing of the group was kept: whatever it answered, the truth is ``busy``."""
+        """Answer a group that was not committed: every reply becomes ``busy``."""
         error = Busy(self._broken or "the server reloads")
         self._deliver([(asker, ticket, error) for asker, ticket, _ in group])
 
     def _plan_reload(self) -> None:
-        """Reload at once after a first failure; after several in a row, in a while."""
+        """Reload at once after the first failure, after RELOAD_RETRY_S when failures repeat."""
         if self._is_lost or self._committer.busy:
-            return  # what is under way comes back here
+            return  # the commit or reload that runs plans a flush when it ends, which calls this again
         if self._failed_in_a_row <= 1:
             self._reload()
         elif self._reload_timer is None:
             self._reload_timer = self._loop.call_later(RELOAD_RETRY_S, self._reload)
 
     def _reload(self) -> None:
-        """Start again from what the store has."""
+        """Replace the engine by one loaded from the store."""
         self._reload_timer = None
         if not self._committer.busy and not self._closed:
             self.reloading = True
@@ -545,11 +546,11 @@ class Node:
         self._go_on()
 
     def _load(self, down_ms: int | None = None) -> Loaded:
-        """An engine from what the store has, and its time; in a thread, because it takes a while."""
+        """Claim all shards and load an engine. Runs in the commit thread, since it can take seconds."""
         return claim_all(self._store, self._shards, self.limits, self._wall, self._ahead_ms, down_ms)
 
     def _take(self, engine: Engine, ahead_ms: int) -> Engine:
-        """Go on with an engine that was loaded."""
+        """Adopt a loaded engine, with an empty body cache."""
         self._ahead_ms = ahead_ms
         engine.reach = self.durability
         self._shelf.clear()
@@ -558,15 +559,15 @@ class Node:
     def _new_merger(self) -> Merger:
         return Merger(self._engine, self._store, self._committer, self._plan_flush)
 
-    # The end.
+    # Shutdown.
 
     @property
     def _is_unkept(self) -> bool:
-        """Whether something is on its way to the store, or will be."""
+        """Whether something is being committed, or still has to be."""
         return self._committer.busy or (bool(self._engine.changed) and not self._is_still)
 
     async def drain(self) -> None:
-        """Answer everyone who waits, and keep what has formed."""
+        """Answer every waiter and commit everything that formed."""
         self.draining = True
         for waiter in self._waiters.all():
             self._finish_wait(waiter)
@@ -580,7 +581,7 @@ class Node:
         self._fail(left)
 
     def close(self) -> None:
-        """Keep what is left and let go of the store. Nothing may be asked after this."""
+        """Commit the rest with an fsync, then close the store. The node takes no commands after this."""
         if self._closed:
             return
         self._closed = True

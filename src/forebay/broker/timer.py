@@ -1,4 +1,4 @@
-"""One timer for all that becomes due."""
+"""One timer for everything that becomes due."""
 
 from asyncio import AbstractEventLoop, TimerHandle
 from collections.abc import Callable
@@ -6,11 +6,11 @@ from collections.abc import Callable
 from forebay.core.bounds import NEVER
 
 LONGEST_MS = 3_600_000
-"""The longest it is set for; it is set again when it rings early."""
+"""Longest delay; a timer that fires early is set again."""
 
 
 class Timer:
-    """Rings at the earliest instant it was set for."""
+    """Fires at the earliest time it was set for."""
 
     def __init__(self, loop: AbstractEventLoop, clock: Callable[[], int], ring: Callable[[], None]) -> None:
         self._loop = loop
@@ -27,7 +27,7 @@ class Timer:
             self._handle = self._loop.call_later(delay_ms / 1000, self._rings)
 
     def cancel(self) -> None:
-        """Ring no more, until it is set again."""
+        """Disarm the timer until it is set again."""
         if self._handle is not None:
             self._handle.cancel()
         self._handle, self._at = None, NEVER

@@ -1,4 +1,4 @@
-"""Pops that wait: first come, first served, per queue, group and partition."""
+"""Waiting pops (long polls): FIFO per queue, group and partition."""
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
@@ -11,21 +11,21 @@ from forebay.core.errors import ForebayError, NotFound
 from forebay.core.state import Queue
 
 Ticket = object
-"""Whatever an asker needs to know which question an answer is for."""
+"""An asker's own reference for a command, handed back with the reply."""
 
 
 class Asker(Protocol):
-    """Someone who asks the node and is told when the answer may leave."""
+    """A connection that sends commands to the node and gets the replies."""
 
     def answered(self, ticket: Ticket, reply: Reply | ForebayError) -> None:
-        """The commit that the answer depends on is kept."""
+        """Take a reply, whose commit is done."""
 
     def flush(self) -> None:
-        """No more answers come from this commit: send those there are."""
+        """Send the replies taken so far: the last one of a commit has come."""
 
 
 class Waiter(Struct, eq=False):
-    """A pop that found too little and waits for more."""
+    """A pop that found fewer messages than it wants and waits for more."""
 
     asker: Asker
     ticket: Ticket
@@ -33,24 +33,24 @@ class Waiter(Struct, eq=False):
     number: int
     """Order of arrival."""
     cancel: Callable[[], None]
-    """Stops the timer of its deadline."""
+    """Cancels the timer of its deadline."""
     queue: Queue
-    """As it was when it came."""
+    """The queue as of the pop."""
 
 
 Asked = tuple[str, str, str, str | None]
-"""Tenant, queue, group and the partition asked for (any if None)."""
+"""Tenant, queue, group, and the partition asked for (None: any)."""
 Lane = tuple[str, str, str, str | None, bool]
-"""Tenant, queue, group, the partition asked for (any if None), and whether one message is not enough."""
+"""Tenant, queue, group, the partition asked for (None: any), and whether ``min_count`` is above 1."""
 
 
 class Waiters:
-    """Every waiting pop of a node."""
+    """All waiting pops of a node."""
 
     def __init__(self) -> None:
         self._lanes: dict[Lane, OrderedDict[int, Waiter]] = {}
         self._groups: dict[tuple[str, str], dict[str, int]] = {}
-        """How many wait per group of a queue."""
+        """Number of waiters per group of a queue."""
         self._by_asker: dict[Asker, dict[int, Waiter]] = {}
         self._by_number: dict[int, Waiter] = {}
 
@@ -92,14 +92,14 @@ class Waiters:
         return list(self._by_asker.get(asker, {}).values())
 
     def of_group(self, tenant: str, queue: str, group: str) -> list[Waiter]:
-        """Those who wait for one group, in order of arrival."""
+        """Return the waiters of a group, in order of arrival."""
         if group not in self._groups.get((tenant, queue), {}):
             return []
         asked = (tenant, queue, group)
         return [each for each in self.all() if (each.pop.tenant, each.pop.queue, each.pop.group) == asked]
 
     def part_with(self, tenant: str, queue: str, group: str) -> list[tuple[Asker, Ticket, NotFound]]:
-        """Nobody waits for a group any more that is gone, and what they are told: one of its name is anew."""
+        """Remove all waiters of a deleted group and return their NotFound replies."""
         gone = NotFound(f"group {group} of queue {queue} was deleted meanwhile")
         found = self.of_group(tenant, queue, group)
         for waiter in found:
@@ -107,14 +107,14 @@ class Waiters:
         return [(waiter.asker, waiter.ticket, gone) for waiter in found]
 
     def all(self) -> list[Waiter]:
-        """Everyone, in order of arrival."""
+        """Return all waiters, in order of arrival."""
         return list(self._by_number.values())
 
     def woken(self, wake: Wake, deliverable: Callable[[Pop], int]) -> Iterator[Waiter]:
-        """Those a wake-up concerns, in order of arrival per group. The caller removes whom it serves.
+        """Yield the waiters to retry after a wake-up, by arrival. The caller removes those that it serves.
 
-        A lane ends with its first waiter that could not be served: those behind it ask for the same. Of those
-        who want more than one message, only they are asked for whom there are enough.
+        A lane ends at the first waiter that could not be served: those behind it ask for the same. Waiters
+        that want several messages are tried only if there are enough of them.
         """
         queue, group, partition = wake
         waiting = self._groups.get((queue.tenant, queue.name), {})
@@ -123,6 +123,8 @@ class Waiters:
             patient = deque(self._patient(asked, deliverable))
             lanes: list[Lane] = [(*lane, False) for lane in asked]
             while True:
+                # Merge the lanes by arrival. The heads are looked up in every round, because the caller
+                # removes waiters in between.
                 heads = [next(iter(self._lanes[lane].values())) for lane in lanes if lane in self._lanes]
                 if patient:
                     heads.append(patient[0])
@@ -136,13 +138,13 @@ class Waiters:
                     lanes.remove(_lane(first.pop))
 
     def _asked(self, queue: Queue, group: str, partition: str | None) -> list[Asked]:
-        """What pops of a group may have asked for that a partition, or any, concerns."""
+        """Return what pops of a group may have asked for to be woken by a partition (None: any)."""
         if partition is not None:
             return [(queue.tenant, queue.name, group, where) for where in (None, partition)]
         return list({lane[:4]: None for lane in self._lanes if lane[:3] == (queue.tenant, queue.name, group)})
 
     def _patient(self, asked: list[Asked], deliverable: Callable[[Pop], int]) -> list[Waiter]:
-        """Those who want several messages and could have them, in order of arrival."""
+        """Return the waiters that want several messages and can get them, in order of arrival."""
         found: list[Waiter] = []
         for lane in asked:
             waiters = self._lanes.get((*lane, True))

@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 START_S = 30.0
 STOP_S = 15.0
-"""How long the server may take to start, and to stop."""
+"""Timeouts of the server's start and stop."""
 AT_ONCE = 100
-"""Pushes of one message that are on their way at a time."""
+"""Concurrent pushes of one message."""
 BATCHES_AT_ONCE = 2
 PAYLOAD = {"to": "ada@example.com", "subject": "hello", "n": 12345}
 
 
 class Figures(msgspec.Struct):
-    """What was measured of one way to use the server."""
+    """Measurements of one way to use the server."""
 
     what: str
     messages: int
@@ -79,7 +79,7 @@ def bench(seconds: float, as_json: bool) -> int:
 
 @contextmanager
 def server() -> Iterator[str]:
-    """The address of a server of our own, which is stopped at the end whatever happens."""
+    """Start a server; yields its address, and stops it at the end whatever happens."""
     with tempfile.TemporaryDirectory(prefix="forebay-bench-") as home, _Signals() as signals:
         log = Path(home) / "log"
         with log.open("wb") as errors:
@@ -89,7 +89,7 @@ def server() -> Iterator[str]:
                 env=_plain_environment(),
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                start_new_session=True,  # Ctrl-C is ours: it is stopped in order
+                start_new_session=True,  # Ctrl-C is for us: we stop it in order
             )
         try:
             signals.let_through()
@@ -100,7 +100,7 @@ def server() -> Iterator[str]:
 
 
 class _Signals:
-    """What tells us to end is like Ctrl-C; and is held while it would leave a server behind."""
+    """Treats termination signals like Ctrl-C, and defers them while they would leave a server behind."""
 
     def __init__(self) -> None:
         self._is_held = True
@@ -156,11 +156,11 @@ def _stop(process: "subprocess.Popen[bytes]") -> None:
         process.stdout.close()
 
 
-# What is measured.
+# Measurements.
 
 
 Step = Callable[[], Awaitable[int]]
-"""One request, or a pop and its ack: how many messages it was about. None left is 0."""
+"""One request, or a pop and its ack: returns the number of messages, 0 if none is left."""
 
 
 async def _measure(address: str, seconds: float) -> list[Figures]:
@@ -209,7 +209,7 @@ def _popping(client: "Client", queue: str, size: int) -> Step:
 
 
 async def _figures(what: str, at_once: int, step: Step, seconds: float) -> Figures:
-    """Take a step again and again, so many at once, until the time is over or nothing is left."""
+    """Repeat a step, so many concurrently, until the time is up or no message is left."""
     spans: list[float] = []
     done = 0
     begun = time.perf_counter()
@@ -229,7 +229,7 @@ async def _figures(what: str, at_once: int, step: Step, seconds: float) -> Figur
 
 
 def _percentiles(spans: list[float]) -> tuple[float, float]:
-    """The median, and what 99 of 100 are below.
+    """Return the median and the 99th percentile.
 
     >>> _percentiles([float(n) for n in range(1, 101)])
     (50.0, 99.0)

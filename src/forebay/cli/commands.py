@@ -1,4 +1,4 @@
-"""What every command is made of: help with an example, the server it asks, the queue it is about."""
+"""What commands are made of: help with an example, the server, the queue."""
 
 import re
 from collections.abc import Callable
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from forebay.client.sync.client import SyncClient
 
 COMPLETE_S = 1.0
-"""How long a server may take to name its queues to somebody who presses Tab."""
+"""Timeout of the server's queue names for completion."""
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -38,7 +38,7 @@ class Command(click.Command):
 
 
 class PayloadCommand(Command):
-    """A command that takes payloads: -5 is one, and no option."""
+    """A command that takes payloads: -5 is a payload, not an option."""
 
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, context_settings={"ignore_unknown_options": True}, **more)
@@ -55,7 +55,7 @@ class PayloadCommand(Command):
 
 
 def _words(value: Any) -> list[str]:
-    """The arguments in the value of a parameter: one, several, or none."""
+    """Return the arguments in the value of a parameter: one, several, or none."""
     if isinstance(value, str):
         return [value]
     return [each for each in value if isinstance(each, str)] if isinstance(value, tuple) else []
@@ -73,7 +73,7 @@ class Group(click.Group):
         return list(self.commands)
 
     def headings(self) -> dict[str, list[str]]:
-        """The commands by heading, as help shows them."""
+        """Return the commands by heading, as help shows them."""
         return {"Commands": list(self.commands)}
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -86,10 +86,10 @@ class Group(click.Group):
 
 
 class LazyGroup(Group):
-    """Commands that are imported when they are needed, so that each starts fast."""
+    """Commands that are imported when needed, so that each starts fast."""
 
     def __init__(self, *given: Any, sections: dict[str, dict[str, str]], **more: Any) -> None:
-        """``sections`` has the commands by heading, each with the module and the name it is there."""
+        """``sections`` has the commands by heading, each with its module and its name there."""
         super().__init__(*given, **more)
         self.sections = sections
         self.places = {name: place for names in sections.values() for name, place in names.items()}
@@ -109,7 +109,7 @@ class LazyGroup(Group):
         return {title: list(names) for title, names in self.sections.items()}
 
 
-# What commands share.
+# Shared options.
 
 
 def finds_server(function: Function) -> Function:
@@ -123,7 +123,7 @@ def finds_server(function: Function) -> Function:
 
 
 def asks_server(function: Function) -> Function:
-    """A command that asks a server, and can print JSON."""
+    """Add the options of a command that asks a server and can print JSON."""
     return finds_server(prints_json(function))
 
 
@@ -146,7 +146,7 @@ def may_ask(function: Function) -> Function:
 
 
 def connected(server: str | None, *, timeout_s: float = 30.0) -> "SyncClient":
-    """A client of the server that is meant. It does not wait for one that is not there."""
+    """Return a client of the selected server, without waiting for one that is not there."""
     from forebay.client.sync.client import SyncClient
 
     try:
@@ -156,7 +156,7 @@ def connected(server: str | None, *, timeout_s: float = 30.0) -> "SyncClient":
 
 
 def known_queues(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Names of queues for completion; none if the server does not tell."""
+    """Return queue names for completion; none if the server does not respond."""
     from forebay.core.errors import ForebayError
 
     try:

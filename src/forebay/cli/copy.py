@@ -85,7 +85,7 @@ def _check(place: str) -> None:
 
 @contextmanager
 def _held(server: str | None, source: str) -> Iterator[list[bool]]:
-    """A server that changes nothing meanwhile; it is let go if nothing comes of it."""
+    """Hold the server during the copy; release it if the copy fails."""
     done: list[bool] = []
     if server is None:
         yield done
@@ -101,7 +101,7 @@ def _held(server: str | None, source: str) -> Iterator[list[bool]]:
 
 
 def _check_same(kept_in: str, source: str) -> None:
-    """Raise unless the server that is held is the one on SOURCE."""
+    """Raise unless the held server is the one on SOURCE."""
     from forebay.store.address import ROCKS, shown_place
 
     if source.startswith(ROCKS):
@@ -113,7 +113,7 @@ def _check_same(kept_in: str, source: str) -> None:
 
 
 def _place_of(address: str) -> str:
-    """Host, port and database of an address without a password."""
+    """Return host, port and database of an address without a password."""
     return address.partition("://")[2].rpartition("@")[2]
 
 
@@ -131,7 +131,7 @@ def _source(place: str, server: str | None) -> "Iterator[tuple[Readable, int]]":
                 )
             yield found
         return
-    # The server has its directory to itself; a backup is made of links and takes no room.
+    # The server has its directory to itself; a backup is made of hard links and takes no space.
     directory = Path(place.removeprefix(ROCKS)).absolute()
     linked = directory.with_name(f"{directory.name}.copying-{os.getpid()}")
     try:

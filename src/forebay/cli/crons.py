@@ -18,7 +18,7 @@ def crons() -> None:
 
 
 def _shown(cron: Cron) -> dict[str, object]:
-    """A cron as ``--json`` prints it: payloads are called data there."""
+    """Return a cron as ``--json`` prints it, where payloads are called data."""
     return {
         "data" if name == "payload" else name: value for name, value in msgspec.structs.asdict(cron).items()
     }

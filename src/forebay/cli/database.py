@@ -11,7 +11,7 @@ from forebay.cli.output import print_json
 
 
 def database(url: str | None, file: Path | None = None) -> str:
-    """The database that is meant: the one named, or that of the settings in force."""
+    """Return the selected database: the one named, or that of the settings in force."""
     from forebay import config
 
     given = {"store": url} if url is not None else {}

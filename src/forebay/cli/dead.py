@@ -19,7 +19,7 @@ from forebay.cli.output import confirm, counted, json_id, note, print_json
 from forebay.client.types import Settled
 
 PAGE = 1_000
-"""Dead letters that a server shows at a time."""
+"""Most dead letters that a server returns at a time."""
 
 these = click.option(
     "--id", "ids", multiple=True, metavar="ID", help="This one; may be repeated. All if there is none."

@@ -10,11 +10,11 @@ DONE, USAGE, SERVER, DENIED, NOTHING, DAMAGE = range(6)
 ABOUT = "Exit codes: 0 done, 1 wrong usage or input, 2 no server, 3 denied, 4 nothing to do, 5 damage found."
 
 CODES = {"busy": SERVER, "disconnected": SERVER, "denied": DENIED, "damaged": DAMAGE}
-"""Exit codes of what a server or a client says; all else is 1."""
+"""Exit codes by error code; all others are 1."""
 
 
 class CliError(Exception):
-    """What is wrong and what to do about it, a line each, and the exit code."""
+    """An error, and what to do about it, one line each, with the exit code."""
 
     def __init__(self, *lines: str, code: int = USAGE) -> None:
         super().__init__(*lines)
@@ -23,7 +23,7 @@ class CliError(Exception):
 
 
 def told(error: ForebayError) -> CliError:
-    """What a server or a client said, as it is told to people.
+    """Return an error of the server or the client, as shown to people.
 
     >>> told(ForebayError("it broke")).lines
     ('error: it broke',)

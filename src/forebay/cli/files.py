@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 DATA = "./forebay-data"
 BACKUP_S = 3_600.0
-"""How long a backup may take: files that can't be linked are copied."""
+"""Timeout of a backup: files that can't be linked are copied."""
 
 
 class Directory(click.Path):
-    """A directory, which no address of a database is."""
+    """A directory, not the URL of a database."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if "://" in str(value):  # it may have a password
@@ -37,7 +37,7 @@ directory_path = Directory(path_type=Path)
 
 @contextmanager
 def on_disk() -> Iterator[None]:
-    """What the store says of a directory, as it is told to people."""
+    """Turn the store's errors about a directory into messages for people."""
     from forebay.store.base import Broken, StoreError
 
     try:

@@ -14,7 +14,7 @@ from forebay.core.errors import ForebayError
 
 PROGRAM = "forebay"
 COMPLETE_VARIABLE = "_FOREBAY_COMPLETE"
-"""What a shell sets to be told how a line may go on."""
+"""Set by a shell to ask for completions."""
 
 SECTIONS = {
     "Run": {"serve": "serve:serve", "worker": "worker:worker", "bench": "bench:bench"},
@@ -47,14 +47,14 @@ SECTIONS = {
     },
     "Shell": {"completion": "completion:completion"},
 }
-"""Every command, by heading: the file it is in, and its name there."""
+"""All commands by heading: the module of each, and its name there."""
 
 cli = LazyGroup(PROGRAM, sections=SECTIONS, help="A message and job queue.", epilog=ABOUT)
 click.version_option(__version__, message=f"{PROGRAM} %(version)s")(cli)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; its exit code."""
+    """Run one command and return its exit code."""
     instruction = os.environ.get(COMPLETE_VARIABLE)
     if instruction:
         from click.shell_completion import shell_complete
@@ -80,7 +80,7 @@ def main(arguments: list[str] | None = None) -> int:
         return _fail(SERVER, f"the output can't take {error.object[error.start]!a}: set PYTHONUTF8=1")
     except (KeyboardInterrupt, click.Abort):
         return _fail(USAGE, "interrupted")
-    except BrokenPipeError:  # the reader of our output has seen enough
+    except BrokenPipeError:  # the reader of our output is gone
         _close_output()
         return DONE
     except OSError as error:
@@ -96,7 +96,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _explain(error: click.ClickException) -> int:
-    """Wrong usage: how it goes, what is wrong, and where to read more."""
+    """Print usage, what is wrong, and where to read more."""
     context = getattr(error, "ctx", None)
     message = error.format_message().rstrip(".")
     if context is None:
@@ -113,7 +113,7 @@ def _fail(code: int, *lines: str) -> int:
 
 
 def _close_output() -> None:
-    """What is still to be written goes nowhere: Python would complain about it at its end."""
+    """Discard unwritten output: Python would complain about it at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

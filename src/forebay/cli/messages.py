@@ -67,7 +67,7 @@ class Shown(msgspec.Struct):
 
 
 def shown(seen: Seen) -> Shown:
-    """A message that was asked for with payloads as they are."""
+    """Return a message, read with raw payloads, as ``--json`` prints it."""
     return Shown(
         json_id(seen.id),
         seen.uuid,
@@ -93,7 +93,7 @@ def shown(seen: Seen) -> Shown:
 
 
 class Noted(msgspec.Struct):
-    """What is kept beside a message, as ``--json`` prints it."""
+    """The notes of a message, as ``--json`` prints them."""
 
     result: msgspec.Raw | None
     progress: Progress | None
@@ -101,7 +101,7 @@ class Noted(msgspec.Struct):
 
 
 def print_message(client: "SyncClient", seen: Seen, group: str, as_json: bool) -> None:
-    """All that is known of one message."""
+    """Print one message with its result, progress and log."""
     progress = client.progress(seen.id)
     noted = Noted(
         client.result(seen.id, group=group, type=msgspec.Raw).result,
@@ -141,7 +141,7 @@ def print_message(client: "SyncClient", seen: Seen, group: str, as_json: bool) -
 
 
 def print_messages(found: list[Seen], as_json: bool) -> None:
-    """Messages below each other."""
+    """Print messages, one a row."""
     if as_json:
         for each in found:
             print_json(shown(each))

@@ -1,4 +1,4 @@
-"""What is printed: tables for people, JSON for programs, progress for those who watch.
+"""What is printed: tables for people, JSON for programs, progress bars for terminals.
 
 rich is imported for terminals only: what goes into a pipe is plain, and comes at once.
 """
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 PAYLOAD_SHOWN = 80
-"""Characters of a payload that a table shows."""
+"""Most characters of a payload in a table."""
 
 CUT = ("DATA", "ERROR")
-"""Columns that are cut where a terminal is narrow. The others are there whole: one copies ids out of them."""
+"""Columns that are cut on a narrow terminal. The others stay whole: people copy ids out of them."""
 CUT_CELLS_MIN = 6
-"""What is left of those at least; with it, messages fit into 80 columns."""
+"""Least width of such a column; with it, messages fit into 80 columns."""
 
 Row = Sequence[object]
 
@@ -36,7 +36,7 @@ def print_json(value: object) -> None:
 
 
 def one_line(json: bytes | msgspec.Raw) -> str:
-    """JSON without line breaks: payloads stay as they were written, and may have some between their parts.
+    """Return JSON without line breaks: payloads stay as they were written, and may have some between tokens.
 
     What a terminal would act on is escaped.
 
@@ -56,7 +56,7 @@ def _as_json(found: "re.Match[str]") -> str:
 
 
 def json_id(id: int) -> int | str:
-    """An id as JSON has it: a string where the numbers of many programs end, as over the wire.
+    """Return an id for JSON: a string where many programs' numbers lose precision, as over the wire.
 
     >>> json_id(7), json_id(1 << 53)
     (7, '9007199254740992')
@@ -65,7 +65,7 @@ def json_id(id: int) -> int | str:
 
 
 def note(line: str) -> None:
-    """Something beside the output, for people."""
+    """Print a line to people, beside the output."""
     print(line, file=sys.stderr)
 
 
@@ -73,7 +73,7 @@ def note(line: str) -> None:
 
 
 def print_table(head: Sequence[str], rows: Iterable[Row], left: Sequence[str] = ()) -> None:
-    """Columns side by side; the first and those of ``left`` to the left, numbers to the right."""
+    """Print a table; the first column and those of ``left`` are left-aligned, numbers right-aligned."""
     cells = [[clean(cell) for cell in row] for row in rows]
     is_left = [not at or name in left for at, name in enumerate(head)]
     if sys.stdout.isatty():
@@ -114,7 +114,7 @@ def rich_table(head: Sequence[str], cells: list[list[str]], is_left: list[bool])
             name,
             justify="left" if left else "right",
             style="" if at else "cyan",
-            # Those that may wrap are the ones that are made narrower; their cells do not wrap all the same.
+            # Columns that may wrap are the ones rich makes narrower; their cells do not wrap all the same.
             no_wrap=name not in CUT,
             min_width=CUT_CELLS_MIN if name in CUT else max(map(cell_len, [name, *column])),
         )
@@ -124,7 +124,7 @@ def rich_table(head: Sequence[str], cells: list[list[str]], is_left: list[bool])
 
 
 def print_settled(settled: Settled, done: str, refused: str, as_json: bool) -> int:
-    """How many messages something was done to, and why not to the others; the exit code."""
+    """Print how many messages were changed and which were not; return the exit code."""
     others = list(map(json_id, settled.refused))
     if as_json:
         print_json({"count": settled.count, "refused": others})
@@ -136,14 +136,14 @@ def print_settled(settled: Settled, done: str, refused: str, as_json: bool) -> i
 
 
 def print_fields(fields: dict[str, object]) -> None:
-    """Names and values of one thing, below each other."""
+    """Print names and values of one thing, one a line."""
     width = max(map(len, fields))
     for name, value in fields.items():
         print(f"{name.ljust(width)}  {clean(value)}".rstrip())
 
 
 def clean(value: object) -> str:
-    """A value on one line, without what a terminal would act on.
+    """Return a value on one line, without control characters that a terminal would act on.
 
     >>> clean("a\\x1b[31m"), clean(None), clean(True), clean(("a", "b"))
     ('a\\\\x1b[31m', '-', 'yes', 'a, b')
@@ -161,13 +161,13 @@ def _escaped(character: str) -> str:
 
 
 def shortened(payload: msgspec.Raw) -> str:
-    """The beginning of a payload."""
+    """Return the beginning of a payload."""
     text = one_line(payload)
     return text if len(text) <= PAYLOAD_SHOWN else text[: PAYLOAD_SHOWN - 1] + "…"
 
 
 def shown_time(at_ms: int | None) -> str | None:
-    """A time as people read it.
+    """Return a time for people.
 
     >>> shown_time(1794847104183)
     '2026-11-16T16:38:24.183Z'
@@ -179,7 +179,7 @@ def shown_time(at_ms: int | None) -> str | None:
 
 
 def shown_second(at_ms: int) -> str:
-    """A time where there is little room.
+    """Return a short time, for narrow columns.
 
     >>> shown_second(1794847104183)
     '2026-11-16 16:38:24'
@@ -187,18 +187,18 @@ def shown_second(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms // 1000, UTC).replace(tzinfo=None).isoformat(" ")
 
 
-# People who watch.
+# Progress and questions.
 
 
 class Advance(Protocol):
-    """Called as the work goes on: by how much, and of how much if that was not known before."""
+    """Called as the work advances: by how much, and the total if that was unknown before."""
 
     def __call__(self, done: int, total: int | None = None) -> None: ...
 
 
 @contextmanager
 def progress(label: str, total: int | None = None, *, show: bool = True) -> Iterator[Advance]:
-    """Yields what is called as the work goes on; a bar shows it if somebody watches."""
+    """Yield a function to call as the work advances; a bar shows it on a terminal."""
     if not show or not sys.stderr.isatty():
         yield lambda done, total=None: None
         return
@@ -206,7 +206,7 @@ def progress(label: str, total: int | None = None, *, show: bool = True) -> Iter
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    # What is printed meanwhile goes above the bar, if both are on one terminal.
+    # On a shared terminal, other output is printed above the bar.
     above = sys.stdout.isatty()
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, redirect_stdout=above) as bar:
@@ -219,7 +219,7 @@ def progress(label: str, total: int | None = None, *, show: bool = True) -> Iter
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask who sits at a terminal, unless they said yes already; raises if they say no, or nobody is there."""
+    """Ask for confirmation, unless ``yes``; raise on a no, or without a terminal."""
     if yes:
         return
     if not sys.stdin.isatty():
@@ -237,5 +237,5 @@ def counted(number: int, noun: str = "message") -> str:
 
 
 def flat(name: str, value: str, counts: Any) -> dict[str, object]:
-    """A name and its counts, as one object."""
+    """Return a name and its counts as one object."""
     return {name: value, **msgspec.structs.asdict(counts)}

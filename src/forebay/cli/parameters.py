@@ -1,4 +1,4 @@
-"""What arguments are made of: times, pairs, options of queues, payloads, options of messages."""
+"""Types of arguments: times, pairs, options of queues, payloads, options of messages."""
 
 import os
 from collections.abc import Callable
@@ -73,7 +73,7 @@ class Pair(click.ParamType[tuple[str, str]]):
 
 
 def json_or_text(text: str) -> Any:
-    """A value as it is meant: JSON if it is some, text if not.
+    """Return a value as JSON if it is JSON, else as text.
 
     >>> json_or_text("5"), json_or_text("null"), json_or_text('{"limit": 5}'), json_or_text("fsync")
     (5, None, {'limit': 5}, 'fsync')
@@ -85,7 +85,7 @@ def json_or_text(text: str) -> Any:
 
 
 def checked(payload: bytes, number: int | None = None) -> msgspec.Raw:
-    """A payload as it was written, if it is JSON; ``number`` says which of several it is."""
+    """Return a payload as it was written; raise if it is not JSON. ``number`` says which of several it is."""
     which = "the payload" if number is None else f"payload {number}"
     text = payload.strip()
     try:
@@ -102,7 +102,7 @@ def checked(payload: bytes, number: int | None = None) -> msgspec.Raw:
 
 
 def argument_bytes(argument: str) -> bytes:
-    """An argument as the shell gave it."""
+    """Return an argument as the bytes that the shell passed."""
     return os.fsencode(argument)
 
 
@@ -131,14 +131,14 @@ _OPTIONS = (
 
 
 def message_options(function: Function) -> Function:
-    """A command that pushes: options of the messages, which ``options_given`` takes."""
+    """Add the options of a pushed message, which ``options_given`` reads."""
     for option in reversed(_OPTIONS):
         function = option(function)
     return function
 
 
 def options_given(given: dict[str, Any]) -> Options:
-    """Options of a message, without those that were left out."""
+    """Return the options of a message, without those not given."""
     options = {name: value for name, value in given.items() if value is not None and value != ()}
     if "headers" in options:
         options["headers"] = dict(options["headers"])

@@ -16,7 +16,7 @@ from forebay.client.sync.messages import BATCH, BATCH_BYTES
 from forebay.client.types import Options, PushedMany
 
 TOLD_BYTES = 64 * 1024
-"""Bytes after which who watches is told: telling costs more than a line."""
+"""Bytes between two updates of the progress bar: an update costs more than a line."""
 
 
 @click.command(cls=PayloadCommand, example='forebay push emails \'{"to": "ada@example.com"}\'')
@@ -66,7 +66,7 @@ def push(
 
 
 def _numbered(options: Options, number: int) -> Options:
-    """The options of a batch: each has an idempotency key of its own, and none that its parts have."""
+    """Return the options of a batch, with an idempotency key of its own."""
     key = options.get("idempotency_key")
     return {**options, "idempotency_key": f"{key}#{number}"} if key and number else options
 

@@ -21,7 +21,7 @@ from forebay.cli.parameters import Pair, Time, json_or_text
 from forebay.client.types import Cleared, Deleted, Queue
 
 PURGED = ("waiting", "delayed", "parked", "dead", "completed")
-"""States that messages can be purged of."""
+"""States that can be purged."""
 
 
 @click.command(cls=Command, example="forebay queues --json")
@@ -102,7 +102,7 @@ def configure(
 ) -> int:
     """Set options of a queue. Each VALUE is JSON, or text."""
     with connected(server) as client:
-        client.queue(queue)  # a name that was mistyped makes no queue
+        client.queue(queue)  # a mistyped name must not create a queue
         found = client.configure(queue, partition=partition, **_options(options))
     _print(found, as_json)
     return DONE
@@ -127,7 +127,7 @@ def _print(found: Queue, as_json: bool) -> None:
 
 
 def print_groups(found: Queue) -> None:
-    """The groups of a queue, and their messages by state."""
+    """Print the groups of a queue, and their messages by state."""
     head = ["GROUP", "WAITING", "DELAYED", "PARKED", "ACTIVE", "COMPLETED", "DEAD"]
     counts = [msgspec.structs.asdict(each.counts) for each in found.groups]
     rows = [
@@ -230,7 +230,7 @@ def _print_cleared(cleared: Cleared, queue: str, done: str, as_json: bool) -> in
 def delete(queue: str, force: bool, dry_run: bool, yes: bool, server: str | None, as_json: bool) -> int:
     """Delete a queue with all that is in it. It goes when nothing of it is leased any more."""
     with connected(server) as client:
-        look = dry_run or not force  # one that is closed can't be looked at any more
+        look = dry_run or not force  # a closed queue can't be described any more
         kept = f" with {counted(_kept(client.queue(queue)))}" if look else ""
         confirm(f"Delete {queue}{kept}?", yes or dry_run)
         if dry_run:
@@ -249,7 +249,7 @@ def delete(queue: str, force: bool, dry_run: bool, yes: bool, server: str | None
 
 
 def _kept(found: Queue) -> int:
-    """Messages that a queue has: those in its log, or more if some outlived it."""
+    """Return the number of messages in a queue: those in its log, or more if some outlived it."""
     in_log = sum(each.end - each.first for each in found.partitions)
     counts = (each.counts for each in found.groups)
     open_ = (each.waiting + each.delayed + each.parked + each.active + each.dead for each in counts)

@@ -1,4 +1,4 @@
-"""``forebay tail``, ``top`` and ``stats``: what happens, without taking part in it."""
+"""``forebay tail``, ``top`` and ``stats``: observe a server without consuming from it."""
 
 import sys
 import time
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from forebay.client.sync.client import SyncClient
 
 POLL_S = 0.25
-"""How long tail waits when it has seen everything."""
+"""Poll interval of tail when it has printed everything."""
 QUEUES_SHOWN = 40
-"""Queues that top shows: those with most to do."""
+"""Most queues shown by top: those with most to do."""
 
 
 # tail
@@ -77,7 +77,7 @@ def _shown(record: Record, queue: str) -> dict[str, object]:
 
 
 def _follow(client: "SyncClient", queue: str, partition: str | None, from_start: bool) -> Iterator[Record]:
-    """The log of each partition as it grows; those that are made later from their beginning."""
+    """Yield the log of each partition as it grows; later partitions from their beginning."""
     places: dict[str, int] = {}
     begun = from_start
     while True:
@@ -86,7 +86,7 @@ def _follow(client: "SyncClient", queue: str, partition: str | None, from_start:
             if partition not in (None, name):
                 continue
             at = places.get(name, log["first"] if begun else log["end"])
-            if at > log["end"]:  # it was removed and made again
+            if at > log["end"]:  # it was deleted and made again
                 at = log["first"]
             while at < log["end"]:
                 stretch = client.read(queue, offset=at, partition=name, type=msgspec.Raw)
@@ -102,7 +102,7 @@ def _follow(client: "SyncClient", queue: str, partition: str | None, from_start:
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """A queue at an instant: what is in it, and how many were ever pushed."""
+    """A queue at an instant: its messages, and how many were ever pushed."""
 
     summary: QueueSummary
     pushed: int
@@ -114,7 +114,7 @@ class Sample(msgspec.Struct, frozen=True):
         return counts.waiting + counts.delayed + counts.parked + counts.active
 
     def row(self, before: "Sample | None") -> dict[str, object]:
-        """What is shown of it; with rates if it was seen before."""
+        """Return the row of a queue; with rates if there is an earlier sample."""
         counts = self.summary.counts
         pushed_s = settled_s = None
         if before is not None and self.at_s > before.at_s:
@@ -158,7 +158,7 @@ def top(once: bool, interval: float, server: str | None, as_json: bool) -> int:
 
 
 def _frames(client: "SyncClient", interval_s: float) -> Iterator[list[dict[str, object]]]:
-    """What is shown, again and again."""
+    """Yield the table, at every interval."""
     before: dict[str, Sample] = {}
     while True:
         samples = _samples(client)
@@ -168,7 +168,7 @@ def _frames(client: "SyncClient", interval_s: float) -> Iterator[list[dict[str, 
 
 
 def _samples(client: "SyncClient") -> dict[str, Sample]:
-    """The queues with most to do, by that."""
+    """Return the queues with most to do, in that order."""
     found = {}
     for summary in sorted(client.queues(), key=_much)[:QUEUES_SHOWN]:
         try:

@@ -1,1 +1,1 @@
-"""Asks a server: the clients, and what is made of them."""
+"""The clients of a server, and the worker and tasks built on them."""

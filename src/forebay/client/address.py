@@ -1,4 +1,4 @@
-"""Where a server is: tcp://HOST:PORT, unix://PATH, http://HOST:PORT, https://HOST; HOST:PORT, or a path."""
+"""Server addresses: tcp://HOST:PORT, unix://PATH, http://HOST:PORT, https://HOST; HOST:PORT, or a path."""
 
 import os
 
@@ -10,12 +10,12 @@ DEFAULT_SERVER = "127.0.0.1:6789"
 
 
 def server_of(given: str | None) -> str:
-    """The server that is meant: the one given, the one in the environment, or the one on this machine."""
+    """Return the server given, else the one in the environment, else the one on this machine."""
     return given or os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER
 
 
 def is_web(server: str) -> bool:
-    """Whether a server is reached over HTTP.
+    """Return whether a server is reached over HTTP.
 
     >>> [is_web(each) for each in ("http://queue.example", "tcp://queue.example:6789", "/run/forebay.sock")]
     [True, False, False]
@@ -24,7 +24,7 @@ def is_web(server: str) -> bool:
 
 
 def shown(server: str) -> str:
-    """A server as it may be told: without a password.
+    """Return an address without its password, for messages.
 
     >>> shown("https://ada:secret@queue.example"), shown("127.0.0.1:6789")
     ('https://queue.example', '127.0.0.1:6789')
@@ -34,7 +34,7 @@ def shown(server: str) -> str:
 
 
 def missing(server: str, error: Exception) -> Disconnected:
-    """There is no server, and what to do about it."""
+    """Return the error for a server that can't be reached, with what to do about it."""
     why = str(error) or "it does not answer"
     if not is_web(server) and isinstance(where(server), str) and "/" not in server:
         why += f"; a host has a port behind it, as in {server}:6789"

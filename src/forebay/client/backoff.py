@@ -1,4 +1,4 @@
-"""How long to wait before something is tried again."""
+"""Backoff between retries."""
 
 from random import uniform
 
@@ -7,5 +7,5 @@ LONGEST_S = 2.0
 
 
 def wait_s(attempt: int) -> float:
-    """Seconds to wait after this many failures before; a little chance keeps many from coming at once."""
+    """Return the seconds to wait after this many earlier failures, with jitter so that clients spread out."""
     return min(FIRST_S * 2.0 ** min(attempt, 10), LONGEST_S) * uniform(0.5, 1.0)

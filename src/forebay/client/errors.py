@@ -2,10 +2,10 @@
 
     ForebayError
     ├── Invalid, Denied, NotFound, Conflict, Busy, Damaged, Unsupported      as in core/errors.py
-    ├── Refused          what the server said, in a word that this client does not know
-    └── Disconnected     the server could not be reached, or did not answer
+    ├── Refused          an error of the server whose code this client does not know
+    └── Disconnected     the server could not be reached, or did not respond
 
-All have a ``code`` that is stable, and ``details`` for programs.
+All have a stable ``code``, and ``details`` for programs.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from forebay.core.errors import CODES, Busy, ForebayError, Invalid
 
 
 class Disconnected(ForebayError):
-    """The server could not be reached, or went away."""
+    """The server could not be reached, or the connection was lost."""
 
     code = "disconnected"
     status = 503
@@ -22,11 +22,11 @@ class Disconnected(ForebayError):
     def __init__(self, message: str, *, sent: bool = True) -> None:
         super().__init__(message)
         self.sent = sent
-        """Whether the request may have been carried out all the same."""
+        """Whether the request may have been executed all the same."""
 
 
 class Refused(ForebayError):
-    """What the server answered instead of doing it, with its code and details."""
+    """The server refused the request, with a code and details."""
 
     def __init__(self, message: str, code: str, details: dict[str, Any]) -> None:
         super().__init__(message)
@@ -39,7 +39,7 @@ class Refused(ForebayError):
 
 
 def error_of(code: str, message: str, details: dict[str, Any]) -> ForebayError:
-    """What the server said, as an error of its kind.
+    """Return an error of the server as an exception of its kind.
 
     >>> error_of("busy", "the queue is full", {"retry_after_ms": 50}).retry_after_ms
     50

@@ -1,4 +1,4 @@
-"""Frames as a client sends and reads them: both kinds of connections share this."""
+"""The part of a response that says whether it is an error, shared by all connections."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from forebay.core.errors import ForebayError
 
 
 class Outcome(Struct):
-    """What every answer says first."""
+    """The common fields of every response."""
 
     ok: bool
     error: str = ""
@@ -26,7 +26,7 @@ _outcome = msgspec.json.Decoder(Outcome).decode
 
 
 def outcome(body: bytes) -> Outcome:
-    """What an answer says first; raises ``ConnectionError`` if it is none of a Forebay server."""
+    """Decode the common fields. Raises ``ConnectionError`` if a response is not a Forebay server's."""
     try:
         return _outcome(body)
     except msgspec.DecodeError as error:
@@ -34,7 +34,7 @@ def outcome(body: bytes) -> Outcome:
 
 
 class Failure(Struct):
-    """What is said over HTTP instead of an answer."""
+    """An error response over HTTP."""
 
     class Problem(Struct):
         code: str = ""
@@ -45,11 +45,11 @@ class Failure(Struct):
 
 
 def failure(body: bytes, status: int) -> ForebayError:
-    """The error in an answer over HTTP; a proxy in between may have said something of its own."""
+    """Return the error in an HTTP response, which may come from a proxy in between."""
     try:
         problem = msgspec.json.decode(body, type=Failure).error
     except msgspec.DecodeError:
         said = body[:200].decode(errors="replace")
-        # A gateway that gave up: the server may have carried it out, or not.
+        # From a gateway: the server may have executed the request, or not.
         return Disconnected(f"HTTP {status}, and no answer of a Forebay server: {said}")
     return error_of(problem.code, problem.message, problem.details)

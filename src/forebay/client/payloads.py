@@ -11,14 +11,14 @@ from forebay.core.errors import Invalid
 
 
 def _hook(value: Any) -> Any:
-    """What msgspec does not know: a pydantic model, which says itself what it is in JSON."""
+    """Convert what msgspec does not know: a pydantic model, which describes itself as JSON."""
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json")
     raise NotImplementedError(f"{type(value).__name__} can't be sent as JSON")
 
 
 class Encoded(bytes):
-    """A payload that is JSON already, and needs no second look."""
+    """A payload that is JSON already, and is not checked again."""
 
 
 _encode = msgspec.json.Encoder(enc_hook=_hook).encode
@@ -27,7 +27,7 @@ _plain = msgspec.json.Decoder().decode
 
 
 def sorted_json(value: Any) -> bytes:
-    """JSON in which what is equal is the same: keys of objects and members of sets are in order.
+    """Encode as canonical JSON: keys and members of sets are sorted, so that equal values give equal bytes.
 
     >>> sorted_json({"b": {"y", "x"}, "a": 1})
     b'{"a":1,"b":["x","y"]}'
@@ -39,7 +39,7 @@ def sorted_json(value: Any) -> bytes:
 
 
 def encode(payload: Any) -> bytes:
-    """A payload as JSON.
+    """Encode a payload as JSON.
 
     >>> encode({"to": "ada"}), encode(msgspec.Raw(b"[1]"))
     (b'{"to":"ada"}', b'[1]')
@@ -59,7 +59,7 @@ def encode(payload: Any) -> bytes:
 
 
 def _check_finite(value: Any) -> None:
-    """Raise if there is a number in a value that JSON does not have: it would be null without a word."""
+    """Raise if a value contains NaN or an infinity: the encoder would silently write null."""
     if isinstance(value, float):
         if not isfinite(value):
             raise ValueError(f"{value} is no number in JSON")
@@ -73,7 +73,7 @@ def _check_finite(value: Any) -> None:
 
 @lru_cache(maxsize=1_000)
 def decoder(kind: Any = Any) -> Callable[[Any], Any]:
-    """What makes values of this type of JSON: a pydantic model, or whatever msgspec knows."""
+    """Return the decoder from JSON to a type: a pydantic model, or any type msgspec knows."""
     if kind is Any:
         return _plain
     if kind is msgspec.Raw:
@@ -88,13 +88,13 @@ def decoder(kind: Any = Any) -> Callable[[Any], Any]:
 
 
 def value_of(body: msgspec.Raw, kind: Any = Any) -> Any:
-    """A value that may not be there: null is None, whatever it would be else."""
+    """Decode an optional value: null is None, whatever the type."""
     return None if bytes(body) == b"null" else decoder(kind)(body)
 
 
 @lru_cache(maxsize=1_000)
 def converter(kind: Any) -> Callable[[Any], Any]:
-    """What makes values of this type of what JSON has become: lists, dicts, texts, numbers."""
+    """Return the converter from decoded JSON (lists, dicts, strings, numbers) to a type."""
     if hasattr(kind, "model_validate"):
         validate: Callable[[Any], Any] = kind.model_validate
         return validate
@@ -102,7 +102,7 @@ def converter(kind: Any) -> Callable[[Any], Any]:
 
 
 def _made(kind: Any, value: Any) -> Any:
-    """A value of a type that msgspec does not know, inside one that it does."""
+    """Convert to a type that msgspec does not know, inside one that it does."""
     if hasattr(kind, "model_validate"):
         return kind.model_validate(value)
     if isinstance(value, kind):

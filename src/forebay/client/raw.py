@@ -1,4 +1,4 @@
-"""A small blocking client of the TCP and Unix socket listeners: one question, one answer."""
+"""A small blocking client of the TCP and Unix socket listeners: one request, one response."""
 
 import socket
 from typing import Any, TypeVar
@@ -11,12 +11,12 @@ from forebay.core.errors import Invalid
 from forebay.wire.framing import FRAME_BYTES_MAX, HEAD
 
 PULL_WAIT_MS = 60_000
-"""How long the server lets a pull wait that does not say."""
+"""The server's default timeout of a pull."""
 CHUNK = 1 << 20
 
 
 WAITING = ("PULL", "PULLB", "WAITJOB", "KVWATCH")
-"""Commands that may wait; none of them longer than a PULL if it does not say how long."""
+"""Commands that may long-poll; none of them longer by default than a PULL."""
 
 
 _decode_outcome = msgspec.json.Decoder(Outcome).decode
@@ -25,16 +25,16 @@ T = TypeVar("T")
 
 
 def _fine(answer: T, outcome: Outcome) -> T:
-    """The answer, unless it is an error."""
+    """Return the response, unless it is an error."""
     if not outcome.ok:
         raise Refused(outcome.error, outcome.code, outcome.details)
     return answer
 
 
 class Wire:
-    """A connection. ``server`` is HOST:PORT, with tcp:// before it or without, or the path of a Unix socket.
+    """A connection. ``server`` is HOST:PORT, with or without tcp://, or the path of a Unix socket.
 
-    A path has a slash or no colon, and may come after unix://.
+    A path has a slash or no colon, and may follow unix://.
     """
 
     def __init__(self, server: str, *, timeout_s: float = 30.0) -> None:
@@ -45,12 +45,12 @@ class Wire:
             raise Disconnected(f"no server at {server} ({error}); start one with: forebay serve") from error
 
     def ask(self, cmd: str, **fields: Any) -> dict[str, Any]:
-        """The answer to a command; raises ``Refused`` if it is an error."""
+        """Return the response to a command. Raises ``Refused`` if it is an error."""
         reply: dict[str, Any] = msgspec.json.decode(self.ask_raw(cmd, **fields))
         return reply
 
     def ask_raw(self, cmd: str, **fields: Any) -> bytes:
-        """The answer as the bytes that came, so that payloads stay as they were written."""
+        """Return the response as the bytes received, so that payloads stay as they were written."""
         body = msgspec.json.encode({"cmd": cmd, **fields})
         wait_ms = fields.get("timeout", PULL_WAIT_MS) if cmd in WAITING else 0
         self._send(body, wait_ms)
@@ -58,12 +58,12 @@ class Wire:
         return _fine(answer, _decode_outcome(answer))
 
     def ask_packed(self, cmd: str, kind: type[T], **fields: Any) -> T:
-        """The answer to a command that is asked and answered in MessagePack; bytes in it are not copied."""
+        """Return the response to a command in MessagePack; its bytes are not copied."""
         self.send_packed(cmd, **fields)
         return self.receive_packed(kind)
 
     def send_packed(self, cmd: str, **fields: Any) -> None:
-        """Ask, and don't wait: answers come in the order of the questions."""
+        """Send a command without waiting: responses come in the order of the commands."""
         self._send(msgspec.msgpack.encode({"cmd": cmd, **fields}), 0)
 
     def receive_packed(self, kind: type[T]) -> T:
@@ -113,7 +113,7 @@ class Wire:
 
 
 def where(server: str) -> str | tuple[str, int]:
-    """The path of a socket, or a host and its port.
+    """Return the path of a socket, or a host and its port.
 
     >>> where("tcp://[::1]:6789"), where("10.0.0.7:6789"), where("unix:///run/forebay.sock")
     (('::1', 6789), ('10.0.0.7', 6789), '/run/forebay.sock')

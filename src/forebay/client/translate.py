@@ -1,4 +1,4 @@
-"""From the words of this client to those of the wire, and back."""
+"""Translation between this client's names and those of the wire."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
@@ -41,13 +41,13 @@ EACH_ITS_OWN = {
     "key",
     "keys_if_undelivered",
 }
-"""Options that each message of a batch has to say for itself."""
+"""Options that can't be shared by the messages of a batch."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 def request(cmd: str, fields: Mapping[str, Any]) -> bytes:
-    """A request; what is None is left out."""
+    """Encode a request; fields that are None are left out."""
     given = {name: value for name, value in fields.items() if value is not None}
     try:
         return _encode({"cmd": cmd, **given})
@@ -59,7 +59,7 @@ OPTIONS = frozenset(Options.__annotations__)
 
 
 def options_of(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a message in the words of the wire; raises if nobody knows one of them."""
+    """Translate options of a message for the wire. Raise on an unknown one."""
     if not options.keys() <= OPTIONS:
         unknown = sorted(options.keys() - OPTIONS)[0]
         meant = get_close_matches(unknown, OPTIONS, 1)
@@ -69,14 +69,14 @@ def options_of(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def job_of(item: Any, shared: Mapping[str, Any]) -> dict[str, Any]:
-    """A payload, or a message with options of its own, as one of the jobs of a PUSHB."""
+    """Return a payload, or a message with options of its own, as one of the jobs of a PUSHB."""
     if isinstance(item, New):
         return {**shared, **options_of(item.options), "data": Raw(encode(item.payload))}
     return {**shared, "data": Raw(encode(item))}
 
 
 WAITS_MS = {"PULL": 60_000, "PULLB": 60_000, "WAITJOB": 30_000, "KVWATCH": 60_000}
-"""How long commands wait that do not say."""
+"""Default timeouts of commands that long-poll."""
 
 OUR_WORDS = {
     "PULLB": {"timeout": "wait_ms", "from": "start"},
@@ -88,14 +88,14 @@ OUR_WORDS = {
 
 
 def in_our_words(error: Invalid, cmd: str) -> Invalid:
-    """An error about a field, which may have another name in this client."""
+    """Return an error about a field under the field's name in this client."""
     words = {**{theirs: ours for ours, theirs in THEIRS.items()}, **OUR_WORDS.get(cmd, {})}
     ours = words.get(error.field)
     return error if ours is None else Invalid(ours, error.accepted)
 
 
 def pushed_one(answer: "OkId", options: Mapping[str, Any]) -> Pushed:
-    """What became of one push. Only who says what it is known by can have pushed it before."""
+    """Return the result of one push. Only a push that says what it is known by can be a duplicate."""
     known = answer.duplicate and bool(options.keys() & {*EACH_ITS_OWN, "idempotency_key"})
     return Pushed(int(answer.id), answer.durability, known, answer.replaced)
 
@@ -108,13 +108,13 @@ def their_state(state: str | None) -> str | None:
     return None if state is None else STATES.get(state, state)
 
 
-# What is meant.
+# Targets of a settle.
 
 
 def meant(
     what: Settling | None, lease: str | None, group: str | None, results: Sequence[Any] | None = None
 ) -> list[dict[str, Any]]:
-    """What is to be settled: fields of one request for each lease that it is about."""
+    """Return the fields of one request for each lease that ``what`` is about."""
     if what is None or (isinstance(what, Batch) and results is None):
         token = lease if what is None else what.lease
         if token is None:
@@ -127,7 +127,8 @@ def meant(
         raise Invalid("results", f"one for each message, {len(found)}; there are {len(results)}")
     by_lease: dict[tuple[str | None, str | None], dict[str, Any]] = {}
     for at, each in enumerate(found):
-        # An id without its lease means that of a group: which one must not depend on who asks.
+        # An id without a lease means a message of a group, which must not depend on the client: so it is
+        # always named.
         of = (each.lease, None) if isinstance(each, Message) else (lease, None if lease else group or DEFAULT)
         fields = by_lease.setdefault(of, {"ids": [], "lease": of[0], "group": of[1]})
         fields["ids"].append(each.id if isinstance(each, Message) else each)
@@ -143,15 +144,15 @@ def _each(what: Settling) -> Iterable[Message | Id]:
 
 
 def ids_of(what: Settling) -> list[Id]:
-    """The ids of messages, or those that were given."""
+    """Return the ids of messages, or the ids given."""
     return [each.id if isinstance(each, Message) else each for each in _each(what)]
 
 
-# Answers.
+# Responses.
 
 
 class Done(Struct):
-    """An answer that says nothing more."""
+    """A response without fields."""
 
 
 class OkId(Struct):
@@ -197,7 +198,7 @@ class OkRuns(Struct):
     def messages(
         self, queue: str, group: str, decode: Callable[[Any], Any]
     ) -> tuple[list[Message], list[tuple[int, str]]]:
-        """All that was delivered; and ids of those that could not be decoded, with the reason."""
+        """Return the delivered messages, and the ids of undecodable ones with the reason."""
         lease = self.lease or ""
         found: list[Message] = []
         bad: list[tuple[int, str]] = []
@@ -268,7 +269,7 @@ class OkLog(Struct):
 
 
 class Job(Struct):
-    """A message as it is shown."""
+    """A message as shown by the server."""
 
     id: Id
     uuid: str
@@ -363,7 +364,7 @@ class OkGroups(Struct):
 
 
 class OkRows(Struct):
-    """Lists of whatever sort."""
+    """Lists of several kinds."""
 
     queues: list[dict[str, Any]] = []
     partitions: list[dict[str, Any]] = []
@@ -428,7 +429,7 @@ COUNTED = {
     "failed": "dead",
     "waiting-children": "parked",
 }
-"""What the wire calls some of the counts."""
+"""Names on the wire of some counts."""
 
 
 def counts_of(row: Mapping[str, Any]) -> Counts:

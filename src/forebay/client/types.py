@@ -1,4 +1,4 @@
-"""What a client hands out, and what it takes: every result has a type."""
+"""Types of the client's arguments and results."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, TypedDict, overload
@@ -7,12 +7,12 @@ import msgspec
 from msgspec import Struct
 
 Id = int | str
-"""A message id: a number, or what a number or a UUID looks like."""
+"""A message id: a number, or the text of a number or a UUID."""
 Part = str | int | float | bool
 Backoff = int | list[int] | dict[str, Any]
 DEFAULT = "default"
 Key = str | Sequence[Part]
-"""A key of a value: a text alone is a key of one part."""
+"""Key of a value: a string is a key of one part."""
 
 
 def parts_of(key: Key) -> list[Part]:
@@ -20,7 +20,7 @@ def parts_of(key: Key) -> list[Part]:
 
 
 class Options(TypedDict, total=False):
-    """What a message may have besides its payload. See PUSH in docs/PROTOCOL.md for what each means."""
+    """Options of a message. PUSH in docs/PROTOCOL.md says what each means."""
 
     partition: str
     key: str
@@ -47,7 +47,7 @@ class Options(TypedDict, total=False):
 
 
 class New(Struct, frozen=True):
-    """A message that is to be pushed, with options of its own: what ``push_many`` takes beside payloads."""
+    """A message to push, with options of its own: what ``push_many`` takes beside payloads."""
 
     payload: Any
     options: Options = {}
@@ -60,19 +60,19 @@ class Pushed(Struct, frozen=True):
     durability: str
     """What it survives from now on: fsync, os or memory."""
     duplicate: bool = False
-    """It was known already: the id is that of the first."""
+    """Whether it was a duplicate: then the id is that of the first."""
     replaced: bool = False
-    """It took the place of another, under its id."""
+    """Whether it replaced another message, under whose id it is known."""
 
 
 class PushedMany(Struct, frozen=True):
     """Messages that were pushed."""
 
     ids: list[int]
-    """In the order they came."""
+    """In the order of the payloads."""
     durability: str
     duplicates: list[int] = []
-    """Places of those that were known already."""
+    """Positions of the duplicates."""
 
     @property
     def count(self) -> int:
@@ -80,7 +80,7 @@ class PushedMany(Struct, frozen=True):
 
 
 class Message(Struct, frozen=True):
-    """A message that was delivered, and is leased until it is settled or its lease is over."""
+    """A delivered message, leased until it is settled or the lease expires."""
 
     id: int
     payload: Any
@@ -90,7 +90,7 @@ class Message(Struct, frozen=True):
     offset: int
     created_at: int
     failures: int
-    """How often it failed before."""
+    """Failures before this delivery."""
     priority: int
     lease: str
     expires_at: int
@@ -99,7 +99,7 @@ class Message(Struct, frozen=True):
 
 
 class Batch(Sequence[Message]):
-    """Messages of one pop, under one lease. Empty, and false, if nothing came."""
+    """Messages of one pop, under one lease. Empty, and false, if there were none."""
 
     def __init__(self, messages: list[Message], lease: str | None) -> None:
         self.messages = messages
@@ -131,7 +131,7 @@ Settling = Batch | Message | Id | Sequence[Message] | Sequence[Id]
 
 
 class Settled(Struct, frozen=True):
-    """How many messages it was, and which were not leased any more."""
+    """How many messages were settled, and which were no longer leased."""
 
     count: int
     refused: list[int]
@@ -142,7 +142,7 @@ class Extended(Struct, frozen=True):
 
     expires_at: int
     cancelled: bool
-    """Something of it was cancelled: stop working on it."""
+    """Whether any of its messages was cancelled: stop working on it."""
 
 
 class Counts(Struct, frozen=True):
@@ -151,7 +151,7 @@ class Counts(Struct, frozen=True):
     waiting: int = 0
     delayed: int = 0
     parked: int = 0
-    """Those that wait for others."""
+    """Messages that wait for dependencies."""
     active: int = 0
     completed: int = 0
     dead: int = 0
@@ -187,7 +187,7 @@ class Group(Struct, frozen=True):
 
 
 class Queue(Struct, frozen=True):
-    """A queue with all that is known of it."""
+    """A queue with its options, partitions and groups."""
 
     queue: str
     options: dict[str, Any]
@@ -198,7 +198,7 @@ class Queue(Struct, frozen=True):
 
 
 class Seen(Struct, frozen=True, kw_only=True):
-    """A message that was looked at, and where it stands in a group."""
+    """A message as browsed, with its state in a group."""
 
     id: int
     uuid: str
@@ -223,7 +223,7 @@ class Seen(Struct, frozen=True, kw_only=True):
 
 
 class Page(Struct, frozen=True):
-    """Messages that were looked at; with a ``cursor`` there may be more."""
+    """Browsed messages; with a ``cursor`` there may be more."""
 
     messages: list[Seen]
     total: int
@@ -238,7 +238,7 @@ class Cleared(Struct, frozen=True):
 
 
 class Deleted(Struct, frozen=True):
-    """A queue that is deleted: with ``active`` messages still leased it is closed, and goes by ``until``."""
+    """A deleted queue: while ``active`` messages are leased it is only closed, and gone by ``until``."""
 
     queue: str
     deleted: bool
@@ -254,7 +254,7 @@ class Stats(Struct, frozen=True):
 
 
 class Result(Struct, frozen=True):
-    """What came of a message."""
+    """The outcome of a message."""
 
     id: int
     done: bool
@@ -264,7 +264,7 @@ class Result(Struct, frozen=True):
 
 
 class Progress(Struct, frozen=True):
-    """How far the work on a message is."""
+    """Progress of the work on a message."""
 
     progress: int
     message: str | None
@@ -272,7 +272,7 @@ class Progress(Struct, frozen=True):
 
 
 class Line(Struct, frozen=True):
-    """A line of the log of a message."""
+    """A line of a message's log."""
 
     timestamp: int
     level: str
@@ -280,7 +280,7 @@ class Line(Struct, frozen=True):
 
 
 class Record(Struct, frozen=True):
-    """A message as it lies in the log."""
+    """A message as it is in the log."""
 
     id: int
     partition: str
@@ -300,7 +300,7 @@ class Stretch(Struct, frozen=True):
 
 
 class Cron(Struct, frozen=True, kw_only=True):
-    """A message that is pushed again and again."""
+    """A message that is pushed by a schedule."""
 
     name: str
     queue: str
@@ -328,7 +328,7 @@ class Entry(Struct, frozen=True):
 
 
 class Event(Struct, frozen=True):
-    """Something that happened. ``after`` of the last one of several is where to go on."""
+    """An event. Pass the ``after`` of the last one to continue behind it."""
 
     kind: str
     queue: str = ""
@@ -336,5 +336,5 @@ class Event(Struct, frozen=True):
     group: str | None = None
     count: int = 0
     fields: dict[str, Any] = {}
-    """All that was told of it."""
+    """All fields of the event."""
     after: str = msgspec.field(default="")

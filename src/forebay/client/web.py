@@ -1,4 +1,4 @@
-"""A server that is reached over HTTP: every command is one request. The only file that imports httpx."""
+"""The link over HTTP: every command is one request. The only file that imports httpx."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ PATH = "/v1/commands"
 HEADERS = {"content-type": "application/json"}
 CONNECTIONS_MAX = 1_000
 UNDER_WAY_S = 0.1
-"""How long the answer to a request that waited may be under way when nobody wants it any more."""
+"""How long a cancelled long poll waits for a response that may be on its way."""
 
 
 def _limits() -> httpx.Limits:
@@ -50,12 +50,12 @@ class AsyncWeb:
         self._client: httpx.AsyncClient
         self._returning = Returning()
         self._asked: set[asyncio.Task[bytes]] = set()
-        """Requests that are under way."""
+        """Running requests."""
         self._is_closed = False
 
     async def ask(self, body: bytes, wait_s: float = 0.0, unclaimed: Unclaimed | None = None) -> bytes:
         if self._loop is not (loop := asyncio.get_running_loop()):
-            # Connections of another event loop are of no use.
+            # Connections of another event loop can't be used.
             self._loop, self._returning, self._asked = loop, Returning(), set()
             self._client = httpx.AsyncClient(base_url=self._server, headers=HEADERS, limits=_limits())
         asked = asyncio.create_task(self._post(body, wait_s))
@@ -85,7 +85,7 @@ class AsyncWeb:
 
     async def _give_back(self, asked: "asyncio.Future[bytes]", unclaimed: Unclaimed, wait_s: float) -> None:
         if wait_s and not (await asyncio.wait([asked], timeout=UNDER_WAY_S))[0]:
-            asked.cancel()  # then the connection ends, and the server leases nothing
+            asked.cancel()  # closes the connection, so that the server leases nothing
         returning = unclaimed(await asked)
         if returning is not None:
             await self._post(returning, 0.0)
@@ -117,7 +117,7 @@ class Web:
 
     def ask(self, body: bytes, wait_s: float = 0.0, unclaimed: Unclaimed | None = None) -> bytes:
         if self._pid != os.getpid():
-            self._begin()  # after a fork, the connections are those of the parent
+            self._begin()  # after a fork, the connections belong to the parent
         try:
             timeout = _timeout(self._timeout_s, wait_s)
             return _answer(self._client.post(PATH, content=body, timeout=timeout))

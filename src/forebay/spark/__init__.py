@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> object:
-    """``session`` is imported when it is asked for: a worker that only reads has no use for it."""
+    """Import ``session`` on first use: a worker that only reads does not need it."""
     if name == "session":
         from forebay.spark.start import session
 

@@ -1,4 +1,4 @@
-"""What is wrong with a row: which column it is, and how it begins."""
+"""Explains what is wrong with a row: the column, and how its value begins."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -15,13 +15,13 @@ from forebay.core.state import Attributes
 from forebay.spark.schemas import ABOUT, BadRows
 
 SHOWN_MAX = 80
-"""Characters of what is refused that an error shows."""
+"""Most characters of a bad value shown in an error."""
 COLUMNS = {"body": "value", "frame": "value", "payload": "value", "delay": "delay_ms"}
-"""Columns by what the server calls them, if that is another name."""
+"""Columns by their name at the server, where that differs."""
 
 
 def explained(error: Refused, task: int, sent: Iterable[dict[str, Any]]) -> Exception:
-    """What the server has against one of the rows that were sent last, in words of Spark."""
+    """Return the server's error about one of the rows sent last, in Spark's terms."""
     field = error.details.get("field", "")
     column = COLUMNS.get(field, field)
     if column != "value" and column not in ABOUT:
@@ -37,7 +37,7 @@ def explained(error: Refused, task: int, sent: Iterable[dict[str, Any]]) -> Exce
 
 
 def _offending(error: Refused, sent: Iterable[dict[str, Any]]) -> Any:
-    """What the server refused, among what was sent last; None if it can't be told."""
+    """Return the refused value among the rows sent last; None if it can't be determined."""
     field = error.details.get("field")
     for part in sent:
         if field in ("body", "frame", "payload"):
@@ -56,7 +56,7 @@ def _offending(error: Refused, sent: Iterable[dict[str, Any]]) -> Any:
 
 
 def _cut(found: Any) -> str:
-    """The beginning of something, as it is shown."""
+    """Return the beginning of a value, for an error message."""
     if not isinstance(found, str | bytes):
         found = str(found)
     return repr(found) if len(found) <= SHOWN_MAX else f"{found[:SHOWN_MAX]!r}… ({len(found)} in all)"
@@ -78,7 +78,7 @@ def _is_name(name: str) -> bool:
 
 
 def _is_fine(run: dict[str, Any]) -> bool:
-    """Whether messages may be delivered so."""
+    """Return whether a run's attributes are valid."""
     headers, tags = tuple(run.get("headers", {}).items()), tuple(run.get("tags", ()))
     given = Attributes(run.get("priority", 0), run.get("delay", 0), headers=headers, tags=tags)
     try:
@@ -89,7 +89,7 @@ def _is_fine(run: dict[str, Any]) -> bool:
 
 
 def misfit(batch: pa.RecordBatch) -> BadRows | None:
-    """What is in a batch that no message can say."""
+    """Return the error for a value that a message can't carry, or None."""
     for name in batch.schema.names:
         column = batch.column(name)
         told = _misfit_text(name, column) if name == "value" else None

@@ -1,7 +1,7 @@
-"""From what a read is answered with to Arrow, without a step per row.
+"""From read responses to Arrow, without a step per row.
 
-A segment's body is laid out as Arrow lays out a column of strings, so the payloads are taken as they are;
-their offsets and their UTF-8 are checked, because a wrong one would be read past its end.
+A segment's body has the layout of an Arrow string column, so the payloads are used as they are. Their offsets
+and UTF-8 are checked, because a bad offset would read out of bounds.
 """
 
 import json
@@ -19,7 +19,7 @@ from forebay.spark.link import Run
 
 OFFSET_BYTES = 4
 BLOCK_BYTES = 256 * 1024
-"""What is parsed at a time: as much as stays near the processor."""
+"""Bytes parsed at a time: as much as stays in the CPU cache."""
 
 
 class Batches:
@@ -30,10 +30,10 @@ class Batches:
         self._parser = parsed
         self._texts = {"tenant": DEFAULT, "queue": queue, "partition": partition}
         self._same: dict[str, pa.Array] = {}
-        """Columns that have one value in every row, as long as any batch so far."""
+        """Columns with one value in every row, as long as the longest batch so far."""
 
     def batch(self, runs: Sequence[Run]) -> pa.RecordBatch:
-        """The rows of some runs that follow each other."""
+        """Return the rows of some consecutive runs."""
         count = sum(run.count for run in runs)
         values = pa.concat_arrays(list(map(_payloads, runs))) if self._wants_values else None
         parsed: dict[str, pa.Array] = {}
@@ -69,7 +69,7 @@ class Batches:
         return self._repeated(field, count)
 
     def _repeated(self, field: pa.Field, count: int) -> pa.Array:
-        """A column that has the same value in every row."""
+        """Return a column with the same value in every row."""
         known = self._same.get(field.name)
         if known is None or len(known) < count:
             if field.name in self._texts:
@@ -83,12 +83,12 @@ class Batches:
 
 
 def _numbers(kind: pa.DataType, numbers: "np.ndarray[Any, Any]") -> pa.Array:
-    """Numbers as they lie in memory. ``pa.array`` and ``pa.scalar`` would do, but import pandas first."""
+    """Wrap numbers without a copy. ``pa.array`` and ``pa.scalar`` would do, but import pandas first."""
     return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
 
 
 def same(text: str, count: int) -> pa.Array:
-    """The same text so many times."""
+    """Return an array of the same text, repeated."""
     data = text.encode()
     ends = np.arange(count + 1, dtype=np.int32) * np.int32(len(data))
     return pa.StringArray.from_buffers(count, pa.py_buffer(ends), pa.py_buffer(data * count))
@@ -98,7 +98,7 @@ NOTHING, LINE_END = same("", 1)[0], same("\n", 1)[0]
 
 
 def _payloads(run: Run) -> pa.Array:
-    """The payloads of a run; checked, not copied."""
+    """Return the payloads of a run; checked, not copied."""
     start = OFFSET_BYTES * (run.count + 1)
     offsets, data = run.messages[:start], run.messages[start:]
     found = pa.StringArray.from_buffers(run.count, pa.py_buffer(offsets), pa.py_buffer(data))
@@ -112,12 +112,12 @@ def _ids(runs: Sequence[Run]) -> "np.ndarray[Any, Any]":
 
 
 def _lengths(run: Run) -> "np.ndarray[Any, Any]":
-    """How many rows of a segment that has several runs are in each."""
+    """Return how many rows are in each of a segment's runs."""
     return np.diff(np.frombuffer(run.ends, np.uint32).astype(np.int64), prepend=0)
 
 
 def _times(runs: Sequence[Run]) -> "np.ndarray[Any, Any]":
-    """When each row was pushed, in ms."""
+    """Return the push time of each row, in ms."""
     if not any(run.ends for run in runs):
         return np.repeat(
             np.array([run.created_at for run in runs], dtype=np.int64), [run.count for run in runs]
@@ -133,7 +133,7 @@ def _times(runs: Sequence[Run]) -> "np.ndarray[Any, Any]":
 
 
 def _which(run: Run) -> "np.ndarray[Any, Any]":
-    """Which of the attributes of a segment each row has."""
+    """Return the index of each row's attributes in its segment."""
     if not run.ends:
         return np.zeros(run.count, dtype=np.int64)
     lengths = _lengths(run)
@@ -153,7 +153,7 @@ def _priorities(runs: Sequence[Run]) -> "np.ndarray[Any, Any]":
 
 
 def _attributes(field: pa.Field, runs: Sequence[Run]) -> pa.Array:
-    """Headers or tags: made once for each set of attributes, then taken by row."""
+    """Return headers or tags: built once per set of attributes, then taken by row."""
     parts = []
     for run in runs:
         if run.attributes:
@@ -166,20 +166,20 @@ def _attributes(field: pa.Field, runs: Sequence[Run]) -> pa.Array:
 
 
 class Parser:
-    """Payloads as columns of a type; what does not fit is handed back as it is."""
+    """Parses payloads into columns of a type; those that don't fit are returned as they are."""
 
     def __init__(self, kind: pa.StructType) -> None:
         self._kind = kind
         self._fields = list(kind)
         self._first = {field.name: first for field in self._fields if (first := _read_first(field.type))}
-        """What is read as another type first, and cast then, which is checked."""
+        """Columns that are read as another type first, then cast with checks."""
         read = [pa.field(each.name, self._first.get(each.name, each.type)) for each in self._fields]
         self._options = pj.ParseOptions(explicit_schema=pa.schema(read), unexpected_field_behavior="ignore")
         self._look_at = msgspec.json.Decoder(_shape(kind)).decode
 
     def parse(self, values: pa.Array) -> tuple[pa.Array, pa.Array]:
-        """A struct for each payload, null if it does not fit; and the payloads that do not."""
-        # Nothing but objects may reach the reader: a bare null has brought it down.
+        """Return a struct for each payload, null if it does not fit; and the payloads that don't."""
+        # Only objects may reach Arrow's reader: a bare null has crashed it.
         is_object = pc.starts_with(values, "{")
         if pc.all(is_object).as_py():
             whole = self._read(values)
@@ -200,19 +200,19 @@ class Parser:
         return taken, pc.if_else(is_good, pa.scalar(None, pa.string()), values)
 
     def _may_fit(self, text: str) -> bool:
-        """Whether nothing is seen that is of another type: the reader would stop there, and not say where."""
+        """Return whether no value has a wrong type: Arrow's reader would stop there, and not say where."""
         try:
             self._look_at(text)
         except msgspec.ValidationError:
             return False
         except msgspec.DecodeError:
-            pass  # a number too large, say: the reader knows
+            pass  # a number too large, say: Arrow's reader decides
         return True
 
     def _search(
         self, values: pa.Array, places: "np.ndarray[Any, Any]", fits: "np.ndarray[Any, Any]"
     ) -> list[pa.Array]:
-        """Read what can be read, halving where something can't; misfits are taken out of ``fits``."""
+        """Read payloads, halving where one does not fit; misfits are removed from ``fits``."""
         whole = self._read(values)
         if whole is not None:
             return [whole]
@@ -224,11 +224,12 @@ class Parser:
         return low + self._search(values.slice(middle), places[middle:], fits)
 
     def _read(self, values: pa.Array) -> pa.Array | None:
-        """All of the payloads, if all of them fit."""
+        """Return all payloads parsed, or None if any does not fit."""
         lines = pc.binary_join_element_wise(values, NOTHING, LINE_END)
         data = lines.buffers()[2].slice(0, _end(lines))
         if np.count_nonzero(np.frombuffer(data, np.uint8) == ord("\n")) != len(values):
-            # A line break in JSON is a blank between two tokens.
+            # A line break in JSON is white space between two tokens, but the reader takes it for the end of a
+            # row.
             flat = pc.replace_substring(pc.replace_substring(values, "\n", " "), "\r", " ")
             lines = pc.binary_join_element_wise(flat, NOTHING, LINE_END)
             data = lines.buffers()[2].slice(0, _end(lines))
@@ -249,16 +250,16 @@ class Parser:
 
 
 DAY = "^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
-"""How everything begins that is read as a time."""
+"""Pattern of the beginning of everything that is read as a time."""
 
 
 def _shape(kind: pa.DataType) -> Any:
-    """A type that takes whatever a column can be read from, and little else."""
+    """Return a type that accepts whatever a column can be read from, and little else."""
     if pa.types.is_struct(kind):
         fields = [(f"_{at}", _shape(field.type) | None, None) for at, field in enumerate(kind)]
         names = {f"_{at}": field.name for at, field in enumerate(kind)}
         if any(json.dumps(name) != f'"{name}"' for name in names.values()):
-            return dict[str, Any]  # msgspec does not take a name that has to be escaped
+            return dict[str, Any]  # msgspec does not take names that need escaping
         return msgspec.defstruct("Shape", fields, rename=names, gc=False)
     if pa.types.is_list(kind):
         return list[_shape(kind.value_type) | None]  # type: ignore[misc]
@@ -277,7 +278,7 @@ def _shape(kind: pa.DataType) -> Any:
 
 
 def _read_first(kind: pa.DataType) -> pa.DataType | None:
-    """The type that a column is read as before it is cast to its own, if that is another.
+    """Return the type that a column is read as before it is cast to its own, if another.
 
     Dates would be read from numbers only, and a decimal that has too many digits as another number.
     """
@@ -289,5 +290,5 @@ def _read_first(kind: pa.DataType) -> pa.DataType | None:
 
 
 def _end(lines: pa.Array) -> int:
-    """Bytes of all texts of an array that begins at its beginning."""
+    """Return the size in bytes of all strings of an array without an offset."""
     return int(np.frombuffer(lines.buffers()[1], np.int32, 1, OFFSET_BYTES * len(lines))[0])

@@ -1,7 +1,7 @@
-"""A connection that comes back: what Spark asks of the server, over restarts of it.
+"""A connection that reconnects: requests of Spark to the server, across its restarts.
 
-Everything asked here may be asked again: reads change nothing, a write to a stage says which one it is, and
-an adoption is made once however often it is asked for.
+Every request here can be retried: reads change nothing, a write to a stage has a part number, and an adoption
+happens once however often it is requested.
 """
 
 import logging
@@ -21,29 +21,29 @@ logger = logging.getLogger("forebay.spark")
 
 T = TypeVar("T")
 READ_BYTES = 1024 * 1024
-"""Payload bytes of one read, about."""
+"""Approximate payload bytes per read."""
 READ_ROWS = 100_000
-"""Messages of one read."""
+"""Messages per read."""
 UNANSWERED_MAX = 8
-"""Writes to a stage under way at a time."""
+"""Most pipelined writes to a stage."""
 FIRST_MS = 2_000
-"""How long the driver waits for a server it has never reached: a wrong address shall show at once."""
+"""How long the driver waits for a server it has never reached: a wrong address must show at once."""
 PAUSE_S = 0.05
-"""The first wait before another try; it doubles, up to a second."""
+"""First delay before a retry; it doubles, up to a second."""
 
 
 class Unreachable(Exception):
-    """The server is not there, or not any more, and what to do."""
+    """The server can't be reached, and what to do."""
 
     def __init__(self, server: str, error: Exception) -> None:
-        reason = error.__cause__ or error  # which names the server, too
+        reason = error.__cause__ or error  # the cause already names the server
         super().__init__(
             f'no Forebay server at {server}: {reason}; start it (forebay serve), or correct option "server"'
         )
 
 
 class Run(Struct):
-    """Messages of one segment as they are kept."""
+    """Messages of one segment as they are stored."""
 
     first: int
     offset: int
@@ -57,10 +57,10 @@ class Run(Struct):
 
 
 class Log(Struct):
-    """What a read is answered with."""
+    """Response to a read."""
 
     number: int
-    """The number that the partition was born with."""
+    """The partition's first number, which identifies it."""
     next: int
     end: int
     runs: list[Run]
@@ -72,7 +72,7 @@ class _Staged(Struct):
 
 
 class Link:
-    """One server, and the patience to wait ``retry_ms`` for it."""
+    """One server, with retries for up to ``retry_ms``."""
 
     def __init__(self, server: str, retry_ms: int) -> None:
         self._server = server
@@ -83,9 +83,9 @@ class Link:
         return self.again(lambda wire: wire.ask(cmd, **fields))
 
     def read(self, queue: str, partition: str, start: int, end: int) -> Iterator[Log]:
-        """Messages from an offset up to another, some megabytes at a time.
+        """Yield messages from one offset up to another, some megabytes at a time.
 
-        While one answer is looked at, the next is under way.
+        While one response is processed, the next is on its way.
         """
         where = {"queue": queue, "partition": partition, "max_bytes": READ_BYTES}
         asked: Wire | None = None
@@ -110,7 +110,7 @@ class Link:
             yield log
 
     def again(self, ask: Callable[[Wire], T]) -> T:
-        """What ``ask`` comes to over a connection; a new one, if need be, until patience ends."""
+        """Return the result of ``ask``, reconnecting and retrying for up to ``retry_ms``."""
         give_up_at = time.monotonic() + self._retry_ms / 1000
         pause_s = PAUSE_S
         while True:
@@ -129,7 +129,7 @@ class Link:
             except Refused as error:
                 if error.code != "busy" or time.monotonic() + pause_s > give_up_at:
                     raise
-            # All that lost the same server come back at once, if nobody rolls dice.
+            # Jitter: otherwise all that lost the same server would reconnect at the same moment.
             time.sleep(pause_s * random.uniform(0.5, 1.0))
             pause_s = min(2 * pause_s, 1.0)
 
@@ -137,7 +137,7 @@ class Link:
         return [each["name"] for each in self.ask("LISTQUEUES")["queues"]]
 
     def extents(self, queue: str, at: int | None = None, since: dict[str, int] | None = None) -> Extents:
-        """What every partition of a queue holds."""
+        """Return the extents of all partitions of a queue."""
         found = self.ask("OFFSETS", queue=queue, at=at, since=since)
         return {
             (queue, each["partition"]): Extent(
@@ -164,7 +164,7 @@ class Link:
 
 
 class StageWriter:
-    """Writes to one stage, several under way at a time; after a lost connection those go out again."""
+    """Pipelined writes to one stage; after a lost connection the unanswered ones are sent again."""
 
     def __init__(self, link: Link, **stage: Any) -> None:
         self._link = link
@@ -172,11 +172,11 @@ class StageWriter:
         self._unanswered: deque[dict[str, Any]] = deque()
         self._wire: Wire | None = None
         self._sent = 0
-        """How many of them went out over that connection."""
+        """How many of the unanswered ones were sent over this connection."""
         self._parts = 0
 
     def write(self, count: int, **what: Any) -> None:
-        """Stage messages: ``body`` and what goes along."""
+        """Stage messages: ``body`` and its attributes."""
         self._unanswered.append({"part": self._parts, "count": count, **what})
         self._parts += 1
         while len(self._unanswered) >= UNANSWERED_MAX:
@@ -190,7 +190,7 @@ class StageWriter:
             self._step()
 
     def _step(self) -> None:
-        """Wait for the next answer."""
+        """Wait for the next response."""
         self._link.again(self._receive)
         self._unanswered.popleft()
         self._sent -= 1
@@ -208,6 +208,6 @@ class StageWriter:
             wire.receive_packed(_Staged)
         except Refused as error:
             if error.code == "busy":
-                # Those behind it are refused, too: all go out again, in their order.
+                # The writes behind it are refused, too: all are sent again, in order.
                 raise Disconnected(error.message) from error
             raise

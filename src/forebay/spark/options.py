@@ -1,4 +1,4 @@
-"""Options of the source and the sink: what each may be, and what to do if it is something else."""
+"""Options of the source and the sink: what each may be, and the error if it is something else."""
 
 import difflib
 import json
@@ -28,13 +28,13 @@ COLUMNS = (
     "tags",
     "priority",
 )
-"""Columns of the source, in their order."""
+"""Columns of the source, in order."""
 BYTES_PER_PARTITION = 32 * 1024 * 1024
-"""What one Spark partition reads: smaller queue partitions are put together, larger ones are cut."""
+"""Bytes per Spark partition: smaller queue partitions are combined, larger ones are split."""
 YEAR_1973_MS = 100_000_000_000
-"""A number below is no time that anybody means: it looks like an offset."""
+"""A smaller number can't be meant as a time: it looks like an offset."""
 RETRY_MS = 30_000
-"""How long a server may be away before a task gives up."""
+"""How long a server may be unreachable before a task fails."""
 
 SHARED = ("server", "token", "queue", "retryMs")
 SOURCE = (
@@ -53,36 +53,36 @@ SOURCE = (
 )
 SINK = (*SHARED, "partition", "query", "batch", "durability", "stageExpireMs", "failOnDataLoss")
 OF_SPARK = frozenset({"checkpointlocation", "path", "queryname", "mergeschema", "__datasource__"})
-"""Options that Spark itself puts among ours."""
+"""Options that Spark itself adds to ours."""
 
 
 class BadOption(ValueError):
-    """An option that can't be, and what could."""
+    """An invalid option, and what is accepted."""
 
     def __init__(self, name: str, accepted: str) -> None:
         super().__init__(f'option "{name}" of format "forebay" must be {accepted}')
 
 
 class Names(Struct, frozen=True):
-    """Some names: these, or those that match patterns."""
+    """Names: these, or those that match patterns."""
 
     names: tuple[str, ...]
     patterns: tuple[str, ...] = ()
 
 
 At = str | int | dict[str, Any]
-"""Where in the log: earliest, latest, a time in ms, or by queue and partition."""
+"""A position in the log: earliest, latest, a time in ms, or by queue and partition."""
 
 
 class SourceOptions(Struct, frozen=True):
     server: str
     queue: Names
     partition: tuple[str, ...] = ()
-    """Only these; all if there are none."""
+    """Only these; all if empty."""
     starting: At = EARLIEST
     ending: At = LATEST
     max_rows: int = 0
-    """A micro-batch; 0 is no limit."""
+    """Per micro-batch; 0 is no limit."""
     max_bytes: int = 0
     min_partitions: int = 1
     bytes_per_partition: int = BYTES_PER_PARTITION
@@ -91,7 +91,7 @@ class SourceOptions(Struct, frozen=True):
     """``raw``, or the type of the payloads as Spark writes it: ``id long, name string``."""
     columns: tuple[str, ...] = COLUMNS
     push_filters: bool = False
-    """Whether filters of the query decide what is read at all."""
+    """Whether filters of the query reduce what is read."""
     retry_ms: int = RETRY_MS
 
 
@@ -99,7 +99,7 @@ class SinkOptions(Struct, frozen=True):
     server: str
     queue: str
     partition: str = DEFAULT
-    """Of rows that have none."""
+    """For rows without one."""
     query: str | None = None
     batch: int | None = None
     durability: str | None = None
@@ -109,7 +109,7 @@ class SinkOptions(Struct, frozen=True):
 
 
 def source_options(given: Mapping[str, str], *, streaming: bool | None = None) -> SourceOptions:
-    """The options of a read, be it a stream or not; ``BadOption`` says what is wrong with one."""
+    """Return the options of a read, streaming or not. Raise BadOption with what is wrong."""
     options = _known(given, SOURCE)
     if streaming and "endingOffsets" in options:
         raise BadOption(
@@ -137,7 +137,7 @@ def source_options(given: Mapping[str, str], *, streaming: bool | None = None) -
 
 
 def sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
-    """The options of a write; ``BadOption`` says what is wrong with one."""
+    """Return the options of a write. Raise BadOption with what is wrong."""
     options = _known(given, SINK)
     queue = options.get("queue", "")
     try:
@@ -164,7 +164,7 @@ def sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
 
 
 def meant(name: str, known: Iterable[str]) -> str:
-    """The name that was meant, as a question; nothing if none is near.
+    """Return a suggestion for a misspelt name, or nothing if none is close.
 
     >>> meant("PRIORTY", ["partition", "priority"])
     '; did you mean priority?'
@@ -175,7 +175,7 @@ def meant(name: str, known: Iterable[str]) -> str:
 
 
 def _known(given: Mapping[str, str], known: tuple[str, ...]) -> dict[str, str]:
-    """The options by the names they have here; Spark does not care for case."""
+    """Return the options by our names; Spark ignores case."""
     by_lower = {name.lower(): name for name in known}
     found: dict[str, str] = {}
     for name, value in given.items():
@@ -192,7 +192,7 @@ def _known(given: Mapping[str, str], known: tuple[str, ...]) -> dict[str, str]:
 
 
 def _server(options: dict[str, str]) -> str:
-    """The address as a client takes it."""
+    """Return the address in the client's format."""
     given = options.get("server", SERVER)
     try:
         place = where(given)
@@ -212,7 +212,7 @@ def _queues(options: dict[str, str]) -> Names:
 
 
 def _listed(options: dict[str, str], name: str, *, commas: bool) -> tuple[str, ...]:
-    """One or several names: a JSON list always, or parted by commas where no name can have one."""
+    """Return one or several names: a JSON list, or separated by commas where no name can contain one."""
     given = options.get(name, "")
     if given.startswith("["):
         try:
@@ -261,7 +261,7 @@ def _boolean(options: dict[str, str], name: str, *, default: bool) -> bool:
 
 
 def _place(options: dict[str, str], name: str, default: str) -> At:
-    """Where in the log an option points."""
+    """Return the position in the log that an option names."""
     given = options.get(name, default).strip()
     if given in (EARLIEST, LATEST):
         return given

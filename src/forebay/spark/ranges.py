@@ -1,13 +1,13 @@
 """Which rows a micro-batch and each of its tasks read: plain arithmetic on offsets.
 
-An offset of a stream is what Spark keeps in its checkpoint and shows in its progress:
+An offset of a stream is what Spark stores in its checkpoint and shows in its progress:
 
     {"orders": {"default": 1000, "eu": 70},
      "#": {"orders": {"default": 64, "eu": 129}}, "#new": {"orders": {"eu": 0}}}
 
-how far each partition of each queue has been read; under ``#``, which partition that was: the number it was
-born with (one that is deleted and made again under its name has another); and under ``#new`` where those
-begin that were not there before. No queue has such a name.
+It says how far each partition of each queue has been read; under ``#``, the first number of each partition,
+which identifies it (one that is deleted and made again under its name has another); and under ``#new``, where
+new partitions begin. No queue has such a name.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,26 +22,26 @@ Place = tuple[str, str]
 IDENTITY = "#"
 NEW = "#new"
 BEHIND = "#behind"
-"""How far behind a query is; only in what is reported."""
+"""Key of how far behind a query is; only in reports."""
 
 
 class Extent(Struct, frozen=True):
     """What a partition holds right now."""
 
     key: int
-    """The number it was born with."""
+    """Its first number, which identifies it."""
     first: int
     end: int
     size: int
     """Payload bytes between them."""
     at: int | None = None
-    """The offset of the time that was asked for."""
+    """The offset at the requested time."""
     since: int | None = None
-    """When the first message from the offset that was asked about on was pushed."""
+    """Push time of the first message at or after the requested offset."""
 
     @property
     def mean(self) -> float:
-        """Bytes a message, about."""
+        """Mean bytes per message."""
         return max(self.size / max(self.end - self.first, 1), 1.0)
 
 
@@ -56,7 +56,7 @@ class Range(Struct, frozen=True):
     start: int
     end: int
     key: int = 0
-    """Which partition that was: the number it was born with."""
+    """The partition's first number, which identifies it."""
 
     @property
     def rows(self) -> int:
@@ -66,7 +66,7 @@ class Range(Struct, frozen=True):
 def offsets_of(
     ends: dict[Place, int], keys: dict[Place, int], new: dict[Place, int] | None = None
 ) -> Offsets:
-    """Ends by place as an offset of a stream, with numbers of partitions, and where new ones begin."""
+    """Return an offset of a stream: ends by place, identities of partitions, and where new ones begin."""
     found = _nested(ends)
     found[IDENTITY] = _nested({place: key for place, key in keys.items() if place in ends})
     if new:
@@ -86,24 +86,24 @@ def _flat(nested: dict[str, dict[str, int]]) -> dict[Place, int]:
 
 
 def ends_of(offsets: Offsets) -> dict[Place, int]:
-    """An offset of a stream by place."""
+    """Return the ends in an offset of a stream, by place."""
     return _flat({queue: names for queue, names in offsets.items() if not queue.startswith(IDENTITY)})
 
 
 def keys_of(offsets: Offsets) -> dict[Place, int]:
-    """Which partitions an offset of a stream is about."""
+    """Return the identities of the partitions in an offset of a stream."""
     return _flat(offsets.get(IDENTITY, {}))
 
 
 def new_of(offsets: Offsets) -> dict[Place, int]:
-    """Where partitions begin that were not there before."""
+    """Return where new partitions begin."""
     return _flat(offsets.get(NEW, {}))
 
 
 def limited(
     starts: dict[Place, int], ends: dict[Place, int], weights: dict[Place, float], most: float
 ) -> None:
-    """Lower ``ends`` until what lies between weighs at most ``most``, but is not nothing.
+    """Lower ``ends`` until the rows between weigh at most ``most``, but leave at least one row.
 
     Each place gets its share of what it has, so that none falls behind.
 
@@ -121,7 +121,7 @@ def limited(
         share = int(most * (rows * weight / total) / weight)
         ends[place] = starts.get(place, 0) + share
         left -= share * weight
-    # What is left over of the shares, a row at a time; and one row in any case.
+    # Hand out the rest left by rounding, a row at a time; and one row in any case.
     for place, rows in waiting.items():
         weight = weights.get(place, 1.0)
         taken = ends[place] - starts.get(place, 0)
@@ -131,7 +131,7 @@ def limited(
 
 
 def tasks(ranges: Iterable[Range], means: dict[Place, float], size: float, least: int) -> list[list[Range]]:
-    """Ranges by task: each reads the same, at most about ``size`` bytes, from several places if need be.
+    """Split ranges into tasks of equal size, about ``size`` bytes at most, across places if needed.
 
     There are ``least`` tasks at least, if there are that many rows.
 
@@ -147,12 +147,12 @@ def tasks(ranges: Iterable[Range], means: dict[Place, float], size: float, least
         found = _grouped(wanted, means, size)
         if len(found) >= least:
             return [_joined(task) for task in found]
-        # A row that is heavier than its share leaves too little for the other tasks.
+        # A row heavier than its share leaves too little for the other tasks.
         size /= 2
 
 
 def _grouped(ranges: list[Range], means: dict[Place, float], size: float) -> list[list[Range]]:
-    """Ranges by task, each of ``size`` bytes at most, or of one row."""
+    """Group ranges into tasks of at most ``size`` bytes, or of one row."""
     found: list[list[Range]] = []
     left = 0.0
     for part in _cut(ranges, means, size):
@@ -166,7 +166,7 @@ def _grouped(ranges: list[Range], means: dict[Place, float], size: float) -> lis
 
 
 def _cut(ranges: list[Range], means: dict[Place, float], size: float) -> Iterator[Range]:
-    """Ranges cut where a task of ``size`` bytes is full."""
+    """Yield ranges, cut where a task of ``size`` bytes is full."""
     left = size
     for each in ranges:
         mean = means.get((each.queue, each.partition), 1.0)
@@ -181,7 +181,7 @@ def _cut(ranges: list[Range], means: dict[Place, float], size: float) -> Iterato
 
 
 def _joined(task: list[Range]) -> list[Range]:
-    """Neighbours of one partition as one range."""
+    """Merge neighbouring ranges of one partition."""
     found: list[Range] = []
     for each in task:
         last = found[-1] if found else None

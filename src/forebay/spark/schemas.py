@@ -1,4 +1,4 @@
-"""The columns of reads and writes: what Spark is told of them, and what payloads can be read and made of."""
+"""Schemas of reads and writes: the columns, and which types payloads can be read as and written from."""
 
 import re
 
@@ -61,7 +61,7 @@ ABOUT = {
     "headers": (MapType,),
     "tags": (ArrayType,),
 }
-"""Columns that say how a row is delivered, and their types; all others are what it says."""
+"""Columns with delivery attributes, and their types; all others are part of the payload."""
 KEYS = (
     BinaryType,
     DateType,
@@ -73,7 +73,7 @@ KEYS = (
     TimeType,
     TimestampType,
 )
-"""Keys of maps that become names in JSON."""
+"""Types of map keys that become names in JSON."""
 INSTEAD = "let Spark write it: to_json(struct(…)) AS value"
 WORDS = (
     *("boolean", "byte", "tinyint", "short", "smallint", "int", "integer", "long", "bigint", "float", "real"),
@@ -81,12 +81,12 @@ WORDS = (
     *("timestamp", "timestamp_ntz", "timestamp_ltz", "binary", "interval", "void", "variant", "geometry"),
     *("geography", "array", "map", "struct"),
 )
-"""What a type begins with in Spark's words."""
+"""First words of types in Spark's syntax."""
 _TOKEN = re.compile(r"""\s*(`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|\w+|\S)""")
 
 
 def schema_of(options: SourceOptions) -> str:
-    """The columns of a read, in words that Spark parses."""
+    """Return the columns of a read, as text that Spark parses."""
     fields = [f"{name} {TYPES[name]}" for name in options.columns]
     if is_typed(options):
         parse = options.parse
@@ -98,19 +98,19 @@ def schema_of(options: SourceOptions) -> str:
 
 
 def _check_words(parse: str) -> None:
-    """Raise if a column has no type, or a type that is none.
+    """Raise if a column has no type, or an unknown one.
 
-    Spark parses the text when nothing of ours runs, and its error shows a wrong place. What is sure to be
-    wrong is told here: the word where a type begins. All else is left to Spark.
+    Spark parses the text later, outside of our code, and its error points to a wrong place. So what is sure
+    to be wrong is reported here: the word where a type begins. The rest is left to Spark.
     """
     if parse.startswith(("StructType(", "{", "array<")):
         raise BadOption(
             "parse", 'columns with their types ("id long, name string"); of a StructType, its simpleString()'
         )
     if "--" in parse or "/*" in parse:
-        return  # comments of SQL
+        return  # SQL comments
     brackets = ["struct"]
-    """What those that are open belong to."""
+    """What each open bracket belongs to."""
     wanted = "" if parse.lower().startswith("struct<") else "name"
     name = before = ""
     depth = 0
@@ -168,7 +168,7 @@ def _check_type(where: str, kind: DataType) -> None:
 
 
 def checked(schema: StructType, options: SourceOptions) -> StructType:
-    """The schema of a read, as Spark parsed it; raise if somebody changed it, or it can't be read so."""
+    """Return the schema of a read, as Spark parsed it; raise if it was changed, or can't be read."""
     given = {field.name: field.dataType for field in schema}
     wanted = [*options.columns, *(["_corrupt"] if is_typed(options) else [])]
     changed = [
@@ -229,7 +229,7 @@ def check_schema(schema: StructType, overwrite: bool, *, streaming: bool = False
 
 
 def _check_about(name: str, kind: DataType) -> None:
-    """Raise unless a column that says how a row is delivered has its type."""
+    """Raise unless a column with a delivery attribute has its type."""
     kinds = ABOUT.get(name)
     if name in ("headers", "tags") and kind.simpleString() != TYPES[name]:
         raise BadRows(f"column {name} must be {TYPES[name]}, not {kind.simpleString()}")
@@ -246,7 +246,7 @@ def _check_twice(what: str, kind: StructType) -> None:
 
 
 def _check_writable(where: str, kind: DataType) -> None:
-    """Raise unless values of a type become JSON."""
+    """Raise unless values of a type can be encoded as JSON."""
     if isinstance(kind, StructType):
         _check_twice(f"field {where}.", kind)
         for field in kind:

@@ -1,9 +1,9 @@
-"""The sink: rows become messages of a queue, each once.
+"""The sink: rows become messages of a queue, exactly once.
 
-Every task stages its rows under a name of its own, where nobody sees them. When all are done, the driver
-adopts the stages in one commit, in the name of the query and the number of its batch. A batch that is run
-again is adopted once; a task that comes too late finds its batch adopted and is refused; what a dead task
-has staged expires.
+Every task stages its rows under a name of its own, invisible to consumers. When all tasks are done, the
+driver adopts the stages in one commit, under the id of the query and the number of its batch. A batch that is
+run again is adopted once; a task that comes too late finds its batch adopted and is refused; the stages of a
+dead task expire.
 """
 
 import logging
@@ -33,22 +33,22 @@ from forebay.spark.schemas import ABOUT, check_schema
 logger = logging.getLogger("forebay.spark")
 
 GATHER_BYTES = 2 * 1024 * 1024
-"""Payload bytes of a partition that are gathered before full bodies are cut from them."""
+"""Payload bytes of a partition that are buffered before full bodies are cut from them."""
 GATHERED_BYTES_MAX = 64 * 1024 * 1024
-"""Payload bytes of all partitions that wait in a task."""
+"""Most payload bytes buffered by a task, over all partitions."""
 KEEP_MS = 86_400_000
-"""How long a batch write is known, so that asking again does not write twice."""
+"""How long the server remembers a batch write, so that a retry does not write twice."""
 
 
 @dataclass
 class Done(WriterCommitMessage):
-    """What a task has staged."""
+    """A task's report of what it has staged."""
 
     query: str
     task: int
-    """Its place in the order of the rows."""
+    """Its position in the order of the rows."""
     stage: str
-    """Empty if it had no rows, or found its batch adopted already: run again, after its driver died."""
+    """Empty if it had no rows, or its batch was adopted already: run again after the driver died."""
     rows: int
 
 
@@ -77,7 +77,7 @@ class Writing:
 
     options: SinkOptions
     run: int
-    """Later ones are larger: what a run that died has staged goes when the next one stages."""
+    """Rises from run to run: stages of a dead run are dropped when the next one stages."""
 
     def _stage(self, rows: Iterator[pa.RecordBatch], query: str, batch: int) -> Done:
         """Stage the rows of one task."""
@@ -98,9 +98,9 @@ class Writing:
                 gathering.finish()
             except BaseException as error:
                 if isinstance(error, Refused) and _is_over(error):
-                    # It is the same batch if it has as many rows.
+                    # Counts as the same batch if it has as many rows.
                     return Done(query, task, "", count + sum(each.num_rows for each in rows))
-                # Nobody will adopt it, and it takes up room.
+                # No driver will adopt it, and it takes up space.
                 self._drop(stages=[name])
                 if isinstance(error, Refused) and _is_other(error):
                     raise OtherBatch(error.message, options.query) from None
@@ -140,7 +140,7 @@ class Writing:
             )
 
     def _drop(self, **what: Any) -> None:
-        """The write failed: what was staged is of no use. If this fails, too, it expires."""
+        """Drop stages of a failed write. If this fails, too, they expire."""
         try:
             with Link(self.options.server, 1_000) as link:
                 link.ask("UNSTAGE", queue=self.options.queue, **what)
@@ -154,7 +154,7 @@ class BatchWriter(Writing, DataSourceArrowWriter):
 
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
         check_schema(schema, overwrite)
-        # A server that was never reached shall not be waited for; foreachBatch may meet one that restarts.
+        # Do not wait for a server that was never reached; foreachBatch may meet one that restarts.
         patience_ms = options.retry_ms if options.query else min(options.retry_ms, FIRST_MS)
         with Link(options.server, patience_ms) as link:
             link.ask("STATS")
@@ -173,7 +173,7 @@ class BatchWriter(Writing, DataSourceArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         done = [each.stage for each in messages if isinstance(each, Done) and each.stage]
         if self.options.query is None:
-            self._drop(query=self.query, batch=self.batch)  # nobody else has this name
+            self._drop(query=self.query, batch=self.batch)  # the name is ours alone
         elif done:
             self._drop(stages=done)
 
@@ -187,7 +187,7 @@ class StreamWriter(Writing, DataSourceStreamArrowWriter):
         self.run = time.time_ns()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        # In commit there is no context: what it has to know goes along with the message.
+        # ``commit`` has no context: what it needs is part of the message.
         context = TaskContext.get()
         assert context is not None, "a task runs in Spark"
         query = context.getLocalProperty("sql.streaming.queryId")
@@ -208,29 +208,29 @@ class StreamWriter(Writing, DataSourceStreamArrowWriter):
 
 
 def _is_other(error: Refused) -> bool:
-    """Whether something is refused because the batch is not the one that was adopted."""
+    """Return whether the batch was refused because it differs from the one adopted."""
     return error.code == "conflict" and error.details.get("field") in ("count", "query")
 
 
 def _is_over(error: Refused) -> bool:
-    """Whether a write to a stage is refused because its batch was adopted."""
+    """Return whether a write to a stage was refused because its batch was adopted."""
     return error.code == "conflict" and error.details.get("field") == "batch"
 
 
 class Gathering:
-    """Rows on their way into a stage, by partition, until there are enough for full bodies."""
+    """Rows buffered by partition, until there are enough for full bodies."""
 
     def __init__(self, stage: StageWriter, partition: str) -> None:
         self._stage = stage
         self._partition = partition
         self._waiting: dict[str, list[Rows]] = {}
         self.sent: deque[dict[str, Any]] = deque(maxlen=UNANSWERED_MAX)
-        """What may not be answered yet, and may be refused."""
+        """The last parts sent, which may not be answered yet and may be refused."""
         self._size = 0
-        """Payload bytes that wait."""
+        """Buffered payload bytes."""
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take a batch: its rows by partition, in their order."""
+        """Buffer a batch: its rows by partition, in order."""
         try:
             if batch.num_rows:
                 self._add(batch)
@@ -270,12 +270,12 @@ class Gathering:
         counts = np.bincount(codes, minlength=len(names.dictionary))
         ordered, start = rows.take(order), 0
         for name, count in zip(names.dictionary.to_pylist(), counts.tolist(), strict=True):
-            # A copy: a slice would keep the whole batch in memory as long as it waits.
+            # Copied: a slice would keep the whole batch in memory while it is buffered.
             yield name, ordered.slice(start, count).copied()
             start += count
 
     def _send(self, partition: str, waiting: list["Rows"], *, is_last: bool) -> None:
-        """Cut bodies from what waits; what does not fill one waits on, unless it is the last."""
+        """Send full bodies of the buffered rows; the rest stays buffered, unless it is the last."""
         rows = Rows.joined(waiting)
         waiting.clear()
         self._size -= rows.size
@@ -295,12 +295,12 @@ class Gathering:
 
 
 class Rows:
-    """Payloads, and how each is delivered."""
+    """Payloads, and the attributes of each."""
 
     def __init__(self, values: pa.Array, columns: dict[str, Any]) -> None:
         self._values = values
         self._columns = columns
-        """``priority``, ``delay``: numbers; ``unique_key``, ``headers``, ``tags``: Python's; if there."""
+        """If present, ``priority``, ``delay``: numbers; ``unique_key``, ``headers``, ``tags``: objects."""
         offsets = np.frombuffer(values.buffers()[1], np.int32, len(values) + 1, 4 * values.offset)
         self._offsets = offsets
         self.count = len(values)
@@ -335,7 +335,7 @@ class Rows:
         return Rows(self._values.take(places), columns)
 
     def copied(self) -> "Rows":
-        """The same rows in memory of their own."""
+        """Return the same rows in memory of their own."""
         offsets = self._offsets - self._offsets[0]
         data = memoryview(self._values.buffers()[2])[int(self._offsets[0]) : int(self._offsets[-1])].tobytes()
         values = pa.StringArray.from_buffers(self.count, pa.py_buffer(offsets), pa.py_buffer(data))
@@ -346,7 +346,7 @@ class Rows:
         return Rows(self._values.slice(start, count), columns)
 
     def cuts(self) -> Iterator[int]:
-        """Where bodies end that are as full as they may be; a payload too large for that is one alone."""
+        """Yield the ends of bodies that are as full as allowed; a payload too large for that is one alone."""
         ends = self._offsets[1:].astype(np.int64) - int(self._offsets[0])
         weight = ends + 4 * np.arange(1, self.count + 1, dtype=np.int64)
         if "headers" in self._columns:
@@ -361,14 +361,14 @@ class Rows:
             start, used = end, int(weight[end - 1])
 
     def body(self) -> bytes:
-        """The payloads as they are kept: offsets from 0 on, then the texts."""
+        """Return the payloads in the stored layout: offsets from 0 on, then the texts."""
         low, high = int(self._offsets[0]), int(self._offsets[-1])
         offsets = (self._offsets - low).astype("<i4") if low else self._offsets.astype("<i4", copy=False)
         data = self._values.buffers()[2]
         return offsets.tobytes() + (memoryview(data)[low:high].tobytes() if data is not None else b"")
 
     def about(self) -> dict[str, Any]:
-        """How the rows are delivered, as STAGE takes it."""
+        """Return the attributes of the rows in the format of STAGE."""
         found: dict[str, Any] = {}
         if "unique_key" in self._columns:
             found["unique_keys"] = self._columns["unique_key"].tolist()
@@ -393,17 +393,17 @@ class Rows:
 
 
 def _headers(given: list[tuple[str, str | None]] | None) -> tuple[tuple[str, str], ...] | None:
-    """Headers as they are sent; one without a value is none."""
+    """Return headers to send; one without a value is left out."""
     return None if given is None else tuple((name, value) for name, value in given if value is not None)
 
 
 def _tags(given: list[str | None] | None) -> tuple[str, ...] | None:
-    """Tags as they are sent, each once."""
+    """Return tags to send, each once."""
     return None if given is None else tuple(dict.fromkeys(tag for tag in given if tag is not None))
 
 
 def _weight(headers: tuple[tuple[str, str], ...] | None) -> int:
-    """Bytes of the headers of one row."""
+    """Return the bytes of one row's headers."""
     return sum(len(name) + len(value) for name, value in headers) if headers else 0
 
 
@@ -411,7 +411,7 @@ _encode = msgspec.json.Encoder(decimal_format="number").encode
 
 
 def _values(batch: pa.RecordBatch) -> pa.Array:
-    """What the rows say, as JSON text."""
+    """Return the payloads of the rows as JSON text."""
     if "value" in batch.schema.names:
         column = batch.column("value")
         kind = column.type
@@ -427,6 +427,6 @@ def _values(batch: pa.RecordBatch) -> pa.Array:
 
 
 def _plain(column: pa.Array) -> list[Any]:
-    """Values that JSON knows; maps as objects."""
+    """Return values that JSON can encode; maps as objects."""
     found: list[Any] = column.to_pylist(maps_as_pydicts="strict")
     return found

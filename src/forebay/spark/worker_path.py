@@ -1,14 +1,14 @@
-"""What slows Spark's Python workers down, taken out of their way."""
+"""Faster start of Spark's Python workers."""
 
 import sys
 from pathlib import PurePath
 
 
 def leave_out_spark_core() -> None:
-    """Take Spark's own jar off the path on which Python looks for modules: there are none in it.
+    """Remove Spark's own jar from ``sys.path``: it contains no Python modules.
 
-    Before every task Spark has Python forget what it knows of its path. Then it reads the list of everything
-    in the jar, twice: 80 ms of a task that may have 100.
+    Before every task Spark invalidates Python's import caches. Then Python reads the jar's list of files,
+    twice: 80 ms of a task that may take 100.
     """
     jars = [each for each in sys.path if _is_spark_core(each)]
     sys.path[:] = [each for each in sys.path if each not in jars]
@@ -18,7 +18,7 @@ def leave_out_spark_core() -> None:
 
 
 def _is_spark_core(path: str) -> bool:
-    """Whether it is that jar; others may well have Python in them.
+    """Return whether a path is that jar; others may contain Python.
 
     >>> list(map(_is_spark_core, ["/spark/jars/spark-core_2.13-4.3.0.jar", "/spark/jars/graphframes.jar"]))
     [True, False]

@@ -1,4 +1,4 @@
-"""Stores by their addresses, for those who look at them: rocksdb:DIR, a directory, or a database."""
+"""Open stores read-only by their address: rocksdb:DIR, a directory, or the URL of a database."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,11 +11,11 @@ from forebay.store.rocksdb.offline import looking_at
 
 ROCKS = "rocksdb:"
 DATABASES = ("postgresql://", "postgres://")
-"""What the address of a database begins with."""
+"""Prefixes of database URLs."""
 
 
 def shown_place(place: str) -> str:
-    """An address without its password."""
+    """Return an address without its password."""
     if not place.startswith(DATABASES):
         return place
     from forebay.store.postgres.session import shown
@@ -25,7 +25,7 @@ def shown_place(place: str) -> str:
 
 @contextmanager
 def looking_at_place(place: str, *, alone: bool = True) -> Iterator[tuple[Readable, int]]:
-    """A store opened only to read, and its number of shards. ``alone``: nobody may serve it meanwhile."""
+    """Open a store read-only; yields it and its number of shards. ``alone``: refuse one that is served."""
     if "://" in place and not place.startswith(DATABASES):
         raise CantOpen("the address of a database begins with postgresql://")  # it may have a password
     if not place.startswith(DATABASES):

@@ -1,4 +1,4 @@
-"""What every store promises."""
+"""The contract of every store."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -10,23 +10,23 @@ from forebay.core.records.commit import Commit, Record
 
 
 class StoreError(Exception):
-    """The store can't do what was asked, and why. What was not confirmed may not be kept."""
+    """The store could not do it, and why. A commit that was not confirmed may be lost."""
 
 
 class Fenced(StoreError):
-    """The shard was claimed by somebody else since; nothing was written."""
+    """Another process has claimed the shard since; nothing was written."""
 
 
 class Unknown(StoreError):
-    """Nobody can say yet whether a commit was kept; claiming its shards again settles it."""
+    """Whether a commit was stored is unknown; claiming its shards again decides it."""
 
 
 class Lost(StoreError):
-    """The store failed in a way after which this process must never write it again: a sync failed."""
+    """An fsync failed: this process must never write to the store again."""
 
 
 class CantOpen(StoreError):
-    """The store can't be opened, why, and what to do about it."""
+    """The store can't be opened: why, and what to do about it."""
 
 
 class Broken(CantOpen):
@@ -34,20 +34,20 @@ class Broken(CantOpen):
 
 
 class Claim(Struct, frozen=True):
-    """A shard is ours, until the next claim."""
+    """Ownership of a shard, until the next claim."""
 
     epoch: int
-    """Above every epoch before it."""
+    """Higher than every epoch before it."""
     committed_at: int
-    """Time of the shard's last commit in ms; 0 if there was none."""
+    """Time of the shard's last commit in ms; 0 if it has none."""
     restored: int = 0
-    """Names to pass over if the shard has not committed since it came back from a backup."""
+    """Names to skip if the shard has not committed since it was restored from a backup."""
     now: int = 0
-    """What time it is for the store, in ms; 0 if it has no clock of its own."""
+    """The store's own clock in ms; 0 if it has none."""
 
 
 class Arrival(NamedTuple):
-    """A message that came into the store by another way than a command, and waits to be pushed."""
+    """A message written to the store by another way than a command (SQL), and not pushed yet."""
 
     number: int
     tenant: str
@@ -55,98 +55,100 @@ class Arrival(NamedTuple):
     payload: str
     """JSON."""
     options: str | None
-    """A JSON object, if there are any."""
+    """A JSON object, if any."""
 
 
 @runtime_checkable
 class TakesPushes(Protocol):
-    """A store into which messages come by another way, too."""
+    """A store that also takes messages by another way than commands."""
 
     def inbox(self) -> "Arrivals":
-        """Where they wait; for the loop that asks."""
+        """Return the inbox, for use on the caller's event loop."""
 
     def left_behind(self) -> tuple[int, int]:
-        """How many of them wait, and how many were refused: they are no part of what is kept."""
+        """Return how many arrivals wait and how many were refused: no copy of the store includes them."""
 
 
 class Arrivals(Protocol):
-    """Where messages wait that came by another way."""
+    """An inbox of messages that came by another way than a command."""
 
     async def look(self, most: int, without: Collection[str]) -> list[Arrival]:
-        """What waits, the oldest first, but for some queues, each given as TENANT/QUEUE."""
+        """Return waiting arrivals, oldest first, except those of some queues, each given as TENANT/QUEUE."""
 
     async def wait(self) -> None:
-        """Wait until there may be something. There was nothing when it was last looked."""
+        """Wait until there may be arrivals. The last ``look`` found none."""
 
     async def refuse(self, refused: Sequence[tuple[int, str, str]]) -> None:
-        """Put aside what can't be pushed: number, code and why of each."""
+        """Set aside arrivals that can't be pushed: number, error code and message of each."""
 
     async def close(self) -> None: ...
 
 
 class Store(Protocol):
-    """Keeps records and hands them back. Knows nothing of what they mean.
+    """Stores records and returns them, without knowing what they mean.
 
     The contract, which tests/store/conformance.py checks for every store:
 
-    *atomic*    a group of commits is there whole or not at all
+    *atomic*    a group of commits is stored completely or not at all
     *durable*   after ``commit(…, sync=True)`` or ``sync`` returns, it survives what ``durability`` says;
                 without it, a crash of the process (if the store survives one at all)
-    *ordered*   groups apply in call order, and what a power loss takes is the end of them
+    *ordered*   groups apply in call order, and a power loss takes only the last of them
     *fenced*    a commit under an old epoch raises ``Fenced`` and changes nothing
 
-    Damage is never passed over in silence: a scan or a get that meets it raises ``Damaged``, and ``bodies``
-    has it in the place of the one body it concerns.
+    Damage is never silent: a scan or a get that meets it raises ``Damaged``, and ``bodies`` returns it in
+    place of the damaged body.
     """
 
     name: str
-    """How the store is named on the command line, such as ``memory:``."""
+    """The store's name on the command line, such as ``memory:``."""
     durability: str
     """What a synced commit survives: ``memory`` nothing, ``os`` a crash, ``fsync`` power loss."""
     blocking: bool
-    """Whether ``commit`` waits for a disk or a network and belongs into a thread."""
+    """Whether ``commit`` waits for a disk or a network, and so needs a thread."""
     far: bool
-    """Whether every question takes a way through a network, so that a few large ones are better than many."""
+    """Whether every call is a network round trip, so that a few large ones beat many small ones."""
 
     def shards(self, wanted: int) -> int:
-        """How many shards the store has: ``wanted`` if it is new, for good."""
+        """Return the number of shards: ``wanted`` if the store is new, and fixed from then on."""
 
     def claim(self, shard: int) -> Claim:
-        """Take a shard: commits under epochs before the one returned are refused from now on.
+        """Claim a shard: commits under earlier epochs are refused from now on.
 
-        Synced with the next commit or ``sync``, and before anything that follows it.
+        Made durable by the next ``commit`` or ``sync``, and before anything that follows it.
         """
 
     def commit(self, group: Sequence[Commit], *, sync: bool = True) -> None:
-        """Keep a group of commits of different shards. Within a commit, clears come first, and puts
-        before deletes."""
+        """Store a group of commits of different shards.
+
+        Within a commit, clears come first, and puts before deletes.
+        """
 
     def sync(self) -> None:
         """Make everything so far survive what ``durability`` says."""
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The values of some keys, bodies excepted."""
+        """Return the values of some keys, None for one that is missing. Not for bodies."""
 
     def scan(self, lower: bytes, upper: bytes) -> Iterable[Record]:
-        """The records with lower <= key < upper in key order, bodies excepted."""
+        """Return the records with lower <= key < upper in key order. Not for bodies."""
 
     def bodies(self, keys: Sequence[bytes]) -> list[bytes | Damaged | None]:
-        """The bodies of some keys; None for one that was deleted."""
+        """Return the bodies of some keys, None for one that was deleted."""
 
     def backup(self, directory: str) -> None:
-        """Copy all of it, as it is at one instant, into a directory that does not exist yet."""
+        """Copy a snapshot of the store into a directory that does not exist yet."""
 
     def body_keys(self) -> Iterable[bytes]:
-        """The key of every body, in order. It ends at one that is damaged."""
+        """Return the keys of all bodies, in order. Ends at a damaged one."""
 
     def claims(self) -> dict[int, Claim]:
-        """What every shard was last claimed under; nothing is claimed."""
+        """Return the last claim of each shard, without claiming anything."""
 
     def be_copy(self, shards: int, claims: Mapping[int, Claim]) -> None:
-        """Be the copy of a store with so many shards, each last claimed and committed like this.
+        """Become the copy of a store with so many shards and these last claims.
 
-        For a store that has records and bodies alone: from here on it gives out no name that the other did.
+        For a store that has got all records and bodies: from here on it issues no name that the original did.
         """
 
     def close(self) -> None:
-        """Let go of everything. No call may follow."""
+        """Close the store. No call may follow."""

@@ -1,7 +1,7 @@
-"""Copies all that one store keeps into another that is empty, and compares the two.
+"""Copy of one store into another, empty one, followed by a comparison.
 
-Records and bodies are what they are in every store, so they are copied as they are; and with them what each
-shard was last claimed under, so that the copy gives out no name that the original has given out.
+Records and bodies are the same bytes in every store, so they are copied as they are. The last claim of each
+shard goes with them, so that the copy issues no name that the original has issued.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,21 +16,21 @@ from forebay.core.records.keyspace import META_SHARD
 from forebay.store.base import Claim, Store, StoreError
 
 FIRST, LAST = b"", b"\xff" * 8
-"""Bounds around every record that is not a store's own."""
+"""Bounds around all records but the store's own."""
 RECORDS_AT_ONCE = 5_000
 BYTES_AT_ONCE = 8 * 1024 * 1024
 BODIES_AT_ONCE = 256
 
 Progress = Callable[[str, int], None]
-"""Told what is being done, and how many more of it are."""
+"""Called with the current step, and how many more items it has done."""
 
 
 class Different(StoreError):
-    """A copy is not what it was made of."""
+    """A copy differs from its original."""
 
 
 class Readable(Protocol):
-    """A store, as far as it is read."""
+    """The part of a store that a copy reads."""
 
     def scan(self, lower: bytes, upper: bytes) -> Iterable[Record]: ...
     def bodies(self, keys: Sequence[bytes]) -> list[bytes | Damaged | None]: ...
@@ -39,7 +39,7 @@ class Readable(Protocol):
 
 
 class Figures(Struct):
-    """What was copied, and found to be the same."""
+    """Counts of what was copied and compared."""
 
     records: int = 0
     bodies: int = 0
@@ -47,7 +47,7 @@ class Figures(Struct):
 
 
 def copy(source: Readable, shards: int, target: Store, progress: Progress) -> Figures:
-    """Copy everything; ``StoreError`` if the target is not empty, or is not the same in the end."""
+    """Copy everything. Raise StoreError if the target is not empty, or differs in the end."""
     if next(iter(target.scan(FIRST, LAST)), None) is not None or next(iter(target.body_keys()), None):
         raise StoreError(f"{target.name} is not empty; name another")
     claim = target.claim(META_SHARD)
@@ -59,7 +59,7 @@ def copy(source: Readable, shards: int, target: Store, progress: Progress) -> Fi
         target.commit([Commit(META_SHARD, claim.epoch, 0, [], [], bodies)])
         progress("copying", len(bodies))
     figures = compare(source, target, progress)
-    # Last: without it, nobody takes it for a whole store.
+    # Last: without it, no server takes the target for a complete store.
     target.be_copy(shards, source.claims())
     _compare_claims(source, target)
     if target.shards(shards) != shards:
@@ -68,7 +68,7 @@ def copy(source: Readable, shards: int, target: Store, progress: Progress) -> Fi
 
 
 def compare(source: Readable, target: Readable, progress: Progress) -> Figures:
-    """See that two stores keep the same; ``StoreError`` names the first thing that they do not."""
+    """Compare two stores. Raise StoreError with the first difference."""
     found = Figures()
     for kind, theirs, ours in (
         ("record", source.scan(FIRST, LAST), target.scan(FIRST, LAST)),
@@ -97,12 +97,12 @@ def _compare_claims(source: Readable, target: Readable) -> None:
 
 
 def count(source: Readable) -> int:
-    """How many records and bodies a store has."""
+    """Return the number of records and bodies of a store."""
     return sum(1 for _ in source.scan(FIRST, LAST)) + sum(1 for _ in source.body_keys())
 
 
 def _bodies(source: Readable) -> Iterator[Record]:
-    """Every body, by key."""
+    """Yield all bodies with their keys."""
     keys = iter(source.body_keys())
     while some := list(islice(keys, BODIES_AT_ONCE)):
         for key, body in zip(some, source.bodies(some), strict=True):
@@ -112,7 +112,7 @@ def _bodies(source: Readable) -> Iterator[Record]:
 
 
 def _in_parts(bodies: Iterable[Record]) -> Iterator[list[Record]]:
-    """Bodies, as many at a time as are a commit."""
+    """Split bodies into commits of about BYTES_AT_ONCE."""
     part: list[Record] = []
     size = 0
     for body in bodies:

@@ -1,4 +1,4 @@
-"""A store that keeps everything in memory and nothing after the process ends."""
+"""A store in memory, lost when the process ends."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ class MemoryStore:
     far = False
 
     def __init__(self, first_epoch: int = 0) -> None:
-        """``first_epoch`` differs from process to process, so that no lease of an earlier one is known."""
+        """``first_epoch`` differs between processes, so that no lease of an earlier one is valid."""
         self._first_epoch = first_epoch
         self._records: dict[bytes, bytes] = {}
         self._bodies: dict[bytes, bytes] = {}
@@ -25,7 +25,7 @@ class MemoryStore:
         self._committed_at: dict[int, int] = {}
         self._shards = 0
         self._sorted: list[bytes] | None = None
-        """The keys of the records in order, while they stay the same."""
+        """The keys of the records in order; None after a change."""
 
     def shards(self, wanted: int) -> int:
         self._shards = self._shards or wanted
@@ -47,7 +47,7 @@ class MemoryStore:
             self._records.update(commit.puts)
             self._bodies.update(commit.bodies)
             for key in commit.deletes:
-                # A key is either a record's or a body's; deleting what is not there is no error.
+                # A key belongs either to a record or to a body; deleting a missing one is no error.
                 self._records.pop(key, None)
                 self._bodies.pop(key, None)
             for lower, upper in commit.ranges:

@@ -1,4 +1,4 @@
-"""For tests of programs that use Forebay: tasks inline, a server whose time obeys, faults.
+"""The kit for tests of programs that use Forebay: inline tasks, a server with a controlled clock, faults.
 
 docs/TESTING.md shows how.
 """
@@ -15,7 +15,7 @@ __all__ = ["Inline", "Ran", "Server", "inline"]
 
 
 def __getattr__(name: str) -> Any:
-    """The server is only loaded by those who use it."""
+    """Import the server only when it is used."""
     if name != "Server":
         raise AttributeError(name)
     from forebay.testing.server import Server

@@ -1,4 +1,4 @@
-"""What a test asserts of a server: what was pushed, what is left, what is dead."""
+"""Assertions about a server: which messages were pushed, are left, or are dead."""
 
 from typing import Any
 
@@ -11,10 +11,10 @@ from forebay.core.errors import Invalid, NotFound
 from forebay.testing.server_thread import Life
 
 SHOWN_MAX = 20
-"""Payloads that a failed assertion shows."""
+"""Most payloads shown by a failed assertion."""
 PAGE = 1_000
 LEFT = ("waiting", "delayed", "parked", "active")
-"""States of messages that are not done with."""
+"""States of unsettled messages."""
 
 
 class _Anything:
@@ -29,31 +29,31 @@ ANYTHING: Any = _Anything()
 
 
 def plain(expected: Any) -> Any:
-    """A payload as it comes out of JSON: of a call, that of its job."""
+    """Return a payload as JSON would return it; for a call, the payload of its job."""
     try:
         body = expected.payload() if isinstance(expected, Call) else encode(expected)
-    except Invalid:  # it has something in it that is equal to more than itself
+    except Invalid:  # it contains an object that compares equal to others, such as ANYTHING
         return expected
     return msgspec.json.decode(body)
 
 
 def shown(payloads: list[Any]) -> str:
-    """Payloads for people, one a line."""
+    """Format payloads for people, one a line."""
     lines = [f"  {each!r}" for each in payloads[:SHOWN_MAX]]
     more = len(payloads) - SHOWN_MAX
     return "\n".join([*lines, f"  … and {more} more"] if more > 0 else lines) or "  nothing"
 
 
 class Checks(Life):
-    """A server that is asked what happened."""
+    """A server with assertions."""
 
     def pushed(self, queue: str) -> list[Any]:
-        """Every payload that was ever pushed to a queue, in order, whatever has become of it."""
+        """Return all payloads ever pushed to a queue, in order, whatever became of them."""
         self._settle()
         return self._call(lambda: self._ledger.of(queue))
 
     def assert_pushed(self, queue: str, payload: Any = ANYTHING, *, times: int | None = None) -> None:
-        """A payload, or the call of a task, was pushed: at least once, or so many times."""
+        """Assert that a payload, or the call of a task, was pushed: at least once, or so many times."""
         __tracebackhide__ = True
         wanted, found = plain(payload), self.pushed(queue)
         count = sum(wanted == each for each in found)
@@ -65,7 +65,7 @@ class Checks(Life):
         )
 
     def assert_not_pushed(self, queue: str, payload: Any = ANYTHING) -> None:
-        """A payload was never pushed; without one, nothing was."""
+        """Assert that a payload was never pushed; without one, that nothing was."""
         __tracebackhide__ = True
         wanted, found = plain(payload), self.pushed(queue)
         if any(wanted == each for each in found):
@@ -77,7 +77,7 @@ class Checks(Life):
         return f"Pushed were:\n{shown(found)}{elsewhere}"
 
     def left(self, queue: str, *, group: str = DEFAULT) -> list[Seen]:
-        """Messages that are not done with: they wait, are delayed, wait for others, or are leased."""
+        """Return the unsettled messages: waiting, delayed, parked or leased."""
         found: list[Seen] = []
         try:
             for state in LEFT:
@@ -87,7 +87,7 @@ class Checks(Life):
         return found
 
     def assert_empty(self, queue: str, *, group: str = DEFAULT) -> None:
-        """Nothing is left to do in a queue. Dead letters do not count: see ``dead``."""
+        """Assert that a queue has no unsettled messages. Dead letters do not count: see ``dead``."""
         __tracebackhide__ = True
         left = self.left(queue, group=group)
         if left:
@@ -95,7 +95,7 @@ class Checks(Life):
             raise AssertionError(f"{queue!r} is not empty: {len(left)} left\n{lines}")
 
     def dead(self, queue: str, *, group: str = DEFAULT) -> list[Seen]:
-        """Dead letters of a queue, each with its ``payload`` and its ``error``."""
+        """Return the dead letters of a queue, each with its ``payload`` and its ``error``."""
         found: list[Seen] = []
         try:
             while page := self._mine.dead(queue, group=group, limit=PAGE, skip=len(found)).messages:

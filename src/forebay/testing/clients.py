@@ -1,4 +1,4 @@
-"""What stands in for the clients of an app whose tasks run inline: what a job needs, and nothing else."""
+"""Stand-ins for the clients of an app whose tasks run inline: the few methods a job needs."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class _Nothing:
-    """Refuses everything that it does not know."""
+    """Refuses every other method."""
 
     def __init__(self, inline: "Inline") -> None:
         self._inline = inline
@@ -39,7 +39,7 @@ class InlineSyncClient(_Nothing):
         return self._inline.progress(id)
 
     def cancel(self, id: Any, **_: Any) -> None:
-        self._inline.result(id)  # it has ended: there is nothing to take back
+        self._inline.result(id)  # it has ended: there is nothing to cancel
 
     def push_many(self, queue: str, payloads: Iterable[Any], **options: Any) -> PushedMany:
         orders = _orders(queue, payloads, options)

@@ -1,10 +1,10 @@
-"""The time of a server under test: it stands still, or goes on, and jumps when it is told to."""
+"""The clock of a server under test: it stands still or runs, and jumps when a test says so."""
 
 from collections.abc import Callable
 from typing import Protocol
 
 BEGIN = 1_893_456_000_000
-"""When the time of every server begins, unless it is told otherwise: 2030-01-01 00:00 UTC, a Tuesday."""
+"""Default start of every server's clock: 2030-01-01 00:00 UTC, a Tuesday."""
 
 
 class Instant(Protocol):
@@ -14,12 +14,12 @@ class Instant(Protocol):
 
 
 def ms_of(at: int | Instant) -> int:
-    """An instant in milliseconds since 1970."""
+    """Return a time in milliseconds since 1970."""
     return at if isinstance(at, int) else round(at.timestamp() * 1000)
 
 
 def span(*, days: float, hours: float, minutes: float, seconds: float, ms: float) -> int:
-    """A stretch of time in milliseconds.
+    """Return a duration in milliseconds.
 
     >>> span(days=0, hours=1, minutes=0, seconds=0, ms=5)
     3600005
@@ -30,14 +30,14 @@ def span(*, days: float, hours: float, minutes: float, seconds: float, ms: float
 
 
 class Clock:
-    """Milliseconds since 1970 that obey."""
+    """A controllable clock in milliseconds since 1970."""
 
     def __init__(self, at: int, read: Callable[[], float], *, going: bool) -> None:
-        """``read`` gives real seconds, from any beginning."""
+        """``read`` returns real seconds, from any origin."""
         self._at = at
         self._read = read
         self._since: float | None = read() if going else None
-        """When it began to go on, in real seconds; None while it stands still."""
+        """When it began to run, in real seconds; None while it stands still."""
 
     @property
     def is_still(self) -> bool:
@@ -48,7 +48,7 @@ class Clock:
         return self._at if since is None else self._at + int((self._read() - since) * 1000)
 
     def move_to(self, at: int) -> None:
-        """Jump; never back."""
+        """Jump forward; never back."""
         self._at += max(at - self.now(), 0)
 
     def go_on(self) -> None:

@@ -1,4 +1,4 @@
-"""One run of a task without a worker, and the list of those that were."""
+"""One run of a task without a worker, and the list of past runs."""
 
 import asyncio
 import contextvars
@@ -19,23 +19,23 @@ from forebay.core.errors import Invalid
 T = TypeVar("T")
 
 SHOWN_MAX = 20
-"""Runs that a failed assertion shows."""
+"""Most runs shown by a failed assertion."""
 
 
 class Order(Struct, eq=False):
-    """A job that is to run: a message as the server would get it."""
+    """A job to run: a message as the server would get it."""
 
     queue: str
     payload: bytes
     options: dict[str, Any] = {}
     children: Sequence["Order"] = ()
-    """Jobs it waits for."""
+    """Its dependencies."""
     id: int = 0
-    """Given when it runs."""
+    """Assigned when it runs."""
 
 
 def in_order(fields: dict[str, Any]) -> list[Order]:
-    """The jobs of a flow, each behind those it waits for."""
+    """Return the jobs of a flow, each after its dependencies."""
     found: list[Order] = []
     last: list[Order] = []
     for child in fields.get("children", ()):
@@ -46,17 +46,17 @@ def in_order(fields: dict[str, Any]) -> list[Order]:
 
 
 class Ran(Struct, frozen=True):
-    """A job that ran to its end."""
+    """A finished job."""
 
     id: int
     task: Task[Any, Any]
     args: tuple[Any, ...]
-    """As the function got them."""
+    """As passed to the function."""
     kwargs: dict[str, Any]
     result: Any
-    """What the function returned."""
+    """The function's return value."""
     error: Exception | None
-    """What it raised, the last time, if it never succeeded."""
+    """Its last exception, if it never succeeded."""
     attempts: int
     options: dict[str, Any]
     """Of its message: ``delay_ms``, ``priority``, …"""
@@ -68,7 +68,7 @@ class Ran(Struct, frozen=True):
 
 
 class Runs(Sequence[Ran]):
-    """Jobs that ran, in the order in which they ended."""
+    """Finished jobs, in the order in which they ended."""
 
     def __init__(self) -> None:
         self._ran: list[Ran] = []
@@ -90,11 +90,11 @@ class Runs(Sequence[Ran]):
         return iter(self._ran)
 
     def of(self, task: Task[Any, Any]) -> list[Ran]:
-        """The runs of a task."""
+        """Return the runs of a task."""
         return [each for each in self._ran if each.task is task]
 
     def assert_ran(self, task: Task[Any, Any], *args: Any, times: int | None = None, **kwargs: Any) -> None:
-        """A task ran with these arguments, at least once or so many times; without any, with whatever."""
+        """Assert that a task ran with these arguments, if any are given: at least once, or so many times."""
         __tracebackhide__ = True
         found = [each for each in self.of(task) if not (args or kwargs) or _is_given(each, args, kwargs)]
         if len(found) == times or (times is None and found):
@@ -105,7 +105,7 @@ class Runs(Sequence[Ran]):
         raise AssertionError(f"{wanted} was to run{often}. What ran is:\n{self._shown()}")
 
     def assert_not_ran(self, task: Task[Any, Any]) -> None:
-        """A task did not run."""
+        """Assert that a task did not run."""
         __tracebackhide__ = True
         if self.of(task):
             raise AssertionError(f"{task.name} was not to run. What ran is:\n{self._shown()}")
@@ -115,7 +115,7 @@ class Runs(Sequence[Ran]):
 
 
 def _is_given(ran: Ran, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a task ran with these arguments, by place or by name, as they are or as JSON has them."""
+    """Return whether a task ran with these arguments, positional or by name, as they are or as JSON."""
     signature = inspect.signature(ran.task.function)
     try:
         wanted, found = signature.bind(*args, **kwargs), signature.bind(*ran.args, **ran.kwargs)
@@ -132,7 +132,7 @@ def _is_given(ran: Ran, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 
 
 class InlineRun(Run):
-    """A job that runs here, as middleware and the task itself see it."""
+    """A job that runs inline, as middleware and the task see it."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class InlineRun(Run):
 
 
 def plainly(run: InlineRun) -> Any:
-    """Call a function here and now."""
+    """Call the function in this thread."""
     token = _current.set(run)
     try:
         return run.task.function(*run.args, **run.kwargs)
@@ -188,7 +188,7 @@ def plainly(run: InlineRun) -> Any:
 
 
 async def attempt(run: InlineRun, *, aside: bool) -> Any:
-    """Run a task with its middleware; ``aside`` is whether a function has a thread of its own."""
+    """Run a task with its middleware; with ``aside``, a function gets a thread of its own."""
 
     async def called() -> Any:
         if not run.task.is_async:
@@ -213,7 +213,7 @@ async def attempt(run: InlineRun, *, aside: bool) -> Any:
 
 
 def now_or_in_a_loop(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end: in a loop of its own and, if one runs here already, a thread as well."""
+    """Run a coroutine to its end in a new event loop; in a thread, if a loop already runs here."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -1,8 +1,8 @@
 """Tasks without a server: a push runs the task at once, in this process, and returns when it has ended.
 
-Arguments go through JSON and are made what the function says it takes, as in a worker; so do results. A
-function runs in the thread that pushes it; a coroutine in the event loop that awaits ``apush``, or in one of
-its own. Delays are not waited for, rates and priorities mean nothing.
+Arguments go through JSON and are converted to the annotated types, as in a worker; so are results. A function
+runs in the thread that pushes it; a coroutine in the event loop that awaits ``apush``, or in one of its own.
+Delays are not waited for; rates and priorities have no effect.
 """
 
 from collections.abc import Iterable, Iterator
@@ -34,17 +34,17 @@ from forebay.testing.inline_run import (
 )
 
 RETRIES_MAX = 100
-"""How often a job without ``max_attempts`` is tried."""
+"""Most attempts of a job without ``max_attempts``."""
 
 
 def _order(call: Call) -> Order:
     options = call.message()
-    options_of(options)  # which refuses what a server would not know
+    options_of(options)  # refuses options that a server would not know
     return Order(call.task.queue, call.payload(), dict(options))
 
 
 class Inline(Runs, Backend):
-    """What ran, in the order in which it ended: a sequence of ``Ran``. It is also where apps push to."""
+    """Finished jobs as a sequence of ``Ran``, in the order they ended. Also the backend of its apps."""
 
     def __init__(self, apps: Iterable[App], *, raises: bool, retries: bool) -> None:
         super().__init__()
@@ -52,12 +52,12 @@ class Inline(Runs, Backend):
         self._raises, self._retries = raises, retries
         self._numbers = count(1)
         self._results: dict[int, Result] = {}
-        """By job; the result as it is in JSON."""
+        """By job; the result as JSON."""
         self._progress: dict[int, Progress] = {}
         self._running: dict[str, int] = {}
-        """Jobs that run, by their unique keys."""
+        """Running jobs, by unique key."""
 
-    # Where apps push to.
+    # Backend of the apps.
 
     def push(self, app: App, call: Call) -> Pushed:
         return self.run(_order(call))
@@ -71,10 +71,10 @@ class Inline(Runs, Backend):
     async def apush_flow(self, app: App, fields: dict[str, Any]) -> Pushed:
         return [await self.arun(each) for each in in_order(fields)][-1]
 
-    # Running.
+    # Runs.
 
     def run(self, order: Order) -> Pushed:
-        """Run a job to its end; raises what it raised, if that is wanted."""
+        """Run a job to its end; raise its error if ``raises`` is set."""
         job = _Job(self, order)
         if not job.is_known:
             with job:
@@ -120,7 +120,7 @@ class Inline(Runs, Backend):
         raise LookupError(f"no app that runs inline has a task {name}")
 
     def _before(self, order: Order, wanted: str) -> list[Any]:
-        """Results of jobs that it waited for, if it wants them."""
+        """Return the results of a job's dependencies, if it wants them."""
         results = [self._results[each.id].result for each in order.children]
         plain = [value_of(each or Raw(b"null")) for each in results]
         if not wanted:
@@ -130,7 +130,7 @@ class Inline(Runs, Backend):
     def _note(self, id: int, progress: Progress) -> None:
         self._progress[id] = progress
 
-    # What is known of jobs.
+    # Queries about jobs.
 
     def has_failed(self, id: int) -> bool:
         return id in self._results and self._results[id].state == "dead"
@@ -147,7 +147,7 @@ class Inline(Runs, Backend):
 
 
 class _Caught:
-    """An error, as a value."""
+    """An exception as a value."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
@@ -161,7 +161,7 @@ def _caught_of(function: Any, *args: Any) -> Any:
 
 
 class _Job:
-    """One job on its way from push to its end."""
+    """One job from its push to its end."""
 
     def __init__(self, inline: Inline, order: Order) -> None:
         self._inline = inline
@@ -192,7 +192,7 @@ class _Job:
             del self._inline._running[self._key]
 
     def tried(self, outcome: Any) -> None:
-        """It ran: it is done, runs again, or has failed."""
+        """After an attempt: finish the job, retry it, or let it fail."""
         if not isinstance(outcome, _Caught):
             try:
                 kept = result_of(outcome)
@@ -255,7 +255,7 @@ def _told(error: Exception) -> str:
 
 @contextmanager
 def inline(*apps: App, raises: bool = True, retries: bool = False) -> Iterator[Inline]:
-    """Have pushes of these apps run at once, here, without a server; what ran is in what this hands out.
+    """Run pushes of these apps at once, inline, without a server; yields the list of finished jobs.
 
     Errors come out of the push; with ``raises=False`` they are in ``ran`` and in ``job.result()``. With
     ``retries=True`` a task that failed is tried again at once, as often as it may be.

@@ -1,7 +1,7 @@
-"""A node whose time is led by a test, and which remembers every payload that was pushed.
+"""A node with a clock that a test controls, and a record of every payload pushed.
 
-When time stands still no timer is set: what is due happens when the clock has moved and ``catch_up`` is
-called. Whoever waits for an answer (a pop, a result) waits in real time, because clients do.
+While the clock stands still no timer is set: what is due fires when the clock has moved and ``catch_up`` is
+called. Long polls time out in real time, because clients do.
 """
 
 import asyncio
@@ -24,19 +24,19 @@ from forebay.testing.clock import Clock
 
 SHARDS = 4
 COMMIT_S = 0.0005
-"""How often to look whether a commit is done."""
+"""Poll interval while a commit runs."""
 
 Place = tuple[bytes, int]
-"""A queue and a partition of it, as they are called for good."""
+"""A queue and a partition, by their permanent numbers."""
 
 
 class Ledger:
-    """Every payload that was pushed and kept, by queue, whatever has become of it since."""
+    """Every payload that was pushed and committed, by queue, whatever became of it since."""
 
     def __init__(self) -> None:
         self._pushed: dict[str, list[Any]] = {}
         self._read: dict[Place, int] = {}
-        """Up to where logs are read."""
+        """Next offset to read of each log."""
         self._asked: set[Place] = set()
 
     def of(self, queue: str) -> list[Any]:
@@ -46,7 +46,7 @@ class Ledger:
         return list(self._pushed)
 
     def behind(self, engine: Engine) -> list[tuple[Place, Read]]:
-        """What has to be read because it is new."""
+        """Return the reads that are needed to catch up with the logs."""
         found: list[tuple[Place, Read]] = []
         for (tenant, name), queue in engine.queues.items():
             for each in queue.partitions.values() if tenant == DEFAULT else ():
@@ -60,15 +60,15 @@ class Ledger:
         node.ask(self, place, read)
 
     def forget_asked(self) -> None:
-        """The node is gone, and answers nothing more."""
+        """Forget unanswered reads: their node is gone."""
         self._asked.clear()
 
-    # As one who asks a node.
+    # As an asker of the node.
 
     def answered(self, ticket: Ticket, reply: Reply | ForebayError) -> None:
         assert isinstance(ticket, tuple)
         self._asked.discard(ticket)
-        if isinstance(reply, LogSlice):  # else nothing of it was kept, or the queue is gone
+        if isinstance(reply, LogSlice):  # else the commit failed, or the queue is gone
             self._read[ticket] = reply.next
             for run in reply.runs:
                 found = self._pushed.setdefault(reply.queue.name, [])
@@ -78,7 +78,7 @@ class Ledger:
 
 
 class SteeredNode(Node):
-    """A node that does what is due when it is told that time has passed."""
+    """A node that fires its timers when the test moves the clock."""
 
     def __init__(
         self, store: Store, loop: AbstractEventLoop, clock: Clock, limits: Limits, ledger: Ledger
@@ -93,18 +93,18 @@ class SteeredNode(Node):
             super()._set_timer()
 
     def due_at(self) -> int:
-        """When something is due next; never, if nothing can be done about it."""
+        """Return when something is due next; NEVER while the node can't act."""
         return NEVER if self._broken is not None else self._engine.next_due_at()
 
     def catch_up(self) -> None:
-        """The clock has moved: do what is due."""
+        """Fire what is due, after the clock has moved."""
         self._timer.cancel()
         self._ring()
         if self._broken is None and self._watchers.count:
             self._watchers.reload(self._engine)
 
     async def settled(self) -> None:
-        """Wait until everything that happened is kept and answered."""
+        """Wait until everything is committed and answered."""
         while self._broken is None and self._is_busy():
             self._plan_flush()
             await asyncio.sleep(COMMIT_S if self._committer.busy else 0)
@@ -122,7 +122,7 @@ class SteeredNode(Node):
     # Faults.
 
     def end_leases(self, queue: str | None) -> int:
-        """Have leases end now, of one queue or of all; how many it was."""
+        """Expire leases now, of one queue or of all, and return how many."""
         if self._broken is not None:
             return 0
         now, ended = self._clock(), 0
@@ -132,28 +132,28 @@ class SteeredNode(Node):
                     continue
                 for run in lease.runs.values():
                     run.expires_at = now
-                shard.agenda.remove(lease.due_at, lease.name)
+                shard.timers.leases.remove(lease.due_at, lease.name)
                 lease.due_at = now
-                shard.agenda.add(now, lease.name)
-                shard.touch_lease(lease)
+                shard.timers.leases.add(now, lease.name)
+                shard.changes.touch_lease(lease)
                 ended += 1
         self._tick()
         self._plan_flush()
         return ended
 
     def _reload(self) -> None:
-        """At once: what comes next finds a node that works, or one whose store still fails."""
+        """Reload at once, so that the next command finds a working node, or one whose store still fails."""
         self._reload_timer = None
         self._reloaded(outcome_of(self._load, self._clock() - self._broken_at))
 
     def recover(self) -> None:
-        """Do not wait before the store is asked again."""
+        """Reload now instead of after the retry delay."""
         if self._reload_timer is not None:
             self._reload_timer.cancel()
             self._reload()
 
     def crash(self) -> None:
-        """End as a process that is killed: nothing more is kept."""
+        """Stop like a killed process: nothing more is committed."""
         self._closed = True
         for timer in (self._timer, self._reload_timer, self._sync_timer):
             if timer is not None:
@@ -161,7 +161,7 @@ class SteeredNode(Node):
         self._merger.stopped = True
         self._committer.close()
 
-    # Those who wait.
+    # Long polls.
 
     def pops_waiting(self, queue: str, group: str) -> int:
         return len(self._waiters.of_group(DEFAULT, queue, group))

@@ -1,4 +1,4 @@
-"""Fixtures for pytest. Nothing is loaded, and nothing starts, unless a test asks for one of them."""
+"""Fixtures for pytest. Nothing is imported or started unless a test uses one of them."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

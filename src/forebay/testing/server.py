@@ -1,4 +1,4 @@
-"""The server of a test: time that obeys, workers that can be waited for, faults on demand."""
+"""The server of a test: a controlled clock, workers to wait for, faults on demand."""
 
 import asyncio
 import threading
@@ -17,13 +17,13 @@ from forebay.testing.store import FaultyStore
 from forebay.testing.worker import LOOK_S, PATIENCE_S, Working
 
 STEPS_MAX = 100_000
-"""Steps without a worker that are made at a time."""
+"""Most steps of the clock in one call, without looking at workers."""
 
 
 class Server(Checks):
     """A real server in a thread of this process, whose time stands still until it jumps.
 
-    Apps that are given push to it, and their workers work for it, as long as it runs.
+    The given apps push to it, and their workers work for it, as long as it runs.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Server(Checks):
         limits: Limits | None = None,
         http_limits: HttpLimits | None = None,
     ) -> None:
-        """``at`` is when its time begins, in ms or as a datetime; ``going`` that it goes on by itself."""
+        """``at`` is the start of its clock, in ms or as a datetime; with ``going`` the clock runs."""
         self._store = FaultyStore()
         super().__init__(self._store, at=at, going=going, limits=limits, http_limits=http_limits)
         self._apps = list(apps)
@@ -56,7 +56,7 @@ class Server(Checks):
         self.stop()
 
     def attach(self, app: App) -> None:
-        """Have an app push to this server, and its workers work for it, until the server stops."""
+        """Make an app push to this server, and its workers work for it, until the server stops."""
         if app.server != self.tcp:
             self._were_at.append((app, app.server))
             app.close()
@@ -70,12 +70,12 @@ class Server(Checks):
         return self._clock.now()
 
     def go_on(self) -> None:
-        """Let its time go on by itself, as fast as real time does."""
+        """Let its clock run, as fast as real time."""
         self._call(self._clock.go_on)
         self._call(self._node.catch_up)
 
     def stand_still(self) -> None:
-        """Have its time stand still until it jumps."""
+        """Stop its clock until it jumps."""
         self._call(self._clock.stand_still)
 
     def jump(
@@ -88,10 +88,10 @@ class Server(Checks):
         ms: float = 0,
         wait: bool = True,
     ) -> None:
-        """Let time pass: ``jump(hours=1)``, ``jump(ms=500)``; all that is due in between happens, in order.
+        """Let time pass: ``jump(hours=1)``, ``jump(ms=500)``; everything due in between happens, in order.
 
-        Before each instant at which something is due, workers of ``working`` come to rest: what they run
-        takes no time. With ``wait=False`` time passes while they run, and leases may end under them.
+        Before each time at which something is due, the workers of ``working`` come to rest: jobs take no
+        time. With ``wait=False`` time passes while they run, and their leases may expire.
         """
         length = span(days=days, hours=hours, minutes=minutes, seconds=seconds, ms=ms)
         end = self._clock.now() + length
@@ -116,12 +116,12 @@ class Server(Checks):
         ms: float = 0,
         wait: bool = True,
     ) -> None:
-        """The same, to be awaited: the event loop goes on meanwhile."""
+        """Like ``jump``, for asyncio: the event loop goes on meanwhile."""
         units = {"days": days, "hours": hours, "minutes": minutes, "seconds": seconds, "ms": ms}
         await asyncio.to_thread(partial(self.jump, wait=wait, **units))
 
     async def _pass(self, end: int, steps: int) -> bool:
-        """Go from one instant at which something is due to the next; whether the end is reached."""
+        """Step the clock from one due time to the next; return whether the end is reached."""
         node, clock = self._node, self._clock
         for _ in range(steps):
             await node.settled()
@@ -135,14 +135,14 @@ class Server(Checks):
     # Workers.
 
     def work(self, app: App, **options: Any) -> int:
-        """Run a worker until nothing is left that is due; how many jobs it did. Options are its own."""
+        """Run a worker until nothing is due; return how many jobs it did. Options are the worker's."""
         with self.working(app, **options) as working:
             self._let_rest()
         return working.done
 
     @contextmanager
     def working(self, app: App, **options: Any) -> Iterator[Working]:
-        """Have a worker run, in a thread with a loop of its own, to the end of the block."""
+        """Run a worker, in a thread with an event loop of its own, until the end of the block."""
         self.attach(app)
         working = Working(app, options)
         self._workings.append(working)
@@ -171,7 +171,7 @@ class Server(Checks):
                 )
 
     def _all_wait(self) -> bool:
-        """Whether every worker waits for messages of each of its queues."""
+        """Return whether every worker long-polls each of its queues."""
         wanted: dict[tuple[str, str], int] = {}
         for working in self._workings:
             for place in working.places:
@@ -187,14 +187,14 @@ class Server(Checks):
     # Faults.
 
     def lose_leases(self, queue: str | None = None) -> int:
-        """Have leases end now, of one queue or of all; how many it was. Messages come after their backoff."""
+        """Expire leases now, of one queue or of all, and return how many. Messages wait for their backoff."""
         ended = self._call(lambda: self._node.end_leases(queue))
         self._settle()
         self._have_leases_looked_at()
         return ended
 
     def redeliver(self, queue: str) -> int:
-        """Have what is leased come again at once, as if leases and backoff were over; how many messages."""
+        """Make leased messages deliverable at once, as if lease and backoff had expired; return how many."""
         leased = {
             group.group: [each.id for each in self._mine.browse(queue, state="active", group=group.group)]
             for group in self._mine.groups(queue)
@@ -207,12 +207,12 @@ class Server(Checks):
         return sum(map(len, leased.values()))
 
     def fail_commits(self, count: int = 1) -> None:
-        """Have the next commits fail: what they were to keep is answered with ``busy``, and not done."""
+        """Make the next commits fail: their commands get ``busy``, and nothing of them is stored."""
         self._call(lambda: setattr(self._store, "fails", count))
 
     @contextmanager
     def failing(self) -> Iterator[None]:
-        """Have every commit fail: pushes are ``busy``."""
+        """Make every commit fail: pushes are ``busy``."""
         self._store.is_failing = True
         try:
             yield
@@ -222,7 +222,7 @@ class Server(Checks):
 
     @contextmanager
     def slow(self, ms: int) -> Iterator[None]:
-        """Have every commit take so much longer, in real time."""
+        """Make every commit take longer, in real time."""
         before, self._store.delay_s = self._store.delay_s, ms / 1000
         try:
             yield
@@ -230,9 +230,9 @@ class Server(Checks):
             self._store.delay_s = before
 
     def cut(self) -> None:
-        """Cut all connections; clients may connect again at once."""
+        """Cut all connections; clients may reconnect at once."""
         self._run(self._cut())
 
     def restart(self) -> None:
-        """End as by ``kill -9``, and start again from what the store has, at the same addresses."""
+        """Stop as by ``kill -9``, and start again from the store, at the same addresses."""
         self._run(self._restart())

@@ -1,4 +1,4 @@
-"""A whole server in a thread of this process: how it starts, stops, starts again, and is spoken to."""
+"""A whole server in a thread of this process: start, stop, restart, and calls into it."""
 
 import asyncio
 import threading
@@ -21,11 +21,11 @@ T = TypeVar("T")
 
 HERE = "127.0.0.1"
 STOP_S = 2.0
-"""How long connections get to read their last answers."""
+"""Time for connections to read their last responses."""
 
 
 class Life:
-    """A server as far as it lives: a broker on a store in memory, a TCP and an HTTP listener."""
+    """A running server: a broker on a store in memory, a TCP and an HTTP listener."""
 
     def __init__(
         self,
@@ -46,17 +46,17 @@ class Life:
         self._clients: list[SyncClient] = []
         self._own: SyncClient | None = None
         self.tcp = f"{HERE}:0"
-        """Where it listens for clients over TCP."""
+        """Address of the TCP listener."""
         self._http_at = f"{HERE}:0"
 
-    # Life.
+    # Start and stop.
 
     def start(self) -> None:
         self._thread.start()
         self._run(self._start())
 
     def stop(self) -> None:
-        """Stop as it should; clients that it made are closed."""
+        """Stop gracefully; clients that it made are closed."""
         for client in self._clients:
             client.close()
         try:
@@ -111,15 +111,15 @@ class Life:
             connection.transport.abort()
         await asyncio.sleep(0)
 
-    # Speaking to it.
+    # Calls into it.
 
     @property
     def http(self) -> str:
-        """Where it listens for HTTP, as a URL that clients take."""
+        """URL of the HTTP listener."""
         return f"http://{self._http_at}"
 
     def client(self, *, http: bool = False, timeout_s: float = 30.0, retry_s: float = 10.0) -> SyncClient:
-        """A blocking client of it, over TCP or HTTP; it is closed with the server."""
+        """Return a blocking client of it, over TCP or HTTP; it is closed with the server."""
         made = SyncClient(self.http if http else self.tcp, timeout_s=timeout_s, retry_s=retry_s)
         self._clients.append(made)
         return made
@@ -131,11 +131,11 @@ class Life:
         return self._own
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine where the server runs, and wait for it."""
+        """Run a coroutine on the server's event loop and wait for it."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(PATIENCE_S)
 
     def _call(self, function: Callable[[], T]) -> T:
-        """Call something where the server runs."""
+        """Call a function on the server's event loop."""
 
         async def called() -> T:
             return function()
@@ -143,7 +143,7 @@ class Life:
         return self._run(called())
 
     def _settle(self) -> None:
-        """Wait until everything that happened is kept."""
+        """Wait until everything is committed."""
         self._run(self._node.settled())
 
 

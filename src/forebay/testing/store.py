@@ -1,4 +1,4 @@
-"""A store in memory that fails, or takes its time, when a test wants it to."""
+"""A store in memory that fails, or is slow, when a test wants it to."""
 
 import threading
 from collections.abc import Sequence
@@ -9,18 +9,18 @@ from forebay.store.memory import MemoryStore
 
 
 class FaultyStore(MemoryStore):
-    """Commits in a thread, as a store on disk does, and is still there when its node is gone."""
+    """Commits in a thread, as a store on disk does, and outlives its node."""
 
     blocking = True
 
     def __init__(self) -> None:
         super().__init__()
         self.fails = 0
-        """Commits that fail from here on."""
+        """Commits that will fail from here on."""
         self.is_failing = False
-        """Whether all of them do."""
+        """Whether all commits fail."""
         self.delay_s = 0.0
-        """How much longer a commit takes."""
+        """Extra seconds per commit."""
 
     def commit(self, group: Sequence[Commit], *, sync: bool = True) -> None:
         if self.delay_s:
@@ -31,4 +31,4 @@ class FaultyStore(MemoryStore):
         super().commit(group, sync=sync)
 
     def close(self) -> None:
-        """The next node finds what this one left."""
+        """Keep everything: the next node loads it."""

@@ -1,4 +1,4 @@
-"""A worker of a test: in a thread with an event loop of its own, and it can be seen whether it rests."""
+"""A worker under test: in a thread with an event loop of its own, with a way to see whether it is idle."""
 
 import asyncio
 import threading
@@ -10,38 +10,38 @@ from forebay.client.tasks.app import App
 from forebay.client.worker.worker import Worker
 
 PATIENCE_S = 30.0
-"""How long a test waits for what must come."""
+"""How long a test waits for something that must happen."""
 LOOK_S = 0.001
-"""How often to look whether a worker rests."""
+"""Poll interval of checks whether a worker is idle."""
 
 Waiting = Callable[[str, str], int]
-"""How many pops of a queue and a group wait at the server."""
+"""Returns how many pops of a queue and a group wait at the server."""
 
 
 class SeenWorker(Worker):
-    """A worker that says what it does."""
+    """A worker that shows its state."""
 
     def standing(self) -> tuple[int, int]:
-        """Jobs that ended, and jobs that it holds."""
+        """Return how many jobs have ended, and how many it holds."""
         return self._done, self._holding.count
 
     def places(self) -> list[tuple[str, str]]:
-        """Queues that it pops from, and the group it is in."""
+        """Return the queues it pops from, with its group."""
         return [(queue, self._group) for queue in self.queues]
 
     def look_at_leases(self) -> None:
-        """Extend all leases soon, as it does now and then by its own clock: it learns which are over."""
+        """Extend all leases soon, as it does anyway from time to time: it learns which have expired."""
         for lease in self._holding.leases():
             lease.extend_at = 0.0
 
     def running(self) -> list[str]:
-        """The names of tasks that run."""
+        """Return the names of the running tasks."""
         runs = [run for lease in self._holding.leases() for run in lease.open.values()]
         return sorted(run.task.name for run in runs if run is not None)
 
 
 class Working:
-    """A worker that works."""
+    """A running worker."""
 
     def __init__(self, app: App, options: dict[str, Any]) -> None:
         self.worker = SeenWorker(app, **options)
@@ -62,15 +62,15 @@ class Working:
         try:
             await self.worker.run()
         finally:
-            await self.worker.app.aclose()  # a worker that could not start has not done that
+            await self.worker.app.aclose()  # a worker that could not start has not closed its client
 
     @property
     def done(self) -> int:
-        """Jobs that ended, whatever way."""
+        """Finished jobs, however they ended."""
         return self.worker._done
 
     def _ask(self, question: Callable[[], Any]) -> Any:
-        """Call something where the worker runs."""
+        """Call a function on the worker's event loop."""
         answer: Future[Any] = Future()
 
         def called() -> None:
@@ -91,7 +91,7 @@ class Working:
         return hasattr(self.worker, "_running")
 
     def is_at_rest(self, waiting: Callable[[], bool]) -> bool:
-        """Whether it has nothing to do, and waits for more, all at one instant."""
+        """Return whether it has nothing to do and waits for more, all at one instant."""
         if not self.has_begun():
             return False
         before = self._ask(self.worker.standing)
@@ -106,7 +106,7 @@ class Working:
         return found
 
     def stop(self) -> int:
-        """Let it end what runs; how many jobs it did."""
+        """Let its running jobs finish; return how many jobs it did."""
         pause = threading.Event()
         while not self.has_begun():
             pause.wait(LOOK_S)

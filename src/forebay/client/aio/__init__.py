@@ -1,1 +1,1 @@
-"""The client for asyncio. What is in ``sync`` is generated from here: see tools/make_sync.py."""
+"""The client for asyncio, from which ``sync`` is generated: see tools/make_sync.py."""

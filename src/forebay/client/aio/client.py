@@ -13,15 +13,15 @@ from forebay.client.types import Event
 from forebay.core.errors import Invalid
 
 POLL_MS = 20_000
-"""How long one question for events waits."""
+"""Timeout of one long poll for events."""
 
 
 class Client(Messages, Queues):
     """A client of a Forebay server.
 
-    ``server`` is HOST:PORT, tcp://HOST:PORT, http://HOST:PORT, https://HOST, unix://PATH or a path; if it is
-    not given, the one in ``FOREBAY_SERVER``, or the one on this machine. Connections are made when they are
-    needed, and made again when they are lost.
+    ``server`` is HOST:PORT, tcp://HOST:PORT, http://HOST:PORT, https://HOST, unix://PATH or a path; by
+    default the one in ``FOREBAY_SERVER``, or the one on this machine. Connections are opened when needed, and
+    reopened when they are lost.
     """
 
     def __init__(self, server: str | None = None, *, timeout_s: float = 30.0, retry_s: float = 10.0) -> None:
@@ -29,7 +29,7 @@ class Client(Messages, Queues):
         self.kv = Values(self)
 
     def transaction(self) -> Transaction:
-        """Acks, pushes and writes that are done together at the end of the block, or not at all."""
+        """Return a transaction: acks, pushes and writes, committed together at the end of its block."""
         return Transaction(self)
 
     async def events(
@@ -41,9 +41,9 @@ class Client(Messages, Queues):
         start: str = "new",
         wait_s: float | None = None,
     ) -> AsyncIterator[Event]:
-        """What happens, as it happens: from now on, behind an earlier event, or from all that are kept.
+        """Yield events as they happen: from now on, behind an earlier event, or from the oldest stored.
 
-        It goes on for ever; with ``wait_s``, until nothing happened for so long.
+        Goes on forever; with ``wait_s``, until nothing happened for so long.
         """
         for name, given in (("queues", queues), ("kinds", kinds)):
             if isinstance(given, str):
@@ -61,7 +61,7 @@ class Client(Messages, Queues):
             asked = {**fields, "after": after, "timeout": wait_ms}
             found: OkEvents = await self._ask(OkEvents, "EVENTS", asked, wait_ms=wait_ms)
             for number, each in enumerate(found.events, 1):
-                # Behind one in the middle the others come again: none is missed.
+                # Continuing behind one in the middle repeats the others: none is missed.
                 yield _event(each, found.after if number == len(found.events) else after)
             after = found.after
             if found.events:
@@ -70,7 +70,7 @@ class Client(Messages, Queues):
                 return
 
     async def ping(self) -> None:
-        """Raise unless the server answers."""
+        """Raise unless the server responds."""
         await self.stats()
 
     async def __aenter__(self) -> "Client":

@@ -1,7 +1,7 @@
 """Connections to a server, for asyncio.
 
-Requests share a connection and are answered in whatever order. One that waits has a connection of its own:
-if nobody wants the answer any more, that connection is half closed, and the server then answers at once.
+Requests share a connection, and responses come in any order. A long poll has a connection of its own: when it
+is cancelled, that connection is half closed, and the server then responds at once.
 """
 
 import asyncio
@@ -19,9 +19,9 @@ from forebay.core.errors import ForebayError
 from forebay.wire.framing import AnswerFrames, framed
 
 Unclaimed = Callable[[bytes], bytes | None]
-"""The request that gives back what an answer brought that nobody waits for any more, if there is such."""
+"""Returns the request that releases what an unclaimed response has leased, if any."""
 CLOSE_S = 1.0
-"""How long a client that is closed waits until that is done: what was leased is delivered again anyway."""
+"""How long ``close`` waits for such releases; without one, the lease expires by itself."""
 
 sleep = asyncio.sleep
 
@@ -31,21 +31,21 @@ def now() -> float:
 
 
 class Link(Protocol):
-    """What carries a request to a server, and its answer back."""
+    """Carries requests to a server, and responses back."""
 
     async def ask(self, body: bytes, wait_s: float = 0.0, unclaimed: Unclaimed | None = None) -> bytes:
-        """The answer to a request, which may wait; raises what the server says instead."""
+        """Return the response to a request, which may long-poll. Raise the server's error."""
         ...
 
     async def until_returned(self) -> None:
-        """Wait until what came for those who gave up waiting is given back, for ``CLOSE_S`` at most."""
+        """Wait until the leases of cancelled requests are released, for ``CLOSE_S`` at most."""
         ...
 
     async def close(self) -> None: ...
 
 
 def connect(server: str, timeout_s: float) -> Link:
-    """The way to a server; connections are made when they are needed."""
+    """Return the link to a server; connections are opened when needed."""
     if is_web(server):
         from forebay.client.web import AsyncWeb
 
@@ -54,7 +54,7 @@ def connect(server: str, timeout_s: float) -> Link:
 
 
 class Returning:
-    """What is given back in the background."""
+    """Releases of leases in the background."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -67,7 +67,7 @@ class Returning:
     def _done(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # its lease will end by itself
+            task.exception()  # retrieved, not raised: the lease expires by itself
 
     async def wait(self, timeout_s: float) -> None:
         if self._tasks:
@@ -83,15 +83,15 @@ class Connection(asyncio.Protocol):
         self._numbers = count(1)
         self._answers: dict[int, Future[bytes]] = {}
         self._sizes: dict[int, int] = {}
-        """Bytes of what was asked and not answered yet."""
+        """Bytes of each request without a response."""
         self._was_answered = False
         self._late: dict[int, Callable[[bytes], None]] = {}
-        """What to do with answers that nobody waits for any more."""
+        """Handlers of responses whose request was cancelled."""
         self._transport: asyncio.Transport
         self._writable: Future[None] | None = None
         self.is_lost = False
         self.over: Future[None] = loop.create_future()
-        """Done when the connection is gone."""
+        """Resolved when the connection is closed."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclasses
@@ -121,8 +121,9 @@ class Connection(asyncio.Protocol):
             future.set_exception(said.problem())
 
     def _unaddressed(self, said: Outcome) -> None:
-        """An answer that says not to what: it is about the connection, or a frame that was not read."""
+        """Handle a response without a request id: about the connection, or a frame that could not be read."""
         if said.code == "invalid" and self._answers:
+            # A frame that was too large to be read has no id in the response: it must be the longest one.
             longest = max(self._answers, key=self._sizes.__getitem__)
             future = self._answers.pop(longest)
             self._sizes.pop(longest)
@@ -130,7 +131,7 @@ class Connection(asyncio.Protocol):
             if not future.done():
                 future.set_exception(said.problem())
         elif said.code == "busy" and not self._was_answered:
-            self._fail(said.problem())  # there are too many connections: nothing was read
+            self._fail(said.problem())  # too many connections: nothing was read
         else:
             self.abort(said.error or "the server answered something that nobody asked")
 
@@ -181,11 +182,11 @@ class Connection(asyncio.Protocol):
             return await future
         except asyncio.CancelledError:
             if unclaimed is not None and not future.cancelled() and future.exception() is None:
-                unclaimed(future.result())  # it came in the same moment
+                unclaimed(future.result())  # the response came in the same moment
             raise
 
     def finish(self) -> None:
-        """Ask for nothing more: the server answers what it was asked, and closes the connection."""
+        """Half-close: the server completes the running requests, then closes the connection."""
         if not self.is_lost:
             self._transport.write_eof()
 
@@ -208,15 +209,15 @@ class TcpLink:
         self._begin()
 
     def _begin(self) -> None:
-        """Have no connections: of another event loop they are of no use."""
+        """Start without connections: those of another event loop can't be used."""
         self._shared: Connection | None = None
         self._opening: asyncio.Task[Connection] | None = None
         self._idle: list[Connection] = []
-        """Connections for requests that wait, while there are none."""
+        """Idle connections for long polls."""
         self._busy: set[Connection] = set()
-        """Connections of requests that wait."""
+        """Connections of running long polls."""
         self._finishing: set[Connection] = set()
-        """Connections whose last answer nobody waits for any more."""
+        """Half-closed connections of cancelled long polls."""
         self._returning = Returning()
 
     async def ask(self, body: bytes, wait_s: float = 0.0, unclaimed: Unclaimed | None = None) -> bytes:
@@ -239,7 +240,7 @@ class TcpLink:
             self._returning.add(self.ask(returning))
 
     async def _opened(self) -> Connection:
-        """The shared connection; all who want it wait for the same attempt."""
+        """Return the shared connection; concurrent callers share one attempt to open it."""
         if self._opening is None:
             self._opening = asyncio.ensure_future(self._connected())
             self._opening.add_done_callback(self._open)
@@ -289,7 +290,7 @@ class TcpLink:
                     _, made = await loop.create_unix_connection(lambda: Connection(loop), self._place)
                 else:
                     _, made = await loop.create_connection(lambda: Connection(loop), *self._place)
-        except (OSError, UnicodeError) as error:  # TimeoutError is one of them
+        except (OSError, UnicodeError) as error:  # TimeoutError is a subclass
             raise missing(self._server, error) from None
         return made
 
@@ -302,7 +303,7 @@ class TcpLink:
         await self._returning.wait(until - now())
 
     async def close(self) -> None:
-        """Let go of the connections; before that, what came for those who gave up waiting is given back."""
+        """Close the connections, after the leases of cancelled requests are released."""
         self._is_closed = True
         if self._loop is not asyncio.get_running_loop():
             return

@@ -1,4 +1,4 @@
-"""Messages: push, pop, settle, look at, change."""
+"""Messages: push, pop, settle, browse, change."""
 
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -54,10 +54,10 @@ from forebay.client.types import (
 from forebay.core.errors import Conflict, ForebayError, Invalid, NotFound
 
 OUT_OF_TIME = "lease expired"
-"""What the server says of a message whose lease was over."""
+"""The server's error for a message whose lease expired."""
 BATCH = 10_000
 BATCH_BYTES = 8 * 1024 * 1024
-"""Messages, and bytes of them, that are sent at a time."""
+"""Messages, and bytes of them, per request."""
 
 
 class Messages(Asking):
@@ -70,7 +70,7 @@ class Messages(Asking):
     # Push.
 
     async def push(self, queue: str, payload: Any, **options: Unpack[Options]) -> Pushed:
-        """Push a message; it is kept when this returns. Pushes at the same time share a request."""
+        """Push a message; it is stored when this returns. Concurrent pushes share a request."""
         return await self._pusher.push(queue, encode(payload), options_of(options))
 
     async def push_many(
@@ -78,7 +78,7 @@ class Messages(Asking):
     ) -> PushedMany:
         """Push any number of payloads, or of ``New(payload, options)``, in order and in batches.
 
-        The options are for all of them. If one batch is refused, those before it are kept: the error has
+        The options apply to all of them. If a batch is refused, those before it stay pushed: the error has
         them as ``pushed``.
         """
         if isinstance(payloads, str | bytes):
@@ -129,9 +129,9 @@ class Messages(Asking):
         start: str | int | None = None,
         type: Any = Any,
     ) -> Batch:
-        """Lease up to ``count`` messages; wait for the first, if there is none, up to ``wait_ms``.
+        """Lease up to ``count`` messages; if there is none, wait for the first up to ``wait_ms``.
 
-        ``type`` is what payloads are made into; one that is not of it is nacked, and not among them.
+        ``type`` is what payloads are decoded into; a message that does not fit is nacked and left out.
         ``start`` is where a new group begins: all, new or a time.
         """
         fields = {
@@ -156,9 +156,9 @@ class Messages(Asking):
     async def _without(
         self, bad: list[tuple[int, str]], messages: list[Message], lease: str | None
     ) -> list[Message]:
-        """Nack messages that could not be decoded; those of the others that are still leased.
+        """Nack undecodable messages and return those of the others that are still leased.
 
-        In strict order, what comes behind one of them goes back with it.
+        In strict order, the messages behind a nacked one go back with it.
         """
         try:
             for id, why in bad:
@@ -190,7 +190,7 @@ class Messages(Asking):
         lease_ms: int | None = None,
         type: Any = Any,
     ) -> AsyncIterator[Batch]:
-        """Messages that are acked at the end of the block, or nacked if it raises."""
+        """Lease messages that are acked at the end of the block, or nacked if it raises."""
         batch = await self.pop(
             queue,
             count,
@@ -212,7 +212,7 @@ class Messages(Asking):
         await self._end(batch, None)
 
     async def _end(self, batch: Batch, error: str | None) -> None:
-        """Settle what is left of a batch. It is fine if nothing is, because all of it was settled before."""
+        """Settle the rest of a batch. No error if all of it was settled before."""
         if not batch:
             return
         try:
@@ -234,7 +234,7 @@ class Messages(Asking):
         lease: str | None = None,
         group: str | None = None,
     ) -> Settled:
-        """These are done: a batch, messages or ids, or all of a ``lease``. ``results`` has one for each.
+        """Ack messages as done: a batch, messages, ids, or a whole ``lease``. ``results`` has one for each.
 
         Raises ``Conflict`` if none of them is leased any more.
         """
@@ -253,14 +253,14 @@ class Messages(Asking):
         lease: str | None = None,
         group: str | None = None,
     ) -> Settled:
-        """These failed: they come back after their backoff, or after ``delay_ms``, or are dead letters.
+        """Nack failed messages: they are retried after their backoff or ``delay_ms``, or become dead letters.
 
-        With ``final`` they are that at once.
+        With ``final`` they become dead letters at once.
         """
         also = {"error": error, "delay": delay_ms, "final": final}
         settled = []
         for fields in meant(what, lease, group):
-            # Without a lease, it would fail the next delivery if it was sent again.
+            # Without a lease, a retry could fail the next delivery.
             again = fields["lease"] is not None
             settled.append(await self._ask(OkCount, "FAIL", {**fields, **also}, again=again))
         return _settled(settled)
@@ -273,7 +273,7 @@ class Messages(Asking):
         lease: str | None = None,
         group: str | None = None,
     ) -> Extended:
-        """Keep leases for ``lease_ms`` from now on."""
+        """Extend leases to ``lease_ms`` from now."""
         found = [
             await self._ask(OkExtended, "EXTEND", {**each, "lease_ms": lease_ms})
             for each in meant(what, lease, group)
@@ -283,22 +283,22 @@ class Messages(Asking):
     async def release(
         self, what: Settling | None = None, *, lease: str | None = None, group: str | None = None
     ) -> Settled:
-        """Give leased messages back at once, as if they had never been delivered."""
+        """Return leased messages at once, as if they had never been delivered."""
         settled = []
         for fields in meant(what, lease, group):
             again = fields["lease"] is not None
             settled.append(await self._ask(OkCount, "RELEASE", fields, again=again))
         return _settled(settled)
 
-    # Look.
+    # Read.
 
     async def message(self, id: Id, *, group: str = DEFAULT, type: Any = Any) -> Seen:
-        """A message, and where it stands in a group."""
+        """Return a message, with its state in a group."""
         found: OkJob = await self._ask(OkJob, "GETJOB", {"id": id, "group": group})
         return found.job.seen(type)
 
     async def state(self, id: Id, *, group: str = DEFAULT) -> str:
-        """Where a message stands: waiting, delayed, parked, active, completed, dead, …"""
+        """Return the state of a message: waiting, delayed, parked, active, completed, dead, …"""
         found: OkState = await self._ask(OkState, "GETSTATE", {"id": id, "group": group})
         return our_state(found.state)
 
@@ -317,7 +317,7 @@ class Messages(Asking):
         cursor: str | None = None,
         type: Any = Any,
     ) -> Page:
-        """Messages of a queue that match. A page may be short, even empty: go on while it has a cursor."""
+        """Return messages of a queue that match. A page may be short or empty: continue at its cursor."""
         fields = {
             "queue": queue,
             "state": their_state(state),
@@ -346,7 +346,7 @@ class Messages(Asking):
         text: str | None = None,
         type: Any = Any,
     ) -> AsyncIterator[Seen]:
-        """All messages of a queue that match, without a lease, page by page."""
+        """Yield all messages of a queue that match, without a lease, page by page."""
         cursor: str | None = None
         while True:
             page = await self.page(
@@ -377,7 +377,7 @@ class Messages(Asking):
         max_bytes: int | None = None,
         type: Any = Any,
     ) -> Stretch:
-        """A part of the log of a partition from an offset on, without a lease. Read on at ``next``."""
+        """Return a part of a partition's log from an offset on, without a lease. Read on at ``next``."""
         fields = {
             "queue": queue,
             "offset": offset,
@@ -391,12 +391,12 @@ class Messages(Asking):
     async def records(
         self, queue: str, *, offset: int = 0, partition: str = DEFAULT, type: Any = Any
     ) -> AsyncIterator[Record]:
-        """The log of a partition from an offset up to where it ends."""
+        """Yield the log of a partition from an offset up to its end."""
         while True:
             try:
                 stretch = await self.read(queue, offset=offset, partition=partition, type=type)
             except NotFound:
-                # It has no messages yet, unless it is the queue that is missing: that raises.
+                # The partition has no messages yet; if the queue is missing, this raises.
                 await self._ask(Done, "QUEUE", {"queue": queue})
                 return
             for each in stretch.records:
@@ -406,7 +406,7 @@ class Messages(Asking):
                 return
 
     async def result(self, id: Id, *, wait_ms: int = 0, group: str = DEFAULT, type: Any = Any) -> Result:
-        """What came of a message; waits for its end up to ``wait_ms``."""
+        """Return the outcome of a message; waits for its end up to ``wait_ms``."""
         fields = {"id": id, "timeout": wait_ms, "group": group}
         found: OkAwaited = await self._ask(OkAwaited, "WAITJOB", fields, wait_ms=wait_ms)
         value = value_of(found.result, type)
@@ -415,7 +415,7 @@ class Messages(Asking):
     # Change.
 
     async def cancel(self, what: Settling, *, group: str | None = None) -> Settled:
-        """Deliver these no more: to one group, or to any."""
+        """Stop the delivery of messages: to one group, or to all."""
         return await self._change("CANCEL", what, {"group": group})
 
     async def promote(self, what: Settling, *, group: str = DEFAULT) -> Settled:
@@ -423,33 +423,33 @@ class Messages(Asking):
         return await self._change("PROMOTE", what, {"group": group})
 
     async def delay(self, what: Settling, delay_ms: int, *, group: str = DEFAULT) -> Settled:
-        """Deliver messages so many ms from now; those that are leased are taken from their consumers."""
+        """Deliver messages so many ms from now; leased ones are taken from their consumers."""
         return await self._change("MOVETODELAYED", what, {"delay": delay_ms, "group": group})
 
     async def prioritise(self, what: Settling, priority: int, *, group: str = DEFAULT) -> Settled:
-        """Give messages that wait, or are delayed, another priority."""
+        """Change the priority of messages that wait or are delayed."""
         return await self._change("CHANGEPRIORITY", what, {"priority": priority, "group": group})
 
     async def discard(self, what: Settling, *, group: str = DEFAULT) -> Settled:
-        """Give messages up: they become dead letters at once."""
+        """Make messages dead letters at once."""
         return await self._change("DISCARD", what, {"group": group})
 
     async def _change(self, cmd: str, what: Settling, fields: dict[str, Any]) -> Settled:
         return _settled([await self._ask(OkCount, cmd, {"ids": ids_of(what), **fields})])
 
     async def update(self, id: Id, payload: Any) -> Pushed:
-        """Give a message that waits, or is delayed, another payload."""
-        # Sent again, it would be appended again: it is sent once.
+        """Replace the payload of a message that waits or is delayed."""
+        # Not retried: a second one would append another message.
         fields = {"id": id, "data": Raw(encode(payload))}
         found: OkId = await self._ask(OkId, "UPDATEJOB", fields, again=False)
         return Pushed(int(found.id), found.durability)
 
-    # What is told of the work on a message.
+    # Progress and logs.
 
     async def set_progress(
         self, id: Id, progress: int, message: str | None = None, *, lease: str | None = None
     ) -> None:
-        """Say how far the work on a leased message is, from 0 to 100."""
+        """Report the progress of a leased message, from 0 to 100."""
         await self._ask(
             Done, "PROGRESS", {"id": id, "progress": progress, "message": message, "lease": lease}
         )
@@ -460,11 +460,11 @@ class Messages(Asking):
         return Progress(told["progress"], told["message"], told["updated_at"])
 
     async def log(self, id: Id, message: str, *, level: str = "info") -> None:
-        """Add a line to the log of a message."""
+        """Add a line to a message's log."""
         await self._ask(Done, "LOG", {"id": id, "message": message, "level": level}, again=False)
 
     async def logs(self, id: Id) -> list[Line]:
-        """The newest lines of the log of a message, oldest first."""
+        """Return the newest lines of a message's log, oldest first."""
         found: OkRows = await self._ask(OkRows, "GETLOGS", {"id": id})
         return [Line(**each) for each in found.logs]
 
@@ -473,7 +473,7 @@ class Messages(Asking):
     async def dead(
         self, queue: str, *, group: str = DEFAULT, limit: int = 100, skip: int = 0, type: Any = Any
     ) -> Page:
-        """Dead letters of a group, by partition and offset."""
+        """Return dead letters of a group, by partition and offset."""
         fields = {"queue": queue, "group": group, "count": limit, "offset": skip}
         found: OkJobs = await self._ask(OkJobs, "DLQ", fields)
         return Page([each.seen(type) for each in found.jobs], found.total, None)
@@ -497,13 +497,13 @@ class Messages(Asking):
         group: str = DEFAULT,
         dry_run: bool = False,
     ) -> Settled:
-        """Give dead letters up for good: these, or all of them."""
+        """Drop dead letters for good: these, or all of them."""
         return await self._all_dead("PURGEDLQ", queue, ids, group, dry_run)
 
     async def _all_dead(
         self, cmd: str, queue: str, ids: Sequence[Id] | None, group: str, dry_run: bool
     ) -> Settled:
-        """One command takes a part of them: it is asked again until nothing is left."""
+        """Repeat a command that handles a part at a time, until nothing is left."""
         given = None if ids is None else list(ids)
         fields = {"queue": queue, "ids": given, "group": group, "dry_run": dry_run or None}
         done: OkCount = await self._ask(OkCount, cmd, fields)
@@ -515,11 +515,11 @@ class Messages(Asking):
 
 
 OF_ALL = {"durability", "idempotency_key"}
-"""Options that a batch has as a whole."""
+"""Options of a batch as a whole."""
 
 
 def _chunks(payloads: Iterable[Any], most: int) -> Iterable[list[Any]]:
-    """Payloads in batches of so many, encoded already if they are plain."""
+    """Split payloads into batches; plain ones are encoded already."""
     chunk: list[Any] = []
     size = 0
     for payload in payloads:
@@ -534,7 +534,7 @@ def _chunks(payloads: Iterable[Any], most: int) -> Iterable[list[Any]]:
 
 
 def _says_what_it_is(item: Any, shared: dict[str, Any]) -> bool:
-    """Whether a message has something that it can be known by."""
+    """Return whether a message has a key or id that duplicates are known by."""
     own = item.options if isinstance(item, New) else {}
     return bool(EACH_ITS_OWN & {*shared, *own})
 
@@ -544,6 +544,6 @@ def _settled(found: list[OkCount]) -> Settled:
 
 
 def _given_back(answer: bytes) -> bytes | None:
-    """The request that gives back what a pop got."""
+    """Return the request that releases the messages of an unclaimed pop."""
     lease = decoder(OkRuns)(answer).lease
     return None if lease is None else request("RELEASE", {"lease": lease})

@@ -1,4 +1,4 @@
-"""Pushes that are made at the same time share a request: the first goes at once, the others with the next."""
+"""Concurrent pushes share requests: the first is sent at once, those that come meanwhile with the next."""
 
 import asyncio
 from asyncio import AbstractEventLoop, Future
@@ -15,13 +15,13 @@ from forebay.core.errors import Busy, ForebayError
 
 BATCH = 10_000
 BATCH_BYTES = 4 * 1024 * 1024
-"""Messages, and bytes of them, that share a request."""
+"""Messages, and bytes of them, per request."""
 
 Ask = Callable[..., Awaitable[Any]]
 
 
 class Waiting(Struct, eq=False):
-    """A push on its way."""
+    """A push that waits to be sent."""
 
     payload: bytes
     options: dict[str, Any]
@@ -35,7 +35,7 @@ class Pusher:
         self._ask = ask
         self._once = once
         self._waiting: dict[str, deque[Waiting]] = {}
-        """By queue; a queue is in it as long as somebody sees to it."""
+        """By queue; a queue is in it as long as a task sends its pushes."""
         self._loop: AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -43,7 +43,7 @@ class Pusher:
         if "idempotency_key" in options or "durability" in options:
             return await self._alone(queue, payload, options)
         if self._loop is not (loop := asyncio.get_running_loop()):
-            self._loop, self._waiting = loop, {}  # who saw to it in another loop may be gone
+            self._loop, self._waiting = loop, {}  # the tasks of another loop may be gone
         future: Future[Pushed] = loop.create_future()
         push = Waiting(payload, options, future)
         waiting = self._waiting.get(queue)
@@ -63,7 +63,7 @@ class Pusher:
         return pushed_one(pushed, options)
 
     async def _see_to(self, queue: str, all_waiting: dict[str, deque[Waiting]]) -> None:
-        """Send what waits for a queue, until nothing does."""
+        """Send the waiting pushes of a queue until there are none."""
         waiting = all_waiting[queue]
         try:
             while waiting:
@@ -84,7 +84,7 @@ class Pusher:
         except (Busy, Disconnected) as error:
             _fail(batch, error)
         except ForebayError as error:
-            # It was refused, and nothing was done. One of them is bad, and the others must not suffer for it.
+            # The batch was refused whole because one push is bad: halve it, so that the others get through.
             if len(batch) == 1:
                 _fail(batch, error)
             else:
@@ -123,12 +123,12 @@ class Pusher:
 
 
 def _batch(waiting: deque[Waiting]) -> list[Waiting]:
-    """What goes next, as much as one request may have."""
+    """Return the next pushes, as many as fit into one request."""
     batch: list[Waiting] = []
     size = 0
     while waiting and len(batch) < BATCH and size < BATCH_BYTES:
         push = waiting.popleft()
-        if not push.future.done():  # who gave up waiting before it was sent has not pushed
+        if not push.future.done():  # cancelled before it was sent: it is not pushed
             batch.append(push)
             size += len(push.payload)
     return batch

@@ -1,7 +1,7 @@
-"""Requests, and what is tried again.
+"""Requests, and which are retried.
 
-A request that may have been carried out is sent again only if that changes nothing: pushes have a key that
-the server knows them by, acks of what is settled already are refused.
+A request that may have been executed is retried only if that is safe: a push has an idempotency key, and an
+ack of a settled message is refused.
 """
 
 import os
@@ -21,14 +21,14 @@ from forebay.client.translate import WAITS_MS, in_our_words, request
 from forebay.core.errors import Busy, Conflict, Invalid
 
 KNOWN_MS_MIN = 60_000
-"""How long the server knows a push at least, so that it can be sent again."""
+"""Shortest time the server remembers a push for deduplication, so that it can be retried."""
 
 
 class Asking:
-    """A client as far as it asks and gets answers."""
+    """The part of a client that sends requests."""
 
     def __init__(self, server: str | None = None, *, timeout_s: float = 30.0, retry_s: float = 10.0) -> None:
-        """``timeout_s`` is how long an answer may take, ``retry_s`` how long a request is tried again."""
+        """``timeout_s`` is the timeout of a response, ``retry_s`` how long a request is retried."""
         self.server = server_of(server)
         self._retry_s = retry_s
         self._link: Link = connect(self.server, timeout_s)
@@ -38,7 +38,7 @@ class Asking:
         self._numbers = count(1)
 
     async def ask(self, cmd: str, **fields: Any) -> Any:
-        """Any command of docs/PROTOCOL.md, with its fields; what it answers. It is sent once.
+        """Send any command of docs/PROTOCOL.md with its fields, once, and return the response.
 
         ``from_`` means the field ``from``.
         """
@@ -58,7 +58,7 @@ class Asking:
         again: bool = True,
         unclaimed: Unclaimed | None = None,
     ) -> Any:
-        """The answer to a command, as a value of some type."""
+        """Return the response to a command, decoded into a type."""
         try:
             answer = await self._carry(cmd, fields, wait_ms, again, unclaimed)
         except Invalid as error:
@@ -71,7 +71,7 @@ class Asking:
     async def _carry(
         self, cmd: str, fields: Mapping[str, Any], wait_ms: int, again: bool, unclaimed: Unclaimed | None
     ) -> bytes:
-        """The answer to a request, which is sent again while that helps."""
+        """Return the response to a request, retried with backoff where that is safe."""
         body = request(cmd, fields)
         over_at = now() + wait_ms / 1000 if wait_ms else 0.0
         until = 0.0
@@ -108,15 +108,15 @@ class Asking:
         raise AssertionError("unreachable")
 
     def _once(self) -> dict[str, Any]:
-        """Fields that a push is known by when it is sent again."""
+        """Return the fields by which the server recognizes a retried push."""
         return {
             "idempotency_key": str(next(self._numbers)),
-            # After a fork, two processes count on from the same number.
+            # After a fork, both processes count on from the same number.
             "producer": f"{self._producer}-{os.getpid()}",
             "idempotency_ms": self._known_ms,
         }
 
     async def close(self) -> None:
-        """Let go of the connections. Whatever is asked for after that is refused."""
+        """Close the connections. Later requests are refused."""
         self._is_closed = True
         await self._link.close()

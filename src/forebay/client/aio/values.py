@@ -12,7 +12,7 @@ from forebay.client.types import Entry, Key, parts_of
 
 
 class Found(Struct):
-    """A value, and its version; both null if there is none."""
+    """A value and its version; both null if there is none."""
 
     value: Raw = Raw(b"null")
     version: str | None = None
@@ -37,34 +37,34 @@ class Watched(Struct):
 
 
 class Values:
-    """A small store of JSON under keys, beside the queues. A key is a text, or a list of parts."""
+    """A small JSON key-value store beside the queues. A key is a string, or a list of parts."""
 
     def __init__(self, asking: Asking) -> None:
         self._ask = asking._ask
 
     async def get(self, key: Key, default: Any = None, *, type: Any = Any) -> Any:
-        """The value under a key."""
+        """Return the value under a key."""
         found: Found = await self._ask(Found, "KVGET", {"key": key})
         return default if found.version is None else value_of(found.value, type)
 
     async def entry(self, key: Key, *, type: Any = Any) -> Entry:
-        """The value under a key, with its version: null, if there is none."""
+        """Return the value under a key with its version, which is None if there is none."""
         found: Found = await self._ask(Found, "KVGET", {"key": key})
         return Entry(parts_of(key), value_of(found.value, type), found.version)
 
     async def set(self, key: Key, value: Any, *, ttl_ms: int | None = None) -> str:
-        """Set a value; its version."""
+        """Set a value and return its version."""
         fields = {"key": key, "value": Raw(encode(value)), "ttl": ttl_ms}
         found: Found = await self._ask(Found, "KVSET", fields)
         return found.version or ""
 
     async def add(self, key: Key, amount: float = 1) -> Any:
-        """Add to the number under a key, 0 if there is none; what it is now. This is sent once."""
+        """Add to the number under a key (0 if there is none) and return the sum. Not retried."""
         found: Found = await self._ask(Found, "KVINCR", {"key": key, "by": amount}, again=False)
         return decoder()(found.value)
 
     async def delete(self, *keys: Key) -> int:
-        """Delete keys; how many there were."""
+        """Delete keys and return how many there were."""
         found: OkCount = await self._ask(OkCount, "KVDEL", {"keys": list(keys)})
         return found.count
 
@@ -73,13 +73,13 @@ class Values:
         mutations: Sequence[dict[str, Any]],
         checks: Sequence[dict[str, Any]] = (),
     ) -> str:
-        """Write some keys, all or none, if others are as they are known: see KVATOMIC. It is sent once."""
+        """Write keys, all or none, if others have the given versions: see KVATOMIC. Not retried."""
         fields = {"mutations": list(mutations), "checks": list(checks)}
         found: Found = await self._ask(Found, "KVATOMIC", fields, again=False)
         return found.version or ""
 
     async def list(self, prefix: Key | None = None, *, reverse: bool = False) -> AsyncIterator[Entry]:
-        """Keys and values in order, those below a prefix."""
+        """Yield keys and values in order, those below a prefix."""
         cursor: str | None = None
         parts = None if prefix is None else parts_of(prefix)
         while True:
@@ -92,7 +92,7 @@ class Values:
                 return
 
     async def watch(self, key: Key, version: str | None, *, wait_ms: int = 60_000) -> Entry | None:
-        """Wait until a key is of another version than the one that is known; None if it stays so."""
+        """Wait until a key has another version than this one; None on timeout."""
         fields = {"keys": [key], "versions": [version], "timeout": wait_ms}
         found: Watched = await self._ask(Watched, "KVWATCH", fields, wait_ms=wait_ms)
         if not found.changed:

@@ -1,1 +1,1 @@
-"""The blocking client. All but ``link`` and ``pushing`` is generated from ``aio``: see tools/make_sync.py."""
+"""The blocking client. All but ``connection`` and ``push_batcher`` is generated from ``aio``."""

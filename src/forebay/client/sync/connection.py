@@ -1,4 +1,4 @@
-"""Connections to a server, for threads: each request has one for itself while it is on its way."""
+"""Connections to a server, for threads: each request has one for itself while it runs."""
 
 import os
 import socket
@@ -14,27 +14,27 @@ from forebay.client.raw import where
 from forebay.wire.framing import AnswerFrames, framed
 
 Unclaimed = Callable[[bytes], bytes | None]
-"""How an answer is given back that nobody waits for any more: threads always do."""
+"""Unused here: a thread always waits for its response."""
 CHUNK = 1 << 18
 TIMEOUT_S_MAX = 1e6
-"""More is more than sockets know."""
+"""Sockets take no longer timeout."""
 
 sleep = time.sleep
 now = time.monotonic
 
 
 class Link(Protocol):
-    """What carries a request to a server, and its answer back."""
+    """Carries requests to a server, and responses back."""
 
     def ask(self, body: bytes, wait_s: float = 0.0, unclaimed: Unclaimed | None = None) -> bytes:
-        """The answer to a request, which may wait; raises what the server says instead."""
+        """Return the response to a request, which may long-poll. Raise the server's error."""
         ...
 
     def close(self) -> None: ...
 
 
 def connect(server: str, timeout_s: float) -> Link:
-    """The way to a server; connections are made when they are needed."""
+    """Return the link to a server; connections are opened when needed."""
     if is_web(server):
         from forebay.client.web import Web
 
@@ -56,7 +56,7 @@ class TcpLink:
 
     def ask(self, body: bytes, wait_s: float = 0.0, unclaimed: Unclaimed | None = None) -> bytes:
         if self._pid != os.getpid():
-            # After a fork, the connections are those of the parent.
+            # After a fork, the connections belong to the parent.
             self._lock, self._idle, self._pid = threading.Lock(), [], os.getpid()
         with self._lock:
             connection = self._idle.pop() if self._idle else None
@@ -128,7 +128,7 @@ class TcpLink:
 
 
 def _is_gone(connection: socket.socket) -> bool:
-    """Whether the server has closed a connection that was idle: then nothing sent there would be answered."""
+    """Return whether the server has closed an idle connection: a request sent there would be lost."""
     connection.setblocking(False)
     try:
         return not connection.recv(1, socket.MSG_PEEK)

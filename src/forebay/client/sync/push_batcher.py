@@ -1,4 +1,4 @@
-"""Pushes of threads: each is a request of its own. The server puts those of the same moment together."""
+"""Pushes from threads: each is a request of its own. The server groups those of the same moment."""
 
 from collections.abc import Callable
 from typing import Any

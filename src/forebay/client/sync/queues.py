@@ -26,31 +26,31 @@ class Queues(Asking):
     """Everything about queues as a whole."""
 
     def queues(self) -> list[QueueSummary]:
-        """Every queue, with the counts of its group ``default``."""
+        """Return all queues, with the counts of their group ``default``."""
         found: OkRows = self._ask(OkRows, "LISTQUEUES", {})
         return [QueueSummary(each["name"], each["paused"], counts_of(each)) for each in found.queues]
 
     def queue(self, queue: str) -> Queue:
-        """A queue with its options, partitions and groups."""
+        """Return a queue with its options, partitions and groups."""
         found: OkQueue = self._ask(OkQueue, "QUEUE", {"queue": queue})
         return found.shown()
 
     def configure(self, queue: str, *, partition: str | None = None, **options: Any) -> Queue:
-        """Make a queue if it is missing, and set options that are given. See QUEUE in docs/PROTOCOL.md."""
+        """Create a queue if it is missing, and set the given options. See QUEUE in docs/PROTOCOL.md."""
         fields = {"queue": queue, "options": options, "partition": partition}
         found: OkQueue = self._ask(OkQueue, "QUEUE", fields)
         return found.shown()
 
     def pause(self, queue: str, *, until: int | None = None) -> None:
-        """Deliver nothing, until the queue is resumed or a time has come."""
+        """Stop delivery until the queue is resumed, or until a time."""
         self._ask(Done, "PAUSE", {"queue": queue, "until": until})
 
     def resume(self, queue: str) -> None:
-        """Deliver again."""
+        """Resume delivery."""
         self._ask(Done, "RESUME", {"queue": queue})
 
     def drain(self, queue: str, *, group: str = DEFAULT, dry_run: bool = False) -> Cleared:
-        """Cancel everything of a group that waits, is delayed or parked. What is leased goes on."""
+        """Cancel all messages of a group that wait, are delayed or parked. Leased ones go on."""
         return self._clear("DRAIN", queue, group, dry_run, None)
 
     def purge(
@@ -61,14 +61,14 @@ class Queues(Asking):
         group: str = DEFAULT,
         dry_run: bool = False,
     ) -> Cleared:
-        """Clear out messages of a group in some states: all but those that are leased, if none is named."""
+        """Clear out messages of a group in some states: by default all but leased ones."""
         theirs = None if states is None else [their_state(each) for each in states]
         return self._clear("PURGE", queue, group, dry_run, theirs)
 
     def _clear(
         self, cmd: str, queue: str, group: str, dry_run: bool, states: list[str | None] | None
     ) -> Cleared:
-        """One command takes a part: it is asked again until that was all."""
+        """Repeat a command that handles a part at a time, until nothing is left."""
         fields = {"queue": queue, "group": group, "dry_run": dry_run, "states": states}
         done: OkCount = self._ask(OkCount, cmd, fields)
         count = done.count
@@ -78,7 +78,7 @@ class Queues(Asking):
         return Cleared(count, dry_run)
 
     def delete_queue(self, queue: str, *, force: bool = False) -> Deleted:
-        """Delete a queue with all that is in it, when nothing of it is leased any more; or by force, now."""
+        """Delete a queue with its messages once none is leased any more; with ``force``, now."""
         if force:
             self._ask(Done, "OBLITERATE", {"queue": queue})
             return Deleted(queue, True, 0, 0)
@@ -94,30 +94,30 @@ class Queues(Asking):
         partition: str | None = None,
         offset: int | None = None,
     ) -> dict[str, int]:
-        """Have a group read on from another place: all, new, a time, or an offset. Cursors by partition."""
+        """Move a group to another place: all, new, a time, or an offset. Returns its cursors by partition."""
         fields = {"queue": queue, "group": group, "to": to, "partition": partition, "offset": offset}
         found: OkRows = self._ask(OkRows, "SEEK", fields)
         return {each["partition"]: each["cursor"] for each in found.partitions}
 
     def offsets(self, queue: str, *, at: int | None = None) -> dict[str, dict[str, Any]]:
-        """Where the log of each partition begins and ends; with ``at``, where it was at a time."""
+        """Return where the log of each partition begins and ends; with ``at``, its offset at a time."""
         found: OkRows = self._ask(OkRows, "OFFSETS", {"queue": queue, "at": at})
         return {each["partition"]: each for each in found.partitions}
 
     # Groups.
 
     def groups(self, queue: str) -> list[Group]:
-        """The groups of a queue, with their messages by state."""
+        """Return the groups of a queue, with their messages by state."""
         return (self.queue(queue)).groups
 
     def create_group(self, queue: str, group: str, *, start: str | int = "all") -> list[Group]:
-        """Make a group that begins at all, new or a time; one that is there stays as it is."""
+        """Create a group that begins at all, new or a time; an existing one stays as it is."""
         fields = {"queue": queue, "group": group, "from": start}
         found: OkGroups = self._ask(OkGroups, "GROUP", fields)
         return groups_of(found.groups)
 
     def delete_group(self, queue: str, group: str) -> list[Group]:
-        """Forget a group, with all that it holds, has scheduled, or has among its dead letters."""
+        """Delete a group, with its leases, schedule and dead letters."""
         found: OkGroups = self._ask(OkGroups, "GROUPDELETE", {"queue": queue, "group": group})
         return groups_of(found.groups)
 
@@ -136,7 +136,7 @@ class Queues(Asking):
         missed: str | None = None,
         **options: Unpack[Options],
     ) -> Cron:
-        """Have a message pushed by a schedule, or every so many ms. One of the same name is replaced."""
+        """Push a message by a schedule, or every so many ms. Replaces a cron of the same name."""
         fields = {
             "name": name,
             "queue": queue,
@@ -158,7 +158,7 @@ class Queues(Asking):
         raise NotFound(f"there is no cron {name}")
 
     def crons(self) -> list[Cron]:
-        """Every cron, by name."""
+        """Return all crons, by name."""
         found: list[Cron] = []
         more = True
         while more:
@@ -171,7 +171,7 @@ class Queues(Asking):
     def delete_cron(self, name: str) -> None:
         self._ask(Done, "CRONDELETE", {"name": name})
 
-    # Limits that queues share.
+    # Named limits.
 
     def set_limit(
         self, name: str, *, rate_limit: Any = None, byte_limit: Any = None, concurrency: int | None = None
@@ -195,21 +195,21 @@ class Queues(Asking):
     # The server.
 
     def stats(self) -> Stats:
-        """Counts over all queues."""
+        """Return counts over all queues."""
         found = self._ask(dict[str, Any], "STATS", {})
         return Stats(found["queues"], counts_of(found))
 
     def hold(self, held: bool = True) -> str:
-        """Have the server answer questions only, or go on: nothing it keeps changes meanwhile.
+        """Hold the server, so that it only answers queries and stores no changes; or resume it.
 
-        Tells where it keeps what it keeps.
+        Returns the address of its store.
         """
         found = self._ask(dict[str, Any], "HOLD", {"held": held})
         store: str = found["store"]
         return store
 
     def backup(self, directory: str) -> str:
-        """Copy all that the server keeps into a new directory on its machine."""
+        """Copy the server's store into a new directory on its machine."""
         found = self._ask(dict[str, Any], "BACKUP", {"directory": directory}, again=False)
         made: str = found["directory"]
         return made

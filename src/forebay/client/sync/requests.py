@@ -17,14 +17,14 @@ from forebay.client.translate import WAITS_MS, in_our_words, request
 from forebay.core.errors import Busy, Conflict, Invalid
 
 KNOWN_MS_MIN = 60_000
-"""How long the server knows a push at least, so that it can be sent again."""
+"""Shortest time the server remembers a push for deduplication, so that it can be retried."""
 
 
 class Asking:
-    """A client as far as it asks and gets answers."""
+    """The part of a client that sends requests."""
 
     def __init__(self, server: str | None = None, *, timeout_s: float = 30.0, retry_s: float = 10.0) -> None:
-        """``timeout_s`` is how long an answer may take, ``retry_s`` how long a request is tried again."""
+        """``timeout_s`` is the timeout of a response, ``retry_s`` how long a request is retried."""
         self.server = server_of(server)
         self._retry_s = retry_s
         self._link: Link = connect(self.server, timeout_s)
@@ -34,7 +34,7 @@ class Asking:
         self._numbers = count(1)
 
     def ask(self, cmd: str, **fields: Any) -> Any:
-        """Any command of docs/PROTOCOL.md, with its fields; what it answers. It is sent once.
+        """Send any command of docs/PROTOCOL.md with its fields, once, and return the response.
 
         ``from_`` means the field ``from``.
         """
@@ -54,7 +54,7 @@ class Asking:
         again: bool = True,
         unclaimed: Unclaimed | None = None,
     ) -> Any:
-        """The answer to a command, as a value of some type."""
+        """Return the response to a command, decoded into a type."""
         try:
             answer = self._carry(cmd, fields, wait_ms, again, unclaimed)
         except Invalid as error:
@@ -67,7 +67,7 @@ class Asking:
     def _carry(
         self, cmd: str, fields: Mapping[str, Any], wait_ms: int, again: bool, unclaimed: Unclaimed | None
     ) -> bytes:
-        """The answer to a request, which is sent again while that helps."""
+        """Return the response to a request, retried with backoff where that is safe."""
         body = request(cmd, fields)
         over_at = now() + wait_ms / 1000 if wait_ms else 0.0
         until = 0.0
@@ -104,15 +104,15 @@ class Asking:
         raise AssertionError("unreachable")
 
     def _once(self) -> dict[str, Any]:
-        """Fields that a push is known by when it is sent again."""
+        """Return the fields by which the server recognizes a retried push."""
         return {
             "idempotency_key": str(next(self._numbers)),
-            # After a fork, two processes count on from the same number.
+            # After a fork, both processes count on from the same number.
             "producer": f"{self._producer}-{os.getpid()}",
             "idempotency_ms": self._known_ms,
         }
 
     def close(self) -> None:
-        """Let go of the connections. Whatever is asked for after that is refused."""
+        """Close the connections. Later requests are refused."""
         self._is_closed = True
         self._link.close()

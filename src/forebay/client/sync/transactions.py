@@ -13,16 +13,16 @@ from forebay.core.errors import Invalid
 
 
 class Transaction:
-    """What is to be done together. It is sent at the end of its block, unless that raises."""
+    """Commands that are committed together. Sent at the end of its block, unless that raises."""
 
     def __init__(self, asking: Asking) -> None:
         self._asking = asking
         self._ops: list[dict[str, Any]] = []
         self._repeatable = True
-        """Whether it may be sent twice: what was settled in it is refused the second time."""
+        """Whether it may be retried: a settle in it is refused the second time."""
         self._settles = False
         self.results: list[dict[str, Any]] = []
-        """What each of the commands answered."""
+        """The results of the commands."""
 
     def push(self, queue: str, payload: Any, **options: Unpack[Options]) -> None:
         known = {} if "idempotency_key" in options else self._asking._once()
@@ -40,7 +40,7 @@ class Transaction:
         for each in meant(what, None, None):
             self._add("FAIL", {**each, "error": error, "delay": delay_ms})
             if each["lease"] is None:
-                self._repeatable = False  # it would fail the next delivery
+                self._repeatable = False  # a retry could fail the next delivery
             else:
                 self._settles = True
 
@@ -55,7 +55,7 @@ class Transaction:
         self._add("KVDEL", {"keys": list(keys)})
 
     def check(self, key: Key, version: str | None) -> None:
-        """Do nothing of all this unless a key is of this version; null: unless it is not there."""
+        """Commit only if a key has this version; None: only if the key does not exist."""
         self._add("KVATOMIC", {"checks": [{"key": key, "version": version}], "mutations": []})
         self._repeatable = False
 
@@ -66,7 +66,7 @@ class Transaction:
         self._ops.append({"cmd": cmd, **given})
 
     def commit(self) -> list[dict[str, Any]]:
-        """Do it. The end of the block does this, too."""
+        """Send the transaction. The end of the block does so, too."""
         if not self._ops:
             raise Invalid("transaction", "something: it has nothing to do")
         again = self._repeatable or self._settles

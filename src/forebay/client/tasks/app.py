@@ -22,7 +22,7 @@ RATES = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def rate_of(rate: int | str) -> dict[str, int]:
-    """A rate as a limit of a queue: evenly, a tenth of a second's worth at once.
+    """Return a rate as a rate limit of a queue, with a burst of a tenth of a second.
 
     >>> rate_of("100/m"), rate_of(50)
     ({'limit': 100, 'per_ms': 60000, 'burst': 1}, {'limit': 50, 'per_ms': 1000, 'burst': 5})
@@ -44,12 +44,12 @@ class CronTask(Struct, frozen=True):
 
 
 Middleware = Callable[[Any, Callable[[], Awaitable[Any]]], Awaitable[Any]]
-"""Around every run: gets what runs, and what runs it; returns what it returned."""
+"""Wraps every run: called with the run and the next step, returns the result."""
 Hook = Callable[[], Awaitable[None] | None]
 
 
 class Backend:
-    """Where calls are pushed to: a server. Tests put something else in its place."""
+    """Pushes calls to a server. Tests replace it."""
 
     def push(self, app: "App", call: Call) -> Pushed:
         return app.client.push(call.task.queue, Encoded(call.payload()), **call.message())
@@ -58,7 +58,7 @@ class Backend:
         return await app.aclient.push(call.task.queue, Encoded(call.payload()), **call.message())
 
     def push_flow(self, app: "App", fields: dict[str, Any]) -> Pushed:
-        """Push jobs that wait for each other: ``fields`` are those of FLOW in docs/PROTOCOL.md."""
+        """Push jobs that depend on each other: ``fields`` are those of FLOW in docs/PROTOCOL.md."""
         return _last(app.client._ask(dict[str, Any], "FLOW", fields))
 
     async def apush_flow(self, app: "App", fields: dict[str, Any]) -> Pushed:
@@ -81,8 +81,10 @@ class App:
         retry: int | Retry | None = None,
         queues: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
-        """``queue`` (the app's name, if absent) and ``retry`` are of tasks that do not say; ``queues`` has
-        options of queues by name."""
+        """``queue`` (by default the app's name) and ``retry`` are defaults for its tasks.
+
+        ``queues`` has options of queues by name.
+        """
         if ":" in name:
             raise Invalid("name", "without colons: the names of its crons begin with it, and one")
         self.name = name
@@ -107,7 +109,7 @@ class App:
 
     @property
     def client(self) -> SyncClient:
-        """A blocking client of the app's server, made when it is first needed."""
+        """The blocking client of the app's server, created on first use."""
         with self._lock:
             if self._client is None:
                 self._client = SyncClient(self.server)
@@ -115,7 +117,7 @@ class App:
 
     @property
     def aclient(self) -> Client:
-        """A client for the event loop that runs: each loop has its own."""
+        """The client for the running event loop: each loop has its own."""
         loop = asyncio.get_running_loop()
         found = self._aclients.get(loop)
         if found is None:
@@ -126,18 +128,18 @@ class App:
 
     @property
     def has_aclient(self) -> bool:
-        """Whether there is a client for the event loop that runs."""
+        """Whether there is a client for the running event loop."""
         return asyncio.get_running_loop() in self._aclients
 
     def close(self) -> None:
-        """Let go of the blocking client's connections."""
+        """Close the connections of the blocking client."""
         with self._lock:
             if self._client is not None:
                 self._client.close()
             self._client = None
 
     async def aclose(self) -> None:
-        """Let go of the connections that this event loop has."""
+        """Close the connections of this event loop's client."""
         client = self._aclients.pop(asyncio.get_running_loop(), None)
         if client is not None:
             await client.close()
@@ -184,9 +186,9 @@ class App:
 
         ``queue`` is where its jobs go, ``retry`` how often it is tried (a number or a ``Retry``), ``timeout``
         the seconds a run may take, ``unique`` that no two jobs with the same arguments wait or run at a time
-        (or a function that makes a key of them), ``rate`` how many of its queue are run in a time (``10/s``,
-        ``100/m``), ``process`` that it runs in a process of its own, ``give_up_on`` the error, or errors,
-        that are not tried again, ``cron`` a schedule to push it by. Any other option is one of its messages:
+        (or a function that makes a key of them), ``rate`` how many jobs of its queue run in a time (``10/s``,
+        ``100/m``), ``process`` that it runs in a child process, ``give_up_on`` the error, or errors, that are
+        not retried, and ``cron`` a schedule to push it by. Any other option is one of its messages:
         ``priority``, ``ttl_ms``, ``tags``, ….
         """
         given = Given(
@@ -233,7 +235,7 @@ class App:
         missed: str | None = None,
         name: str | None = None,
     ) -> CronTask:
-        """Have a call pushed by a schedule, or every so many ms; workers see to it when they start."""
+        """Push a call by a schedule, or every so many ms; workers register it when they start."""
         from forebay.core.jobs.calendar import parse, zone_of
 
         try:
@@ -253,22 +255,22 @@ class App:
         return made
 
     def middleware(self, function: Middleware) -> Middleware:
-        """Have a function called around every run: ``async def timed(run, go_on): return await go_on()``."""
+        """Call a function around every run: ``async def timed(run, go_on): return await go_on()``."""
         self.middlewares.append(function)
         return function
 
     def before_push(self, hook: Callable[[Call, dict[str, Any]], None]) -> Callable[..., None]:
-        """Have a function called with every call and the options of its message, which it may change."""
+        """Call a function with every call and the options of its message, which it may change."""
         self.before_push_hooks.append(hook)
         return hook
 
     def on_start(self, hook: Hook) -> Hook:
-        """Have a function called when a worker starts."""
+        """Call a function when a worker starts."""
         self.start_hooks.append(hook)
         return hook
 
     def on_stop(self, hook: Hook) -> Hook:
-        """Have a function called when a worker has stopped."""
+        """Call a function when a worker has stopped."""
         self.stop_hooks.append(hook)
         return hook
 
@@ -281,11 +283,11 @@ class App:
         return Job(self, await self.backend.apush(self, call))
 
     def job(self, id: int) -> Job:
-        """A job by its id."""
+        """Return a job by its id."""
         return Job(self, Pushed(id, ""))
 
     async def declare(self) -> None:
-        """Set the options of queues and the crons as they are declared; crons that are not any more go."""
+        """Set the declared queue options and crons on the server, and delete crons no longer declared."""
         client = self.aclient
         for queue in {task.queue for task in self.tasks.values()} | self.queue_options.keys():
             await client.configure(queue, **self.queue_options.get(queue, {}))

@@ -1,8 +1,8 @@
-"""A task with its arguments, as it is pushed and as it comes out again.
+"""A task with its arguments as a payload, and back.
 
-The payload of a job is ``{"task": "send", "args": ["ada"], "kwargs": {"times": 2}}``; what is empty is left
-out. ``results`` says that the result of the job it waited for (``one``), or the results of all of them in
-their order (``all``), come before its arguments; ``place`` is the place of a job among those.
+The payload of a job is ``{"task": "send", "args": ["ada"], "kwargs": {"times": 2}}``; empty fields are left
+out. ``results`` says that the result of its one dependency (``one``), or a list of the results of all of them
+(``all``), comes before its arguments; ``place`` is the position of a job in that list.
 """
 
 import inspect
@@ -20,7 +20,7 @@ from forebay.core.errors import Invalid
 
 
 class Work(Struct, omit_defaults=True):
-    """What a job asks for."""
+    """The payload of a job."""
 
     task: str
     args: Sequence[Any] = ()
@@ -33,7 +33,7 @@ _decode = msgspec.json.Decoder(Work).decode
 
 
 def parse(payload: bytes | Raw) -> Work:
-    """What a payload asks for; raises ``ValueError`` if that is no task."""
+    """Decode a payload. Raises ``ValueError`` if it is no task."""
     try:
         return _decode(payload)
     except msgspec.DecodeError as error:
@@ -49,7 +49,7 @@ Convert = Callable[[Any], Any]
 
 
 class Signature:
-    """The parameters of a function: checks what it is called with, and makes it what it says it takes."""
+    """The parameters of a function: checks arguments, and converts them to the annotated types."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._signature = inspect.signature(function)
@@ -58,7 +58,7 @@ class Signature:
         self._by_name: dict[str, Convert] = {}
         self._by_place: list[Convert | None] = []
         self._rest: Convert | None = None
-        """For more arguments than there are places: of ``*args``."""
+        """Converter for ``*args``."""
         for each in parameters:
             convert = _converter(hints.get(each.name, Any))
             if each.kind is each.VAR_POSITIONAL:
@@ -70,22 +70,22 @@ class Signature:
                 self._by_name[each.name] = convert
         self._is_plain = not self._by_name and self._rest is None
         self._counts: set[int] = set()
-        """How many arguments it can be called with, as far as that was tried."""
+        """Numbers of positional arguments that are known to fit."""
 
     def check(self, args: Sequence[Any], kwargs: Mapping[str, Any], *, first: int = 0) -> None:
-        """Raise unless the function can be called so; ``first`` arguments will come before these."""
+        """Raise unless the function can be called so; ``first`` arguments will precede these."""
         try:
             self._signature.bind(*[None] * first, *args, **kwargs)
         except TypeError as error:
             raise Invalid("arguments", f"those of the function; {error}") from None
 
     def bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments by their names, with those that are left out: the same however they are given."""
+        """Return arguments by name, defaults included: the same however they were given."""
         return {**self._defaults, **self._signature.bind(*args, **kwargs).arguments}
 
     @cached_property
     def _defaults(self) -> dict[str, Any]:
-        """What is taken for arguments that are left out, if it is something that can also be given."""
+        """Default values that JSON can encode."""
         found = {}
         for name, each in self._signature.parameters.items():
             if each.default is not each.empty:
@@ -95,13 +95,13 @@ class Signature:
         return found
 
     def check_count(self, args: Sequence[Any]) -> None:
-        """Raise unless the function can be called with so many arguments, and nothing else."""
+        """Raise unless the function can be called with so many positional arguments and nothing else."""
         if len(args) not in self._counts:
             self.check(args, {})
             self._counts.add(len(args))
 
     def made(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        """Arguments as the function wants them: its models, its dates, …; raises if it can't be called so."""
+        """Return arguments converted to the annotated types: models, dates, …; raise if they don't fit."""
         if kwargs:
             self.check(args, kwargs)
         else:
@@ -129,7 +129,7 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _converter(kind: Any) -> Convert | None:
-    """What makes values of a type; None if they are fine as they are."""
+    """Return the converter to a type; None if values need no conversion."""
     if kind is Any or kind is inspect.Parameter.empty:
         return None
     try:

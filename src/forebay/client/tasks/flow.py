@@ -1,4 +1,4 @@
-"""Jobs that wait for each other: chains, and groups with a callback. All of one is pushed, or nothing."""
+"""Flows, jobs that depend on each other: chains, and groups with a callback. Pushed whole or not at all."""
 
 import secrets
 from collections.abc import Iterable, Sequence
@@ -12,11 +12,11 @@ from forebay.client.translate import options_of
 from forebay.core.errors import Invalid
 
 JOBS_MAX = 1_000
-"""Jobs of one flow, at most: the server takes no more."""
+"""Most jobs of one flow that the server takes."""
 
 
 class Flow(Struct, frozen=True):
-    """A call that waits for others, which may wait for others in turn."""
+    """A call that depends on others, which may be flows themselves."""
 
     last: Call
     before: Sequence["Call | Flow"]
@@ -24,11 +24,11 @@ class Flow(Struct, frozen=True):
     on_failed: str = "fail"
 
     def push(self) -> Job:
-        """Push all of it; the job is that of the last call."""
+        """Push the whole flow and return the job of its last call."""
         return Job(self.app, self.app.backend.push_flow(self.app, self._fields()))
 
     async def apush(self) -> Job:
-        """The same, to be awaited."""
+        """Like ``push``, for asyncio."""
         return Job(self.app, await self.app.backend.apush_flow(self.app, self._fields()))
 
     @property
@@ -39,7 +39,7 @@ class Flow(Struct, frozen=True):
         if (count := self._count()) > JOBS_MAX:
             raise Invalid("calls", f"at most {JOBS_MAX} in one flow, the last one counted; these are {count}")
         fields = self.node(0)
-        # Sent again after a lost connection, it is known by this.
+        # Makes a retry after a lost connection idempotent.
         fields.setdefault("job_id", secrets.token_hex(16))
         return fields
 
@@ -47,7 +47,7 @@ class Flow(Struct, frozen=True):
         return 1 + sum(each._count() if isinstance(each, Flow) else 1 for each in self.before)
 
     def node(self, place: int) -> dict[str, Any]:
-        """The last call as the server takes it, with those it waits for."""
+        """Return the last call in the server's format, with its dependencies as children."""
         return {
             **_node(self.last, place, self.results),
             "on_failed": self.on_failed,
@@ -64,7 +64,7 @@ def _node(call: Call, place: int, results: str = "") -> dict[str, Any]:
 
 
 def chain(first: Call | Flow, *calls: Call) -> Call | Flow:
-    """Calls one after the other; each but the first gets the result of the one before as first argument.
+    """Run calls one after the other; each but the first gets the result of the one before as first argument.
 
     Make those with ``task.then(…)``. If one fails for good, those behind it fail, too.
     """
@@ -77,10 +77,10 @@ def chain(first: Call | Flow, *calls: Call) -> Call | Flow:
 
 
 def group(calls: Iterable[Call | Flow], then: Call, *, on_failed: str = "fail") -> Flow:
-    """Calls side by side, and one that runs when all of them ended, with the list of their results.
+    """Run calls in parallel, then ``then`` with the list of their results.
 
-    Make that one with ``task.then(…)``. With ``on_failed="ignore"`` it runs even if some of them failed: the
-    results of those are None.
+    Make ``then`` with ``task.then(…)``. With ``on_failed="ignore"`` it runs even if some of them failed, with
+    None as their results.
     """
     members = list(calls)
     if not members:
@@ -91,7 +91,7 @@ def group(calls: Iterable[Call | Flow], then: Call, *, on_failed: str = "fail") 
 
 
 def _check(calls: Sequence[Any]) -> None:
-    """Raise unless these are calls that need nothing of others."""
+    """Raise unless these are calls that need no results of others."""
     for each in calls:
         if not isinstance(each, Call | Flow):
             raise Invalid("calls", f"made with task.call(…); this is a {type(each).__name__}")

@@ -21,15 +21,15 @@ R = TypeVar("R")
 
 
 class Retry(Struct, frozen=True):
-    """How often, and how patiently, a failed job is tried again."""
+    """How often, and with which backoff, a failed job is retried."""
 
     max_attempts: int = 3
-    """Failures that make it a dead letter; 0: none do."""
+    """Failures after which it is a dead letter; 0: never."""
     base_ms: int = 1_000
-    """Wait after the first failure; doubles with every further one."""
+    """Delay after the first failure; doubles with every further one."""
     cap_ms: int = 3_600_000
     jitter: float = 0.1
-    """The part of the wait that may be left out, by chance."""
+    """Largest part of the delay that is left out at random."""
 
     def options(self) -> Options:
         if not self.base_ms:
@@ -44,7 +44,7 @@ class Retry(Struct, frozen=True):
 
 
 class RetryLater(Exception):
-    """Raised by a task: try it again, after ``delay_ms`` or its backoff. It counts as a failure."""
+    """Raised by a task: retry it after ``delay_ms`` or its backoff. Counts as a failure."""
 
     def __init__(self, why: str = "", *, delay_ms: int | None = None) -> None:
         super().__init__(why)
@@ -52,17 +52,17 @@ class RetryLater(Exception):
 
 
 class GiveUp(Exception):
-    """Raised by a task: it will never succeed; make it a dead letter at once."""
+    """Raised by a task that can never succeed: it becomes a dead letter at once."""
 
 
 class Failed(ForebayError):
-    """The job whose result was asked for did not succeed."""
+    """The job whose result was requested did not succeed."""
 
     code = "failed"
 
 
 class NotDone(ForebayError):
-    """The job whose result was asked for has not ended yet."""
+    """The job whose result was requested has not ended yet."""
 
     code = "not_done"
 
@@ -79,15 +79,15 @@ class Job:
         return f"Job({self.id})"
 
     def result(self, wait_s: float = 30.0, *, type: Any = Any) -> Any:
-        """What the task returned; waits for it. Raises ``Failed`` or ``NotDone`` if there is nothing."""
+        """Wait for the task's result and return it. Raises ``Failed``, or ``NotDone`` on timeout."""
         return _returned(self._app.client.result(self.id, wait_ms=int(wait_s * 1000), type=type))
 
     async def aresult(self, wait_s: float = 30.0, *, type: Any = Any) -> Any:
-        """The same, to be awaited."""
+        """Like ``result``, for asyncio."""
         return _returned(await self._app.aclient.result(self.id, wait_ms=int(wait_s * 1000), type=type))
 
     def state(self) -> str:
-        """Where it stands: waiting, delayed, parked, active, completed, dead, …"""
+        """Return its state: waiting, delayed, parked, active, completed, dead, …"""
         return self._app.client.state(self.id)
 
     async def astate(self) -> str:
@@ -100,7 +100,7 @@ class Job:
         return await self._app.aclient.progress(self.id)
 
     def cancel(self) -> None:
-        """Take it back; if it runs, its worker is told when it next extends the lease."""
+        """Cancel it; if it is running, its worker is notified when it next extends the lease."""
         self._app.client.cancel(self.id)
 
     async def acancel(self) -> None:
@@ -116,20 +116,20 @@ def _returned(result: Result) -> Any:
 
 
 class Call(Struct, frozen=True):
-    """A task with its arguments, and options of the message it will be."""
+    """A task with its arguments, and options of its message."""
 
     task: "Task[Any, Any]"
     args: Sequence[Any] = ()
     kwargs: Mapping[str, Any] = {}
     options: Options = {}
     takes_result: bool = False
-    """Its first argument is the result of what comes before it."""
+    """Whether its first argument is the result of the call before it."""
 
     def payload(self, *, results: str = "", place: int = 0) -> bytes:
         return packed(Work(self.task.name, self.args, self.kwargs, results, place))
 
     def message(self) -> Options:
-        """All options of the message: the task's, and its own before them."""
+        """Return all options of the message; its own take precedence over the task's."""
         made = {**self.task.message, **self.options}
         if self.task.unique is not None and "unique_key" not in made:
             if self.takes_result:
@@ -141,11 +141,11 @@ class Call(Struct, frozen=True):
         return cast(Options, made)
 
     def push(self) -> Job:
-        """Push it; it is kept when this returns."""
+        """Push it; the job is stored when this returns."""
         return self.task.app.push(self)
 
     async def apush(self) -> Job:
-        """The same, to be awaited."""
+        """Like ``push``, for asyncio."""
         return await self.task.app.apush(self)
 
     def with_options(self, **options: Any) -> "Call":
@@ -154,14 +154,14 @@ class Call(Struct, frozen=True):
 
 
 def _ids(options: dict[str, Any]) -> dict[str, Any]:
-    """Options in which jobs may stand for their ids."""
+    """Replace jobs in ``depends_on`` by their ids."""
     if "depends_on" in options:
         options["depends_on"] = [each.id if isinstance(each, Job) else each for each in options["depends_on"]]
     return options
 
 
 class Task(Generic[P, R]):
-    """A function that is run by a worker. Called as it is, it runs here and now."""
+    """A function that is run by a worker. Called directly, it runs here and now."""
 
     def __init__(self, app: "App", function: Callable[P, R], name: str, queue: str, given: "Given") -> None:
         self.app = app
@@ -184,25 +184,25 @@ class Task(Generic[P, R]):
         return self.function(*args, **kwargs)
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call:
-        """A call that can be pushed, or put into a chain or a group."""
+        """Return a call that can be pushed, or put into a chain or a group."""
         self.signature.check(args, kwargs)
         return Call(self, args, kwargs)
 
     def then(self, *args: Any, **kwargs: Any) -> Call:
-        """A call of which the first argument will be the result of what comes before it."""
+        """Return a call whose first argument will be the result of the call before it."""
         self.signature.check(args, kwargs, first=1)
         return Call(self, args, kwargs, takes_result=True)
 
     def push(self, *args: P.args, **kwargs: P.kwargs) -> Job:
-        """Have it run by a worker; the job is kept when this returns."""
+        """Have a worker run it; the job is stored when this returns."""
         return self.call(*args, **kwargs).push()
 
     async def apush(self, *args: P.args, **kwargs: P.kwargs) -> Job:
-        """The same, to be awaited. Those pushed at the same time share a request."""
+        """Like ``push``, for asyncio. Concurrent pushes share a request."""
         return await self.call(*args, **kwargs).apush()
 
     def push_many(self, arguments: Iterable[Any], **options: Any) -> list[int]:
-        """Push a job for each of many arguments (a tuple is several); their ids."""
+        """Push a job for each argument (a tuple is several arguments) and return their ids."""
         options = _ids(options)
         news = (self._new(each, options) for each in arguments)
         return self.app.client.push_many(self.queue, news, **self._shared(options)).ids
@@ -213,7 +213,7 @@ class Task(Generic[P, R]):
         return (await self.app.aclient.push_many(self.queue, news, **self._shared(options))).ids
 
     def _new(self, given: Any, options: dict[str, Any]) -> Any:
-        """A message of many: only its payload, if all of them have the same options."""
+        """Return one message of many: its payload alone, if all have the same options."""
         args = given if isinstance(given, tuple) else (given,)
         self.signature.check_count(args)
         if self.unique is None and not self.app.before_push_hooks:
@@ -227,11 +227,11 @@ class Task(Generic[P, R]):
         return {}
 
     def options(self, **options: Any) -> "Optioned[P]":
-        """The same task with options of the message: ``send.options(delay_ms=5000).push("ada")``."""
+        """Return the task with options of the message: ``send.options(delay_ms=5000).push("ada")``."""
         return Optioned(self, _ids(options))
 
     def key_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        """What a job is unique by: its arguments, or what a function makes of them."""
+        """Return the unique key of a job: a hash of its arguments, or what ``unique`` makes of them."""
         if callable(self.unique):
             return f"{self.name}:{self.unique(*args, **kwargs)}"
         digest = hashlib.sha256(sorted_json(self.signature.bound(args, kwargs))).hexdigest()
@@ -267,7 +267,7 @@ class Optioned(Generic[P]):
 
 
 class Given(Struct, frozen=True):
-    """What a task was declared with."""
+    """The options a task was declared with."""
 
     retry: int | Retry | None
     timeout_s: float | None

@@ -1,1 +1,1 @@
-"""The worker: pops jobs, runs tasks, keeps leases, settles."""
+"""The worker: pops jobs, runs tasks, extends leases, settles."""

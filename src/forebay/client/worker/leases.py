@@ -1,4 +1,4 @@
-"""Leases that a worker holds: kept alive while something of them is not settled, and settled in batches."""
+"""Leases of a worker: extended by heartbeats until all their messages are settled, and settled in batches."""
 
 import asyncio
 import logging
@@ -16,7 +16,7 @@ from forebay.core.errors import Busy, Conflict, ForebayError, Invalid
 logger = logging.getLogger("forebay.worker")
 
 EXTEND_S_MAX = 5.0
-"""How often a lease is extended at least: that is when a worker learns that something was cancelled."""
+"""Longest time between two extends: the reply to one is how a worker learns of cancelled jobs."""
 
 
 class Failure(Struct):
@@ -27,32 +27,32 @@ class Failure(Struct):
     delay_ms: int | None = None
     gives_up: bool = False
     is_plain: bool = False
-    """There is nothing in it that could be refused."""
+    """Its error and delay are our own, so the server can't reject them."""
 
 
 class Kept(Struct):
-    """A lease that was extended, and what is not in it any more."""
+    """Reply to an extend: which messages are no longer part of the lease."""
 
     cancelled: bool
     refused: list[int | str] = []
 
 
 class Lease(Struct, eq=False):
-    """Messages of one pop."""
+    """The lease of one pop, and its messages."""
 
     token: str
     group: str
     until: float
-    """When it is over at the latest, by the clock of the loop: it may be extended until then."""
+    """When it expires for us, by the loop's clock."""
     extend_at: float
     open: dict[int, Run | None]
-    """What is not settled, by id; with its run, if it has begun."""
+    """Unsettled messages by id, with the run if it has begun."""
     finished: list[tuple[int, Raw | None]] = field(default_factory=list)
-    """Ids and results that the server does not know of yet."""
+    """Ids and results not acked yet."""
     failed: list[Failure] = field(default_factory=list)
     is_lost: bool = False
     is_whole: bool = True
-    """Nothing of it was given back or given up: then the lease alone says what is acked."""
+    """Nothing was released or dropped: then an ack or extend need not list ids."""
     is_extending: bool = False
 
 
@@ -67,13 +67,13 @@ class LeaseKeeper:
         self._tasks: set[asyncio.Task[None]] = set()
         self._leases: dict[str, Lease] = {}
         self._dirty: dict[Lease, None] = {}
-        """Those that have something to be settled."""
+        """Leases with something to settle."""
         self._wake = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
 
     def take(self, messages: list[Message], sent_at: float) -> Lease:
-        """Hold messages of a lease that began no earlier than ``sent_at``."""
+        """Hold the messages of a lease that was granted no earlier than ``sent_at``."""
         first = messages[0]
         lease = Lease(first.lease, first.group, 0.0, 0.0, dict.fromkeys([each.id for each in messages]))
         self._extended(lease, sent_at)
@@ -82,7 +82,8 @@ class LeaseKeeper:
         return lease
 
     def _extended(self, lease: Lease, sent_at: float) -> None:
-        # What runs must have ended when the lease does: it is over a little earlier for us.
+        # Counted from before the request, and two ticks short: runs must have ended before the server
+        # delivers their messages to another worker.
         lease.until = sent_at + self._lease_ms / 1000 - 2 * self._tick_s
         lease.extend_at = sent_at + min(self._lease_ms / 3000, EXTEND_S_MAX)
 
@@ -96,7 +97,7 @@ class LeaseKeeper:
     def count(self) -> int:
         return sum(len(lease.open) for lease in self._leases.values())
 
-    # What becomes of messages.
+    # Outcomes.
 
     def done(self, lease: Lease, id: int, result: Raw | None) -> None:
         lease.finished.append((id, result))
@@ -110,7 +111,7 @@ class LeaseKeeper:
         self._wake.set()
 
     def drop(self, lease: Lease, id: int) -> None:
-        """Nothing more is to be done about a message."""
+        """Forget a message: there is nothing more to settle."""
         lease.is_whole = False
         lease.open.pop(id, None)
         self._close(lease)
@@ -122,7 +123,7 @@ class LeaseKeeper:
                 self._empty.set()
 
     def lose(self, lease: Lease) -> None:
-        """A lease is over: what runs must end, because somebody else may have it now."""
+        """Interrupt the runs of an expired lease: another worker may have its jobs now."""
         if lease.is_lost:
             return
         lease.is_lost = True
@@ -136,7 +137,7 @@ class LeaseKeeper:
         lease.failed.clear()
 
     def close(self) -> None:
-        """Extend nothing any more."""
+        """Cancel the running extends."""
         for task in self._tasks:
             task.cancel()
 
@@ -146,7 +147,7 @@ class LeaseKeeper:
     # Settling.
 
     async def settle(self) -> None:
-        """Tell the server what is done, for ever: all that came while it was told of the last."""
+        """Settle finished jobs forever. Those that finish during a request form the next batch."""
         failures = 0
         while True:
             await self._wake.wait()
@@ -159,7 +160,7 @@ class LeaseKeeper:
                     await asyncio.sleep(wait_s(failures))
 
     async def _settle(self, lease: Lease) -> bool:
-        """Whether all that was to be told of a lease was told."""
+        """Return whether everything of a lease was settled; if not, it stays queued for a retry."""
         finished, lease.finished = lease.finished, []
         failed, lease.failed = lease.failed, []
         try:
@@ -190,6 +191,7 @@ class LeaseKeeper:
         ids = [id for id, _ in finished]
         if any(result is not None for _, result in finished):
             fields |= {"ids": ids, "results": [result for _, result in finished]}
+        # Without ids the ack means the whole lease: a few bytes instead of thousands of ids.
         elif not lease.is_whole or len(ids) != len(lease.open):
             fields["ids"] = ids
         try:
@@ -206,7 +208,7 @@ class LeaseKeeper:
     async def _ack_each(
         self, lease: Lease, finished: list[tuple[int, Raw | None]], error: ForebayError
     ) -> None:
-        """One of several is refused: a result that is too large, say. The others must not suffer for it."""
+        """Ack one by one after a batch was refused (a result too large, say), so that only that job fails."""
         if len(finished) > 1:
             for each in finished:
                 if each[0] in lease.open:
@@ -236,10 +238,10 @@ class LeaseKeeper:
             logger.warning("job %d failed, and that can't be told: %s", failure.id, error)
         self.drop(lease, failure.id)
 
-    # Keeping.
+    # Heartbeats.
 
     async def keep(self) -> None:
-        """Extend leases before they are over, for ever."""
+        """Extend leases before they expire, forever."""
         while True:
             await asyncio.sleep(self._tick_s)
             now = self._loop.time()
@@ -248,7 +250,7 @@ class LeaseKeeper:
                 self.lose(lease)
             for lease in list(self._leases.values()):
                 if now >= lease.extend_at and not lease.is_lost and not lease.is_extending:
-                    # Beside this: one that takes long must not hold up the others.
+                    # Concurrent: one slow extend must not delay the others.
                     lease.is_extending = True
                     task = asyncio.create_task(self._extend(lease))
                     self._tasks.add(task)
@@ -262,6 +264,8 @@ class LeaseKeeper:
         try:
             async with asyncio.timeout(max(lease.until - sent_at, 0.001)):
                 extended = await self._client._ask(Kept, "EXTEND", fields)
+                # The whole lease was extended, but some of it was cancelled: the reply names what only if
+                # asked by id.
                 if extended.cancelled and lease.is_whole:
                     fields["ids"] = list(lease.open)
                     extended = await self._client._ask(Kept, "EXTEND", fields)
@@ -278,7 +282,7 @@ class LeaseKeeper:
             lease.is_extending = False
 
     def _cancel(self, lease: Lease, gone: set[int]) -> None:
-        """End what was taken from a lease, but for what has ended by itself."""
+        """Interrupt the jobs that were cancelled on the server, unless they have already ended."""
         ending = {id for id, _ in lease.finished} | {each.id for each in lease.failed}
         for id in gone & lease.open.keys() - ending:
             run = lease.open[id]
@@ -288,7 +292,7 @@ class LeaseKeeper:
                 run.interrupt(CANCELLED)
 
     async def release(self, lease: Lease, ids: list[int]) -> None:
-        """Give messages back that were not worked on."""
+        """Return messages to the queue that were not worked on."""
         try:
             if ids and self.is_live(lease):
                 await self._client.release(ids, lease=lease.token)

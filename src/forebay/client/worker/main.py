@@ -1,4 +1,4 @@
-"""A worker as a program: its app is found by name, and signals stop it."""
+"""A worker as a program: finds its app by name, and stops on signals."""
 
 import asyncio
 import importlib
@@ -15,12 +15,12 @@ from forebay.client.worker.worker import CONCURRENCY, DRAIN_S, LEASE_MS, Worker
 from forebay.core.errors import Invalid
 
 END_S = 1.5
-"""How long a worker that has stopped waits for threads and coroutines that do not end."""
+"""Time for threads and coroutines to end after the worker has stopped."""
 FLUSH_S = 0.5
 
 
 def find_app(target: str) -> App:
-    """The app that MODULE:NAME means; NAME is ``app`` if it is left out."""
+    """Return the app named MODULE:NAME; NAME defaults to ``app``."""
     module, _, name = target.partition(":")
     if not module:
         raise Invalid("app", f"MODULE:NAME; {target!r} has no module")
@@ -49,7 +49,7 @@ def run_worker(
     lease_ms: int = LEASE_MS,
     drain_s: float = DRAIN_S,
 ) -> None:
-    """Work until SIGTERM or Ctrl-C; a second one interrupts what runs, a third one leaves it."""
+    """Work until SIGTERM or Ctrl-C; a second signal interrupts the running jobs, a third abandons them."""
     import uvloop
 
     app = find_app(target) if isinstance(target, str) else target
@@ -86,7 +86,8 @@ def run_worker(
         runner.run(work())
         code = 0
     finally:
-        # All is settled. Threads and coroutines that are deaf, for which closing waits, end with the process.
+        # Everything is settled. ``close`` waits for threads and coroutines that can't be interrupted: after
+        # END_S the process exits without them.
         ending = threading.Timer(END_S, _exit, (code,))
         ending.daemon = True
         ending.start()
@@ -95,7 +96,7 @@ def run_worker(
 
 
 def _exit(code: int) -> None:
-    """End the process, whatever else goes on in it."""
+    """Exit the process, whatever else runs in it."""
     flushing = threading.Thread(target=_flush, daemon=True)
     flushing.start()
     flushing.join(FLUSH_S)
@@ -109,5 +110,5 @@ def _flush() -> None:
         lambda: sys.stderr.flush(),
     ]
     for flush in flushes:
-        with suppress(Exception):  # it may be closed, and nobody is left to be told
+        with suppress(Exception):  # a stream may be closed already
             flush()

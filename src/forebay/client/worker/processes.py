@@ -1,4 +1,4 @@
-"""Functions in processes of their own: those that compute for long, or are killed if they take too long."""
+"""Functions in child processes: for long computations, and for tasks that must be killed on timeout."""
 
 import atexit
 import importlib
@@ -19,13 +19,13 @@ from forebay.client.tasks.task import GiveUp, RetryLater
 from forebay.core.errors import Invalid
 
 START = "spawn"
-"""A fork would have the threads and the connections of the worker, halfway through whatever they do."""
+"""Not fork: a child would inherit the worker's threads and connections in the middle of their work."""
 
 
 SAID_TO_ALL = (signal.SIGINT, signal.SIGTERM)
-"""What terminals and systemd say to all processes of a group is for the worker to hear."""
+"""Terminals and systemd send these to the whole process group; the worker alone acts on them."""
 Asked = tuple[tuple[str, str], tuple[Any, ...], dict[str, Any], str | None]
-"""A call as it is sent: module and name of the task, its arguments, and the server it pushes to."""
+"""A call as sent to the child: module and name of the task, its arguments, and the server it pushes to."""
 
 
 class Died(Exception):
@@ -33,7 +33,7 @@ class Died(Exception):
 
 
 class Raised(Exception):
-    """What the function raised, as text: errors of all kinds can't be sent between processes."""
+    """An exception of the function, as text: not every exception can be pickled."""
 
     def __init__(self, told: str, *, gives_up: bool) -> None:
         super().__init__(told)
@@ -41,12 +41,12 @@ class Raised(Exception):
 
 
 class Said(NamedTuple):
-    """What a process says became of a call."""
+    """A child's reply to a call."""
 
     kind: str
-    """``returned``, ``raised``, ``later``, ``gave up``, or ``gave up on`` an error it was told to."""
+    """``returned``, ``raised``, ``later``, ``gave up``, or ``gave up on`` an error in the task's list."""
     value: Any
-    """The result as JSON, or what was raised as text."""
+    """The result as JSON, or the exception as text."""
     delay_ms: int | None = None
     trace: str = ""
 
@@ -64,7 +64,7 @@ class Said(NamedTuple):
 
 
 class Children:
-    """Processes that are used again and again. All of this may be called from any thread."""
+    """A pool of child processes. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -72,7 +72,7 @@ class Children:
         self._is_closed = False
 
     def take(self) -> "Child":
-        """One for the caller alone, who gives it back."""
+        """Return an idle or new process for the caller's exclusive use."""
         while True:
             with self._lock:
                 if not self._idle:
@@ -91,7 +91,7 @@ class Children:
         child.close()
 
     def close(self) -> None:
-        """End those that have nothing to do; the others end when they are given back."""
+        """End the idle processes; the others end when they are given back."""
         with self._lock:
             self._is_closed = True
             idle, self._idle = self._idle, []
@@ -100,7 +100,7 @@ class Children:
 
 
 class Call:
-    """A task that is called in a process: ``go`` blocks a thread, and ``kill`` ends it from another one."""
+    """A call in a child process: ``go`` blocks its thread, ``kill`` ends it from another one."""
 
     def __init__(
         self,
@@ -110,16 +110,16 @@ class Call:
         kwargs: Mapping[str, Any],
         server: str | None = None,
     ) -> None:
-        """``place`` is the module of the task and its name; ``server`` is where it pushes to."""
+        """``place`` is the module and the name of the task; ``server`` is where it pushes to."""
         self._children = children
         self._asked = place, tuple(args), dict(kwargs), server
         self._lock = threading.Lock()
         self._child: Child | None = None
-        """The process, as long as it is this call's."""
+        """The process while the call runs. The lock keeps ``kill`` from hitting the next call's process."""
         self._is_killed = False
 
     def go(self) -> Any:
-        """What the task returns, as JSON; raises what it says it raised."""
+        """Return the task's result as JSON; raise what the child reports."""
         child = self._children.take()
         try:
             with self._lock:
@@ -140,21 +140,22 @@ class Call:
 
 
 class Child:
-    """One process. Calls block; killing it from another thread ends a call that is on its way."""
+    """One process. Calls block; killing it from another thread ends the running call."""
 
     def __init__(self) -> None:
         context: Any = multiprocessing.get_context(START)
         self._pipe, theirs = context.Pipe()
         end, self._lifeline = context.Pipe(duplex=False)
         self._process: Any = context.Process(target=_serve, args=(theirs, end), daemon=True)
-        resource_tracker.ensure_running()  # which would unblock signals
+        resource_tracker.ensure_running()  # started here, because its start would unblock the signals
+        # Blocked until the child has its handlers: a signal in between would kill it.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, SAID_TO_ALL)
         try:
             self._process.start()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         self._is_killed = False
-        # When a program ends, Python asks what is left to terminate, and waits; these do not listen to that.
+        # At exit multiprocessing sends SIGTERM to its children and joins them; ours ignore SIGTERM.
         atexit.register(self._exit)
         self._made_in = os.getpid()
         theirs.close()
@@ -178,12 +179,12 @@ class Child:
     def kill(self) -> None:
         self._is_killed = True
         self._process.kill()
-        # What it started may hold on to the other end, and would keep us waiting for an answer.
+        # Grandchildren may hold the other end of the pipe open, and ``recv`` would wait for them.
         with socket.socket(fileno=os.dup(self._pipe.fileno())) as pipe, suppress(OSError):
             pipe.shutdown(socket.SHUT_RDWR)
 
     def _exit(self) -> None:
-        """The program ends. A copy of it that was forked is not the one that this is a child of."""
+        """Kill the child at exit, but not from a fork of this program."""
         if os.getpid() == self._made_in:
             self._process.kill()
 
@@ -198,9 +199,9 @@ class Child:
 
 
 def _serve(pipe: Connection, lifeline: Connection) -> None:
-    """Carry out what comes, until the worker is gone."""
+    """Serve calls until the worker is gone."""
     for number in SAID_TO_ALL:
-        signal.signal(number, _pass)  # not ignored: what a task starts has to hear it
+        signal.signal(number, _pass)  # not SIG_IGN, which a task's own child processes would inherit
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SAID_TO_ALL)
     threading.Thread(target=_die_with, args=(lifeline,), daemon=True).start()
     while True:
@@ -216,7 +217,7 @@ def _pass(number: int, frame: object) -> None:
 
 
 def _die_with(lifeline: Connection) -> None:
-    """End at once when the worker does, whatever runs here: somebody else will have the job."""
+    """Exit as soon as the worker does, whatever runs here: another worker will get the job."""
     try:
         lifeline.recv()
     except (EOFError, OSError):
@@ -245,12 +246,12 @@ def _answer(asked: Asked) -> Said:
 
 
 def _trace(error: BaseException) -> str:
-    """Where a task raised it, without what called it here."""
+    """Return the traceback within the task, without our own frame."""
     return "".join(traceback.format_tb((error.__traceback__ and error.__traceback__.tb_next) or None))
 
 
 def _found(module: str, name: str) -> Any:
-    """A task by the module of its function, and its name: whatever app there has it."""
+    """Find a task by the module of its function and its name, in any app of that module."""
     for value in vars(importlib.import_module(module)).values():
         if getattr(value, "name", None) == name and hasattr(value, "signature"):
             return value

@@ -1,4 +1,4 @@
-"""One run of a task: in the event loop, in a thread, or in a process of its own."""
+"""One run of a task: in the event loop, in a thread, or in a child process."""
 
 import asyncio
 import contextvars
@@ -18,13 +18,13 @@ from forebay.client.worker.threads import Threaded, Threads
 from forebay.core.errors import Invalid
 
 CANCELLED, LOST, STOPPED = "cancelled", "lost", "stopped"
-"""Why a run is interrupted: it was cancelled, its lease is over, the worker stops."""
+"""Why a run is interrupted: the job was cancelled, its lease expired, or the worker stops."""
 
 _current: contextvars.ContextVar["Run"] = contextvars.ContextVar("forebay.run")
 
 
 class Run:
-    """A job that runs, as middleware and the task itself see it."""
+    """A running job, as middleware and the task see it."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Run:
         self._client = client
         self._loop = asyncio.get_running_loop()
         self.interrupted = ""
-        """Why it has to end, if it does."""
+        """Why it was interrupted; empty if it was not."""
         self.runner: asyncio.Task[None] | None = None
 
     @property
@@ -49,23 +49,23 @@ class Run:
 
     @property
     def attempt(self) -> int:
-        """1 the first time."""
+        """Attempt number, from 1."""
         return self.message.failures + 1
 
     async def aprogress(self, percent: int, message: str | None = None) -> None:
-        """Say how far it is, from 0 to 100."""
+        """Report progress, from 0 to 100."""
         await self._client.set_progress(self.id, percent, message, lease=self.message.lease)
 
     def progress(self, percent: int, message: str | None = None) -> None:
-        """The same, from a function that runs in a thread."""
+        """Report progress from a function that runs in a thread."""
         self._block(self.aprogress(percent, message))
 
     async def alog(self, line: str, *, level: str = "info") -> None:
-        """Add a line to the log of the job."""
+        """Add a line to the job's log."""
         await self._client.log(self.id, line, level=level)
 
     def log(self, line: str, *, level: str = "info") -> None:
-        """The same, from a function that runs in a thread."""
+        """Add a line to the job's log from a function that runs in a thread."""
         self._block(self.alog(line, level=level))
 
     def _block(self, told: Any) -> None:
@@ -79,14 +79,14 @@ class Run:
         asyncio.run_coroutine_threadsafe(told, self._loop).result()
 
     def interrupt(self, why: str) -> None:
-        """Have it end."""
+        """Cancel the run. Only the first reason counts."""
         if not self.interrupted and self.runner is not None:
             self.interrupted = why
             self.runner.cancel()
 
 
 def current() -> Run:
-    """The job that runs here: for its id, its attempt, to tell its progress. Raises outside of a task."""
+    """Return the running job, for its id, attempt and progress. Raises outside of a task."""
     try:
         return _current.get()
     except LookupError:
@@ -96,7 +96,7 @@ def current() -> Run:
 
 
 class Running:
-    """Runs functions, in whatever way their tasks ask for."""
+    """Runs functions in the way their tasks ask for."""
 
     def __init__(self, threads: int, middlewares: Sequence[Middleware]) -> None:
         self._threads = Threads(threads)
@@ -104,7 +104,7 @@ class Running:
         self._middlewares = list(middlewares)
 
     async def go(self, run: Run) -> Any:
-        """What the task returns; raises what it raises."""
+        """Return what the task returns; raise what it raises."""
         token = _current.set(run)
         try:
             return await self._go(run)
@@ -113,6 +113,7 @@ class Running:
 
     async def _go(self, run: Run) -> Any:
         task = run.task
+        # The common case, without a coroutine per middleware or a timeout scope.
         if not self._middlewares and task.timeout_s is None and task.is_async:
             return await task.function(*run.args, **run.kwargs)
         call: Callable[[], Awaitable[Any]] = lambda: self._call(run)  # noqa: E731
@@ -160,9 +161,9 @@ def _too_long(task: Task[Any, Any]) -> TimeoutError:
 
 
 async def _until(threaded: Threaded, task: Task[Any, Any], interrupt: Callable[[], None]) -> Any:
-    """What a function returns that runs in a thread. If time is up, or it is interrupted, it is made to end.
+    """Return the result of a function in a thread, interrupting it on timeout or cancel.
 
-    It has ended when this does, unless the worker ends first: it may be deaf to being interrupted.
+    On return the function has ended, unless the worker exits first: some code can't be interrupted.
     """
     ended = threaded.future
     try:
@@ -181,7 +182,7 @@ async def _until(threaded: Threaded, task: Task[Any, Any], interrupt: Callable[[
 
 
 def result_of(value: Any) -> Raw | None:
-    """What is kept of what a task returned."""
+    """Return a task's result as it is stored."""
     if value is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Functions in threads. Unlike an executor, what many threads have done is told to the loop at once."""
+"""Functions in threads. Unlike an executor, many results are handed to the event loop with one wake-up."""
 
 import asyncio
 import contextvars
@@ -12,18 +12,17 @@ from queue import SimpleQueue
 from typing import Any
 
 LOCKING = ("logging", "importlib")
-"""Modules that hold on to locks without a ``with``: who is interrupted there would never let go of one that
-all others need."""
+"""Modules that take locks without ``with``: an exception there could leave a lock held forever."""
 AGAIN_S, AGAIN_S_MAX = 0.001, 0.05
-"""How soon it is tried again to interrupt one that is in such a module: at first, and later."""
+"""Delay before the next try to interrupt a thread that is in such a module: first and longest."""
 
 
 class Interrupted(BaseException):
-    """Raised inside a function in a thread that has to end: no ``except Exception`` holds it up."""
+    """Raised inside a function in a thread to end it: no ``except Exception`` catches it."""
 
 
 class Threaded:
-    """A function on its way through a thread. It can be made to end while it runs."""
+    """A call in a thread, which can be interrupted."""
 
     def __init__(self, function: Callable[[], Any], future: "asyncio.Future[Any]") -> None:
         self._function = function
@@ -31,7 +30,7 @@ class Threaded:
         self.future = future
         self._lock = threading.Lock()
         self._ident = 0
-        """The thread, as long as the function runs."""
+        """The thread's id while the function runs, else 0."""
         self._sent = False
         self._is_over = False
         self._over: asyncio.Future[None] | None = None
@@ -39,7 +38,7 @@ class Threaded:
         self.value: Any = None
 
     def go(self) -> None:
-        """Run it, in this thread."""
+        """Run the function in this thread."""
         try:
             try:
                 with self._lock:
@@ -54,18 +53,18 @@ class Threaded:
         except Exception as error:
             self.error = error
         except BaseException as error:
-            # Futures would have it end the worker.
+            # Set on a future, a SystemExit or KeyboardInterrupt would end the worker.
             self.error = RuntimeError(f"{type(error).__name__}: {error}")
 
     def _end(self) -> None:
-        """Have nothing raised any more that was sent and has not come: the next function must not get it."""
+        """Clear a pending interrupt, so that it does not hit the next function in this thread."""
         with self._lock:
             self._ident = 0
         if self._sent:
             _take_back()
 
     async def until_over(self) -> None:
-        """Wait until it has ended, though nobody waits for what comes of it any more."""
+        """Wait until the function has ended, ignoring its result."""
         while not self._is_over:
             self._over = self._over or asyncio.get_running_loop().create_future()
             await asyncio.wait([self._over])
@@ -73,7 +72,7 @@ class Threaded:
             self.future.exception()
 
     def tell(self) -> None:
-        """It has ended; called in the loop."""
+        """Resolve the future. Called on the event loop."""
         self._is_over = True
         if self._over is not None:
             self._over.set_result(None)
@@ -87,10 +86,11 @@ class Threaded:
             self.future.set_exception(self.error)
 
     def interrupt(self, again_s: float = AGAIN_S) -> None:
-        """Have it end soon; called in the loop."""
+        """Interrupt the function. Called on the event loop."""
         with self._lock:
             if self._sent:
                 return
+            # Raised now, the exception could hit between acquiring a lock and the block that releases it.
             if self._ident and _is_locking(self._ident):
                 later_s = min(2 * again_s, AGAIN_S_MAX)
                 self.future.get_loop().call_later(again_s, self.interrupt, later_s)
@@ -101,7 +101,7 @@ class Threaded:
 
 
 def _is_locking(ident: int) -> bool:
-    """Whether a thread may be about to take a lock, or to let go of one, where no ``finally`` sees to it."""
+    """Return whether a thread may be acquiring or releasing a lock outside of any try block."""
     frame = sys._current_frames().get(ident)
     if frame is None or str(frame.f_globals.get("__name__")).partition(".")[0] not in LOCKING:
         return False
@@ -110,15 +110,15 @@ def _is_locking(ident: int) -> bool:
 
 
 def _send(ident: int) -> None:
-    """Have ``Interrupted`` raised in a thread, at its next step in Python; it replaces one sent before."""
+    """Raise ``Interrupted`` in a thread at its next bytecode; replaces a pending one."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(Interrupted))
 
 
 def _take_back() -> None:
-    """Catch what was sent to this thread, if it has not come yet.
+    """Let a pending interrupt of this thread happen here, and catch it.
 
-    Clearing it would not do: Python 3.11 forgets that somebody is to be interrupted only when somebody was.
-    Until then every thread looks at each step whether it is meant, and one with a profiler never goes on.
+    Clearing it is not enough: Python 3.11 resets its flag for pending exceptions only when one is raised.
+    Until then every thread checks at each step, and one with a profiler makes no progress.
     """
     try:
         _send(threading.get_ident())
@@ -135,14 +135,14 @@ class Threads:
         self._loop = asyncio.get_running_loop()
         self._count = count
         self._busy = 0
-        """Functions that were given, and have not ended."""
+        """Functions queued or running."""
         self._threads: list[threading.Thread] = []
         self._given: SimpleQueue[Threaded | None] = SimpleQueue()
         self._ended: deque[Threaded] = deque()
         self._is_planned = False
 
     def run(self, function: Callable[[], Any]) -> Threaded:
-        """Have a function run; its future is done when it has ended, whatever way."""
+        """Queue a function; its future is resolved when it has ended."""
         threaded = Threaded(function, self._loop.create_future())
         self._given.put(threaded)
         self._busy += 1
@@ -163,16 +163,17 @@ class Threads:
                 self._is_planned = True
                 try:
                     self._loop.call_soon_threadsafe(self._tell)
-                except RuntimeError:  # the loop is closed: nobody waits for it any more
+                except RuntimeError:  # the loop is closed: there is no one to notify
                     return
 
     def _tell(self) -> None:
+        # Cleared before the loop below: a result appended during it plans another call, so none is missed.
         self._is_planned = False
         while self._ended:
             self._busy -= 1
             self._ended.popleft().tell()
 
     def close(self) -> None:
-        """Have threads end that have nothing to do; the others do when their functions have ended."""
+        """End the idle threads; the others end after their function."""
         for _ in self._threads:
             self._given.put(None)

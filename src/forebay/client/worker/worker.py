@@ -1,7 +1,7 @@
-"""A worker: takes jobs from queues, runs their tasks, and settles them.
+"""A worker: pops jobs from queues, runs their tasks, and settles them.
 
-As many run at once as ``concurrency`` says. A few more are fetched ahead: as many as were done in a tenth of
-a second, so that quick tasks come in large batches and slow ones are left to other workers.
+``concurrency`` jobs run at once. A few more are prefetched: as many as finished in the last tenth of a
+second, so that quick tasks come in large batches and slow ones are left to other workers.
 """
 
 import asyncio
@@ -32,19 +32,19 @@ logger = logging.getLogger("forebay.worker")
 CONCURRENCY = 16
 PREFETCH_MAX = 2_000
 AHEAD_S = 0.1
-"""How much work is fetched ahead, by how fast the last was done."""
+"""Prefetched work in seconds, at the recent rate of finished jobs."""
 POP_WAIT_MS = 20_000
 LEASE_MS = 30_000
 DRAIN_S = 20.0
-"""How long running jobs may take to end when the worker stops."""
+"""Time for running jobs to finish on shutdown."""
 INTERRUPTED_S = 3.0
-"""How long jobs get that took too long and were interrupted: with the rest, the worker ends within 30 s."""
+"""Time for jobs to end after an interrupt: with the rest, the worker exits within 30 s."""
 RELEASE_S = 1.0
-"""How long giving back what has not begun may take, at least."""
+"""Least time allowed for the release of jobs that have not begun."""
 LAST_S = 0.5
-"""How long runners get to end when they are told to, and when they are told again."""
+"""Time for runners to end after each of the two cancels."""
 TURN = 64
-"""Jobs that one runner does before others get their turn."""
+"""Jobs that a runner runs before it yields to the event loop."""
 ERROR_CHARS = 2_000
 
 
@@ -62,14 +62,14 @@ class Worker:
         drain_s: float = DRAIN_S,
         group: str = DEFAULT,
     ) -> None:
-        """``queues`` are those of the app's tasks if not given; ``prefetch`` is by how fast they are done."""
+        """``queues`` defaults to those of the app's tasks; ``prefetch`` follows the rate of finished jobs."""
         self.app = app
         self.queues = list(queues) if queues else sorted({task.queue for task in app.tasks.values()})
         if not self.queues:
             raise Invalid("app", "one with tasks, or else give the worker queues")
         if concurrency < 1:
             raise Invalid("concurrency", "1 or more")
-        if not drain_s >= 0:  # which NaN is not
+        if not drain_s >= 0:  # false for NaN
             raise Invalid("drain_s", "0 seconds or more")
         self._concurrency = concurrency
         self._prefetch = prefetch
@@ -78,31 +78,31 @@ class Worker:
         self._group = group
         self._ready: deque[tuple[Lease, Message]] = deque()
         self._idle: list[asyncio.Future[None]] = []
-        """Runners that have nothing to do."""
+        """Futures of the idle runners."""
         self._stopping = asyncio.Event()
         self._was_told = False
-        """``stop`` was called."""
+        """Whether ``stop`` was called."""
         self._hurrying = asyncio.Event()
         self._working = asyncio.Event()
         self._more = asyncio.Event()
         self._woken = 0
-        """Runners that were told that there is something to do, and have not looked yet."""
+        """Runners that were woken and have not run yet: they will take a job each."""
         self._is_ending = False
-        """Runners are to end, whatever they do."""
+        """Whether every runner must end, whatever it does."""
         self._done = 0
-        """Jobs that ended, whatever way."""
+        """Finished jobs, however they ended."""
         self._rate = 0.0
-        """Jobs that end in a second, of late."""
+        """Finished jobs per second, smoothed."""
 
     async def run(self) -> None:
-        """Work until ``stop`` is called; then end what runs, give back what does not, and return."""
+        """Work until ``stop`` is called; then drain: finish running jobs, release the others, and return."""
         self._loop = asyncio.get_running_loop()
         self._is_my_client = not self.app.has_aclient
         self._client = self.app.aclient
         self._context = contextvars.copy_context()
         self._runners: set[asyncio.Task[None]] = set()
         self._broken: list[asyncio.Task[None]] = []
-        """Runners that a bug has ended."""
+        """Runners that ended with an exception."""
         self._holding = LeaseKeeper(self._client, self._lease_ms)
         self._running = Running(self._concurrency, self.app.middlewares)
         if not await self._declared():
@@ -130,15 +130,17 @@ class Worker:
             await asyncio.wait([stopped, *served, *poppers], return_when=asyncio.FIRST_COMPLETED)
             for each in [*served, *poppers, *self._broken]:
                 if each.done():
-                    each.result()  # only a bug ends one of them
+                    each.result()  # only a bug ends one of these: raise it
             await self._drain(poppers)
         finally:
             self._is_ending = True
+            # Two cancels: on the first, a runner interrupts its thread and waits for it; the second ends that
+            # wait.
             ending: list[asyncio.Task[Any]] = [stopped, *poppers, *served, *self._runners]
             for task in ending:
                 task.cancel()
             _, left = await asyncio.wait(ending, timeout=LAST_S)
-            for task in left:  # it waits for a function in a thread that does not end
+            for task in left:  # still waiting for a function in a thread that does not end
                 task.cancel()
             if left:
                 _, left = await asyncio.wait(left, timeout=LAST_S)
@@ -147,7 +149,7 @@ class Worker:
             self._holding.close()
 
     def _start_runner(self) -> None:
-        """One that does not know what the one before it left in context variables."""
+        """Start a runner with fresh context variables."""
         runner = self._loop.create_task(self._work(), context=self._context.copy())
         self._runners.add(runner)
         runner.add_done_callback(self._ended)
@@ -159,11 +161,11 @@ class Worker:
         if not runner.cancelled() and runner.exception() is not None:
             self._broken.append(runner)
             self._stopping.set()
-        else:  # a task may have cancelled the runner that it had
+        else:  # a task may have cancelled its own runner: replace it
             self._start_runner()
 
     def stop(self) -> None:
-        """Take no more jobs, and end when those that run have. The second time: do not wait for them."""
+        """Take no more jobs, and end when the running ones have. A second call interrupts them."""
         if self._was_told:
             self._hurrying.set()
         self._was_told = True
@@ -196,7 +198,7 @@ class Worker:
         await self._life
 
     async def _declared(self) -> bool:
-        """Have the server know the app, as soon as it is there; not, if the worker is stopped before."""
+        """Return whether the app was declared. Retries until the server is reachable or the worker stops."""
         unused = set(self.queues) - {task.queue for task in self.app.tasks.values()}
         if unused:
             logger.warning("no task of the app has its jobs in %s", ", ".join(sorted(unused)))
@@ -220,7 +222,7 @@ class Worker:
         for attempt in count():
             try:
                 if not attempt:
-                    await self._client._link.ask(request("STATS", {}))  # once, so that people soon know
+                    await self._client._link.ask(request("STATS", {}))  # fails fast, for the log
                 await self.app.declare()
                 return
             except (Busy, Disconnected) as error:
@@ -230,6 +232,7 @@ class Worker:
 
     async def _drain(self, poppers: Sequence["asyncio.Task[None]"]) -> None:
         logger.info("stopping; %d jobs run or are about to", self._holding.count)
+        # Poppers end first: after that nothing is added to ``_ready``, and all of it can be released.
         for each in poppers:
             each.cancel()
         await asyncio.gather(*poppers, return_exceptions=True)
@@ -249,7 +252,7 @@ class Worker:
                 await asyncio.gather(*(self._holding.release(lease, ids) for lease, ids in unbegun.items()))
 
     async def _wait_for_jobs(self) -> None:
-        """Let what runs end, until time is up or ``stop`` is called again; then interrupt it."""
+        """Wait for the running jobs, until ``drain_s`` passed or a second ``stop``; then interrupt them."""
         ended = asyncio.create_task(self._holding.until_empty())
         hurrying: asyncio.Task[Any] = asyncio.create_task(self._hurrying.wait())
         try:
@@ -274,12 +277,14 @@ class Worker:
     # Fetching.
 
     async def _fetch(self, queue: str) -> None:
-        """Pop from a queue, for ever, when there is room."""
+        """Pop from a queue forever, whenever there is room."""
         failures = 0
         before, looked_at = self._done, self._loop.time()
         most = await self._most(queue)
         while True:
             room = self._ahead() + len(self._idle) - len(self._ready)
+            # Wait until half of the prefetch is used up: small pops would cost a round trip for a few jobs
+            # each.
             if room < 1 or 2 * room < self._ahead():
                 self._more.clear()
                 await self._more.wait()
@@ -311,7 +316,7 @@ class Worker:
                 await self._accept(batch.messages, sent_at)
 
     async def _most(self, queue: str) -> int:
-        """How many jobs are popped at a time. In strict order one, because they must not run side by side."""
+        """Return how many jobs to pop at a time: 1 in strict order, so that none run concurrently."""
         for attempt in count():
             try:
                 ordering = (await self._client.queue(queue)).options.get("ordering")
@@ -321,9 +326,9 @@ class Worker:
         return 1 if ordering == "partition" else PREFETCH_MAX + self._concurrency
 
     async def _confirmed(self, lease: str | None, sent_at: float) -> float:
-        """When a lease was last asked for. One that took long to come is asked to go on.
+        """Return when the lease was last granted or extended. Extends a lease whose pop took long to return.
 
-        It may be over: the process may have been frozen meanwhile. Then this raises.
+        Raises if it has expired, for example because the process was suspended meanwhile.
         """
         if self._loop.time() - sent_at < self._lease_ms / 4000:
             return sent_at
@@ -340,21 +345,22 @@ class Worker:
         return sent_at
 
     def _ahead(self) -> int:
-        """How many jobs should be here besides those that can run at once."""
+        """Return how many jobs to prefetch beyond those that run."""
         if self._prefetch is not None:
             return self._prefetch
         return min(int(self._rate * AHEAD_S), PREFETCH_MAX)
 
     async def _accept(self, messages: list[Message], sent_at: float) -> None:
-        """Have messages run. What came for runners that have something else by now is given back."""
+        """Queue messages for the runners, and release those for which there is no room any more."""
         lease = self._holding.take(messages, sent_at)
+        # The pop was sized when it was sent, up to 20 s ago. Woken runners count: each will take a job.
         room = self._ahead() + len(self._idle) + self._woken - len(self._ready)
         taken, surplus = messages[: max(room, 0)], messages[max(room, 0) :]
         self._ready.extend([(lease, each) for each in taken])
         wanted = len(taken)
         while wanted and self._idle:
             idle = self._idle.pop()
-            if not idle.done():  # a task may have cancelled the runner that it had
+            if not idle.done():  # a task may have cancelled its own runner
                 self._woken += 1
                 idle.set_result(None)
                 wanted -= 1
@@ -364,7 +370,7 @@ class Worker:
     # Running.
 
     async def _work(self) -> None:
-        """Run one job after the other, for ever."""
+        """Run one job after the other, forever."""
         ready = self._ready
         turn = 0
         while True:
@@ -383,31 +389,31 @@ class Worker:
             await self._job(lease, message)
             self._done += 1
             if not self._is_as_it_was():
-                return  # it would leave to the next job what this one has set
+                return  # its context variables would leak into the next job: a new runner starts
             turn += 1
             if turn >= TURN:
                 turn = 0
                 await asyncio.sleep(0)
 
     def _wake_up(self, idle: "asyncio.Future[None]") -> None:
-        """A runner is idle no more: it was told that there is something to do, or is cancelled."""
+        """Account for a runner that is no longer idle: woken, or cancelled."""
         if not idle.cancelled():
             self._woken -= 1
         elif idle in self._idle:
             self._idle.remove(idle)
 
     def _is_as_it_was(self) -> bool:
-        """Whether this runner's context variables are those that it began with."""
+        """Return whether the context variables are still those that the runner started with."""
         try:
             return contextvars.copy_context() == self._context
-        except Exception:  # there are values that can't be compared
+        except Exception:  # some values can't be compared
             return False
 
     async def _job(self, lease: Lease, message: Message) -> None:
         holding = self._holding
         id = message.id
         if id not in lease.open:
-            return  # it was cancelled, or its lease is over
+            return  # it was cancelled, or its lease expired
         if not holding.is_live(lease):
             holding.lose(lease)
             holding.drop(lease, id)
@@ -426,7 +432,7 @@ class Worker:
                 args = await self._arguments(work, id)
                 if id not in lease.open or not holding.is_live(lease):
                     holding.drop(lease, id)
-                    return  # it took too long
+                    return  # its lease expired meanwhile
             try:
                 made = task.signature.made(args, work.kwargs)
             except Exception as error:
@@ -443,13 +449,13 @@ class Worker:
                 await self._interrupted(lease, run)
             elif self._is_ending or current is None:
                 raise
-            else:  # it is the task's own: nobody else cancels a runner
+            else:  # cancelled by the task itself: only ``interrupt`` and shutdown cancel a runner otherwise
                 _forgive()
                 self._failed(lease, message, name, _told(error), error=error)
         except (Busy, Disconnected) as error:
             if run is not None:
                 self._failed(lease, message, name, _told(error), error=error)
-            else:  # the results it waited for can't be had right now
+            else:  # the results it depends on can't be read right now: not the job's failure
                 await holding.release(lease, [id])
         except RetryLater as error:
             why = _said(error) or "to be tried again"
@@ -480,7 +486,7 @@ class Worker:
         return task
 
     async def _arguments(self, work: Work, id: int) -> Sequence[Any]:
-        """The arguments of a job, behind the results of those it waited for, if it wants them."""
+        """Return the arguments of a job, preceded by the results of its dependencies if it wants them."""
         ids = (await self._client.message(id)).depends_on
         found = await asyncio.gather(*map(self._result, ids))
         results = [result for _, result in sorted(found, key=lambda each: each[0])]
@@ -489,11 +495,11 @@ class Worker:
         return [results, *work.args]
 
     async def _result(self, id: int) -> tuple[int, Any]:
-        """The place of a job that another waited for, and what came of it."""
+        """Return the position and the result of a dependency."""
         try:
             before = await self._client.message(id, type=Raw)
             return parse(before.payload).place, (await self._client.result(id)).result
-        except (NotFound, ValueError):  # it is no longer kept, or is no task
+        except (NotFound, ValueError):  # the message is gone, or is no task
             return 0, None
 
     async def _interrupted(self, lease: Lease, run: Run) -> None:
@@ -530,14 +536,14 @@ class Worker:
 
 
 def _forgive() -> None:
-    """Have a runner go on that was cancelled for the sake of one run, whoever did that."""
+    """Uncancel this runner after a cancel that was meant for one job, so that it can go on."""
     current = asyncio.current_task()
     while current is not None and current.cancelling():
         current.uncancel()
 
 
 def _told(error: BaseException) -> str:
-    """An error as it is kept with the message.
+    """Return an error as it is stored with the message.
 
     >>> _told(ValueError("no such user"))
     'ValueError: no such user'

@@ -1,14 +1,14 @@
-"""What was pushed from SQL: where it waits, in the order in which it was committed.
+"""The inbox: messages pushed from SQL, in the order in which their transactions committed.
 
-Nothing here takes a row away for good: the commit that appends a message does that (``arrival_key``).
+Rows are not deleted here: the commit that appends a message deletes its row (``arrival_key``).
 
-**Order.** A transaction takes its turn when it commits, and rows are read by turn. One that took an early
-turn may be seen late, so rows are not read from the last turn seen on; but once every transaction that was
-at work when a turn was given out has ended, none of that turn or before can still come. Those need not be
-looked at again, which matters while somebody else's transaction keeps dead rows from being cleared away.
+**Order.** A transaction takes a turn (a sequence number) when it commits, and rows are read by turn. A
+transaction with an early turn may become visible late, so a read can't start at the last turn seen. But once
+every transaction that ran when a turn was issued has ended, no row up to that turn can still appear. Reads
+skip those turns, which matters while another transaction keeps dead rows from being vacuumed.
 
-**Waking.** Who pushes has to notify a server that sleeps, and only such a one: all who notify wait for each
-other when they commit. A server that sleeps holds a lock, and who pushes tries it.
+**Wake-ups.** A push has to notify a server that sleeps, and only then: all transactions that notify serialize
+on commit. A sleeping server holds a lock, and a push tries that lock.
 """
 
 import asyncio
@@ -24,22 +24,22 @@ from forebay.store.postgres.session import DatabaseError, Session
 
 CHANNEL = "forebay"
 BYTES_MAX = 4 * 1024 * 1024
-"""Bytes of payloads taken over at a time, as PostgreSQL keeps them: more or less compressed."""
+"""Bytes of payloads taken at a time, as stored by PostgreSQL: possibly compressed."""
 SLEEP_S = 30.0
-"""How long to sleep if nobody wakes us."""
+"""Longest sleep without a wake-up."""
 NAP_S = (0.01, 0.1)
-"""How long to wait while somebody's transaction has pushed and is not committed: at first, and at most."""
+"""Wait while another transaction has pushed and not committed yet: first and longest."""
 
 
 class Seen(Struct, frozen=True):
-    """The last turn that was given out when we looked, and the first transaction that had not begun then."""
+    """The last turn issued by a look, and the first transaction that had not begun then."""
 
     turn: int
     begins: int
 
 
 class Inbox:
-    """Reads what was pushed from SQL, over a connection of its own, on the loop of its caller."""
+    """Reads messages pushed from SQL, over a connection of its own, on the caller's event loop."""
 
     def __init__(self, url: str) -> None:
         self._session = Session(url, name="forebay inbox", settings={"jit": "off"})
@@ -48,23 +48,23 @@ class Inbox:
         self._asleep = False
         self._nap_s = NAP_S[0]
         self._connections = 0
-        """How often it was connected: what was seen over one says nothing of another."""
+        """Number of connects: turns seen over one connection say nothing about another."""
         self._seen: deque[Seen] = deque()
         self._turn = 0
-        """The last that had been given out when we last looked."""
+        """The last turn issued by the previous look."""
         self._passed = 0
-        """No transaction of this turn, or of one before it, can still come."""
+        """No row of this turn, or an earlier one, can still appear."""
 
     async def _opened(self) -> None:
         self._asleep = False
-        # Another server may be behind the address now, which has given out fewer turns.
+        # After a failover another server may be behind the address, which has issued fewer turns.
         self._connections += 1
         self._seen.clear()
         self._turn = self._passed = 0
         await self._session.listen(CHANNEL, self._woken.set)
 
     async def look(self, most: int, without: Collection[str]) -> list[Arrival]:
-        """What waits, the oldest first, but for some queues, each given as TENANT/QUEUE."""
+        """Return waiting arrivals, oldest first, except those of some queues, each given as TENANT/QUEUE."""
         try:
             if self._asleep:
                 self._asleep = False
@@ -84,17 +84,17 @@ class Inbox:
 
     @property
     def _is_news(self) -> bool:
-        """Whether turns had been given out by the last look that are not in ``_seen`` yet."""
+        """Whether turns were issued up to the last look that are not in ``_seen`` yet."""
         return self._turn > (self._seen[-1].turn if self._seen else self._passed)
 
     def _pass(self, first: int | None, begins: int, turn: int, oldest: int) -> None:
-        """Forget the turns before the first that waits, if no transaction can still come with one of them.
+        """Skip the turns before the first waiting one, as far as no transaction can still appear with them.
 
-        ``begins`` is a transaction that began just now, if there is news, ``turn`` the last that was given
-        out, and ``oldest`` the first transaction that has not ended.
+        ``begins`` is a transaction that began just now, if there is news; ``turn`` the last turn issued; and
+        ``oldest`` the oldest transaction still running.
         """
         if self._is_news:
-            # Whoever had a turn by the last look had begun by then.
+            # Every transaction with a turn by the last look had begun by then.
             self._seen.append(Seen(self._turn, begins))
         while self._seen and self._seen[0].begins <= oldest:
             last = self._seen.popleft().turn
@@ -102,15 +102,16 @@ class Inbox:
         self._turn = turn
 
     async def wait(self) -> None:
-        """Wait until there may be something. There was nothing when it was last looked."""
+        """Sleep until there may be arrivals. The last ``look`` found none."""
         self._woken.clear()
         try:
             if await self._session.value("try_lock", ASLEEP):
                 self._asleep = True
+                # Checked again under the lock: a push that committed before we held it did not notify.
                 if not await self._session.value("is_inbox_empty", self._passed):
                     return
                 nap_s = SLEEP_S
-            else:  # somebody has pushed, and will commit soon
+            else:  # a running transaction has pushed, and will commit soon
                 nap_s = self._nap_s
                 self._nap_s = min(2 * nap_s, NAP_S[1])
         except DatabaseError as error:
@@ -119,7 +120,7 @@ class Inbox:
             await asyncio.wait_for(self._woken.wait(), nap_s)
 
     async def refuse(self, refused: Sequence[tuple[int, str, str]]) -> None:
-        """Put rows aside that can't be pushed: number, code and why of each."""
+        """Set aside rows that can't be pushed: number, error code and message of each."""
         numbers, codes, errors = ([each[at] for each in refused] for at in range(3))
         try:
             await self._session.value("refuse", numbers, codes, errors)

@@ -1,4 +1,4 @@
-"""Claims and commits in PostgreSQL: the fence, versions of keys, retries of a broken connection."""
+"""Claims and commits in PostgreSQL: the fence, versions of keys, retries after a lost connection."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -12,23 +12,23 @@ from forebay.store.postgres.session import Again, Gone, Refused, Session, Unreac
 
 T = TypeVar("T")
 PATIENCE_S = 3.0
-"""How long a commit or a read waits for a database that is away before it gives up."""
+"""How long a commit or a read is retried while the database is unreachable."""
 WAIT_S = (0.01, 0.25)
-"""How long to wait before the next try: at first, and at most."""
+"""Backoff between two tries: first and longest."""
 STREAM_BYTES = 1024 * 1024
-"""Bytes of bodies above which they go ahead of their commit as a stream."""
+"""Bytes of bodies above which they are sent ahead of their commit by COPY."""
 KNOWN_MAX = 50_000
-"""Keys whose last version is remembered."""
+"""Keys whose last version is cached."""
 SKIP = 4096
-"""Names to pass over when the database has lost some that were given out."""
+"""Names to skip when the database has lost commits, and with them names that were issued."""
 FENCE = "commits_pkey"
-"""What is in the way of a number that is taken."""
+"""The constraint that refuses a commit number that is taken."""
 CLAIMED, LOST = "PS001", "PS002"
-"""States in which our functions refuse a commit."""
+"""SQLSTATEs with which our functions refuse a commit."""
 
 
 class Changes(NamedTuple):
-    """A group of commits as the columns that go to the database."""
+    """A group of commits as the array arguments of ``forebay.commit``."""
 
     keys: list[bytes]
     lows: list[int]
@@ -46,11 +46,11 @@ class Changes(NamedTuple):
 
 
 Fence = tuple[list[int], list[int], list[int], list[int], int, int, str, bool]
-"""Shards, their epochs, numbers and times; version, restored, node and whether to sync."""
+"""Shards, their epochs, numbers and times; version, restored, node and whether to fsync."""
 
 
 class Keeper:
-    """Claims shards and keeps commits, over one session."""
+    """Claims shards and commits, over one session."""
 
     def __init__(self, session: Session, node: str) -> None:
         """``node`` names this process to people who look at the database."""
@@ -58,10 +58,10 @@ class Keeper:
         self._node = node
         self._epochs: dict[int, int] = {}
         self._numbers: dict[int, int] = {}
-        """The last commit number of each shard that was claimed."""
+        """Last commit number of each claimed shard."""
         self._version = 0
         self._known: dict[bytes, int] = {}
-        """The version of keys that were put lately."""
+        """Versions of the keys that were put last."""
         self._robbed: set[int] = set()
         """Shards of which the database has lost commits since they were claimed."""
         self.restored = 0
@@ -72,11 +72,14 @@ class Keeper:
         row = await patiently(lambda: self.session.row("claim", shard, least, self._node))
         assert row is not None
         epoch, number, version, at, passed, now = row
+        # A claim takes the next number. One at or below our own last means that the database came back
+        # without commits it had confirmed (a failover to a lagging replica): their names must not be issued
+        # again.
         if number <= self._numbers.get(shard, 0):
             self._robbed.add(shard)
         self._epochs[shard], self._numbers[shard] = epoch, number
         self._version = max(self._version, version)
-        self._known.clear()  # who owned the shard meanwhile may have put any of them
+        self._known.clear()  # another owner may have put any of these keys in between
         if shard in self._robbed:
             passed = max(passed, SKIP)
         return Claim(epoch, at, passed, now)
@@ -89,6 +92,7 @@ class Keeper:
                 raise Fenced(f"shard {commit.shard} was claimed again")
         if not group:
             return
+        # In the order of shards: two writers that fence the same shards can't deadlock.
         group = sorted(group, key=lambda each: each.shard)
         shards, epochs = [each.shard for each in group], [each.epoch for each in group]
         numbers, version = [self._numbers[shard] + 1 for shard in shards], self._version + 1
@@ -97,6 +101,7 @@ class Keeper:
         changes, arrivals = self._changes(group)
         is_large = sum(map(len, changes.bodies)) > STREAM_BYTES
 
+        # Idempotent: every try has the same numbers, so at most one of them gets through the fence.
         async def attempt() -> None:
             try:
                 if is_large or arrivals:
@@ -113,11 +118,11 @@ class Keeper:
         self._remember(changes, version)
 
     def last(self) -> tuple[int, int, str]:
-        """The highest version and number there are, and the name of this process."""
+        """Return the highest version and number, and the name of this process."""
         return self._version, max(self._numbers.values(), default=1), self._node
 
     async def _recall(self, shard: int) -> None:
-        """Who claimed a shard that this process has not claimed itself."""
+        """Load the last claim of a shard that this process has not claimed itself."""
         row = await patiently(lambda: self.session.row("last", shard))
         if row is not None:
             self._epochs[shard], self._numbers[shard] = row[0], row[1]
@@ -128,6 +133,7 @@ class Keeper:
     ) -> None:
         async with self.session.transaction():
             await self.session.value("fence", *fence)
+            # The arrivals are deleted in the commit that appends their messages: exactly once, or not at all.
             if arrivals and await self.session.value("take", arrivals) != len(arrivals):
                 raise Fenced("what arrived was taken by somebody else")
             if is_large:
@@ -140,8 +146,10 @@ class Keeper:
     async def _look_up(
         self, error: Refused, shards: list[int], epochs: list[int], numbers: list[int]
     ) -> None:
-        """Whether a commit that was refused was kept by an earlier try; raise what it means if not."""
+        """Return if an earlier try of a refused commit was stored after all, else raise the reason."""
         if error.constraint == FENCE:
+            # The number is taken: by this very epoch if the first try was committed and only its reply was
+            # lost.
             if await self.session.value("kept", shards, epochs, numbers) == len(shards):
                 return
             raise Fenced("a shard was claimed again") from None
@@ -152,7 +160,7 @@ class Keeper:
         raise error
 
     def _changes(self, group: Iterable[Commit]) -> tuple[Changes, list[int]]:
-        """What the commits change of what is kept here, and which arrivals they take."""
+        """Return what the commits change, as columns, and the numbers of the arrivals that they take."""
         puts: dict[bytes, bytes] = {}
         bodies: dict[bytes, bytes] = {}
         deletes: list[bytes] = []
@@ -172,6 +180,8 @@ class Keeper:
             clears += commit.clears
             ranges += commit.ranges
             body_ranges += commit.body_ranges
+        # The version of the row that a put replaces, 0 if unknown. With it, the row is found by its exact
+        # primary key instead of among thousands of dead rows that a long transaction keeps alive.
         known = self._known.get
         changes = Changes(
             list(puts),
@@ -192,7 +202,7 @@ class Keeper:
         for key in (*changes.keys, *changes.deletes):
             known.pop(key, None)
         known.update(dict.fromkeys(changes.keys, version))
-        # Those put longest ago go first: what is put all the time stays.
+        # Evict the keys put longest ago: those put all the time stay.
         for key in list(islice(known, max(len(known) - KNOWN_MAX, 0))):
             del known[key]
 
@@ -202,11 +212,11 @@ def _columns(bounds: list[tuple[bytes, bytes]]) -> tuple[list[bytes], list[bytes
 
 
 async def patiently(attempt: Callable[[], Awaitable[T]], *, is_commit: bool = False) -> T:
-    """Try until it is done, as long as the database is only away for a moment."""
+    """Retry ``attempt`` with backoff while the database is unreachable, for at most PATIENCE_S."""
     loop = asyncio.get_running_loop()
     deadline, wait = loop.time() + PATIENCE_S, WAIT_S[0]
     is_open = False
-    """Whether some try may have been carried out after all."""
+    """Whether a try may have been committed: its connection was lost before the reply."""
     while True:
         try:
             return await attempt()

@@ -1,4 +1,4 @@
-"""Brings the schema of a database up to date: numbered steps, each once, under a lock."""
+"""Migrations of the schema: numbered steps, each applied once, under a lock."""
 
 import logging
 
@@ -9,13 +9,13 @@ from forebay.store.postgres.sql import Migration, migrations, queries
 logger = logging.getLogger("forebay.store")
 
 MIGRATE, SERVE, ASLEEP = range(1, 4)
-"""Advisory locks of ours: who changes the schema, who serves the database, who waits to be woken."""
+"""Our advisory locks: held while migrating, while serving the database, while the inbox sleeps."""
 OLDEST_SERVER = 140_000
-"""The oldest PostgreSQL that will do."""
+"""Oldest supported version of PostgreSQL."""
 
 
 async def migrate(session: Session, steps: list[Migration] | None = None) -> list[Migration]:
-    """Carry out the steps that were not yet; those. Several that come at once take turns."""
+    """Apply the missing steps and return them. Concurrent callers take turns."""
     steps = migrations() if steps is None else steps
     if not await missing(session, steps):
         return []
@@ -31,7 +31,7 @@ async def migrate(session: Session, steps: list[Migration] | None = None) -> lis
 
 
 async def missing(session: Session, steps: list[Migration] | None = None) -> list[Migration]:
-    """The steps that were not carried out yet."""
+    """Return the steps not applied yet. Raise CantOpen if the schema is newer, or the server too old."""
     steps = migrations() if steps is None else steps
     about = await session.row("about")
     assert about is not None

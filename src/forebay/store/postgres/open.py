@@ -1,4 +1,4 @@
-"""Stores in databases. PostgreSQL's driver is there if it was installed, and imported when it is used."""
+"""Open stores in databases. The PostgreSQL driver is optional, so it is imported on first use."""
 
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ def _need_driver(error: ModuleNotFoundError) -> CantOpen:
 def open_database(
     url: str, *, node: str = "", alone: bool = True, only_look: bool = False
 ) -> "PostgresStore":
-    """The store in a database; ``CantOpen`` says why it can't be opened."""
+    """Return the store in a database. Raise CantOpen with the reason."""
     try:
         from forebay.store.postgres.store import PostgresStore
     except ModuleNotFoundError as error:
@@ -27,7 +27,7 @@ def open_database(
 
 
 def migrate_database(url: str, *, only_look: bool = False) -> "list[Migration]":
-    """Bring the schema of a database up to date; the steps that were missing."""
+    """Apply the missing migrations and return them; with ``only_look``, just return them."""
     try:
         from forebay.store.postgres.store import migrate_at
     except ModuleNotFoundError as error:

@@ -1,11 +1,11 @@
-"""A connection to PostgreSQL that comes back, and the loop it lives in. The only file that knows asyncpg.
+"""A PostgreSQL connection that reconnects, and the event loop it runs on. The only file that knows asyncpg.
 
-Session    one connection, opened when it is needed; what went wrong is one of three things
-Blocking   runs coroutines for callers that block, from any thread, one at a time
+Session    one connection, opened when needed; its errors are one of three
+Blocking   runs coroutines for blocking callers, from any thread, one at a time
 
-Gone       the connection was lost: what was asked may or may not have been done
-Again      it was not done, because of others at work; the same can be asked again
-Refused    it was not done, and why
+Gone       the connection was lost: the statement may or may not have been executed
+Again      not executed because of a concurrent transaction; can be retried
+Refused    not executed, and why
 """
 
 import asyncio
@@ -24,15 +24,15 @@ T = TypeVar("T")
 Row = Sequence[Any]
 
 CONNECT_S = 5.0
-"""How long a connection may take."""
+"""Timeout of a connect."""
 ANSWER_S = 30.0
-"""How long an answer may take before the connection is given up for lost."""
+"""Timeout of a statement, after which the connection counts as lost."""
 MIGRATION_S = 86_400.0
-"""How long a migration may take."""
+"""Timeout of a migration."""
 KEEPALIVE = {"tcp_keepalives_idle": "10", "tcp_keepalives_interval": "5", "tcp_keepalives_count": "3"}
-"""After 25 s without a word the server lets a connection go, and the locks that it held."""
+"""The server drops a dead connection, and the locks it held, after 25 s."""
 LIMITS = dict.fromkeys(("idle_session_timeout", "statement_timeout", "lock_timeout"), "0")
-"""What a role may have been given for people: our connections are idle, and wait, as long as they have to."""
+"""Timeouts a role may have for people, switched off: our connections idle, and wait for locks, on purpose."""
 
 PLANS = {
     "jit": "off",
@@ -42,8 +42,9 @@ PLANS = {
     "plan_cache_mode": "force_generic_plan",
     "default_transaction_isolation": "read committed",
 }
-"""Every statement of ours finds rows by key, whatever they are: plans made while a table was small must not
-say otherwise, nor be made again for every commit (0.42 ms for one message, 0.24 with this)."""
+"""Every statement of ours finds rows by key. A plan made while a table was small must not become a scan, and
+none is planned again for every commit (0.42 ms for one message, 0.24 with this).
+"""
 
 _GONE = (
     asyncpg.PostgresConnectionError,
@@ -62,34 +63,34 @@ _AGAIN = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
 
 
 class DatabaseError(Exception):
-    """What the database, or the way to it, had against a question."""
+    """A statement failed, or the connection did."""
 
 
 class Gone(DatabaseError):
-    """The connection was lost: what was asked may or may not have been done."""
+    """The connection was lost: the statement may or may not have been executed."""
 
 
 class Unreachable(Gone):
-    """There is no connection to be had: nothing was asked."""
+    """No connection could be opened: nothing was executed."""
 
 
 class Again(DatabaseError):
-    """It was not done, because of others at work; the same can be asked again."""
+    """Not executed because of a concurrent transaction; can be retried."""
 
 
 class Refused(DatabaseError):
-    """It was not done, and why."""
+    """Not executed, and why."""
 
     def __init__(self, state: str, message: str, constraint: str = "") -> None:
         super().__init__(message)
         self.state = state
         """SQLSTATE."""
         self.constraint = constraint
-        """What was in the way, if it has a name."""
+        """Name of the violated constraint, if any."""
 
 
 MAY_NOT = "42501"
-"""The state of what the role may not do."""
+"""SQLSTATE of a missing privilege."""
 
 
 def shown(url: str) -> str:
@@ -105,7 +106,7 @@ def shown(url: str) -> str:
     scheme, _, rest = url.partition("://")
     place = rest.partition("?")[0]
     if "@" in rest and "@" not in place:
-        return f"{scheme}://…"  # where the password ends is anybody's guess
+        return f"{scheme}://…"  # where the password ends can't be known
     user, at, host = place.rpartition("@")
     return f"{scheme}://{user.partition(':')[0]}{at}{host}"
 
@@ -123,23 +124,23 @@ def _explained() -> Iterator[None]:
 
 
 class Session:
-    """One connection, opened when it is needed. Not for two at a time."""
+    """One connection, opened when needed. Not for concurrent use."""
 
     def __init__(self, url: str, *, name: str = "forebay", settings: dict[str, str] | None = None) -> None:
         self._url = url
         self._settings = {"application_name": name, **KEEPALIVE, **LIMITS, **(settings or {})}
         self._connection: asyncpg.Connection | None = None
         self._transacting: asyncpg.Connection | None = None
-        """Where a transaction is under way: nothing of it goes over another connection."""
+        """The connection of the running transaction: none of its statements may use another one."""
         self.opened: Callable[[], Coroutine[Any, Any, None]] | None = None
-        """Awaited with every new connection, before anything else is asked over it."""
+        """Awaited on every new connection before it is used."""
 
     @property
     def is_open(self) -> bool:
         return self._connection is not None and not self._connection.is_closed()
 
     async def open(self) -> asyncpg.Connection:
-        """The connection; ``Gone`` if there is none to be had."""
+        """Return the connection. Raise Gone if it can't be opened."""
         if self._transacting is not None and not (self.is_open and self._connection is self._transacting):
             raise Gone("the connection was lost amid a transaction")
         if self._connection is not None and self._connection.is_closed():
@@ -152,7 +153,7 @@ class Session:
                     )
                 if self.opened is not None:
                     await self.opened()
-            except ValueError:  # what it says may have a part of the password in it
+            except ValueError:  # its message may contain a part of the password
                 hint = "write %2F for / and the like in a password"
                 raise Refused("", f"its address can't be read; {hint}") from None
             except BaseException as error:
@@ -164,7 +165,7 @@ class Session:
         return self._connection
 
     async def fetch(self, name: str, *arguments: object) -> list[Row]:
-        """The rows of a query, by its name."""
+        """Return the rows of a named query."""
         return await self._do(lambda connection: connection.fetch(queries()[name], *arguments))
 
     async def row(self, name: str, *arguments: object) -> Row | None:
@@ -174,11 +175,11 @@ class Session:
         return await self._do(lambda connection: connection.fetchval(queries()[name], *arguments))
 
     async def execute(self, text: str) -> None:
-        """Carry out a text of several statements."""
+        """Execute a text of several statements."""
         await self._do(lambda connection: connection.execute(text, timeout=MIGRATION_S))
 
     async def copy(self, table: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
-        """Add rows to a table of ours, as one stream."""
+        """Add rows to a table of ours by COPY."""
         await self._do(
             lambda connection: connection.copy_records_to_table(
                 table, schema_name="forebay", records=rows, columns=columns
@@ -187,7 +188,7 @@ class Session:
 
     @contextlib.asynccontextmanager
     async def transaction(self, isolation: str | None = None) -> AsyncIterator[None]:
-        """All that is asked meanwhile happens, or nothing."""
+        """Run the statements inside as one transaction."""
         connection = await self.open()
         transaction = connection.transaction(isolation=isolation)
         await self._turn(transaction.start)
@@ -203,7 +204,7 @@ class Session:
         await self._turn(transaction.commit)
 
     async def _turn(self, step: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Begin or end a transaction; if that fails, nothing that follows may become part of it."""
+        """Begin or end a transaction. If that fails, drop the connection: nothing may join half of one."""
         try:
             with _explained():
                 await step()
@@ -212,7 +213,7 @@ class Session:
             raise
 
     async def listen(self, channel: str, heard: Callable[[], None]) -> None:
-        """Have ``heard`` called whenever somebody notifies a channel, and when the connection is lost."""
+        """Call ``heard`` on every notification of a channel, and when the connection is lost."""
         await self._do(lambda connection: connection.add_listener(channel, lambda *_: heard()))
         connection = await self.open()
         connection.add_termination_listener(lambda *_: heard())
@@ -227,7 +228,7 @@ class Session:
             raise
 
     def drop(self) -> None:
-        """Let go of the connection without a word."""
+        """Terminate the connection without a goodbye."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.terminate()
@@ -240,9 +241,9 @@ class Session:
 
 
 class Blocking:
-    """Runs coroutines for callers that block: in the thread they call from, one at a time.
+    """Runs coroutines for blocking callers, in the calling thread, one at a time.
 
-    A thread that runs a loop of its own can't run this one; a helper does it for it.
+    A thread that already runs an event loop can't run this one: a helper thread does it.
     """
 
     def __init__(self) -> None:

@@ -1,22 +1,21 @@
-"""The shared store: PostgreSQL 14 or later, in the schema ``forebay`` of a database of yours.
+"""The shared store: PostgreSQL 14 or later, in the schema ``forebay`` of your database.
 
-    records, bodies   what is kept, by key; no row of them is ever updated
+    records, bodies   the data, by key; no row of them is ever updated
     commits           the fence: a commit inserts (shard, number), and a claim is itself a commit
 
-A commit is one statement, and so one round trip and one transaction: a function of the database gets all of
-it as arrays. Only large bodies go ahead of it as a stream, in a transaction of six round trips.
+A commit is one statement, so one round trip and one transaction: a function of the database gets all of it as
+arrays. Only large bodies are sent ahead of it by COPY, in a transaction of six round trips.
 
-**The fence.** Numbers of a shard follow each other without a gap, and each is inserted once, ever: that is a
-primary key. Whoever claims a shard takes the next number, so the owner before can't take it, at any isolation
-level, however long it was paused. If a number that should be there is missing, the database has lost what it
-had confirmed, and nothing is built on top of that.
+**The fence.** The numbers of a shard have no gaps, and each is inserted once: the primary key sees to that.
+A claim takes the next number, so the previous owner can't take it, at any isolation level, however long it
+was paused. If the number before is missing, the database has lost confirmed commits: the commit is refused.
 
-**A connection that breaks amid a commit** leaves its fate open. The same commit is tried again, under the
-same number: either nobody has that number, and it is kept now; or it is found to be its own, and was kept
-before. The insert waits for the first try if that is still under way.
+**A connection lost during a commit** leaves the outcome unknown. The commit is retried under the same number:
+either the number is free, and it is committed now; or it is taken by the same epoch, so the first try was
+committed. If the first try is still running, the insert waits for it.
 
-A key that is put again and again, such as a cursor, gets a new row each time under a higher version. The
-store remembers the versions it put last, so that the row before is found by its exact name.
+A key that is put often, such as a cursor, gets a new row each time under a higher version. The keeper caches
+the last versions, so that the replaced row is found by its exact primary key.
 """
 
 import asyncio
@@ -51,7 +50,7 @@ PAGE = 5_000
 
 @asynccontextmanager
 async def _opening(name: str) -> AsyncIterator[None]:
-    """What is wrong with a database that can't be opened, and what to do about it."""
+    """Turn database errors into CantOpen, with what to do about them."""
     try:
         yield
     except Refused as error:
@@ -65,7 +64,7 @@ async def _opening(name: str) -> AsyncIterator[None]:
 
 
 def migrate_at(url: str, *, only_look: bool = False) -> list[Migration]:
-    """Bring the schema of a database up to date; the steps that were missing."""
+    """Apply the missing migrations and return them; with ``only_look``, just return them."""
     blocking, session = Blocking(), Session(url, name="forebay migrate")
 
     async def work() -> list[Migration]:
@@ -82,15 +81,15 @@ def migrate_at(url: str, *, only_look: bool = False) -> list[Migration]:
 
 
 class PostgresStore:
-    """Records and bodies in a database, which this process alone serves."""
+    """Records and bodies in a database that only this process serves."""
 
     blocking = True
     far = True
 
     def __init__(self, url: str, *, node: str = "", alone: bool = True, only_look: bool = False) -> None:
-        """Open the database, and bring its schema up to date; ``CantOpen`` says why that can't be.
+        """Open the database and migrate its schema. Raise CantOpen with the reason.
 
-        ``alone``: nobody else may serve it meanwhile. ``only_look``: the schema is left as it is.
+        ``alone``: no other server may have it open. ``only_look``: the schema is not migrated.
         """
         self.name = shown(url)
         self.durability = "fsync"
@@ -130,7 +129,7 @@ class PostgresStore:
         self._take_format(row)
 
     async def _lock(self) -> bool:
-        """Whether nobody else serves the database. A server that was just killed may take a moment to go."""
+        """Return whether we got the server lock. A killed server may hold it for a moment longer."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + PATIENCE_S
         while not await self._writer.value("try_lock", SERVE):
@@ -163,10 +162,11 @@ class PostgresStore:
         self._keeper.restored = restored
 
     async def _opened(self) -> None:
-        """A new connection, after one was lost: the database is still ours alone, or there is none."""
+        """After a reconnect: take the server lock again, or give the connection up."""
         if self._alone and not await self._writer.value("try_lock", SERVE):
             if self._backend is not None:
-                # The database has not noticed yet that the old connection is gone.
+                # Our own old connection may still hold the lock: the database has not noticed that it is
+                # gone.
                 await self._writer.fetch("end_backend", *self._backend)
             raise Gone("another server has it open")
         await self._note_backend()
@@ -186,7 +186,7 @@ class PostgresStore:
         return self._format.shards
 
     def made_with(self) -> int:
-        """The number of shards of a store that was opened before."""
+        """Return the number of shards of a store that a server has opened before."""
         if self._format is None:
             raise CantOpen(f"{self.name} has no data: no server was ever started on it")
         return self._format.shards
@@ -259,12 +259,12 @@ class PostgresStore:
         return {shard: Claim(epoch, at, passed) for shard, epoch, at, passed in rows}
 
     def left_behind(self) -> tuple[int, int]:
-        """How many messages that were pushed from SQL wait, and how many were refused."""
+        """Return how many messages pushed from SQL wait, and how many were refused."""
         ((waiting, refused),) = self._read("left_behind")
         return waiting, refused
 
     def inbox(self) -> Inbox:
-        """What was pushed from SQL; for the loop that asks."""
+        """Return the inbox of messages pushed from SQL, for use on the caller's event loop."""
         return Inbox(self._url)
 
     def close(self) -> None:

@@ -1,9 +1,9 @@
-"""What a data directory says of itself: the format it is in, its shards, how often it was restored.
+"""The file FORMAT of a data directory: its format, number of shards, and how often it was restored.
 
-    DIR/FORMAT    one line of JSON, and a checksum; written when the store is made and when it is restored
+    DIR/FORMAT    one line of JSON, and a checksum; written when the store is created and when it is restored
     DIR/db/       RocksDB's own files
 
-The file is written whole under another name, synced and then renamed, so it is never half there.
+The file is written under another name, fsynced and renamed, so a crash never leaves half of it.
 """
 
 import os
@@ -16,20 +16,22 @@ from msgspec import Struct
 from forebay.store.base import CantOpen
 
 FORMAT = 6
-"""The format this version writes, and the newest it reads. 2 added attributes, dead letters and outcomes; 3
-added what is kept beside messages, successors and stragglers; 4 keys, dependencies, crons, limits and
-values; 5 stages and adoptions; 6 events, and queues that are being deleted."""
+"""The format this version writes, and the newest it reads.
+
+2 added attributes, dead letters and outcomes; 3 notes, successors and stragglers; 4 keys, dependencies,
+crons, limits and values; 5 stages and adoptions; 6 events, and queues in deletion.
+"""
 OLDEST = 1
-"""The oldest it reads; a directory in it is in the newest from the first time a server opens it."""
+"""The oldest format it reads; a server upgrades such a directory when it first opens it."""
 NAME = "FORMAT"
 
 
 class Format(Struct, forbid_unknown_fields=True):
     shards: int
     restored: int = 0
-    """Times it was restored from a backup."""
+    """Number of restores from a backup."""
     skip: int = 0
-    """Names each shard passes over, because some were given out after the backup. Differs by chance."""
+    """Names each shard skips, because some were issued after the backup. Random, so that copies differ."""
     format: int = FORMAT
 
 
@@ -38,7 +40,7 @@ class _Any(Struct):
 
 
 def read(directory: Path) -> Format | None:
-    """What the directory says; None if it says nothing. ``CantOpen`` if this version can't take it."""
+    """Return the directory's format, None if it has none. Raise CantOpen if this version can't read it."""
     try:
         text = (directory / NAME).read_bytes()
     except FileNotFoundError:
@@ -61,7 +63,7 @@ def read(directory: Path) -> Format | None:
 
 
 def write(directory: Path, format: Format) -> None:
-    """Say it from now on, even after power loss."""
+    """Write the format durably."""
     line = msgspec.json.encode(format)
     target, draft = directory / NAME, directory / f"{NAME}.new"
     with draft.open("wb") as file:
@@ -73,7 +75,7 @@ def write(directory: Path, format: Format) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Make the names in a directory survive power loss."""
+    """Fsync a directory, so that its entries survive power loss."""
     handle = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,4 +1,4 @@
-"""What can be done with a data directory while no server has it open: look at it, put a backup in place."""
+"""Work on a data directory that no server has open: read, restore, repair."""
 
 import fcntl
 import os
@@ -14,12 +14,14 @@ from forebay.store.rocksdb.format import Format
 from forebay.store.rocksdb.store import DROP_AFTER_DAMAGE, IN_USE, RocksReader, open_db
 
 SKIP = 4096
-"""Names passed over after a restore, and up to as many more by chance: more than a shard gives out between
-two backups, and few enough that ids stay below 2**53 for a while."""
+"""Names skipped after a restore, plus a random number up to the same again.
+
+More than a shard issues between two backups, and few enough that ids stay below 2**53 for a while.
+"""
 
 
 class Looker(RocksReader):
-    """Reads a directory that nobody serves."""
+    """Reads a directory that no server has open."""
 
     def __init__(self, directory: Path, format: Format) -> None:
         super().__init__(*open_db(directory / "db", read_only=True))
@@ -31,7 +33,7 @@ class Looker(RocksReader):
 
 @contextmanager
 def looking_at(directory: Path) -> Iterator[tuple[Looker, int]]:
-    """A store opened only to read, and its number of shards; no server can open it meanwhile."""
+    """Open a store read-only; yields it and its number of shards, while no server can open it."""
     format = _format_of(directory)
     with _alone(directory):
         reader = Looker(directory, format)
@@ -50,7 +52,7 @@ def _format_of(directory: Path) -> Format:
 
 @contextmanager
 def _alone(directory: Path) -> Iterator[None]:
-    """No server has the directory open, nor can it meanwhile."""
+    """Hold the lock of the directory. Raise CantOpen if a server holds it."""
     file = directory / "db" / "LOCK"
     if not file.exists():  # a backup that was never served
         yield
@@ -69,14 +71,14 @@ def _alone(directory: Path) -> Iterator[None]:
 
 
 def restore(backup: Path, directory: Path, chance: float, progress: Callable[[int, int], None]) -> None:
-    """Copy a backup to where a server will find it. ``progress`` is told files done, and of how many.
+    """Copy a backup into a data directory. ``progress`` is called with files done and files in total.
 
-    The copy knows that it was restored: what was given out after the backup was made is lost, so partitions
-    take fresh numbers and no id or lease is given out twice. ``chance``, from 0 to 1, keeps apart what two
-    copies of one backup give out.
+    Names issued after the backup are unknown to the copy. So it is marked as restored: partitions take fresh
+    numbers, and no id or lease is issued twice. ``chance``, from 0 to 1, keeps two copies of one backup from
+    issuing the same names.
     """
     format = _format_of(backup)
-    with looking_at(backup):  # it opens, and nobody writes to it
+    with looking_at(backup):  # proves that it opens, and keeps servers away
         if directory.resolve().is_relative_to(backup.resolve()):
             raise CantOpen(f"{directory} is inside the backup; name another")
         try:
@@ -84,14 +86,14 @@ def restore(backup: Path, directory: Path, chance: float, progress: Callable[[in
             if any(directory.iterdir()):
                 raise CantOpen(f"{directory} is not empty; move what is there away first")
             _copy_all(backup / "db", directory / "db", progress)
-            # Last: without it, nobody takes the directory for a whole one.
+            # Last: a directory without FORMAT is refused, so an unfinished copy is never served.
             formats.write(directory, _passing_over(format, chance))
         except OSError as error:
             raise CantOpen(f"{directory} can't be written: {error.strerror}") from None
 
 
 def _passing_over(format: Format, chance: float) -> Format:
-    """The format of a directory that has forgotten names it gave out."""
+    """Return the format of a directory that has lost track of names it issued."""
     skip = min(SKIP, max(NUMBERS_MAX // format.shards // 256, 1))
     return Format(format.shards, format.restored + 1, skip + int(skip * chance))
 
@@ -120,10 +122,10 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def repair(directory: Path, chance: float) -> bool:
-    """Make a directory whose log is damaged open again, with what was kept before the damage.
+    """Truncate a damaged WAL so that the directory opens with the commits before the damage.
 
-    False if it opens as it is, and nothing was done. What came after the damage is gone for good, although it
-    was confirmed. As after a restore, no name of it is given out again.
+    Return False if it opens as it is; then nothing is changed. Commits after the damage are lost for good,
+    although they were confirmed. As after a restore, none of their names is issued again.
     """
     format = _format_of(directory)
     try:
@@ -142,7 +144,7 @@ def repair(directory: Path, chance: float) -> bool:
 
 
 def _cut_logs(db: Path) -> None:
-    """End the logs where one of them stops being a log. RocksDB itself cuts where a checksum is wrong."""
+    """Truncate the logs at the first bad header. RocksDB itself cuts where a checksum is wrong."""
     cut = False
     for log in sorted(db.glob("*.log")):
         at = 0 if cut else wal_check.damaged_at(log)

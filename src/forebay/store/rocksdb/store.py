@@ -1,19 +1,19 @@
 """The embedded store: RocksDB in a directory, nothing else to install.
 
-Records and bodies live in two column families that share one write-ahead log. Bodies go to blob files, so
-compaction seldom moves them. What the store keeps for itself has keys no tenant has:
+Records and bodies live in two column families that share one write-ahead log (WAL). Bodies go to blob files,
+so compaction seldom moves them. The store's own records have keys that no tenant has:
 
     0xff * 8, E, shard + 1 u32    epoch, time of the last commit, restores seen
-    0xff * 8, I, number u64       intent: names the bodies of a large commit that is being written
+    0xff * 8, I, number u64       intent: the names of the bodies of a large commit in progress
 
-A commit is written without a sync, which holds the GIL and therefore stays small, and then the log is synced,
-which releases it. A commit above ``BATCH_BYTES`` writes an intent, its bodies one by one, and last the batch
-that holds everything else and deletes the intent. All of it goes to one log in order: what a crash cuts off
-is the end, and an intent that is still there at the next open names bodies that nobody knows.
+A commit is a write without fsync, which holds the GIL and therefore stays small, followed by an fsync of the
+WAL, which releases it. A commit above ``BATCH_BYTES`` writes an intent, then its bodies one by one, then a
+batch with all its records that also deletes the intent. The WAL keeps this order, and a crash cuts off only
+its end. So an intent found when the store is opened names bodies without a commit, and they are deleted.
 
-Traps of rocksdict 0.3.29, found by running it: ``write`` uses a batch up even if it fails, so what is tried
-again needs a new one; ``items`` ends at a damaged block as if there was nothing more; ``close`` fails on a
-full disk; ``set_iterate_lower_bound`` sets the upper bound.
+Traps of rocksdict 0.3.29, found by running it: ``write`` uses up its batch even if it fails, so a retry needs
+a new one; ``items`` ends at a damaged block as if it were the last; ``close`` fails on a full disk;
+``set_iterate_lower_bound`` sets the upper bound.
 """
 
 import gc
@@ -53,16 +53,16 @@ from forebay.store.rocksdb.format import Format
 logger = logging.getLogger("forebay.store")
 
 BATCH_BYTES = SEGMENT_BYTES_MAX
-"""Bytes of bodies that are written in one batch: 1 ms with the GIL held."""
+"""Most bytes of bodies in one batch: 1 ms with the GIL held."""
 MEMTABLE_BYTES = 64 * 1024 * 1024
-"""Bytes written before they go from memory to files, and a new log begins."""
+"""Bytes written before the memtables are flushed and a new WAL begins."""
 NEVER_BYTES = 4 * 1024 * 1024 * 1024
-"""Where RocksDB would do so by itself."""
+"""Memtable size at which RocksDB would flush by itself: never reached, see ``_flush``."""
 NEVER_FILES = 1 << 30
 CACHE_BYTES = 32 * 1024 * 1024
 STALL_WAIT_S = 0.002
 STALL_WAITS = 30_000
-"""How often a write that RocksDB turns away is tried again: for a minute."""
+"""Retries of a write while RocksDB stalls: a minute in all."""
 
 IN_USE = "is in use by another server; stop that one"
 OWN = b"\xff" * 8
@@ -76,7 +76,7 @@ Fill = Callable[[WriteBatch], None]
 
 
 class RocksReader:
-    """Reads a database that is open."""
+    """Reads from an open database."""
 
     def __init__(self, db: Rdict, bodies: Rdict) -> None:
         self._db = db
@@ -93,16 +93,16 @@ class RocksReader:
         for key in keys:
             try:
                 found.append(_read(self._bodies, key))
-            except (Damaged, StoreError) as error:  # a file that is gone or can't be read is damage too
+            except (Damaged, StoreError) as error:  # a missing or unreadable file is damage too
                 found.append(Damaged(str(error)))
         return found
 
     def body_keys(self) -> Iterator[bytes]:
-        """Every body there is, by key. It ends at one that is damaged."""
+        """Yield the keys of all bodies. Ends at a damaged one."""
         yield from self._bodies.keys()
 
     def last_claims(self, format: Format) -> dict[int, Claim]:
-        """What every shard was last claimed under, in a store of this format."""
+        """Return the last claim of each shard, as a store of this format counts restores."""
         found: dict[int, Claim] = {}
         for key, value in scan(self._db, OWN + b"E", OWN + b"F"):
             epoch, committed_at, seen = _unpack_epoch(value)
@@ -116,35 +116,36 @@ class RocksReader:
                 each.close()
             except DbClosedError:
                 pass
-            except Exception as error:  # it flushes what it holds, which a full disk does not take
+            except Exception as error:  # it flushes its memtables, which fails on a full disk
                 logger.warning("closing: %s", error)
 
 
 class RocksStore(RocksReader):
-    """Records and bodies in a directory that this process alone has open."""
+    """Records and bodies in a directory that only this process has open."""
 
     durability = "fsync"
     blocking = True
     far = False
 
     def __init__(self, directory: Path) -> None:
-        """Open the directory, or make it. ``CantOpen`` says why it can't be."""
+        """Open or create the directory. Raise CantOpen with the reason."""
         self.name = f"rocksdb:{directory}"
         self._directory = directory
         self._body_family: ColumnFamily | None = None
         self._epochs: dict[int, int] = {}
         self._lost: str | None = None
-        """Why this process must not write any more."""
+        """Why this process must never write again; set when an fsync failed."""
         self._failed = False
-        """A write failed: RocksDB takes no more until it is opened again."""
+        """A write failed: RocksDB takes no more until it is reopened."""
         self._compacts = True
-        """Whether RocksDB rewrites its files; not once it has met a damaged one, which stops all writes."""
+        """Whether RocksDB compacts. Off once it met a damaged file: a failed compaction stops all writes."""
         self._intents = 0
         self._writing = threading.RLock()
-        """Held while a batch is written, and while a backup begins a new log: it runs in another thread."""
+        """Held while a batch is written, and while a backup, in another thread, begins a new WAL."""
         self._patience = threading.Event()
-        """Never set; waiting for it is how the committer's thread waits."""
+        """Never set: the commit thread sleeps on it between retries."""
         self._write_options = WriteOptions()
+        # A stalled write fails at once instead of sleeping inside RocksDB, where it would hold the GIL.
         self._write_options.no_slowdown = True
         try:
             directory.mkdir(parents=True, exist_ok=True)
@@ -179,7 +180,7 @@ class RocksStore(RocksReader):
         self._epochs = {_EPOCH.unpack(key)[2] - 1: _unpack_epoch(value)[0] for key, value in found}
 
     def _undo_intents(self) -> None:
-        """Delete the bodies of large commits that were never finished."""
+        """Delete the bodies of large commits that a crash cut off."""
         for key, value in scan(self._db, OWN + b"I", OWN + b"J"):
             self._write(partial(self._undo, key, _unpack_intent(value)))
             self._intents = _INTENT.unpack(key)[2]
@@ -190,22 +191,22 @@ class RocksStore(RocksReader):
         batch.delete(intent)
 
     def close(self) -> None:
-        """Let go of everything. Memory goes to files first, so that the next open has no log to read."""
+        """Flush and close. After a flush the next open has no WAL to replay."""
         if self._lost is None and not self._failed:
             try:
                 self._flush(wait=True)
-            except StoreError as error:  # the log has it all; the next open takes longer
+            except StoreError as error:  # everything is in the WAL: the next open takes longer
                 logger.error("memory could not be written to files: %s", error)
         self._close()
 
     def _close(self) -> None:
-        self._body_family = None  # a handle that lives on would keep the database open
+        self._body_family = None  # a live handle would keep the database open
         super().close()
 
     def _reopen(self) -> None:
-        """After a write failed RocksDB takes no more; what it holds is read again from the files."""
+        """Reopen after a failed write: RocksDB takes no more until it has replayed its WAL."""
         self._close()
-        gc.collect()  # an exception's frames may hold a handle, which keeps the database open
+        gc.collect()  # frames of an exception may hold a handle, which keeps the database open
         self._open()
         self._undo_intents()
 
@@ -228,6 +229,8 @@ class RocksStore(RocksReader):
         found = _read(self._db, key)
         epoch, committed_at, seen = _unpack_epoch(found) if found is not None else (0, 0, 0)
         restored = self._format.skip if self._format is not None and seen < self._format.restored else 0
+        # Not fsynced here: ``load`` calls ``sync`` once for all shards, before a name of the new epoch is
+        # issued.
         epoch += 1 + restored
         self._write(partial(_put, key, msgpack.encode((epoch, committed_at, seen))))
         self._epochs[shard] = epoch
@@ -260,6 +263,8 @@ class RocksStore(RocksReader):
             self._write(partial(self._put_body, key, value))
 
         def rest(batch: WriteBatch) -> None:
+            # The atomic switch: until this batch is in the WAL, the intent undoes the commit at the next
+            # open.
             self._fill(batch, group, [])
             batch.delete(intent)
 
@@ -271,6 +276,7 @@ class RocksStore(RocksReader):
     def _fill(self, batch: WriteBatch, group: Sequence[Commit], bodies: list[Record]) -> None:
         family = self._body_family
         for commit in group:
+            # Clears come before puts, and puts before deletes: a commit may put again what it clears.
             for lower, upper in commit.clears:
                 batch.delete_range(lower, upper)
             for key, value in commit.puts:
@@ -294,6 +300,8 @@ class RocksStore(RocksReader):
         try:
             self._sync_log()
         except Exception as error:
+            # After a failed fsync the kernel may drop the dirty pages and report success the next time. A
+            # retry proves nothing, so this process never writes again.
             self._lost = f"the disk failed to sync: {error}"
             raise Lost(self._lost) from None
 
@@ -302,7 +310,7 @@ class RocksStore(RocksReader):
             raise Lost(self._lost)
 
     def _write(self, fill: Fill) -> None:
-        """Write a batch; while RocksDB is behind with its files, wait and try again."""
+        """Write a batch, retrying while RocksDB stalls."""
         with self._writing:
             self._write_alone(fill)
 
@@ -313,6 +321,7 @@ class RocksStore(RocksReader):
             self.sync()
             self._flush(wait=False)
         for _ in range(STALL_WAITS):
+            # A new batch for each try: ``write`` uses it up even when it fails.
             batch = WriteBatch(raw_mode=True)
             fill(batch)
             size = batch.size_in_bytes()
@@ -334,10 +343,11 @@ class RocksStore(RocksReader):
         raise StoreError(why) from None
 
     def _flush(self, *, wait: bool) -> None:
-        """Have what is in memory written to files, and begin a new log.
+        """Flush the memtables and begin a new WAL.
 
-        RocksDB would do so by itself, and go on in the new log while the end of the old one is not synced: a
-        power loss could then take the middle. So it is done here, when everything is synced.
+        RocksDB would do so by itself, and write to the new WAL while the end of the old one is not synced: a
+        power loss could then take records from the middle. So it never gets there (``NEVER_BYTES``), and the
+        callers sync first and hold ``_writing``.
         """
         self._unflushed = 0
         try:
@@ -346,7 +356,7 @@ class RocksStore(RocksReader):
         except Exception as error:
             self._fail(str(error))
 
-    # The two calls that reach the disk; tests put faults in their place.
+    # The two calls that reach the disk; tests replace them to inject faults.
 
     def _write_batch(self, batch: WriteBatch) -> None:
         self._db.write(batch, self._write_options)
@@ -367,12 +377,12 @@ class RocksStore(RocksReader):
             self._write(partial(_put, _epoch_key(shard), packed))
         self._epochs = {shard: claim.epoch for shard, claim in claims.items()}
         self.sync()
-        # Last: without it, nobody takes the directory for a whole one.
+        # Last: a directory without FORMAT is refused, so an unfinished copy is never served.
         self._format = Format(shards, 1, max((claim.restored for claim in claims.values()), default=0))
         formats.write(self._directory, self._format)
 
     def backup(self, directory: str) -> None:
-        """A copy of the files as they are, mostly by linking them: it takes no time and at first no room."""
+        """Copy the files as they are, mostly by hard links: fast, and at first without disk space."""
         self._check_not_lost()
         assert self._format is not None, "a store that is served has a format"
         target = Path(directory).resolve()
@@ -386,9 +396,10 @@ class RocksStore(RocksReader):
         except OSError as error:
             raise StoreError(f"{directory} can't be made: {error.strerror}") from None
         try:
-            with self._writing:  # commits wait; a checkpoint begins a new log, as a flush does
+            with self._writing:  # commits wait: like a flush, a checkpoint begins a new WAL
                 self.sync()
-                # A checkpoint holds the GIL (72 ms when it had a memtable to flush); a flush does not.
+                # A checkpoint holds the GIL while it flushes (72 ms for a memtable), an explicit flush does
+                # not.
                 self._flush(wait=True)
                 Checkpoint(self._db).create_checkpoint(str(draft / "db"))
             formats.write(draft, self._format)
@@ -400,9 +411,9 @@ class RocksStore(RocksReader):
 
 
 REFUSE_DAMAGE = DBRecoveryMode.tolerate_corrupted_tail_records()
-"""A record that is cut off at the end of the log was never confirmed; all else that is wrong is damage."""
+"""A record cut off at the end of the WAL was never confirmed; any other error is damage."""
 DROP_AFTER_DAMAGE = DBRecoveryMode.point_in_time()
-"""RocksDB's default: opens a damaged log in silence, with what comes before the damage."""
+"""RocksDB's default: opens a damaged WAL silently, with the records before the damage."""
 
 
 def open_db(
@@ -413,7 +424,7 @@ def open_db(
     recovery: DBRecoveryMode = REFUSE_DAMAGE,
     compacts: bool = True,
 ) -> tuple[Rdict, Rdict]:
-    """The database, and its bodies; ``CantOpen`` says why not."""
+    """Open the database and its bodies. Raise CantOpen with the reason."""
     access = AccessType.read_only(False) if read_only else AccessType.read_write()
     for log in sorted([*path.glob("*.log"), *path.glob("MANIFEST-*")]):
         at = wal_check.damaged_at(log)
@@ -476,7 +487,7 @@ def _family_options() -> Options:
     options.set_write_buffer_size(NEVER_BYTES)
     options.set_arena_block_size(1024 * 1024)
     options.set_max_write_buffer_number(3)
-    # Only full stops, no slowing down: a slowed write is turned away all the same.
+    # Full stops only, no slowdown: with ``no_slowdown`` a slowed write is refused just the same.
     options.set_level_zero_slowdown_writes_trigger(64)
     options.set_level_zero_stop_writes_trigger(64)
     table = BlockBasedOptions()
@@ -489,7 +500,7 @@ _CACHE = Cache(CACHE_BYTES)
 
 
 def scan(db: Rdict, lower: bytes, upper: bytes) -> Iterator[Record]:
-    """Records between two bounds: every scan has both."""
+    """Yield the records with lower <= key < upper; every scan is bounded on both sides."""
     options = ReadOptions()
     options.set_iterate_upper_bound(upper)
     if lower >= upper:
@@ -499,7 +510,7 @@ def scan(db: Rdict, lower: bytes, upper: bytes) -> Iterator[Record]:
         for record in db.items(from_key=lower, read_opt=options):
             last = record[0]
             yield record  # type: ignore[misc]
-        # The iterator ends at a damaged block as it ends at the last record: only its status tells which.
+        # The iterator ends at a damaged block as at the last record: only its status tells the two apart.
         rest = db.iter(options)
         rest.seek(last or lower)
         if last is not None and rest.valid():

@@ -1,8 +1,8 @@
-"""Looks at the headers of RocksDB's logs before RocksDB does.
+"""Check of the record headers in RocksDB's logs, before RocksDB opens them.
 
-RocksDB trusts the length and the type of a record before it knows its checksum. One flipped bit in a length
-near the end makes it take what follows for the cut-off end of the log, in silence; one in a type hangs it.
-A log is blocks of 32 KiB, a record never crosses one, and a header is checksum u32, length u16, type u8.
+RocksDB trusts the length and type of a record before it verifies the checksum. One flipped bit in a length
+near the end makes it silently take the rest for a torn tail; one in a type makes it hang.
+A log is a sequence of 32 KiB blocks. No record crosses one. A header is checksum u32, length u16, type u8.
 """
 
 import mmap
@@ -11,11 +11,11 @@ from pathlib import Path
 BLOCK = 32 * 1024
 HEADER = 7
 TYPES = range(1, 5)
-"""Whole, first, middle and last part of a record. Recycled logs have other types; ours never are."""
+"""Full, first, middle and last fragment of a record. Recycled logs have other types; ours never are."""
 
 
 def damaged_at(path: Path) -> int | None:
-    """Where a log is damaged in a way that RocksDB would not say; None if it is not, or only cut off."""
+    """Return the offset of damage that RocksDB would not report; None if there is none, or a torn tail."""
     with path.open("rb") as file:
         if not path.stat().st_size:
             return None
@@ -32,7 +32,7 @@ def _damaged_at(log: mmap.mmap) -> int | None:
             continue
         length, kind = log[at + 4] | log[at + 5] << 8, log[at + 6]
         if not kind and not any(log[at:size]):
-            return None  # room that was set aside and never written
+            return None  # preallocated and never written
         if kind not in TYPES or HEADER + length > room:
             return at
         if at + HEADER + length > size:
@@ -42,7 +42,7 @@ def _damaged_at(log: mmap.mmap) -> int | None:
 
 
 def _would_fit(log: mmap.mmap, at: int, length: int, kind: int) -> bool:
-    """Whether the last record is not cut off, but has one bit of its length flipped: its checksum tells."""
+    """Return whether the last record is whole but for a flipped bit in its length: its checksum tells."""
     wanted = int.from_bytes(log[at : at + 4], "little")
     for bit in range(16):
         other = length ^ 1 << bit
@@ -65,7 +65,7 @@ _TABLE = _table()
 
 
 def _checksum(data: bytes) -> int:
-    """CRC-32C, turned as RocksDB stores it. Slow, and used for one record at most."""
+    """CRC-32C, masked as RocksDB stores it. Slow, but used for one record at most."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc = _TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8

@@ -1,4 +1,4 @@
-"""All SQL there is: what the store asks, by name, and the migrations that make its schema."""
+"""All SQL: the named queries of the store, and the migrations of its schema."""
 
 from functools import cache
 from importlib.resources import files
@@ -9,7 +9,7 @@ _HERE = files(__package__)
 
 
 class Migration(Struct, frozen=True):
-    """A step of the schema. Carried out twice it does no harm, and once it was released it never changes."""
+    """A step of the schema. Safe to apply twice, and never changed once released."""
 
     number: int
     name: str
@@ -18,7 +18,7 @@ class Migration(Struct, frozen=True):
 
 @cache
 def queries() -> dict[str, str]:
-    """Every query by the name that stands above it."""
+    """Return all queries by name."""
     found: dict[str, str] = {}
     text = (_HERE / "queries.sql").read_text()
     for part in text.split("-- name: ")[1:]:
@@ -29,7 +29,7 @@ def queries() -> dict[str, str]:
 
 @cache
 def migrations() -> list[Migration]:
-    """Every migration, in the order they are carried out."""
+    """Return all migrations in order."""
     found = []
     for file in (_HERE / "migrations").iterdir():
         number, _, name = file.name.removesuffix(".sql").partition("_")
@@ -38,7 +38,7 @@ def migrations() -> list[Migration]:
 
 
 def as_text(steps: list[Migration]) -> str:
-    """What carries out migrations, and notes that it did, for those who do it by hand."""
+    """Return a script that applies migrations and records them, to be run by hand."""
     if not steps:
         return ""
     parts = ["begin;", queries()["make_migrations"] + ";"]

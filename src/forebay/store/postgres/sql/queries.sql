@@ -1,4 +1,4 @@
--- What the store asks for, by name.
+-- All queries of the store, by name.
 
 -- name: claim
 select epoch, number, version, at, passed, now from forebay.claim($1, $2, $3);

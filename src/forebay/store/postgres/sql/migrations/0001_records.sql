@@ -1,8 +1,8 @@
--- What a store keeps: records and bodies by key, and the commits they came with.
+-- The tables of the store: records and bodies by key, and the commits that wrote them.
 --
--- No row of these tables is ever updated. A put is a row of its own, and the row it takes the place of is
--- deleted by its exact name; so a transaction that somebody else holds open for hours, because of which no dead
--- row can be cleared away, costs room on the disk and no time.
+-- No row of these tables is ever updated. A put inserts a row and deletes the one it replaces by its exact primary
+-- key. So a transaction that is held open for hours, and keeps dead rows from being vacuumed, costs disk space but
+-- no time.
 
 create schema if not exists forebay;
 
@@ -52,11 +52,11 @@ create table if not exists forebay.flushes (
 );
 comment on table forebay.flushes is 'A commit that is synced makes all before it survive: one row, replaced by each sync';
 
--- Compressing would cost the writer more than it saves, and parts of what is not compressed can be read alone.
+-- Compression would cost the writer more than it saves, and only an uncompressed value can be read in part.
 alter table forebay.records alter column value set storage external;
 alter table forebay.bodies alter column body set storage external;
 
--- Rows come and go all the time: clear away by number, not by share of a table that may be large.
+-- Rows are short-lived: vacuum after a number of dead rows, not after a share of a table that may be large.
 alter table forebay.records set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 10000);
 alter table forebay.bodies set (
     autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000,
@@ -75,7 +75,7 @@ declare
     known  forebay.format;
     taken  bigint;
 begin
-    -- The store asks for a sync before a name of the new epoch is given out.
+    -- Not durable yet: the store syncs before it issues a name of the new epoch.
     perform set_config('synchronous_commit', 'off', true);
     select * into known from forebay.format;
     loop
@@ -85,7 +85,7 @@ begin
         number := coalesce(last.number, 0) + 1;
         version := coalesce(last.version, 0);
         at := coalesce(last.at, 0);
-        -- Waits for a commit of the same number that is under way, and gives way to it.
+        -- Waits for a running commit of the same number. If that commits, the loop tries the next number.
         insert into forebay.commits (shard, number, epoch, version, at, restored, node)
         values (p_shard, claim.number, claim.epoch, claim.version, claim.at, coalesce(last.restored, 0), p_node)
         on conflict do nothing
@@ -109,7 +109,8 @@ begin
     select u.shard, u.number, u.epoch, p_version, u.at, p_restored, p_node
     from unnest(p_shards, p_epochs, p_numbers, p_ats) as u (shard, epoch, number, at)
     order by u.shard;
-    -- Looked at after the insert: whatever took the number before and was cleared away since is seen here.
+    -- Checked after the insert: the number may be free only because it was taken, and deleted as the 1,025th oldest.
+    -- Then there are higher ones.
     if exists (
         select from unnest(p_shards, p_numbers) as u (shard, number)
         where (select max(c.number) from forebay.commits c where c.shard = u.shard) > u.number
@@ -148,8 +149,7 @@ begin
     if cardinality(p_keys) > 0 then
         insert into forebay.records (key, version, value)
         select u.key, p_version, u.value from unnest(p_keys, p_values) as u (key, value);
-        -- p_lows: at or above which version the row before can only be. That finds it at once among thousands
-        -- of dead ones.
+        -- p_lows: lower bound of the replaced row's version. The index finds it at once among thousands of dead ones.
         delete from forebay.records r
         using unnest(p_keys, p_lows) as u (key, low)
         where r.key = u.key and r.version >= u.low and r.version < p_version;
@@ -205,7 +205,7 @@ end $$;
 
 create or replace function forebay.mark_restored() returns void
 language sql as $$
-    -- Each copy of one dump passes over another number of names, so that no two give out the same.
+    -- Random, so that no two copies of one dump issue the same names.
     update forebay.format set restored = restored + 1, skip = 4096 + floor(random() * 4096)::integer;
 $$;
 comment on function forebay.mark_restored() is

@@ -1,7 +1,7 @@
 -- Push from SQL: select forebay.push('emails', '{"to": 7}') in a transaction of the application's own.
 --
--- What is pushed waits in a table until the server takes it over: nothing is seen before the transaction has
--- committed, and nothing is lost after it. The server deletes what it took in the very commit that appends it.
+-- A pushed message waits in a table until the server takes it: it is invisible before the transaction commits, and
+-- can't be lost afterwards. The server deletes its row in the same commit that appends it to the queue.
 
 create sequence if not exists forebay.turns;
 
@@ -40,8 +40,8 @@ comment on table forebay.refused is 'What was pushed from SQL and can''t be take
 alter table forebay.inbox set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000);
 alter table forebay.inbox_turns set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000);
 
--- Runs when the transaction commits: of two transactions, of which one was committed before the other was told
--- to, the first has the lower turn, in whatever order they pushed.
+-- Runs when the transaction commits. If one transaction had committed before another began its commit, the first has
+-- the lower turn, whichever pushed first.
 create or replace function forebay.take_turn() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
@@ -57,7 +57,7 @@ begin
     end if;
 end $$;
 
--- Also in a session that replicates, and for nobody else's tables.
+-- Fires also in a session with session_replication_role = replica; and nobody can attach it to another table.
 alter table forebay.inbox_turns enable always trigger take_turn;
 revoke execute on function forebay.take_turn() from public;
 
@@ -92,8 +92,8 @@ begin
     end if;
     insert into forebay.inbox_turns default values on conflict do nothing;
     insert into forebay.inbox (queue, payload, options) values (queue, payload, options) returning id into made;
-    -- A server that sleeps holds this lock; one that does not looks by itself. So many who push at once do not
-    -- have to wait for each other, as all who notify do.
+    -- Only a sleeping server holds this lock and needs a wake-up; one that is awake polls. NOTIFY takes a lock for the
+    -- whole database on commit, so without this check concurrent pushes would wait for each other.
     if not pg_try_advisory_xact_lock_shared(1346719315, 3) then
         notify forebay;
     end if;

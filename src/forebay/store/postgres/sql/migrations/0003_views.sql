@@ -1,9 +1,9 @@
--- What is kept, for people with psql: queues, partitions, groups, messages, results, dependencies, crons, nodes and
--- what retention took. Read-only, and made of the records as they are, which core/records.py explains.
+-- Read-only views for people with psql: queues, partitions, groups, messages, results, dependencies, crons, nodes and
+-- losses by retention. They decode the records in place; core/records/ defines the format.
 --
--- Instants are timestamps, durations milliseconds. Messages of queues in memory are not in the database.
+-- Times are timestamps, durations are in milliseconds. Messages of queues in memory are not in the database.
 
--- MessagePack, as jsonb. Bytes become hexadecimal text.
+-- MessagePack as jsonb. Bytes become hexadecimal text.
 
 create or replace function forebay.uint_at(b bytea, at integer, bytes integer) returns numeric
 language plpgsql immutable strict parallel safe as $$
@@ -16,10 +16,10 @@ begin
     return found;
 end $$;
 
--- Not strict, and neither is instant: what has a case in it would not be inlined then.
+-- Not strict, like instant: a strict function with a CASE is not inlined.
 create or replace function forebay.text_of(b bytea) returns text
 language sql immutable parallel safe as $$
-    -- A text of ours is UTF-8; only the character 0, which PostgreSQL's can't have, may be in the way.
+    -- Our text is UTF-8, but may contain the character 0, which text in PostgreSQL can't.
     select case when position('\x00'::bytea in b) > 0 then encode(b, 'escape') else convert_from(b, 'UTF8') end
 $$;
 
@@ -112,7 +112,7 @@ comment on function forebay.unpack(bytea) is 'The value of a record as JSON';
 
 create or replace function forebay.instant(ms numeric) returns timestamptz
 language sql immutable parallel safe as $$
-    -- 0 is never, and so is what lies beyond the year 10,000.
+    -- 0 and everything after the year 9999 mean never.
     select case when ms > 0 and ms < 253402300800000 then to_timestamp(ms / 1000.0) end
 $$;
 
@@ -147,7 +147,7 @@ language plpgsql immutable strict parallel safe as $$
 begin
     return payload::jsonb;
 exception when others then
-    return null;  -- a string with the character 0 in it, or a number too large: see payload
+    return null;  -- a string with the character 0, or a number that is too large: see the column payload
 end $$;
 
 create or replace function forebay.offset_of(numbers jsonb, number numeric) returns bigint
@@ -165,7 +165,7 @@ create or replace function forebay.unroll(
 language plpgsql immutable parallel safe as $$
 #variable_conflict use_variable
 declare
-    -- A copy in memory: what is stored out of line would be fetched again for every byte that is looked at.
+    -- Copied into memory: a TOASTed value would be fetched again for every byte that is read.
     flat  bytea := substr(body, 1);
     data  integer := 4 * (count + 1);
     low   integer := 0;
@@ -311,10 +311,10 @@ create or replace function forebay.records_of(prefix bytea, kind text) returns t
 language sql stable parallel safe as $$
     select r.key, forebay.unpack(r.value) from forebay.records r
     where r.key >= prefix || kind::bytea and r.key < prefix || chr(ascii(kind) + 1)::bytea
-    offset 0  -- so that each is unpacked once, however often it is looked at
+    offset 0  -- an optimization fence: each value is unpacked once, however often it is used
 $$;
 
--- Where messages stand that are neither in line nor completed, by number of the group: at most one row for each.
+-- The state of messages that are neither in line nor completed, by group number: at most one row each.
 create or replace function forebay.standings_of(prefix bytea) returns table (
     number bigint, partition_id bigint, "offset" bigint, state text, due_at bigint, expires_at bigint, started_at bigint,
     ended_at bigint, deliveries integer, failures integer, error text, level bigint
@@ -326,7 +326,7 @@ language sql stable parallel safe as $$
     from forebay.records_of(prefix, 'l') as l
     cross join lateral jsonb_array_elements(l.value -> 1) as run
     cross join lateral generate_series(0, (run -> 2)::integer - 1) as at
-    -- Bits of those that were acked already, in bytes that are two digits each.
+    -- Skip acked messages: a bitmap, as two hex digits per byte.
     where case when at < 4 * length(run ->> 7) then get_bit(decode(run ->> 7, 'hex'), at) = 0 else true end
     union all
     select
