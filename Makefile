@@ -9,7 +9,7 @@ CASES  ?= 1000000
 JOBS   ?= 2
 BIN    := .venv/bin
 
-.PHONY: help setup serve test check format sync sim crash faults fuzz bench lock clean
+.PHONY: help setup serve test check format sync picture sim crash faults fuzz bench lock clean
 
 help:           ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -47,6 +47,7 @@ check: setup    ## format, lint, types
 	@$(BIN)/ruff format --check --quiet . || { echo "not formatted: run 'make format'"; exit 1; }
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/python tools/make_sync.py --check
+	@$(BIN)/python tools/make_places.py --check
 	@$(BIN)/mypy
 
 format: setup   ## put the code in shape
@@ -54,6 +55,9 @@ format: setup   ## put the code in shape
 
 sync: setup     ## write the blocking client anew from the one for asyncio
 	@$(BIN)/python tools/make_sync.py
+
+picture: setup  ## draw the places of a message in docs/ARCHITECTURE.md from the table of moves
+	@$(BIN)/python tools/make_places.py
 
 sim: setup      ## random lives against the model: make sim STEPS=1000000 SEED=7
 	@$(BIN)/python -m tests.sim.drive --steps $(STEPS) --seed $(SEED)

@@ -31,6 +31,7 @@ from forebay.server.http.operation import Operation, View
 from forebay.server.http.operations.pop import Delivered
 from tests.server.http.streaming import Here, Stream, get
 from tests.serving import Server, pull, push
+from tools import make_places
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -410,3 +411,13 @@ def test_every_dependency_has_its_reason() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_no_document_has_a_place_left_to_fill_in(page: Path) -> None:
     assert not re.search(r"TODO|TBD|FIXME|^FIGURES$", page.read_text(), re.MULTILINE)
+
+
+def test_the_picture_of_the_places_is_that_of_the_table() -> None:
+    page = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
+    assert make_places.with_picture(page) == page
+    assert "fresh --> leased: pop" in page
+
+
+def test_the_architecture_is_explained_within_3_000_words() -> None:
+    assert len((ROOT / "docs" / "ARCHITECTURE.md").read_text().split()) <= 3_000

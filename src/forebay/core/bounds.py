@@ -10,45 +10,45 @@ QUEUE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,256}", re.ASCII)
 NAME_BYTES_MAX = 255
 """UTF-8 bytes of a tenant's, a partition's or a group's name."""
 ERROR_CHARS_MAX = 2_000
-"""Characters kept of the error that comes with a nack; the rest is cut off."""
+"""Characters kept of a nack's error."""
 NOTES_MAX = 20_000
-"""Results, log lines or partial results that a queue keeps, of each kind: the newest."""
+"""Notes of each kind that a queue keeps: the newest."""
 NOTES_BYTES_MAX = 64 * 1024 * 1024
-"""Bytes of them, of each kind."""
+"""Bytes of notes of each kind."""
 NOTES_MS_MAX = 7 * 86_400_000
-"""How long they are kept at most."""
+"""Maximum age."""
 PROGRESS_MAX = 10_000
-"""Messages of a partition whose progress is kept: those that told it last."""
+"""Messages of a partition whose progress is kept: the latest reports."""
 DEPENDENCIES_MAX = 100_000
-"""Messages that one can depend on."""
+"""Dependencies of one message."""
 TOLD_AT_ONCE = 2_000
-"""Rows of dependents that may be told when a queue goes: some 100 ms."""
+"""Rows of dependents to notify when a queue is removed: about 100 ms."""
 DEPENDENCY_RUNS_MAX = 1_000
-"""Stretches of consecutive ids among them."""
+"""Ranges of consecutive ids among the dependencies."""
 REMEMBERED_MAX = 1_000_000
 """Idempotency keys and throttled keys that a queue remembers: the newest."""
 KNOWN_MS_MAX = 30 * 24 * 3_600_000
-"""How long a request may be known by its idempotency key."""
+"""How long an idempotency key may be remembered."""
 TRANSACTIONS_MAX = 1_000_000
 """Transaction ids that a partition remembers."""
 UNDELIVERED_KEYS_MAX = 10
 """Keys that get the payload of one message if it dies."""
 TIED_BYTES_MAX = 64 * 1024 * 1024
-"""Payload bytes of messages of a queue that have not ended and whose payload is wanted if they die."""
+"""Payload bytes kept for keys_if_undelivered, per queue."""
 STAGES_MAX = 10_000
-"""Stages of a queue that nobody has adopted yet."""
+"""Stages of a queue."""
 STAGED_BYTES_MAX = 64 * 1024 * 1024 * 1024
-"""Payload bytes in them."""
+"""Staged payload bytes of a queue."""
 KEYED_BYTES_MAX = 64 * 1024 * 1024
-"""Payload bytes in them of messages with unique keys: they are all in memory."""
+"""Staged payload bytes with unique keys: all in memory."""
 STAGED_PARTS_MAX = 100_000
-"""Bodies in them: an adoption of that many takes a second."""
+"""Staged bodies of a queue: adopting that many takes a second."""
 KEYED_MAX = 200_000
-"""Messages in them with unique keys, or beside such: an adoption of that many takes a second."""
+"""Staged messages in parts with unique keys: adopting that many takes a second."""
 STAGED_MS_MAX = 7 * 86_400_000
-"""How long a stage is kept that nobody adopts, at most."""
+"""Maximum lifetime of a stage."""
 QUERIES_MAX = 10_000
-"""Queries whose adoptions a queue remembers: those that adopted last."""
+"""Queries whose adoptions a queue remembers: the most recent."""
 ADOPTIONS_MAX = 100
 """Adoptions of one query that are remembered: the newest."""
 HEADERS_MAX = 64
@@ -60,42 +60,42 @@ FLOW_MAX = 1_000
 OPERATIONS_MAX = 1_000
 """Commands of one transaction."""
 NAMED_LIMITS_MAX = 10_000
-"""Limits with names that a tenant has."""
+"""Named limits of a tenant."""
 CRON_BYTES_MAX = 256 * 1024 * 1024
-"""Payload bytes of the crons of one tenant: they are all in memory."""
+"""Payload bytes of the crons of one tenant: all in memory."""
 CRONS_MAX = 100_000
 """Crons of one tenant."""
 KV_BYTES_MAX = 256 * 1024 * 1024
-"""Bytes that the keys and values of a tenant take, about: they are all in memory."""
+"""Approximate bytes of a tenant's keys and values: all in memory."""
 KV_LISTED_MAX = 1_000
 """Keys that one command reads."""
 KV_WRITES_MAX = 1_000
 """Checks and changes of one write."""
 SEGMENT_BYTES_MAX = 256 * 1024
-"""Bytes of one segment's body, its offsets included: what a store writes without stalling anyone."""
+"""Bytes of a segment body, offsets included: a write this small stalls no one."""
 PRIORITY_MAX = 1_000_000_000
-"""How far a priority may be from 0."""
+"""Largest absolute priority."""
 DELAY_MS_MAX = 10 * 365 * 86_400_000
-"""How long a delay, a time to live or a backoff may be: ten years."""
+"""Longest delay, ttl or backoff: ten years."""
 BACKOFF_STEPS_MAX = 100
-"""Waits in a backoff that is a list."""
+"""Steps of a list backoff."""
 OFFSETS_PER_NUMBER = 1 << 32
-"""Offsets that one partition number covers: an id keeps 32 bits for the offset."""
+"""Offsets per partition number: an id has 32 bits for the offset."""
 NUMBERS_MAX = 1 << 32
-"""Partition numbers there can ever be: an id keeps 32 bits for the number."""
+"""Partition numbers: an id has 32 bits for the number."""
 
 
 class Limits(Struct, frozen=True):
-    """The limits an operator may set."""
+    """Limits that the operator can set."""
 
     payload_bytes_max: int = 1_048_576
     """Bytes of one payload."""
     batch_max: int = 100_000
     """Messages in one push, pop, ack, nack, extend or read."""
     lease_ms_max: int = 43_200_000
-    """How far ahead a lease may end: 12 hours."""
+    """Longest lease: 12 hours."""
     wait_ms_max: int = 3_600_000
-    """How long a pop may wait: one hour."""
+    """Longest long poll: one hour."""
     queues_max: int = 100_000
     """Queues of one tenant."""
     partitions_max: int = 10_000
@@ -107,9 +107,9 @@ class Limits(Struct, frozen=True):
     pop_bytes_max: int = 32 * 1024 * 1024
     """Payload bytes of one pop; at least one message is always delivered."""
     events_bytes_max: int = 0
-    """Bytes of lifecycle events that a shard keeps; with 0 there are none."""
+    """Bytes of lifecycle events per shard; 0 keeps none."""
     events_retention_ms: int = 7 * 86_400_000
-    """How long they are kept at most."""
+    """Maximum age."""
 
 
 def check_queue_name(name: str) -> None:
@@ -129,7 +129,7 @@ def check_name(field: str, name: str) -> None:
 
 
 def check_text(field: str, text: str) -> None:
-    """Raise unless a text can be kept: JSON can say what UTF-8 can't."""
+    """Raise if a text can't be encoded: JSON allows lone surrogates, UTF-8 does not."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -137,7 +137,7 @@ def check_text(field: str, text: str) -> None:
 
 
 def check_request(producer: str, key: str, known_ms: int) -> None:
-    """Raise unless a request may be known by this key, for so long."""
+    """Raise unless an idempotency key and its lifetime are valid."""
     check_name("idempotency_key", key)
     if producer:
         check_name("producer", producer)
@@ -152,7 +152,7 @@ def check_range(field: str, value: int, low: int, high: int) -> None:
 
 BATCH_MAX = (1 << 63) - 1
 FLOW_DEPTH_MAX = 20
-"""How deep children of children may lie."""
+"""Levels of a flow."""
 DEAD_SHOWN_MAX = 1_000
 """Dead letters shown at a time."""
 SHOWN_MAX = 1_000

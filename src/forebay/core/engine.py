@@ -45,26 +45,26 @@ from forebay.core.state import EmittedEvent, Segment, Values, segment
 from forebay.core.words import SYSTEM
 
 SWEEPS_MAX = 500
-"""Queues swept in one tick; the others are due in the next, which comes at once."""
+"""Queues swept per tick; the next tick, which follows at once, sweeps more."""
 MERGE_MIN = 64
 """Tiny segments worth a merge."""
 Watched = tuple[int, int, int]
-"""Shard, partition key and offset of a message whose end somebody waits for."""
+"""Shard, partition key and offset of a watched message."""
 
 
 class Engine(Domain):
-    """State + command + now -> reply, and the records to keep."""
+    """State + command + now -> reply and records."""
 
     def __init__(self, limits: Limits, directory: Directory, shards: int) -> None:
         super().__init__(limits, directory, shards)
         self.must_sync = False
-        """Whether the last seal's commits have to survive power loss before answers leave."""
+        """Whether the last seal's commits have to survive power loss before replies leave."""
         self._sealed: list[tuple[segment.Log, Segment]] = []
 
     # The whole interface.
 
     def apply(self, command: Command, now: int) -> Reply:
-        """Carry out a command at ``now``."""
+        """Apply a command at ``now``."""
         if now > self.now:
             self._go_on_to(now)
         reply: Reply = HANDLERS[type(command)](self, command, self.now)
@@ -75,7 +75,7 @@ class Engine(Domain):
         return reply
 
     def _go_on_to(self, now: int) -> None:
-        """Time goes on: do what is due by then."""
+        """Advance the clock, and do what is due."""
         self.now = now
         if self.alarm.at <= now:
             self.tick(now)
@@ -103,11 +103,11 @@ class Engine(Domain):
         self.alarm.at = now if self.notifications else at
 
     def next_due_at(self) -> int:
-        """When to call ``tick``: never later than something is due, ``NEVER`` if nothing is."""
+        """Return when to call ``tick``; ``NEVER`` if nothing is due."""
         return self.alarm.at
 
     def seal(self, now: int) -> list[Commit]:
-        """What changed since the last seal, one commit a shard; nothing if nothing did."""
+        """Return the changes since the last seal: one commit per changed shard."""
         assert not self.ends, "what follows from an end is kept with it"
         self.rows_notified = 0
         for shard in self.changed:
@@ -129,50 +129,50 @@ class Engine(Domain):
         return commits
 
     def want_sync(self) -> None:
-        """Have the next seal ask for a sync, whatever is in it."""
+        """Make the next seal ask for a sync, whatever is in it."""
         self.wants_sync = True
 
     def take_sealed(self) -> list[tuple[segment.Log, Segment]]:
-        """Segments whose bodies are in memory and, with the last seal's commits, in the store."""
+        """Return segments whose bodies are in memory and, with the last seal's commits, in the store."""
         sealed, self._sealed = self._sealed, []
         return sealed
 
     def take_emitted(self) -> list[EmittedEvent]:
-        """Events that are kept with the last seal's commits."""
+        """Return the events of the last seal's commits."""
         told, self.emitted = self.emitted, []
         return told
 
     @property
     def may_merge(self) -> bool:
-        """Whether there are partitions that merging has not finished looking at."""
+        """Whether there are partitions left to check for merges."""
         return any(shard.changes.to_merge for shard in self.shards)
 
     def plan_merge(self, at_least: int = MERGE_MIN) -> Merge | None:
-        """Small segments worth putting together, if there are any."""
+        """Return the next merge, if one is worth it."""
         for shard in self.shards:
             if shard.changes.to_merge:
                 return merges.plan(shard, at_least)
         return None
 
     def plan_carving(self) -> Carving | None:
-        """An island worth carving, if there is one."""
+        """Return the next island to carve, if one is worth it."""
         for shard in self.shards:
             if shard.changes.to_carve and (carving := carve.plan(shard)) is not None:
                 return carving
         return None
 
     def apply_carving(self, carving: Carving, carved: list[Carved]) -> bool:
-        """Put the parts of an island in place, unless it changed meanwhile; whether it was done."""
+        """Replace an island by its parts, unless it changed meanwhile; return whether it was done."""
         done = carve.apply(self.shards[carving.shard], carving, carved, self.now)
         settle_consequences(self, self.now)
         return done
 
     def apply_merge(self, merge: Merge, joined: Joined) -> bool:
-        """Put merged segments in place, unless they changed meanwhile; whether it was done."""
+        """Replace segments by their merge, unless they changed meanwhile; return whether it was done."""
         return merges.apply(self.shards[merge.shard], merge, joined) is not None
 
     def put_off(self, popped: Popped) -> None:
-        """Take what could not be read out of its lease: it comes again when the lease would have ended."""
+        """Remove unreadable messages from their lease; they are due when the lease would have expired."""
         assert popped.lease is not None
         number, name = parse_lease(popped.lease)
         lease = self.shards[number].leases.get(name)
@@ -181,7 +181,7 @@ class Engine(Domain):
             settle_consequences(self, self.now)
 
     def give_back(self, popped: Popped, now: int) -> None:
-        """Take back what was leased to someone who never heard of it."""
+        """Take back a lease whose reply could not be delivered."""
         assert popped.lease is not None
         if now > self.now:
             self._go_on_to(now)
@@ -193,7 +193,7 @@ class Engine(Domain):
             settle_consequences(self, self.now)
 
     def leased_to(self, tenant: str) -> list[Popped]:
-        """Every live lease of a tenant, as ``give_back`` takes it."""
+        """Return every live lease of a tenant, as ``give_back`` takes it."""
         return [
             Popped(lease.queue, lease_token(shard.number, name), [])
             for shard in self.shards
@@ -202,13 +202,13 @@ class Engine(Domain):
         ]
 
     def unsettled(self, token: str) -> int | None:
-        """Messages that a lease still holds; None if it has ended."""
+        """Return how many messages a lease still holds; None if it has ended."""
         number, name = parse_lease(token)
         lease = self.shards[number].leases.get(name)
         return None if lease is None else sum(run.unsettled for run in lease.runs.values())
 
     def gain(self, ms: int) -> None:
-        """Nobody could settle anything for a while: leases last that much longer, as after a restart."""
+        """Extend all leases by a time in which no consumer could settle, as after a restart."""
         for shard in self.shards:
             for lease in list(shard.leases.values()):
                 gained = min(ms, lease.queue.options.lease_ms)
@@ -220,12 +220,12 @@ class Engine(Domain):
                 shard.changes.touch_lease(lease)
 
     def clear_marks(self) -> None:
-        """The process ends as it should: no id that was confirmed can be lost any more."""
+        """Remove os marks at a clean stop: no confirmed id can be lost any more."""
         for shard in self.shards:
             shard.changes.clear_marks()
 
     def take_woken(self) -> list[Wake]:
-        """What became deliverable since this was last asked, or the last seal."""
+        """Return what became deliverable since the last call or seal."""
         woken: list[Wake] = []
         for shard in self.changed:
             woken += shard.changes.woken
@@ -237,7 +237,7 @@ class Engine(Domain):
         return known is not None and group in known.groups
 
     def deliverable(self, command: Pop) -> int:
-        """How many messages a pop could have now, counted no further than it needs."""
+        """Count the messages that a pop could have now, no further than it needs."""
         queue = self.queues.get((command.tenant, command.queue))
         group = queue.groups.get(command.group) if queue is not None else None
         if queue is None or group is None:
@@ -245,7 +245,7 @@ class Engine(Domain):
         return available(group, queue, command, self.now)
 
     def watch(self, tenant: str, message: int) -> Watched:
-        """Have ``take_changed`` name a message when something happens that may be its end."""
+        """Watch a message: ``take_changed`` returns it when it may have ended."""
         shard = self.shard_of(message)
         (current,) = self.current([message])
         where = require(shard, tenant, current)
@@ -262,7 +262,7 @@ class Engine(Domain):
                 del self.shards[number].watched[key]
 
     def take_changed(self) -> list[Watched]:
-        """What of that which is watched something happened to; it is watched no more."""
+        """Return the watched messages that changed, and stop watching them."""
         found: list[Watched] = []
         for shard in self.shards:
             found += [(shard.number, key, offset) for key, offset in shard.watched_changed]
@@ -270,7 +270,7 @@ class Engine(Domain):
         return found
 
     def take_owners(self, before: "Engine") -> None:
-        """Leases that were there before belong to the connections they belonged to."""
+        """Restore which connections own the leases that survived a reload."""
         for old, new in zip(before.shards, self.shards, strict=True):
             for name, lease in new.leases.items():
                 if name in old.leases:
@@ -278,14 +278,14 @@ class Engine(Domain):
 
 
 class Taken(Struct, frozen=True):
-    """What is known of a shard when it is loaded."""
+    """A claimed shard."""
 
     epoch: int
-    """Above every epoch it had before."""
+    """Higher than every epoch before."""
     down_ms: int = 0
-    """How long nobody could settle its leases."""
+    """How long its leases could not be settled."""
     restored: int = 0
-    """Names to pass over if the records are a backup's: some were given out that they know nothing of."""
+    """Names to skip after a restore: the backup does not know all that were given out."""
 
 
 def load(
@@ -295,7 +295,7 @@ def load(
     scan: Scan,
     now: int,
 ) -> Engine:
-    """The engine that left these records, but for a raised epoch. ``claims`` has one entry a shard.
+    """Return the engine of these records, with raised epochs. ``claims`` has one entry per shard.
 
     A queue whose records are damaged is left out and listed in ``damaged``.
     """
@@ -347,7 +347,7 @@ def load(
 
 
 def _load_own(engine: Engine, tenant: str, number: int, scan: Scan, now: int) -> None:
-    """What is a tenant's, but no queue's. No limit has tokens to begin with: they may have been spent."""
+    """Load keys, values and named limits of a tenant. Limits start without tokens: they may be spent."""
     entries, limits = decode_own(scan(*keyspace.own_bounds(keyspace.own_prefix(number))))
     engine.values[tenant] = Values(entries)
     engine.named_limits[tenant] = limits

@@ -17,7 +17,7 @@ from typing import ClassVar
 
 
 class ForebayError(Exception):
-    """Something a caller did or met, with a stable code. Bugs of ours are assertions, never this."""
+    """An error for the caller, with a stable code. Our own bugs are assertions, never this."""
 
     code: ClassVar[str] = "error"
     status: ClassVar[int] = 500
@@ -26,16 +26,16 @@ class ForebayError(Exception):
         super().__init__(message)
         self.message = message
         self.place = ""
-        """Which of several things in a request it is about, if there are several."""
+        """Which item of the request it is about, if there are several."""
 
     @property
     def details(self) -> dict[str, str | int]:
-        """What a program may want to read without parsing the message."""
+        """Machine-readable details."""
         return {"field": self.place} if self.place else {}
 
 
 class Invalid(ForebayError):
-    """Malformed input. ``field`` is the place, ``accepted`` what would have been taken."""
+    """Malformed input: the field, and what would be accepted."""
 
     code = "invalid"
     status = 400
@@ -79,7 +79,7 @@ class Busy(ForebayError):
 
 
 class Damaged(ForebayError):
-    """What was asked for is kept, but can't be read back as it was written."""
+    """The data is stored, but can't be read back as it was written."""
 
     code = "damaged"
     status = 500

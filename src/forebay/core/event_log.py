@@ -37,15 +37,15 @@ from forebay.core.words import DEFAULT, EVENT_KINDS, SYSTEM, is_own
 
 SEAL_COUNT = 1_000
 SEAL_BYTES = 128 * 1024
-"""Events, and their bytes, that become a segment."""
+"""Events, and their bytes, per segment."""
 SEAL_MS = 600_000
-"""How much older than its last event a segment may be, if events are kept for at least ten times that."""
+"""Longest time a segment stays open, if events are kept for at least ten times that."""
 RUNS_MAX = 1_000
-"""Runs of one event; what happened to more is several events."""
+"""Runs per event; more become several events."""
 
 
 def is_log(queue: Queue) -> bool:
-    """Whether a queue of the system's is a log of events."""
+    """Whether a system queue is an event log."""
     return queue.name == queue_name(queue.shard)
 
 
@@ -53,7 +53,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def keep(domain: Domain, shard: Shard, now: int) -> None:
-    """Count what happened in a shard, and have it kept with its next commit."""
+    """Count the changes of a shard, and append their events to its forming commit."""
     changes = shard.changes.change_log.take()
     for each in changes:
         tally(domain.tallies, each)
@@ -86,19 +86,19 @@ def keep(domain: Domain, shard: Shard, now: int) -> None:
 
 
 def positions(domain: Domain, command: EventPositions, now: int) -> PositionsFound:
-    """Where the event logs end, the forming commit included."""
+    """Return where the event logs end, the forming commit included."""
     return PositionsFound({shard: log.partition.log.end for shard, log in domain.event_logs.items()})
 
 
 def past(domain: Domain, command: EventsPast, now: int) -> PastFound:
-    """The offset behind the segment that holds an offset: a damaged segment is skipped whole."""
+    """Return the offset behind the segment that holds an offset: a damaged segment is skipped whole."""
     log = domain.event_logs[command.shard].partition.log
     offset = max(command.offset, log.first)
     return PastFound(log.segments[logs.find(log, offset)].end if offset < log.end else offset)
 
 
 def joined(runs: list[Ran]) -> list[Ran]:
-    """Runs in order; those that follow each other are one."""
+    """Return runs in order, adjacent ones joined."""
     found: list[Ran] = []
     for partition, first, count in sorted(runs, key=lambda run: (run[0].key, run[1])):
         if found and found[-1][0] is partition and found[-1][1] + found[-1][2] == first:
@@ -109,7 +109,7 @@ def joined(runs: list[Ran]) -> list[Ran]:
 
 
 def _in_parts(change: Change, now: int) -> Iterator[tuple[Change, bytes]]:
-    """What happened as one event, or as several if it happened in very many places."""
+    """Encode a change as one event, or as several if it has very many runs."""
     runs = [each for run in change.runs for each in _shown(*run)]
     for start in range(0, max(len(runs), 1), RUNS_MAX):
         yield change, _encode(_event(change, runs[start : start + RUNS_MAX], now))
@@ -126,7 +126,7 @@ def _event(change: Change, runs: list[ShownRun], now: int) -> Event:
 
 
 def _shown(partition: Partition, first: int, count: int) -> Iterator[ShownRun]:
-    """A run with its first id, cut where ids are not consecutive."""
+    """Yield a run with its first id, cut where ids are not consecutive."""
     if len(partition.numbers) == 1 and not partition.led_to:
         number, base = partition.numbers[0]
         yield partition.name, first, count, _id(address(number, first - base))
@@ -170,7 +170,7 @@ def _append(domain: Domain, shard: Shard, log: EventLog, payloads: list[bytes], 
 
 
 def _close_if_old(domain: Domain, shard: Shard, log: EventLog, now: int) -> None:
-    """Close the open segment if it was begun long ago: all of it goes when its first event is too old."""
+    """Close an open segment that is too old: retention goes by its first event."""
     forming = log.partition.log.forming
     if forming is not None and now - forming.created_at > min(
         SEAL_MS, domain.limits.events_retention_ms // 10
@@ -179,7 +179,7 @@ def _close_if_old(domain: Domain, shard: Shard, log: EventLog, now: int) -> None
 
 
 def _close(domain: Domain, shard: Shard, log: EventLog, now: int) -> None:
-    """Have the open segment kept like any other, and drop those that are too many."""
+    """Seal the open segment like any other, and drop surplus segments."""
     queue, partition = log.queue, log.partition
     begins = [each.base for each in partition.log.segments if each.payloads is not None]
     shard.changes.seal_now(queue, partition)
@@ -194,7 +194,7 @@ def _close(domain: Domain, shard: Shard, log: EventLog, now: int) -> None:
 
 
 def _past(partition: Partition, size: int) -> int:
-    """The offset behind the first segments of a log that are at least ``size`` bytes together."""
+    """Return the offset behind the first segments that are at least ``size`` bytes together."""
     for segment in partition.log.segments[:-1]:
         size -= segment.size
         if size <= 0:
@@ -219,7 +219,7 @@ def _options(domain: Domain, queue: Queue) -> QueueOptions:
 
 
 def restore(domain: Domain, queue: Queue, now: int) -> None:
-    """Go on with a log of events that was loaded: what its tail holds becomes a segment like any other."""
+    """Resume a loaded event log: its tail becomes a regular segment."""
     shard = domain.shards[queue.shard]
     (partition,) = queue.partitions.values()
     if queue.options.retention_ms != domain.limits.events_retention_ms:

@@ -239,7 +239,7 @@ def _update(domain: Domain, command: Update, now: int) -> Pushed:
 
 
 def _queues_of(domain: Domain, shard: Shard, command: Move, ranges: list[Range]) -> list[Queue]:
-    """The queues in which a command has something to move, whose group may have to be made for it."""
+    """Return the queues with messages to move; their group may have to be created."""
     found = [locate(shard, command.tenant, each) for each in ranges]
     for each in found:
         if each is not None and command.priority:
@@ -359,7 +359,7 @@ def _configure(domain: Domain, command: Configure, now: int) -> QueueFound:
 def _configure_partition(
     domain: Domain, command: Configure, name: str, changes: dict[str, object], now: int
 ) -> QueueFound:
-    """Set how long one partition keeps what."""
+    """Set the retention options of one partition."""
     queue = domain.known(command.tenant, command.queue)
     partition = describe.partition_of(queue, name)
     others = changes.keys() - set(Retention.__struct_fields__)
@@ -423,7 +423,7 @@ def _tell_progress(domain: Domain, command: TellProgress, now: int) -> Noted:
 
 
 def _noting(domain: Domain, command: AddNote | TellProgress) -> tuple[Shard, Lease | None]:
-    """The shard of the message that something is noted of, and the lease that is named along."""
+    """Return the shard of a noted message, and the lease that the command names."""
     shard = domain.shard_of(command.id)
     if command.lease is None:
         return shard, None
@@ -507,4 +507,4 @@ HANDLERS: dict[type, Callable[..., Reply]] = {
     Adopt: stage_adopt.adopt,
     Unstage: stage_expire.unstage,
 }
-"""What each command does: functions of domain, command and now."""
+"""The handler of each command: a function of domain, command and now."""

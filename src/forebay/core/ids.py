@@ -20,7 +20,7 @@ from forebay.core.errors import Invalid
 OFFSET_BITS = 32
 OFFSET_MASK = (1 << OFFSET_BITS) - 1
 JSON_SAFE = 1 << 53
-"""From here on a number goes out as a decimal string: JavaScript's numbers end at 2**53."""
+"""From here on an id is sent as a decimal string: JavaScript's numbers end at 2**53."""
 COUNTER_BITS = 64
 _SHARD_BITS = 32
 _SHARD_MASK = (1 << _SHARD_BITS) - 1
@@ -35,12 +35,12 @@ _ACCEPTED_LEASE = "a lease as given out by pop"
 
 
 def address(number: int, offset: int) -> int:
-    """The id, as a number, of the ``offset``-th message under partition number ``number``."""
+    """Return the id, as a number, of the ``offset``-th message under a partition number."""
     return number << OFFSET_BITS | offset
 
 
 def to_uuid(message: int, created_at: int) -> str:
-    """The UUIDv7 of a message.
+    """Return the UUIDv7 of a message.
 
     >>> to_uuid(address(65, 1), 1_699_999_999_999)
     '018bcfe5-67ff-7000-8001-040000000400'
@@ -53,7 +53,7 @@ def to_uuid(message: int, created_at: int) -> str:
 
 
 def from_uuid(text: str) -> int:
-    """The address in a UUIDv7 of ours.
+    """Return the address in a UUIDv7 that ``to_uuid`` made.
 
     >>> from_uuid('018bcfe5-67ff-7000-8001-040000000400') == address(65, 1)
     True
@@ -74,7 +74,7 @@ def from_uuid(text: str) -> int:
 
 
 def parse(value: int | str) -> int:
-    """The address in any form of an id a caller may send."""
+    """Return the address in any form of id that a caller may send."""
     if isinstance(value, str):
         if not (value.isascii() and value.isdigit() and len(value) <= 20):
             return from_uuid(value)
@@ -85,12 +85,12 @@ def parse(value: int | str) -> int:
 
 
 def lease_name(epoch: int, counter: int) -> int:
-    """The name of a lease: never given out twice, whatever restarts."""
+    """Return the name of a lease, unique across restarts."""
     return epoch << COUNTER_BITS | counter
 
 
 def lease_token(shard: int, name: int) -> str:
-    """What a consumer holds: opaque to it, and it leads to the lease's shard.
+    """Return the token of a lease: opaque to consumers, it leads to the lease's shard.
 
     >>> parse_lease(lease_token(3, lease_name(1, 255))) == (3, lease_name(1, 255))
     True
@@ -99,7 +99,7 @@ def lease_token(shard: int, name: int) -> str:
 
 
 def parse_lease(token: str) -> tuple[int, int]:
-    """The shard and the name in a lease token."""
+    """Return the shard and the name in a lease token."""
     if not (token.isdigit() and token.isascii() and len(token) <= _TOKEN_DIGITS):
         raise Invalid("lease", _ACCEPTED_LEASE)
     value = int(token)
@@ -114,7 +114,7 @@ class Range(NamedTuple):
 
 
 def ranges(ids: list[int]) -> list[Range]:
-    """The ids as consecutive ranges within one partition number each, duplicates once.
+    """Return ids as ranges of consecutive ids, each within one partition number, without duplicates.
 
     >>> ranges([5, 6, 7]), ranges([9, 2, 3, 2]), ranges([(1 << 32) - 1, 1 << 32])
     ([Range(first=5, length=3)], [Range(first=2, length=2), Range(first=9, length=1)], \
@@ -140,7 +140,7 @@ def ranges(ids: list[int]) -> list[Range]:
 
 
 def spans_of(ids: list[int]) -> tuple[tuple[int, int], ...]:
-    """Ids as attributes keep them: sorted, each once.
+    """Return ids as (first, count) spans: sorted, without duplicates.
 
     >>> spans_of([40, 7, 8, 9])
     ((7, 3), (40, 1))

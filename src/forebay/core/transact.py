@@ -21,7 +21,7 @@ from forebay.core.words import DEFAULT
 
 
 def transact(domain: Domain, command: Transact, now: int) -> Transacted:
-    """Carry out several commands, all or none."""
+    """Apply several commands, all or none."""
     check_range("ops", len(command.ops), 1, OPERATIONS_MAX)
     pushed = sum(len(op.jobs) for op in command.ops if isinstance(op, PushJobs))
     if pushed > domain.limits.batch_max:
@@ -57,7 +57,7 @@ def transact(domain: Domain, command: Transact, now: int) -> Transacted:
 def _check_leased(
     domain: Domain, command: Settle, settled: set[tuple[int, int, int]], plan: job_check.Plan
 ) -> None:
-    """Raise unless all that a command names is leased, and by no command before it."""
+    """Raise unless everything a command names is leased, and no earlier command settles it."""
     check_settle(domain.limits, command)
     resolve_successors(domain, command)
     mine: set[tuple[int, int, int]] = set()
@@ -73,7 +73,7 @@ def _check_leased(
 
 
 def _leased(domain: Domain, command: Settle) -> Iterator[tuple[Lease, int, int, int]]:
-    """Lease, partition, first offset and end of what a command settles."""
+    """Yield lease, partition, first offset and end of what a command settles."""
     if command.ids is None:
         _, lease = domain.leased(command)
         for run in lease.runs.values():

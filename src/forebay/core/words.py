@@ -4,34 +4,34 @@ Constants that are stored or indexed by number say so; their order is part of th
 """
 
 DROP, REPLACE, DEBOUNCE, THROTTLE = DEDUP_MODES = ("drop", "replace", "debounce", "throttle")
-"""What a push does whose unique key is held.
+"""What a push does if its unique key is held by another message.
 
-drop        nothing: the message that holds the key is the one
-replace     takes its place, if nobody has had it yet; else it is a message of its own that holds the key now
-debounce    the same, and is delivered when no other came for a while
-throttle    the key is not held until the message ends, but for a while: one message in that time
+drop        nothing: the reply has the id of the holder
+replace     replaces the holder if it was never delivered; otherwise the new message takes over the key
+debounce    like replace, and the message is delivered once no other push came for a while
+throttle    the key is held for a time window instead of until the message ends: one message per window
 """
 MISSED = ("none", "last", "all")
-"""Which of the slots that a cron missed, because no server ran, are made up for."""
+"""Which missed slots of a cron are made up for."""
 DEFAULT = "default"
-"""The tenant, the partition and the group a command means when it names none."""
+"""Default tenant, partition and group."""
 FSYNC, OS, MEMORY = "fsync", "os", "memory"
 """What a confirmed change survives: power loss, a crash of the process, nothing."""
 BY_MESSAGE, BY_PARTITION = "message", "partition"
-"""What is delivered in strict order: nothing, or each partition."""
+"""Ordering: none, or strict per partition."""
 REQUEUE = "requeue"
-"""What an expired lease is if it is not a failure: nothing that counts."""
+"""on_lease_expiry: deliver again without counting a failure (FAIL counts one)."""
 RESULT, LINE, PART = range(3)
-"""What can be noted of a message: what came of it, a line of its log, a part of its result."""
+"""Kinds of notes: result, log line, partial result. Stored as numbers."""
 EXPIRED, CANCELLED, DISCARDED, EVICTED = range(4)
-"""How a message can be settled other than by an ack."""
+"""Outcomes: ways to be settled other than by an ack. Stored as numbers."""
 OUTCOMES = ("expired", "cancelled", "discarded", "evicted")
 COMPLETED, DIED, GONE = range(4, 7)
-"""How else a message can end: by an ack, as a dead letter, or because it is no longer kept."""
+"""Other ends of a message: acked, dead, no longer kept. Stored as numbers."""
 NONE, FIXED, EXPONENTIAL, LIST = "none", "fixed", "exponential", "list"
-"""How the wait before a retry grows."""
+"""Kinds of backoff."""
 FAIL, IGNORE, WAIT = "fail", "ignore", "wait"
-"""What becomes of a message when one it depends on fails."""
+"""on_failed: what happens to a message when a dependency fails."""
 STATES = (
     "waiting",
     "delayed",
@@ -47,7 +47,7 @@ STATES = (
 SYSTEM = "_system"
 """The tenant whose queues the node itself writes."""
 OWN = "_"
-"""What the names of tenants begin with that are the server's own: nobody hears of what happens there."""
+"""Prefix of the server's own tenants, which emit no events."""
 
 
 def is_own(tenant: str) -> bool:
@@ -71,19 +71,19 @@ EVENT_KINDS = (
     "outdated",
     "removed",
 )
-"""Every kind of event. An outcome has its own number."""
+"""Every kind of event; an outcome has its own number. Stored as numbers."""
 PUSHED, POPPED, SETTLED, RETRIED, RETURNED, DEAD, REQUEUED, CREATED, CONFIGURED, DELETED = range(
     len(OUTCOMES), len(EVENT_KINDS) - 3
 )
 RETIRED, OUTDATED, REMOVED = range(len(EVENT_KINDS) - 3, len(EVENT_KINDS))
-"""Why something is no longer kept: it was settled long ago, it is too old for all, or it was long empty."""
+"""Why data is no longer kept: settled long ago, too old, or a partition long empty."""
 DURABILITY_LEVELS = (MEMORY, OS, FSYNC)
-"""What a change survives, from nothing to power loss."""
+"""Durability levels, weakest first."""
 OPEN = ("waiting", "delayed", "active", "parked")
 """States of a message that has not ended."""
 BACKOFF_KINDS = (NONE, FIXED, EXPONENTIAL, LIST)
 FAILURE_POLICIES = (FAIL, IGNORE, WAIT)
-"""What may become of a message when one that it depends on fails."""
+"""Valid values of on_failed."""
 SET, DELETE, SUM, MAX, MIN, APPEND, PREPEND, EXPIRE = CHANGE_KINDS = (
     "set",
     "delete",
@@ -94,4 +94,4 @@ SET, DELETE, SUM, MAX, MIN, APPEND, PREPEND, EXPIRE = CHANGE_KINDS = (
     "prepend",
     "expire",
 )
-"""What a write can do to a key."""
+"""Changes that a write can make to a key."""

@@ -16,11 +16,11 @@ from forebay.core.state import PLAIN, Attributes, Backoff, Queue, Rate
 from forebay.core.words import BACKOFF_KINDS, FAILURE_POLICIES, LIST
 
 RATE_MAX = 1 << 40
-"""Messages or bytes in a time, and at once."""
+"""Upper bound of a rate, per period and as burst."""
 
 
 def check_rate(field: str, rate: Rate) -> Rate:
-    """The rate, if it is one."""
+    """Return the rate; raise unless it is valid."""
     check_range(field, rate.limit, 1, RATE_MAX)
     check_range(f"{field}.per_ms", rate.per_ms, 1, DELAY_MS_MAX)
     check_range(f"{field}.burst", rate.burst, 0, RATE_MAX)
@@ -28,7 +28,7 @@ def check_rate(field: str, rate: Rate) -> Rate:
 
 
 def check_partitions(limits: Limits, queue: Queue | None, names: set[str]) -> None:
-    """Raise unless the queue has, or may have, these partitions."""
+    """Raise unless the queue has these partitions, or may create them."""
     known = queue.partitions if queue else {}
     new = names - known.keys()
     for name in new:
@@ -41,7 +41,7 @@ ATTEMPTS_MAX = 1_000_000
 
 
 def check_backoff(backoff: Backoff) -> None:
-    """Raise unless this is a backoff."""
+    """Raise unless a backoff is valid."""
     if backoff.kind not in BACKOFF_KINDS:
         raise Invalid("backoff", f"of kind {', '.join(BACKOFF_KINDS)}")
     check_range("backoff.base_ms", backoff.base_ms, 0, DELAY_MS_MAX)
@@ -76,7 +76,7 @@ def _check_labels(attributes: Attributes) -> None:
 
 
 def check_attributes(limits: Limits, attributes: Attributes) -> Attributes:
-    """Raise unless messages may have these; ``PLAIN`` itself if there are none."""
+    """Return the attributes; raise unless they are valid. ``PLAIN`` itself if all are defaults."""
     if attributes is PLAIN or attributes == PLAIN:
         return PLAIN
     if attributes.priority:

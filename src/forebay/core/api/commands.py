@@ -70,7 +70,7 @@ from forebay.core.state import PLAIN, Adopted, Attributes, Backoff, Queue, Rate
 from forebay.core.words import DEFAULT
 
 Start = int | str
-"""Where a new group begins: ``all``, ``new``, or a time in ms."""
+"""Where a new group starts: ``all``, ``new``, or a time in ms."""
 
 
 class Push(Struct, gc=False):
@@ -83,18 +83,18 @@ class Push(Struct, gc=False):
     durability: str | None = None
     """fsync or os; the queue's if None."""
     attributes: Attributes = PLAIN
-    """What the messages share."""
+    """Attributes of all these messages."""
 
 
 class Pushed(Struct, gc=False):
-    """The messages got consecutive ids."""
+    """Consecutive ids of the pushed messages."""
 
     first: int
-    """Id of the first one, as a number."""
+    """Id of the first message, as a number."""
     count: int
     created_at: int
     durability: str
-    """What it survives from now on: fsync, os or memory."""
+    """Durability reached: fsync, os or memory."""
 
 
 class PushMany(Struct, gc=False):
@@ -108,63 +108,63 @@ class PushMany(Struct, gc=False):
 
 
 class Arrive(Struct, gc=False):
-    """Push what came into the store by another way, and take it from there, in one commit."""
+    """Push messages from the store's inbox and delete them there, in one commit."""
 
     push: Push | PushJobs
     arrivals: list[int]
-    """Its numbers there."""
+    """Inbox numbers of the messages."""
 
 
 class Pop(Struct, gc=False):
-    """Lease up to ``count`` messages for a group. A group or queue that does not exist yet is made."""
+    """Lease up to ``count`` messages for a group. A missing group or queue is created."""
 
     tenant: str
     queue: str
     group: str = DEFAULT
     count: int = 1
     min_count: int = 1
-    """With fewer deliverable, nothing is taken."""
+    """Nothing is taken if fewer are deliverable."""
     partition: str | None = None
-    """Only from this one; any if None."""
+    """Only this partition; any if None."""
     lease_ms: int | None = None
     """The queue's if None."""
     start: Start = "all"
-    """Counts only when the group is new."""
+    """Used only when the group is created."""
     wait_ms: int = 0
-    """How long to wait for messages; the node waits, the core only checks it."""
+    """How long to wait for messages. The node waits; the core only validates it."""
     owner: int = 0
-    """The connection that asks, if it is one."""
+    """The connection that sent the pop; 0 if none."""
 
 
 class Delivery(SegmentSlice, gc=False, frozen=True):
-    """Messages handed out that lie together and share their counts."""
+    """Delivered messages that are adjacent and share their counts."""
 
     partition: str
     first: int
-    """Id of the first one, as a number."""
+    """Id of the first message, as a number."""
     deliveries: int
-    """This one included."""
+    """Including this delivery."""
     failures: int
-    """Before this one."""
+    """Before this delivery."""
     expires_at: int
     priority: int = 0
 
 
 class Popped(Struct, gc=False):
-    """What was leased; nothing if ``deliveries`` is empty."""
+    """The leased messages; none if ``deliveries`` is empty."""
 
     queue: Queue
     lease: str | None
     deliveries: list[Delivery]
     again: bool = False
-    """It found nothing so far and has not looked at everything: ask again after the commit."""
+    """Nothing found yet, and not everything was searched: retry after the commit."""
 
 
 class Settle(Struct, gc=False):
-    """What an ack, a nack or an extend is about: a whole lease, or some messages.
+    """What an ack, nack or extend applies to: a whole lease, or some messages.
 
-    With ids, a lease given along must be the live one that holds them. Without one, an id means the delivery
-    that the asking connection holds, else the group's live lease.
+    A lease given with ids must be the live one that holds them. Without a lease, an id refers to the delivery
+    that the connection itself holds, else to the group's live lease.
     """
 
     tenant: str
@@ -173,36 +173,36 @@ class Settle(Struct, gc=False):
     group: str | None = None
     owner: int = 0
     partial: bool = False
-    """Whether it is fine that none of the messages is leased; a conflict otherwise."""
+    """Whether it is no conflict if none of the messages is leased."""
 
 
 class Ack(Settle, gc=False):
-    """These are done."""
+    """Acknowledge messages: they are completed."""
 
     results: list[bytes] | None = None
-    """What came of each of the ids, as JSON; only the work queue has results."""
+    """A result per id, as JSON; only the group ``default`` has results."""
 
 
 class Nack(Settle, gc=False):
-    """These failed: count it and deliver them again, unless that was once too often."""
+    """Count a failure and deliver the messages again, or make them dead letters."""
 
     error: str | None = None
     delay_ms: int | None = None
-    """How long to wait instead of the backoff."""
+    """Delay instead of the backoff."""
     final: bool = False
-    """They will never succeed: they are dead letters at once."""
+    """Make them dead letters at once."""
     undelivered: bool = False
-    """They did not fail: they come back at once, as if they had never been delivered."""
+    """Return them at once, without counting a delivery or a failure."""
 
 
 class Extend(Settle, gc=False):
-    """Keep the leases of these longer; whole leases, never shorter than they were."""
+    """Extend the leases of these messages: whole leases, and never to an earlier time."""
 
     lease_ms: int | None = None
 
 
 class Settled(Struct, gc=False):
-    """How many messages it was, and which were not leased."""
+    """Number of messages settled, and the ids that were not leased."""
 
     count: int
     refused: Sequence[int] = ()
@@ -210,15 +210,15 @@ class Settled(Struct, gc=False):
 
 class Extended(Struct, gc=False):
     expires_at: int
-    """The earliest end of the leases extended."""
+    """The earliest expiry of the extended leases."""
     count: int
     refused: Sequence[int] = ()
     cancelled: bool = False
-    """Some of what was asked for was cancelled meanwhile."""
+    """Whether some of the messages were cancelled meanwhile."""
 
 
 class Cancel(Struct, gc=False):
-    """These shall not be delivered: to one group, or to any, now or later."""
+    """Cancel messages for one group, or for every group that exists or will exist."""
 
     tenant: str
     ids: list[int]
@@ -226,22 +226,22 @@ class Cancel(Struct, gc=False):
 
 
 class Move(Struct, gc=False):
-    """Deliver these at another time or priority. A group that does not exist yet is made."""
+    """Deliver messages at another time or priority. A missing group is created."""
 
     tenant: str
     ids: list[int]
     group: str = DEFAULT
     delay_ms: int | None = None
-    """From now on; what is leased is taken from its consumer, uncounted."""
+    """Counted from now; leased messages are taken back from their consumer, uncounted."""
     priority: int | None = None
     only_delayed: bool = False
-    """Whether only those are meant that are not due yet."""
+    """Whether only messages that are not due yet are moved."""
 
 
 class Update(Struct, gc=False):
-    """Give a message that nobody has had yet another payload.
+    """Replace the payload of a message that was never delivered.
 
-    It is cancelled, and one with the new payload is appended that is shown under its id.
+    The message is cancelled, and a successor with the new payload is appended, shown under the same id.
     """
 
     tenant: str
@@ -250,11 +250,11 @@ class Update(Struct, gc=False):
 
 
 class Discard(Move, gc=False):
-    """Give these up: they become dead letters at once, whoever has them."""
+    """Make messages dead letters at once, leased or not."""
 
 
 class Requeue(Struct, gc=False):
-    """Deliver dead letters again, as if for the first time: these, or all of them."""
+    """Deliver dead letters again as if for the first time: some, or all."""
 
     tenant: str
     queue: str
@@ -263,7 +263,7 @@ class Requeue(Struct, gc=False):
 
 
 class Purge(Struct, gc=False):
-    """Give dead letters up: these, or all of them. A dry run only counts."""
+    """Purge dead letters: some, or all. A dry run only counts."""
 
     tenant: str
     queue: str
@@ -273,7 +273,7 @@ class Purge(Struct, gc=False):
 
 
 class Buried(Struct, gc=False):
-    """How many dead letters it was, and how many are left for the next such command."""
+    """Number of dead letters affected, and how many are left for the next command."""
 
     count: int
     left: int
@@ -281,30 +281,30 @@ class Buried(Struct, gc=False):
 
 
 class Seek(Struct, gc=False):
-    """Have a group read on from another place. What it holds or has scheduled there is given up."""
+    """Move the cursor of a group. Its leases and schedule there are dropped."""
 
     tenant: str
     queue: str
     group: str
     start: Start
     partition: str | None = None
-    """Only in this one; in all if None."""
+    """Only this partition; all if None."""
     offset: int | None = None
-    """In one partition, the offset to read on from; ``start`` is not looked at then."""
+    """Offset to continue from, in one partition; ``start`` is ignored then."""
 
 
 class Sought(Struct, gc=False):
-    """Where the group reads on, by partition."""
+    """New cursors, by partition."""
 
     cursors: dict[str, int]
 
 
 class Clean(Struct, gc=False):
-    """Clear out messages of a group that are in some state and old enough.
+    """Clear messages of a group by state and age.
 
-    What waits or is delayed is cancelled, dead letters are discarded. What is completed is dropped from the
-    log, in whole segments, if every group has settled it. What is parked is so in every group, and cancelled
-    in every group: if it is asked for alone, or if there is no other group.
+    Waiting and delayed messages are cancelled, dead letters discarded. Completed messages are dropped from
+    the log, in whole segments, if every group has settled them. Parked messages are parked in every group,
+    and cancelled in every group: if ``parked`` is the only state, or there is no other group.
     """
 
     tenant: str
@@ -313,13 +313,13 @@ class Clean(Struct, gc=False):
     """Of waiting, delayed, parked, dead and completed."""
     group: str = DEFAULT
     grace_ms: int = 0
-    """How long they are spared: since they were pushed, died, or were settled."""
+    """Minimum age since they were pushed, died, or were settled."""
     count: int | None = None
-    """At most this many; of what is completed, about."""
+    """At most this many; approximate for completed messages."""
 
 
 class Cleaned(Struct, gc=False):
-    """How many messages it was, and whether there are more for the next such command."""
+    """Number of messages cleared, and whether more are left for the next command."""
 
     count: int
     more: bool = False
@@ -333,24 +333,24 @@ class Obliterate(Struct, gc=False):
 
 
 class Delete(Struct, gc=False):
-    """Close a queue at once, and remove it when nothing of it is leased any more."""
+    """Close a queue at once, and remove it when its last lease has ended."""
 
     tenant: str
     queue: str
 
 
 class Closed(Struct, gc=False):
-    """What becomes of a queue that is deleted."""
+    """State of a queue that is being deleted."""
 
     queue: str
     active: int
-    """Messages that are still leased; with none, the queue is gone."""
+    """Messages still leased; the queue is gone if none are."""
     until: int
-    """When it goes at the latest."""
+    """When the queue is removed at the latest."""
 
 
 class GroupPut(Struct, gc=False):
-    """Make a group of a queue; one that is there stays as it is."""
+    """Create a group; an existing one is left as it is."""
 
     tenant: str
     queue: str
@@ -359,7 +359,7 @@ class GroupPut(Struct, gc=False):
 
 
 class GroupDelete(Struct, gc=False):
-    """Forget a group of a queue, and everything that is the group's."""
+    """Delete a group with all its state."""
 
     tenant: str
     queue: str
@@ -367,7 +367,7 @@ class GroupDelete(Struct, gc=False):
 
 
 class Pause(Struct, gc=False):
-    """Deliver nothing of a queue, until it is resumed or a time has come."""
+    """Stop delivery of a queue until it is resumed, or until a time."""
 
     tenant: str
     queue: str
@@ -380,7 +380,7 @@ class Resume(Struct, gc=False):
 
 
 class Configure(Struct, gc=False):
-    """Make a queue if it is missing and set those options that are given."""
+    """Create a queue if it is missing, and set the given options."""
 
     tenant: str
     queue: str
@@ -410,11 +410,11 @@ class Configure(Struct, gc=False):
     partition_concurrency: int | UnsetType = UNSET
     limits: tuple[str, ...] | UnsetType = UNSET
     partition: str | None = None
-    """Only for this one, which must be there; how long it keeps what can be set so."""
+    """Only for this existing partition, which has retention options of its own."""
 
 
 class Backup(Struct, gc=False):
-    """Copy everything that is kept into a new directory, while the node goes on."""
+    """Back up the store into a new directory while the node keeps running."""
 
     tenant: str
     directory: str
@@ -425,7 +425,7 @@ class BackedUp(Struct, gc=False):
 
 
 class Hold(Struct, gc=False):
-    """Have nothing change any more, not even with time, until the node is told to go on."""
+    """Freeze all state, timers included, until the node is released."""
 
     tenant: str
     held: bool = True
@@ -434,11 +434,11 @@ class Hold(Struct, gc=False):
 class Held(Struct, gc=False):
     held: bool
     store: str
-    """Where what is held is kept."""
+    """Address of the store."""
 
 
 class AddNote(Struct, gc=False):
-    """Keep something beside a message: a line of its log, or a part of its result."""
+    """Add a note to a message: a log line, or a partial result."""
 
     tenant: str
     id: int
@@ -449,7 +449,7 @@ class AddNote(Struct, gc=False):
 
 
 class TellProgress(Struct, gc=False):
-    """How far the work on a message is. It must be delivered right now."""
+    """Report progress of a message that is leased right now."""
 
     tenant: str
     id: int
@@ -464,7 +464,7 @@ class Noted(Struct, gc=False):
 
 
 class Transact(Struct, gc=False):
-    """Carry out several commands of one tenant in one commit, or none of them."""
+    """Apply several commands of one tenant in one commit, or none of them."""
 
     tenant: str
     ops: list["PushJobs | PushFlow | Ack | Nack | KvWrite"]
@@ -475,7 +475,7 @@ class Transacted(Struct, gc=False):
 
 
 Wake = tuple[Queue, str | None, str | None]
-"""Something became deliverable: in a queue, for a group, in a partition; None means every one."""
+"""Something became deliverable: queue, group, partition; None means all of them."""
 
 Command = (
     Push

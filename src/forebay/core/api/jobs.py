@@ -7,48 +7,48 @@ from forebay.core.words import DEFAULT
 
 
 class Job(Struct, gc=False):
-    """One message, with what it has for itself."""
+    """One message with its dedup identity."""
 
     payload: bytes
     partition: str = DEFAULT
     attributes: Attributes = PLAIN
     own: Identity | None = None
     lane: bool = False
-    """Whether its partition is a lane: one message at a time."""
+    """Whether its partition is a lane: one leased message per group at a time."""
 
 
 class PushJobs(Struct, gc=False):
-    """Push messages that have something for themselves, all or none; those known already are not repeated."""
+    """Push jobs, all or none. Known jobs are not pushed again."""
 
     tenant: str
     queue: str
     jobs: list[Job]
     durability: str | None = None
     request: tuple[str, str] | None = None
-    """Producer and idempotency key: a request with the same is answered as the first was."""
+    """Producer and idempotency key: a repeated request gets the first reply."""
     then: tuple[str, Job] | None = None
-    """A queue, and a message for it that waits for all of these."""
+    """Completion callback: a queue, and a message for it that waits for all of these."""
     known_ms: int = 0
-    """How long the request is known; as the queue says if 0."""
+    """How long the request is remembered; the queue's dedup_window_ms if 0."""
 
 
 class PushedJobs(Struct, gc=False):
-    """The ids of the messages, in the order of the jobs."""
+    """Message ids in the order of the jobs."""
 
     ids: list[int]
     durability: str
     duplicates: list[int] = []
-    """Places of jobs that were known already: theirs is the id of the first."""
+    """Indexes of known jobs; their id is that of the first push."""
     replaced: list[int] = []
-    """Places of jobs that took the place of others, under their ids."""
+    """Indexes of jobs that replaced others, under the ids of those."""
     then: int | None = None
-    """The id of the message that waits for them."""
+    """Id of the completion callback."""
     throttled: list[int] = []
-    """Places of those of the duplicates that came too soon."""
+    """Indexes of duplicates that were throttled."""
 
 
 class FlowJob(Struct, gc=False):
-    """A message, and those it waits for."""
+    """A message and its children, which it waits for."""
 
     queue: str
     job: Job
@@ -56,7 +56,7 @@ class FlowJob(Struct, gc=False):
 
 
 class PushFlow(Struct, gc=False):
-    """Push a message and those it waits for, all or none."""
+    """Push a flow, all or none."""
 
     tenant: str
     root: FlowJob
@@ -66,14 +66,14 @@ class PushFlow(Struct, gc=False):
 class FlowPushed(Struct, gc=False):
     parent: int
     children: list[int]
-    """Of the message itself; not theirs."""
+    """Ids of its direct children."""
     durability: str
     known: bool = False
-    """Whether it was there already: nothing was pushed."""
+    """Whether the flow was known already, and nothing was pushed."""
 
 
 class LimitPut(Struct, gc=False):
-    """Set a limit that queues of a tenant share; None removes it."""
+    """Set a named limit; None removes it."""
 
     tenant: str
     name: str
@@ -81,7 +81,7 @@ class LimitPut(Struct, gc=False):
 
 
 class CronPut(Struct, gc=False):
-    """Have a message pushed again and again: by a schedule, or every so often."""
+    """Create or replace a cron: by schedule, or at a fixed interval."""
 
     tenant: str
     name: str
@@ -91,9 +91,9 @@ class CronPut(Struct, gc=False):
     every_ms: int | None = None
     zone: str = "UTC"
     limit: int = 0
-    """How often; 0 is for ever."""
+    """Number of runs; 0 is unlimited."""
     missed: str = "last"
-    """Which slots are made up for that no server saw: none, last or all."""
+    """Which missed slots are made up for: none, last or all."""
 
 
 class CronDelete(Struct, gc=False):
@@ -106,29 +106,29 @@ class CronDeleted(Struct, gc=False):
 
 
 class KvChange(Struct, gc=False):
-    """What a write does to one key, packed: set, delete, sum, max, min, append, prepend or expire."""
+    """Change of one key: set, delete, sum, max, min, append, prepend or expire."""
 
     kind: str
     key: bytes
     data: bytes = b"null"
     """JSON."""
     ttl_ms: int | None = None
-    """When the entry goes; 0 is never, None as it was (of set: never)."""
+    """Time to live; 0 is none, None keeps what there is (set: none)."""
 
 
 class KvWrite(Struct, gc=False):
-    """Change some keys of a tenant, all or none, if some keys are of the versions that are given."""
+    """Write keys of a tenant, all or none, if the checked keys have the given versions."""
 
     tenant: str
     changes: list[KvChange]
     checks: list[tuple[bytes, int | None]] = []
-    """Keys and their versions; None for one that is not there."""
+    """Keys and expected versions; None for a missing key."""
 
 
 class KvWritten(Struct, gc=False):
     version: int
-    """Of everything that was written."""
+    """Version of everything written."""
     values: list[Value | None]
-    """What the changes left, each key once."""
+    """Values after the write, each key once."""
     deleted: int = 0
-    """Keys that were there and are no more."""
+    """Number of keys deleted."""

@@ -30,7 +30,7 @@ class ListDead(Query, gc=False):
     group: str = DEFAULT
     count: int = 100
     skip: int = 0
-    """How many to pass over first."""
+    """Number to skip first."""
 
 
 class DeadLetter(SegmentSlice, gc=False, frozen=True):
@@ -55,7 +55,7 @@ class DeadFound(Struct, gc=False):
 
 
 class Browse(Query, gc=False):
-    """Messages of a queue by where they stand in a group, by partition and offset."""
+    """Browse messages of a queue by state in a group, in order of partition and offset."""
 
     tenant: str
     queue: str
@@ -64,25 +64,25 @@ class Browse(Query, gc=False):
     group: str = DEFAULT
     count: int = 100
     skip: int = 0
-    """How many to pass over first."""
+    """Number to skip first."""
     partition: str | None = None
-    """Only in this one."""
+    """Only this partition."""
     tag: str | None = None
-    """Only those that are filed under this one."""
+    """Only messages with this tag."""
     since: int | None = None
-    """Only those pushed at this time or later."""
+    """Only messages pushed at this time or later."""
     before: int | None = None
-    """Only those pushed before this time."""
+    """Only messages pushed before this time."""
     after: "Spot | None" = None
-    """Only those from here on."""
+    """Cursor: where to continue."""
     counted: bool = True
-    """Whether to say how many there are in all, which can take longer than to show some."""
+    """Whether to count all matches, which can take longer than the page itself."""
     effort: int = 100_000
-    """Runs that are looked at for those that are asked for: what it has not seen then, the next will."""
+    """Runs to scan at most; the cursor of the reply continues behind them."""
 
 
 Spot = tuple[int, int]
-"""Partition key and offset: where a browse goes on."""
+"""Cursor of a browse: partition key and offset."""
 
 
 class Paused(Struct, gc=False):
@@ -113,28 +113,28 @@ class ReadRun(SegmentSlice, gc=False, frozen=True):
 
 
 class LogSlice(Struct, gc=False):
-    """A stretch of a log, from the first offset at or past the one asked for that is still kept."""
+    """Part of a log, from the first kept offset at or past the requested one."""
 
     queue: Queue
     partition: str
     next: int
-    """Where to read on."""
+    """Offset to continue from."""
     end: int
     runs: list[ReadRun]
     key: int = 0
-    """The number that the partition was born with."""
+    """The partition's first number."""
     passing: bool = False
-    """Whether the reader goes through the whole log: what it reads is not worth keeping in memory."""
+    """Whether the reader scans the whole log, so that its bodies need not be cached."""
 
 
 class Offsets(Query, gc=False):
-    """Where the logs of a queue begin and end, and where they were at a time."""
+    """First and end offsets of a queue's logs, and their offsets at a time."""
 
     tenant: str
     queue: str
     at: int | None = None
     since: dict[str, int] | None = None
-    """Offsets by partition: how old is what comes next there?"""
+    """Offsets by partition, to ask for the age of the next message there."""
 
 
 class PartitionOffsets(Struct, gc=False):
@@ -146,7 +146,7 @@ class PartitionOffsets(Struct, gc=False):
     size: int = 0
     """Payload bytes kept."""
     since: int | None = None
-    """When the first message at or past the offset that was asked about was pushed, if there is one."""
+    """When the first message at or past the given offset was pushed, if there is one."""
 
 
 class OffsetsFound(Struct, gc=False):
@@ -169,7 +169,7 @@ class GroupCounts(Query, gc=False):
 
 
 class WouldClean(Query, gc=False):
-    """How many messages a ``Clean`` would clear out of a group."""
+    """Number of messages that a ``Clean`` would clear."""
 
     tenant: str
     queue: str
@@ -178,19 +178,19 @@ class WouldClean(Query, gc=False):
 
 
 class ListQueues(Query, gc=False):
-    """Every queue of the tenant."""
+    """All queues of the tenant."""
 
     tenant: str
 
 
 class Stats(Query, gc=False):
-    """Counts over the tenant's queues."""
+    """Totals over the tenant's queues."""
 
     tenant: str
 
 
 class Measure(Query, gc=False):
-    """Figures of every queue of every tenant, up to so many: for whoever runs the node."""
+    """Metrics of all queues of all tenants, up to ``most``: for the operator."""
 
     most: int
 
@@ -200,7 +200,7 @@ class QueueMeasured(Struct, gc=False):
     queue: str
     counts: "Counts"
     oldest_at: int | None
-    """When the oldest message was pushed that waits in its work queue; None if none does."""
+    """When the oldest waiting message of the group ``default`` was pushed, if any waits."""
     tally: Tally | None
 
 
@@ -209,12 +209,12 @@ class Measured(Struct, gc=False):
     all_queues: int
     leases: int
     leases_over: int
-    """Those that ran out, since the node was loaded."""
+    """Leases that expired since the node was loaded."""
     now: int
 
 
 class State(Query, gc=False):
-    """Where a message stands in a group."""
+    """State of a message in a group."""
 
     tenant: str
     id: int
@@ -222,7 +222,7 @@ class State(Query, gc=False):
 
 
 class Show(Query, gc=False):
-    """Messages with their payloads, and where they stand in a group; those that are there."""
+    """Messages with their payloads and states in a group; missing ones are left out."""
 
     tenant: str
     ids: list[int]
@@ -230,7 +230,7 @@ class Show(Query, gc=False):
 
 
 class GetNotes(Query, gc=False):
-    """What is kept beside a message: some kinds of notes, the newest of them, and its progress."""
+    """Notes of a message, the newest of the given kinds, and its progress."""
 
     tenant: str
     id: int
@@ -238,7 +238,7 @@ class GetNotes(Query, gc=False):
 
 
 class Await(Query, gc=False):
-    """Wait until a message is settled or dead, and show what came of it."""
+    """Wait until a message is settled or dead, and return its result."""
 
     tenant: str
     id: int
@@ -247,7 +247,7 @@ class Await(Query, gc=False):
 
 
 class Note(SegmentSlice, gc=False, frozen=True):
-    """Something that was noted of a message."""
+    """A note of a message."""
 
     log: segment.Log
 
@@ -256,10 +256,10 @@ class NotesFound(Struct, gc=False):
     queue: Queue
     state: "StateFound"
     notes: list[list[Note]]
-    """By kind, as asked for; each oldest first."""
+    """By requested kind; oldest first."""
     progress: Progress | None = None
     over_at: int = NEVER
-    """When its time to live ends, if it waits and has one."""
+    """When its ttl ends, if it waits and has one."""
 
     @property
     def is_over(self) -> bool:
@@ -297,13 +297,13 @@ class PastFound(Struct, gc=False):
 class ShownAll(Struct, gc=False):
     deliveries: list[Shown]
     total: int = 0
-    """Of a browse that counts: how many messages are in that state, whatever else was asked for."""
+    """Number of messages in that state, other filters ignored; 0 unless counted."""
     next: Spot | None = None
-    """Of a browse: where to go on, if it has not looked at everything."""
+    """Cursor of a browse that did not reach the end."""
 
 
 class Children(Query, gc=False):
-    """What a message waits for, or waited for."""
+    """The messages that a message depends on."""
 
     tenant: str
     id: int
@@ -312,16 +312,16 @@ class Children(Query, gc=False):
 class ChildrenFound(Struct, gc=False):
     id: int
     shown: ShownAll
-    """Those that are still kept; not more than can be shown at a time."""
+    """Children that are still kept, at most one page."""
     results: list[NotesFound]
-    """What came of each of them."""
+    """Their results."""
     completed: int
-    """Of the first that could be shown, however large they are; what is no longer kept is completed."""
+    """Completed children of the first page; children no longer kept count as completed."""
     total: int
 
 
 class FindJob(Query, gc=False):
-    """The message that has a custom id, in one queue or in any."""
+    """Find a message by custom id, in one queue or in all."""
 
     tenant: str
     job_id: str
@@ -355,12 +355,12 @@ class PartitionFound(Struct, gc=False):
     end: int
     payload_bytes: int
     retention: Retention
-    """Where it differs from the queue's."""
+    """Options that differ from the queue's."""
     lane: bool = False
 
 
 class StagedFound(Struct, gc=False):
-    """What is staged and not adopted."""
+    """Staged messages that are not adopted yet."""
 
     stages: int
     messages: int
@@ -399,18 +399,18 @@ class StateFound(Struct, gc=False):
     deliveries: int = 0
     failures: int = 0
     error: str = ""
-    """What the last failure said. A settled message keeps none of these three."""
+    """Error of the last failure. A settled message keeps none of these three."""
     priority: int = 0
     due_at: int | None = None
     """When it will be delivered, if it is delayed."""
     ended_at: int | None = None
-    """When it became what it is, if it is dead, expired or cancelled."""
+    """When it died, expired or was cancelled."""
     job_id: str | None = None
     """Its custom id."""
     unique_key: str | None = None
-    """The key it holds."""
+    """The unique key it holds."""
     depends_on: tuple[tuple[int, int], ...] = ()
-    """(first id, count) of what it waits for, or waited for."""
+    """(first id, count) of its dependencies."""
 
 
 class CronList(Query, gc=False):
@@ -418,19 +418,19 @@ class CronList(Query, gc=False):
 
     tenant: str
     after: str | None = None
-    """Those with names behind this one."""
+    """Only names after this one."""
     name: str | None = None
-    """Only this one, which must be there."""
+    """Only this cron, which must exist."""
 
 
 class CronsFound(Struct, gc=False):
     crons: list[Cron]
     more: bool = False
-    """Whether there are more behind these."""
+    """Whether there are more."""
 
 
 class LimitList(Query, gc=False):
-    """Every limit that queues of the tenant share, by name."""
+    """All named limits of the tenant."""
 
     tenant: str
 
@@ -450,7 +450,7 @@ class LimitsFound(Struct, gc=False):
 
 
 class KvGet(Query, gc=False):
-    """The values of some keys, which are packed."""
+    """Values of packed keys."""
 
     tenant: str
     keys: list[bytes]
@@ -459,13 +459,13 @@ class KvGet(Query, gc=False):
 class KvFound(Struct, gc=False):
     values: list[Value | None]
     now: int = 0
-    """When that was so."""
+    """Time of the read."""
     changed: bool = False
-    """Of a watch: whether any of them is not of the version that was known."""
+    """Whether a watched key has another version than the given one."""
 
 
 class KvList(Query, gc=False):
-    """Keys and values below a prefix, in the order of their keys. Keys are packed."""
+    """Entries under a key prefix, in key order. Keys are packed."""
 
     tenant: str
     prefix: bytes = b""
@@ -476,20 +476,20 @@ class KvList(Query, gc=False):
     count: int = 100
     reverse: bool = False
     pattern: str | None = None
-    """Only keys of one text that look like this: * is any characters, ? any one."""
+    """Only keys of one text part that match: * is any text, ? any one character."""
 
 
 class KvListed(Struct, gc=False):
     entries: list[tuple[bytes, Value]]
     next: bytes | None = None
-    """Where to go on if that is not all: the first key there is still to come, or behind the last."""
+    """Key to continue from, if there are more."""
 
 
 class KvWatch(Query, gc=False):
-    """Wait until any of some keys is not of the version that is known."""
+    """Wait until one of some keys has another version than the given one."""
 
     tenant: str
     keys: list[bytes]
     versions: list[int | None]
-    """None for a key that is not there."""
+    """None for a missing key."""
     wait_ms: int = 0

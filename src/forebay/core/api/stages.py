@@ -6,7 +6,7 @@ from forebay.core.state import Attributes
 
 DEFAULT = "default"
 STAGED_MS = 86_400_000
-"""How long a stage is kept that does not say."""
+"""Default lifetime of a stage."""
 
 
 class StageWrite(Struct, gc=False):
@@ -18,21 +18,21 @@ class StageWrite(Struct, gc=False):
     partition: str = DEFAULT
     payloads: list[bytes] = []
     body: bytes | None = None
-    """The messages as a body that was checked, instead of payloads."""
+    """The messages as a validated body, instead of payloads."""
     count: int = 0
     """Messages in the body."""
     runs: list[tuple[int, Attributes]] = []
-    """How many in a row have which attributes; none has any if it is empty."""
+    """(count, attributes) of consecutive messages; empty if none has any."""
     keys: list[str | None] = []
-    """The unique key of each; none has one if it is empty."""
+    """The unique key of each message; empty if none has one."""
     part: int | None = None
-    """Which write to the stage this is; one that was made before is not made again."""
+    """Sequence number of the write; a repeated one is ignored."""
     query: str | None = None
     batch: int = 0
-    """What it is for: once that is adopted, nothing more is staged for it."""
+    """Query and batch it is staged for; refused once the batch is adopted."""
     expire_ms: int = STAGED_MS
     run: int = 0
-    """Which run of the query this is: what earlier ones have staged for it goes."""
+    """Run of the query; stages of earlier runs are dropped."""
 
 
 class Staged(Struct, gc=False):
@@ -45,7 +45,7 @@ class Staged(Struct, gc=False):
 
 
 class Adopt(Struct, gc=False):
-    """Append everything in some stages, in one commit. Again, it changes nothing."""
+    """Append all messages of some stages in one commit. Repeating it changes nothing."""
 
     tenant: str
     queue: str
@@ -53,20 +53,20 @@ class Adopt(Struct, gc=False):
     batch: int
     stages: list[str]
     count: int | None = None
-    """How many messages they must have together; had, if they were adopted before."""
+    """Expected number of messages, checked also when the batch was adopted before."""
     durability: str | None = None
     keep_ms: int | None = None
-    """How long the answer has to be known; as long as there is room if None."""
+    """How long the reply must be remembered; as long as there is room if None."""
 
 
 class Unstage(Struct, gc=False):
-    """Forget stages that nobody will adopt."""
+    """Drop stages."""
 
     tenant: str
     queue: str
     stages: list[str]
     query: str | None = None
-    """Those of a query, whatever their names, up to this batch."""
+    """Also all stages of this query up to ``batch``."""
     batch: int = 0
 
 

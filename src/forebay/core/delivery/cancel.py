@@ -18,9 +18,9 @@ from forebay.core.tracks.withdrawn import withdraw_unless
 from forebay.core.words import CANCELLED
 
 RUNS_MAX = 20_000
-"""Scheduled runs, over all groups, that one command takes apart."""
+"""Scheduled runs that one command may cut, over all groups."""
 SCATTERED_MAX = 2_000
-"""Stretches of consecutive ids that one command takes: some 100 ms."""
+"""Ranges of consecutive ids per command: about 100 ms."""
 
 
 def check_ids(limits: Limits, ids: list[int]) -> None:
@@ -31,7 +31,7 @@ def check_ids(limits: Limits, ids: list[int]) -> None:
 
 
 def check_runs(tenant: str, by_shard: list[tuple[Shard, list[Range]]]) -> None:
-    """Raise if messages lie in so many scheduled runs that it would take too long."""
+    """Raise if the messages lie in too many scheduled runs for one command."""
     runs = 0
     for shard, theirs in by_shard:
         for wanted in theirs:
@@ -46,7 +46,7 @@ def check_runs(tenant: str, by_shard: list[tuple[Shard, list[Range]]]) -> None:
 
 
 def cancel(shard: Shard, command: Cancel, wanted_ranges: list[Range], now: int) -> Settled:
-    """Cancel what is neither settled nor dead."""
+    """Cancel the messages that are neither settled nor dead."""
     done = 0
     refused: list[int] = []
     for wanted in wanted_ranges:
@@ -61,7 +61,7 @@ def cancel(shard: Shard, command: Cancel, wanted_ranges: list[Range], now: int) 
 
 
 def without_changed(wanted: Range, found: Located | None, changed: list[Span]) -> list[int]:
-    """The ids of a range that were not changed."""
+    """Return the ids of a range that were not changed."""
     ids = range(wanted.first, wanted.first + wanted.length)
     if found is None:
         return list(ids)
@@ -70,7 +70,7 @@ def without_changed(wanted: Range, found: Located | None, changed: list[Span]) -
 
 
 def _cancel(shard: Shard, command: Cancel, found: Located, now: int) -> list[Span]:
-    """Cancel messages for one group, or for all there are and will be; what it changed."""
+    """Cancel messages for one group, or for every present and future one; return the spans changed."""
     place = found.place
     groups = place.queue.groups
     if command.group is not None:
@@ -80,7 +80,7 @@ def _cancel(shard: Shard, command: Cancel, found: Located, now: int) -> list[Spa
 
 
 def cancel_everywhere(shard: Shard, found: Located, now: int) -> list[Span]:
-    """Cancel messages for all groups there are and will be; what it changed."""
+    """Cancel messages for every present and future group; return the spans changed."""
     place, first, end, _ = found
     groups = place.queue.groups
     changed: list[Span] = []
@@ -96,7 +96,7 @@ def cancel_everywhere(shard: Shard, found: Located, now: int) -> list[Span]:
 
 
 def cancel_parked(shard: Shard, place: Place, first: int, end: int, now: int) -> list[Span]:
-    """Cancel what of [first, end) waits for others, for all groups there are and will be; what it changed."""
+    """Cancel the parked messages of [first, end) for every group; return their spans."""
     parked = take_parked(shard, place.queue, place.partition, first, end)
     for low, high in parked:
         for group in place.queue.groups.values():
@@ -106,7 +106,7 @@ def cancel_parked(shard: Shard, place: Place, first: int, end: int, now: int) ->
 
 
 def _cancel_in(shard: Shard, track: Track, meant: Located, now: int) -> list[Span]:
-    """Cancel what a group has fresh, scheduled or leased; what that was."""
+    """Cancel fresh, scheduled and leased messages of one group; return their spans."""
     place, first, end, shift = meant
     settle = Settle(place.queue.tenant, group=track.group.name)
 
@@ -125,7 +125,7 @@ def _cancel_in(shard: Shard, track: Track, meant: Located, now: int) -> list[Spa
 def changed(
     parts: list[Settled], tenant: str, by_shard: list[tuple[Shard, list[Range]]], otherwise: str
 ) -> Settled:
-    """What several shards changed; an error if that is nothing."""
+    """Join the replies of several shards; raise if nothing changed."""
     count = sum(part.count for part in parts)
     if not count:
         if not any(locate(shard, tenant, each) for shard, theirs in by_shard for each in theirs):

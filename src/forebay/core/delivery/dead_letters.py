@@ -18,7 +18,7 @@ from forebay.core.tracks.planning import finish_plan
 from forebay.core.words import DEFAULT, DISCARDED, REQUEUED
 
 RUNS_MAX = 2_000
-"""Runs of dead letters that one command takes; the rest is left for the next."""
+"""Runs of dead letters per command; the next command takes more."""
 
 Part = tuple[Track, Dead, int, int]
 """Dead letters [low, high) of a run."""
@@ -68,7 +68,7 @@ def _reply(shard: Shard, queue: Queue, group: Group | None, parts: list[Part], r
 def _meant(
     shard: Shard, queue: Queue, group: Group | None, command: Requeue | Purge
 ) -> tuple[list[Part], list[int]]:
-    """The dead letters that a command is about, and the ids that are none."""
+    """Return the dead letters that a command names, and the ids that are none."""
     if command.ids is None:
         return list(_all(group)), []
     parts: list[Part] = []

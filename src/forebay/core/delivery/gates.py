@@ -16,13 +16,13 @@ from forebay.core.words import EVICTED
 
 
 def is_withheld(track: Track, now: int) -> bool:
-    """Whether nothing of a track is delivered because messages still come in."""
+    """Whether ``window_buffer_ms`` withholds the track because messages still arrive."""
     window = track.queue.options.window_buffer_ms
     return window > 0 and _newest_at(track) > now - window
 
 
 def _newest_at(track: Track) -> int:
-    """When the newest message that waits was pushed; 0 if none does."""
+    """Return when the newest waiting message was pushed; 0 if none waits."""
     log = track.partition.log
     last = track.schedule.last()
     newest = last.first + last.count - 1 if last is not None else -1
@@ -37,7 +37,7 @@ def _newest_at(track: Track) -> int:
 
 
 def _last_fresh(track: Track) -> int:
-    """The highest fresh offset; there must be one."""
+    """Return the highest fresh offset; there must be one."""
     log = track.partition.log
     if not track.aside:
         return log.end - 1
@@ -49,14 +49,14 @@ def _last_fresh(track: Track) -> int:
 
 
 def old_enough(track: Track, now: int) -> int:
-    """The offset below which messages in line may be delivered."""
+    """Return the offset below which in-line messages are old enough to deliver."""
     delay = track.queue.options.delayed_processing_ms
     log = track.partition.log
     return logs.offset_at(log, now - delay + 1) if delay else log.end
 
 
 def too_old(track: Track, now: int) -> int:
-    """The offset below which messages in line have waited too long."""
+    """Return the offset below which in-line messages have waited too long."""
     options = track.queue.options
     if not options.max_wait_ms:
         return 0
@@ -64,7 +64,7 @@ def too_old(track: Track, now: int) -> int:
 
 
 def due_since(track: Track, now: int) -> int:
-    """Since when what is due may have been so without having waited too long."""
+    """Return the earliest due time that has not waited too long."""
     max_wait_ms = track.queue.options.max_wait_ms
     return now - max_wait_ms if max_wait_ms else 0
 
@@ -75,7 +75,7 @@ def has_open(track: Track, now: int) -> bool:
 
 
 def opens_at(track: Track, now: int) -> int:
-    """When a track may let something go that it does not now; ``NEVER`` if only a push changes that."""
+    """Return when a gate of the track opens; ``NEVER`` if only a push can change that."""
     options = track.queue.options
     log = track.partition.log
     found = NEVER
@@ -90,7 +90,7 @@ def opens_at(track: Track, now: int) -> int:
 
 
 def evict(shard: Shard, track: Track, most: int, now: int) -> int:
-    """Settle up to ``most`` runs that have waited too long; how many it was."""
+    """Evict up to ``most`` runs that have waited too long; return how many."""
     max_wait_ms = track.queue.options.max_wait_ms
     spans = list(islice(fresh(track, track.cursor, too_old(track, now)), most))
     for low, high in spans:

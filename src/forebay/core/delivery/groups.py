@@ -15,20 +15,20 @@ from forebay.core.words import CANCELLED, DEFAULT
 
 
 def check_start(field: str, start: int | str, now: int) -> None:
-    """Raise unless ``start`` says where a group may begin."""
+    """Raise unless ``start`` is a valid start of a group."""
     if not (start in ("all", "new") if isinstance(start, str) else 0 <= start <= now):
         raise Invalid(field, "all, new, or a time in ms that is not in the future")
 
 
 def check_group(limits: Limits, queue: Queue | None, name: str) -> None:
-    """Raise unless the queue may have this new group."""
+    """Raise unless the queue may create this group."""
     check_name("group", name)
     if queue and len(queue.groups) >= limits.groups_max:
         raise Busy(f"a queue has at most {limits.groups_max} groups")
 
 
 def plan_group(shard: Shard, group: Group, most: int, now: int) -> None:
-    """Go on making the schedule of a group, by so many runs."""
+    """Continue planning the schedule of a group, up to ``most`` runs."""
     for key, track in list(group.unplanned.items()):
         most -= plan(shard, track, most, now)
         if track.planned == NEVER:
@@ -38,7 +38,7 @@ def plan_group(shard: Shard, group: Group, most: int, now: int) -> None:
 
 
 def new_group(shard: Shard, queue: Queue, name: str, start: int | str, now: int) -> Group:
-    """A group that begins where it is told. Partitions made later are read from their beginning."""
+    """Create a group at ``start``. It reads partitions created later from their first message."""
     queue.groups_made += 1
     group = Group(number=queue.groups_made, name=name, active_at=now, tracks={}, ready=[])
     queue.groups[name] = group
@@ -56,7 +56,7 @@ def new_group(shard: Shard, queue: Queue, name: str, start: int | str, now: int)
 
 
 def start_track(shard: Shard, track: Track) -> None:
-    """Have a track that knows nothing but its cursor begin there."""
+    """Initialise a track from its cursor."""
     partition, begin = track.partition, track.cursor
     track.aside = logs.count_aside(partition.log, begin)
     for first, count, at in partition.withdrawn:
@@ -72,14 +72,14 @@ def start_track(shard: Shard, track: Track) -> None:
 
 
 def _withdraw(shard: Shard, track: Track, first: int, end: int, at: int) -> None:
-    """Settle for a new group what was cancelled before it was made."""
+    """Settle messages for a new group that were cancelled before it existed."""
     for low, high in list(fresh(track, first, end)):
         skip(shard, track, low, high)
     record_outcome(shard, track, first, end, CANCELLED, at, told=True)
 
 
 def begin_of(log: Log, start: int | str) -> int:
-    """The offset that ``all``, ``new`` or a time means."""
+    """Return the offset of ``all``, ``new`` or a time."""
     match start:
         case "all":
             return log.first

@@ -15,7 +15,7 @@ from forebay.core.state import Group, Limiter, Queue, Track
 
 
 def room(limiter: Limiter, now: int) -> int:
-    """Messages that a limit lets go now."""
+    """Return how many messages a limit allows now."""
     found = limiter.concurrency - limiter.active - limiter.taken if limiter.concurrency else NEVER
     if limiter.bucket is not None:
         found = min(found, limiter.bucket.tokens(now))
@@ -25,7 +25,7 @@ def room(limiter: Limiter, now: int) -> int:
 
 
 def allowance(limits: tuple[Limiter, ...], count: int, now: int) -> int:
-    """Of so many messages, how many limits let go now. Every limited pop comes by."""
+    """Return how many of ``count`` messages the limits allow now. Inlined: every limited pop runs this."""
     for limiter in limits:
         concurrency = limiter.concurrency
         if concurrency and concurrency - limiter.active < count:
@@ -42,7 +42,7 @@ def allowance(limits: tuple[Limiter, ...], count: int, now: int) -> int:
 
 
 def spend(limiters: tuple[Limiter, ...], count: int, size: int) -> None:
-    """Messages were taken."""
+    """Spend tokens for taken messages."""
     for limiter in limiters:
         bucket = limiter.bucket
         if bucket is not None:
@@ -52,7 +52,7 @@ def spend(limiters: tuple[Limiter, ...], count: int, size: int) -> None:
 
 
 def ready_at(limiters: tuple[Limiter, ...], count: int, now: int) -> int:
-    """When time alone lets so many messages go; ``NEVER`` if it needs something to be settled."""
+    """Return when ``count`` messages are allowed by time alone; ``NEVER`` if a lease has to end first."""
     at = now
     for limiter in limiters:
         if limiter.concurrency and limiter.concurrency - limiter.active - limiter.taken < count:
@@ -65,7 +65,7 @@ def ready_at(limiters: tuple[Limiter, ...], count: int, now: int) -> int:
 
 
 def starve(shard: Shard, queue: Queue, group: Group, count: int, now: int) -> None:
-    """A pop was held back by the limits of its group: have it tried again when they let something go."""
+    """Remember a pop held back by the limits of its group, to retry it when they allow more."""
     for limiter in group.limits:
         if limiter.concurrency and limiter.concurrency - limiter.active < count:
             limiter.starved[shard.number, queue.prefix, group.name] = None
@@ -79,7 +79,7 @@ def starve(shard: Shard, queue: Queue, group: Group, count: int, now: int) -> No
 
 
 def wake_limited(shard: Shard, now: int) -> None:
-    """Tokens have come: have pops look again."""
+    """Wake pops of groups that have tokens again."""
     while names := shard.timers.limited.first_due(now):
         for prefix, name in names:
             queue = shard.queues[prefix]
@@ -91,7 +91,7 @@ def wake_limited(shard: Shard, now: int) -> None:
 
 
 def wake_starved(shards: list[Shard], limiter: Limiter) -> None:
-    """Have the groups look again that a limit held back."""
+    """Wake the groups that a limit held back."""
     for number, prefix, name in limiter.starved:
         queue = shards[number].queues.get(prefix)
         if queue is not None:
@@ -101,7 +101,7 @@ def wake_starved(shards: list[Shard], limiter: Limiter) -> None:
 
 
 def release_slots(shard: Shard, track: Track, count: int) -> None:
-    """Messages of a track are not leased any more: what was held back for them may go."""
+    """Release concurrency slots of a track, and wake what they held back."""
     for limiter in track.limits:
         limiter.active -= count
         if limiter.starved:

@@ -21,7 +21,7 @@ GIVEN_UP = "discarded"
 
 
 def check_move(limits: Limits, command: Move) -> None:
-    """Raise unless the command's own fields are good."""
+    """Raise unless the command's fields are valid."""
     check_ids(limits, command.ids)
     check_name("group", command.group)
     if command.delay_ms is not None:
@@ -31,7 +31,7 @@ def check_move(limits: Limits, command: Move) -> None:
 
 
 def may_move(found: Located, only_delayed: bool, now: int) -> bool:
-    """Whether a group that does not exist yet would have something to move."""
+    """Whether a group that does not exist yet would have messages to move."""
     partition = found.place.partition
     if found.first < partition.log.first:
         return False  # it would begin further on
@@ -53,7 +53,7 @@ def may_move(found: Located, only_delayed: bool, now: int) -> bool:
 def move(
     shard: Shard, command: Move, wanted_ranges: list[Range], tracks: dict[int, Track], now: int
 ) -> Settled:
-    """Give messages another time or priority, or both; ``tracks`` has the group's by partition key."""
+    """Give messages another due time or priority. ``tracks`` are the group's, by partition key."""
     done = 0
     refused: list[int] = []
     for wanted in wanted_ranges:
@@ -100,7 +100,7 @@ def _move(shard: Shard, command: Move, track: Track, meant: Located, now: int) -
 
 
 def _discard(shard: Shard, command: Move, track: Track, meant: Located, now: int) -> list[Span]:
-    """Have what a group has fresh, scheduled or leased end as dead letters."""
+    """Make fresh, scheduled and leased messages of a group dead letters."""
     place, first, end, shift = meant
     if any(unplanned(track, first, end)):
         finish_plan(shard, track, now)

@@ -28,7 +28,7 @@ from forebay.core.tracks.leased import find
 from forebay.core.words import DEFAULT
 
 SHOWN_MAX = 1_000
-"""Notes of a message shown at a time: the newest."""
+"""Notes of a message per reply: the newest."""
 
 
 def new_notes(kind: int) -> Notes:
@@ -48,7 +48,7 @@ def add(
     payloads: list[bytes],
     now: int,
 ) -> None:
-    """Note something of messages, given by partition key and offset."""
+    """Add notes to messages, given by partition key and offset."""
     notes = queue.notes.get(kind)
     if notes is None:
         notes = queue.notes[kind] = new_notes(kind)
@@ -65,7 +65,7 @@ def add(
 
 
 def enter(notes: Notes, first: int, about: Sequence[tuple[int, int]]) -> None:
-    """Have notes from ``first`` on found by what they are about."""
+    """Index notes from ``first`` on by their messages."""
     for serial, (partition, offset) in enumerate(about, first):
         notes.about.add((serial, partition, offset))
         mine = notes.by_message.get(partition)
@@ -75,7 +75,7 @@ def enter(notes: Notes, first: int, about: Sequence[tuple[int, int]]) -> None:
 
 
 def of_message(queue: Queue, kind: int, partition: Partition, offset: int, bytes_max: int) -> list[Note]:
-    """What was noted of a message, oldest first; the newest if it is too much for one answer."""
+    """Return the notes of a message, oldest first; only the newest if they exceed one reply."""
     notes = queue.notes.get(kind)
     table = notes.by_message.get(partition.key) if notes is not None else None
     if notes is None or table is None:
@@ -101,7 +101,7 @@ def of_message(queue: Queue, kind: int, partition: Partition, offset: int, bytes
 
 
 def _forget_surplus(shard: Shard, queue: Queue, notes: Notes) -> None:
-    """Keep no more than a queue may have."""
+    """Drop the oldest notes beyond the limits of a queue."""
     log = notes.log
     surplus, size = log.end - log.first - NOTES_MAX, log.size - NOTES_BYTES_MAX
     before = log.first
@@ -116,7 +116,7 @@ def _forget_surplus(shard: Shard, queue: Queue, notes: Notes) -> None:
 
 
 def sweep_notes(shard: Shard, queue: Queue, now: int) -> None:
-    """Forget what is too old, or about messages that are no longer kept."""
+    """Drop notes that are too old, or whose messages are no longer kept."""
     kept = {partition.key: partition for partition in queue.partitions.values()}
     for notes in queue.notes.values():
         log = notes.log
@@ -134,7 +134,7 @@ def sweep_notes(shard: Shard, queue: Queue, now: int) -> None:
 
 
 def _is_wanted(notes: Notes, first: int, end: int, kept: dict[int, Partition]) -> bool:
-    """Whether any of some notes is about a message that is still kept."""
+    """Whether any of the notes [first, end) belongs to a message that is still kept."""
     for serial, key, offset in notes.about.since(first):
         if serial >= end:
             return False
@@ -145,7 +145,7 @@ def _is_wanted(notes: Notes, first: int, end: int, kept: dict[int, Partition]) -
 
 
 def _is_kept(partition: Partition, offset: int) -> bool:
-    """Whether a message, or what took its place, is still kept."""
+    """Whether a message or its successor is still kept."""
     row = partition.successors.upto(offset)
     return logs.has(partition.log, offset) or (row is not None and row[0] == offset)
 
@@ -171,7 +171,7 @@ def forget(shard: Shard, queue: Queue, notes: Notes, before: int) -> None:
 
 
 def leased_now(shard: Shard, tenant: str, message: int, token: Lease | None, owner: int) -> Located:
-    """Where a message is that the work queue has delivered, by that lease if one is given."""
+    """Locate a message that the group ``default`` has leased, under the given lease if any."""
     where = require(shard, tenant, message)
     command = Settle(tenant, ids=[message], group=DEFAULT, owner=owner)
     if not any(find(shard, command, token, Range(message, 1))):
@@ -180,7 +180,7 @@ def leased_now(shard: Shard, tenant: str, message: int, token: Lease | None, own
 
 
 def tell_progress(shard: Shard, where: Located, percent: int, message: str, now: int) -> None:
-    """Note how far the work on a message is."""
+    """Store the progress of a message."""
     queue, partition, offset = where.place.queue, where.place.partition, first_offset(shard, where)
     told = Progress(percent, message[:ERROR_CHARS_MAX], now)
     partition.progress.pop(offset, None)

@@ -16,13 +16,13 @@ from forebay.core.tracks.leased import hold
 from forebay.core.words import POPPED
 
 ACTIVE_MS = 60_000
-"""How exactly it is known when a group last popped."""
+"""Resolution of a group's last activity."""
 PLANS_MAX = 500
-"""Runs that a pop puts into the schedule of a group that is still being made, once a commit."""
+"""Runs that pops plan for a new group, once per commit."""
 
 
 def check_pop(limits: Limits, command: Pop, now: int) -> None:
-    """Raise unless the command's own fields are good."""
+    """Raise unless the command's fields are valid."""
     if not 1 <= command.count <= limits.batch_max:
         raise Invalid("count", f"between 1 and {limits.batch_max}")
     if not 1 <= command.min_count <= command.count:
@@ -37,7 +37,7 @@ def check_pop(limits: Limits, command: Pop, now: int) -> None:
 
 
 def pop(shard: Shard, queue: Queue, group: Group, command: Pop, now: int) -> Popped:
-    """Deliver what a checked command may have."""
+    """Lease the messages that a checked command may have."""
     if now - group.active_at >= ACTIVE_MS:
         group.active_at = now
         shard.changes.put_row(queue, keyspace.group_key(queue.prefix, group.number), codec.pack_group(group))
@@ -112,7 +112,7 @@ def pop(shard: Shard, queue: Queue, group: Group, command: Pop, now: int) -> Pop
 
 
 def _bytes_allowed(shard: Shard, group: Group, now: int) -> int:
-    """Payload bytes that a pop may take."""
+    """Return the payload bytes that a pop may take."""
     most = shard.limits.pop_bytes_max
     for limiter in group.limits:
         if limiter.byte_bucket is not None:
@@ -121,7 +121,7 @@ def _bytes_allowed(shard: Shard, group: Group, now: int) -> int:
 
 
 def available(group: Group, queue: Queue, command: Pop, now: int) -> int:
-    """Messages deliverable now, counted no further than ``min_count``."""
+    """Count messages deliverable now, no further than ``min_count``."""
     least = allowance(group.limits, command.min_count, now) if group.limits else command.min_count
     if queue.paused_until > now or not least:
         return 0
@@ -135,7 +135,7 @@ def available(group: Group, queue: Queue, command: Pop, now: int) -> int:
 
 
 def _available(track: Track, most: int, now: int) -> int:
-    """Messages of a track deliverable now, counted no further than about ``most``."""
+    """Count messages of a track deliverable now, no further than about ``most``."""
     if track.queue.ordered:
         return strict_order.deliverable(track, most, now)
     if track.queue.gated:
@@ -147,7 +147,7 @@ def _available(track: Track, most: int, now: int) -> int:
 
 
 def _asked(group: Group, queue: Queue, command: Pop) -> list[Track]:
-    """The tracks that a pop asks for and that may have something."""
+    """Return the tracks that a pop may take from."""
     if command.partition is not None:
         partition = queue.partitions.get(command.partition)
         return [group.tracks[partition.key]] if partition else []
@@ -155,7 +155,7 @@ def _asked(group: Group, queue: Queue, command: Pop) -> list[Track]:
 
 
 def _open_count(track: Track, most: int, now: int) -> int:
-    """Messages that a queue lets go which holds messages back, counted no further than about ``most``."""
+    """The same in a queue with gates."""
     if gates.is_withheld(track, now):
         return 0
     found = track.schedule.due_up_to(most, now, gates.due_since(track, now))

@@ -10,7 +10,7 @@ _SEED = struct.Struct("<QI")
 
 
 def attempts(attributes: Attributes, options: QueueOptions) -> int:
-    """Failures that make a message dead; 0 if none do."""
+    """Return the failures that make a message dead; 0 for no limit."""
     if attributes.max_attempts is not None:
         return attributes.max_attempts
     if attributes.backoff is not None and attributes.backoff.kind == LIST:

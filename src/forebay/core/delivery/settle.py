@@ -43,12 +43,12 @@ OUT_OF_TIME = "lease expired"
 FAILED_TOO_OFTEN = "failed too often"
 DELIVERED_TOO_OFTEN = "delivered too often"
 CANCELLED_LOOKED_AT = 1_000
-"""Ids of one extend, of those that are not leased, that are looked up among what was cancelled."""
+"""Unleased ids of one extend that are checked for a cancel."""
 _offset = attrgetter("offset")
 
 
 def check_settle(limits: Limits, command: Settle) -> None:
-    """Raise unless the command's own fields are good."""
+    """Raise unless the command's fields are valid."""
     if command.ids is None:
         if command.lease is None:
             raise Invalid("lease", "given, or else id or ids")
@@ -74,7 +74,7 @@ def check_settle(limits: Limits, command: Settle) -> None:
 
 
 def ack_lease(shard: Shard, lease: Lease, now: int) -> Settled:
-    """Settle all of a lease as done."""
+    """Ack a whole lease."""
     shard.timers.plan_sweep(lease.queue, now)
     for run in lease.runs.values():
         track = lease.group.tracks[run.partition]
@@ -84,7 +84,7 @@ def ack_lease(shard: Shard, lease: Lease, now: int) -> Settled:
 
 
 def _done(shard: Shard, lease: Lease, track: Track, first: int, count: int, now: int) -> None:
-    """Messages of a lease are done."""
+    """Record acked messages of a lease."""
     spent_ms = now - lease.leased_at if lease.leased_at else None
     change_log = shard.changes.change_log
     change_log.note(SETTLED, lease.queue, lease.group.name, track.partition, first, count, spent_ms)
@@ -93,7 +93,7 @@ def _done(shard: Shard, lease: Lease, track: Track, first: int, count: int, now:
 
 
 def ack_ids(shard: Shard, token: Lease | None, ids: list[Range], command: Ack, now: int) -> Settled:
-    """Settle messages as done."""
+    """Ack messages by id."""
     found, refused = find_all(shard, command, token, ids)
     for each in found:
         shard.timers.plan_sweep(each.lease.queue, now)
@@ -104,12 +104,12 @@ def ack_ids(shard: Shard, token: Lease | None, ids: list[Range], command: Ack, n
 
 
 def nack_lease(shard: Shard, lease: Lease, command: Nack, now: int) -> Settled:
-    """Give all of a lease back with one failure more."""
+    """Nack a whole lease."""
     return Settled(_give_back(shard, lease, list(lease.runs.values()), _how(command, now)))
 
 
 def nack_ids(shard: Shard, token: Lease | None, ids: list[Range], command: Nack, now: int) -> Settled:
-    """Give messages back with one failure more."""
+    """Nack messages by id."""
     found, refused = find_all(shard, command, token, ids)
     how = _how(command, now)
     count = sum(each.length for each in found)
@@ -132,7 +132,7 @@ def _by_run(found: list[LeasedSlice]) -> ByRun:
 
 
 def _with_followers(by_run: ByRun) -> ByRun:
-    """What goes back with messages of a lease: in a queue in strict order, also all that comes after them."""
+    """Add what returns together with nacked messages: in strict order, everything behind them."""
     lowest: dict[tuple[int, int], LeasedSlice] = {}
     for (name, partition, _), parts in by_run.items():
         if parts[0].lease.queue.ordered:
@@ -155,12 +155,12 @@ def _with_followers(by_run: ByRun) -> ByRun:
 
 
 def give_back(shard: Shard, lease: Lease, now: int) -> None:
-    """Take a lease back that its consumer never heard of: as if it had not been delivered."""
+    """Take back a lease whose reply could not be delivered, uncounted."""
     _give_back(shard, lease, list(lease.runs.values()), _Undelivered(now))
 
 
 def put_off(shard: Shard, lease: Lease, lacking: list[Delivery], now: int) -> None:
-    """Give messages back that could not be read, one failure more, due when the lease would have ended."""
+    """Return unreadable messages with one more failure, due when the lease would have expired."""
     by_run: dict[tuple[int, int], list[LeasedSlice]] = {}
     for each in lacking:
         key = lease.queue.partitions[each.partition].key
@@ -188,7 +188,7 @@ def put_off(shard: Shard, lease: Lease, lacking: list[Delivery], now: int) -> No
 
 
 def _step_over(shard: Shard, lease: Lease, lacking: Delivery, now: int) -> None:
-    """Put off the rest of a damaged segment too, so that nobody meets it message by message."""
+    """Delay the rest of a damaged segment too, so that pops do not fail on it message by message."""
     segment, due_at = lacking.segment, lacking.expires_at
     track = lease.group.tracks[lease.queue.partitions[lacking.partition].key]
     for run in track.schedule.over(segment.base, segment.end):
@@ -202,18 +202,18 @@ def _step_over(shard: Shard, lease: Lease, lacking: Delivery, now: int) -> None:
 
 
 def _short(error: str | None) -> str:
-    """What is kept of an error: equal ones once."""
+    """Return an error as it is kept: cut, and equal texts shared."""
     return interned((error or "")[:ERROR_CHARS_MAX])
 
 
 def extend_lease(shard: Shard, lease: Lease, lease_ms: int | None, now: int) -> Extended:
-    """Let a lease last longer, never less long than it did."""
+    """Extend a lease, never to an earlier time."""
     count = sum(run.unsettled for run in lease.runs.values())
     return Extended(_prolong(shard, lease, lease_ms, now), count, cancelled=lease.cancelled)
 
 
 def extend_ids(shard: Shard, token: Lease | None, ids: list[Range], command: Extend, now: int) -> Extended:
-    """Let the leases of messages last longer, whole ones."""
+    """Extend the whole leases of messages."""
     found, refused = find_all(shard, command, token, ids)
     leases = {each.lease.name: each.lease for each in found}
     ends = [_prolong(shard, each, command.lease_ms, now) for each in leases.values()]
@@ -224,7 +224,7 @@ def extend_ids(shard: Shard, token: Lease | None, ids: list[Range], command: Ext
 
 
 def _is_cancelled(shard: Shard, tenant: str, token: Lease | None, name: str, message: int) -> bool:
-    """Whether a message that is not leased was cancelled for a group, or is dead: nobody shall work on it."""
+    """Whether an unleased message was cancelled or is dead, so that its consumer should stop."""
     found = locate(shard, tenant, Range(message, 1))
     if found is not None and token is not None and token.queue is not found.place.queue:
         return False
@@ -253,7 +253,7 @@ def expire(shard: Shard, now: int) -> None:
 
 
 def _and_behind(lease: Lease, over: list[LeaseRun]) -> list[LeaseRun]:
-    """Runs of a lease and, in strict order, those that come after them."""
+    """Return expired runs of a lease and, in strict order, the runs behind them."""
     lowest: dict[int, int] = {}
     for run in over:
         lowest[run.partition] = min(run.first, lowest.get(run.partition, run.first))
@@ -264,7 +264,7 @@ def _and_behind(lease: Lease, over: list[LeaseRun]) -> list[LeaseRun]:
 
 
 def _end(shard: Shard, lease: Lease) -> int:
-    """Take a lease out of everything; how many messages were still in it."""
+    """End a lease; return how many messages were still in it."""
     name = lease.name
     del shard.leases[name]
     shard.timers.leases.remove(lease.due_at, name)
@@ -282,7 +282,7 @@ def _end(shard: Shard, lease: Lease) -> int:
 
 
 def _free(shard: Shard, lease: Lease, runs: Iterable[LeaseRun]) -> None:
-    """In strict order, what comes after a lease may be delivered once it is over."""
+    """Make tracks in strict order deliverable again when their lease has ended."""
     for track in (lease.group.tracks[run.partition] for run in runs):
         if not track.leased:
             list_ready(track)
@@ -290,7 +290,7 @@ def _free(shard: Shard, lease: Lease, runs: Iterable[LeaseRun]) -> None:
 
 
 def _unlease(shard: Shard, track: Track, run: LeaseRun, name: int) -> int:
-    """Take a leased run off its track; how many messages were still in it."""
+    """Remove a leased run from its track; return how many messages were still in it."""
     if shard.watched:
         shard.notify_watchers(run.partition, run.first, run.first + run.count)
     if run.count == 1:
@@ -313,7 +313,7 @@ def _unlease(shard: Shard, track: Track, run: LeaseRun, name: int) -> int:
 
 
 def _drop_runs(shard: Shard, lease: Lease, gone: list[LeaseRun]) -> None:
-    """Take runs out of a lease, and the lease away with its last one."""
+    """Remove runs from a lease; end the lease with its last run."""
     runs = lease.runs
     if len(gone) == len(runs):
         _end(shard, lease)
@@ -329,7 +329,7 @@ def _drop_runs(shard: Shard, lease: Lease, gone: list[LeaseRun]) -> None:
 
 
 def _set_due(shard: Shard, lease: Lease) -> None:
-    """Bring ``due_at`` and the agenda in line with the runs."""
+    """Update ``due_at`` and its timer from the runs."""
     due_at = min(run.expires_at for run in lease.runs.values())
     if due_at != lease.due_at:
         shard.timers.leases.remove(lease.due_at, lease.name)
@@ -338,10 +338,10 @@ def _set_due(shard: Shard, lease: Lease) -> None:
 
 
 def _cut_out(shard: Shard, found: list[LeasedSlice]) -> None:
-    """Take messages of one run out of their lease so that they can be leased anew.
+    """Remove messages of one run from their lease so that they can be leased again.
 
-    An acked message never comes back: a bit is enough. A nacked one does, so the run is cut there and no two
-    leased runs of a track ever overlap.
+    An acked message never returns, so a bit marks it. A nacked one does, so its run is cut: no two leased
+    runs of a track ever overlap.
     """
     lease, run = found[0].lease, found[0].run
     rest: list[LeaseRun] = []
@@ -367,24 +367,24 @@ def _cut_out(shard: Shard, found: list[LeasedSlice]) -> None:
 
 
 class _Failed(NamedTuple):
-    """It was delivered, and that failed."""
+    """The delivery failed."""
 
     error: str
     now: int
     delay_ms: int | None = None
     """How long to wait instead of the backoff."""
     final: bool = False
-    """It was once too often, however often it was."""
+    """Make it dead, however few failures it had."""
 
 
 class _Requeued(NamedTuple):
-    """It was delivered, and comes back without a failure."""
+    """The delivery ended without a failure."""
 
     now: int
 
 
 class _Undelivered(NamedTuple):
-    """It was not delivered after all."""
+    """The delivery never reached its consumer."""
 
     now: int
 
@@ -399,7 +399,7 @@ def _how(command: Nack, now: int) -> How:
 
 
 def _give_back(shard: Shard, lease: Lease, runs: list[LeaseRun], how: How) -> int:
-    """Take what is left of some runs of a lease back; how many messages it was."""
+    """Return the unsettled messages of some runs of a lease to the schedule; return how many."""
     left = [
         LeasedSlice(lease, run, first - run.first, length, 0) for run in runs for first, length in gaps(run)
     ]
@@ -409,7 +409,7 @@ def _give_back(shard: Shard, lease: Lease, runs: list[LeaseRun], how: How) -> in
 
 
 def _all_back(shard: Shard, found: list[LeasedSlice], how: How) -> None:
-    """Put messages that were taken out of their leases back. In strict order only the first of them fails."""
+    """Reschedule messages that left their leases. In strict order, only the first one fails."""
     failed: set[tuple[int, int]] = set()
     ordered = any(each.lease.queue.ordered for each in found)
     for each in sorted(found, key=_offset) if ordered else found:
@@ -426,7 +426,7 @@ def _all_back(shard: Shard, found: list[LeasedSlice], how: How) -> None:
 
 
 def _come_back(shard: Shard, lease: Lease, run: LeaseRun, first: int, count: int, how: How) -> None:
-    """Put messages that were leased back into the schedule, or among the dead letters."""
+    """Reschedule formerly leased messages, or make them dead letters."""
     track = lease.group.tracks[run.partition]
     options = lease.queue.options
     deliveries, failures, error, due_at = run.deliveries, run.failures, run.error, how.now
@@ -455,7 +455,7 @@ def _come_back(shard: Shard, lease: Lease, run: LeaseRun, first: int, count: int
 
 
 def take_cancelled(shard: Shard, command: Settle, wanted: Range) -> list[LeasedSlice]:
-    """Take the messages of a range that a group has leased out of their leases; what was found."""
+    """Remove cancelled messages of a range from their leases; return them."""
     found = list(find(shard, command, None, wanted))
     for each in found:
         each.lease.cancelled = True
@@ -466,7 +466,7 @@ def take_cancelled(shard: Shard, command: Settle, wanted: Range) -> list[LeasedS
 
 
 def abandon(shard: Shard, track: Track) -> None:
-    """Take everything that a track has leased out of its leases."""
+    """Drop all leased runs of a track."""
     key = track.partition.key
     names = {name for _, _, name in track.spans} | set(track.singles.values())
     for lease in [shard.leases[name] for name in sorted(names)]:
@@ -474,9 +474,9 @@ def abandon(shard: Shard, track: Track) -> None:
 
 
 def take_back(shard: Shard, command: Settle, wanted: Range, *, cancelled: bool = False) -> list[LeasedSlice]:
-    """Take the messages of a range that a group has leased out of their leases, to be leased anew.
+    """Remove the messages of a range from their leases, so that they can be leased again; return them.
 
-    If they are ``cancelled``, their consumers are told so when they ask.
+    With ``cancelled``, their consumers learn of it when they extend.
     """
     found = list(find(shard, command, None, wanted))
     for parts in _by_run(found).values():
@@ -499,7 +499,7 @@ def _prolong(shard: Shard, lease: Lease, lease_ms: int | None, now: int) -> int:
 
 
 def _take_out(shard: Shard, found: LeasedSlice) -> None:
-    """Take messages out of their lease."""
+    """Remove messages from their lease."""
     lease, run = found.lease, found.run
     settled = run.settled | ((1 << found.length) - 1) << found.at
     if settled.bit_count() == run.count:

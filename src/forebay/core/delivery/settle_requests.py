@@ -28,7 +28,7 @@ from forebay.core.tracks.leased import LeasedSlice, find_all
 from forebay.core.words import DEFAULT, RESULT
 
 ByShard = tuple[Shard, Lease | None, list[Range]]
-"""Ids by the shard they lead to, with the lease that is named along."""
+"""A shard, the lease that the command names, and the ids that lead to the shard."""
 
 
 def ack(domain: Domain, command: Ack, now: int) -> Settled:
@@ -46,11 +46,11 @@ def ack(domain: Domain, command: Ack, now: int) -> Settled:
 
 
 Given = dict[int, int]
-"""Ids as they were given, by those of what has taken the place of their messages."""
+"""Given ids, by the ids of their successors."""
 
 
 def resolve_successors(domain: Domain, command: Settle | Cancel | Move | Requeue | Purge) -> Given:
-    """Have a command mean what has taken the place of the messages it names."""
+    """Replace the ids of updated messages by those of their successors."""
     given = command.ids
     if given is None or not domain.updated:
         return {}
@@ -63,7 +63,7 @@ def as_given(refused: Sequence[int], given: Given) -> Sequence[int]:
 
 
 def _ack_with_results(command: Ack, by_shard: list[ByShard], now: int) -> list[Settled]:
-    """Settle messages as done and keep what came of each."""
+    """Ack messages and store their results."""
     assert command.ids is not None
     assert command.results is not None
     found = [(shard, find_all(shard, command, token, ids)[0]) for shard, token, ids in by_shard]
@@ -83,7 +83,7 @@ def _ack_with_results(command: Ack, by_shard: list[ByShard], now: int) -> list[S
 
 
 def _noted_at(shard: Shard, found: LeasedSlice) -> Iterable[int]:
-    """The offsets under which the results of leased messages are kept."""
+    """Return the offsets under which results of leased messages are stored."""
     place = shard.places[found.id >> OFFSET_BITS]
     if found.length > 1:  # what took the place of another lies alone
         return range(found.offset, found.offset + found.length)
@@ -119,14 +119,14 @@ def extend(domain: Domain, command: Extend, now: int) -> Extended:
 
 
 def _was_cancelled(domain: Domain, command: Settle) -> bool:
-    """Whether all of the lease that a command names was cancelled, not long ago."""
+    """Whether the named lease ended recently because all of it was cancelled."""
     assert command.lease is not None
     number, name = parse_lease(command.lease)
     return number < len(domain.shards) and domain.shards[number].cancelled.get(name) == command.tenant
 
 
 def _together(parts: list[Settled], command: Settle, given: Given) -> Settled:
-    """What several shards settled; a conflict if that is nothing and the command wants something."""
+    """Join the replies of several shards; raise a conflict if nothing was settled."""
     count = sum(part.count for part in parts)
     if not count and not command.partial:
         raise Conflict(addresses.NOT_LEASED)

@@ -21,7 +21,7 @@ def is_next(track: Track, now: int) -> bool:
 
 
 def fresh_end(track: Track, now: int) -> int:
-    """The offset below which fresh messages may be delivered, if nothing scheduled comes before them."""
+    """Return the offset below which fresh messages may be delivered, if no scheduled run comes first."""
     return min(old_enough(track, now), track.planned)
 
 
@@ -40,7 +40,7 @@ def next_scheduled(track: Track) -> Scheduled | None:
 
 
 def deliverable(track: Track, most: int, now: int) -> int:
-    """Messages that could be delivered now, counted no further than about ``most``."""
+    """Count messages deliverable now, no further than about ``most``."""
     if is_withheld(track, now) or not is_next(track, now):
         return 0
     log = track.partition.log

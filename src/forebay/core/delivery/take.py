@@ -33,15 +33,15 @@ from forebay.core.tracks.outcomes import record_outcome
 from forebay.core.words import EVICTED, EXPIRED
 
 RUNS_MAX = 1_000
-"""Runs of one lease: retries that lie scattered are delivered over several pops."""
+"""Runs per lease: scattered retries are delivered over several pops."""
 PIECES_MAX = 10_000
-"""Pieces of one delivery: messages pushed one by one are delivered over several pops."""
+"""Slices per reply: messages pushed one by one are delivered over several pops."""
 PASSES_MAX = 1_000
-"""Expired and evicted runs that one pop passes: some 30 ms."""
+"""Expired and evicted runs that one pop passes: about 30 ms."""
 
 
 class PopCursor(Struct, eq=False):
-    """One pop under way: what it may still take, and what it has taken."""
+    """A pop in progress: what it may still take, and what it has taken."""
 
     shard: Shard
     queue: Queue
@@ -49,34 +49,34 @@ class PopCursor(Struct, eq=False):
     left: int
     """Messages it may still take."""
     bytes_left: int
-    """Bytes it may still take; the piece that crosses the line is the last."""
+    """Bytes it may still take; the slice that exceeds them is the last."""
     lease_ms: int | None
-    """What the pop asks for."""
+    """The lease_ms of the pop, if it has one."""
     queue_lease_ms: int
     now: int
     runs: dict[tuple[int, int], LeaseRun]
     deliveries: list[Delivery]
     gated: bool
-    """Whether the queue holds messages back, or evicts them."""
+    """Whether the queue has gates."""
     ordered: bool
     """Whether each partition is delivered in strict order."""
     due_level: int | None = None
-    """The level at which the track that was last looked at has something due."""
+    """Level of the due run of the track checked last."""
     passes: int = PASSES_MAX
     """Expired and evicted runs it may still pass."""
     exact: bool = False
-    """Whether it takes no more bytes than it may, but for one message: else whole pieces."""
+    """Whether slices are cut to ``bytes_left``; otherwise they are taken whole."""
     limited: list[Limiter] = []
-    """Limits of single tracks under which it has taken something."""
+    """Limits of single tracks that it has taken messages under."""
 
     def take_in_turn(self) -> None:
-        """Take from the tracks that have something: lowest level first, then who was served longest ago."""
+        """Take from ready tracks: lowest level first, then least recently served."""
         group = self.group
         ready = group.ready
         while ready and self.left and self.passes > 0:
             level, turn, key = ready[0]
             track = group.tracks[key]
-            if track.listed != (level, turn):  # it was listed anew meanwhile
+            if track.listed != (level, turn):  # stale: the track was relisted meanwhile
                 heappop(ready)
                 continue
             best = self._level(track)
@@ -98,7 +98,7 @@ class PopCursor(Struct, eq=False):
             self._take_level(track, level)
 
     def _level(self, track: Track) -> int | None:
-        """The level at which a track has something to deliver, if it has anything."""
+        """Return the level at which a track can deliver, if it can."""
         if track.own_limit is not None and not room(track.own_limit, self.now):
             ready = ready_at((track.own_limit,), 1, self.now)
             if ready < track.due_at:
@@ -117,7 +117,7 @@ class PopCursor(Struct, eq=False):
         return level
 
     def _open_level(self, track: Track) -> int | None:
-        """The same in a queue that holds messages back: it says when to look again."""
+        """The same in a queue with gates; schedule a check if they are closed."""
         level = None
         if not gates.is_withheld(track, self.now):
             level = self.due_level = track.schedule.ready_level(self.now)
@@ -130,13 +130,13 @@ class PopCursor(Struct, eq=False):
         return level
 
     def _hold_back(self, track: Track) -> None:
-        """Look again when the gates of a queue open."""
+        """Schedule a check of the track when its gates open."""
         opens_at = gates.opens_at(track, self.now) if self.gated else NEVER
         if opens_at < track.due_at:
             self.shard.timers.schedule_check(track, opens_at)
 
     def _take_level(self, track: Track, level: int) -> None:
-        """Take what a track has at a level, as far as its own limit lets it."""
+        """Take messages of a level, as far as the track's own limit allows."""
         own = track.own_limit
         if own is None:
             self._take(track, level)
@@ -148,12 +148,13 @@ class PopCursor(Struct, eq=False):
         spend((own,), taken, 0)
         own.taken += taken
         self.limited.append(own)
-        ended = not self.left and taken < allowed  # before its count: it is full
+        # ``left`` at 0 before the limit is used up means that the reply is full, not that the limit is.
+        ended = not self.left and taken < allowed
         full = self.bytes_left <= 0 or len(self.deliveries) >= PIECES_MAX or len(self.runs) >= RUNS_MAX
         self.left = 0 if ended or full else left - taken
 
     def _take(self, track: Track, level: int) -> None:
-        """Take what a track has at a level: what is due, then what is fresh."""
+        """Take messages of a level: due ones, then fresh ones."""
         before = len(self.deliveries)
         schedule = track.schedule
         if self.ordered:
@@ -172,7 +173,7 @@ class PopCursor(Struct, eq=False):
             self.shard.changes.touch_track(track)
 
     def _take_ordered(self, track: Track) -> None:
-        """Take what a track has in strict order, up to what is not due."""
+        """Take messages in strict order, up to the first that is not due."""
         while self.left and self.passes > 0:
             before = (track.cursor, track.schedule.messages, self.left)
             run = strict_order.next_scheduled(track)
@@ -193,6 +194,7 @@ class PopCursor(Struct, eq=False):
         position = logs.find(partition.log, run.first)
         segment = partition.log.segments[position]
         _, created_at, attributes = segment.run_at(run.first - segment.base)
+        # Out of the schedule first: whatever is not taken is scheduled again below, as a shorter run.
         shard.unschedule(track, run)
         end = run.first + run.count
         alive = run.first
@@ -223,7 +225,7 @@ class PopCursor(Struct, eq=False):
             shard.schedule(track, replace(run, first=rest, count=left), self.now)
 
     def _alive(self, log: Log, attributes: Attributes, first: int, end: int) -> int:
-        """The first offset of [first, end) whose time to live is not over; ``end`` if there is none."""
+        """Return the first offset of [first, end) whose ttl has not ended; ``end`` if there is none."""
         return max(first, min(logs.offset_at(log, self.now - attributes.ttl_ms + 1), end))
 
     def _end(self, track: Track, first: int, end: int, outcome: int) -> None:
@@ -245,6 +247,7 @@ class PopCursor(Struct, eq=False):
                 if track.cursor >= limit:
                     return
             cursor = track.cursor
+            # The hint saves a bisection per pop; dropped segments shift positions, so it is checked.
             position = track.position - log.dropped
             segment = log.segments[position] if 0 <= position < len(log.segments) else None
             if segment is None or not segment.base <= cursor < segment.base + segment.count:
@@ -283,7 +286,7 @@ class PopCursor(Struct, eq=False):
                 self.left = 0
 
     def _stretch(self, log: Log, position: int, cursor: int) -> tuple[int, Attributes]:
-        """Up to where messages from ``cursor`` on share their attributes, as far as it matters."""
+        """Return how far messages from ``cursor`` on share attributes, up to what is still needed."""
         segment = log.segments[position]
         if segment.aside == segment.count:
             return segment.end, segment.run_at(0)[2]
@@ -309,7 +312,7 @@ class PopCursor(Struct, eq=False):
         created_at: int,
         origin: tuple[int, int] | None,
     ) -> None:
-        """Fill ``run`` with the one message at its first offset, shown as that which it took the place of."""
+        """Fill ``run`` with the one message at its first offset, under the id it is shown as."""
         first = run.first
         number, base = partition.numbers[-1]
         if first < base:
@@ -337,7 +340,7 @@ class PopCursor(Struct, eq=False):
         self.runs[run.partition, first] = run
 
     def _deliver(self, partition: Partition, run: LeaseRun, count: int, position: int) -> int:
-        """Fill ``run`` with up to ``count`` messages; the position of the segment it ends in."""
+        """Fill ``run`` with up to ``count`` messages; return the position of the segment it ends in."""
         segments = partition.log.segments
         first = run.first
         end = first + min(count, self.left)
@@ -381,7 +384,7 @@ class PopCursor(Struct, eq=False):
     def _add_by_run(
         self, partition: str, run: LeaseRun, segment: Segment, start: int, count: int, identity: int
     ) -> int:
-        """Deliver messages of a merged segment, whose runs have times of their own; how many it was."""
+        """Deliver messages of a merged segment, one slice per time; return how many."""
         taken = 0
         for part in logs.by_run(segment, start, count):
             delivery = Delivery(
@@ -404,7 +407,7 @@ class PopCursor(Struct, eq=False):
         return taken
 
     def _deliver_backwards(self, partition: Partition, run: LeaseRun, count: int) -> None:
-        """Fill ``run`` with up to ``count`` messages from the end of those that begin at its first offset."""
+        """Fill ``run`` with up to ``count`` messages, newest first (LIFO)."""
         log = partition.log
         offset = end = run.first + count
         while self.left and offset > run.first:

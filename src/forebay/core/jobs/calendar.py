@@ -37,7 +37,7 @@ _SECONDS = re.compile(r"\*/\d+")
 _ZONE = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*")
 _SECOND = timedelta(seconds=1)
 _NEAR = timedelta(days=2)
-"""Farther than clocks are ever changed by."""
+"""Longer than any clock change."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 ACCEPTED = (
     "5 fields (minute hour day month weekday), 6 with seconds first, @hourly, @daily, @weekly, @monthly, "
@@ -46,7 +46,7 @@ ACCEPTED = (
 
 
 def parse(schedule: str) -> tuple[str, int]:
-    """The fields of a schedule, or how often it comes in ms.
+    """Return the fields of a schedule, or its interval in ms.
 
     >>> parse("@daily"), parse("@every 1h30m"), parse("*/10")
     (('0 0 * * *', 0), ('', 5400000), ('*/10 * * * * *', 0))
@@ -82,7 +82,7 @@ def check_every(every_ms: int, field: str = "repeat_every") -> None:
 
 @lru_cache(maxsize=1_000)
 def zone_of(name: str) -> tzinfo:
-    """The rules of a time zone."""
+    """Return the rules of a time zone."""
     if name == "UTC":
         return UTC
     if _ZONE.fullmatch(name):
@@ -95,7 +95,7 @@ def zone_of(name: str) -> tzinfo:
 
 
 def next_slot(schedule: str, zone: str, every_ms: int, began_at: int, after: int) -> int:
-    """The first slot after an instant; ``NEVER`` if there is none. A cron has a schedule, or comes so often.
+    """Return the first slot after an instant; ``NEVER`` if there is none.
 
     >>> next_slot("0 9 * * *", "UTC", 0, 0, 1_700_000_000_000)
     1700038800000
@@ -113,7 +113,7 @@ def next_slot(schedule: str, zone: str, every_ms: int, began_at: int, after: int
 
 
 def last_slot(schedule: str, zone: str, every_ms: int, began_at: int, after: int, upto: int) -> int:
-    """The last slot after an instant up to another; 0 if there is none."""
+    """Return the last slot in (after, upto]; 0 if there is none."""
     if every_ms:
         slot = began_at + (upto - began_at) // every_ms * every_ms
         return slot if slot > after and slot > began_at else 0
@@ -135,7 +135,7 @@ def last_slot(schedule: str, zone: str, every_ms: int, began_at: int, after: int
 
 
 def _fixed(schedule: str, zone: tzinfo, after: datetime) -> datetime:
-    """The next slot of a cron whose minute and hour are fixed."""
+    """Return the next slot of a cron with a fixed minute and hour."""
     walls = CronSim(schedule, after.astimezone(zone).replace(tzinfo=None))
     while True:
         found = _instant(next(walls), zone)
@@ -144,7 +144,7 @@ def _fixed(schedule: str, zone: tzinfo, after: datetime) -> datetime:
 
 
 def _instant(wall: datetime, zone: tzinfo) -> datetime:
-    """When clocks show a time: the first time they do, or if they never do, when they jump over it."""
+    """Return when clocks first show a wall time or, if they skip it, when they jump."""
     found = wall.replace(tzinfo=zone, fold=0).astimezone(UTC)
     if found.astimezone(zone).replace(tzinfo=None) == wall:
         return found
@@ -152,7 +152,7 @@ def _instant(wall: datetime, zone: tzinfo) -> datetime:
 
 
 def _change(zone: tzinfo, low: datetime, high: datetime) -> datetime:
-    """When the clocks of a zone are changed between two instants, at which they differ."""
+    """Return when the clocks of a zone change between two instants with different offsets."""
     before = _offset(zone, low)
     while high - low > _SECOND:
         middle = low + timedelta(seconds=(high - low) // _SECOND // 2)
@@ -164,7 +164,7 @@ def _change(zone: tzinfo, low: datetime, high: datetime) -> datetime:
 
 
 def _real(schedule: str, zone: tzinfo, after: datetime) -> datetime:
-    """The next slot of a cron that goes by real time."""
+    """Return the next slot of a cron that follows elapsed time."""
     begin, offset = after, _offset(zone, after)
     while True:
         wall = next(CronSim(schedule, (begin + offset).replace(tzinfo=None)))
@@ -184,7 +184,7 @@ def _real(schedule: str, zone: tzinfo, after: datetime) -> datetime:
 
 
 def _offset(zone: tzinfo, at: datetime) -> timedelta:
-    """How far clocks of a zone are ahead."""
+    """Return the UTC offset of a zone at an instant."""
     found = at.astimezone(zone).utcoffset()
     assert found is not None
     return found

@@ -29,33 +29,33 @@ from forebay.core.tracks.planning import check_planned
 from forebay.core.words import DEBOUNCE, DEDUP_MODES, DROP, REPLACE, THROTTLE
 
 WAITING = Attributes(depends_on=((0, 1),))
-"""What a message has at least that waits for others."""
+"""Attributes of any message that waits for others."""
 
 
 class Plan(Struct, eq=False):
-    """What several pushes need in all, if they are carried out together."""
+    """What several pushes need in total, if they are applied together."""
 
     messages: Counter[str] = field(default_factory=Counter)
     """By queue."""
     partitions: dict[str, set[str]] = {}
     """By queue."""
     freed: Counter[str] = field(default_factory=Counter)
-    """Messages that are settled first, by queue."""
+    """Messages settled by earlier operations, by queue."""
     tied: Counter[str] = field(default_factory=Counter)
-    """Payload bytes that ties will hold, by queue."""
+    """Payload bytes that ties will keep, by queue."""
     seen: set[tuple[str, ...]] = set()
-    """Keys and ids of the messages, and their queues."""
+    """Names (keys and ids) of the messages, with their queues."""
     settled: set[tuple[int, int]] = set()
-    """Partition and offset of what will have been settled for the work queue."""
+    """Partition and offset of messages that earlier operations settle in the group ``default``."""
 
 
 def check(
     domain: Domain, command: PushJobs, now: int, plan: Plan | None = None, *, room: bool = True
 ) -> None:
-    """Raise unless the jobs may be pushed: all that can be wrong is found here.
+    """Raise unless the jobs may be pushed: everything that can be wrong is found here.
 
-    With a plan, they have to fit together with what is in it, and are entered there. Without ``room``, only
-    that is looked at which would be wrong at any time: the queue may be full right now.
+    With a plan, the jobs must fit together with what it already has, and are added to it. Without ``room``,
+    only what is wrong at any time is checked: the queue may be full right now.
     """
     limits, jobs = domain.limits, command.jobs
     check_range("jobs", len(jobs), 1, limits.batch_max)
@@ -119,7 +119,7 @@ def check(
 
 
 def _check_new(domain: Domain, tenant: str, plan: Plan) -> None:
-    """Raise unless a tenant may have all the queues that a plan makes."""
+    """Raise unless the tenant may create all queues of a plan."""
     new = sum((tenant, name) not in domain.queues for name in plan.messages)
     known = domain.directory.tenants.get(tenant)
     if new and (len(known.queues) if known is not None else 0) + new > domain.limits.queues_max:
@@ -127,7 +127,7 @@ def _check_new(domain: Domain, tenant: str, plan: Plan) -> None:
 
 
 def _count_new(domain: Domain, queue: Queue, jobs: list[Job], plan: Plan, now: int) -> int:
-    """How many of the jobs take room: those that repeat neither what is known, nor each other."""
+    """Count jobs that need room: neither known already nor duplicates of each other."""
     pushing = Pushing(domain, domain.shards[queue.shard], queue, "", now)
     new = 0
     for job in jobs:
@@ -144,14 +144,14 @@ def _count_new(domain: Domain, queue: Queue, jobs: list[Job], plan: Plan, now: i
 
 
 def _without_freed(queue: Queue, own: Identity, settled: set[tuple[int, int]]) -> Identity:
-    """What a job has for itself, without a key that will be free when its holder is settled."""
+    """Return the identity of a job, without a unique key that an earlier operation frees."""
     if own.dedup == DROP and own.unique_key is not None and queue.uniques.get(own.unique_key) in settled:
         return replace(own, unique_key=None)
     return own
 
 
 def names_of(job: Job) -> list[tuple[str, ...]]:
-    """What a job goes by in its queue: no two have the same."""
+    """Return the names of a job that must be unique in its queue."""
     own = job.own
     if own is None:
         return []
@@ -166,7 +166,7 @@ def names_of(job: Job) -> list[tuple[str, ...]]:
 
 
 def check_waiting(job: Job) -> None:
-    """Raise unless a job may wait for others than it names."""
+    """Raise unless a job may be made to wait for other messages."""
     if job.own is not None and job.own.dedup == DEBOUNCE:
         raise Invalid("dedup", f"another than {DEBOUNCE}: the message waits for others")
 
@@ -199,7 +199,7 @@ def _check_own(job: Job, own: Identity) -> None:
 
 
 def _check_held(queue: Queue, size: int, replacing: bool) -> None:
-    """Raise if what a queue holds forbids jobs right now that replace others, or tie so many bytes more."""
+    """Raise if the queue can't take jobs that replace others, or keep ``size`` more bytes, right now."""
     if size and queue.tied_bytes + size > TIED_BYTES_MAX:
         raise Busy(
             f"queue {queue.name} has {queue.tied_bytes} bytes of messages with keys_if_undelivered that have "
@@ -211,7 +211,7 @@ def _check_held(queue: Queue, size: int, replacing: bool) -> None:
 
 
 def known(domain: Domain, tenant: str, name: str, job: Job, now: int, plan: Plan | None = None) -> int | None:
-    """The id of the message that a job would repeat, if it does; with a plan, when that is carried out."""
+    """Return the id of the message that a job would duplicate, after the plan if there is one."""
     queue = domain.queues.get((tenant, name))
     if queue is None or job.own is None:
         return None

@@ -9,7 +9,7 @@ from forebay.core.words import DIED, DISCARDED
 
 
 def settle_consequences(domain: Domain, now: int) -> None:
-    """See to everything that ended since this was last called. What that ends is seen to, too."""
+    """Settle the consequences of all ended messages, and of messages that end by that."""
     while domain.ends:
         ends = domain.ends[:]
         domain.ends.clear()

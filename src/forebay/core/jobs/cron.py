@@ -17,16 +17,16 @@ from forebay.core.state import Cron
 from forebay.core.words import MISSED
 
 FIRED_AT_ONCE = 100
-"""Crons that come in one go: some 10 ms. The others come in the next."""
+"""Crons fired per tick: about 10 ms. The next tick fires more."""
 LISTED_MAX = 10_000
-"""Crons in one answer."""
+"""Crons per reply."""
 LATE_MS = 10_000
-"""A slot is missed if nobody saw to it for so long."""
+"""A slot is missed if it could not fire for this long."""
 COUNT_MAX = 1 << 52
 
 
 def put(domain: Domain, command: CronPut, now: int) -> CronsFound:
-    """Make a cron, or make it another. What it counts goes on if it comes as often as before."""
+    """Create or replace a cron. Its counters continue if its schedule is unchanged."""
     cron = _checked(domain, command, now)
     before = domain.crons.get(command.tenant, {}).get(command.name)
     if before is not None and _when(before) == _when(cron):
@@ -45,7 +45,7 @@ def put(domain: Domain, command: CronPut, now: int) -> CronsFound:
 
 
 def _checked(domain: Domain, command: CronPut, now: int) -> Cron:
-    """The cron that a command makes; raise unless it may."""
+    """Return the cron of a command; raise unless it is valid."""
     check_name("name", command.name)
     if (command.schedule is None) == (command.every_ms is None):
         raise Invalid("schedule", "given, or else repeat_every, but not both")
@@ -87,7 +87,7 @@ def _checked(domain: Domain, command: CronPut, now: int) -> Cron:
 
 
 def check_kept(cron: Cron, tenant: str, queue: str) -> None:
-    """Raise unless this can be a cron of a queue."""
+    """Raise unless a stored cron is valid for its queue."""
     if (cron.tenant, cron.queue) != (tenant, queue) or bool(cron.schedule) == bool(cron.every_ms):
         raise Invalid("cron", "one of the queue, by a schedule or every so often")
     if cron.schedule and parse(cron.schedule) != (cron.schedule, 0):
@@ -119,7 +119,7 @@ def delete(domain: Domain, command: CronDelete, now: int) -> CronDeleted:
 
 
 def listed(domain: Domain, command: CronList, now: int) -> CronsFound:
-    """Crons by name, as many as fit."""
+    """Return crons by name, as many as fit into a reply."""
     crons = domain.crons.get(command.tenant, {})
     if command.name is not None:
         check_name("name", command.name)
@@ -138,7 +138,7 @@ def listed(domain: Domain, command: CronList, now: int) -> CronsFound:
 
 
 def _place(domain: Domain, cron: Cron) -> tuple[Shard, bytes]:
-    """Where a cron is kept: the shard of its queue, and the key of its record."""
+    """Return the shard of a cron's queue, and the key of its record."""
     queue = domain.queues[cron.tenant, cron.queue]
     return domain.shards[queue.shard], keyspace.cron_key(queue.prefix, cron.name)
 
@@ -155,7 +155,7 @@ def _remove(domain: Domain, cron: Cron) -> None:
 
 
 def forget(domain: Domain, shard: Shard, cron: Cron) -> None:
-    """A cron comes no more."""
+    """Remove a cron from memory and its timer."""
     if cron.next_at != NEVER:
         shard.timers.crons.remove(cron.next_at, (cron.tenant, cron.name))
     del domain.crons[cron.tenant][cron.name]
@@ -169,14 +169,14 @@ def _plan(shard: Shard, cron: Cron) -> None:
 
 
 def add(domain: Domain, shard: Shard, cron: Cron) -> None:
-    """Have a cron come."""
+    """Add a cron and its timer."""
     domain.crons.setdefault(cron.tenant, {})[cron.name] = cron
     domain.cron_bytes[cron.tenant] += len(cron.payload)
     _plan(shard, cron)
 
 
 def fire(domain: Domain, now: int) -> None:
-    """Let crons come whose slot has come, a number of them."""
+    """Fire crons whose slot is due, up to ``FIRED_AT_ONCE``."""
     left = FIRED_AT_ONCE
     for shard in domain.shards:
         while left > 0 and (names := shard.timers.crons.first_due(now)):
@@ -186,7 +186,7 @@ def fire(domain: Domain, now: int) -> None:
 
 
 def _fire(domain: Domain, shard: Shard, cron: Cron, now: int) -> None:
-    """Let a cron come at its slot, or at the last of several if it missed them."""
+    """Fire a cron at its slot, or at the last of several missed slots."""
     slot = cron.next_at
     shard.timers.crons.remove(slot, (cron.tenant, cron.name))
     if cron.missed != "all":

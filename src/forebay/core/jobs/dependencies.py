@@ -35,15 +35,15 @@ from forebay.core.tracks.withdrawn import withdraw
 from forebay.core.words import CANCELLED, COMPLETED, DEFAULT, DIED, IGNORE, WAIT
 
 STEP = 300
-"""Rows of dependents that are told in one turn: some 5 ms. The rest is told in the next."""
+"""Rows of dependents notified per tick: about 5 ms. The next tick notifies more."""
 FAILING_ROWS = 8
-"""Rows that could be told in the time it takes one dependent to fail."""
+"""Cost of failing one dependent, in rows notified."""
 SCANNED_MAX = 100
-"""Ends of a partition that are looked at for whether they are about the same messages."""
+"""Queued ends of a partition that are checked for overlap."""
 
 
 def check(domain: Domain, tenant: str, attributes: Attributes) -> None:
-    """Raise unless messages may depend on what these attributes say."""
+    """Raise unless the dependencies of these attributes are valid and exist."""
     if sum(count for _, count in attributes.depends_on) > DEPENDENCIES_MAX:
         raise Invalid("depends_on", f"a list of at most {DEPENDENCIES_MAX} ids")
     if len(attributes.depends_on) > DEPENDENCY_RUNS_MAX:
@@ -61,14 +61,14 @@ def check(domain: Domain, tenant: str, attributes: Attributes) -> None:
 
 
 class _Wanted(Struct):
-    """What messages depend on, as it stands."""
+    """The dependencies of a push, by state."""
 
     pending: list[tuple[Place, Span]]
-    """Those that have not ended, or may yet be completed."""
+    """Dependencies that are open, or may still be completed by a requeue."""
     open: list[tuple[Place, Span]]
-    """Those of them that have not ended."""
+    """Open ones among them."""
     failed: int | None = None
-    """The id of one that failed for good."""
+    """Id of a dependency that failed for good."""
 
 
 def _wanted(domain: Domain, attributes: Attributes) -> _Wanted:
@@ -89,7 +89,7 @@ def _wanted(domain: Domain, attributes: Attributes) -> _Wanted:
 
 
 def _targets(domain: Domain, spans: tuple[tuple[int, int], ...]) -> list[tuple[Shard, Range]]:
-    """The messages that ids lead to now, by shard."""
+    """Return the shards and ranges of the current successors of ids."""
     if not domain.updated:
         return [(domain.shard_of(first), Range(first, count)) for first, count in spans]
     ids = [each for first, count in spans for each in range(first, first + count)]
@@ -97,7 +97,7 @@ def _targets(domain: Domain, spans: tuple[tuple[int, int], ...]) -> list[tuple[S
 
 
 def depend(domain: Domain, place: Place, first: int, count: int, attributes: Attributes, now: int) -> None:
-    """Have messages, just appended and in no group's schedule, wait for what they depend on."""
+    """Park messages that were just appended, or release or fail them at once."""
     shard, queue, partition = domain.shards[place.queue.shard], place.queue, place.partition
     wanted = _wanted(domain, attributes)
     unmet = sum(high - low for _, (low, high) in wanted.pending)
@@ -120,7 +120,7 @@ def depend(domain: Domain, place: Place, first: int, count: int, attributes: Att
 
 
 def release(shard: Shard, queue: Queue, partition: Partition, spans: list[Span], now: int) -> None:
-    """Have messages that wait for nothing any more delivered to every group."""
+    """Schedule messages without open dependencies in every group."""
     for run in _runs(partition, union(spans), now):
         for group in queue.groups.values():
             track = group.tracks[partition.key]
@@ -131,7 +131,7 @@ def release(shard: Shard, queue: Queue, partition: Partition, spans: list[Span],
 
 
 def _runs(partition: Partition, spans: list[Span], now: int) -> list[Scheduled]:
-    """Messages as they are scheduled: singles that are due alike become one run."""
+    """Return messages as scheduled runs, adjacent ones that are due alike joined."""
     log = partition.log
     found: list[Scheduled] = []
     for low, high in spans:
@@ -158,7 +158,7 @@ def _runs(partition: Partition, spans: list[Span], now: int) -> list[Scheduled]:
 def fail(
     domain: Domain, shard: Shard, queue: Queue, partition: Partition, span: Span, failed: int, now: int
 ) -> None:
-    """Messages fail because one they depend on did: dead letters of the work queue, and nobody else's."""
+    """Fail messages because a dependency failed: dead in the group ``default``, cancelled in others."""
     domain.rows_notified += FAILING_ROWS
     first, end = span
     group = queue.groups.get(DEFAULT)
@@ -182,7 +182,7 @@ def fail(
 # Telling dependents.
 
 Released = dict[int, tuple[Shard, Queue, Partition, list[Span]]]
-"""What waits for nothing any more, by partition key."""
+"""Runs to release, by partition key."""
 
 
 def release_all(released: Released, now: int) -> None:
@@ -193,7 +193,7 @@ def release_all(released: Released, now: int) -> None:
 
 
 def notify_dependents(domain: Domain, ended: Ended, now: int) -> None:
-    """Tell those who wait for messages that these ended; not before those of what ended earlier are told."""
+    """Notify the dependents of ended messages, in order behind earlier ends of the same messages."""
     shard, queue, partition, first, end, how = ended
     telling = Notification(ended, 0, (first, 0))
     tellings = domain.notifications.get(partition.key)
@@ -217,7 +217,7 @@ def notify_dependents(domain: Domain, ended: Ended, now: int) -> None:
 
 
 def go_on(domain: Domain, now: int) -> None:
-    """Tell a number of those more who have not been told yet; each partition in turn."""
+    """Notify up to ``STEP`` more dependents, one partition after another."""
     domain.rows_notified = 0
     while domain.notifications and domain.rows_notified < STEP:
         key = next(iter(domain.notifications))
@@ -239,7 +239,7 @@ def _go_on(domain: Domain, key: int, now: int) -> None:
 
 
 def _is_behind(tellings: NotificationQueue | None, ended: Ended) -> bool:
-    """Whether some may yet have to be told of an earlier end of the same messages."""
+    """Whether an earlier end of the same messages is still being notified."""
     return tellings is not None and (
         len(tellings.waiting) > SCANNED_MAX
         or any(each.ended.first < ended.end and ended.first < each.ended.end for each in tellings.waiting)
@@ -247,13 +247,13 @@ def _is_behind(tellings: NotificationQueue | None, ended: Ended) -> bool:
 
 
 def _is_there(ended: Ended) -> bool:
-    """Whether there still is a partition beside which it can be kept who is to be told."""
+    """Whether the partition still exists, so that progress can be stored beside it."""
     queue, partition = ended.queue, ended.partition
     return ended.shard.queues.get(queue.prefix) is queue and queue.partitions.get(partition.name) is partition
 
 
 def _notify_some(domain: Domain, telling: Notification, later: dict[tuple[int, int], int], now: int) -> bool:
-    """Tell a number of those who were not told yet, but for those who came later; whether that is all."""
+    """Notify up to ``STEP`` more dependents that registered before this end; return True when done."""
     most = max(STEP - domain.rows_notified, 1) if _is_there(telling.ended) else NEVER
     rows, more = _rows(telling.ended, telling.reached, most)
     released: Released = {}
@@ -268,7 +268,7 @@ def _notify_some(domain: Domain, telling: Notification, later: dict[tuple[int, i
 
 
 def _rows(ended: Ended, reached: tuple[int, int], most: int) -> tuple[list[Row], tuple[int, int] | None]:
-    """Rows of those who wait for what ended, from one on, and where to go on if that is not all."""
+    """Return rows of dependents of ended messages, and where to continue if there are more."""
     found: list[Row] = rows_reaching_over(ended.partition, ended.first) if reached == (ended.first, 0) else []
     for row in ended.partition.dependents.since(*reached):
         if row[0] >= ended.end:
@@ -286,7 +286,7 @@ def _notify_one(
     released: Released,
     now: int,
 ) -> None:
-    """Tell those of one row."""
+    """Notify the dependents of one row."""
     first, dependent, count, waiting = row
     theirs = domain.shards[(dependent >> OFFSET_BITS) % len(domain.shards)]
     place = theirs.places.get(dependent >> OFFSET_BITS)
@@ -326,7 +326,7 @@ def _notify_one(
 
 
 def recover(domain: Domain, queues: list[Queue], now: int) -> None:
-    """After a start, see to those who wait for messages that were in memory only, and are gone with it."""
+    """After a restart, fail or release dependents of messages that were only in memory."""
     expected: dict[int, list[tuple[int, int, int]]] = {}
     for queue in queues:
         for partition in queue.partitions.values():
@@ -345,7 +345,7 @@ def recover(domain: Domain, queues: list[Queue], now: int) -> None:
 def _recover(
     domain: Domain, queue: Queue, partition: Partition, expected: list[tuple[int, int, int]], now: int
 ) -> None:
-    """The same for one partition; ``expected`` has who waits for how many that are still kept."""
+    """The same for one partition; ``expected`` counts the dependencies that still exist."""
     shard = domain.shards[queue.shard]
     still: Counter[int] = Counter()
     for first, end, count in expected:
@@ -368,12 +368,12 @@ def _recover(
 
 
 def _is_known(domain: Domain, message: int) -> bool:
-    """Whether the partition of a message is there."""
+    """Whether the partition of a message exists."""
     return message >> OFFSET_BITS in domain.shard_of(message).places
 
 
 def _first_unmet(partition: Partition, row: Row, low: int, high: int) -> int | None:
-    """The first of the messages [low, high) of a row that is still waited for, if any is."""
+    """Return the first unmet message of [low, high) of a row, if there is one."""
     unmet = ((1 << high - low) - 1 << low - row[0]) & ~partition.met.get((row[0], row[1]), 0)
     return row[0] + (unmet & -unmet).bit_length() - 1 if unmet else None
 

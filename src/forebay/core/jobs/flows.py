@@ -28,7 +28,7 @@ def push(domain: Domain, command: PushFlow, now: int) -> FlowPushed:
 
 
 def check(domain: Domain, command: PushFlow, now: int, plan: job_check.Plan | None = None) -> None:
-    """Raise unless all of a flow may be pushed, with what else is planned."""
+    """Raise unless the whole flow may be pushed, together with the plan."""
     root = command.root
     is_known = job_check.known(domain, command.tenant, root.queue, root.job, now, plan) is not None
     if plan is None or is_known:
@@ -56,7 +56,7 @@ def _walk(node: FlowJob, depth: int) -> Iterator[tuple[FlowJob, int]]:
 
 
 def apply(domain: Domain, command: PushFlow, now: int) -> FlowPushed:
-    """Push a checked flow: children first. If its parent is known already, so is the flow."""
+    """Push a checked flow, children first. If the parent is known already, so is the flow."""
     root = command.root
     parent = job_check.known(domain, command.tenant, root.queue, root.job, now)
     if parent is not None:
@@ -81,7 +81,7 @@ def _push_one(domain: Domain, command: PushFlow, node: FlowJob, children: list[i
 
 
 def children(domain: Domain, command: Children, now: int) -> ChildrenFound:
-    """What a message waits for, or waited for, with what came of each."""
+    """Return the dependencies of a message, with their results."""
     (message,) = domain.current([command.id])
     require(domain.shard_of(message), command.tenant, message)
     given, total = _waited_for(domain, command.tenant, command.id)
@@ -97,9 +97,9 @@ def children(domain: Domain, command: Children, now: int) -> ChildrenFound:
 
 
 def _waited_for(domain: Domain, tenant: str, message: int) -> tuple[list[int], int]:
-    """The ids that a message waits for, or waited for, as many as are shown, and how many there are.
+    """Return the ids of a message's dependencies, up to one page, and their number.
 
-    None if it is no longer kept: what is known of a push may outlive its message.
+    There are none if the message is no longer kept: a remembered push may outlive it.
     """
     (current,) = domain.current([message])
     where = locate(domain.shard_of(current), tenant, Range(current, 1))
@@ -111,7 +111,7 @@ def _waited_for(domain: Domain, tenant: str, message: int) -> tuple[list[int], i
 
 
 def find(domain: Domain, command: FindJob, now: int) -> ShownAll:
-    """The message that has a custom id; of several queues, the newest."""
+    """Find the message with a custom id; the newest, if several queues have one."""
     check_name("job_id", command.job_id)
     if command.queue is not None:
         queues = [domain.known(command.tenant, command.queue)]

@@ -33,7 +33,7 @@ from forebay.core.words import DEBOUNCE, DROP, OPEN, REPLACE, THROTTLE
 
 
 def waiting_for(attributes: Attributes, ids: list[int]) -> Attributes:
-    """Attributes of a message that waits for others, too."""
+    """Return attributes with more dependencies."""
     before = [each for first, count in attributes.depends_on for each in range(first, first + count)]
     return replace(attributes, depends_on=core_ids.spans_of([*before, *ids]))
 
@@ -68,9 +68,9 @@ def apply(domain: Domain, command: PushJobs, now: int) -> PushedJobs:
 
 
 def push_key(domain: Domain, command: PushJobs, now: int) -> PushedJobs | None:
-    """Push one message that has nothing but a unique key, to where messages were pushed before.
+    """Push one message with only a unique key to an existing partition; None if there is more to it.
 
-    That is the usual single push, and here it comes without a detour. None if there is more to it.
+    This is the usual single push of a job: the fast path skips the plan.
     """
     (job,) = command.jobs
     own, queue = job.own, domain.queues.get((command.tenant, command.queue))
@@ -92,7 +92,7 @@ def push_key(domain: Domain, command: PushJobs, now: int) -> PushedJobs | None:
 
 
 def _in_order(ids: list[int]) -> tuple[tuple[int, int], ...]:
-    """Ids as (first, count), in the order they came.
+    """Return ids as (first, count) spans in the given order.
 
     >>> _in_order([8, 9, 4, 8])
     ((8, 2), (4, 1), (8, 1))
@@ -107,7 +107,7 @@ def _in_order(ids: list[int]) -> tuple[tuple[int, int], ...]:
 
 
 class Pushing(Struct, eq=False):
-    """Jobs on their way into a queue: those that share partition and attributes are appended together."""
+    """A push of jobs in progress: jobs with the same partition and attributes are appended together."""
 
     domain: Domain
     shard: Shard
@@ -116,11 +116,11 @@ class Pushing(Struct, eq=False):
     now: int
     ids: list[int] = []
     duplicates: list[int] = []
-    """Places of those that are known already."""
+    """Indexes of known jobs."""
     throttled: list[int] = []
-    """Places of those of them that came too soon."""
+    """Indexes of throttled jobs."""
     replaced: list[int] = []
-    """Places of those that took the place of others."""
+    """Indexes of jobs that replaced others."""
     payloads: list[bytes] = []
     transactions: list[tuple[int, str]] = []
     """Offsets and transaction ids of the payloads."""
@@ -128,7 +128,7 @@ class Pushing(Struct, eq=False):
     attributes: Attributes = PLAIN
 
     def add(self, job: Job) -> None:
-        """Take one job: it is known, or takes the place of another, or is appended with the next."""
+        """Add one job: it is known, or replaces another, or is appended with the next ones."""
         queue, own, attributes = self.queue, job.own, job.attributes
         partition = queue.partitions.get(job.partition)
         is_new = own is None or (own.is_key_alone and own.unique_key not in queue.uniques)
@@ -167,7 +167,7 @@ class Pushing(Struct, eq=False):
             self._enter(partition, offset, message, job, own)
 
     def _made(self, job: Job) -> Partition:
-        """The partition of a job; made, and made a lane, as it needs it."""
+        """Return the partition of a job; create it, and make it a lane, if needed."""
         queue = self.queue
         partition = queue.partitions.get(job.partition) or self.shard.add_partition(queue, job.partition)
         if job.lane and not partition.lane:
@@ -178,7 +178,7 @@ class Pushing(Struct, eq=False):
         return partition
 
     def find(self, partition: Partition | None, own: Identity) -> int | None:
-        """The id of the message that a job repeats, if it does."""
+        """Return the id of the message that a job duplicates, if it does."""
         queue, window = self.queue, self.queue.options.dedup_window_ms
         if own.transaction_id is not None and partition is not None:
             offset, at = partition.transactions.get(own.transaction_id, (-1, 0))
@@ -201,7 +201,7 @@ class Pushing(Struct, eq=False):
         return self._id(*holder)
 
     def _holder(self, key: str) -> tuple[Partition, int] | None:
-        """The message that holds a unique key, unless its time is over."""
+        """Return the message that holds a unique key, unless it has expired."""
         held = self.queue.uniques.get(key)
         if held is None:
             return None
@@ -210,13 +210,13 @@ class Pushing(Struct, eq=False):
         return None if is_over else (partition, held[1])
 
     def _is_open(self, partition: Partition, offset: int) -> bool:
-        """Whether a message is kept and has not ended, as it is shown."""
+        """Whether a message is kept and has not ended."""
         number, base = number_of(partition, offset)
         asked = State(self.queue.tenant, address(number, offset - base))
         return logs.has(partition.log, offset) and state(self.shard, asked, self.now).state in OPEN
 
     def _id(self, partition: Partition, offset: int) -> int:
-        """The id as which a message is shown."""
+        """Return the id that a message is shown under."""
         if offset < partition.log.end and logs.has(partition.log, offset):
             origin = logs.attributes_at(partition.log, offset).origin
             if origin is not None:
@@ -225,7 +225,7 @@ class Pushing(Struct, eq=False):
         return address(number, offset - base)
 
     def _replace(self, partition: Partition, job: Job, own: Identity, attributes: Attributes) -> bool:
-        """Let a job take the place of the one that holds its key; whether that is all there is to do."""
+        """Replace the message that holds the key of a job; return whether nothing is left to append."""
         assert own.unique_key is not None
         if own.unique_key in self.queue.uniques and self._holder(own.unique_key) is None:
             free(self.shard, self.queue, own.unique_key)
@@ -257,7 +257,7 @@ class Pushing(Struct, eq=False):
         return False
 
     def _waits(self, where: Located) -> bool:
-        """Whether nobody has had a message yet."""
+        """Whether a message has never been delivered."""
         if where.place.partition.parked_messages and self._is_parked(where):
             return True
         try:
@@ -272,7 +272,7 @@ class Pushing(Struct, eq=False):
         return state(self.shard, asked, self.now).state == "parked"
 
     def _put_off(self, where: Located, own: Identity, attributes: Attributes) -> Attributes:
-        """With debounce, the message is put off again, but not for ever."""
+        """Delay a debounced message again, within its ``max_ms``."""
         if own.dedup != DEBOUNCE or not own.max_ms:
             return attributes
         log = where.place.partition.log
@@ -283,7 +283,7 @@ class Pushing(Struct, eq=False):
         return replace(attributes, delay_ms=min(attributes.delay_ms, left))
 
     def _enter(self, partition: Partition, offset: int, message: int, job: Job, own: Identity) -> None:
-        """Have a message found by its key and ids, and its end have the consequences it asks for."""
+        """Index a message by its key and ids, and tie the consequences of its end."""
         queue, shard, attributes = self.queue, self.shard, job.attributes
         if own.is_key_alone and not attributes.ttl_ms:
             assert own.unique_key is not None
@@ -311,12 +311,12 @@ class Pushing(Struct, eq=False):
             self.transactions.append((offset, own.transaction_id))
 
     def _first(self, partition: Partition, offset: int, message: int) -> int:
-        """The offset of the message as which one is shown."""
+        """Return the offset of the id that a message is shown under."""
         place = self.shard.places.get(message >> OFFSET_BITS)
         return offset if place is None else place.first + (message & OFFSET_MASK)
 
     def append(self) -> None:
-        """Append what has come together."""
+        """Append the collected payloads."""
         if not self.payloads:
             return
         partition, payloads = self.partition, self.payloads
@@ -333,7 +333,7 @@ class Pushing(Struct, eq=False):
             self._take(partition)
 
     def _take(self, partition: Partition) -> None:
-        """Keep the transaction ids of what was appended to a partition."""
+        """Store the transaction ids of appended messages."""
         taken, self.transactions = self.transactions, []
         first = taken[0][0]
         partition.taken[first] = (self.now, taken)

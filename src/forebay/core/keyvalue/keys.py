@@ -11,24 +11,24 @@ from collections.abc import Sequence
 from forebay.core.errors import Invalid
 
 Part = str | int | float | bytes
-"""Of whole numbers, true and false are parts of their own."""
+"""A part of a key. True and false are parts of their own, not integers."""
 
 PARTS_MAX = 20
 KEY_BYTES_MAX = 2_048
 """Bytes of a packed key."""
 _BYTES, _TEXT, _NUMBER, _, _FALSE, _TRUE, _REST = range(1, 8)
-"""What a part begins with; the last one, what a whole number is more than the float before it."""
+"""Type byte of a part; the last one marks the remainder of an integer beyond its float."""
 _WHOLE = 10**21
-"""Whole numbers below are shown as such, and those beyond as floats if they are one."""
+"""Integers from here on are shown as floats if they are one."""
 _float = struct.Struct(">d")
 _bits = struct.Struct(">Q")
 _SIGN = 1 << 63
 AFTER = bytes([_REST])
-"""Behind every packed key that begins with the parts of what it is added to."""
+"""Suffix that sorts behind every packed key with a given prefix."""
 
 
 def pack(parts: Sequence[Part]) -> bytes:
-    """A key as it is kept.
+    """Return a key as it is stored.
 
     >>> sorted([("b",), ("a", 2), ("a",), (10,), ("a", 10)], key=pack)
     [('a',), ('a', 2), ('a', 10), ('b',), (10,)]
@@ -68,7 +68,7 @@ def _escaped(data: bytes) -> bytes:
 
 
 def _sortable(number: float) -> bytes:
-    """Eight bytes that sort as numbers do."""
+    """Return eight bytes that sort as numbers do."""
     if number != number or number in (float("inf"), float("-inf")):
         raise Invalid("key", "a list of texts, booleans and numbers that are finite")
     (bits,) = _bits.unpack(_float.pack(number + 0.0))  # there is one zero
@@ -83,7 +83,7 @@ def _number(packed: bytes) -> float:
 
 
 def _whole(number: int) -> bytes:
-    """The same of a whole number: the last float that is not above it, and how much is missing."""
+    """The same for an integer: the largest float not above it, and the remainder."""
     if number.bit_length() > 1_016:
         raise Invalid("key", "a list with whole numbers of at most 127 bytes")
     packed = _sortable(float(number))
@@ -97,7 +97,7 @@ def _whole(number: int) -> bytes:
 
 
 def unpack(packed: bytes) -> tuple[Part, ...]:
-    """The parts of a packed key.
+    """Return the parts of a packed key.
 
     >>> unpack(pack(("a", 7, 0.5, True, b"\\0", -(1 << 70) - 1)))
     ('a', 7, 0.5, True, b'\\x00', -1180591620717411303425)
@@ -127,7 +127,7 @@ def unpack(packed: bytes) -> tuple[Part, ...]:
 
 
 def _end(packed: bytes, at: int) -> int:
-    """Where a text that begins at ``at`` ends: at a zero that stands alone."""
+    """Return where a text that starts at ``at`` ends: at an unescaped zero."""
     while True:
         at = packed.index(b"\0", at)
         if packed[at + 1 : at + 2] != b"\xff":

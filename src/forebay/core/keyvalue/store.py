@@ -27,10 +27,10 @@ from forebay.core.state import Value, Values, weight
 from forebay.core.words import APPEND, CHANGE_KINDS, DELETE, EXPIRE, MAX, MIN, PREPEND, SET, SUM
 
 LOOKED_AT_MAX = 10_000
-"""Keys that one command looks at."""
+"""Keys that one command scans."""
 PATTERN_CHARS_MAX = 256
 NUMBER_MAX = 1 << 63
-"""How far a number that is added to may be from 0."""
+"""Largest absolute value of a sum."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -46,7 +46,7 @@ def get(domain: Domain, command: KvGet, now: int) -> KvFound:
 
 
 def _fitting(domain: Domain, found: list[Value | None]) -> list[Value | None]:
-    """The values, if they are not too many for one answer."""
+    """Return the values; raise if they exceed one reply."""
     most = domain.limits.read_bytes_max
     if len(found) > 1 and sum(len(value.data) for value in found if value is not None) > most:
         raise Invalid("keys", f"fewer: their values are more than {most} bytes")
@@ -54,7 +54,7 @@ def _fitting(domain: Domain, found: list[Value | None]) -> list[Value | None]:
 
 
 def listed(domain: Domain, command: KvList, now: int) -> KvListed:
-    """Entries below a prefix, in order."""
+    """Return entries under a prefix, in order."""
     domain.check_own(command.tenant)
     check_range("limit", command.count, 1, KV_LISTED_MAX)
     if command.pattern is not None and len(command.pattern) > PATTERN_CHARS_MAX:
@@ -85,7 +85,7 @@ def _looks_like(pattern: str, key: bytes) -> bool:
 
 
 def matches(pattern: str, text: str) -> bool:
-    """Whether a text looks like a pattern, in which * is any characters and ? any one.
+    """Whether a text matches a pattern: * is any text, ? any one character.
 
     >>> matches("user:*:na?e", "user:7:name"), matches("*a", "b"), matches("*", "")
     (True, False, True)
@@ -108,7 +108,7 @@ def matches(pattern: str, text: str) -> bool:
 
 
 def watch(domain: Domain, command: KvWatch, now: int) -> KvFound:
-    """Entries, and whether any of them is not of the version that is known."""
+    """Return entries, and whether any has another version than the given one."""
     check_range("timeout", command.wait_ms, 0, domain.limits.wait_ms_max)
     if len(command.versions) != len(command.keys):
         raise Invalid("versions", "as many as there are keys; null for one that is not there")
@@ -120,13 +120,13 @@ def watch(domain: Domain, command: KvWatch, now: int) -> KvFound:
 # Writes: what they would leave is found first, then it is kept.
 
 UNWRITTEN = -1
-"""The version of what is still to be written: nobody can know it."""
+"""Version of a value that is not written yet."""
 Left = dict[bytes, Value | None]
-"""What a write leaves of each key it changes."""
+"""Values after a write, by key; None is deleted."""
 
 
 def check(domain: Domain, command: KvWrite, now: int, before: Left | None = None) -> Left:
-    """What a write would leave; raise unless it may be made. ``before`` is what earlier writes leave."""
+    """Return what a write would leave; raise unless it is valid. ``before`` is what earlier writes leave."""
     check_range("changes", len(command.checks) + len(command.changes), 1, KV_WRITES_MAX)
     check_name("tenant", command.tenant)
     domain.check_own(command.tenant)
@@ -154,7 +154,7 @@ def check(domain: Domain, command: KvWrite, now: int, before: Left | None = None
 
 
 def _changed(domain: Domain, change: KvChange, found: Value | None, now: int) -> Value | None:
-    """What a change makes of an entry."""
+    """Return the value that a change leaves."""
     if change.kind not in CHANGE_KINDS:
         raise Invalid("kind", f"one of {', '.join(CHANGE_KINDS)}")
     if change.ttl_ms is not None:
@@ -177,7 +177,7 @@ def _changed(domain: Domain, change: KvChange, found: Value | None, now: int) ->
 
 
 def _combined(change: KvChange, found: Value | None) -> bytes:
-    """The value that there is, with another."""
+    """Combine the present value with the given one."""
     given = _decoded(change.data)
     old = _decoded(found.data) if found is not None else None
     if change.kind in (APPEND, PREPEND):
@@ -202,7 +202,7 @@ def _combined(change: KvChange, found: Value | None) -> bytes:
 
 
 def _decoded(data: bytes) -> Any:
-    """A value that is combined with another."""
+    """Decode a value that is combined with another."""
     try:
         return msgspec.json.decode(data)
     except (MsgspecError, RecursionError, ValueError) as error:
@@ -214,12 +214,12 @@ def _is_number(value: object) -> bool:
 
 
 def shown(key: bytes) -> str:
-    """A packed key for people."""
+    """Return a packed key as text for people."""
     return "/".join(str(part) for part in unpack(key))
 
 
 def apply(domain: Domain, tenant: str, left: Left) -> KvWritten:
-    """Keep what a checked write leaves."""
+    """Store what a checked write leaves."""
     shard, own = domain.home(tenant)
     values = domain.values.get(tenant)
     if values is None:
@@ -262,11 +262,11 @@ def write(domain: Domain, command: KvWrite, now: int) -> KvWritten:
 
 
 EXPIRED_AT_ONCE = 1_000
-"""Entries that are removed in one go because their time is over."""
+"""Expired entries removed per tick."""
 
 
 def expire(domain: Domain, now: int) -> int:
-    """Remove entries whose time is over, a number of them; when there are more."""
+    """Remove expired entries, up to ``EXPIRED_AT_ONCE``; return when the next one expires."""
     next_at = 1 << 62
     left = EXPIRED_AT_ONCE
     for tenant, values in domain.values.items():

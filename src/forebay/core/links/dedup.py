@@ -7,11 +7,11 @@ from forebay.core.shard.shard import Shard
 from forebay.core.state import Partition, Queue, RememberedPush
 
 REQUEST, SEEN = b"r", b"t"
-"""Kinds of what pushes answered: to a request with an idempotency key, to one that throttles."""
+"""Kinds of remembered pushes: by idempotency key, by throttled unique key."""
 
 
 def remembered(queue: Queue, command: PushJobs, now: int) -> RememberedPush | None:
-    """What a request was answered that is made again, if it is known."""
+    """Return the remembered push of a repeated request, if there is one."""
     once = queue.remembered.get(request_key(command)) if command.request is not None else None
     return once if once is not None and once.until > now else None
 
@@ -22,7 +22,7 @@ def request_key(command: PushJobs) -> bytes:
 
 
 def remember(shard: Shard, queue: Queue, name: bytes, once: RememberedPush, now: int) -> None:
-    """Have an answer known for a while."""
+    """Remember the answer of a push."""
     if once.until <= now:
         return
     forget_remembered(shard, queue, name)
@@ -42,14 +42,14 @@ def forget_remembered(shard: Shard, queue: Queue, name: bytes) -> None:
 
 
 def forget_due_remembered(shard: Shard, now: int) -> None:
-    """Forget the answers whose time is over."""
+    """Forget remembered pushes that have expired."""
     while names := shard.timers.remembered.first_due(now):
         for prefix, name in names:
             forget_remembered(shard, shard.queues[prefix], name)
 
 
 def sweep_taken(shard: Shard, queue: Queue, now: int) -> int:
-    """Forget transaction ids that were taken long enough ago; when there are more to forget."""
+    """Forget expired transaction ids; return when the next ones expire."""
     again_at = 1 << 62
     window = queue.options.dedup_window_ms
     for partition in queue.partitions.values():
@@ -63,7 +63,7 @@ def sweep_taken(shard: Shard, queue: Queue, now: int) -> int:
 
 
 def forget_job_id(shard: Shard, queue: Queue, partition: Partition, offset: int) -> None:
-    """A custom id is free again."""
+    """Free a custom id."""
     name = partition.job_ids.pop(offset)
     if queue.named.get(name) == (partition.key, offset):
         del queue.named[name]

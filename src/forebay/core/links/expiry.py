@@ -21,7 +21,7 @@ from forebay.core.words import DEFAULT, EXPIRED
 
 
 def watch_ttl(shard: Shard, queue: Queue, partition: Partition, first: int, end: int) -> None:
-    """Have messages that something waits for end with their time to live."""
+    """Expire messages that others wait for when their ttl ends."""
     log = partition.log
     if not log.mixed:
         return
@@ -39,7 +39,7 @@ def watch_ttl(shard: Shard, queue: Queue, partition: Partition, first: int, end:
 
 
 def expire_tied(shard: Shard, now: int) -> None:
-    """End messages with ties whose time to live is over."""
+    """Expire tied messages whose ttl has ended."""
     while places := shard.timers.expiry.first_due(now):
         for key, offset in places:
             place = shard.places[key]
@@ -56,20 +56,20 @@ def _expire(shard: Shard, queue: Queue, partition: Partition, offset: int, now: 
     elif track is not None:
         held = next((run for _, run in leased_runs(shard, track, offset, offset + 1)), None)
         if held is not None:
-            # It is being worked on: if it comes back, it is over.
+            # A consumer works on it. Check again when its lease ends: if it returns, it has expired.
             rest = untie(shard, queue, partition, offset)
             tie(shard, queue, partition, offset, replace(rest, expires_at=max(held.expires_at, now + 1)))
             return
         _expire_in(shard, track, offset, now)
     if track is None:
         shard.ends.append(Ended(shard, queue, partition, offset, offset + 1, EXPIRED))
-    # It ended, now or just before: the rest of the tie goes with that, and is not met here again.
+    # It ended, now or just before. The rest of the tie is settled with that end; clear the timer only.
     rest = untie(shard, queue, partition, offset)
     tie(shard, queue, partition, offset, replace(rest, expires_at=0))
 
 
 def _expire_in(shard: Shard, track: Track, offset: int, now: int) -> None:
-    """Settle one message of a track that waits as expired."""
+    """Settle a waiting message of a track as expired."""
     if not take_out(shard, track, "expire", offset, offset + 1, now):
         return  # it ended otherwise
     record_outcome(shard, track, offset, offset + 1, EXPIRED, now)
@@ -78,7 +78,7 @@ def _expire_in(shard: Shard, track: Track, offset: int, now: int) -> None:
 
 
 def come_back(shard: Shard, track: Track, first: int, count: int, now: int) -> None:
-    """Messages come back from a lease: those whose time to live is over are looked at soon."""
+    """Check returned messages whose ttl has ended soon."""
     queue, partition = track.queue, track.partition
     for offset in tied_over(partition, first, first + count):
         tied = partition.ties[offset]

@@ -17,7 +17,7 @@ from forebay.core.words import GONE
 
 
 def trim_successors(shard: Shard, queue: Queue, partition: Partition, spans: list[tuple[int, int]]) -> None:
-    """Forget what took the place of messages, if neither is kept any more."""
+    """Forget successors when neither the message nor its successor is kept."""
     if not partition.successors:
         return
     firsts = {row[0] for low, high in spans for row in _between(partition.successors, low, high)}
@@ -42,7 +42,7 @@ def _between(table: Table, low: int, high: int) -> list[tuple[int, ...]]:
 
 
 def forget_gone(shard: Shard, queue: Queue, partition: Partition, spans: list[tuple[int, int]]) -> None:
-    """Forget what is known of messages that are no longer kept."""
+    """Forget links of messages that are no longer kept, and record that they are gone."""
     trim_successors(shard, queue, partition, spans)
     for low, high in spans:
         take_parked(shard, queue, partition, low, high)

@@ -12,7 +12,7 @@ NO_TIE = Tie()
 
 
 def tie(shard: Shard, queue: Queue, partition: Partition, offset: int, tied: Tie) -> None:
-    """Have something done when a message ends."""
+    """Tie consequences to the end of a message."""
     partition.ties[offset] = tied
     partition.links_count += 1
     if tied.unique_key:
@@ -25,7 +25,7 @@ def tie(shard: Shard, queue: Queue, partition: Partition, offset: int, tied: Tie
 
 
 def untie(shard: Shard, queue: Queue, partition: Partition, offset: int) -> Tie:
-    """Have nothing done any more when a message ends; what it was."""
+    """Remove and return the tie of a message."""
     tied = partition.ties.pop(offset)
     partition.links_count -= 1
     if tied.unique_key and queue.uniques.get(tied.unique_key) == (partition.key, offset):
@@ -38,12 +38,12 @@ def untie(shard: Shard, queue: Queue, partition: Partition, offset: int) -> Tie:
 
 
 def tied_over(partition: Partition, first: int, end: int) -> list[int]:
-    """The offsets of [first, end) that have a tie, in order."""
+    """Return the offsets of [first, end) that have a tie, in order."""
     return offsets_in(partition.ties, first, end)
 
 
 def free(shard: Shard, queue: Queue, key: str) -> None:
-    """Have a unique key held by nobody."""
+    """Free a unique key, and keep the rest of the tie."""
     number, offset = queue.uniques[key]
     partition = shard.places[number].partition
     rest = replace(untie(shard, queue, partition, offset), unique_key="")
@@ -54,7 +54,7 @@ def free(shard: Shard, queue: Queue, key: str) -> None:
 def move(
     shard: Shard, queue: Queue, partition: Partition, offset: int, successor: int, payload: bytes
 ) -> None:
-    """What is tied to a message is tied to what took its place, with another payload."""
+    """Move ties and waits of a message to its successor."""
     if offset in partition.ties:
         tied = untie(shard, queue, partition, offset)
         if tied.keys:

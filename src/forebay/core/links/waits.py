@@ -9,11 +9,11 @@ from forebay.core.tracks.places import standing
 # What waits for messages.
 
 SPAN_MAX = 1_024
-"""Messages in one row of what is waited for: those over an offset begin no further away."""
+"""Messages per row, so that rows over an offset start at most this far before it."""
 
 
 def waiting_over(partition: Partition, first: int, end: int) -> list[tuple[int, ...]]:
-    """The rows of what waits for messages of [first, end)."""
+    """Return the rows of dependents of messages in [first, end)."""
     found = rows_reaching_over(partition, first)
     for row in partition.dependents.since(first) if partition.dependents.size else ():
         if row[0] >= end:
@@ -23,7 +23,7 @@ def waiting_over(partition: Partition, first: int, end: int) -> list[tuple[int, 
 
 
 def rows_reaching_over(partition: Partition, offset: int) -> list[tuple[int, ...]]:
-    """The rows that begin before an offset and reach over it."""
+    """Return the rows that start before an offset and reach over it."""
     if not partition.spans.size:
         return []
     found: list[tuple[int, ...]] = []
@@ -39,7 +39,7 @@ def rows_reaching_over(partition: Partition, offset: int) -> list[tuple[int, ...
 def mark_met(
     shard: Shard, queue: Queue, partition: Partition, row: tuple[int, ...], low: int, high: int
 ) -> int:
-    """Have messages [low, high) of a row not waited for any more; how many of them were."""
+    """Mark messages [low, high) of a row as met; return how many were unmet."""
     first, dependent, count, waiting = row
     if count == 1:
         remove_wait(shard, queue, partition, row)
@@ -60,7 +60,7 @@ def mark_met(
 
 
 def add_wait(shard: Shard, queue: Queue, partition: Partition, row: tuple[int, ...]) -> None:
-    """Have something wait for messages: a row of ``Partition.dependents``."""
+    """Add a row of dependents."""
     first, dependent, count, waiting = row
     partition.dependents.add((first, dependent, count, waiting))
     partition.links_count += 1
@@ -75,7 +75,7 @@ def add_wait(shard: Shard, queue: Queue, partition: Partition, row: tuple[int, .
 
 
 def remove_wait(shard: Shard, queue: Queue, partition: Partition, row: tuple[int, ...]) -> None:
-    """Have nothing wait for messages any more."""
+    """Remove a row of dependents."""
     partition.dependents.remove(row[0], row[1])
     partition.links_count -= 1
     if row[2] > 1:
@@ -85,7 +85,7 @@ def remove_wait(shard: Shard, queue: Queue, partition: Partition, row: tuple[int
 
 
 def recheck(shard: Shard, queue: Queue, partition: Partition) -> None:
-    """The work queue reads on elsewhere: see what of that which has consequences ended by that."""
+    """After the group ``default`` moved: record every linked message that is now settled."""
     spans = [(offset, offset + 1) for offset in partition.ties]
     spans += [(row[0], row[0] + row[2]) for row in partition.dependents]
     for first, end in spans:

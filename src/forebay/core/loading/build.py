@@ -33,10 +33,10 @@ def load_queue(
     down_ms: int = 0,
     renumber: bool = False,
 ) -> list[Cron]:
-    """Fill ``queue``, which knows only its name, from its records, and put it into its shard; its crons.
+    """Fill an empty queue from its records, and add it to its shard; return its crons.
 
-    ``down_ms`` is how long its leases could not be settled. ``renumber`` gives each of its partitions a fresh
-    number, because ids may have been given out that these records know nothing of.
+    ``down_ms`` is how long its leases could not be settled. ``renumber`` gives each partition a fresh number,
+    because ids may have been given out that these records do not know.
     """
     found = decode(queue, records_)
     made = check(found)
@@ -80,7 +80,7 @@ def load_queue(
 
 
 def _add_rows(shard: Shard, groups: dict[int, Group], queue: Queue, found: DecodedRecords) -> None:
-    """Everything that is kept as runs."""
+    """Add everything that is stored as runs."""
     for (number, key), rows in found.rows.items():
         track = groups[number].tracks[key]
         track.schedule, track.skips, track.outcomes = rows.schedule, rows.skips, rows.outcomes
@@ -96,7 +96,7 @@ def _add_rows(shard: Shard, groups: dict[int, Group], queue: Queue, found: Decod
 
 
 def _add_ties(shard: Shard, queue: Queue, found: DecodedRecords) -> None:
-    """What has consequences when it ends, and what is found by key or id."""
+    """Add ties, dependents, and the indexes by key and id."""
     for partition in queue.partitions.values():
         key = partition.key
         partition.ties, partition.job_ids = found.ties.get(key, {}), found.job_ids.get(key, {})
@@ -156,7 +156,7 @@ def _add_notes(queue: Queue, found: DecodedRecords) -> None:
 
 
 def _start(shard: Shard, track: Track, now: int) -> None:
-    """Count what a track has, and list it if it has something to deliver."""
+    """Count the messages of a track, and list it if it can deliver."""
     log = track.partition.log
     track.aside = logs.count_aside(log, track.cursor) + sum(count for _, count in track.skips)
     if track.planned != NEVER:
@@ -191,7 +191,7 @@ def _add_group(queue: Queue, group: Group, cursors: dict[tuple[int, int], Packed
 
 
 def _add_lease(shard: Shard, lease: Lease, runs: list[LeaseRun], gained: int) -> None:
-    """A lease as it was, but for the time the shard was down: an outage is not the consumer's failure."""
+    """Restore a lease, extended by the downtime: an outage is not the consumer's failure."""
     for run in runs:
         run.expires_at += gained
         lease.runs[run.partition, run.first] = run

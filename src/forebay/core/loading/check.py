@@ -9,7 +9,7 @@ from forebay.core.tracks.leased import gaps
 
 
 def check(found: DecodedRecords) -> dict[int, Log]:
-    """The logs of the partitions; ``Damaged`` if records speak of what is not there."""
+    """Return the logs of the partitions; raise ``Damaged`` if records refer to something missing."""
     known = {(group, partition) for group in found.groups for partition in found.partitions}
     spoken_of = found.rows.keys() | found.cursors.keys()
     spoken_of |= {(group, run.partition) for _, group, runs, _, _ in found.leases for run in runs}
@@ -36,7 +36,7 @@ def check(found: DecodedRecords) -> dict[int, Log]:
 
 
 def _check_overlaps(found: DecodedRecords) -> None:
-    """Raise if two rows are about one message."""
+    """Raise if two rows cover one message."""
     tables = [*found.parked.values()]
     tables += [table for rows in found.rows.values() for table in (rows.skips, rows.dead, rows.outcomes)]
     for table in tables:
@@ -64,7 +64,7 @@ def _check_names(found: DecodedRecords) -> None:
 
 
 def _check_places(found: DecodedRecords, made: dict[int, Log]) -> None:
-    """Raise if something stands where the log is not."""
+    """Raise if a record lies beyond the end of its log."""
     ends = {key: log.end for key, log in made.items()}
     stands = [(key, "a cursor", track.cursor) for (_, key), track in found.cursors.items()]
     for (group, key), rows in found.rows.items():
@@ -96,7 +96,7 @@ def _check_places(found: DecodedRecords, made: dict[int, Log]) -> None:
 
 
 def _check_strays(found: DecodedRecords, made: dict[int, Log]) -> None:
-    """Raise if something that somebody has still to deal with is no longer kept."""
+    """Raise if an unsettled message below the log's start has no segment."""
     for (_, key), rows in found.rows.items():
         log = made[key]
         spans = [(run.first, run.first + run.count) for run in rows.schedule.over(0, log.first)]

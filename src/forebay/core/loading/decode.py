@@ -37,7 +37,7 @@ from forebay.core.words import OUTCOMES
 
 
 class Rows(Struct, eq=False):
-    """What is kept as runs of a group in a partition."""
+    """Runs of a group in a partition."""
 
     schedule: Schedule
     skips: Table
@@ -72,13 +72,13 @@ class DecodedRecords(Struct, eq=False):
     )
     """By partition."""
     notes: dict[int, list[tuple[Segment, list[tuple[int, int]]]]] = {}
-    """Segments of notes and what they are about, by kind."""
+    """Segments of notes with their messages, by kind."""
     progress: dict[int, dict[int, Progress]] = {}
     """By partition and offset."""
     ended: list[tuple[int, int, int, int, int]] = []
-    """Serial, how, partition, first and end of what ended and whose dependents are being told."""
+    """(serial, how, partition, first, end) of ended runs whose dependents are being notified."""
     later: dict[int, dict[tuple[int, int], int]] = {}
-    """Rows of dependents that were made meanwhile, by partition, and since when."""
+    """Rows of dependents added meanwhile, by partition, with the serial they were added after."""
     ties: dict[int, dict[int, Tie]] = {}
     """By partition and offset."""
     job_ids: dict[int, dict[int, str]] = {}
@@ -88,7 +88,7 @@ class DecodedRecords(Struct, eq=False):
     )
     """By partition."""
     met: dict[int, dict[tuple[int, int], int]] = {}
-    """What of them is not waited for any more, by partition."""
+    """Met messages of these rows, by partition."""
     parked: defaultdict[int, Table] = msgspec.field(default_factory=lambda: defaultdict(lambda: Table("qqq")))
     """By partition."""
     taken: dict[int, dict[int, tuple[int, list[tuple[int, str]]]]] = {}
@@ -97,11 +97,11 @@ class DecodedRecords(Struct, eq=False):
     adopted: list[tuple[str, int, Adopted]] = []
     crons: list[Cron] = []
     leases: list[tuple[int, int, list[LeaseRun], bool, int]] = []
-    """Name, group, runs, and whether some of it was cancelled."""
+    """(name, group, runs, cancelled, leased_at) of leases."""
 
 
 def decode(queue: Queue, records_: Iterable[Record]) -> DecodedRecords:
-    """The records of a queue, or ``Damaged``. Fills in the queue's own options."""
+    """Decode the records of a queue, and set its options; raise ``Damaged`` if that fails."""
     found = DecodedRecords()
     try:
         for key, value in records_:
@@ -218,7 +218,7 @@ def _cron(queue: Queue, value: bytes) -> Cron:
 
 
 def decode_own(records_: Iterable[Record]) -> tuple[dict[bytes, Value], dict[str, NamedLimit]]:
-    """What is a tenant's, but no queue's: values by key, limits by name; or ``Damaged``."""
+    """Decode values and named limits of a tenant; raise ``Damaged`` if that fails."""
     entries: dict[bytes, Value] = {}
     limits: dict[str, NamedLimit] = {}
     start = len(keyspace.META)
@@ -238,7 +238,7 @@ def decode_own(records_: Iterable[Record]) -> tuple[dict[bytes, Value], dict[str
 
 
 def _fields(value: bytes, count: int) -> tuple[int, ...]:
-    """The numbers of a row, of which there are so many."""
+    """Return the ``count`` numbers of a row."""
     fields = codec.unpack_numbers(value)
     if len(fields) != count:
         raise Damaged(f"a row has {len(fields)} numbers instead of {count}")
@@ -247,14 +247,14 @@ def _fields(value: bytes, count: int) -> tuple[int, ...]:
 
 
 def counted(count: int) -> int:
-    """A count of messages, if it is one."""
+    """Return a count of messages; raise unless it is valid."""
     if not 1 <= count < 1 << 32:
         raise Damaged(f"a run has {count} messages")
     return count
 
 
 def _add_staged(queue: Queue, stage: Stage, part: Part) -> None:
-    """One part of a stage, in whatever order they come."""
+    """Add a part of a stage; parts come in any order."""
     whole = part.count == sum(count for count, _ in part.runs) and len(part.keys) in (0, part.count)
     if part.keys:
         whole = whole and part.body is not None and is_whole(part.body, part.count, part.size)

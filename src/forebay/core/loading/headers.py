@@ -10,7 +10,7 @@ from forebay.core.state import Log, Segment, count_sets
 
 
 def load_log(first: int, segments: list[Segment]) -> Log:
-    """A log of segments as they were kept, in offset order; raise if one is not what was written."""
+    """Return a log of stored segments in offset order; raise if a header is damaged."""
     for segment in segments:
         spread, lengths = segment.spread, segment.lengths
         whole = lengths is None or (len(lengths), sum(lengths)) == (segment.count, segment.size)
@@ -23,7 +23,7 @@ def load_log(first: int, segments: list[Segment]) -> Log:
 
 
 def _check_sets(segment: Segment) -> None:
-    """Raise if a header's attributes are not what was written."""
+    """Raise if the attributes of a header are damaged."""
     try:
         sets = count_sets(segment.sets)
         which = memoryview(segment.which).cast("I") if segment.which else [0]

@@ -19,13 +19,13 @@ from forebay.core.state import Queue, Segment
 
 BODIES_AT_ONCE = 64
 OWN = "(keys, values and limits)"
-"""What stands for a queue in the report of what is no queue's."""
+"""Queue name in the report of a tenant's records that belong to no queue."""
 
 ReadBodies = Callable[[Sequence[bytes]], Sequence[bytes | Damaged | None]]
 
 
 class Report(Struct):
-    """What a queue holds, and what of it is damaged."""
+    """What a queue holds, and its damage."""
 
     tenant: str
     queue: str
@@ -38,9 +38,9 @@ class Report(Struct):
 
 
 def verify(shards: int, scan: Scan, bodies: ReadBodies, found: set[bytes]) -> Iterator[Report]:
-    """A report for each queue. ``found`` gets the keys of all bodies that segments name.
+    """Yield a report per queue. ``found`` collects the keys of all bodies that segments name.
 
-    ``Damaged`` is raised if not even the names of the queues can be read.
+    Raises ``Damaged`` if not even the names of the queues can be read.
     """
     directory, _ = directories.load(shards, 0, Limits(), scan(*keyspace.meta_bounds()))
     for tenant, known in directory.tenants.items():

@@ -16,7 +16,7 @@ OFFSET_BYTES = 4
 
 
 def pack_body(payloads: Sequence[bytes], lengths: Sequence[int]) -> bytes:
-    """The body of ``payloads``.
+    """Return the body of ``payloads``.
 
     >>> pack_body([b"a", b"bc"], [1, 2]).hex(" ")
     '00 00 00 00 01 00 00 00 03 00 00 00 61 62 63'
@@ -29,7 +29,7 @@ def pack_body(payloads: Sequence[bytes], lengths: Sequence[int]) -> bytes:
 
 
 def join_bodies(bodies: Sequence[bytes], counts: Sequence[int]) -> bytes:
-    """One body with the payloads of several, which hold so many each.
+    """Join bodies with the given numbers of payloads.
 
     >>> join_bodies([pack_body([b"a", b"bc"], [1, 2]), pack_body([b""], [0])], [2, 1]) == pack_body(
     ...     [b"a", b"bc", b""], [1, 2, 0]
@@ -45,7 +45,7 @@ def join_bodies(bodies: Sequence[bytes], counts: Sequence[int]) -> bytes:
 
 
 def is_whole(body: bytes, count: int, size: int) -> bool:
-    """Whether a body holds so many payloads of so many bytes in all."""
+    """Whether a body holds ``count`` payloads of ``size`` bytes in total."""
     data = OFFSET_BYTES * (count + 1)
     if len(body) != data + size:
         return False
@@ -55,7 +55,7 @@ def is_whole(body: bytes, count: int, size: int) -> bool:
 
 
 def check_body(body: bytes, count: int) -> None:
-    """Raise unless a body that somebody sent holds so many payloads."""
+    """Raise unless a received body holds ``count`` payloads."""
     if len(body) > SEGMENT_BYTES_MAX and count != 1:
         raise Invalid("body", f"at most {SEGMENT_BYTES_MAX} bytes, but for one of a single message")
     size = len(body) - OFFSET_BYTES * (count + 1)
@@ -65,7 +65,7 @@ def check_body(body: bytes, count: int) -> None:
 
 
 def body_part(body: bytes, count: int, start: int, taken: int) -> bytes:
-    """A body of payloads ``start`` to ``start + taken`` of one that holds ``count``.
+    """Return a body with payloads ``start`` to ``start + taken`` of a body that holds ``count``.
 
     >>> body_part(pack_body([b"a", b"bc", b""], [1, 2, 0]), 3, 1, 2) == pack_body([b"bc", b""], [2, 0])
     True
@@ -83,7 +83,7 @@ _END = struct.Struct("<i")
 
 
 def body_slices(body: bytes, count: int, start: int, taken: int) -> Iterable[bytes]:
-    """Payloads ``start`` to ``start + taken`` of a body that holds ``count``.
+    """Return payloads ``start`` to ``start + taken`` of a body that holds ``count``.
 
     >>> list(body_slices(pack_body([b"a", b"bc", b""], [1, 2, 0]), 3, 1, 2))
     [b'bc', b'']
@@ -101,12 +101,12 @@ def body_slices(body: bytes, count: int, start: int, taken: int) -> Iterable[byt
 
 
 def body_ends(body: bytes, start: int, taken: int) -> tuple[int, ...]:
-    """Where payload ``start`` begins, and where it and those after it end, ``taken`` in all."""
+    """Return where payload ``start`` begins, and where each of ``taken`` payloads ends."""
     return struct.unpack_from(f"<{taken + 1}i", body, OFFSET_BYTES * start)
 
 
 def body_span(body: bytes, start: int, taken: int) -> int:
-    """Bytes of payloads ``start`` to ``start + taken`` of a body."""
+    """Return the bytes of payloads ``start`` to ``start + taken``."""
     (low,) = _END.unpack_from(body, OFFSET_BYTES * start)
     (high,) = _END.unpack_from(body, OFFSET_BYTES * (start + taken))
     return int(high - low)

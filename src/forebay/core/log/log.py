@@ -28,7 +28,7 @@ def append(
     now: int,
     attributes: Attributes = PLAIN,
 ) -> int:
-    """Add ``payloads`` of these lengths (``size`` bytes in all) to the log; the offset of the first."""
+    """Append ``payloads`` (``size`` bytes in total); return the offset of the first."""
     first = log.end
     forming = log.forming
     count = len(payloads)
@@ -57,7 +57,7 @@ def append(
 
 
 def _mark(log: Log, forming: Segment, count: int, attributes: Attributes) -> None:
-    """Note the attributes of ``count`` messages that are about to join a forming segment."""
+    """Mark the attributes of ``count`` messages that are about to join a forming segment."""
     end = forming.count + count
     marks = forming.marks
     if marks is None:
@@ -73,14 +73,14 @@ def _mark(log: Log, forming: Segment, count: int, attributes: Attributes) -> Non
 
 
 def body_bytes(count: int, size: int) -> int:
-    """Bytes of a body of so many payloads of so many bytes."""
+    """Return the bytes of a body of ``count`` payloads of ``size`` bytes in total."""
     return OFFSET_BYTES * (count + 1) + size
 
 
 def _start_segment(
     log: Log, payloads: list[bytes], lengths: list[int], size: int, now: int, attributes: Attributes
 ) -> None:
-    """Begin a new forming segment; the one before it stays as it is until it is sealed."""
+    """Start a new forming segment; the one before it stays until it is sealed."""
     forming = log.forming
     if forming is not None:
         now = forming.created_at
@@ -99,7 +99,7 @@ def _start_segment(
 
 
 def split(lengths: list[int]) -> Iterator[tuple[int, int, int]]:
-    """(start, end, bytes) of parts that fit a segment each; a payload too large for that is one alone."""
+    """Yield (start, end, bytes) of parts that fit a segment; an oversized payload is a part alone."""
     ends = list(accumulate(lengths, initial=0))
     start = 0
     while start < len(lengths):
@@ -115,7 +115,7 @@ def split(lengths: list[int]) -> Iterator[tuple[int, int, int]]:
 
 
 def adopt(log: Log, segment: Segment) -> None:
-    """Add a segment that is sealed already. Nothing may be forming."""
+    """Append a sealed segment. No segment may be forming."""
     assert log.forming is None, "what forms is sealed first"
     assert segment.base == log.end, "a log has no gaps"
     log.segments.append(segment)
@@ -146,12 +146,12 @@ def seal(segment: Segment, body_name: int) -> bytes:
 
 
 def find(log: Log, offset: int) -> int:
-    """Position of the segment that holds ``offset``."""
+    """Return the position of the segment that holds ``offset``."""
     return bisect_right(log.bases, offset) - 1
 
 
 def pieces(log: Log, first: int, count: int, position: int) -> Iterator[SegmentSlice]:
-    """Where ``count`` messages from ``first`` lie; ``position`` is the segment of the first."""
+    """Yield slices of ``count`` messages from ``first``; ``position`` is the segment of the first."""
     while count:
         segment = log.segments[position]
         start = first - segment.base
@@ -178,7 +178,7 @@ def parts(log: Log, first: int, count: int, position: int) -> Iterator[SegmentSl
 
 
 def by_run(segment: Segment, start: int, count: int) -> Iterator[SegmentSlice]:
-    """``count`` messages of a segment from its ``start``-th, cut where a run ends."""
+    """Yield slices of ``count`` messages of a segment from its ``start``-th, cut where the time changes."""
     ends, times = segment.run_ends, segment.run_times
     at, end = bisect_right(ends, start), start + count
     while start < end:
@@ -192,7 +192,7 @@ def by_run(segment: Segment, start: int, count: int) -> Iterator[SegmentSlice]:
 
 
 def attributes_at(log: Log, offset: int) -> Attributes:
-    """The attributes of a message."""
+    """Return the attributes of a message."""
     if not log.mixed:
         return PLAIN
     segment = log.segments[find(log, offset)]
@@ -208,7 +208,7 @@ class Stretch(Struct, frozen=True, gc=False):
 
 
 def stretches(log: Log, first: int, end: int) -> Iterator[Stretch]:
-    """The messages of [first, end), cut where attributes change, and possibly elsewhere."""
+    """Yield the messages of [first, end), cut at least where attributes change."""
     if first >= end:
         return
     if not log.mixed:
@@ -230,15 +230,15 @@ def stretches(log: Log, first: int, end: int) -> Iterator[Stretch]:
 
 
 def created_at(log: Log, offset: int) -> int:
-    """When a message that is kept was pushed."""
+    """Return when a kept message was pushed."""
     segment = log.segments[find(log, offset)]
     return segment.run_at(offset - segment.base)[1]
 
 
 def in_line(log: Log, first: int, end: int) -> Iterator[tuple[int, int]]:
-    """The parts of [first, end) that are in line, cut where attributes change.
+    """Yield the parts of [first, end) that are in line, cut where attributes change.
 
-    A segment without any is passed in one step.
+    A segment without in-line messages is skipped in one step.
     """
     if first >= end:
         return
@@ -262,7 +262,7 @@ def in_line(log: Log, first: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def count_aside(log: Log, first: int) -> int:
-    """Messages from ``first`` on that are not in line."""
+    """Count messages from ``first`` on that are not in line."""
     if not log.mixed or first >= log.end:
         return 0
     position = find(log, first)
@@ -276,7 +276,7 @@ def count_aside(log: Log, first: int) -> int:
 
 
 def piece_bytes(piece: SegmentSlice) -> int:
-    """Payload bytes of a piece; its share of the segment's when only the header is here."""
+    """Return the payload bytes of a slice, estimated if only the header is in memory."""
     segment = piece.segment
     if piece.count == segment.count:
         return segment.size
@@ -288,10 +288,10 @@ def piece_bytes(piece: SegmentSlice) -> int:
 
 
 def fit(piece: SegmentSlice, size: int) -> SegmentSlice:
-    """The beginning of a piece that is at most ``size`` bytes, but at least one message.
+    """Cut a slice to at most ``size`` bytes, but at least one message.
 
-    The lengths within a header-only segment are in its body; here each message counts for the average, so
-    what comes may be off by less than a segment.
+    The lengths of a header-only segment are in its body: here each message counts for the average, so the
+    result may be off by less than a segment.
     """
     segment, start, count = piece.segment, piece.start, piece.count
     if segment.body is not None:
@@ -306,7 +306,7 @@ def fit(piece: SegmentSlice, size: int) -> SegmentSlice:
 
 
 def offset_at(log: Log, at: int) -> int:
-    """Offset of the first message pushed at or after ``at``; the end of the log if there is none."""
+    """Return the offset of the first message pushed at or after ``at``; the log's end if there is none."""
     position = bisect_left(log.segments, at, key=lambda segment: segment.last_at)
     if position == len(log.segments):
         return log.end
@@ -326,19 +326,19 @@ def has(log: Log, offset: int) -> bool:
 
 
 def count_kept(log: Log) -> int:
-    """Messages that are kept."""
+    """Count the kept messages."""
     return log.end - log.first + log.strays
 
 
 def kept_spans(log: Log) -> Iterator[tuple[int, int]]:
-    """Where messages are kept: offsets [first, end)."""
+    """Yield the spans of kept offsets."""
     for segment in log.segments[: log.islands]:
         yield segment.base, segment.end
     yield log.first, log.end
 
 
 def trim_end(log: Log, before: int) -> int:
-    """Where the log would begin if it was trimmed up to ``before``: whole sealed segments go."""
+    """Return where the log would start if trimmed up to ``before``: whole sealed segments only."""
     end = log.first
     for segment in islice(log.segments, log.islands, None):
         if segment.end > before or segment.payloads is not None:
@@ -348,9 +348,9 @@ def trim_end(log: Log, before: int) -> int:
 
 
 def trim(log: Log, before: int, wanted_bases: AbstractSet[int] = frozenset()) -> list[Segment]:
-    """Begin the log behind the sealed segments that end at or below ``before``; those dropped.
+    """Drop the sealed segments that end at or below ``before``; return them.
 
-    Those that are wanted, by their first offsets, are kept as islands.
+    Segments in ``wanted_bases``, by first offset, are kept as islands.
     """
     begin = end = log.islands
     gone: list[Segment] = []
@@ -388,13 +388,13 @@ def _forget(log: Log, gone: list[Segment]) -> None:
 
 
 def is_island(log: Log, segment: Segment) -> bool:
-    """Whether a segment is still one of the islands."""
+    """Whether a segment is still an island."""
     position = find(log, segment.base)
     return 0 <= position < log.islands and log.segments[position].body_name == segment.body_name
 
 
 def carve(log: Log, island: Segment, parts: list[Segment]) -> bool:
-    """Put parts of an island in its place, if it is still there."""
+    """Replace an island by its parts, if it is still there."""
     if not is_island(log, island):
         return False
     position = find(log, island.base)
@@ -408,7 +408,7 @@ def carve(log: Log, island: Segment, parts: list[Segment]) -> bool:
 
 
 def drop_body(log: Log, segment: Segment) -> None:
-    """Keep only the header of a sealed segment, if the log still has it."""
+    """Drop the body of a sealed segment from memory, if the log still has the segment."""
     position = find(log, segment.base)
     if position >= 0 and log.segments[position] is segment:
         log.segments[position] = replace(segment, body=None)
@@ -418,7 +418,7 @@ _name = attrgetter("body_name")
 
 
 def put_together(log: Log, merged: Segment, parts: list[Segment]) -> bool:
-    """Put ``merged`` in the place of ``parts``, if they are all still there."""
+    """Replace ``parts`` by ``merged``, if they are all still there."""
     position = find(log, merged.base)
     places = slice(position, position + len(parts))
     if position < 0 or list(map(_name, log.segments[places])) != list(map(_name, parts)):
@@ -430,7 +430,7 @@ def put_together(log: Log, merged: Segment, parts: list[Segment]) -> bool:
 
 
 def load(first: int, segments: list[Segment]) -> Log:
-    """A log of header-only segments in offset order."""
+    """Return a log of header-only segments in offset order."""
     log = Log(first)
     reached = 0
     for segment in segments:

@@ -5,7 +5,7 @@ from forebay.core.state import Attributes, Partition, Queue
 
 
 def number_of(partition: Partition, offset: int) -> tuple[int, int]:
-    """The number that covers ``offset``, and the first offset under it."""
+    """Return the number that covers ``offset``, and the first offset under it."""
     numbers = partition.numbers
     if len(numbers) == 1:
         return numbers[0]
@@ -16,7 +16,7 @@ def number_of(partition: Partition, offset: int) -> tuple[int, int]:
 
 
 def end_of(partition: Partition, number: int) -> int:
-    """The offset behind the last message under a number."""
+    """Return the offset behind the last message under a number."""
     numbers = partition.numbers
     for at, (each, _) in enumerate(numbers):
         if each == number and at + 1 < len(numbers):
@@ -25,11 +25,11 @@ def end_of(partition: Partition, number: int) -> int:
 
 
 def numbers_needed(queue: Queue | None, pushes: list[tuple[str, list[bytes], Attributes]]) -> int:
-    """Partition numbers that pushes may need: for new partitions, and where they do not fit the old one."""
+    """Count partition numbers that pushes may need: for new partitions, and full numbers."""
     known = queue.partitions if queue else {}
     return sum(name not in known or not fits(known[name], len(payloads)) for name, payloads, _ in pushes)
 
 
 def fits(partition: Partition, count: int) -> bool:
-    """Whether so many messages fit under the partition's number."""
+    """Whether ``count`` more messages fit under the partition's number."""
     return partition.log.end - partition.numbers[-1][1] + count <= OFFSETS_PER_NUMBER

@@ -13,7 +13,7 @@ _encode = msgpack.Encoder().encode
 
 
 class Packed(Struct, frozen=True, gc=False):
-    """The runs of a segment as its header keeps them."""
+    """Runs of a segment, packed as its header stores them."""
 
     spread: bytes = b""
     sets: bytes = b""
@@ -22,7 +22,7 @@ class Packed(Struct, frozen=True, gc=False):
 
 
 def pack_runs(runs: Iterable[Run], created_at: int) -> Packed:
-    """Runs of a segment whose first message came at ``created_at``.
+    """Pack the runs of a segment whose first message was pushed at ``created_at``.
 
     >>> pack_runs([Run(2, 70), Run(1, 70), Run(5, 71)], 70).spread.hex(" ")
     '03 00 00 00 00 00 00 00 08 00 00 00 01 00 00 00'
@@ -58,14 +58,14 @@ def pack_runs(runs: Iterable[Run], created_at: int) -> Packed:
 
 
 def _packed(attributes: Attributes) -> bytes:
-    """Attributes as they are kept: most have neither headers nor tags, which come last."""
+    """Encode attributes; headers and tags come last, and are left out if there are none."""
     if attributes.headers or attributes.tags:
         return _encode(attributes)
     return _encode(astuple(attributes)[:-2])
 
 
 def pack_sets(sets: Sequence[Attributes]) -> bytes:
-    """Sets of attributes, each of which can be read without the others: where each begins, their end, they.
+    """Pack sets of attributes behind their positions, so that each can be read alone.
 
     >>> from forebay.core.state import count_sets, set_at
     >>> packed = pack_sets([PLAIN, Attributes(priority=3)])

@@ -9,7 +9,7 @@ from forebay.core.state import PLAIN, Attributes, Segment
 
 
 class SegmentSlice(Struct, frozen=True, gc=False):
-    """Messages that lie together: in one segment, in one run of it."""
+    """Adjacent messages of one segment, with one time."""
 
     segment: Segment
     start: int
@@ -22,7 +22,7 @@ class SegmentSlice(Struct, frozen=True, gc=False):
         return self.segment.base + self.start
 
     def payloads(self) -> Iterable[bytes]:
-        """Their payloads, in order. The segment must be present."""
+        """Return the payloads in order. The body must be in memory."""
         segment = self.segment
         if segment.payloads is not None:
             return segment.payloads[self.start : self.start + self.count]
@@ -31,7 +31,7 @@ class SegmentSlice(Struct, frozen=True, gc=False):
 
 
 def labelled(piece: SegmentSlice) -> Iterator[tuple[int, int, Attributes]]:
-    """Where headers or tags change within a piece: first message, how many, and attributes that have them."""
+    """Yield (first message, count, attributes) of a slice, cut where headers or tags change."""
     segment, start, end = piece.segment, piece.start, piece.start + piece.count
     if not segment.mixed:
         yield 0, piece.count, PLAIN

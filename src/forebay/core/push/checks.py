@@ -6,7 +6,7 @@ from forebay.core.state import Attributes, Queue
 
 
 def check_ordered(queue: Queue | None, attributes: Attributes) -> None:
-    """Raise unless a queue may have messages with these attributes."""
+    """Raise if a queue in strict order can't take messages with these attributes."""
     if queue is None or not queue.ordered:
         return
     for field in ("priority", "lifo", "depends_on"):
@@ -15,7 +15,7 @@ def check_ordered(queue: Queue | None, attributes: Attributes) -> None:
 
 
 def check_payloads(limits: Limits, payloads: list[bytes]) -> list[int]:
-    """Raise unless these may be pushed; their lengths."""
+    """Return the lengths of payloads; raise unless they may be pushed."""
     if not 1 <= len(payloads) <= limits.batch_max:
         raise Invalid("messages", f"a list of 1 to {limits.batch_max} payloads")
     lengths = list(map(len, payloads))

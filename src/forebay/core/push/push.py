@@ -15,7 +15,7 @@ from forebay.core.words import DURABILITY_LEVELS, FSYNC, MEMORY, OS, PUSHED
 
 
 def reached(queue: Queue | None, asked: str | None, reach: str) -> str:
-    """What a push will survive in a store that reaches ``reach``; raise if it asks for what it can't have."""
+    """Return the durability of a push in a store that reaches ``reach``; raise if it can't be had."""
     if asked is None:
         level = queue.options.durability if queue is not None else FSYNC
     else:
@@ -66,7 +66,7 @@ def push(
 def before_append(
     shard: Shard, queue: Queue, partition: Partition, count: int, durability: str, now: int
 ) -> None:
-    """So many messages are about to be appended to a partition."""
+    """Prepare a partition for ``count`` more messages: number, os mark, sweep."""
     if not fits(partition, count):
         shard.renumber(queue, partition)
     if durability == FSYNC:
@@ -81,7 +81,7 @@ def before_append(
 
 
 def wake_readers(shard: Shard, queue: Queue, partition: Partition) -> None:
-    """Messages in line were appended to a partition."""
+    """List the tracks of a partition that got in-line messages, and wake waiting pops."""
     for group in queue.groups.values():
         track = group.tracks[partition.key]
         if track.listed is None or track.listed[0] > IN_LINE:
@@ -90,7 +90,7 @@ def wake_readers(shard: Shard, queue: Queue, partition: Partition) -> None:
 
 
 def _from(attributes: Attributes, later_ms: int) -> Attributes:
-    """The attributes as they count from the time of a segment that began a little earlier."""
+    """Return attributes with delay and ttl counted from the earlier time of their segment."""
     if attributes.delay_ms:
         attributes = replace(attributes, delay_ms=attributes.delay_ms + later_ms)
     if attributes.ttl_ms:
@@ -101,7 +101,7 @@ def _from(attributes: Attributes, later_ms: int) -> Attributes:
 def _schedule(
     shard: Shard, queue: Queue, partition: Partition, offset: int, attributes: Attributes, now: int
 ) -> None:
-    """Put messages that were just appended, and are not in line, into the schedule of every group."""
+    """Schedule messages that were just appended, out of line, in every group."""
     log = partition.log
     due_at = log.time + attributes.delay_ms
     run = Scheduled(due_at, offset, log.end - offset, attributes.level)
@@ -111,7 +111,7 @@ def _schedule(
 def schedule(
     shard: Shard, queue: Queue, partition: Partition, run: Scheduled, now: int, *, joined: bool = False
 ) -> None:
-    """Put a run of new messages into the schedule of every group; with the one before it, if it joined it."""
+    """Schedule a run of new messages in every group; joined with the run before it if it can be."""
     for group in queue.groups.values():
         track = group.tracks[partition.key]
         track.aside += run.count
@@ -122,7 +122,7 @@ def schedule(
 
 
 def _begins(log: Log) -> int:
-    """Where the newest run of the forming segment begins."""
+    """Return where the newest run of the forming segment starts."""
     assert log.forming is not None
     assert log.forming.marks is not None
     marks = log.forming.marks
@@ -130,7 +130,7 @@ def _begins(log: Log) -> int:
 
 
 def _with_last(shard: Shard, track: Track, run: Scheduled) -> Scheduled:
-    """One run with the one before it, if that is the same but for its offsets: singles become a batch."""
+    """Join a run with the one before it if they differ only in offsets: single pushes become a batch."""
     last = track.schedule.last()
     if last is None or last.deliveries or last.error:
         return run

@@ -5,7 +5,7 @@ from forebay.core.state import Queue, fresh_count
 
 
 def make_room(queue: Queue | None, count: int) -> None:
-    """Raise unless so many more messages may be in a queue; they are counted in."""
+    """Reserve room for ``count`` messages; raise if the queue is full."""
     most = queue.options.max_size if queue is not None else 0
     if queue is None or not most or not count:
         return
@@ -22,7 +22,7 @@ def make_room(queue: Queue | None, count: int) -> None:
 
 
 def check_size(queue: Queue | None, count: int) -> None:
-    """Raise unless so many more messages may be in a queue; they are counted when they are pushed."""
+    """Raise if the queue has no room for ``count`` messages, without reserving it."""
     if queue is not None and queue.options.max_size and count > 0:
         queue.room = 0
         make_room(queue, count)
@@ -30,7 +30,7 @@ def check_size(queue: Queue | None, count: int) -> None:
 
 
 def size(queue: Queue) -> int:
-    """Messages that wait, are delayed or active, in the group that has most of them."""
+    """Count waiting, delayed, parked and active messages, in the group that has most."""
     if not queue.groups:
         logs_ = [partition.log for partition in queue.partitions.values()]
         withdrawn = sum(count for each in queue.partitions.values() for _, count, _ in each.withdrawn)

@@ -28,7 +28,7 @@ HAD = "it is being worked on, or is settled or dead; push another message instea
 
 
 def check_update(shard: Shard, where: Located, now: int) -> None:
-    """Raise unless nobody has had the message yet."""
+    """Raise if the message was already delivered, settled or cancelled."""
     queue, partition, offset = where.place.queue, where.place.partition, where.first
     attributes = logs.attributes_at(partition.log, offset)
     if parked_over(partition, offset, offset + 1):
@@ -55,9 +55,9 @@ def update(
     now: int,
     own: Attributes | None = None,
 ) -> Pushed:
-    """Put another message in the place of a checked one, whose id is ``message``.
+    """Replace a checked message, whose id is ``message``, by a successor.
 
-    It goes where that was, or where its own attributes say if it has any.
+    The successor keeps its place in each group, unless it has attributes of its own.
     """
     queue, partition, offset = where.place.queue, where.place.partition, where.first
     attributes = logs.attributes_at(partition.log, offset)
@@ -88,14 +88,14 @@ def update(
 
 
 def _remaining(attributes: Attributes, created_at: int, origin: tuple[int, int], now: int) -> Attributes:
-    """The attributes of a successor, whose times count from now."""
+    """Return the attributes of a successor, with times counted from now."""
     delay_ms = max(created_at + attributes.delay_ms - now, 0) if attributes.delay_ms else 0
     ttl_ms = created_at + attributes.ttl_ms - now if attributes.ttl_ms else 0
     return replace(attributes, delay_ms=delay_ms, ttl_ms=ttl_ms, origin=origin)
 
 
 def _go_on(shard: Shard, track: Track, run: Scheduled, offset: int, now: int) -> None:
-    """Schedule a successor as its predecessor was."""
+    """Schedule a successor like its predecessor."""
     for low, high in list(fresh(track, offset, offset + 1)):
         skip(shard, track, low, high)
     scheduled = track.schedule.find(offset)
@@ -105,7 +105,7 @@ def _go_on(shard: Shard, track: Track, run: Scheduled, offset: int, now: int) ->
 
 
 def _lead(shard: Shard, queue: Queue, place: Place, first: int, successor: int) -> None:
-    """Have the first message lead to its successor."""
+    """Record the successor of a message."""
     successors = place.partition.successors
     row = successors.upto(first)
     if row is not None and row[0] == first:

@@ -25,7 +25,7 @@ NOWHERE = (1 << 62, 1 << 62)
 
 
 def browse(limits: Limits, shard: Shard, queue: Queue, command: Browse, now: int) -> ShownAll:
-    """Messages in a state, with their payloads; fewer if they are large."""
+    """Return messages in a state with their payloads; fewer if they are large."""
     check_range("limit", command.count, 1, bounds.SHOWN_MAX)
     check_range("offset", command.skip, 0, SKIP_MAX)
     check_name("group", command.group)
@@ -56,7 +56,7 @@ def browse(limits: Limits, shard: Shard, queue: Queue, command: Browse, now: int
 
 
 def _total(queue: Queue, group: Group | None, state: str | None, now: int) -> int:
-    """How many messages there are in a state."""
+    """Count the messages in a state."""
     if state is None:
         return sum(logs.count_kept(partition.log) for partition in queue.partitions.values())
     found: int = getattr(describe.counts(queue, group, now), state)
@@ -64,7 +64,7 @@ def _total(queue: Queue, group: Group | None, state: str | None, now: int) -> in
 
 
 def _partitions(queue: Queue, command: Browse) -> list[Partition]:
-    """Where to look, in order."""
+    """Return the partitions to scan, in order."""
     if command.partition is not None:
         return [describe.partition_of(queue, command.partition)]
     first = command.after[0] if command.after is not None else 0
@@ -73,16 +73,16 @@ def _partitions(queue: Queue, command: Browse) -> list[Partition]:
 
 
 Part = tuple[int, int, bool]
-"""A span of messages, and whether they are among those that are asked for."""
+"""A span of messages, and whether they match."""
 
 
 def _from(at: int, spans: Iterable[Part]) -> Iterator[Part]:
-    """What of some spans lies at or past an offset."""
+    """Cut spans to those at or past an offset."""
     return ((max(low, at), high, is_asked) for low, high, is_asked in spans if high > at)
 
 
 def _matching(partition: Partition, spans: Iterable[Part], command: Browse) -> Iterator[Part]:
-    """Spans, cut where messages differ in what is asked for."""
+    """Cut spans where messages differ in tag or time, and match them."""
     if command.tag is None and command.since is None and command.before is None:
         yield from spans
         return
@@ -115,7 +115,7 @@ def _shown(shard: Shard, queue: Queue, partition: Partition, offset: int, comman
 def _spans(
     shard: Shard, group: Group | None, partition: Partition, state: str | None, at: int, now: int
 ) -> Iterable[Part]:
-    """Where messages from an offset on stand so in a group, in order, and what was looked at for that."""
+    """Yield spans of a state in a group from an offset on, and spans scanned without a match."""
     log = partition.log
     if state is None:
         return _asked(logs.kept_spans(log))
@@ -146,7 +146,7 @@ def _asked(spans: Iterable[Span]) -> Iterator[Part]:
 
 
 def _aside(track: Track, at: int, is_asked: Callable[[int], bool]) -> tuple[Iterator[Part], Iterator[Part]]:
-    """What is not in line from an offset on: in the schedule, and not yet there."""
+    """Return scheduled and unplanned spans from an offset on."""
     ends = track.partition.log.end
     scheduled = ((low, high, is_asked(due_at)) for low, high, due_at in track.schedule.spans(at))
     rest = ((low, high, is_asked(due_at)) for low, high, due_at in unplanned_due(track, at, ends))
@@ -154,7 +154,7 @@ def _aside(track: Track, at: int, is_asked: Callable[[int], bool]) -> tuple[Iter
 
 
 def unread(partition: Partition, state: str, at: int, now: int) -> Iterator[Part]:
-    """The same for a group that does not exist: everything waits, is delayed, or was cancelled."""
+    """The same for a group that does not exist: everything waits, is delayed, parked or cancelled."""
     log = partition.log
     if state == "cancelled":
         yield from _asked(covered(partition.withdrawn, at, log.end))

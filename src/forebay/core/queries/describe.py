@@ -20,11 +20,11 @@ from forebay.core.tracks.planning import unplanned_due
 from forebay.core.words import CANCELLED, DEFAULT, DISCARDED, EVICTED, EXPIRED
 
 UNPLANNED_MAX = 5_000
-"""Runs that are looked at to count what is delayed among those that no pop has sorted yet: some 40 ms."""
+"""Unplanned runs that are scanned to count delayed messages: about 40 ms."""
 
 
 def describe(queue: Queue, now: int) -> QueueFound:
-    """A queue with its partitions and groups."""
+    """Return a queue with its partitions and groups."""
     partitions = [
         PartitionFound(
             partition.name,
@@ -48,13 +48,13 @@ def paused(queue: Queue, now: int) -> Paused:
 
 
 def queue_counts(queue: Queue, now: int) -> QueueCounts:
-    """A queue as its work queue, the group ``default``, sees it."""
+    """Return the counts of a queue in the group ``default``."""
     found = counts(queue, queue.groups.get(DEFAULT), now)
     return QueueCounts(queue.name, found, queue.paused_until > now)
 
 
 def counts(queue: Queue, group: Group | None, now: int) -> Counts:
-    """Messages still kept, by where they stand in a group."""
+    """Count kept messages by state in a group."""
     found = Counts()
     for partition in queue.partitions.values():
         kept = logs.count_kept(partition.log)
@@ -88,16 +88,16 @@ def counts(queue: Queue, group: Group | None, now: int) -> Counts:
 
 
 def _unplanned_later(track: Track, now: int) -> int:
-    """Messages that are not in the schedule yet and will not be due when they are.
+    """Count unplanned messages that are not due yet.
 
-    Only so many runs are looked at; what is behind them counts as waiting until pops have sorted it.
+    Only the first ``UNPLANNED_MAX`` runs are checked; messages behind them count as waiting until planned.
     """
     spans = islice(unplanned_due(track, track.planned, track.partition.log.end), UNPLANNED_MAX)
     return sum(high - low for low, high, due_at in spans if due_at > now)
 
 
 def _undelivered(partition: Partition, now: int) -> tuple[int, int]:
-    """Of messages that no group has read: how many are delayed, and how many were cancelled."""
+    """Count delayed and cancelled messages of a partition that no group reads yet."""
     log = partition.log
     delayed = 0
     for segment in log.segments[log.islands :] if log.mixed else ():
@@ -112,7 +112,7 @@ def _undelivered(partition: Partition, now: int) -> tuple[int, int]:
 
 
 def partition_of(queue: Queue, name: str) -> Partition:
-    """The partition of that name, if the queue has it."""
+    """Return a partition by name; raise if there is none."""
     check_name("partition", name)
     partition = queue.partitions.get(name)
     if partition is None:

@@ -18,7 +18,7 @@ from forebay.core.words import DISCARDED, OUTCOMES
 
 
 def state(shard: Shard, command: State, now: int) -> StateFound:
-    """Where a message stands in a group; a group that does not exist has everything waiting."""
+    """Return the state of a message in a group; for a missing group, everything waits."""
     check_name("group", command.group)
     where = require(shard, command.tenant, command.id)
     place, offset = where.place, where.first
@@ -56,7 +56,7 @@ def state(shard: Shard, command: State, now: int) -> StateFound:
 def notes(
     shard: Shard, tenant: str, message: int, kinds: tuple[int, ...], group: str, now: int
 ) -> NotesFound:
-    """What is kept beside a message, and where it stands."""
+    """Return the notes of a message, and its state."""
     stands = state(shard, State(tenant, message, group), now)
     where = require(shard, tenant, message)
     queue, partition, offset = where.place.queue, where.place.partition, where.first
@@ -71,7 +71,7 @@ def notes(
 
 
 def show(limits: Limits, shards: list[Shard], command: Show, now: int) -> ShownAll:
-    """Messages with their payloads; those that are there."""
+    """Return messages with their payloads; missing ones are left out."""
     if not 1 <= len(command.ids) <= SHOWN_MAX:
         raise Invalid("ids", f"a list of 1 to {SHOWN_MAX} ids")
     found = show_each(shards, command, now)
@@ -81,7 +81,7 @@ def show(limits: Limits, shards: list[Shard], command: Show, now: int) -> ShownA
 
 
 def show_each(shards: list[Shard], command: Show, now: int) -> list[Shown]:
-    """Those of some messages that are there, with where to find their payloads."""
+    """Return the messages that are kept, with their segments."""
     found: list[Shown] = []
     for message in command.ids:
         shard = shards[(message >> OFFSET_BITS) % len(shards)]
@@ -108,7 +108,7 @@ def _show_due(found: StateFound, due_at: int, now: int) -> None:
 
 
 def _show(shard: Shard, track: Track, offset: int, found: StateFound, due_at: int, now: int) -> None:
-    """Where a message stands in a track; ``due_at`` is when it may be delivered as it was pushed."""
+    """Fill in the state of a message in a track; ``due_at`` is when it is due by its attributes."""
     run = _out_of_line(shard, track, offset)
     ended = outcome_at(track, offset)
     if run is not None:
@@ -132,7 +132,7 @@ def _show(shard: Shard, track: Track, offset: int, found: StateFound, due_at: in
 
 
 def _show_waiting(track: Track, found: StateFound, due_at: int, now: int) -> None:
-    """A message that waits since it was due, unless that is too long."""
+    """Fill in a waiting message, or evicted if it waits for too long."""
     _show_due(found, due_at, now)
     max_wait_ms = track.queue.options.max_wait_ms
     if max_wait_ms and due_at + max_wait_ms < now:
@@ -140,7 +140,7 @@ def _show_waiting(track: Track, found: StateFound, due_at: int, now: int) -> Non
 
 
 def _out_of_line(shard: Shard, track: Track, offset: int) -> Scheduled | LeaseRun | Dead | None:
-    """The scheduled, leased or dead run that a message is in, if it is in one."""
+    """Return the scheduled, leased or dead run of a message, if there is one."""
     scheduled = track.schedule.find(offset)
     if scheduled is not None:
         return scheduled

@@ -13,11 +13,11 @@ from forebay.core.tracks.planning import unplanned_due
 from forebay.core.words import DEFAULT, is_own
 
 LOOKED_AT = 100
-"""Runs of a partition that are looked at for the oldest that waits."""
+"""Runs of a partition that are scanned for the oldest waiting message."""
 
 
 def measure(domain: Domain, command: Measure, now: int) -> Measured:
-    """Every queue of every tenant, up to so many."""
+    """Measure all queues of all tenants, up to ``most``."""
     found: list[QueueMeasured] = []
     for (tenant, _), queue in domain.queues.items():
         if not is_own(tenant):
@@ -37,9 +37,9 @@ def _queue(domain: Domain, queue: Queue, now: int) -> QueueMeasured:
 
 
 def _oldest_at(queue: Queue, now: int) -> int | None:
-    """When the oldest message was pushed that waits in the work queue; None if none does.
+    """Return when the oldest waiting message of the group ``default`` was pushed; None if none waits.
 
-    Of each priority only what is next is looked at, and of what no pop has sorted yet only the first runs.
+    Only the head of each priority is checked, and only the first unplanned runs.
     """
     group = queue.groups.get(DEFAULT)
     found: list[int] = []

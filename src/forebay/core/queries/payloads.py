@@ -11,17 +11,17 @@ from forebay.core.log import log as logs
 from forebay.core.state import Queue, Segment, segment as state_segment
 
 AHEAD_SEGMENTS = 64
-"""Segments looked at ahead of a cursor."""
+"""Segments checked ahead of a cursor."""
 
 
 def cut_log(found: LogSlice) -> LogSlice:
-    """A read up to the first message whose payload is not there."""
+    """Cut a read at the first message whose body is missing."""
     good = list(takewhile(lambda run: run.segment.present, found.runs))
     return replace(found, runs=good, next=good[-1].offset + good[-1].count if good else found.runs[0].offset)
 
 
 def lacking(popped: Popped) -> list[Delivery]:
-    """What of an answer can't be handed out: what is not there and, in strict order, what comes after it."""
+    """Return deliveries whose bodies are missing and, in strict order, those behind them."""
     held_up: set[str] = set()
     found: list[Delivery] = []
     for each in popped.deliveries:
@@ -39,15 +39,15 @@ class Absent(NamedTuple):
     log: state_segment.Log
     segment: Segment
     passing: bool = False
-    """Whether its body is of no use to anybody else."""
+    """Whether its body need not be cached."""
 
 
 Payloads = Popped | LogSlice | DeadFound | ShownAll | NotesFound | ChildrenFound
-"""Answers that have payloads."""
+"""Replies that carry payloads."""
 
 
 def absent(reply: Payloads) -> list[Absent]:
-    """The segments whose bodies have to be read before the payloads of an answer can be."""
+    """Return the segments whose bodies must be read before a reply can be encoded."""
     if isinstance(reply, ChildrenFound):
         return absent(reply.shown) + [each for notes in reply.results for each in absent(notes)]
     if isinstance(reply, NotesFound):
@@ -74,10 +74,10 @@ def absent(reply: Payloads) -> list[Absent]:
 
 
 def ahead(reply: Popped | LogSlice, size: int) -> list[Absent]:
-    """Segments behind what was popped or read whose bodies are not in memory.
+    """Return segments to read ahead: those behind a pop or read whose bodies are not in memory.
 
-    None as long as the first half of ``size`` bytes is there; else up to all of them, so that what is read
-    ahead is read in large steps. In the middle of a segment nobody looks: 64 small ones took 46 µs a pop.
+    None while the first half of ``size`` bytes is in memory; else up to all of them, so that read-ahead works
+    in large steps. It is skipped in the middle of a segment: checking 64 small ones took 46 µs per pop.
     """
     parts = reply.deliveries if isinstance(reply, Popped) else reply.runs
     if not parts or 0 < parts[-1].start < parts[-1].segment.count - parts[-1].count:

@@ -12,11 +12,11 @@ from forebay.core.state import Partition, Queue, segment as state_segment
 
 READ_COUNT = 1_000
 READ_BYTES = 1_048_576
-"""What a read gets that does not say how much it wants."""
+"""Default size of a read."""
 
 
 def read(limits: Limits, queue: Queue, command: Read) -> LogSlice:
-    """Messages by offset, up to a count and a size, at least one if there is one."""
+    """Return messages by offset, up to a count and a size, but at least one if there is one."""
     most = min(READ_COUNT, limits.batch_max) if command.max_count is None else command.max_count
     left = min(READ_BYTES, limits.read_bytes_max) if command.max_bytes is None else command.max_bytes
     if command.whole:
@@ -46,7 +46,7 @@ def read(limits: Limits, queue: Queue, command: Read) -> LogSlice:
 
 
 def offsets(queue: Queue, command: Offsets) -> OffsetsFound:
-    """First and end of every partition, and the first offset at or after a time."""
+    """Return first and end offset of every partition, and the first offset at or after a time."""
     if command.at is not None and command.at < 0:
         raise Invalid("at", "a time in ms")
     return OffsetsFound(
@@ -66,7 +66,7 @@ def offsets(queue: Queue, command: Offsets) -> OffsetsFound:
 
 
 def _next_at(partition: Partition, since: dict[str, int]) -> int | None:
-    """When the next message of a partition was pushed from an offset on."""
+    """Return when the first message at or past an offset was pushed."""
     log = partition.log
     offset = max(since.get(partition.name, log.end), log.first)
     if offset >= log.end:
@@ -75,5 +75,5 @@ def _next_at(partition: Partition, since: dict[str, int]) -> int | None:
 
 
 def offset_from(log: state_segment.Log, at: int) -> int:
-    """The first offset that can be read of messages pushed at or after a time."""
+    """Return the first readable offset of messages pushed at or after a time."""
     return max(logs.offset_at(log, at), log.first)

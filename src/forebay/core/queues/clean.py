@@ -21,7 +21,7 @@ from forebay.core.words import CANCELLED, DISCARDED
 
 CLEANED_STATES = ("waiting", "delayed", "parked", "dead", "completed")
 RUNS_MAX = 2_000
-"""Runs that one command clears out: some 100 ms; the next does the rest."""
+"""Runs cleared per command: about 100 ms."""
 COUNT_MAX = 1 << 62
 
 
@@ -35,7 +35,7 @@ def check(command: Clean) -> None:
 
 
 def clean(shard: Shard, queue: Queue, group: Group | None, command: Clean, now: int) -> Cleaned:
-    """Clear out what a checked command is about. A group is there unless only what is completed goes."""
+    """Apply a checked command. A group is given unless only completed messages are dropped."""
     left = COUNT_MAX if command.count is None else command.count
     before = now - command.grace_ms
     cleaned = Cleaned(0)
@@ -66,7 +66,7 @@ def clean(shard: Shard, queue: Queue, group: Group | None, command: Clean, now: 
 
 
 def would_clean(queue: Queue, command: WouldClean, now: int) -> Cleaned:
-    """How many messages that would be, if nothing happens meanwhile."""
+    """Count the messages that the command would clear now."""
     counts = counts_of(queue, queue.groups.get(command.group), now)
     states = set(command.states)
     found = sum(getattr(counts, state) for state in states & {"waiting", "delayed", "dead"})
@@ -78,12 +78,12 @@ def would_clean(queue: Queue, command: WouldClean, now: int) -> Cleaned:
 
 
 def _reaches_parked(queue: Queue, states: tuple[str, ...]) -> bool:
-    """Whether what is parked, which is so in every group, is cleared out along."""
+    """Whether parked messages, which are parked in every group, are cleared too."""
     return set(states) == {"parked"} or ("parked" in states and len(queue.groups) <= 1)
 
 
 def check_cancel(queue: Queue, command: Clean) -> None:
-    """Raise unless the schedule of the group is complete, or can be made so in no time."""
+    """Raise unless the group's schedule is planned, or nearly so."""
     if {"waiting", "delayed"} & set(command.states):
         check_planned(queue, command.group)
 
@@ -91,7 +91,7 @@ def check_cancel(queue: Queue, command: Clean) -> None:
 def _cancel(
     shard: Shard, track: Track, states: set[str], before: int, left: int, runs: int, now: int
 ) -> tuple[int, int]:
-    """Cancel what a track has waiting or delayed; how many messages and how many runs it was."""
+    """Cancel waiting or delayed messages of a track; return the numbers of messages and runs."""
     finish_plan(shard, track, now)
     end = logs.offset_at(track.partition.log, before + 1)
     spans: list[tuple[int, int]] = []
@@ -122,7 +122,7 @@ def _cancel(
 def _cancel_parked(
     shard: Shard, place: Place, before: int, left: int, runs: int, now: int
 ) -> tuple[int, int]:
-    """Cancel what waits for others in a partition; how many messages and how many runs it was."""
+    """Cancel parked messages of a partition; return the numbers of messages and runs."""
     partition = place.partition
     end = logs.offset_at(partition.log, before + 1)
     old = ((first, min(first + count, end)) for first, count, _ in partition.parked if first < end)
@@ -133,7 +133,7 @@ def _cancel_parked(
 
 
 def _up_to(spans: Iterator[tuple[int, int]], left: int) -> Iterator[tuple[int, int]]:
-    """Spans of no more than so many messages."""
+    """Cut spans to ``left`` messages in total."""
     for low, high in spans:
         if left <= 0:
             return
@@ -145,7 +145,7 @@ def _up_to(spans: Iterator[tuple[int, int]], left: int) -> Iterator[tuple[int, i
 def _bury_for_good(
     shard: Shard, track: Track, before: int, left: int, runs: int, now: int
 ) -> tuple[int, int]:
-    """Discard dead letters of a track; how many messages and how many runs it was."""
+    """Discard dead letters of a track; return the numbers of messages and runs."""
     letters = (track.letters[first] for first, _ in track.dead)
     old = (letter for letter in letters if letter.dead_at <= before)
     spans = list(_up_to(((each.first, each.first + each.count) for each in islice(old, runs)), left))

@@ -18,7 +18,7 @@ from forebay.core.words import DELETED
 
 
 def obliterate(domain: Domain, command: Obliterate, now: int) -> Cleaned:
-    """Remove a queue with everything in it, whoever has some of that."""
+    """Remove a queue with everything in it, leased messages included."""
     queue = domain.closing.get((command.tenant, command.queue)) or domain.known(command.tenant, command.queue)
     _check(queue)
     count = sum(logs.count_kept(partition.log) for partition in queue.partitions.values())
@@ -27,7 +27,7 @@ def obliterate(domain: Domain, command: Obliterate, now: int) -> Cleaned:
 
 
 def delete(domain: Domain, command: Delete, now: int) -> Closed:
-    """Close a queue, and remove it if nothing of it is leased."""
+    """Close a queue, and remove it if it has no leases."""
     queue = domain.closing.get((command.tenant, command.queue))
     if queue is None:
         queue = domain.known(command.tenant, command.queue)
@@ -41,7 +41,7 @@ def delete(domain: Domain, command: Delete, now: int) -> Closed:
 
 
 def finish(domain: Domain) -> None:
-    """Remove those closed queues of which nothing is leased any more."""
+    """Remove closed queues that have no leases any more."""
     while domain.emptied:
         _, queue = domain.emptied.popitem()
         if domain.closing.get((queue.tenant, queue.name)) is queue and not named_limits.leased(queue):
@@ -58,7 +58,7 @@ def _check(queue: Queue) -> None:
 
 
 def _until(domain: Domain, queue: Queue, now: int) -> int:
-    """When the last lease of a queue ends, if none is extended."""
+    """Return when the last lease of a queue expires, if none is extended."""
     leases = [lease for lease in domain.shards[queue.shard].leases.values() if lease.queue is queue]
     return max((run.expires_at for each in leases for run in each.runs.values()), default=now)
 

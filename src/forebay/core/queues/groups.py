@@ -15,7 +15,7 @@ from forebay.core.words import DEFAULT
 
 
 def put(domain: Domain, command: GroupPut, now: int) -> QueueFound:
-    """Make a group of a queue, from where it says; one that is there stays as it is."""
+    """Create a group; an existing one is left as it is."""
     check_name("group", command.group)
     check_start("from", command.start, now)
     queue = domain.known(command.tenant, command.queue)
@@ -26,7 +26,7 @@ def put(domain: Domain, command: GroupPut, now: int) -> QueueFound:
 
 
 def delete(domain: Domain, command: GroupDelete, now: int) -> QueueFound:
-    """Forget a group, with all that it holds, has scheduled, or has among its dead letters."""
+    """Delete a group with its leases, schedule and dead letters."""
     check_name("group", command.group)
     queue = domain.known(command.tenant, command.queue)
     group = queue.groups.get(command.group)

@@ -15,7 +15,7 @@ CONCURRENCY_MAX = 1 << 52
 
 
 def put(domain: Domain, command: LimitPut, now: int) -> LimitsFound:
-    """Set a limit, or remove it."""
+    """Set or remove a named limit."""
     name, limit = command.name, command.limit
     check_name("name", name)
     check_name("tenant", command.tenant)
@@ -56,7 +56,7 @@ def _check(limit: NamedLimit) -> None:
 
 
 def reattach(domain: Domain, tenant: str, name: str, now: int) -> None:
-    """Have every queue that shares a limit know it, and the limit what they have leased."""
+    """Attach a changed limit to every queue that lists it, and count what these have leased."""
     limiter = domain.limiters[tenant].get(name)
     closing = [queue for (whose, _), queue in domain.closing.items() if whose == tenant]
     for queue in (*domain.of_tenant(tenant), *closing):
@@ -71,7 +71,7 @@ def reattach(domain: Domain, tenant: str, name: str, now: int) -> None:
 
 
 def configure(domain: Domain, queue: Queue, before: QueueOptions) -> None:
-    """The options of a queue changed: it may share other limits than before."""
+    """Attach the named limits of a queue whose options changed."""
     named = domain.limiters.get(queue.tenant, {})
     _count(domain, queue, before.limits, -leased(queue))
     _count(domain, queue, queue.options.limits, leased(queue))
@@ -79,7 +79,7 @@ def configure(domain: Domain, queue: Queue, before: QueueOptions) -> None:
 
 
 def leave(domain: Domain, queue: Queue) -> None:
-    """A queue goes: what it has leased is under no limit any more."""
+    """Release the slots of a queue that is being removed."""
     _count(domain, queue, queue.options.limits, -leased(queue))
 
 
@@ -93,7 +93,7 @@ def _count(domain: Domain, queue: Queue, names: tuple[str, ...], count: int) -> 
 
 
 def leased(queue: Queue) -> int:
-    """Messages of a queue that any group has leased."""
+    """Count the leased messages of a queue."""
     return sum(track.leased for group in queue.groups.values() for track in group.tracks.values())
 
 

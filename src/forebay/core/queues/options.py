@@ -16,11 +16,11 @@ RETENTION_MS_MAX = 3_650 * DAY_MS
 RETENTION_BYTES_MAX = 1 << 60
 SIZE_MAX = 1 << 52
 LIMITS_MAX = 10
-"""Limits that a queue shares with others."""
+"""Named limits per queue."""
 
 
 def check_options(limits: Limits, queue: Queue | None, command: Configure) -> dict[str, object]:
-    """The options a command sets; raise unless the queue may have all of them."""
+    """Return the options that a command sets; raise unless all are valid."""
     ranges = {
         "lease_ms": (command.lease_ms, 1, limits.lease_ms_max),
         "completed_retention_ms": (command.completed_retention_ms, 0, RETENTION_MS_MAX),
@@ -81,14 +81,14 @@ def check_options(limits: Limits, queue: Queue | None, command: Configure) -> di
 
 
 def set_kept(queue: Queue, kept: PackedQueue) -> None:
-    """Give a queue what its record says."""
+    """Set a queue's fields from its record."""
     queue.groups_made, queue.paused_until = kept.groups_made, kept.paused_until
     queue.closing_at = kept.closing_at
     set_options(queue, kept.options)
 
 
 def set_options(queue: Queue, options: QueueOptions) -> None:
-    """Give a queue its options, and what follows from them."""
+    """Set a queue's options, and the fields derived from them."""
     queue.options = options
     queue.stored = options.durability != MEMORY
     queue.ordered = options.ordering == BY_PARTITION
@@ -105,7 +105,7 @@ def check_level(queue: Queue | None, durability: str) -> None:
 
 
 def check_change(queue: Queue | None, ordering: str) -> None:
-    """Raise unless the ordering of a queue may become this."""
+    """Raise unless the ordering of a queue may change to this."""
     if queue is None or queue.options.ordering == ordering:
         return
     if any(partition.log.end for partition in queue.partitions.values()):

@@ -23,7 +23,7 @@ from forebay.core.words import DEFAULT
 
 
 def check(queue: Queue, command: Seek, now: int) -> Group:
-    """The group that a command means; raise unless it may seek."""
+    """Return the group of a command; raise unless the seek is valid."""
     check_name("group", command.group)
     check_start("to", command.start, now)
     group = queue.groups.get(command.group)
@@ -41,7 +41,7 @@ def check(queue: Queue, command: Seek, now: int) -> Group:
 
 
 def seek(shard: Shard, queue: Queue, group: Group, command: Seek, now: int) -> Sought:
-    """Have a group read on where a checked command says."""
+    """Apply a checked seek."""
     if command.partition is not None:
         tracks = [group.tracks[queue.partitions[command.partition].key]]
     else:
@@ -76,7 +76,7 @@ def _begin(track: Track, command: Seek) -> int:
 
 
 def _strays(shard: Shard, track: Track, begin: int, now: int) -> list[Scheduled]:
-    """What a group that begins with the log has still to deal with below it."""
+    """Return the unsettled messages below the log's start, for a group that seeks to it."""
     first = track.partition.log.first
     if begin > first:
         return []
@@ -92,7 +92,7 @@ def _strays(shard: Shard, track: Track, begin: int, now: int) -> list[Scheduled]
 
 
 def _begin_again(shard: Shard, track: Track, begin: int) -> None:
-    """Have a track, of which nothing but its cursor is kept any more, begin at an offset."""
+    """Restart a cleared track at an offset."""
     if shard.watched:
         shard.notify_watchers(track.partition.key, 0, NEVER)
     clear_from(shard, track, begin)

@@ -38,7 +38,7 @@ from forebay.core.state import (
 _ABOUT = struct.Struct(">IQ")
 _encode = msgpack.Encoder().encode
 interned = lru_cache(maxsize=4_096)(str)
-"""The same text for equal texts, as long as they come often: errors repeat."""
+"""Share equal texts: errors repeat."""
 
 
 # Values, one pair of functions a kind. What is packed here is what a store keeps.
@@ -61,12 +61,12 @@ def pack_header(segment: Segment) -> bytes:
 
 
 def pack_tail(payloads: list[bytes], size: int, created_at: int) -> bytes:
-    """The header of a segment that holds its payloads itself."""
+    """Pack a header that holds its payloads itself."""
     return _encode((len(payloads), size, created_at, b"", b"", b"", b"", 0, payloads))
 
 
 def pack_notes(segment: Segment, about: Iterable[tuple[int, int]]) -> bytes:
-    """The header of a segment of notes; ``about`` has partition key and offset of each."""
+    """Pack the header of a segment of notes; ``about`` has partition key and offset of each."""
     name = segment.body_name.to_bytes(NAME_BYTES, "big")
     places = b"".join(starmap(_ABOUT.pack, about))
     return _encode((segment.count, segment.size, segment.created_at, name, places))
@@ -215,7 +215,7 @@ class PackedDependent(Struct, array_like=True):
     waiting: int
     met: bytes
     since: int = 0
-    """The serial of what ended last, if others are still being told of that."""
+    """Serial of the last end that this row is too new for; 0 if there is none."""
 
 
 class PackedScheduled(Struct, array_like=True):
@@ -247,7 +247,7 @@ unpack_numbers = msgpack.Decoder(tuple[int, ...]).decode
 
 
 def unpack_header(base: int, value: bytes) -> Segment:
-    """A header-only segment, or one that holds its payloads itself."""
+    """Unpack a header-only segment, or one that holds its payloads itself."""
     found = _unpack_header(value)
     return Segment(
         base,
@@ -265,7 +265,7 @@ def unpack_header(base: int, value: bytes) -> Segment:
 
 
 def unpack_notes(base: int, value: bytes) -> tuple[Segment, list[tuple[int, int]]]:
-    """A header-only segment of notes, and partition key and offset of what each is about."""
+    """Unpack a header-only segment of notes, with partition key and offset of each note's message."""
     found = _unpack_notes(value)
     name = int.from_bytes(found.name, "big")
     segment = Segment(base, found.count, found.size, found.created_at, name)
@@ -273,7 +273,7 @@ def unpack_notes(base: int, value: bytes) -> tuple[Segment, list[tuple[int, int]
 
 
 def unpack_lease(value: bytes) -> tuple[int, list[LeaseRun], bool, int]:
-    """The group's number and the runs of a lease, whether some of it was cancelled, and when it began."""
+    """Return group number, runs, cancelled and leased_at of a lease."""
     packed = _unpack_lease(value)
     runs = [
         LeaseRun(
@@ -293,7 +293,7 @@ def unpack_lease(value: bytes) -> tuple[int, list[LeaseRun], bool, int]:
 
 
 def unpack_dependent(key: bytes, value: bytes) -> tuple[int, tuple[int, int, int, int], int, int]:
-    """The partition's key, the row of what is waited for, what of it is met, and since when it is there."""
+    """Return partition key, row, met bits and serial of a row of dependents."""
     _, _, partition, first, dependent = DEPENDENT_LAYOUT.unpack(key)
     found = _unpack_dependent(value)
     return (
@@ -305,7 +305,7 @@ def unpack_dependent(key: bytes, value: bytes) -> tuple[int, tuple[int, int, int
 
 
 def unpack_scheduled(key: bytes, value: bytes) -> tuple[int, int, Scheduled]:
-    """The group's number, the partition's key and the run."""
+    """Return group number, partition key and run."""
     _, _, group, partition, due_at, first = SCHEDULED_LAYOUT.unpack(key)
     found = _unpack_scheduled(value)
     past = (found.deliveries, found.failures, interned(found.error))

@@ -8,7 +8,7 @@ Record = tuple[bytes, bytes]
 
 
 class Commit(Struct, gc=False):
-    """What one shard wants kept, all of it or nothing."""
+    """What one shard wants stored, all or nothing."""
 
     shard: int
     epoch: int
@@ -20,11 +20,11 @@ class Commit(Struct, gc=False):
     bodies: list[Record]
     """Segment bodies, apart because they are large and only ever read by name."""
     ranges: list[tuple[bytes, bytes]] = []
-    """Records deleted from a key up to, but not including, another; bodies are not among them."""
+    """Key ranges to delete, upper bound excluded; bodies are not among them."""
     body_ranges: list[tuple[bytes, bytes]] = []
-    """Bodies deleted from a key up to, but not including, another."""
+    """Ranges of bodies to delete, upper bound excluded."""
     clears: list[tuple[bytes, bytes]] = []
-    """Like ``ranges``, but before anything else of the commit."""
+    """Like ``ranges``, but applied before anything else of the commit."""
 
     @property
     def is_empty(self) -> bool:
@@ -34,4 +34,4 @@ class Commit(Struct, gc=False):
 
 
 Scan = Callable[[bytes, bytes], Iterable[Record]]
-"""Records from a lower bound up to, but not including, an upper one, in key order."""
+"""Reads records between two keys, upper bound excluded, in key order."""

@@ -50,7 +50,7 @@ import struct
 META = bytes(8)
 """The prefix that belongs to no queue."""
 ARRIVALS = b"\xff" * 8 + b"A"
-"""What keys begin with under which arrivals wait in the store."""
+"""Prefix of keys in the store's inbox."""
 NAME_BYTES = 12
 """Bytes of a lease's or a body's name."""
 _CURSOR = struct.Struct(">8scII")
@@ -64,7 +64,7 @@ _NUMBER = struct.Struct(">I")
 
 
 def prefix(tenant: int, queue: int) -> bytes:
-    """The first eight bytes of every key of a queue.
+    """Return the first eight bytes of every key of a queue.
 
     >>> prefix(42, 7).hex(" ")
     '00 00 00 2a 00 00 00 07'
@@ -73,17 +73,17 @@ def prefix(tenant: int, queue: int) -> bytes:
 
 
 def queue_bounds(prefix: bytes) -> tuple[bytes, bytes]:
-    """Lower and upper bound of all records of a queue but its bodies."""
+    """Return the bounds of all records of a queue except bodies."""
     return prefix + b"c", prefix + b"{"
 
 
 def body_bounds(prefix: bytes) -> tuple[bytes, bytes]:
-    """Lower and upper bound of all bodies of a queue."""
+    """Return the bounds of all bodies of a queue."""
     return prefix + b"b", prefix + b"c"
 
 
 def meta_bounds() -> tuple[bytes, bytes]:
-    """Lower and upper bound of the node's own records."""
+    """Return the bounds of the node's own records."""
     return META, META + b"\xff"
 
 
@@ -172,7 +172,7 @@ def successor_key(prefix: bytes, partition: int, offset: int) -> bytes:
 
 
 def row_bounds(prefix: bytes, group: int, partition: int | None = None) -> list[tuple[bytes, bytes]]:
-    """Lower and upper bounds of what is kept as runs of a group, in one partition or in all."""
+    """Return the bounds of a group's runs, in one partition or in all."""
     low, high = _NUMBER.pack(group), _NUMBER.pack(group + 1)
     if partition is not None:
         low, high = low + _NUMBER.pack(partition), low + _NUMBER.pack(partition + 1)
@@ -197,7 +197,7 @@ def arrival_key(number: int) -> bytes:
 
 
 def arrival_of(key: bytes) -> int | None:
-    """The number of an arrival, if the key is one's.
+    """Return the inbox number in a key, if it is an inbox key.
 
     >>> arrival_of(arrival_key(7)), arrival_of(queue_key(prefix(1, 1)))
     (7, None)
@@ -206,12 +206,12 @@ def arrival_of(key: bytes) -> int | None:
 
 
 def own_prefix(tenant: int) -> bytes:
-    """The first eight bytes of every key that is a tenant's, but no queue's."""
+    """Return the first eight bytes of every tenant key that belongs to no queue."""
     return _PREFIX.pack(tenant, 0)
 
 
 def own_bounds(own: bytes) -> tuple[bytes, bytes]:
-    """Lower and upper bound of what is a tenant's, but no queue's."""
+    """Return the bounds of a tenant's records that belong to no queue."""
     return own + b"c", own + b"z"
 
 
@@ -236,7 +236,7 @@ def tenant_key(name: str) -> bytes:
 
 
 def key_fields(key: bytes) -> tuple[int, ...]:
-    """The integers of any key that has no due time and no name."""
+    """Return the integers of any key without due time and name."""
     for layout in (_NUMBERED, _CURSOR, _HEADER, _PLACE):
         if layout.size == len(key):
             fields: tuple[int, ...] = layout.unpack(key)[2:]

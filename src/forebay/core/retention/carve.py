@@ -21,13 +21,13 @@ from forebay.core.tracks.places import DEAD, LEASED, SCHEDULED, spans_in
 from forebay.core.tracks.trim import forget
 
 PART_BYTES = 1_024
-"""What a segment costs: payload bytes that carving has to save for each part that is left."""
+"""Overhead of a segment: carving must save this many payload bytes per part."""
 PARTS_MAX = 256
-"""Parts that an island is carved into."""
+"""Parts per carved island."""
 
 
 class Carving(Struct, frozen=True, eq=False, gc=False):
-    """An island and what of it is wanted."""
+    """An island, and the spans of it that are wanted."""
 
     shard: int
     queue: Queue
@@ -40,7 +40,7 @@ class Carving(Struct, frozen=True, eq=False, gc=False):
         return [self.island]
 
     def absent(self) -> list[Segment]:
-        """What has to be read first."""
+        """Return the segments whose bodies must be read first."""
         return [self.island] if self.island.body is None else []
 
 
@@ -62,9 +62,9 @@ def wanted(
     tracks: Iterable[Track],
     leasing: Iterable[Track],
 ) -> tuple[list[Span], int]:
-    """What of an island anybody has still to deal with, and how many runs were looked at for that.
+    """Return the spans of an island that are unsettled in some group, and how many runs were checked.
 
-    It stops where that is more than half of it, so that what is found is all only if it is less.
+    It stops once one source covers more than half of the island: carving is not worth it then.
     """
     most = segment.count // 2
     low, high = segment.base, segment.end
@@ -88,7 +88,7 @@ def wanted(
 
 
 def _joined(segment: Segment, spans: list[Span]) -> list[Span]:
-    """Spans of a segment, together where what lies between is not worth a segment of its own."""
+    """Join spans whose gap is not worth a segment of its own."""
     mean = segment.size / segment.count
     found: list[Span] = []
     for low, high in spans:
@@ -100,14 +100,14 @@ def _joined(segment: Segment, spans: list[Span]) -> list[Span]:
 
 
 def is_worth(segment: Segment, spans: list[Span]) -> bool:
-    """Whether enough of an island is settled to write the rest anew."""
+    """Whether enough of an island is settled to rewrite the rest."""
     settled = segment.count - sum(high - low for low, high in spans)
     saved = segment.size * settled // segment.count
     return 2 * settled >= segment.count and saved >= PART_BYTES * len(spans) and len(spans) <= PARTS_MAX
 
 
 def plan(shard: Shard) -> Carving | None:
-    """The next island of a shard to be carved, if there is one."""
+    """Return the next island to carve, if there is one."""
     while shard.changes.to_carve:
         _, (queue, partition, segment) = shard.changes.to_carve.popitem()
         if (
@@ -118,14 +118,14 @@ def plan(shard: Shard) -> Carving | None:
         tracks = [group.tracks[partition.key] for group in queue.groups.values()]
         spans, _ = wanted(shard, partition, segment, tracks, tracks)
         if spans and is_worth(segment, spans) and logs.is_island(partition.log, segment):
-            # Its body may have been let go of meanwhile, or read back.
+            # Its body may have left the cache meanwhile, or been read back: take the current segment.
             current = partition.log.segments[logs.find(partition.log, segment.base)]
             return Carving(shard.number, queue, partition, current, spans)
     return None
 
 
 def join(carving: Carving, bodies: Sequence[bytes]) -> list[Carved]:
-    """The parts of an island that are wanted. Touches nothing that can change."""
+    """Return the wanted parts of an island. Reads only sealed data: safe on any thread."""
     (body,) = bodies
     island = carving.island
     found: list[Carved] = []
@@ -142,7 +142,7 @@ def join(carving: Carving, bodies: Sequence[bytes]) -> list[Carved]:
 
 
 def _runs(segment: Segment, start: int, end: int) -> Iterator[Run]:
-    """The runs of a segment between two of its messages."""
+    """Yield the runs of a segment between two of its messages."""
     reached = 0
     for run in segment.runs:
         low, high = max(reached, start), min(reached + run.count, end)
@@ -152,14 +152,14 @@ def _runs(segment: Segment, start: int, end: int) -> Iterator[Run]:
 
 
 def _between(island: Segment, spans: list[Span]) -> list[Span]:
-    """What of an island is not in some spans of it."""
+    """Return the gaps between spans of an island."""
     ends = [island.base, *(high for _, high in spans)]
     begins = [*(low for low, _ in spans), island.end]
     return [(low, high) for low, high in zip(ends, begins, strict=True) if low < high]
 
 
 def apply(shard: Shard, carving: Carving, carved: list[Carved], now: int) -> bool:
-    """Put the parts in the place of the island, if it is still there."""
+    """Replace the island by its parts, if it is still there."""
     queue, partition, island = carving.queue, carving.partition, carving.island
     if shard.queues.get(queue.prefix) is not queue:
         return False

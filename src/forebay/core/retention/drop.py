@@ -13,11 +13,11 @@ from forebay.core.tracks.withdrawn import trim_withdrawn
 from forebay.core.words import OUTDATED
 
 RANGE_MIN = 64
-"""Headers from which on they are deleted as one range: a range costs every later read a little."""
+"""Headers from which a range deletion is used: a range slows every later read a little."""
 
 
 def cut_to(shard: Shard, queue: Queue, partition: Partition, before: int, now: int) -> None:
-    """Drop the segments of a log that no group reads, up to one that begins at ``before``."""
+    """Drop segments of a log that no group reads, up to the one at ``before``."""
     cut_off(shard, queue, partition, before, set(), OUTDATED, now)
 
 
@@ -30,7 +30,7 @@ def cut_off(
     why: int,
     now: int,
 ) -> None:
-    """Begin the log further on; segments that are wanted are kept as islands."""
+    """Move the start of the log; wanted segments stay as islands."""
     log = partition.log
     weight = _weight_below(partition, before)
     islands = log.islands
@@ -46,7 +46,7 @@ def cut_off(
 
 
 def _weight_below(partition: Partition, before: int) -> int:
-    """What the segments that end at or below an offset count for among those that are settled."""
+    """Return the settled bytes of segments that end at or below an offset."""
     log = partition.log
     end = min(before, partition.settled_to)
     segments = takewhile(lambda each: each.end <= end, islice(log.segments, log.islands, None))
@@ -56,7 +56,7 @@ def _weight_below(partition: Partition, before: int) -> int:
 def forget_segments(
     shard: Shard, queue: Queue, partition: Partition, gone: list[Segment], why: int, now: int
 ) -> None:
-    """Forget segments that are no longer in the log, and what became of their messages."""
+    """Delete dropped segments, and forget all state of their messages."""
     if queue.stored:
         _delete(shard, queue, partition, gone)
     spans = joined(gone)
@@ -71,7 +71,7 @@ def forget_segments(
 
 
 def joined(segments: Iterable[Segment]) -> list[tuple[int, int]]:
-    """Where segments lie, neighbours together: offsets [first, end)."""
+    """Return the spans of segments, neighbours joined."""
     spans: list[tuple[int, int]] = []
     for segment in segments:
         if spans and spans[-1][1] == segment.base:
@@ -95,7 +95,7 @@ def _delete(shard: Shard, queue: Queue, partition: Partition, gone: list[Segment
 
 
 def _delete_headers(shard: Shard, headers: list[bytes]) -> None:
-    """Delete headers that follow each other."""
+    """Delete adjacent headers."""
     if len(headers) < RANGE_MIN:
         shard.changes.deletes += headers
     else:

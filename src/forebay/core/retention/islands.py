@@ -16,17 +16,17 @@ from forebay.core.tracks.dead_letters import next_dead
 from forebay.core.words import RETIRED
 
 ISLANDS_MAX = 1_000
-"""Islands looked at in one sweep of a partition, unless they have many runs."""
+"""Islands checked per sweep of a partition."""
 ISLANDS_MADE_MAX = 5_000
-"""Islands made in one sweep of a partition; the log goes on further in the next."""
+"""Islands created per sweep of a partition; the next sweep continues."""
 ISLAND_RUNS_MAX = 20_000
-"""Runs in them looked at."""
+"""Runs of islands checked per sweep."""
 
 
 def wanted_below(
     queue: Queue, partition: Partition, before: int, holding: Iterable[Group]
 ) -> tuple[set[int], int]:
-    """Where segments begin that have to stay when the log goes on, and up to where it may go on at once."""
+    """Return the bases of segments to keep as islands, and how far the log may move now."""
     log = partition.log
     spans = chain.from_iterable(
         _across(group.tracks[partition.key], log.first) for group in queue.groups.values()
@@ -49,14 +49,14 @@ def wanted_below(
 
 
 def _across(track: Track, offset: int) -> Iterator[tuple[int, int]]:
-    """What is leased in runs that begin below an offset, from there on."""
+    """Yield the parts from ``offset`` on of leased runs that start below it."""
     for first, count, _ in track.spans[: bisect_left(track.spans, (offset, 0, 0))]:
         if first + count > offset:
             yield offset, first + count
 
 
 def _between(log: Log, low: int, high: int) -> Iterator[Segment]:
-    """The segments that have messages in [low, high), from the beginning of the log on."""
+    """Yield the segments that overlap [low, high)."""
     for segment in islice(log.segments, logs.find(log, low), None):
         if segment.base >= high:
             return
@@ -64,14 +64,14 @@ def _between(log: Log, low: int, high: int) -> Iterator[Segment]:
 
 
 def _next_aside(track: Track, offset: int) -> int:
-    """The first message from an offset on that is scheduled or dead; ``NEVER`` if there is none."""
+    """Return the first scheduled or dead message from an offset on; ``NEVER`` if there is none."""
     return min(track.schedule.next_from(offset), next_dead(track, offset))
 
 
 def sweep_islands(
     shard: Shard, queue: Queue, partition: Partition, holding: list[Group], anew: bool, now: int
 ) -> None:
-    """Drop islands that nobody wants any more, a number of them in turn."""
+    """Drop islands without wanted messages, up to ``ISLANDS_MAX`` per sweep in turn."""
     log = partition.log
     if anew:
         partition.islands_left = log.islands

@@ -26,17 +26,17 @@ from forebay.core.shard.shard import Shard
 from forebay.core.state import Log, Partition, Queue, Segment
 
 TIERS = (4 * 1024, SEGMENT_BYTES_MAX // 2)
-"""Bytes from which on a segment is too large for a tier."""
+"""Size from which a segment is too large for a tier."""
 LOOKED_MAX = 4_000
-"""Segments looked at in one plan."""
+"""Segments checked per plan."""
 PARTS_MAX = 1_024
-"""Segments put together in one merge."""
+"""Segments per merge."""
 SPAN_MS_MAX = (1 << 32) - 1
-"""Time between the first and the last message of a merged segment: what a packed run can hold."""
+"""Time span of a merged segment: limited by the packed runs."""
 
 
 class Merge(Struct, frozen=True, eq=False, gc=False):
-    """Segments that shall become one."""
+    """Segments to be merged."""
 
     shard: int
     queue: Queue
@@ -45,7 +45,7 @@ class Merge(Struct, frozen=True, eq=False, gc=False):
     tier: int
 
     def absent(self) -> list[Segment]:
-        """Those whose bodies have to be read first."""
+        """Return the segments whose bodies must be read first."""
         return [each for each in self.parts if each.body is None]
 
 
@@ -57,9 +57,9 @@ class Joined(Struct, frozen=True, gc=False):
 
 
 def plan(shard: Shard, at_least: int) -> Merge | None:
-    """The next merge of a shard, of no fewer than ``at_least`` tiny segments.
+    """Return the next merge of a shard, of at least ``at_least`` tiny segments.
 
-    None, and partitions left ``to_merge``, means that enough was looked at for now.
+    None while partitions are left in ``to_merge`` means that enough was checked for now.
     """
     while shard.changes.to_merge:
         queue, partition = next(iter(shard.changes.to_merge.values()))
@@ -76,7 +76,7 @@ def plan(shard: Shard, at_least: int) -> Merge | None:
 
 
 def _parts(partition: Partition, tier: int, at_least: int) -> list[Segment]:
-    """Neighbours that fit together, worth it; an empty list moves the hint on."""
+    """Return neighbours worth a merge; an empty list advances the hint."""
     chosen: list[Segment] = []
     total = 0
     for segment in _unmerged(partition, tier, at_least):
@@ -95,7 +95,7 @@ def _parts(partition: Partition, tier: int, at_least: int) -> list[Segment]:
 
 
 def _unmerged(partition: Partition, tier: int, at_least: int) -> Iterator[Segment]:
-    """What a tier may look at: the first leaves the newest alone, the second what the first has not seen."""
+    """Yield candidates: the first tier skips the newest segments, the second what the first has not seen."""
     log = partition.log
     position = max(logs.find(log, partition.merged_to[tier]), 0)
     end = max(len(log.segments) - at_least, 0) if tier == 0 else logs.find(log, partition.merged_to[0])
@@ -126,7 +126,7 @@ def _go_together(partition: Partition, chosen: list[Segment], segment: Segment, 
 
 
 def join(merge: Merge, bodies: Sequence[bytes]) -> Joined:
-    """The body and the runs of a merge, from the bodies of its parts. Touches nothing that can change."""
+    """Return the body and runs of a merge. Reads only sealed data: safe on any thread."""
     parts = merge.parts
     body = join_bodies(bodies, [each.count for each in parts])
     runs = chain.from_iterable(each.runs for each in parts)
@@ -134,9 +134,9 @@ def join(merge: Merge, bodies: Sequence[bytes]) -> Joined:
 
 
 def apply(shard: Shard, merge: Merge, joined: Joined) -> Segment | None:
-    """Put one segment in the place of the many; None if they are no longer all there.
+    """Replace the parts by their merge; return None if they are no longer all there.
 
-    Its body stays in memory: the store has it only after the commit.
+    The merged body stays in memory: the store has it only after the commit.
     """
     queue, partition, parts = merge.queue, merge.partition, merge.parts
     first = parts[0]
@@ -175,5 +175,5 @@ def _replace(log: Log, merged: Segment, parts: list[Segment]) -> bool:
 
 
 def give_up(merge: Merge) -> None:
-    """A body of it can't be read: never try these again."""
+    """Skip these segments for good: a body of them can't be read."""
     merge.partition.merged_to[merge.tier] = merge.parts[-1].end

@@ -13,7 +13,7 @@ from forebay.core.words import GONE
 
 
 def remove_queue(shard: Shard, queue: Queue) -> None:
-    """Forget a queue and everything in it."""
+    """Remove a queue and everything in it."""
     _forget_partitions(shard, queue, list(queue.partitions.values()))
     for name, lease in [each for each in shard.leases.items() if each[1].queue is queue]:
         del shard.leases[name]
@@ -38,7 +38,7 @@ def remove_queue(shard: Shard, queue: Queue) -> None:
 
 
 def remove_partitions(shard: Shard, queue: Queue, partitions: list[Partition]) -> None:
-    """Forget partitions that have no messages."""
+    """Remove empty partitions."""
     _forget_partitions(shard, queue, partitions)
     keys = {partition.key for partition in partitions}
     for group in queue.groups.values():
@@ -59,7 +59,7 @@ def remove_partitions(shard: Shard, queue: Queue, partitions: list[Partition]) -
 
 
 def _forget_partitions(shard: Shard, queue: Queue, partitions: list[Partition]) -> None:
-    """Take partitions out of everything that leads to them."""
+    """Remove partitions from all indexes, timers and pending changes."""
     keys = {partition.key for partition in partitions}
     for partition in partitions:
         shard.notify_watchers(partition.key, 0, NEVER)

@@ -31,11 +31,11 @@ from forebay.core.words import DEFAULT, EXPIRED, OUTDATED, REMOVED, RETIRED
 EVICTIONS_MAX = 10_000
 """Runs evicted in one sweep."""
 MARKS_MAX = 60
-"""Marks kept per partition: retention is exact to a sixtieth of itself."""
+"""Retention marks per partition: retention is exact to a sixtieth."""
 
 
 def sweep_due(shard: Shard, now: int, most: int) -> int:
-    """Sweep the queues whose time has come, up to so many; how many more could have been."""
+    """Sweep due queues, up to ``most``; return how many more it could have swept."""
     while most and (prefixes := shard.timers.sweeps.first_due(now)):
         for prefix in prefixes[:most]:
             queue = shard.queues[prefix]
@@ -49,11 +49,11 @@ def sweep_due(shard: Shard, now: int, most: int) -> int:
 
 
 OLD_MAX = 2_000
-"""Segments, and islands, that one sweep of a partition drops for their age, if messages are set aside."""
+"""Segments, and islands, dropped by age per sweep, if single messages have to be removed from them."""
 
 
 def sweep(shard: Shard, queue: Queue, now: int) -> int:
-    """Drop what may go; when the next sweep has work, unless something happens before. ``NEVER`` if never."""
+    """Drop what may go; return when time alone gives the next sweep work, or ``NEVER``."""
     options = queue.options
     waiting = _evict(shard, queue, now) if options.max_wait_ms else False
     holding = _holding(queue, now)
@@ -93,7 +93,7 @@ def sweep(shard: Shard, queue: Queue, now: int) -> int:
 
 
 def _again_at(queue: Queue, partition: Partition, now: int) -> int:
-    """When time alone gives a sweep of a partition something to do."""
+    """Return when time alone gives a sweep of a partition work."""
     retention, options, log = partition.retention, queue.options, partition.log
     found = now if partition.islands_left else NEVER
     if partition.marks:
@@ -113,7 +113,7 @@ def _either(own: int | None, general: int) -> int:
 
 
 def _holding(queue: Queue, now: int) -> list[Group]:
-    """The groups that keep what they have not dealt with: not those that seem to be gone, unless all do."""
+    """Return the groups that hold segments: idle ones do not, unless all are idle."""
     idle_ms = queue.options.group_idle_ms
     groups = list(queue.groups.values())
     holding = [
@@ -125,7 +125,7 @@ def _holding(queue: Queue, now: int) -> list[Group]:
 
 
 def _evict(shard: Shard, queue: Queue, now: int) -> bool:
-    """Evict what has waited too long; whether anything still waits."""
+    """Evict messages that waited too long; return whether any still wait."""
     left = EVICTIONS_MAX
     waiting = False
     for group in queue.groups.values():
@@ -137,7 +137,7 @@ def _evict(shard: Shard, queue: Queue, now: int) -> bool:
 
 
 def settled_to(queue: Queue, partition: Partition, holding: list[Group]) -> int:
-    """The offset below which nobody has anything to read or to settle, but for single messages set aside."""
+    """Return the offset below which all is settled, except single scheduled or dead messages."""
     lowest = partition.log.end if queue.groups else partition.log.first
     for group in holding:
         track = group.tracks[partition.key]
@@ -148,7 +148,7 @@ def settled_to(queue: Queue, partition: Partition, holding: list[Group]) -> int:
 
 
 def _lowest_leased(queue: Queue, partition: Partition) -> int:
-    """The lowest offset that is not an island's and that anybody holds right now."""
+    """Return the lowest leased offset that is not in an island."""
     lowest = NEVER
     for group in queue.groups.values():
         track = group.tracks[partition.key]
@@ -166,7 +166,7 @@ def _is_leased(shard: Shard, track: Track, segment: Segment) -> bool:
 
 
 def _count_settled(partition: Partition, settled: int) -> None:
-    """Bring ``settled_bytes`` up to the segments that end at or below ``settled``."""
+    """Update ``settled_bytes`` with the segments that end at or below ``settled``."""
     log = partition.log
     if settled < partition.settled_to:  # a new group reads from the beginning: count again
         partition.settled_to, partition.settled_bytes = log.first, 0
@@ -182,7 +182,7 @@ def _count_settled(partition: Partition, settled: int) -> None:
 def _mark(
     shard: Shard, queue: Queue, partition: Partition, settled: int, completed_ms: int, now: int
 ) -> None:
-    """Note how far the partition is settled, at most ``MARKS_MAX`` times per retention."""
+    """Add a retention mark, at most ``MARKS_MAX`` per retention time."""
     marks = partition.marks
     while marks and marks[-1].offset > settled:  # a new group reads from the beginning: no longer true
         marks.pop()
@@ -195,12 +195,12 @@ def _mark(
 
 
 def _passed(partition: Partition, until: int) -> int:
-    """The highest offset that was settled by ``until``."""
+    """Return the highest offset that was settled by ``until``."""
     return max((mark.offset for mark in partition.marks if mark.at <= until), default=partition.log.first)
 
 
 def _forget_marks(shard: Shard, queue: Queue, partition: Partition, before: int) -> None:
-    """Of the marks that have passed, the highest says it all."""
+    """Drop passed marks except the highest."""
     kept = [mark for mark in partition.marks if mark.offset >= before]
     if len(kept) < len(partition.marks):
         partition.marks = kept
@@ -208,7 +208,7 @@ def _forget_marks(shard: Shard, queue: Queue, partition: Partition, before: int)
 
 
 def drop_completed(shard: Shard, queue: Queue, grace_ms: int, most: int, now: int) -> int:
-    """Drop segments that have been settled for a while, about ``most`` messages; how many it was."""
+    """Drop segments settled for ``grace_ms``, about ``most`` messages; return how many."""
     done = 0
     holding = _holding(queue, now)
     for partition in queue.partitions.values():
@@ -227,7 +227,7 @@ def drop_completed(shard: Shard, queue: Queue, grace_ms: int, most: int, now: in
 
 
 def droppable(queue: Queue, now: int) -> int:
-    """How many messages are settled for every group, in segments that could be dropped."""
+    """Count the messages of segments that could be dropped now."""
     found = 0
     holding = _holding(queue, now)
     for partition in queue.partitions.values():
@@ -247,7 +247,7 @@ def droppable(queue: Queue, now: int) -> int:
 def _drop(
     shard: Shard, queue: Queue, partition: Partition, before: int, holding: list[Group], now: int
 ) -> None:
-    """Begin the log behind segments that are settled, but for what is set aside in them."""
+    """Move the log's start behind settled segments; wanted ones become islands."""
     wanted_bases, before = wanted_below(queue, partition, before, holding)
     before = logs.trim_end(partition.log, before)
     for group in queue.groups.values():
@@ -257,7 +257,7 @@ def _drop(
 
 
 def _drop_old(shard: Shard, queue: Queue, partition: Partition, now: int) -> None:
-    """Drop segments of which every message is too old, and nobody holds any right now."""
+    """Drop segments whose messages are all too old and not leased."""
     retention_ms = _either(partition.retention.retention_ms, queue.options.retention_ms)
     log = partition.log
     if not retention_ms or not log.segments or log.segments[0].created_at >= now - retention_ms:
@@ -288,7 +288,7 @@ def _drop_old(shard: Shard, queue: Queue, partition: Partition, now: int) -> Non
 
 
 def _note_expired(shard: Shard, queue: Queue, partition: Partition, before: int) -> None:
-    """Tell of what goes below an offset before it was delivered."""
+    """Record messages below an offset that expire undelivered."""
     first = partition.log.first
     if not queue.groups:
         for low, high in outside(partition.withdrawn, first, before):
@@ -302,7 +302,7 @@ def _note_expired(shard: Shard, queue: Queue, partition: Partition, before: int)
 
 
 def _is_long_empty(shard: Shard, queue: Queue, partition: Partition, now: int) -> bool:
-    """Whether a partition has been empty for so long that it may go."""
+    """Whether a partition has been empty long enough to be removed."""
     if logs.count_kept(partition.log):
         return False
     if not partition.emptied_at:

@@ -12,17 +12,17 @@ from forebay.core.state import Lease
 
 
 class Located(NamedTuple):
-    """Where ids lead: offsets [first, end) that are still kept."""
+    """A located range of ids: kept offsets [first, end) of a partition."""
 
     place: Place
     first: int
     end: int
     shift: int
-    """Id of a message less its offset."""
+    """Id minus offset."""
 
 
 def locate(shard: Shard, tenant: str, wanted: Range) -> Located | None:
-    """What a range of ids leads to, if anything."""
+    """Locate a range of ids; None if nothing of it is kept."""
     place = shard.places.get(wanted.first >> OFFSET_BITS)
     if place is None or place.queue.tenant != tenant:
         return None
@@ -36,12 +36,12 @@ def locate(shard: Shard, tenant: str, wanted: Range) -> Located | None:
 
 
 def offset_of(shard: Shard, message: int) -> int:
-    """The offset that an id once led to."""
+    """Return the offset of an id, kept or not."""
     return shard.places[message >> OFFSET_BITS].first + (message & OFFSET_MASK)
 
 
 def require(shard: Shard, tenant: str, message: int) -> Located:
-    """Where a message is, if it is kept."""
+    """Locate a message; raise if it is not kept."""
     where = locate(shard, tenant, Range(message, 1))
     if where is None:
         raise NotFound("there is no such message, or it is no longer kept")
@@ -49,13 +49,13 @@ def require(shard: Shard, tenant: str, message: int) -> Located:
 
 
 def first_offset(shard: Shard, where: Located) -> int:
-    """The offset of the message as which one is shown: of an updated one, the first's."""
+    """Return the offset that a message is shown under: that of the first, if it was updated."""
     origin = logs.attributes_at(where.place.partition.log, where.first).origin
     return offset_of(shard, origin[0]) if origin is not None else where.first
 
 
 def split(shard: Shard, wanted_ranges: list[Range]) -> list[Range]:
-    """The ranges, cut where an island of a log begins or ends: each is kept as a whole, or not at all."""
+    """Cut ranges at the borders of islands, so that each is kept whole or not at all."""
     found: list[Range] = []
     for wanted in wanted_ranges:
         place = shard.places.get(wanted.first >> OFFSET_BITS)
@@ -83,7 +83,7 @@ NOT_LEASED = "not leased: settled, cancelled, moved, its lease ran out, or it wa
 
 
 def live_lease(shard: Shard, tenant: str, name: int, group: str | None) -> Lease:
-    """The live lease of that name, if it is this tenant's and, if one is named, this group's."""
+    """Return a live lease of a tenant by name; raise if it is not live, or of another group."""
     lease = shard.leases.get(name)
     if lease is None or lease.queue.tenant != tenant or (group is not None and lease.group.name != group):
         raise Conflict(NOT_LIVE)

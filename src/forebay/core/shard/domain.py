@@ -38,63 +38,63 @@ class Domain:
         self.changed: list[Shard] = []
         self.alarm = Alarm()
         self.updated: set[int] = set()
-        """Keys of partitions that have successors of messages."""
+        """Keys of partitions with successors."""
         self.ends: list[Ended] = []
-        """What ended and has consequences that have not been seen to yet."""
+        """Ended messages whose consequences are still to be settled."""
         self.notifications: dict[int, NotificationQueue] = {}
-        """What ended and has dependents that are told of it a number at a time, by partition key."""
+        """Ended messages whose dependents are notified in batches, by partition key."""
         self.rows_notified = 0
-        """Rows of dependents that were told in this turn."""
+        """Rows of dependents notified in this tick."""
         self.emptied: dict[bytes, Queue] = {}
         """Closed queues of which a lease has ended, by prefix."""
         common = (0, limits, self.changed, self.alarm, self.updated, self.ends, self.notifications)
         self.shards = [Shard(number, shards, *common) for number in range(shards)]
         self.named_limits: dict[str, dict[str, NamedLimit]] = {}
-        """Limits that have names, by tenant and name."""
+        """Named limits, by tenant and name."""
         self.limiters: dict[str, dict[str, Limiter]] = {}
-        """The same at work."""
+        """Their limiters."""
         for shard in self.shards:
             shard.peers, shard.limiters, shard.emptied = self.shards, self.limiters, self.emptied
         self.queues: dict[tuple[str, str], Queue] = {}
         """By tenant and name."""
         self.closing: dict[tuple[str, str], Queue] = {}
-        """Queues that are deleted and of which something is still leased: commands for them are refused."""
+        """Deleted queues that still have leases: commands for them are refused."""
         self.damaged: dict[tuple[str, str], str] = {}
-        """Queues whose records could not be read, and why: every command for one is refused."""
+        """Queues whose records are damaged, and why: commands for them are refused."""
         self.reach = FSYNC
-        """What a commit can survive at best: the store's durability."""
+        """The store's durability."""
         self.crons: dict[str, dict[str, Cron]] = {}
         """By tenant and name."""
         self.cron_bytes: Counter[str] = Counter()
-        """Their payloads, by tenant."""
+        """Payload bytes of crons, by tenant."""
         self.values: dict[str, Values] = {}
         """Keys and values, by tenant."""
         self.lost: dict[str, str] = {}
-        """Tenants whose keys, values and limits could not be read, and why: commands for them are refused."""
+        """Tenants whose keys, values and limits are damaged, and why: commands for them are refused."""
         self.watched_keys = 0
-        """How many wait for keys to change."""
+        """Number of watchers of keys."""
         self.touched_keys: dict[tuple[str, bytes], None] = {}
-        """Keys that changed since somebody looked who waits for that, with their tenants."""
+        """Watched keys that changed, with their tenants."""
         self.tallies: dict[bytes, Tally] = {}
-        """What happened to messages since the node started, by prefix of the queue."""
+        """Counters since the node started, by queue prefix."""
         self.event_logs: dict[int, EventLog] = {}
-        """Lifecycle events, by shard."""
+        """Event logs, by shard."""
         self.listening = False
-        """Whether somebody wants to hear of events."""
+        """Whether there are subscribers of events."""
         self.emitted: list[EmittedEvent] = []
-        """Those that are kept with the last seal's commits, if somebody does."""
+        """Events of the last seal's commits, if there are subscribers."""
         self.wants_sync = False
-        """Whether the next seal has to ask for a sync, whatever is in it."""
+        """Whether the next seal must ask for a sync, whatever is in it."""
         self.now = 0
 
     def check_own(self, tenant: str) -> None:
-        """Raise unless what is a tenant's, but no queue's, could be read."""
+        """Raise if the keys, values and limits of a tenant are damaged."""
         why = self.lost.get(tenant)
         if why is not None:
             raise Damaged(f"{why}; stop the server and run forebay verify")
 
     def home(self, tenant: str) -> tuple[Shard, bytes]:
-        """Where what is a tenant's, but no queue's, is kept: its shard and its prefix."""
+        """Return the shard and prefix of a tenant's records that belong to no queue."""
         own, shard = self.directory.own(tenant)
         return self.shards[shard], own
 
@@ -109,7 +109,7 @@ class Domain:
         return queue
 
     def check_new(self, tenant: str, name: str) -> None:
-        """Raise unless a queue of that name could be made now."""
+        """Raise unless a queue of that name can be created now."""
         self._check_damage(tenant, name)
         self.directory.check_new(tenant, name)
 
@@ -121,7 +121,7 @@ class Domain:
             raise Damaged(f"queue {name} can't be read: {why}; stop the server and run forebay verify")
 
     def made(self, tenant: str, name: str) -> Queue:
-        """The queue; made if it is missing. Its name was checked."""
+        """Return a queue; create it if it is missing. Its name was checked."""
         queue = self.queues.get((tenant, name))
         if queue is None:
             prefix, shard = self.directory.create(tenant, name)
@@ -134,7 +134,7 @@ class Domain:
     def check_room(
         self, tenant: str, name: str, queue: Queue | None, partitions: set[str], numbers: int
     ) -> None:
-        """Raise unless a push may make what it needs: the queue, partitions of it, numbers for them."""
+        """Raise unless a push may create the queue, partitions and numbers it needs."""
         if queue is None:
             self.check_new(tenant, name)
         check_partitions(self.limits, queue, partitions)
@@ -143,7 +143,7 @@ class Domain:
             self.shards[shard].numbering.check(numbers)
 
     def shards_of(self, ids: list[int]) -> list[tuple[Shard, list[Range]]]:
-        """Ids by the shard they lead to."""
+        """Group ids by shard."""
         count = len(self.shards)
         by_shard: dict[int, list[Range]] = {}
         for each in ranges(ids):
@@ -152,20 +152,20 @@ class Domain:
         return [(shard, split(shard, theirs)) for shard, theirs in found]
 
     def shard_of(self, message: int) -> Shard:
-        """The shard a message id leads to."""
+        """Return the shard of a message id."""
         if message < 0:
             raise Invalid("id", "a message id")
         return self.shards[(message >> OFFSET_BITS) % len(self.shards)]
 
     def current(self, ids: list[int]) -> list[int]:
-        """The ids of what has taken the place of messages; the same list if nothing has."""
+        """Return the ids of successors; the same list if there are none."""
         if not self.updated or not any(map(self._is_updated, set(map(OFFSET_BITS.__rrshift__, ids)))):
             return ids
         found = list(map(self._current, ids))
         return ids if found == ids else found
 
     def _is_updated(self, number: int) -> bool:
-        """Whether messages under a partition number were updated."""
+        """Whether a partition number has updated messages."""
         place = self.shards[number % len(self.shards)].places.get(number)
         return place is not None and place.partition.key in self.updated
 
@@ -181,7 +181,7 @@ class Domain:
         return address(number, row[1] - base)
 
     def leased(self, command: Settle) -> tuple[Shard, Lease]:
-        """The live lease a command names, and its shard."""
+        """Return the live lease that a command names, and its shard."""
         assert command.lease is not None
         number, name = parse_lease(command.lease)
         if number >= len(self.shards):
@@ -190,7 +190,7 @@ class Domain:
         return shard, addresses.live_lease(shard, command.tenant, name, command.group)
 
     def by_shard(self, command: Settle) -> list[tuple[Shard, Lease | None, list[Range]]]:
-        """The ids a command names, by shard, with the lease it names along."""
+        """Group the ids of a command by shard, with the lease it names."""
         assert command.ids is not None
         if command.lease is not None:
             return [(*self.leased(command), ranges(command.ids))]
@@ -212,7 +212,7 @@ class Domain:
 
 
 def new_queue(tenant: str, name: str, prefix: bytes, shard: int) -> Queue:
-    """A queue that knows only its name."""
+    """Return a queue with default options and nothing in it."""
     return Queue(
         tenant=tenant,
         name=name,

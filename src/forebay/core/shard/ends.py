@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Ended(NamedTuple):
-    """Messages [first, end) ended, for the work queue, in one way."""
+    """Messages [first, end) that ended in the group ``default``, all in one way."""
 
     shard: "Shard"
     queue: Queue
@@ -23,18 +23,18 @@ class Ended(NamedTuple):
 
 
 class Notification(Struct, eq=False):
-    """Messages that ended, and how far their dependents have been told."""
+    """Ended messages, and how far their dependents have been notified."""
 
     ended: Ended
     serial: int
-    """Smaller than that of what ended later."""
+    """Increases with every end."""
     reached: tuple[int, int]
-    """The row of ``Partition.dependents`` to go on with."""
+    """The row of ``Partition.dependents`` to continue with."""
 
 
 class NotificationQueue(Struct, eq=False):
-    """What ended in a partition, in order, and has dependents that are told of it a number at a time."""
+    """FIFO of ended ranges of a partition whose dependents are notified in batches."""
 
     waiting: deque[Notification]
     later: dict[tuple[int, int], int] = {}
-    """Rows of dependents made meanwhile: the newest serial there was. Nothing before that is theirs."""
+    """Rows of dependents added meanwhile, with the newest serial then: earlier ends are not for them."""

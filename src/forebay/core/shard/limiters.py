@@ -19,7 +19,7 @@ def is_limited(options: QueueOptions) -> bool:
 
 
 def new_limiter(limit: NamedLimit, before: Limiter | None, since: int) -> Limiter:
-    """A limit at work. What is the same as before goes on where it was; else tokens come since an instant."""
+    """Return a limiter. An unchanged rate keeps its bucket; a new one gains tokens from ``since`` on."""
     found = Limiter(limit.concurrency)
     found.bucket = _bucket(limit.rate_limit, before.bucket if before is not None else None, since)
     found.byte_bucket = _bucket(limit.byte_limit, before.byte_bucket if before is not None else None, since)
@@ -33,7 +33,7 @@ def _bucket(rate: Rate | None, before: Bucket | None, since: int) -> Bucket | No
 
 
 def attach(queue: Queue, named: dict[str, Limiter], since: int = 0) -> None:
-    """Give the groups and tracks of a queue the limits that its options say."""
+    """Attach the limits of a queue's options to its groups and tracks."""
     for group in queue.groups.values():
         attach_group(queue, group, named, since)
         for track in group.tracks.values():
@@ -41,7 +41,7 @@ def attach(queue: Queue, named: dict[str, Limiter], since: int = 0) -> None:
 
 
 def attach_group(queue: Queue, group: Group, named: dict[str, Limiter], since: int = 0) -> None:
-    """Give a group the limits for all its messages."""
+    """Attach the limits of a group."""
     options = queue.options
     own = None
     if options.rate_limit or options.byte_limit or options.concurrency:
@@ -55,7 +55,7 @@ def attach_group(queue: Queue, group: Group, named: dict[str, Limiter], since: i
 
 
 def attach_track(track: Track, since: int = 0) -> None:
-    """Give a track the limits of its group, and its own."""
+    """Attach the limits of a track: its group's, and its own."""
     options = track.queue.options
     track.limits, own = track.group.limits, None
     concurrency = 1 if track.partition.lane else options.partition_concurrency

@@ -12,21 +12,21 @@ from forebay.core.records.keyspace import META, META_SHARD
 
 IDS_MAX = (1 << 32) - 1
 _SPREAD = 0x9E3779B1
-"""An odd constant that spreads tenants over shards; a tenant's queues follow each other round."""
+"""Odd constant that spreads tenants over shards; queues of a tenant take shards in turn."""
 
 
 class Tenant(Struct, eq=False):
-    """A tenant, as far as names go."""
+    """Ids and queue names of a tenant."""
 
     id: int
     queues_made: int
-    """Queue ids given out, ever."""
+    """Queue ids given out so far; none is reused."""
     queues: dict[str, tuple[int, int]]
     """Name to (queue id, shard)."""
 
 
 class Directory:
-    """Every tenant and queue by name."""
+    """All tenants and queues by name."""
 
     __slots__ = ("changes", "epoch", "limits", "shards", "tenants")
 
@@ -36,10 +36,10 @@ class Directory:
         self.limits = limits
         self.tenants: dict[str, Tenant] = {}
         self.changes: dict[bytes, bytes | None] = {}
-        """Records to put or, where there is no value, to delete."""
+        """Records to put; None deletes."""
 
     def check_new(self, tenant: str, queue: str) -> None:
-        """Raise unless a queue of that name could be made now."""
+        """Raise unless a queue of that name can be created now."""
         check_queue_name(queue)
         check_name("tenant", tenant)
         known = self.tenants.get(tenant)
@@ -47,12 +47,12 @@ class Directory:
             raise Busy(f"a tenant has at most {self.limits.queues_max} queues")
 
     def next_shard(self, tenant: str) -> int:
-        """The shard that the tenant's next new queue will be in."""
+        """Return the shard of the tenant's next new queue."""
         known = self.tenants.get(tenant) or Tenant(len(self.tenants) + 1, 0, {})
         return (known.id * _SPREAD + known.queues_made + 1) % self.shards
 
     def own(self, tenant: str) -> tuple[bytes, int]:
-        """The prefix and the shard of what is a tenant's, but no queue's; its name was checked."""
+        """Return the prefix and shard of a tenant's own records. Its name was checked."""
         known = self._known(tenant)
         return keyspace.own_prefix(known.id), known.id * _SPREAD % self.shards
 
@@ -64,7 +64,7 @@ class Directory:
         return known
 
     def create(self, tenant: str, queue: str, shard: int | None = None) -> tuple[bytes, int]:
-        """The prefix and the shard of a new queue, whose name was checked."""
+        """Add a queue; return its prefix and shard. Its name was checked."""
         known = self._known(tenant)
         shard = self.next_shard(tenant) if shard is None else shard
         known.queues_made += 1
@@ -76,7 +76,7 @@ class Directory:
         return keyspace.prefix(known.id, known.queues_made), shard
 
     def remove(self, tenant: str, queue: str) -> None:
-        """Forget the name of a queue; its id is not given out again."""
+        """Remove the name of a queue; its id is never reused."""
         known = self.tenants[tenant]
         del known.queues[queue]
         self.changes[keyspace.queue_name_key(known.id, queue)] = None
@@ -89,7 +89,7 @@ class Directory:
 
 
 def load(shards: int, epoch: int, limits: Limits, found: Iterable[Record]) -> tuple[Directory, list[int]]:
-    """The directory, and how many partition numbers each shard has given out."""
+    """Return the directory, and how many partition numbers each shard has given out."""
     directory = Directory(shards, epoch, limits)
     made = [0] * shards
     by_id: dict[int, Tenant] = {}

@@ -10,15 +10,15 @@ from forebay.core.structures.table import Table
 from forebay.core.words import OUTCOMES
 
 FIRST_LEVEL = -2 * PRIORITY_MAX
-"""No level is lower: what is listed there is looked at next, and listed anew where it belongs."""
+"""Lowest level: a track listed here is checked next, and relisted where it belongs."""
 READY_SLACK = 64
-"""Outdated entries tolerated before the heap of a group's ready tracks is made anew."""
+"""Stale entries tolerated before the heap of ready tracks is rebuilt."""
 
 
 def new_partition(
     key: int, name: str, numbers: list[tuple[int, int]], log: Log, marks: list[Mark]
 ) -> Partition:
-    """A partition whose log was never looked at for merging."""
+    """Return a partition."""
     return Partition(
         key=key,
         name=name,
@@ -48,7 +48,7 @@ def scheduled_key_of(track: Track, run: Scheduled) -> bytes:
 
 
 def new_track(queue: Queue, group: Group, partition: Partition, cursor: int = 0) -> Track:
-    """A track that begins at ``cursor``."""
+    """Return a track that starts at ``cursor``."""
     key = keyspace.cursor_key(queue.prefix, group.number, partition.key) if queue.stored else b""
     track = Track(
         queue=queue,
@@ -72,13 +72,13 @@ def new_track(queue: Queue, group: Group, partition: Partition, cursor: int = 0)
 
 
 def list_anew(track: Track, now: int) -> None:
-    """Put the track among those that may have something to deliver, where it belongs."""
+    """List a track as ready, at the level of its next message."""
     level = track.schedule.ready_level(now)
     list_ready(track, IN_LINE if level is None else min(level, IN_LINE))
 
 
 def list_ready(track: Track, level: int = IN_LINE) -> None:
-    """Put the track among those that may have something to deliver, at no higher a level than this."""
+    """List a track as ready, at this level or a lower one."""
     if track.listed is None or level < track.listed[0]:
         track.listed = (level, track.turn)
         group = track.group

@@ -35,7 +35,7 @@ from forebay.core.words import FSYNC, PUSHED
 
 
 def adopt(domain: Domain, command: Adopt, now: int) -> Adopted:
-    """Append everything in some stages, in their order, or nothing."""
+    """Append all messages of some stages, in order, or none."""
     check_name("query", command.query)
     check_range("batch", command.batch, 0, BATCH_MAX)
     check_range("stages", len(command.stages), 0, STAGES_MAX)
@@ -86,7 +86,7 @@ def adopt(domain: Domain, command: Adopt, now: int) -> Adopted:
 
 
 def _check_again(command: Adopt, first: Adopted) -> None:
-    """Raise if a batch that was adopted was another one."""
+    """Raise if the batch was adopted before with another number of messages."""
     had = first.count + first.duplicates
     if command.count is not None and command.count != had:
         other = Conflict(
@@ -99,7 +99,7 @@ def _check_again(command: Adopt, first: Adopted) -> None:
 
 
 def _stages(queue: Queue | None, command: Adopt) -> list[Stage]:
-    """The stages that are named; raise unless all are there, and whole."""
+    """Return the named stages; raise unless all exist and are complete."""
     found: list[Stage] = []
     for name in command.stages:
         stage = queue.stages.get(name) if queue is not None else None
@@ -117,7 +117,7 @@ def _stages(queue: Queue | None, command: Adopt) -> list[Stage]:
 
 
 def _check_adopt(domain: Domain, queue: Queue | None, command: Adopt, stages: list[Stage], now: int) -> str:
-    """Raise unless everything in some stages may be appended; what it will survive."""
+    """Return the durability of an adoption; raise unless all its messages may be appended."""
     durability = reached(queue, command.durability, domain.reach)
     if queue is None:
         domain.check_new(command.tenant, command.queue)
@@ -141,7 +141,7 @@ def _check_adopt(domain: Domain, queue: Queue | None, command: Adopt, stages: li
 
 
 def _jobs(part: Part) -> list[Job]:
-    """The messages of a part that have unique keys."""
+    """Return the messages of a part with unique keys as jobs."""
     assert part.body is not None, "what has keys is in memory"
     payloads = body_slices(part.body, part.count, 0, part.count)
     attributes = [each for count, each in part.runs for _ in range(count)]
@@ -154,7 +154,7 @@ def _jobs(part: Part) -> list[Job]:
 def _adopt_part(
     shard: Shard, queue: Queue, partition: Partition, part: Part, durability: str, now: int
 ) -> None:
-    """A staged body becomes the next segment of a log."""
+    """Append a staged body as the next segment of a log."""
     log = partition.log
     before_append(shard, queue, partition, part.count, durability, now)
     shard.changes.seal_now(queue, partition)
@@ -183,7 +183,7 @@ def _adopt_part(
 
 
 def _ranges(partition: Partition, first: int) -> Iterator[tuple[str, int, int, int]]:
-    """(partition, first id, first offset, count) of messages from ``first`` on, by partition number."""
+    """Yield (partition, first id, first offset, count) of messages from ``first`` on."""
     while first < partition.log.end:
         number, base = number_of(partition, first)
         end = end_of(partition, number)
@@ -192,7 +192,7 @@ def _ranges(partition: Partition, first: int) -> Iterator[tuple[str, int, int, i
 
 
 def _remember(shard: Shard, queue: Queue, command: Adopt, adopted: Adopted) -> None:
-    """Have an adoption answered the same way again."""
+    """Remember the reply of an adoption."""
     query = command.query
     batches = queue.adopted.pop(query, {})
     if batches and batches[max(batches)].until:

@@ -9,7 +9,7 @@ from forebay.core.state import Queue, Stage
 
 
 def unstage(domain: Domain, command: Unstage, now: int) -> Unstaged:
-    """Forget stages that nobody will adopt; those that are not there are passed over."""
+    """Drop stages; missing ones are ignored."""
     check_range("batch", command.batch, 0, BATCH_MAX)
     check_range("stages", len(command.stages), 1 if command.query is None else 0, STAGES_MAX)
     queue = domain.known(command.tenant, command.queue)
@@ -23,7 +23,7 @@ def unstage(domain: Domain, command: Unstage, now: int) -> Unstaged:
 
 
 def forget_stage(shard: Shard, queue: Queue, stage: Stage) -> None:
-    """Forget a stage, but for its bodies."""
+    """Remove a stage, but keep its bodies."""
     del queue.stages[stage.name]
     if stage.query is not None:
         of_query = queue.staged_for[stage.query]
@@ -41,7 +41,7 @@ def forget_stage(shard: Shard, queue: Queue, stage: Stage) -> None:
 
 
 def drop_stage(shard: Shard, queue: Queue, stage: Stage) -> None:
-    """Forget a stage and everything in it."""
+    """Remove a stage and everything in it."""
     forget_stage(shard, queue, stage)
     if queue.stored:
         named = [part.body_name for part in stage.parts if not part.keys]
@@ -58,7 +58,7 @@ def forget_query(shard: Shard, queue: Queue, query: str) -> None:
 
 
 def drop_adopted(shard: Shard, queue: Queue, command: Adopt) -> None:
-    """Drop what nobody can adopt any more: the stages named, and others of the query up to this batch."""
+    """Drop stages that can't be adopted any more: the named ones, and the query's up to this batch."""
     for stage in _stages_of(queue, command.query, command.batch):
         drop_stage(shard, queue, stage)
     for name in command.stages:
@@ -67,12 +67,12 @@ def drop_adopted(shard: Shard, queue: Queue, command: Adopt) -> None:
 
 
 def _stages_of(queue: Queue, query: str, batch: int) -> list[Stage]:
-    """What is staged for the batches of a query up to this one."""
+    """Return the stages of a query up to a batch."""
     return [each for each in queue.staged_for.get(query, {}).values() if each.batch <= batch]
 
 
 def forget_staged(shard: Shard, now: int) -> None:
-    """Forget the stages and answers whose time is over."""
+    """Drop expired stages, and forget expired adoptions."""
     while items := shard.timers.staged.first_due(now):
         for prefix, is_stage, name in items:
             queue = shard.queues[prefix]
@@ -83,7 +83,7 @@ def forget_staged(shard: Shard, now: int) -> None:
 
 
 def forget_stages(shard: Shard, queue: Queue) -> None:
-    """A queue goes with everything in it."""
+    """Remove the timers of a queue that is being removed."""
     for stage in queue.stages.values():
         shard.timers.staged.remove(stage.expires_at, (queue.prefix, True, stage.name))
     for query, batches in queue.adopted.items():

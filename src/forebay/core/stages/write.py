@@ -41,17 +41,17 @@ from forebay.core.state import PLAIN, Attributes, Part, Queue, Stage, Sums
 
 
 class Body(Struct, frozen=True, gc=False):
-    """Messages on their way into a stage."""
+    """Messages to be staged."""
 
     body: bytes
     start: int
-    """Which of the messages of the command is its first."""
+    """Index of its first message within the command."""
     count: int
     size: int
 
 
 def write(domain: Domain, command: StageWrite, now: int) -> Staged:
-    """Add messages to a stage; made if it is missing, and so is the queue."""
+    """Add messages to a stage; a missing stage or queue is created."""
     queue = domain.queues.get((command.tenant, command.queue))
     count = _check(domain, queue, command)
     stage = _stage_of(queue, command)
@@ -99,7 +99,7 @@ def _staged(stage: Stage, part: int) -> Staged:
 
 
 def _check(domain: Domain, queue: Queue | None, command: StageWrite) -> int:
-    """Raise unless a command is one at any time; its messages."""
+    """Return the number of messages; raise unless the command is valid."""
     check_name("stage", command.stage)
     check_name("partition", command.partition)
     check_range("expire_ms", command.expire_ms, 1_000, STAGED_MS_MAX)
@@ -137,7 +137,7 @@ def _check(domain: Domain, queue: Queue | None, command: StageWrite) -> int:
 
 
 def _stage_of(queue: Queue | None, command: StageWrite) -> Stage | None:
-    """The stage that is meant, if it is there; raise unless it may be written to, or made."""
+    """Return the named stage, if it exists; raise unless it may be written to."""
     if queue is None:
         return None
     if command.query is not None:
@@ -159,7 +159,7 @@ def _stage_of(queue: Queue | None, command: StageWrite) -> Stage | None:
 
 
 def gone_back(query: str, batch: int, newest: int) -> Conflict:
-    """A query has adopted later batches."""
+    """Return the error for a batch older than the query's last adopted one."""
     error = Conflict(
         f"query {query} is at batch {newest}, so batch {batch} is over: was an old checkpoint restored, or a "
         "part of it lost? Take a new one, and a new query"
@@ -169,7 +169,7 @@ def gone_back(query: str, batch: int, newest: int) -> Conflict:
 
 
 def _former(queue: Queue, command: StageWrite) -> list[Stage]:
-    """What earlier runs of a query have staged; raise if there is a later one."""
+    """Return the stages of earlier runs of a query; raise if there is a later run."""
     others = queue.staged_for.get(command.query, {}) if command.query is not None else {}
     run = next((stage.run for stage in others.values()), command.run)
     if run > command.run:
@@ -181,7 +181,7 @@ def _former(queue: Queue, command: StageWrite) -> list[Stage]:
 
 
 def _check_room(queue: Queue, command: StageWrite, bodies: list[Body], former: list[Stage]) -> None:
-    """Raise unless so much more may be staged."""
+    """Raise unless there is room for more staged messages."""
     is_new = command.stage not in queue.stages
     held = replace(queue.staged)
     _count(held, former, -1)
@@ -207,7 +207,7 @@ def _count(sums: Sums, stages: list[Stage], sign: int = 1) -> None:
 
 
 def _too_much(held: Sums, stages: int, command: StageWrite, bodies: list[Body]) -> str | None:
-    """What is too much if this is staged, too, and how much of it there may be."""
+    """Return which limit staging this would exceed, if any."""
     size = sum(each.size for each in bodies)
     sums = [
         (stages, STAGES_MAX, "stages"),
@@ -227,7 +227,7 @@ def _too_much(held: Sums, stages: int, command: StageWrite, bodies: list[Body]) 
 
 
 def _bodies(domain: Domain, command: StageWrite) -> list[Body]:
-    """The messages of a command as bodies; raise unless they may be messages."""
+    """Return the messages of a command as bodies; raise unless they are valid."""
     limits, body = domain.limits, command.body
     if body is None:
         payloads = command.payloads
@@ -245,7 +245,7 @@ def _bodies(domain: Domain, command: StageWrite) -> list[Body]:
 
 
 def _cut(runs: Sequence[tuple[int, Attributes]], start: int, count: int) -> list[tuple[int, Attributes]]:
-    """The runs of ``count`` messages from the ``start``-th on.
+    """Return the runs of ``count`` messages from the ``start``-th on.
 
     >>> [(length, each.priority) for length, each in _cut([(3, PLAIN), (2, Attributes(5))], 2, 2)]
     [(1, 0), (1, 5)]

@@ -4,8 +4,8 @@
                       └── group ──┬── track per partition: cursor, skips, schedule, dead, outcomes, leased
                                   └── leases ── runs
 
-A message has no object of its own. It is an offset in a partition; what became of it follows from where
-that offset stands. For every group, at every instant, a message is in exactly one of:
+A message has no object of its own. It is an offset in a partition; its state follows from
+where that offset lies. For every group, at every instant, a message is in exactly one of:
 
     fresh       at or past the track's cursor, in line, and not in its skips
     leased      in an unsettled place of a live lease

@@ -13,17 +13,17 @@ class Backoff(Struct, frozen=True, gc=False, array_like=True):
 
     kind: str = EXPONENTIAL
     base_ms: int = 1_000
-    """Of fixed, the wait; of exponential, the first one, which then doubles."""
+    """The wait of a fixed backoff; the first wait of an exponential one, which doubles."""
     cap_ms: int = 1_024_000
-    """Of exponential: the longest wait."""
+    """Longest wait of an exponential backoff."""
     jitter: float = 0.0
-    """How much of the wait may be left out, so that what failed together does not return together."""
+    """Fraction of the wait to leave out at random, so that messages that failed together spread out."""
     steps: tuple[int, ...] = ()
-    """Of list: the waits, one a retry; the last one repeats."""
+    """Waits of a list backoff, one per retry; the last one repeats."""
 
 
 class Attributes(Struct, frozen=True, gc=False, array_like=True):
-    """What the messages of a run share besides their time."""
+    """Attributes shared by the messages of a run."""
 
     priority: int = 0
     """Higher goes first."""
@@ -40,26 +40,26 @@ class Attributes(Struct, frozen=True, gc=False, array_like=True):
     backoff: Backoff | None = None
     """The queue's if None."""
     origin: tuple[int, int] | None = None
-    """Of a message that took the place of another: id and time of the first, as which it is shown."""
+    """Of a successor: id and time of the first message, which it is shown under."""
     depends_on: tuple[tuple[int, int], ...] = ()
     """(first id, count) of messages that must be completed before it is delivered."""
     on_failed: str = FAIL
-    """What becomes of it if one of them fails: it fails too, ignores that, or waits for a requeue."""
+    """What happens if a dependency fails: fail too, ignore it, or wait for a requeue."""
     headers: tuple[tuple[str, str], ...] = ()
-    """What its producer says of it, for whoever delivers it: names and values."""
+    """Headers from the producer: names and values."""
     tags: tuple[str, ...] = ()
-    """What it is filed under."""
+    """Tags to browse by."""
 
     @property
     def weight(self) -> int:
-        """Bytes that headers and tags take up, about."""
+        """Approximate bytes of headers and tags."""
         if not self.headers and not self.tags:
             return 0
         return sum(len(name) + len(value) for name, value in self.headers) + sum(map(len, self.tags))
 
     @property
     def in_line(self) -> bool:
-        """Whether its messages are delivered in the order they came, unless something happens to them."""
+        """Whether its messages are delivered in log order."""
         return not (self.priority or self.delay_ms or self.lifo or self.depends_on)
 
     @property
@@ -72,27 +72,27 @@ _unpack_set = lru_cache(maxsize=4_096)(msgpack.Decoder(Attributes).decode)
 _place = struct.Struct("=I").unpack_from
 _bounds = struct.Struct("=II").unpack_from
 PLACE_BYTES = 4
-"""Bytes of one place in packed sets."""
+"""Bytes of one position in packed sets."""
 
 
 def count_sets(sets: bytes) -> int:
-    """How many sets of attributes a header has. They begin with where each of them begins, and their end."""
+    """Count the sets of attributes in a header. Their positions come first."""
     first: int = _place(sets)[0]
     return first // PLACE_BYTES - 1
 
 
 def set_at(sets: bytes, at: int) -> Attributes:
-    """One of the sets of attributes that a header has."""
+    """Return one set of attributes of a header."""
     low, high = _bounds(sets, PLACE_BYTES * at)
     return _unpack_set(sets[low:high])
 
 
 IN_LINE = 1
-"""The level of messages that are delivered as they came."""
+"""Level of messages in log order."""
 
 
 def level_of(priority: int, lifo: bool) -> int:
-    """Where in the order of service a priority is: the lowest level first, and ``IN_LINE`` is that of most.
+    """Return the level of a priority in the order of service; the lowest is served first.
 
     >>> level_of(5, False), level_of(5, True), level_of(0, False), level_of(-1, True)
     (-9, -10, 1, 2)
@@ -109,6 +109,6 @@ def priority_of(level: int) -> int:
 
 
 BASE_MS = 1_000
-"""The first wait of a backoff that does not say."""
+"""Default first wait of a backoff."""
 DOUBLINGS = 10
-"""How often an exponential backoff doubles when nobody says where it ends."""
+"""Default number of doublings of an exponential backoff."""

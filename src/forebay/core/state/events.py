@@ -10,7 +10,7 @@ from forebay.core.words import DELETED, EVENT_KINDS
 
 
 class EmittedEvent(Struct, frozen=True, gc=False):
-    """An event that is about to be kept."""
+    """An event of the last seal, for subscribers."""
 
     shard: int
     offset: int
@@ -27,37 +27,37 @@ class EventLog(Struct, eq=False):
     queue: Queue
     partition: Partition
     tail: list[bytes]
-    """Keys of the records that the open segment is kept in."""
+    """Keys of the records of the open segment."""
 
 
 BUCKETS_MS = (10, 100, 1_000, 10_000, 60_000)
-"""Upper bounds of what the time from delivery to ack is counted by; one more is for all above."""
+"""Upper bounds of the histogram of processing times; one more bucket counts all above."""
 Ran = tuple[Partition, int, int]
-"""Partition, first offset and count of messages that something happened to."""
+"""Partition, first offset and count of changed messages."""
 
 
 class Change(Struct, eq=False, gc=False):
-    """What happened to messages of a queue, in one commit."""
+    """A lifecycle change of messages of a queue, in one commit."""
 
     kind: int
     queue: Queue
     group: str
-    """Empty if it is no group's."""
+    """Empty if no group is concerned."""
     count: int
     runs: list[Ran]
     times: list[tuple[int, int]]
-    """Of what was settled: ms since it was delivered, and how many messages."""
+    """Processing times of settled messages: ms since delivery, and number of messages."""
 
 
 class ChangeLog:
-    """What happened in a shard since its last commit."""
+    """Lifecycle changes of a shard since its last commit."""
 
     __slots__ = ("entries", "is_silent")
 
     def __init__(self) -> None:
         self.entries: dict[tuple[int, bytes, str], Change] = {}
         self.is_silent = False
-        """Nothing is noted: what happens is a part of something else."""
+        """Whether changes are ignored, because they are part of another one."""
 
     def note(
         self,
@@ -69,7 +69,7 @@ class ChangeLog:
         count: int,
         spent_ms: int | None = None,
     ) -> None:
-        """Messages of a partition, from ``first`` on, had something happen to them."""
+        """Record a change of ``count`` messages from ``first`` on."""
         if self.is_silent:
             return
         place = (kind, queue.prefix, group)
@@ -88,30 +88,30 @@ class ChangeLog:
             known.times.append((spent_ms, count))
 
     def note_queue(self, kind: int, queue: Queue) -> None:
-        """A queue was made, configured or removed."""
+        """Record that a queue was created, configured or removed."""
         self.entries[kind, queue.prefix, ""] = Change(kind, queue, "", 0, [], [])
 
     def take(self) -> list[Change]:
-        """Everything, in the order it began; there is nothing then."""
+        """Return and clear all changes, in order."""
         entries, self.entries = self.entries, {}
         return list(entries.values())
 
 
 class Tally(Struct, eq=False):
-    """What happened to messages of a queue since the node started."""
+    """Counters of a queue since the node started."""
 
     tenant: str
     queue: str
     counts: list[int]
     """By kind."""
     times: list[int]
-    """Messages settled, by how long after their delivery that was: a number for each of the buckets."""
+    """Settled messages per bucket of processing time."""
     spent_ms: int = 0
-    """Of those, all time together."""
+    """Their total processing time."""
 
 
 def tally(tallies: dict[bytes, Tally], change: Change) -> None:
-    """Count what happened."""
+    """Count a change."""
     queue = change.queue
     known = tallies.get(queue.prefix)
     if known is None:
@@ -127,26 +127,26 @@ def tally(tallies: dict[bytes, Tally], change: Change) -> None:
 
 
 NAME = "events"
-"""What its queues are called, with the number of the shard."""
+"""Name of the event queues, followed by the shard number."""
 NOT_KEPT = -1
-"""The offset of an event that is told and not kept."""
+"""Offset of an event that is emitted but not stored."""
 ShownRun = tuple[str, int, int, int | str]
 
 
 class Event(Struct, omit_defaults=True, gc=False):
-    """One event, as it is kept."""
+    """An event as it is stored."""
 
     kind: str
     tenant: str
     queue: str
     at: int
     count: int = 0
-    """Messages it is about."""
+    """Number of messages."""
     group: str = ""
     runs: list[ShownRun] = []
-    """Partition, first offset, count and first id of each run of them."""
+    """Partition, first offset, count and first id of each run."""
     duration_ms: int | None = None
-    """Of what was settled: how long ago it was delivered, on average."""
+    """Average processing time of settled messages."""
 
 
 def queue_name(shard: int) -> str:

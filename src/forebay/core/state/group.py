@@ -16,21 +16,21 @@ class Group(Struct, eq=False, kw_only=True):
     turn: int = 0
     """*memory* The highest turn of its tracks."""
     active_at: int = 0
-    """When it was last seen popping, to a minute."""
+    """When it last popped, to a minute."""
     tracks: dict[int, Track]
     """By partition key."""
     ready: list[tuple[int, int, int]]
-    """*memory* Heap of (level, turn, partition key): tracks that may have something to deliver. Of several of
-    one track, that counts which is ``listed``."""
+    """*memory* Heap of (level, turn, partition key) of ready tracks. Only the entry equal to a track's
+    ``listed`` is current; others are stale."""
     limits: tuple[Limiter, ...] = ()
-    """*memory* What limits how all its messages are delivered."""
+    """*memory* Limits on the delivery of all its messages."""
     own_limit: Limiter | None = None
-    """*memory* That of them which is its own."""
+    """*memory* The one of them that no other group shares."""
     byte_limited: bool = False
     """*memory* Whether any of these limits bytes."""
     limited_at: int = NEVER
-    """*memory* When pops that these held back are tried again."""
+    """*memory* When pops that these held back are retried."""
     unplanned: dict[int, Track] = {}
-    """*memory* Tracks, by partition key, whose schedule is still being made from the headers."""
+    """*memory* Tracks, by partition key, whose schedule is not fully planned yet."""
     planned_in: int = -1
-    """*memory* The commit of the shard in which that was last gone on with."""
+    """*memory* The commit of the shard in which planning last continued."""

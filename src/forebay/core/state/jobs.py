@@ -8,24 +8,24 @@ from forebay.core.words import DROP
 
 
 class Identity(Struct, frozen=True, gc=False):
-    """What one message has for itself."""
+    """Dedup identity of a message: unique key, custom id, transaction id."""
 
     unique_key: str | None = None
     dedup: str = DROP
     window_ms: int = 0
-    """Of debounce and throttle: the while."""
+    """Window of debounce and throttle."""
     max_ms: int = 0
-    """Of debounce: how long a message may be put off in all; 0 is for ever."""
+    """Longest total delay of a debounced message; 0 is unlimited."""
     job_id: str | None = None
-    """Names the message as long as it is kept; pushed again, it is the same."""
+    """Custom id, unique while the message is kept."""
     transaction_id: str | None = None
-    """Known in its partition for the queue's dedup_window_ms; pushed again, it is the same."""
+    """Unique in its partition for the queue's dedup_window_ms."""
     keys: tuple[bytes, ...] = ()
-    """Keys, packed, that get its payload if it dies."""
+    """Packed keys that get its payload if it dies."""
 
     @property
     def is_key_alone(self) -> bool:
-        """Whether it has nothing but a unique key that drops what comes later: the usual case."""
+        """Whether it is nothing but a unique key with dedup drop: the usual case."""
         return (
             self.dedup == DROP
             and self.unique_key is not None
@@ -38,45 +38,45 @@ class Identity(Struct, frozen=True, gc=False):
 
 
 class Tie(Struct, frozen=True, gc=False, array_like=True):
-    """What has to be done when a message ends, or its time to live."""
+    """What must happen when a message or its ttl ends."""
 
     unique_key: str = ""
-    """The key it holds and then frees."""
+    """The unique key that it holds until it ends."""
     keys: tuple[bytes, ...] = ()
-    """Keys, packed, that get its payload if it dies."""
+    """Packed keys that get its payload if it dies."""
     payload: bytes = b""
-    """Kept here if there are such keys."""
+    """Its payload, if there are such keys."""
     expires_at: int = 0
-    """When its time to live ends, if it has one."""
+    """When its ttl ends, if it has one."""
 
 
 class RememberedPush(Struct, frozen=True, gc=False, array_like=True):
-    """What a push answered that must not be repeated for a while."""
+    """The answer of a push, remembered so that a repeat gets the same."""
 
     until: int
     ids: tuple[tuple[int, int], ...]
-    """(first, count) of the ids it gave out."""
+    """(first, count) of its ids."""
     durability: str
     then: int | None = None
-    """The id of the message that waits for them, if there is one."""
+    """Id of the completion callback, if there is one."""
     throttled: tuple[int, ...] = ()
-    """Places of those that came too soon."""
+    """Indexes of throttled jobs."""
 
 
 class Cron(Struct, eq=False, kw_only=True):
-    """A message that is pushed again and again."""
+    """A cron job."""
 
     name: str
-    """Unique among those of its tenant."""
+    """Unique in its tenant."""
     tenant: str
     queue: str
     payload: bytes
     schedule: str = ""
-    """Fields of a calendar, or empty if it comes every so often."""
+    """Calendar fields; empty if it has an interval."""
     zone: str = "UTC"
-    """Whose calendar it is."""
+    """Its time zone."""
     every_ms: int = 0
-    """How often it comes, if not by a calendar; counted from ``began_at``."""
+    """Interval, counted from ``began_at``; 0 if it has a schedule."""
     began_at: int
     partition: str
     lane: bool = False
@@ -84,15 +84,15 @@ class Cron(Struct, eq=False, kw_only=True):
     own: Identity | None = None
     """Its unique key, if it has one."""
     limit: int = 0
-    """How often it comes before it is removed; 0 is for ever."""
+    """Runs before it is removed; 0 is unlimited."""
     missed: str = "last"
     fired: int = 0
-    """How often it came."""
+    """Runs so far."""
     last_slot: int = 0
-    """The slot it came at last; 0 if it never did."""
+    """The last slot that fired; 0 if none did."""
     skipped: int = 0
-    """Slots at which its queue took no message."""
+    """Slots at which the push was refused."""
     error: str = ""
-    """Why, the last time."""
+    """Error of the last refusal."""
     next_at: int = NEVER
     """The next slot."""

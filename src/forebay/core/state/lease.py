@@ -20,9 +20,9 @@ class LeaseRun(Struct, gc=False, eq=False):
     """Before this delivery."""
     expires_at: int
     error: str = ""
-    """What the last failure before this delivery said."""
+    """Error of the last failure before this delivery."""
     level: int = IN_LINE
-    """Where it goes in the order of service if it comes back."""
+    """Its level if it is rescheduled."""
     settled: int = 0
     """Bit i is set when message ``first + i`` was acked. (Where one is nacked, the run is cut.)"""
 
@@ -44,12 +44,12 @@ class Lease(Struct, eq=False):
     owner: int
     """*memory* The connection it was delivered to; 0 after a restart."""
     leased_at: int = 0
-    """When it began; 0 if that was before this was kept."""
+    """When it started; 0 if unknown."""
     stored: bool = False
     """*memory* Whether a record of it exists."""
     dirty: bool = False
     """*memory* Changed since the last seal."""
     ended: bool = False
-    """*memory* Nothing is left in it."""
+    """*memory* Whether it has ended."""
     cancelled: bool = False
-    """Some of its messages were cancelled."""
+    """Whether some of its messages were cancelled."""

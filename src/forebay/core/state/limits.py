@@ -6,12 +6,12 @@ from forebay.core.bounds import NEVER
 
 
 class Rate(Struct, frozen=True, gc=False, array_like=True):
-    """So many in a time."""
+    """A rate: ``limit`` per ``per_ms``."""
 
     limit: int
     per_ms: int = 1_000
     burst: int = 0
-    """How many may come at once after a while without any; as many as ``limit`` if 0."""
+    """Tokens that can accumulate; ``limit`` if 0."""
 
     @property
     def capacity(self) -> int:
@@ -19,13 +19,13 @@ class Rate(Struct, frozen=True, gc=False, array_like=True):
 
 
 class Bucket(Struct, eq=False):
-    """Tokens, as of an instant."""
+    """A token bucket."""
 
     rate: Rate
     parts: int
     at: int
     per_ms: int
-    """Of the rate: parts of a token."""
+    """Fractions per token: the rate's ``per_ms``, inlined."""
 
     def refill(self, now: int) -> None:
         rate = self.rate
@@ -34,7 +34,7 @@ class Bucket(Struct, eq=False):
             self.at = now
 
     def tokens(self, now: int) -> int:
-        """Whole tokens there are; less than 0 if it is overdrawn."""
+        """Return the whole tokens; negative if overdrawn."""
         self.refill(now)
         return self.parts // self.rate.per_ms
 
@@ -42,7 +42,7 @@ class Bucket(Struct, eq=False):
         self.parts -= count * self.rate.per_ms
 
     def ready_at(self, count: int, now: int) -> int:
-        """When there will be so many tokens; ``NEVER`` if there never are."""
+        """Return when there will be ``count`` tokens; ``NEVER`` if that exceeds the capacity."""
         if count > self.rate.capacity:
             return NEVER
         self.refill(now)
@@ -51,7 +51,7 @@ class Bucket(Struct, eq=False):
 
 
 class NamedLimit(Struct, frozen=True, gc=False, array_like=True):
-    """A limit with a name, shared by queues of a tenant."""
+    """A limit shared by all queues of a tenant that list its name."""
 
     rate_limit: Rate | None = None
     byte_limit: Rate | None = None
@@ -59,17 +59,17 @@ class NamedLimit(Struct, frozen=True, gc=False, array_like=True):
 
 
 class Limiter(Struct, eq=False):
-    """A limit on delivery at work. *memory*"""
+    """A limit at work. *memory*"""
 
     concurrency: int
     """Messages that may be leased at once; 0 is no limit."""
     active: int = 0
     """Messages leased under it."""
     taken: int = 0
-    """Messages that the pop under way has taken under it."""
+    """Messages taken under it by the pop in progress."""
     bucket: Bucket | None = None
     """Tokens for messages, if they are limited."""
     byte_bucket: Bucket | None = None
     """Tokens for bytes, if they are limited."""
     starved: dict[tuple[int, bytes, str], None] = {}
-    """Groups that it held back because of ``concurrency``, by shard, prefix of the queue and name."""
+    """Groups held back by ``concurrency``: shard, queue prefix and group name."""

@@ -7,9 +7,9 @@ from forebay.core.structures.table import Table
 
 
 class Notes(Struct, eq=False, kw_only=True):
-    """Everything of one kind that was noted of the messages of a queue, oldest first, up to a limit.
+    """All notes of one kind in a queue, oldest first, up to a limit.
 
-    What was noted lies in a log of its own, as messages do in a partition's: segments with bodies apart.
+    Notes are a log of their own, like messages: segments with bodies stored apart.
     """
 
     kind: int

@@ -13,7 +13,7 @@ from forebay.core.words import BY_MESSAGE, FAIL, FSYNC
 
 
 class QueueOptions(Struct, frozen=True, forbid_unknown_fields=True):
-    """What can be set per queue."""
+    """Options of a queue."""
 
     lease_ms: int = 30_000
     """How long a delivery is leased when the pop does not say."""
@@ -42,29 +42,29 @@ class QueueOptions(Struct, frozen=True, forbid_unknown_fields=True):
     max_wait_ms: int = 0
     """A message that could have been delivered for longer than this, and was not, is evicted; 0 is never."""
     retention_ms: int = 0
-    """How long messages are kept at most, whoever has still to read them; 0 is for ever."""
+    """How long messages are kept at most, read or not; 0 is unlimited."""
     partition_retention_ms: int = 0
-    """How long a partition may be empty before it is removed; 0 is for ever. The default one stays."""
+    """How long a partition may be empty before it is removed; 0 is unlimited. The default one stays."""
     group_idle_ms: int = 604_800_000
-    """A group that has not popped for so long no longer keeps messages from going; 0 is never."""
+    """A group that has not popped for this long stops holding segments; 0 is never."""
     max_size: int = 0
-    """Messages that may wait, be delayed or active; a push beyond is refused. 0 is no limit."""
+    """Most messages that may be waiting, delayed, parked or active; 0 is no limit."""
     require_lease: bool = False
-    """Whether acks, nacks and extends by id have to give the lease along."""
+    """Whether acks, nacks and extends by id must name the lease."""
     dedup_window_ms: int = 3_600_000
     """How long transaction ids and idempotency keys are remembered."""
     rate_limit: Rate | None = None
-    """Messages delivered to each group in a time."""
+    """Rate limit on messages delivered to each group."""
     byte_limit: Rate | None = None
-    """Payload bytes delivered to each group in a time."""
+    """Rate limit on payload bytes delivered to each group."""
     concurrency: int = 0
     """Messages that each group may have leased at once; 0 is no limit."""
     partition_rate_limit: Rate | None = None
-    """Messages delivered of each partition, to each group, in a time."""
+    """Rate limit on messages of each partition, per group."""
     partition_concurrency: int = 0
     """Messages of each partition that each group may have leased at once; 0 is no limit."""
     limits: tuple[str, ...] = ()
-    """Names of limits that it shares with other queues."""
+    """Named limits that apply to it."""
 
 
 class Queue(Struct, eq=False, kw_only=True):
@@ -75,46 +75,45 @@ class Queue(Struct, eq=False, kw_only=True):
     prefix: bytes
     """Tenant id and queue id, 4 bytes each: every record key of the queue starts with it."""
     shard: int
-    """Given at creation, for good."""
+    """Fixed at creation."""
     options: QueueOptions
-    """Its durability is memory from the beginning, or never."""
+    """Its durability is memory from creation on, or never."""
     partitions: dict[str, Partition]
     groups: dict[str, Group]
     groups_made: int = 0
     """Group numbers given out so far."""
     notes: dict[int, Notes] = {}
-    """What was noted of its messages, by kind."""
+    """Notes of its messages, by kind."""
     paused_until: int = 0
-    """Nothing is delivered before; ``NEVER`` until it is resumed."""
+    """When its pause ends; ``NEVER`` if it has to be resumed, 0 if it is not paused."""
     closing_at: int = 0
-    """When it was deleted and closed; 0 if it was not."""
+    """When it was closed for deletion; 0 if it was not."""
     remembered: dict[bytes, RememberedPush] = {}
-    """What pushes answered that must not be repeated for a while, by kind and key. Each is a record of its
-    own."""
+    """Remembered pushes, by kind and key. Each is a record of its own."""
     stages: dict[str, Stage] = {}
-    """What is staged, by name. Each part of a stage is a record of its own."""
+    """Stages by name. Each part of a stage is a record of its own."""
     adopted: dict[str, dict[int, Adopted]] = {}
-    """What queries had adopted, by query and batch, those that did last last. Each is a record of its own."""
+    """Adoptions by query and batch, latest query last. Each is a record of its own."""
     staged_for: dict[str, dict[str, Stage]] = {}
-    """*memory* Those of ``stages`` that are for a query, by query: all of one run of it."""
+    """*memory* Stages of a query's current run, by query."""
     staged: Sums = field(default_factory=Sums)
-    """*memory* What ``stages`` come to."""
+    """*memory* Totals of ``stages``."""
     uniques: dict[str, tuple[int, int]] = {}
-    """*memory* Unique keys, and partition key and offset of the message that holds each."""
+    """*memory* Unique key to partition key and offset of its holder."""
     named: dict[str, tuple[int, int]] = {}
-    """*memory* Custom ids, and partition key and offset of the message that has each."""
+    """*memory* Custom id to partition key and offset of its message."""
     tied_bytes: int = 0
-    """*memory* Bytes of the payloads in ties of its partitions."""
+    """*memory* Payload bytes kept in ties."""
     stored: bool = True
-    """*memory* Whether its content is kept in the store: not if its durability is memory."""
+    """*memory* Whether its content is stored: not if its durability is memory."""
     gated: bool = False
-    """*memory* Whether its options hold messages back, or evict them."""
+    """*memory* Whether its options have gates."""
     limited: bool = False
     """*memory* Whether its options limit delivery."""
     ordered: bool = False
     """*memory* Whether its options ask for strict order."""
     room: int = 0
-    """*memory* Messages that may be pushed before those that wait are counted again, if it has a max_size."""
+    """*memory* With max_size: messages that may be pushed before a recount."""
     unswept: bool = False
     """*memory* Something was settled since the last sweep."""
     sweep_at: int = 0

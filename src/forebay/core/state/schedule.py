@@ -15,7 +15,7 @@ from forebay.core.bounds import NEVER
 from forebay.core.structures.table import Row, Table
 
 _SLACK = 64
-"""Outdated entries tolerated before the heap of future lines is made anew."""
+"""Stale entries tolerated before the heaps are rebuilt."""
 
 
 class Scheduled(Struct, frozen=True, gc=False):
@@ -27,11 +27,11 @@ class Scheduled(Struct, frozen=True, gc=False):
     count: int
     level: int
     deliveries: int = 0
-    """How often its messages were handed out so far."""
+    """Deliveries so far."""
     failures: int = 0
-    """How often that ended in a nack or an expired lease."""
+    """Failures so far: nacks and expired leases."""
     error: str = ""
-    """What the last failure said."""
+    """Error of the last failure."""
 
 
 Past = tuple[int, int, str]
@@ -64,13 +64,13 @@ class Schedule:
         self._past: dict[int, Past] = {}
         """By first offset, of runs that have one."""
         self._future: list[tuple[int, int]] = []
-        """Heap of (due_at, level): heads that were not due when last looked at, and outdated entries."""
+        """Heap of (due_at, level): heads that were not due at the last check, and stale entries."""
         self._later: list[tuple[int, int]] = []
-        """Heap of (due_at, level): when a line that is ready has more, and outdated entries."""
+        """Heap of (due_at, level): when a ready line gets more due runs, and stale entries."""
         self._more: dict[int, int] = {}
-        """The lowest of them that is not outdated, by level."""
+        """The lowest current entry of it, by level."""
         self._ready: list[int] = []
-        """Heap of levels whose heads were due when last looked at."""
+        """Heap of levels whose heads were due at the last check."""
         self._ready_levels: set[int] = set()
 
     def __len__(self) -> int:
@@ -100,7 +100,7 @@ class Schedule:
             self._forget_outdated(now)
 
     def _forget_outdated(self, now: int) -> None:
-        """Make the heaps anew, from what there is."""
+        """Rebuild the heaps."""
         self._ready_levels.clear()
         self._later.clear()
         self._more.clear()
@@ -120,7 +120,7 @@ class Schedule:
         self.messages -= run.count
 
     def ready_level(self, now: int) -> int | None:
-        """The level to be served first, if any is due."""
+        """Return the level to serve first, if any is due."""
         future, ready = self._future, self._ready
         while future and future[0][0] <= now:
             level = heappop(future)[1]
@@ -143,7 +143,7 @@ class Schedule:
         return None
 
     def due(self, level: int, now: int) -> Scheduled | None:
-        """The run that is served next at a level, if one is due."""
+        """Return the run to serve next at a level, if one is due."""
         line = self._lines.get(level)
         if line is None or line.first() > now:
             return None
@@ -152,7 +152,7 @@ class Schedule:
         return self._of_line(level, row)
 
     def next_due_at(self, now: int) -> int:
-        """When something becomes due that is not yet; ``NEVER`` if nothing does."""
+        """Return when the next run becomes due; ``NEVER`` if none does."""
         self.ready_level(now)
         future = self._future
         while future and (future[0][1] in self._ready_levels or not self._is_head(*future[0])):
@@ -161,7 +161,7 @@ class Schedule:
         return min(found, self._more_at(now))
 
     def _more_at(self, now: int) -> int:
-        """When a line that is ready has more than it has now."""
+        """Return when a ready line gets more due runs."""
         later = self._later
         while later:
             due_at, level = later[0]
@@ -177,7 +177,7 @@ class Schedule:
         return NEVER
 
     def _expect_more(self, level: int, due_at: int) -> None:
-        """Note when a line that is ready has more than it has now."""
+        """Remember when a ready line gets more due runs."""
         if due_at < self._more.get(level, NEVER):
             self._more[level] = due_at
             heappush(self._later, (due_at, level))
@@ -187,22 +187,22 @@ class Schedule:
         return line is not None and line.first() == due_at
 
     def _correct(self, future: list[tuple[int, int]]) -> None:
-        """Take an outdated entry off the heap; its line, if there is one that waits, is entered anew."""
+        """Pop a stale entry off the heap, and push the current head of its line, if it has one."""
         level = heappop(future)[1]
         line = self._lines.get(level)
         if line is not None and level not in self._ready_levels:
             heappush(future, (line.first(), level))
 
     def heads(self, now: int) -> list[int]:
-        """The offset of what is due for longest at each level."""
+        """Return the first offset of the longest-due run of each level."""
         return [line.head()[1] for line in self._lines.values() if line.first() <= now]
 
     def due_messages(self, now: int) -> int:
-        """Messages that are due."""
+        """Count due messages."""
         return sum(line.total(now + 1, 2) for line in self._lines.values() if line.first() <= now)
 
     def due_up_to(self, most: int, now: int, since: int = 0) -> int:
-        """Messages that are due, and were not before ``since``, counted no further than about ``most``."""
+        """Count messages due in [since, now], no further than about ``most``."""
         found = 0
         for line in self._lines.values():
             for due_at, _, count in line.since(since):
@@ -214,11 +214,11 @@ class Schedule:
         return found
 
     def due_before(self, at: int, most: int) -> list[Scheduled]:
-        """Runs that were due before an instant, up to so many."""
+        """Return up to ``most`` runs that were due before an instant."""
         return list(islice(self.each_due_before(at), most))
 
     def each_due_before(self, at: int) -> Iterator[Scheduled]:
-        """Runs that were due before an instant. Nothing may change meanwhile."""
+        """Yield runs that were due before an instant. Nothing may change meanwhile."""
         for level, line in self._lines.items():
             for row in line:
                 if row[0] >= at:
@@ -226,7 +226,7 @@ class Schedule:
                 yield self._of_line(level, row)
 
     def spans(self, offset: int = 0) -> Iterator[tuple[int, int, int]]:
-        """(first offset, end, due time) of runs from an offset on. Nothing may change meanwhile."""
+        """Yield (first offset, end, due time) of runs from an offset on. Nothing may change meanwhile."""
         before = self._places.below(offset)
         if before is not None and before[0] + before[3] > offset:
             yield offset, before[0] + before[3], before[1]
@@ -234,17 +234,17 @@ class Schedule:
             yield first, first + count, due_at
 
     def count_runs(self, first: int, end: int) -> int:
-        """Runs that begin in [first, end)."""
+        """Count runs that start in [first, end)."""
         return self._places.count(first, end)
 
     def due_after(self, at: int) -> Iterator[Scheduled]:
-        """Runs that are due after an instant. Nothing may change meanwhile."""
+        """Yield runs that are due after an instant. Nothing may change meanwhile."""
         for level, line in self._lines.items():
             for row in line.since(at + 1):
                 yield self._of_line(level, row)
 
     def find(self, offset: int) -> Scheduled | None:
-        """The run that a message is in, if it is in one."""
+        """Return the run of a message, if it has one."""
         place = self._places.upto(offset)
         if place is None:
             return None
@@ -252,18 +252,18 @@ class Schedule:
         return run if offset < run.first + run.count else None
 
     def next_from(self, offset: int) -> int:
-        """The first message in it from an offset on; ``NEVER`` if there is none."""
+        """Return the first scheduled message from an offset on; ``NEVER`` if there is none."""
         if self.find(offset) is not None:
             return offset
         place = self._places.above(offset)
         return place[0] if place is not None else NEVER
 
     def over(self, first: int, end: int) -> list[Scheduled]:
-        """The runs that have messages in [first, end), by offset."""
+        """Return the runs that overlap [first, end), by offset."""
         return list(self.each_over(first, end))
 
     def each_over(self, first: int, end: int) -> Iterator[Scheduled]:
-        """The same, one after another. Nothing may change meanwhile."""
+        """Yield the same lazily. Nothing may change meanwhile."""
         before = self.find(first)
         if before is not None and before.first < first:
             yield before
@@ -273,15 +273,15 @@ class Schedule:
             yield self._of_place(place)
 
     def head(self) -> Scheduled | None:
-        """The run with the lowest offset."""
+        """Return the run with the lowest offset."""
         return self._of_place(self._places.head()) if self._places else None
 
     def last(self) -> Scheduled | None:
-        """The run with the highest offset."""
+        """Return the run with the highest offset."""
         return self._of_place(self._places.tail()) if self._places else None
 
     def lowest(self) -> int:
-        """The lowest offset in it; ``NEVER`` if it is empty."""
+        """Return the lowest offset; ``NEVER`` if it is empty."""
         return self._places.head()[0] if self._places else NEVER
 
     def _of_place(self, place: Row) -> Scheduled:

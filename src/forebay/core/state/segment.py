@@ -14,15 +14,15 @@ class Run(Struct, frozen=True, gc=False, array_like=True):
     count: int
     """Messages in the run."""
     created_at: int
-    """When they were pushed; never less than the run before."""
+    """When they were pushed; never before the previous run."""
     attributes: Attributes = PLAIN
 
 
 class Segment(Struct, gc=False, eq=False):
-    """A stretch of a log: one header (this) and one body (the payloads, apart).
+    """Consecutive messages of a log: a header (this), and a body with the payloads, stored apart.
 
-    Once sealed it never changes, but for a body that is read back. A body is let go by putting a header-only
-    copy in its place, so whoever holds the old segment still has the body.
+    A sealed segment never changes, except that its body may be read back. To drop a body from memory, the log
+    replaces the segment by a header-only copy: a reply that holds the old segment still has the body.
     """
 
     base: int
@@ -36,11 +36,11 @@ class Segment(Struct, gc=False, eq=False):
     body_name: int = 0
     """(epoch, counter) of the body, given when the segment is sealed."""
     spread: bytes = b""
-    """Its runs, if there are several: two u32 each, where it ends and its time."""
+    """Its runs, if there are several: end and time of each, two u32."""
     sets: bytes = b""
-    """The sets of attributes that its runs have, packed one by one; empty if none of them has any."""
+    """Distinct sets of attributes of its runs, packed; empty if none has any."""
     which: bytes = b""
-    """The attributes of each run, a u32 each, as places in ``sets``; empty if all have the first."""
+    """Index into ``sets`` of each run, a u32; empty if all have the first."""
     aside: int = 0
     """Messages in it that are not in line."""
     payloads: list[bytes] | None = None
@@ -48,11 +48,11 @@ class Segment(Struct, gc=False, eq=False):
     lengths: list[int] | None = None
     """*memory* Their lengths."""
     marks: list[tuple[int, Attributes]] | None = None
-    """*memory* Of a forming segment, where each run ends and its attributes; None if none has any."""
+    """*memory* (end, attributes) of each run of a forming segment; None if none has any."""
     heavy: int = 0
-    """*memory* Of a forming segment, bytes of headers and tags in ``marks``."""
+    """*memory* Bytes of headers and tags in ``marks``."""
     body: bytes | None = None
-    """*memory* The body, if it is present; a header-only segment has neither this nor ``payloads``."""
+    """*memory* The body, if it is in memory; a header-only segment has neither this nor ``payloads``."""
 
     @property
     def end(self) -> int:
@@ -60,7 +60,7 @@ class Segment(Struct, gc=False, eq=False):
 
     @property
     def runs(self) -> tuple[Run, ...]:
-        """Its messages by time, in offset order; their counts add up to ``count``."""
+        """Its runs in offset order; their counts add up to ``count``."""
         count = count_sets(self.sets) if self.sets else 0
         sets = [set_at(self.sets, at) for at in range(count)] or [PLAIN]
         if not self.spread:
@@ -71,7 +71,7 @@ class Segment(Struct, gc=False, eq=False):
         return tuple(Run(end - begin, self.created_at + later, sets[at]) for begin, end, later, at in ends)
 
     def run_at(self, start: int) -> tuple[int, int, Attributes]:
-        """Of the run of its ``start``-th message: where it ends, its time and its attributes."""
+        """Return end, time and attributes of the run of its ``start``-th message."""
         if self.marks is not None:
             at = bisect_right(self.marks, start, key=_end)
             end, attributes = self.marks[at]
@@ -92,12 +92,12 @@ class Segment(Struct, gc=False, eq=False):
 
     @property
     def run_ends(self) -> "memoryview[int]":
-        """Of a merged segment: where each of its runs ends, counted from its first message."""
+        """End of each run of a merged segment, relative to its first message."""
         return memoryview(self.spread).cast("I")[::2]
 
     @property
     def run_times(self) -> "memoryview[int]":
-        """Of a merged segment: how many ms after its first message each of its runs came."""
+        """Time of each run of a merged segment, in ms after its first message."""
         return memoryview(self.spread).cast("I")[1::2]
 
     @property
@@ -107,7 +107,7 @@ class Segment(Struct, gc=False, eq=False):
 
     @property
     def weight(self) -> int:
-        """Bytes it counts for once it is settled; never 0, so that empty payloads are swept too."""
+        """Bytes that it counts for when settled; never 0, so that empty payloads are swept too."""
         return self.size or 1
 
     @property
@@ -120,10 +120,10 @@ def _end(mark: tuple[int, Attributes]) -> int:
 
 
 class Log:
-    """The segments of a partition, oldest first. *memory*: found again from the headers.
+    """The segments of a partition, oldest first. *memory*: rebuilt from the headers.
 
-    From ``first`` on they have no gaps. Below it there are islands: segments kept for the sake of single
-    messages that somebody has still to deal with, long after the log went on without them.
+    From ``first`` on they have no gaps. Below it there are islands: segments kept for single unsettled
+    messages, long after the log moved on.
     """
 
     __slots__ = (
@@ -144,15 +144,15 @@ class Log:
         self.first = first
         """Offset of the oldest message still kept, but for islands."""
         self.islands = 0
-        """Segments below ``first``: the first so many of ``segments``."""
+        """Number of islands: the leading ``segments``, below ``first``."""
         self.strays = 0
-        """Messages in them."""
+        """Messages in islands."""
         self.end = first
         """Offset the next message will get."""
         self.size = 0
         """Payload bytes kept."""
         self.time = 0
-        """Time of the newest message: later ones are not earlier."""
+        """Time of the newest message; later messages are never earlier."""
         self.segments: list[Segment] = []
         self.bases: list[int] = []
         """``base`` of each segment, for bisection in C."""

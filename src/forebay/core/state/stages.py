@@ -9,18 +9,18 @@ class Part(Struct, eq=False, gc=False):
     """A body that waits to become a segment."""
 
     at: int
-    """Which of the writes to its stage it came with."""
+    """Sequence number of the write that it came with."""
     partition: str
     count: int
     size: int
     """Payload bytes."""
     body_name: int
     runs: list[tuple[int, Attributes]]
-    """How many messages in a row have which attributes; the counts add up to ``count``."""
+    """(count, attributes) of consecutive messages; the counts add up to ``count``."""
     keys: list[str | None] = []
     """The unique key of each message; empty if none has one."""
     body: bytes | None = None
-    """*memory* The body: if nobody else has it, or until the store does. In the record if there are keys."""
+    """*memory* The body, until the store has it. Part of the record if there are keys."""
 
 
 class Stage(Struct, eq=False):
@@ -28,29 +28,29 @@ class Stage(Struct, eq=False):
 
     name: str
     query: str | None
-    """What they are staged for, if that was said."""
+    """The query they are staged for, if any."""
     batch: int
     expires_at: int
     run: int = 0
-    """Which run of the query; one that began later takes the place of those before."""
+    """Run of the query; a later run replaces earlier ones."""
     parts: list[Part] = []
     writes: int = 0
-    """How often something was added."""
+    """Number of writes."""
     count: int = 0
     size: int = 0
 
 
 class Sums(Struct, eq=False):
-    """What all stages of a queue come to."""
+    """Totals over all stages of a queue."""
 
     bytes: int = 0
     parts: int = 0
     keyed: int = 0
-    """Messages with unique keys, or beside such."""
+    """Messages of parts with unique keys."""
     keyed_bytes: int = 0
 
     def count(self, part: Part, sign: int = 1) -> None:
-        """Count a part in, or out again."""
+        """Add or subtract a part."""
         self.bytes += sign * part.size
         self.parts += sign
         if part.keys:
@@ -59,7 +59,7 @@ class Sums(Struct, eq=False):
 
 
 class Adopted(Struct, frozen=True, gc=False, array_like=True):
-    """What an adoption came to."""
+    """Reply of an adoption."""
 
     at: int
     count: int
@@ -70,6 +70,6 @@ class Adopted(Struct, frozen=True, gc=False, array_like=True):
     duplicates: int = 0
     """Messages that were not appended, because their unique keys were held."""
     until: int = 0
-    """When it may be forgotten; 0 if it is kept as long as there is room."""
+    """When it may be forgotten; 0 keeps it as long as there is room."""
     repeated: bool = False
-    """*memory* Whether this is what an earlier command came to."""
+    """*memory* Whether this repeats an earlier reply."""

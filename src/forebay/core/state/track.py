@@ -1,4 +1,4 @@
-"""A track: where a group stands in a partition."""
+"""A track: one group in one partition."""
 
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,7 @@ class Dead(Struct, frozen=True, gc=False):
 
 
 class Track(Struct, eq=False, kw_only=True):
-    """Where a group stands in a partition."""
+    """Position and delivery state of a group in a partition."""
 
     queue: "Queue"
     group: "Group"
@@ -36,24 +36,25 @@ class Track(Struct, eq=False, kw_only=True):
     key: bytes
     """*memory* The key of its record; empty if its queue is not stored."""
     cursor: int
-    """Every message in line below it left the line: it was handed out, moved, or has an outcome."""
+    """Every in-line message below it was delivered, moved, or has an outcome."""
     turn: int = 0
-    """When the group last served this partition, in its own count: the least recently served goes first."""
+    """Turn in which the group last served this partition: the least recently served goes first."""
     planned: int = NEVER
-    """Messages that are not in line are in the schedule if they are below it: all of them, but for a group
-    that was made behind many."""
+    """Out-of-line messages below it are in the schedule. ``NEVER`` if all are; a group that was created
+    behind many is planned step by step."""
     skips: Table
     """(first, count): in line, at or past the cursor, and no longer fresh. Each is a record of its own."""
     schedule: Schedule
-    """What is due at some time or priority. Each run is a record of its own."""
+    """Delayed, prioritised and retried runs. Each run is a record of its own."""
     dead: Table
     """(first, count) of dead letters. Each run is a record of its own."""
     letters: dict[int, Dead]
     """By first offset."""
     outcomes: Table
-    """(first, count, which, at) of what was settled otherwise than by an ack. Each is a record of its own."""
+    """(first, count, outcome, at) of messages settled otherwise than by an ack. Each is a record of its
+    own."""
     ended: list[int]
-    """*memory* Messages in ``outcomes``, by which."""
+    """*memory* Messages in ``outcomes``, by outcome."""
     dead_messages: int = 0
     """*memory* Messages in ``dead``."""
     aside: int = 0
@@ -61,7 +62,7 @@ class Track(Struct, eq=False, kw_only=True):
     unplanned: int = 0
     """*memory* Messages that are not in line, at or past ``planned``."""
     due_at: int = NEVER
-    """*memory* When the shard looks at its schedule again."""
+    """*memory* When the shard checks its schedule next."""
     position: int = 0
     """*memory* Segment of the cursor (``Log.dropped`` included); a hint, checked when used."""
     leased: int = 0
@@ -71,9 +72,9 @@ class Track(Struct, eq=False, kw_only=True):
     spans: list[tuple[int, int, int]]
     """*memory* (first, count, lease name) of longer leased runs, sorted."""
     limits: tuple[Limiter, ...] = ()
-    """*memory* Everything that limits how its messages are delivered."""
+    """*memory* All limits on its delivery."""
     own_limit: Limiter | None = None
-    """*memory* That of them which is its own."""
+    """*memory* The one of them that only it has."""
     listed: tuple[int, int] | None = None
     """*memory* Level and turn under which the group's ready heap holds it."""
     dirty: bool = False
@@ -81,5 +82,5 @@ class Track(Struct, eq=False, kw_only=True):
 
 
 def fresh_count(track: Track) -> int:
-    """Messages that are fresh."""
+    """Count the fresh messages."""
     return track.partition.log.end - track.cursor - track.aside

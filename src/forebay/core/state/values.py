@@ -9,7 +9,7 @@ from forebay.core.structures.agenda import Agenda
 
 
 class Value(Struct, frozen=True, gc=False, array_like=True):
-    """What is kept under a key."""
+    """A value of the key-value store."""
 
     data: bytes
     """JSON."""
@@ -19,13 +19,13 @@ class Value(Struct, frozen=True, gc=False, array_like=True):
 
 
 OVERHEAD = 200
-"""Bytes that an entry takes beside its key and value, about."""
+"""Approximate overhead of an entry, in bytes."""
 CHUNK = 1_024
-"""Keys that lie together."""
+"""Keys per chunk."""
 
 
 class Keys:
-    """Keys in order; one is added or removed in about a microsecond, however many there are."""
+    """Sorted keys; add and remove take about a microsecond at any size."""
 
     __slots__ = ("_chunks", "_lasts")
 
@@ -59,7 +59,7 @@ class Keys:
             del self._chunks[at], self._lasts[at]
 
     def between(self, low: bytes, high: bytes) -> Iterator[bytes]:
-        """The keys with low <= key < high, in order."""
+        """Yield the keys with low <= key < high, in order."""
         at = bisect_left(self._lasts, low)
         place = bisect_left(self._chunks[at], low) if at < len(self._chunks) else 0
         for chunk in self._chunks[at:]:
@@ -70,7 +70,7 @@ class Keys:
             place = 0
 
     def back(self, low: bytes, high: bytes) -> Iterator[bytes]:
-        """The same, the last one first."""
+        """Yield the same in reverse order."""
         at = min(bisect_left(self._lasts, high), len(self._chunks) - 1)
         while at >= 0:
             chunk = self._chunks[at]

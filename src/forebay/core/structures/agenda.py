@@ -12,11 +12,11 @@ from forebay.core.bounds import NEVER
 
 T = TypeVar("T", bound=Hashable)
 _SLACK = 64
-"""Empty instants tolerated before the heap is made anew."""
+"""Empty instants tolerated before the heap is rebuilt."""
 
 
 class Agenda(Generic[T]):
-    """Items by the instant they are due at.
+    """Items by due time.
 
     >>> agenda = Agenda[str]()
     >>> agenda.add(20, "b"); agenda.add(10, "a"); agenda.remove(10, "a")
@@ -47,7 +47,7 @@ class Agenda(Generic[T]):
                 self._forget_empty()
 
     def next_at(self) -> int:
-        """The next instant with something due, or ``NEVER``."""
+        """Return the next due time; ``NEVER`` if there is none."""
         instants = self._instants
         while instants:
             if instants[0] in self._at:
@@ -56,7 +56,7 @@ class Agenda(Generic[T]):
         return NEVER
 
     def first_due(self, now: int) -> list[T]:
-        """What is due at the first instant by ``now`` that has anything; it stays until it is removed."""
+        """Return the items of the earliest due time, if it has come; they stay until removed."""
         at = self.next_at()
         return list(self._at[at]) if at <= now else []
 
@@ -66,7 +66,7 @@ class Agenda(Generic[T]):
 
 
 class Alarm:
-    """When the next thing is due in any shard."""
+    """The earliest due time of all shards."""
 
     __slots__ = ("at",)
 

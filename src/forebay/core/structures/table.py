@@ -17,7 +17,7 @@ Row = tuple[int, ...]
 
 
 class Table:
-    """Rows in order of their first two columns, which together are never the same twice.
+    """Rows sorted by their first two columns, which together are unique.
 
     >>> table = Table("qqI")
     >>> for row in [(20, 7, 1), (10, 9, 3), (10, 5, 2)]: table.add(row)
@@ -43,37 +43,37 @@ class Table:
         return self.size
 
     def first(self) -> int:
-        """The first column of the first row; there must be one."""
+        """Return the first column of the first row; there must be one."""
         return self._chunks[0][0][0]
 
     def head(self) -> Row:
-        """The first row; there must be one."""
+        """Return the first row; there must be one."""
         return tuple([column[0] for column in self._chunks[0]])
 
     def tail(self) -> Row:
-        """The last row; there must be one."""
+        """Return the last row; there must be one."""
         return tuple([column[-1] for column in self._chunks[-1]])
 
     def below(self, first: int, second: int = LEAST) -> Row | None:
-        """The last row before (first, second), if there is one."""
+        """Return the last row before (first, second), if there is one."""
         at, place = self._find(first, second)
         if place:
             return self._row(at, place - 1)
         return self._row(at - 1, -1) if at > 0 else None
 
     def upto(self, first: int, second: int = MOST) -> Row | None:
-        """The last row that is not past (first, second), if there is one."""
+        """Return the last row at or before (first, second), if there is one."""
         return self.below(first, second + 1) if second < MOST else self.below(first + 1)
 
     def above(self, first: int) -> Row | None:
-        """The first row whose first column is above ``first``, if there is one."""
+        """Return the first row whose first column is above ``first``, if there is one."""
         at, place = self._find(first + 1, LEAST)
         if at < len(self._chunks) and place < len(self._chunks[at][0]):
             return self._row(at, place)
         return None
 
     def since(self, first: int, second: int = LEAST) -> Iterator[Row]:
-        """The rows from (first, second) on. Nothing may change meanwhile."""
+        """Yield the rows from (first, second) on. Nothing may change meanwhile."""
         at, place = self._find(first, second)
         for columns in self._chunks[at:]:
             yield from zip(*(column[place:] for column in columns), strict=True)
@@ -83,7 +83,7 @@ class Table:
         return self.since(LEAST)
 
     def total(self, before: int, column: int) -> int:
-        """The sum of a column over the rows whose first column is below ``before``."""
+        """Sum a column over the rows whose first column is below ``before``."""
         at, place = self._find(before, LEAST)
         if not self._chunks:
             return 0
@@ -91,7 +91,7 @@ class Table:
         return whole + sum(self._chunks[at][column][:place])
 
     def count(self, first: int, end: int) -> int:
-        """Rows whose first column is in [first, end)."""
+        """Count rows whose first column is in [first, end)."""
         if not self._chunks or first >= end:
             return 0
         low, high = self._find(first, LEAST), self._find(end, LEAST)
@@ -140,7 +140,7 @@ class Table:
             self._lasts.append(key)
 
     def remove(self, first: int, second: int) -> Row:
-        """Take a row out; it must be there."""
+        """Remove and return a row; it must exist."""
         at = place = 0
         columns = self._chunks[0]
         if columns[0][0] != first or columns[1][0] != second:  # most often it is the head
@@ -162,7 +162,7 @@ class Table:
         return tuple([column[place] for column in self._chunks[at]])
 
     def _find(self, first: int, second: int) -> tuple[int, int]:
-        """Chunk and place of the first row at or past (first, second); behind the last if there is none."""
+        """Return chunk and index of the first row at or past (first, second), or behind the last row."""
         at = bisect_left(self._lasts, (first, second))
         if at == len(self._lasts):
             return (at - 1, len(self._chunks[-1][0])) if at else (0, 0)

@@ -1,1 +1,1 @@
-"""Where messages stand in a group: the six places, and moves between them."""
+"""The six places of a message in a group, and the moves between them."""

@@ -10,7 +10,7 @@ from forebay.core.structures.spans import Span, outside
 
 
 def skip(shard: Shard, track: Track, first: int, end: int) -> None:
-    """Have the cursor pass fresh messages, which became something else."""
+    """Skip fresh messages that moved to another place."""
     track.aside += end - first
     if first == track.cursor:
         pass_over(shard, track, end)
@@ -31,7 +31,7 @@ def pass_over(shard: Shard, track: Track, end: int) -> None:
 
 
 def pass_skips(shard: Shard, track: Track) -> None:
-    """Move the cursor over the skips it stands at."""
+    """Move the cursor over skips that start at it."""
     while track.skips:
         first, count = track.skips.head()
         if first > track.cursor:
@@ -47,6 +47,6 @@ def _skip_key(track: Track, first: int) -> bytes:
 
 
 def fresh(track: Track, first: int, end: int) -> Iterator[Span]:
-    """The parts of [first, end) that are fresh."""
+    """Yield the parts of [first, end) that are fresh."""
     for low, high in logs.in_line(track.partition.log, max(first, track.cursor), end):
         yield from outside(track.skips, low, high)

@@ -14,7 +14,7 @@ from forebay.core.words import DEAD, DIED, DISCARDED
 
 
 def add_dead(shard: Shard, track: Track, run: Dead) -> None:
-    """Keep a run as dead letters, or discard it if its queue keeps none."""
+    """Make a run dead, or discard it if its queue keeps no dead letters."""
     shard.changes.change_log.note(DEAD, track.queue, track.group.name, track.partition, run.first, run.count)
     if not track.queue.options.dead_letters:
         record_outcome(shard, track, run.first, run.first + run.count, DISCARDED, run.dead_at)
@@ -24,7 +24,7 @@ def add_dead(shard: Shard, track: Track, run: Dead) -> None:
 
 
 def put_dead(shard: Shard, track: Track, run: Dead) -> None:
-    """Put a run among the dead letters."""
+    """Add a run to the dead letters."""
     if shard.watched:
         shard.notify_watchers(track.partition.key, run.first, run.first + run.count)
     track.dead.add((run.first, run.count))
@@ -34,7 +34,7 @@ def put_dead(shard: Shard, track: Track, run: Dead) -> None:
 
 
 def remove_dead(shard: Shard, track: Track, run: Dead) -> None:
-    """Take a run out of the dead letters."""
+    """Remove a run from the dead letters."""
     track.dead.remove(run.first, run.count)
     del track.letters[run.first]
     track.dead_messages -= run.count
@@ -42,7 +42,7 @@ def remove_dead(shard: Shard, track: Track, run: Dead) -> None:
 
 
 def next_dead(track: Track, offset: int) -> int:
-    """The first dead letter from an offset on; ``NEVER`` if there is none."""
+    """Return the first dead letter from an offset on; ``NEVER`` if there is none."""
     row = track.dead.upto(offset)
     if row is not None and row[0] + row[1] > offset:
         return offset
@@ -60,7 +60,7 @@ def dead_letter_key(track: Track, first: int) -> bytes:
 
 
 def cut_dead(shard: Shard, track: Track, run: Dead, low: int, high: int) -> None:
-    """Take [low, high) out of a run of dead letters."""
+    """Remove [low, high) from a run of dead letters."""
     now_dead = track.letters.get(run.first)
     if now_dead is None or low >= run.first + now_dead.count:
         # An earlier part of the same command cut it: what is left begins further up.

@@ -18,12 +18,12 @@ _MANY = 1 << 64
 
 
 class LeasedSlice(NamedTuple):
-    """Consecutive messages, asked for by id, in a live lease."""
+    """Consecutive messages of a live lease that a command refers to by id."""
 
     lease: Lease
     run: LeaseRun
     at: int
-    """Index of the first one within the run."""
+    """Index of the first message within the run."""
     length: int
     id: int
     """Of the first one."""
@@ -35,7 +35,7 @@ class LeasedSlice(NamedTuple):
 
 
 def gaps(run: LeaseRun, low: int = 0, high: int | None = None) -> Iterator[tuple[int, int]]:
-    """(first offset, count) of each stretch of a run that is still leased, within [low, high) of it."""
+    """Yield (first offset, count) of the unsettled parts of a run, within [low, high) of it."""
     end = run.count if high is None else high
     if low >= end:
         return
@@ -52,7 +52,7 @@ def gaps(run: LeaseRun, low: int = 0, high: int | None = None) -> Iterator[tuple
 def find_all(
     shard: Shard, command: Settle, token: Lease | None, ids: list[Range]
 ) -> tuple[list[LeasedSlice], list[int]]:
-    """The messages that are leased, and the ids of those that are not."""
+    """Return the leased messages of some ids, and the ids that are not leased."""
     found: list[LeasedSlice] = []
     refused: list[int] = []
     for wanted in ids:
@@ -66,7 +66,7 @@ def find_all(
 
 
 def find(shard: Shard, command: Settle, token: Lease | None, wanted: Range) -> Iterator[LeasedSlice]:
-    """The stretches of a range that are leased and that the command means, in order."""
+    """Yield the leased parts of a range that the command refers to, in order."""
     place = shard.places.get(wanted.first >> OFFSET_BITS)
     if place is None or place.queue.tenant != command.tenant:
         return
@@ -84,7 +84,7 @@ Stretch = tuple[Lease, LeaseRun, int, int]
 def _meant(
     shard: Shard, command: Settle, token: Lease | None, place: Place, first: int, end: int
 ) -> Iterator[Stretch]:
-    """The stretches of [first, end) that a command means, in order."""
+    """Yield the leased parts of [first, end) that a command refers to, in order."""
     key = place.partition.key
     groups = place.queue.groups
     if token is not None:
@@ -100,7 +100,7 @@ def _meant(
 
 
 def _own_first(shard: Shard, owner: int, place: Place, first: int, end: int) -> list[Stretch]:
-    """What this connection holds of [first, end), in any group; of the rest, what the default group holds."""
+    """Return what this connection holds of [first, end) in any group; for the rest, the group ``default``."""
     key = place.partition.key
     found: list[Stretch] = []
     unclaimed = [(first, end)]
@@ -126,7 +126,7 @@ def _in_group(shard: Shard, group: Group | None, key: int, first: int, end: int)
 
 
 def stretches(runs: Iterable[tuple[Lease, LeaseRun]], first: int, end: int) -> Iterator[Stretch]:
-    """What is unsettled in the runs, cut to [first, end)."""
+    """Yield the unsettled parts of runs, cut to [first, end)."""
     for lease, run in runs:
         low, high = max(first - run.first, 0), min(end - run.first, run.count)
         for gap, length in gaps(run, low, high):
@@ -134,7 +134,7 @@ def stretches(runs: Iterable[tuple[Lease, LeaseRun]], first: int, end: int) -> I
 
 
 def leased_runs(shard: Shard, track: Track, first: int, end: int) -> Iterator[tuple[Lease, LeaseRun]]:
-    """The leased runs of a track over [first, end), in order."""
+    """Yield the leased runs of a track that overlap [first, end), in order."""
     spans = track.spans
     low = max(bisect_right(spans, (first, _MANY, 0)) - 1, 0)
     reached = first
@@ -162,7 +162,7 @@ def _run_at(shard: Shard, track: Track, name: int, first: int) -> tuple[Lease, L
 
 
 def hold(shard: Shard, lease: Lease) -> None:
-    """Enter a lease everywhere it is looked for."""
+    """Add a lease to the indexes and timers."""
     name = lease.name
     shard.leases[name] = lease
     shard.timers.leases.add(lease.due_at, name)
@@ -173,7 +173,7 @@ def hold(shard: Shard, lease: Lease) -> None:
 
 
 def hold_run(track: Track, run: LeaseRun, name: int) -> None:
-    """Enter a leased run where its messages are looked for."""
+    """Add a leased run to the index of its track, and to its limits."""
     if run.count == 1:
         track.singles[run.first] = name
         held = 1

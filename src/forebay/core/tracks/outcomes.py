@@ -8,7 +8,7 @@ from forebay.core.state import Track
 def record_outcome(
     shard: Shard, track: Track, first: int, end: int, outcome: int, now: int, *, told: bool = False
 ) -> None:
-    """Note that messages of a group were settled, and how; ``told`` says that it happened long ago."""
+    """Settle messages of a group with an outcome; ``told`` if no event is due, because it is old news."""
     if not told:
         shard.changes.change_log.note(
             outcome, track.queue, track.group.name, track.partition, first, end - first
@@ -28,6 +28,6 @@ def record_outcome(
 
 
 def outcome_at(track: Track, offset: int) -> tuple[int, int] | None:
-    """The outcome of a message and its time, if it has one."""
+    """Return the outcome of a message and its time, if it has one."""
     row = track.outcomes.upto(offset)
     return (row[2], row[3]) if row is not None and offset < row[0] + row[1] else None

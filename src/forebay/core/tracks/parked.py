@@ -9,7 +9,7 @@ from forebay.core.structures.spans import overlapping
 
 
 def park(shard: Shard, queue: Queue, partition: Partition, first: int, count: int, unmet: int) -> None:
-    """Have messages wait for so many others."""
+    """Park messages with ``unmet`` open dependencies."""
     partition.parked.add((first, count, unmet))
     partition.parked_messages += count
     key = keyspace.parked_key(queue.prefix, partition.key, first)
@@ -17,21 +17,21 @@ def park(shard: Shard, queue: Queue, partition: Partition, first: int, count: in
 
 
 def unpark(shard: Shard, queue: Queue, partition: Partition, first: int, count: int) -> None:
-    """Take a run that waits for others out of those that do."""
+    """Remove a parked run."""
     partition.parked.remove(first, count)
     partition.parked_messages -= count
     shard.changes.put_row(queue, keyspace.parked_key(queue.prefix, partition.key, first), None)
 
 
 def parked_over(partition: Partition, first: int, end: int) -> list[tuple[int, ...]]:
-    """The rows of messages of [first, end) that wait for others."""
+    """Return the parked runs that overlap [first, end)."""
     return list(overlapping(partition.parked, first, end)) if partition.parked_messages else []
 
 
 def take_parked(
     shard: Shard, queue: Queue, partition: Partition, first: int, end: int
 ) -> list[tuple[int, int]]:
-    """Take messages of [first, end) out of those that wait for others; which these are."""
+    """Remove the parked messages of [first, end); return their spans."""
     found: list[tuple[int, int]] = []
     for low, count, unmet in parked_over(partition, first, end):
         high = low + count

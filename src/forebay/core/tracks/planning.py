@@ -13,20 +13,20 @@ from forebay.core.state import Queue, Scheduled, Track
 from forebay.core.structures.spans import Span, outside, overlapping
 
 ALL = 1 << 62
-"""More runs than there are."""
+"""No limit on the runs planned."""
 PLANNED_AT_ONCE = 10_000
-"""Messages that a command puts into the schedule of a group which is still being made."""
+"""Messages that one command may plan for a new group."""
 
 
 def finish_plan(shard: Shard, track: Track, now: int) -> None:
-    """Make the schedule of a track complete."""
+    """Plan the rest of a track's schedule."""
     if track.partition.key in track.group.unplanned:
         plan(shard, track, ALL, now)
         del track.group.unplanned[track.partition.key]
 
 
 def check_planned(queue: Queue, name: str) -> None:
-    """Raise unless the schedule of a group is complete, or can be made so in no time."""
+    """Raise unless a group's schedule is planned, or nearly so."""
     group = queue.groups.get(name)
     if group is not None:
         missing = sum(track.unplanned for track in group.unplanned.values())
@@ -37,7 +37,7 @@ def check_planned(queue: Queue, name: str) -> None:
 
 
 def cut_scheduled(shard: Shard, track: Track, run: Scheduled, first: int, end: int, now: int) -> Span:
-    """Take [first, end) out of a scheduled run; what of it that was."""
+    """Remove [first, end) from a scheduled run; return the span removed."""
     low, high = max(first, run.first), min(end, run.first + run.count)
     shard.unschedule(track, run)
     if low > run.first:
@@ -52,9 +52,9 @@ def cut_scheduled(shard: Shard, track: Track, run: Scheduled, first: int, end: i
 
 
 def count_unplanned(track: Track) -> int:
-    """Messages that are not in line, past ``planned``, and shall be put into the schedule.
+    """Count out-of-line messages past ``planned`` that still have to be scheduled.
 
-    What is dead there failed before it could be delivered: all else is fresh or waits to be planned.
+    A dead letter there failed before it was ever planned: its dependency failed.
     """
     log = track.partition.log
     found = logs.count_aside(log, track.planned)
@@ -66,12 +66,12 @@ def count_unplanned(track: Track) -> int:
 
 
 def unplanned(track: Track, first: int, end: int) -> Iterator[Span]:
-    """The parts of [first, end) that shall be put into the schedule and are not there yet."""
+    """Yield the parts of [first, end) that are not planned yet."""
     return ((low, high) for low, high, _ in unplanned_due(track, first, end))
 
 
 def unplanned_due(track: Track, first: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """The same, each with when it is due."""
+    """Yield the same, each with its due time."""
     log = track.partition.log
     first = max(first, track.planned)
     position = logs.find(log, first) if first < end else 0
@@ -90,14 +90,14 @@ def unplanned_due(track: Track, first: int, end: int) -> Iterator[tuple[int, int
 
 
 def _to_plan(track: Track, first: int, end: int) -> Iterator[Span]:
-    """The parts of [first, end), not in line, that a group shall have: not settled, dead or parked."""
+    """Yield the parts of [first, end), out of line, that are neither settled, dead nor parked."""
     for low, high in outside(track.outcomes, first, end):
         for begin, limit in outside(track.partition.parked, low, high):
             yield from outside(track.dead, begin, limit)
 
 
 def plan(shard: Shard, track: Track, most: int, now: int) -> int:
-    """Put messages that are not in line into the schedule, up to so many runs; how many it was."""
+    """Schedule messages that are out of line, up to ``most`` runs; return how many."""
     log = track.partition.log
     first = max(track.planned, log.first)
     position = max(logs.find(log, first), 0)

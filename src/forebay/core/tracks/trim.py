@@ -11,7 +11,7 @@ from forebay.core.tracks.planning import cut_scheduled, unplanned
 
 
 def give_up(shard: Shard, track: Track, before: int) -> None:
-    """Settle for a group, without a trace, what it has not read below an offset."""
+    """Settle unread messages of a group below an offset, without an outcome."""
     for low, high in list(fresh(track, track.cursor, before)):
         skip(shard, track, low, high)
     if track.planned < before:
@@ -21,7 +21,7 @@ def give_up(shard: Shard, track: Track, before: int) -> None:
 
 
 def forget(shard: Shard, track: Track, spans: list[Span], now: int) -> None:
-    """Forget what became of messages that are no longer kept."""
+    """Forget the state of messages that are no longer kept."""
     first = track.partition.log.first
     _cut_rows(shard, track, track.skips, 0, first)
     if track.cursor < first:
@@ -40,7 +40,7 @@ def forget(shard: Shard, track: Track, spans: list[Span], now: int) -> None:
 
 
 def _cut_rows(shard: Shard, track: Track, table: Table, low: int, high: int) -> None:
-    """Take [low, high) out of the skips or the outcomes of a track."""
+    """Remove [low, high) from the skips or the outcomes of a track."""
     for row in list(overlapping(table, low, high)):
         first, end = row[0], row[0] + row[1]
         _remove_row(shard, track, table, row)
@@ -51,7 +51,7 @@ def _cut_rows(shard: Shard, track: Track, table: Table, low: int, high: int) -> 
 
 
 def clear_from(shard: Shard, track: Track, begin: int) -> None:
-    """Forget what became of messages from an offset on."""
+    """Forget dead letters and outcomes from an offset on."""
     log = track.partition.log
     for dead in dead_over(track, begin, log.end):
         cut_dead(shard, track, dead, max(begin, dead.first), dead.first + dead.count)
@@ -59,7 +59,7 @@ def clear_from(shard: Shard, track: Track, begin: int) -> None:
 
 
 def keep_anew(shard: Shard, track: Track) -> None:
-    """Keep the dead letters and outcomes of a track after everything of it was cleared."""
+    """Store the dead letters and outcomes of a track again after its rows were cleared."""
     for first, _ in track.dead:
         shard.changes.put_row(
             track.queue, dead_letter_key(track, first), codec.pack_dead(track.letters[first])

@@ -9,7 +9,7 @@ from forebay.core.words import CANCELLED, DEFAULT
 
 
 def withdraw_unless(shard: Shard, place: Place, low: int, high: int, now: int) -> None:
-    """Cancel messages for groups that do not exist yet, unless they are cancelled already."""
+    """Withdraw messages that are not withdrawn yet."""
     # What the log has left behind no group will read that does not exist yet.
     low = max(low, place.partition.log.first)
     for part in list(outside(place.partition.withdrawn, low, high)):
@@ -37,7 +37,7 @@ def withdraw(shard: Shard, place: Place, first: int, end: int, now: int) -> None
 
 
 def trim_withdrawn(shard: Shard, queue: Queue, partition: Partition) -> None:
-    """Forget that messages were withdrawn which are no longer kept."""
+    """Forget withdrawn messages that are no longer kept."""
     withdrawn, kept = partition.withdrawn, partition.log.first
     while withdrawn and withdrawn.first() < kept:
         first, count, at = withdrawn.head()
