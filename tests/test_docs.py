@@ -14,6 +14,7 @@ from typing import Any
 import click
 import msgspec
 import pytest
+from tools import make_places
 
 from forebay import __version__, config
 from forebay.cli.commands import Command
@@ -31,7 +32,6 @@ from forebay.server.http.operation import Operation, View
 from forebay.server.http.operations.pop import Delivered
 from tests.server.http.streaming import Here, Stream, get
 from tests.serving import Server, pull, push
-from tools import make_places
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()

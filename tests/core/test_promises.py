@@ -463,7 +463,10 @@ AT_AND_PAST: dict[str, tuple[c.Command, c.Command]] = {
         queries.Read("default", "q", 0, max_bytes=101),
     ),
     "read offset": (queries.Read("default", "q", 1), queries.Read("default", "q", 2)),
-    "queue's lease_ms": (c.Configure("default", "q", 1_000), c.Configure("default", "q", 1_001)),
+    "queue's lease_ms": (
+        c.Configure("default", "q", lease_ms=1_000),
+        c.Configure("default", "q", lease_ms=1_001),
+    ),
     "queue's retention": (
         c.Configure("default", "q", completed_retention_ms=0),
         c.Configure("default", "q", completed_retention_ms=-1),

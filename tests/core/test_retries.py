@@ -408,7 +408,7 @@ def test_what_is_final_has_no_delay() -> None:
     core = Core()
     core.push()
     lease = core.pop().lease
-    with pytest.raises(Invalid, match="delay must be left out"):
+    with pytest.raises(Invalid, match="delay_ms must be left out"):
         core.nack(lease, delay_ms=5, final=True)
 
 

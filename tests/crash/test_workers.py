@@ -23,8 +23,8 @@ def test_what_runs_when_the_server_is_killed_is_settled_when_it_is_back_and_not_
 
 
 DEAF = """
-from forebay.client import holding
-holding.Holding.lose = lambda self, lease: None
+from forebay.client.worker import leases
+leases.LeaseKeeper.lose = lambda self, lease: None
 """
 
 

@@ -197,7 +197,7 @@ class Hand:
         program = (
             f"{planted}\n"
             f"import faulthandler; faulthandler.register({signal.SIGUSR1:d})\n"
-            "from forebay.client.standalone import run_worker\n"
+            "from forebay.client.worker.main import run_worker\n"
             f"run_worker('tests.crash.workers:app', server={way.address!r}, lease_ms={lease_ms}, "
             f"concurrency={CONCURRENCY}, drain_s=5)"
         )

@@ -47,9 +47,15 @@ class Talk:
 
     def refusal(self, body: bytes) -> dict[str, Any]:
         """The answer to a request that breaks a rule."""
-        with pytest.raises(ForebayError) as refused:
-            self.engine.apply(decode.decode(body).command(CONTEXT), NOW)
-        answer: dict[str, Any] = json.loads(decode.encode_error(refused.value))
+        try:
+            request = decode.decode(body)
+        except ForebayError as refused:
+            error = refused
+        else:
+            with pytest.raises(ForebayError) as found:
+                self.engine.apply(request.command(CONTEXT), NOW)
+            error = decode.in_words(request, found.value)
+        answer: dict[str, Any] = json.loads(decode.encode_error(error))
         assert answer["ok"] is False
         return answer
 

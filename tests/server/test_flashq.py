@@ -108,7 +108,7 @@ ATTRIBUTES = (3, 4, True, 5, 6, 7)
                 "queue": "q",
                 "options": {"lease_ms": 1, "completed_retention_ms": 2, "completed_retention_bytes": 3},
             },
-            core.Configure("acme", "q", 1, 2, 3),
+            core.Configure("acme", "q", lease_ms=1, completed_retention_ms=2, completed_retention_bytes=3),
         ),
         (
             "PUSH",

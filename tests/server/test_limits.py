@@ -39,11 +39,11 @@ def test_a_payload_may_be_as_large_as_the_limit_and_no_larger(client: Raw, queue
     most = Limits().payload_bytes_max
     fits, too_large = "x" * (most - 2), "x" * (most - 1)
     assert client.ask({"cmd": "PUSH", "queue": queue, "data": fits})["ok"]
-    assert refused(client.ask({"cmd": "PUSH", "queue": queue, "data": too_large}), "invalid", "payload")
+    assert refused(client.ask({"cmd": "PUSH", "queue": queue, "data": too_large}), "invalid", "data")
     batch = {"cmd": "PUSHB", "queue": queue, "messages": [1, too_large]}
-    assert refused(client.ask(batch), "invalid", "payload")
+    assert refused(client.ask(batch), "invalid", "data")
     jobs = {"cmd": "PUSHB", "queue": queue, "jobs": [{"data": too_large, "partition": "p"}, {"data": 1}]}
-    assert refused(client.ask(jobs), "invalid", "payload")
+    assert refused(client.ask(jobs), "invalid", "data")
     assert pull_all(client, queue) == [fits]
 
 

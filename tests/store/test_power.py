@@ -68,7 +68,9 @@ STAGES: dict[str, Planted] = {
     "an adopted body goes with its stage": (
         stage_adopt.adopt,
         "forget_stage(shard, queue, stage)",
-        "_drop(shard, queue, stage)",
+        "(forget_stage(shard, queue, stage), "
+        "shard.changes.deletes.extend("
+        "keyspace.body_key(queue.prefix, each.body_name) for each in stage.parts))",
     ),
     "an adoption is kept bit by bit": (
         RocksStore.commit,

@@ -229,7 +229,7 @@ def _move(domain: Domain, command: Move, now: int) -> Settled:
 
 
 def _update(domain: Domain, command: Update, now: int) -> Pushed:
-    notes.check_note(domain.limits, "data", command.payload)
+    notes.check_note(domain.limits, command.payload)
     shard = domain.shard_of(command.id)
     (message,) = domain.current([command.id])
     where = require(shard, command.tenant, message)
@@ -401,7 +401,7 @@ def _state(domain: Domain, command: State, now: int) -> StateFound:
 
 
 def _add_note(domain: Domain, command: AddNote, now: int) -> Noted:
-    notes.check_note(domain.limits, "data" if command.kind == PART else "message", command.payload)
+    notes.check_note(domain.limits, command.payload)
     shard, token = _noting(domain, command)
     (message,) = domain.current([command.id])
     if command.kind == PART:
@@ -414,7 +414,7 @@ def _add_note(domain: Domain, command: AddNote, now: int) -> Noted:
 
 
 def _tell_progress(domain: Domain, command: TellProgress, now: int) -> Noted:
-    check_range("progress", command.percent, 0, 100)
+    check_range("percent", command.percent, 0, 100)
     shard, token = _noting(domain, command)
     (message,) = domain.current([command.id])
     where = notes.leased_now(shard, command.tenant, message, token, command.owner)
@@ -437,7 +437,7 @@ def _get_notes(domain: Domain, command: GetNotes, now: int) -> NotesFound:
 
 
 def _await(domain: Domain, command: Await, now: int) -> NotesFound:
-    check_range("timeout", command.wait_ms, 0, domain.limits.wait_ms_max)
+    check_range("wait_ms", command.wait_ms, 0, domain.limits.wait_ms_max)
     shard = domain.shard_of(command.id)
     (message,) = domain.current([command.id])
     return message_state.notes(shard, command.tenant, message, (RESULT,), command.group, now)

@@ -68,7 +68,7 @@ def _check_leased(
         if lease.group.name == DEFAULT:
             plan.settled |= {(partition, offset) for offset in range(first, end)}
     if mine & settled:
-        raise Invalid("ids", "about each message once; in strict order a FAIL is about all behind it, too")
+        raise Invalid("ids", "about each message once; in strict order a nack is about all behind it, too")
     settled |= mine
 
 

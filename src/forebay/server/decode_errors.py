@@ -9,7 +9,7 @@ from typing import Any, Union, get_args, get_origin
 import msgspec
 from msgspec import Struct
 
-from forebay.core.errors import Invalid
+from forebay.core.errors import ForebayError, Invalid
 
 _AT = re.compile(r" - at `\$\.?([^`]*)`$")
 _EXPECTED = re.compile(r"Expected `([^`]*)`")
@@ -70,11 +70,46 @@ def inside(kind: type[Struct], where: str) -> type[Struct] | None:
 
 def names_within(kind: type[Struct]) -> frozenset[str]:
     """Return the names of all fields of a class and of the classes nested in it."""
-    found = {each.encode_name for each in msgspec.structs.fields(kind)}
-    for each in msgspec.structs.fields(kind):
-        for inner in _structs(each.type):
-            found |= names_within(inner)
+    found: set[str] = set()
+    todo, seen = [kind], {kind}
+    while todo:
+        for each in msgspec.structs.fields(todo.pop()):
+            found.add(each.encode_name)
+            new = [inner for inner in _structs(each.type) if inner not in seen]  # a class may nest itself
+            todo += new
+            seen |= set(new)
     return frozenset(found)
+
+
+FIELD_NAMES = {
+    "count": ("limit",),
+    "delay_ms": ("delay",),
+    "every_ms": ("repeat_every",),
+    "grace_ms": ("grace",),
+    "keys": ("unique_keys",),
+    "payload": ("data", "message"),
+    "percent": ("progress",),
+    "skip": ("offset",),
+    "start": ("from", "to"),
+    "states": ("state",),
+    "then": ("on_complete",),
+    "timeout_ms": ("timeout",),
+    "ttl_ms": ("ttl",),
+    "wait_ms": ("timeout",),
+    "zone": ("timezone",),
+}
+"""Fields of core commands, and their names in requests."""
+
+
+def in_words_of(error: ForebayError, names: frozenset[str]) -> ForebayError:
+    """Return an error of the core under the name of its field in a request that has these field names."""
+    if not isinstance(error, Invalid):
+        return error
+    prefix, dot, field = error.field.rpartition(".")
+    if field in names:
+        return error
+    name = next((each for each in FIELD_NAMES.get(field, ()) if each in names), field)
+    return error if name == field else Invalid(f"{prefix}{dot}{name}", error.accepted)
 
 
 def _tags(kind: type[Struct], field: str) -> set[str]:

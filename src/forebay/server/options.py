@@ -1,6 +1,6 @@
 """Options as all listeners accept them in JSON, and as they are shown in replies."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -8,7 +8,7 @@ from msgspec import UNSET, Struct, UnsetType
 from forebay.core.api import commands as core
 from forebay.core.bounds import DELAY_MS_MAX
 from forebay.core.errors import Invalid
-from forebay.core.state import BASE_MS, DOUBLINGS, Backoff, QueueOptions, Rate
+from forebay.core.state import BASE_MS, DOUBLINGS, Backoff, QueueOptions, Rate, Retention
 from forebay.core.words import EXPONENTIAL, FIXED, LIST, NONE
 
 
@@ -80,68 +80,44 @@ def shown_rate(rate: Rate | None) -> dict[str, int] | None:
     return None if rate is None else {"limit": rate.limit, "per_ms": rate.per_ms, "burst": rate.capacity}
 
 
-class OptionsIn(Struct, forbid_unknown_fields=True, gc=False):
-    """Options of a queue. Those that are absent stay as they are."""
+_RATES = ("rate_limit", "byte_limit", "partition_rate_limit")
+_FORMS: dict[str, Any] = {
+    "backoff": AnyBackoff,
+    "limits": list[str],
+    **dict.fromkeys(_RATES, AnyRate | None),
+    **dict.fromkeys(Retention.__struct_fields__, int | None),
+}
+"""Types of options that requests may give in other forms than the core has them."""
 
-    lease_ms: int | UnsetType = UNSET
-    completed_retention_ms: int | UnsetType | None = UNSET
-    completed_retention_bytes: int | UnsetType = UNSET
-    durability: str | UnsetType = UNSET
-    max_attempts: int | UnsetType = UNSET
-    backoff: AnyBackoff | UnsetType = UNSET
-    max_deliveries: int | UnsetType = UNSET
-    dead_letters: bool | UnsetType = UNSET
-    on_lease_expiry: str | UnsetType = UNSET
-    delayed_processing_ms: int | UnsetType = UNSET
-    window_buffer_ms: int | UnsetType = UNSET
-    max_wait_ms: int | UnsetType = UNSET
-    ordering: str | UnsetType = UNSET
-    retention_ms: int | UnsetType | None = UNSET
-    partition_retention_ms: int | UnsetType | None = UNSET
-    group_idle_ms: int | UnsetType = UNSET
-    max_size: int | UnsetType = UNSET
-    require_lease: bool | UnsetType = UNSET
-    dedup_window_ms: int | UnsetType = UNSET
-    rate_limit: AnyRate | UnsetType | None = UNSET
-    byte_limit: AnyRate | UnsetType | None = UNSET
-    concurrency: int | UnsetType = UNSET
-    partition_rate_limit: AnyRate | UnsetType | None = UNSET
-    partition_concurrency: int | UnsetType = UNSET
-    limits: list[str] | UnsetType = UNSET
+if TYPE_CHECKING:
+
+    class OptionsIn(Struct):
+        """Options of a queue. Those that are absent stay as they are."""
+
+else:
+    OptionsIn = msgspec.defstruct(
+        "OptionsIn",
+        [
+            (each.name, _FORMS.get(each.name, each.type) | UnsetType, UNSET)
+            for each in msgspec.structs.fields(QueueOptions)
+        ],
+        module=__name__,
+        namespace={"__doc__": "Options of a queue. Those that are absent stay as they are."},
+        forbid_unknown_fields=True,
+        gc=False,
+    )
 
 
 def configure(tenant: str, queue: str, given: OptionsIn, partition: str | None = None) -> core.Configure:
     """Return the command that sets the options given."""
-    return core.Configure(
-        tenant,
-        queue,
-        given.lease_ms,
-        given.completed_retention_ms,
-        given.completed_retention_bytes,
-        given.durability,
-        given.max_attempts,
-        UNSET if given.backoff is UNSET else backoff_of(given.backoff),
-        given.max_deliveries,
-        given.dead_letters,
-        given.on_lease_expiry,
-        given.delayed_processing_ms,
-        given.window_buffer_ms,
-        given.max_wait_ms,
-        given.ordering,
-        given.retention_ms,
-        given.partition_retention_ms,
-        given.group_idle_ms,
-        given.max_size,
-        given.require_lease,
-        given.dedup_window_ms,
-        UNSET if given.rate_limit is UNSET else rate_of(given.rate_limit),
-        UNSET if given.byte_limit is UNSET else rate_of(given.byte_limit),
-        given.concurrency,
-        UNSET if given.partition_rate_limit is UNSET else rate_of(given.partition_rate_limit),
-        given.partition_concurrency,
-        UNSET if given.limits is UNSET else tuple(given.limits),
-        partition,
-    )
+    options = {name: value for name, value in msgspec.structs.asdict(given).items() if value is not UNSET}
+    for name in options.keys() & set(_RATES):
+        options[name] = rate_of(options[name])
+    if "backoff" in options:
+        options["backoff"] = backoff_of(options["backoff"])
+    if "limits" in options:
+        options["limits"] = tuple(options["limits"])
+    return core.Configure(tenant, queue, partition=partition, **options)
 
 
 def shown_options(options: QueueOptions) -> dict[str, Any]:

@@ -274,7 +274,7 @@ def test_what_a_process_starts_can_be_terminated() -> None:
 def test_a_copy_of_the_program_that_ends_leaves_the_processes_to_the_program() -> None:
     program = f"""
 import os
-from forebay.client.processes import Call, Children
+from forebay.client.worker.processes import Call, Children
 children = Children()
 call = lambda: Call(children, ({__name__!r}, "where"), (), {{}}).go()
 before = call()
@@ -309,7 +309,7 @@ def test_a_process_that_is_given_back_when_all_is_closed_ends() -> None:
 
 def test_a_program_that_did_not_close_its_processes_ends() -> None:
     program = f"""
-from forebay.client.processes import Call, Children
+from forebay.client.worker.processes import Call, Children
 children = Children()
 Call(children, ({__name__!r}, "where"), (), {{}}).go()
 """

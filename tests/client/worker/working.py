@@ -187,7 +187,7 @@ class Process:
         self.home = home
         (home / "theirs.py").write_text(source)
         told = ", ".join(f"{name}={value!r}" for name, value in options.items())
-        program = f"from forebay.client.standalone import run_worker; run_worker('theirs:app', {told})"
+        program = f"from forebay.client.worker.main import run_worker; run_worker('theirs:app', {told})"
         self._log = home / "worker.log"
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(

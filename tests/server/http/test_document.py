@@ -61,7 +61,9 @@ def test_every_word_that_is_explained_is_used() -> None:
 
 def test_options_of_queues_are_explained_where_they_are_kept() -> None:
     options = SCHEMAS["OptionsIn"]["properties"]
-    assert options["max_size"]["description"].startswith("Messages that may wait, be delayed or active;")
+    assert options["max_size"]["description"].startswith(
+        "Most messages that may be waiting, delayed, parked or active;"
+    )
     assert options["ordering"]["enum"] == ["message", "partition"]
 
 

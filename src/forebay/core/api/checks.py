@@ -82,11 +82,11 @@ def check_attributes(limits: Limits, attributes: Attributes) -> Attributes:
     if attributes.priority:
         check_range("priority", attributes.priority, -PRIORITY_MAX, PRIORITY_MAX)
     if attributes.delay_ms:
-        check_range("delay", attributes.delay_ms, 0, DELAY_MS_MAX)
+        check_range("delay_ms", attributes.delay_ms, 0, DELAY_MS_MAX)
     if attributes.ttl_ms:
-        check_range("ttl", attributes.ttl_ms, 0, DELAY_MS_MAX)
+        check_range("ttl_ms", attributes.ttl_ms, 0, DELAY_MS_MAX)
     if attributes.timeout_ms:
-        check_range("timeout", attributes.timeout_ms, 0, limits.lease_ms_max)
+        check_range("timeout_ms", attributes.timeout_ms, 0, limits.lease_ms_max)
     if attributes.max_attempts is not None:
         check_range("max_attempts", attributes.max_attempts, 0, ATTEMPTS_MAX)
     if attributes.backoff is not None:
@@ -96,5 +96,5 @@ def check_attributes(limits: Limits, attributes: Attributes) -> Attributes:
     if attributes.on_failed not in FAILURE_POLICIES:
         raise Invalid("on_failed", f"one of {', '.join(FAILURE_POLICIES)}")
     if attributes.ttl_ms and attributes.ttl_ms <= attributes.delay_ms:
-        raise Invalid("ttl", "more than delay, or the message could never be delivered")
+        raise Invalid("ttl_ms", "more than delay_ms, or the message could never be delivered")
     return attributes

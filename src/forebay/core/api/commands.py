@@ -6,7 +6,7 @@ Every command carries its tenant. Its handler checks all fields first: a command
 
 from collections.abc import Sequence
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Struct
 
 from forebay.core.api.jobs import (
     CronDelete,
@@ -66,7 +66,7 @@ from forebay.core.api.queries import (
 )
 from forebay.core.api.stages import Adopt, Staged, StageWrite, Unstage, Unstaged
 from forebay.core.log.slices import SegmentSlice
-from forebay.core.state import PLAIN, Adopted, Attributes, Backoff, Queue, Rate
+from forebay.core.state import PLAIN, Adopted, Attributes, Queue, QueueOptions
 from forebay.core.words import DEFAULT
 
 Start = int | str
@@ -379,38 +379,30 @@ class Resume(Struct, gc=False):
     queue: str
 
 
-class Configure(Struct, gc=False):
-    """Create a queue if it is missing, and set the given options."""
+class Configure:
+    """Create a queue if it is missing, and set the given options: fields of ``QueueOptions``."""
 
-    tenant: str
-    queue: str
-    lease_ms: int | UnsetType = UNSET
-    completed_retention_ms: int | UnsetType | None = UNSET
-    completed_retention_bytes: int | UnsetType = UNSET
-    durability: str | UnsetType = UNSET
-    max_attempts: int | UnsetType = UNSET
-    backoff: Backoff | UnsetType = UNSET
-    max_deliveries: int | UnsetType = UNSET
-    dead_letters: bool | UnsetType = UNSET
-    on_lease_expiry: str | UnsetType = UNSET
-    delayed_processing_ms: int | UnsetType = UNSET
-    window_buffer_ms: int | UnsetType = UNSET
-    max_wait_ms: int | UnsetType = UNSET
-    ordering: str | UnsetType = UNSET
-    retention_ms: int | UnsetType | None = UNSET
-    partition_retention_ms: int | UnsetType | None = UNSET
-    group_idle_ms: int | UnsetType = UNSET
-    max_size: int | UnsetType = UNSET
-    require_lease: bool | UnsetType = UNSET
-    dedup_window_ms: int | UnsetType = UNSET
-    rate_limit: Rate | UnsetType | None = UNSET
-    byte_limit: Rate | UnsetType | None = UNSET
-    concurrency: int | UnsetType = UNSET
-    partition_rate_limit: Rate | UnsetType | None = UNSET
-    partition_concurrency: int | UnsetType = UNSET
-    limits: tuple[str, ...] | UnsetType = UNSET
-    partition: str | None = None
-    """Only for this existing partition, which has retention options of its own."""
+    __slots__ = ("options", "partition", "queue", "tenant")
+
+    def __init__(self, tenant: str, queue: str, *, partition: str | None = None, **options: object) -> None:
+        unknown = options.keys() - set(QueueOptions.__struct_fields__)
+        assert not unknown, f"a queue has no options {unknown}"
+        self.tenant = tenant
+        self.queue = queue
+        self.partition = partition
+        """Only for this existing partition, which has retention options of its own."""
+        self.options = {name: value for name, value in options.items() if value is not UNSET}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Configure) and self._fields() == other._fields()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Configure{self._fields()}"
+
+    def _fields(self) -> tuple[str, str, str | None, dict[str, object]]:
+        return self.tenant, self.queue, self.partition, self.options
 
 
 class Backup(Struct, gc=False):

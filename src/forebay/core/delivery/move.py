@@ -25,7 +25,7 @@ def check_move(limits: Limits, command: Move) -> None:
     check_ids(limits, command.ids)
     check_name("group", command.group)
     if command.delay_ms is not None:
-        check_range("delay", command.delay_ms, 0, DELAY_MS_MAX)
+        check_range("delay_ms", command.delay_ms, 0, DELAY_MS_MAX)
     if command.priority is not None:
         check_range("priority", command.priority, -PRIORITY_MAX, PRIORITY_MAX)
 

@@ -35,9 +35,9 @@ def new_notes(kind: int) -> Notes:
     return Notes(kind=kind, log=Log(0), about=Table("qqq"), by_message={})
 
 
-def check_note(limits: Limits, field: str, payload: bytes) -> None:
+def check_note(limits: Limits, payload: bytes) -> None:
     if len(payload) > limits.payload_bytes_max:
-        raise Invalid(field, f"at most {limits.payload_bytes_max} bytes; this has {len(payload)}")
+        raise Invalid("payload", f"at most {limits.payload_bytes_max} bytes; this has {len(payload)}")
 
 
 def add(

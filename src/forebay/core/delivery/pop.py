@@ -28,12 +28,12 @@ def check_pop(limits: Limits, command: Pop, now: int) -> None:
     if not 1 <= command.min_count <= command.count:
         raise Invalid("min_count", f"between 1 and count, which is {command.count}")
     if not 0 <= command.wait_ms <= limits.wait_ms_max:
-        raise Invalid("timeout", f"between 0 and {limits.wait_ms_max}")
+        raise Invalid("wait_ms", f"between 0 and {limits.wait_ms_max}")
     if command.partition is not None:
         check_name("partition", command.partition)
     if command.lease_ms is not None:
         check_range("lease_ms", command.lease_ms, 1, limits.lease_ms_max)
-    check_start("from", command.start, now)
+    check_start(command.start, now)
 
 
 def pop(shard: Shard, queue: Queue, group: Group, command: Pop, now: int) -> Popped:

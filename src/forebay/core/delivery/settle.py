@@ -65,9 +65,9 @@ def check_settle(limits: Limits, command: Settle) -> None:
         if longest > limits.payload_bytes_max:
             raise Invalid("result", f"at most {limits.payload_bytes_max} bytes; one has {longest}")
     if isinstance(command, Nack) and command.delay_ms is not None:
-        check_range("delay", command.delay_ms, 0, DELAY_MS_MAX)
+        check_range("delay_ms", command.delay_ms, 0, DELAY_MS_MAX)
         if command.final:
-            raise Invalid("delay", "left out: what is final does not come again")
+            raise Invalid("delay_ms", "left out: what is final does not come again")
 
 
 # Each verb for a whole lease, and for messages by id (of one lease, if one is given along).

@@ -75,7 +75,7 @@ def parse(schedule: str) -> tuple[str, int]:
     return fields, 0
 
 
-def check_every(every_ms: int, field: str = "repeat_every") -> None:
+def check_every(every_ms: int, field: str = "every_ms") -> None:
     if not EVERY_MS_MIN <= every_ms <= DELAY_MS_MAX:
         raise Invalid(field, f"between {EVERY_MS_MIN} and {DELAY_MS_MAX} ms")
 
@@ -91,7 +91,7 @@ def zone_of(name: str) -> tzinfo:
                 return ZoneInfo.from_file(rules, key=name)
         except (OSError, ValueError):
             pass
-    raise Invalid("timezone", "a name of the time zone database, such as Europe/Rome")
+    raise Invalid("zone", "a name of the time zone database, such as Europe/Rome")
 
 
 def next_slot(schedule: str, zone: str, every_ms: int, began_at: int, after: int) -> int:

@@ -114,7 +114,7 @@ def check(
         check_waiting(job)
         mine = names_of(job)
         if name == command.queue and mine and any(each in mine for other in jobs for each in names_of(other)):
-            raise Invalid("on_complete", "a message with keys and ids that none of the batch has")
+            raise Invalid("then", "a message with keys and ids that none of the batch has")
         check_ordered(domain.queues.get((command.tenant, name)), WAITING)
 
 
@@ -195,7 +195,7 @@ def _check_own(job: Job, own: Identity) -> None:
             raise Invalid("dedup_max_ms", f"left out: only {DEBOUNCE} has it")
         check_range("dedup_max_ms", own.max_ms, own.window_ms, DELAY_MS_MAX)
     if own.dedup == DEBOUNCE and (job.attributes.delay_ms or job.attributes.depends_on):
-        raise Invalid("delay and depends_on", f"left out: {DEBOUNCE} says when the message is delivered")
+        raise Invalid("delay_ms and depends_on", f"left out: {DEBOUNCE} says when the message is delivered")
 
 
 def _check_held(queue: Queue, size: int, replacing: bool) -> None:

@@ -33,7 +33,7 @@ def put(domain: Domain, command: CronPut, now: int) -> CronsFound:
         cron.began_at, cron.fired, cron.last_slot = before.began_at, before.fired, before.last_slot
         cron.skipped, cron.error = before.skipped, before.error
         if 0 < cron.limit <= cron.fired:
-            raise Invalid("limit", f"more than {cron.fired}: it came so often; delete it to begin anew")
+            raise Invalid("limit", f"more than {cron.fired}: it fired so often; delete it to start again")
     if before is not None:
         _remove(domain, before)
     cron.next_at = _next(cron, max(now, cron.last_slot))
@@ -48,7 +48,7 @@ def _checked(domain: Domain, command: CronPut, now: int) -> Cron:
     """Return the cron of a command; raise unless it is valid."""
     check_name("name", command.name)
     if (command.schedule is None) == (command.every_ms is None):
-        raise Invalid("schedule", "given, or else repeat_every, but not both")
+        raise Invalid("schedule", "given, or else every_ms, but not both")
     schedule, every_ms = "", command.every_ms or 0
     if command.schedule is not None:
         schedule, every_ms = parse(command.schedule)

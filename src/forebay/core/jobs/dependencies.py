@@ -14,11 +14,11 @@ from msgspec.structs import replace
 from forebay.core.bounds import DEPENDENCIES_MAX, DEPENDENCY_RUNS_MAX, NEVER
 from forebay.core.delivery.groups import new_group
 from forebay.core.errors import Invalid, NotFound
-from forebay.core.ids import OFFSET_BITS, OFFSET_MASK, Range, address, ranges
+from forebay.core.ids import OFFSET_BITS, OFFSET_MASK, Range, ranges
 from forebay.core.links.expiry import watch_ttl
 from forebay.core.links.waits import SPAN_MAX, add_wait, mark_met, remove_wait, rows_reaching_over
 from forebay.core.log import log as logs
-from forebay.core.log.numbers import end_of, number_of
+from forebay.core.log.numbers import end_of, id_at
 from forebay.core.records.codec import pack_numbers
 from forebay.core.records.keyspace import ended_key
 from forebay.core.shard.domain import Domain
@@ -107,8 +107,7 @@ def depend(domain: Domain, place: Place, first: int, count: int, attributes: Att
     if not unmet:
         release(shard, queue, partition, [(first, first + count)], now)
         return
-    number, base = number_of(partition, first)
-    dependent = address(number, first - base)
+    dependent = id_at(partition, first)
     park(shard, queue, partition, first, count, unmet)
     for target, (low, high) in wanted.pending:
         theirs = domain.shards[target.queue.shard]
@@ -307,7 +306,7 @@ def _notify_one(
         if waited_for is None:
             return
         remove_wait(ended.shard, ended.queue, ended.partition, row)
-        failed = _id(ended.partition, waited_for)
+        failed = id_at(ended.partition, waited_for)
         if DEFAULT not in place.queue.groups:
             # What is parked or released is counted as such by a group that is made, and not again.
             release_all(released, now)
@@ -376,8 +375,3 @@ def _first_unmet(partition: Partition, row: Row, low: int, high: int) -> int | N
     """Return the first unmet message of [low, high) of a row, if there is one."""
     unmet = ((1 << high - low) - 1 << low - row[0]) & ~partition.met.get((row[0], row[1]), 0)
     return row[0] + (unmet & -unmet).bit_length() - 1 if unmet else None
-
-
-def _id(partition: Partition, offset: int) -> int:
-    number, base = number_of(partition, offset)
-    return address(number, offset - base)

@@ -10,10 +10,10 @@ from forebay.core.api.jobs import FlowJob, FlowPushed, PushedJobs, PushFlow, Pus
 from forebay.core.api.queries import Children, ChildrenFound, FindJob, Show, ShownAll, State
 from forebay.core.bounds import FLOW_DEPTH_MAX, FLOW_MAX, check_name
 from forebay.core.errors import Invalid, NotFound
-from forebay.core.ids import Range, address
+from forebay.core.ids import Range
 from forebay.core.jobs import check as job_check, push as job_push
 from forebay.core.log import log as logs
-from forebay.core.log.numbers import number_of
+from forebay.core.log.numbers import id_at
 from forebay.core.push.checks import check_ordered
 from forebay.core.push.push import reached
 from forebay.core.queries import message_state
@@ -122,8 +122,7 @@ def find(domain: Domain, command: FindJob, now: int) -> ShownAll:
         place = queue.named.get(command.job_id)
         if place is not None:
             partition = domain.shards[queue.shard].places[place[0]].partition
-            number, base = number_of(partition, place[1])
-            ids.append(address(number, place[1] - base))
+            ids.append(id_at(partition, place[1]))
     if not ids:
         raise NotFound(f"there is no message with the custom id {command.job_id}")
     found = [

@@ -13,12 +13,12 @@ from forebay.core.api.queries import State
 from forebay.core.bounds import TRANSACTIONS_MAX, check_name
 from forebay.core.delivery.cancel import cancel_everywhere
 from forebay.core.errors import Conflict
-from forebay.core.ids import OFFSET_BITS, OFFSET_MASK, Range, address
+from forebay.core.ids import OFFSET_BITS, OFFSET_MASK, Range
 from forebay.core.jobs import dependencies
 from forebay.core.links.dedup import SEEN, forget_taken, remember, remembered, request_key
 from forebay.core.links.ties import free, tie, untie
 from forebay.core.log import log as logs
-from forebay.core.log.numbers import fits, number_of
+from forebay.core.log.numbers import fits, id_at
 from forebay.core.push.checks import check_payloads
 from forebay.core.push.push import push, reached
 from forebay.core.push.update import check_update, update
@@ -211,8 +211,7 @@ class Pushing(Struct, eq=False):
 
     def _is_open(self, partition: Partition, offset: int) -> bool:
         """Whether a message is kept and has not ended."""
-        number, base = number_of(partition, offset)
-        asked = State(self.queue.tenant, address(number, offset - base))
+        asked = State(self.queue.tenant, id_at(partition, offset))
         return logs.has(partition.log, offset) and state(self.shard, asked, self.now).state in OPEN
 
     def _id(self, partition: Partition, offset: int) -> int:
@@ -221,8 +220,7 @@ class Pushing(Struct, eq=False):
             origin = logs.attributes_at(partition.log, offset).origin
             if origin is not None:
                 return origin[0]
-        number, base = number_of(partition, offset)
-        return address(number, offset - base)
+        return id_at(partition, offset)
 
     def _replace(self, partition: Partition, job: Job, own: Identity, attributes: Attributes) -> bool:
         """Replace the message that holds the key of a job; return whether nothing is left to append."""
@@ -234,8 +232,7 @@ class Pushing(Struct, eq=False):
         self.append()
         key, offset = self.queue.uniques[own.unique_key]
         holder = self.shard.places[key].partition
-        number, base = number_of(holder, offset)
-        message = address(number, offset - base)
+        message = id_at(holder, offset)
         where = locate(self.shard, self.queue.tenant, Range(message, 1))
         if where is not None and self._waits(where):
             if holder is partition and not attributes.depends_on:
@@ -267,8 +264,7 @@ class Pushing(Struct, eq=False):
         return True
 
     def _is_parked(self, where: Located) -> bool:
-        number, base = number_of(where.place.partition, where.first)
-        asked = State(self.queue.tenant, address(number, where.first - base))
+        asked = State(self.queue.tenant, id_at(where.place.partition, where.first))
         return state(self.shard, asked, self.now).state == "parked"
 
     def _put_off(self, where: Located, own: Identity, attributes: Attributes) -> Attributes:

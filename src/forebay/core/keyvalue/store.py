@@ -56,7 +56,7 @@ def _fitting(domain: Domain, found: list[Value | None]) -> list[Value | None]:
 def listed(domain: Domain, command: KvList, now: int) -> KvListed:
     """Return entries under a prefix, in order."""
     domain.check_own(command.tenant)
-    check_range("limit", command.count, 1, KV_LISTED_MAX)
+    check_range("count", command.count, 1, KV_LISTED_MAX)
     if command.pattern is not None and len(command.pattern) > PATTERN_CHARS_MAX:
         raise Invalid("pattern", f"at most {PATTERN_CHARS_MAX} characters")
     values = domain.values.get(command.tenant)
@@ -109,7 +109,7 @@ def matches(pattern: str, text: str) -> bool:
 
 def watch(domain: Domain, command: KvWatch, now: int) -> KvFound:
     """Return entries, and whether any has another version than the given one."""
-    check_range("timeout", command.wait_ms, 0, domain.limits.wait_ms_max)
+    check_range("wait_ms", command.wait_ms, 0, domain.limits.wait_ms_max)
     if len(command.versions) != len(command.keys):
         raise Invalid("versions", "as many as there are keys; null for one that is not there")
     found = get(domain, KvGet(command.tenant, command.keys), now)
@@ -158,7 +158,7 @@ def _changed(domain: Domain, change: KvChange, found: Value | None, now: int) ->
     if change.kind not in CHANGE_KINDS:
         raise Invalid("kind", f"one of {', '.join(CHANGE_KINDS)}")
     if change.ttl_ms is not None:
-        check_range("ttl", change.ttl_ms, 0, DELAY_MS_MAX)
+        check_range("ttl_ms", change.ttl_ms, 0, DELAY_MS_MAX)
     if change.kind == DELETE:
         return None
     if change.kind == EXPIRE:

@@ -1,6 +1,7 @@
 """Partition numbers: which number covers an offset, where it ends, when a new one is needed."""
 
 from forebay.core.bounds import OFFSETS_PER_NUMBER
+from forebay.core.ids import address
 from forebay.core.state import Attributes, Partition, Queue
 
 
@@ -13,6 +14,12 @@ def number_of(partition: Partition, offset: int) -> tuple[int, int]:
         if base <= offset:
             return number, base
     raise AssertionError(f"offset {offset} is below the partition's first number")
+
+
+def id_at(partition: Partition, offset: int) -> int:
+    """Return the id, as a number, of the message at an offset."""
+    number, base = number_of(partition, offset)
+    return address(number, offset - base)
 
 
 def end_of(partition: Partition, number: int) -> int:

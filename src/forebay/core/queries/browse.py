@@ -7,9 +7,8 @@ from forebay.core import bounds
 from forebay.core.api.queries import Browse, Shown, ShownAll, State
 from forebay.core.bounds import NEVER, Limits, check_name, check_range
 from forebay.core.errors import Invalid
-from forebay.core.ids import address
 from forebay.core.log import log as logs
-from forebay.core.log.numbers import number_of
+from forebay.core.log.numbers import id_at
 from forebay.core.queries import describe, message_state
 from forebay.core.shard.shard import Shard
 from forebay.core.state import Group, Partition, Queue, Track
@@ -26,8 +25,8 @@ NOWHERE = (1 << 62, 1 << 62)
 
 def browse(limits: Limits, shard: Shard, queue: Queue, command: Browse, now: int) -> ShownAll:
     """Return messages in a state with their payloads; fewer if they are large."""
-    check_range("limit", command.count, 1, bounds.SHOWN_MAX)
-    check_range("offset", command.skip, 0, SKIP_MAX)
+    check_range("count", command.count, 1, bounds.SHOWN_MAX)
+    check_range("skip", command.skip, 0, SKIP_MAX)
     check_name("group", command.group)
     if command.state is not None and command.state not in STATES:
         raise Invalid("state", f"one of {', '.join(STATES)}")
@@ -103,10 +102,7 @@ def _matching(partition: Partition, spans: Iterable[Part], command: Browse) -> I
 
 
 def _shown(shard: Shard, queue: Queue, partition: Partition, offset: int, command: Browse, now: int) -> Shown:
-    number, base = number_of(partition, offset)
-    state = message_state.state(
-        shard, State(command.tenant, address(number, offset - base), command.group), now
-    )
+    state = message_state.state(shard, State(command.tenant, id_at(partition, offset), command.group), now)
     log = partition.log
     segment = log.segments[logs.find(log, offset)]
     return Shown(segment, offset - segment.base, 1, state.created_at, queue, partition.name, state)

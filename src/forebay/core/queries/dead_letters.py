@@ -4,16 +4,15 @@ from collections.abc import Iterator
 
 from forebay.core.api.queries import DeadFound, DeadLetter, ListDead
 from forebay.core.bounds import DEAD_SHOWN_MAX, Limits, check_name, check_range
-from forebay.core.ids import address
 from forebay.core.log import log as logs
-from forebay.core.log.numbers import number_of
+from forebay.core.log.numbers import id_at
 from forebay.core.state import Dead, Queue, Track, priority_of
 
 
 def list_dead(limits: Limits, queue: Queue, command: ListDead) -> DeadFound:
     """Return dead letters of a group with their errors; fewer if they are large."""
     check_range("count", command.count, 1, DEAD_SHOWN_MAX)
-    check_range("offset", command.skip, 0, 1 << 62)
+    check_range("skip", command.skip, 0, 1 << 62)
     check_name("group", command.group)
     group = queue.groups.get(command.group)
     tracks = group.tracks.values() if group is not None else ()
@@ -42,9 +41,8 @@ def _letters(track: Track, run: Dead, first: int, count: int) -> Iterator[DeadLe
     log = track.partition.log
     for offset in range(first, first + count):
         (piece,) = logs.pieces(log, offset, 1, logs.find(log, offset))
-        number, base = number_of(track.partition, piece.offset)
         origin = logs.attributes_at(log, offset).origin
-        message, created_at = origin or (address(number, piece.offset - base), piece.created_at)
+        message, created_at = origin or (id_at(track.partition, piece.offset), piece.created_at)
         yield DeadLetter(
             piece.segment,
             piece.start,

@@ -4,9 +4,8 @@ from forebay.core.api.queries import LogSlice, Offsets, OffsetsFound, PartitionO
 from forebay.core.bounds import Limits, check_range
 from forebay.core.delivery.take import PIECES_MAX
 from forebay.core.errors import Invalid
-from forebay.core.ids import address
 from forebay.core.log import log as logs
-from forebay.core.log.numbers import number_of
+from forebay.core.log.numbers import id_at
 from forebay.core.queries.describe import partition_of
 from forebay.core.state import Partition, Queue, segment as state_segment
 
@@ -35,8 +34,7 @@ def read(limits: Limits, queue: Queue, command: Read) -> LogSlice:
         if left <= 0 or len(runs) >= PIECES_MAX:
             break
         part = piece if command.whole else logs.fit(piece, left)
-        number, base = number_of(partition, offset)
-        first = address(number, offset - base)
+        first = id_at(partition, offset)
         runs.append(ReadRun(part.segment, part.start, part.count, part.created_at, first))
         left -= logs.piece_bytes(part)
         offset += part.count

@@ -17,7 +17,7 @@ from forebay.core.words import DEFAULT
 def put(domain: Domain, command: GroupPut, now: int) -> QueueFound:
     """Create a group; an existing one is left as it is."""
     check_name("group", command.group)
-    check_start("from", command.start, now)
+    check_start(command.start, now)
     queue = domain.known(command.tenant, command.queue)
     if command.group not in queue.groups:
         check_group(domain.limits, queue, command.group)

@@ -51,7 +51,7 @@ def _check(limit: NamedLimit) -> None:
     check_range("concurrency", limit.concurrency, 0, CONCURRENCY_MAX)
     if limit == NamedLimit():
         raise Invalid(
-            "rate_limit", "given, or else byte_limit or concurrency; LIMITDELETE takes a limit away"
+            "rate_limit", "given, or else byte_limit or concurrency; a limit without any is deleted instead"
         )
 
 

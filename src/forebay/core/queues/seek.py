@@ -25,7 +25,7 @@ from forebay.core.words import DEFAULT
 def check(queue: Queue, command: Seek, now: int) -> Group:
     """Return the group of a command; raise unless the seek is valid."""
     check_name("group", command.group)
-    check_start("to", command.start, now)
+    check_start(command.start, now)
     group = queue.groups.get(command.group)
     if group is None:
         raise NotFound(f"queue {queue.name} has no group {command.group}; a pop makes it, from where it says")

@@ -6,8 +6,8 @@ from forebay.core.api.checks import check_partitions
 from forebay.core.api.commands import Settle
 from forebay.core.bounds import Limits, check_queue_name
 from forebay.core.errors import Conflict, Damaged, Invalid, NotFound
-from forebay.core.ids import OFFSET_BITS, OFFSET_MASK, Range, address, parse_lease, ranges
-from forebay.core.log.numbers import number_of
+from forebay.core.ids import OFFSET_BITS, OFFSET_MASK, Range, parse_lease, ranges
+from forebay.core.log.numbers import id_at
 from forebay.core.shard import addresses
 from forebay.core.shard.addresses import split
 from forebay.core.shard.ends import Ended, NotificationQueue
@@ -177,8 +177,7 @@ class Domain:
         row = place.partition.successors.upto(offset)
         if row is None or row[0] != offset:
             return message
-        number, base = number_of(place.partition, row[1])
-        return address(number, row[1] - base)
+        return id_at(place.partition, row[1])
 
     def leased(self, command: Settle) -> tuple[Shard, Lease]:
         """Return the live lease that a command names, and its shard."""

@@ -16,11 +16,10 @@ from forebay.core.bounds import (
     check_range,
 )
 from forebay.core.errors import Conflict, Invalid, NotFound
-from forebay.core.ids import address
 from forebay.core.jobs import check as job_check, push as job_push
 from forebay.core.log import log as logs
 from forebay.core.log.bodies import body_slices
-from forebay.core.log.numbers import end_of, fits, number_of
+from forebay.core.log.numbers import end_of, fits, id_at, number_of
 from forebay.core.log.runs import pack_runs
 from forebay.core.push.checks import check_ordered
 from forebay.core.push.push import before_append, reached, schedule, wake_readers
@@ -185,9 +184,9 @@ def _adopt_part(
 def _ranges(partition: Partition, first: int) -> Iterator[tuple[str, int, int, int]]:
     """Yield (partition, first id, first offset, count) of messages from ``first`` on."""
     while first < partition.log.end:
-        number, base = number_of(partition, first)
+        number, _ = number_of(partition, first)
         end = end_of(partition, number)
-        yield partition.name, address(number, first - base), first, end - first
+        yield partition.name, id_at(partition, first), first, end - first
         first = end
 
 

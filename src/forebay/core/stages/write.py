@@ -129,7 +129,7 @@ def _check(domain: Domain, queue: Queue | None, command: StageWrite) -> int:
         )
     if command.keys:
         if len(command.keys) != count:
-            raise Invalid("unique_keys", f"a list of {count}, one for each message, or null")
+            raise Invalid("keys", f"a list of {count}, one for each message, or null")
         for key in command.keys:
             if key is not None:
                 check_name("unique_key", key)
@@ -175,7 +175,7 @@ def _former(queue: Queue, command: StageWrite) -> list[Stage]:
     if run > command.run:
         raise Conflict(
             f"query {command.query} was started again, as run {run}, so this one, {command.run}, is over; if "
-            "that is not so, because clocks differ, UNSTAGE what is staged for it"
+            "that is not so, because clocks differ, unstage what is staged for it"
         )
     return list(others.values()) if run < command.run else []
 

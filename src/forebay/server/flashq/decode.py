@@ -3,10 +3,13 @@
 A request is decoded into one of the classes of ``table``. Nothing here decides anything.
 """
 
+from functools import cache
+
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from forebay.core.errors import ForebayError, Invalid
+from forebay.server.decode_errors import in_words_of, names_within
 from forebay.server.flashq.events import Events as Events
 from forebay.server.flashq.refusals import COMMANDS as COMMANDS, explain, request_id as request_id
 from forebay.server.flashq.replies import Failed, RequestId as RequestId
@@ -74,10 +77,18 @@ def decode_packed(body: bytes) -> Request:
     return request
 
 
+_names = cache(names_within)
+
+
+def in_words(request: Request, error: ForebayError) -> ForebayError:
+    """Return an error of the core under the field names of a request."""
+    return in_words_of(error, _names(type(request)))
+
+
 def encode(request: Request, reply: object, context: Context, *, packed: bool = False) -> bytes:
     """Return the body of the frame that answers a request."""
     if isinstance(reply, ForebayError):
-        return encode_error(reply, request.reqId, packed=packed)
+        return encode_error(in_words(request, reply), request.reqId, packed=packed)
     try:
         if not packed:
             return _encode(request.reply(reply, context))

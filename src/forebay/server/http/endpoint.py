@@ -12,7 +12,7 @@ from starlette.types import Message, Receive, Scope, Send
 from forebay.core.api.commands import Command, Pop, Popped, Reply
 from forebay.core.api.queries import Await, KvWatch
 from forebay.core.errors import Busy, ForebayError, Invalid, Unsupported
-from forebay.server.decode_errors import names_within
+from forebay.server.decode_errors import in_words_of, names_within
 from forebay.server.http.operation import Asked, Operation, encode
 from forebay.server.http.request_body import Gone, Reader, check_no_body, header, whole
 from forebay.server.node_client import NodeClient as NodeClient
@@ -77,15 +77,6 @@ def may_wait(command: Command) -> bool:
     return isinstance(command, Pop | Await | KvWatch) and command.wait_ms > 0
 
 
-OTHER_WORDS = {
-    "timeout": ("wait_ms",),
-    "count": ("limit",),
-    "offset": ("skip",),
-    "repeat_every": ("every_ms",),
-}
-"""Fields that the core's errors name, and their names over HTTP."""
-
-
 class Endpoint:
     """One operation."""
 
@@ -115,10 +106,7 @@ class Endpoint:
             return error
         if ".jobs" in error.field:
             return Invalid(error.field.replace(".jobs", ".messages"), error.accepted)
-        for name in (f"{error.field}_ms", *OTHER_WORDS.get(error.field, ())):
-            if name in self._fields:
-                return Invalid(name, error.accepted)
-        return error
+        return in_words_of(error, self._fields)
 
     async def _request(self, scope: Scope, receive: Receive) -> Any:
         if not self._has_body:

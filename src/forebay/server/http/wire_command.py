@@ -52,7 +52,10 @@ class CommandEndpoint(Endpoint):
         request = await self._request(scope, receive)
         if isinstance(request, events.Events):
             return request.reply(await self._told(request, scope, receive), self._asked(scope))
-        return await self._carried_out(request, scope, receive)
+        try:
+            return await self._carried_out(request, scope, receive)
+        except ForebayError as error:
+            raise decode.in_words(request, error) from None
 
     async def _told(self, request: events.Events, scope: Scope, receive: Receive) -> Told:
         """Return events; raise Gone if the client disconnects first."""
