@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from forebay.client.aio.client import Client
+from forebay.client.backoff import Patience
 from forebay.client.errors import Disconnected
 from forebay.client.sync.client import SyncClient
 from forebay.client.types import New, Pushed
@@ -278,3 +279,13 @@ def test_a_pop_waits_no_longer_because_it_was_sent_again(dial: Dial, proxy: Prox
     assert time.monotonic() - begun < 1.5
     waits = [msgspec.json.decode(each)["timeout"] for each in proxy.commands("PULLB")]
     assert waits[-1] < 1_000
+
+
+def test_retries_end_a_while_after_the_first_failure_and_not_after_the_request_began() -> None:
+    patience = Patience(1.0)
+    pauses = [patience.pause_s(now) for now in (50.0, 50.1, 50.3)]
+    assert all(pause is not None and pause < 0.3 for pause in pauses)
+    assert patience.pause_s(50.4, least_s=0.5) == 0.5
+    assert patience.pause_s(50.9, least_s=0.5) is None
+    assert patience.failures == 5
+    assert Patience(0.0).pause_s(50.0) is None

@@ -5,7 +5,6 @@ happens once however often it is requested.
 """
 
 import logging
-import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
+from forebay.client.backoff import Patience
 from forebay.client.errors import Disconnected, Refused
 from forebay.client.raw import Wire
 from forebay.spark.ranges import Extent, Extents
@@ -28,8 +28,6 @@ UNANSWERED_MAX = 8
 """Most pipelined writes to a stage."""
 FIRST_MS = 2_000
 """How long the driver waits for a server it has never reached: a wrong address must show at once."""
-PAUSE_S = 0.05
-"""First delay before a retry; it doubles, up to a second."""
 
 
 class Unreachable(Exception):
@@ -111,8 +109,7 @@ class Link:
 
     def again(self, ask: Callable[[Wire], T]) -> T:
         """Return the result of ``ask``, reconnecting and retrying for up to ``retry_ms``."""
-        give_up_at = time.monotonic() + self._retry_ms / 1000
-        pause_s = PAUSE_S
+        patience = Patience(self._retry_ms / 1000)
         while True:
             try:
                 if self._wire is None:
@@ -120,18 +117,18 @@ class Link:
                 return ask(self._wire)
             except Disconnected as error:
                 self.close()
-                if pause_s == PAUSE_S and self._retry_ms > 5_000:
+                if not patience.failures and self._retry_ms > 5_000:
                     logger.warning("no answer from %s; trying again for %d ms", self._server, self._retry_ms)
-                if time.monotonic() + pause_s > give_up_at:
+                pause_s = patience.pause_s(time.monotonic())
+                if pause_s is None:
                     if isinstance(error.__cause__, Refused):
                         raise error.__cause__ from None
                     raise Unreachable(self._server, error) from error
             except Refused as error:
-                if error.code != "busy" or time.monotonic() + pause_s > give_up_at:
+                pause_s = patience.pause_s(time.monotonic()) if error.code == "busy" else None
+                if pause_s is None:
                     raise
-            # Jitter: otherwise all that lost the same server would reconnect at the same moment.
-            time.sleep(pause_s * random.uniform(0.5, 1.0))
-            pause_s = min(2 * pause_s, 1.0)
+            time.sleep(pause_s)
 
     def queues(self) -> list[str]:
         return [each["name"] for each in self.ask("LISTQUEUES")["queues"]]

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from forebay.client.address import server_of
-from forebay.client.backoff import wait_s
+from forebay.client.backoff import Patience
 from forebay.client.errors import Disconnected
 from forebay.client.payloads import decoder
 from forebay.client.sync.connection import Link, Unclaimed, connect, now, sleep
@@ -70,7 +70,7 @@ class Asking:
         """Return the response to a request, retried with backoff where that is safe."""
         body = request(cmd, fields)
         over_at = now() + wait_ms / 1000 if wait_ms else 0.0
-        until = 0.0
+        patience = Patience(self._retry_s)
         unsure = False
         for attempt in count():
             if self._is_closed:
@@ -87,18 +87,18 @@ class Asking:
                     raise
                 unsure = unsure or error.sent
                 problem: Disconnected | Busy = error
-                pause_s = wait_s(attempt)
+                least_s = 0.0
             except Busy as error:
                 if not again:
                     raise
                 problem = error
-                pause_s = max(wait_s(attempt), min(error.retry_after_ms / 1000, 1.0))
+                least_s = min(error.retry_after_ms / 1000, 1.0)
             except Conflict as error:
                 if unsure:
                     error.add_note("the connection was lost before: it may have been carried out then")
                 raise
-            until = until or now() + self._retry_s
-            if now() + pause_s > until:
+            pause_s = patience.pause_s(now(), least_s)
+            if pause_s is None:
                 raise problem
             sleep(pause_s)
         raise AssertionError("unreachable")
