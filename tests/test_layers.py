@@ -213,6 +213,36 @@ def test_the_former_name_is_nowhere() -> None:
     assert not [file for file in files if former.encode() in file.read_bytes().lower()]
 
 
+VARIABLES = {
+    "Shard": {"shard", "theirs"},
+    "Changes": {"changes"},
+    "Timers": {"timers"},
+    "Domain": {"domain", "engine"},
+    "Queue": {"queue"},
+    "Partition": {"partition"},
+    "Group": {"group"},
+    "Track": {"track"},
+    "Lease": {"lease"},
+    "Log": {"log"},
+    "Segment": {"segment", "forming"},
+}
+"""What the core calls the objects of its state."""
+
+
+def test_no_class_of_the_core_is_a_table_that_others_write_to() -> None:
+    """Of no class more than 20 attributes are assigned outside of it."""
+    assigned: dict[str, set[str]] = {name: set() for name in VARIABLES}
+    for file in CORE:
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                holder = getattr(node.value, "id", getattr(node.value, "attr", ""))
+                for name, variables in VARIABLES.items():
+                    if holder in variables:
+                        assigned[name].add(node.attr)
+    assert {name for name, attributes in assigned.items() if attributes}  # the names are still in use
+    assert not {name: attributes for name, attributes in assigned.items() if len(attributes) > 20}
+
+
 def test_no_file_is_named_after_nothing_in_particular() -> None:
     banned = {"utils", "common", "helpers", "managers", "services", "misc"}
     assert not banned & {part for file in FILES for part in file.with_suffix("").parts}

@@ -381,7 +381,7 @@ MUTANTS: dict[str, Planted] = {
         "shard.changes.woken[queue, name, None] = None",
         "pass",
     ),
-    "a lane is none after a restart": (build.load_queue, "partition.lane = packed.lane", "pass"),
+    "a lane is none after a restart": (build._partition, "lane=packed.lane", "lane=False"),
     "a partition at its limit is not looked at again": (
         limits.release_slots,
         "list_ready(track, FIRST_LEVEL)",

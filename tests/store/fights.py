@@ -34,8 +34,8 @@ from forebay.core.records import commit as records_commit, keyspace
 from forebay.core.records.commit import Commit, Record
 from forebay.core.records.keyspace import META_SHARD
 from forebay.store.base import Fenced, StoreError, Unknown
-from forebay.store.postgres import keeper as postgres_keeper
-from forebay.store.postgres.keeper import Keeper, patiently
+from forebay.store.postgres import commits as postgres_commits
+from forebay.store.postgres.commits import Keeper, patiently
 from forebay.store.postgres.session import PLANS, Blocking, Row, Session
 from forebay.store.postgres.store import migrate_at
 from tests.postgres import Cluster, find_binaries
@@ -169,7 +169,7 @@ class Node(Actor):
         await self._read_payloads()
         attempt = self.fight.began(self.name, group, events)
         self._be_patient()
-        postgres_keeper.STREAM_BYTES = self.rng.choice((0, LARGE))
+        postgres_commits.STREAM_BYTES = self.rng.choice((0, LARGE))
         try:
             await self.keeper.commit(group, self.rng.random() < 0.5)
             attempt.outcome = "kept"
@@ -185,7 +185,7 @@ class Node(Actor):
 
     def _be_patient(self) -> None:
         """What is asked next is tried until it is done, or once."""
-        postgres_keeper.PATIENCE_S = LONG_S if self.rng.random() < 0.7 else -1.0
+        postgres_commits.PATIENCE_S = LONG_S if self.rng.random() < 0.7 else -1.0
 
     def _command(self, now: int) -> list[Event]:
         """Carry out a command; what it did."""
@@ -515,8 +515,8 @@ class Arena:
 
 def fights(url: str, seeds: Iterable[int], arena: type[Arena] = Arena) -> Counter[str]:
     """Fights in an empty database, one after the other; what there was in them."""
-    before = (postgres_keeper.PATIENCE_S, postgres_keeper.STREAM_BYTES, postgres_keeper.WAIT_S)
-    postgres_keeper.WAIT_S = (0.0, 0.0)  # the scheduler says how long
+    before = (postgres_commits.PATIENCE_S, postgres_commits.STREAM_BYTES, postgres_commits.WAIT_S)
+    postgres_commits.WAIT_S = (0.0, 0.0)  # the scheduler says how long
     blocking, field = Blocking(), arena(url)
     told: Counter[str] = Counter()
     try:
@@ -526,7 +526,7 @@ def fights(url: str, seeds: Iterable[int], arena: type[Arena] = Arena) -> Counte
     finally:
         blocking.run(field.close())
         blocking.close()
-        postgres_keeper.PATIENCE_S, postgres_keeper.STREAM_BYTES, postgres_keeper.WAIT_S = before
+        postgres_commits.PATIENCE_S, postgres_commits.STREAM_BYTES, postgres_commits.WAIT_S = before
 
 
 def main() -> None:

@@ -12,8 +12,8 @@ import pytest
 from forebay.core import engine as engines
 from forebay.core.records.commit import Commit
 from forebay.store.base import Claim, Unknown
-from forebay.store.postgres import keeper as postgres_keeper
-from forebay.store.postgres.keeper import FENCE, Keeper, patiently
+from forebay.store.postgres import commits as postgres_commits
+from forebay.store.postgres.commits import FENCE, Keeper, patiently
 from forebay.store.postgres.session import Refused, Row
 from forebay.store.postgres.store import migrate_at
 from tests.postgres import cluster, run_sql
@@ -50,11 +50,11 @@ class TakesRefusedForKept(Keeper):
 class TriesAgainUnderAnotherNumber(Keeper):
     async def commit(self, group: Sequence[Commit], sync: bool) -> None:
         while True:
-            postgres_keeper.PATIENCE_S = -1.0
+            postgres_commits.PATIENCE_S = -1.0
             try:
                 return await super().commit(group, sync)
             except Unknown:
-                postgres_keeper.PATIENCE_S = LONG_S
+                postgres_commits.PATIENCE_S = LONG_S
                 for each in group:
                     await self._count_on(each)
 

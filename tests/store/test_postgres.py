@@ -14,7 +14,7 @@ from hypothesis import settings
 from forebay.core.records.commit import Commit, Record
 from forebay.core.records.keyspace import META_SHARD
 from forebay.store.base import CantOpen, Claim, Fenced, Store, StoreError
-from forebay.store.postgres import keeper, session as postgres_session
+from forebay.store.postgres import commits, session as postgres_session
 from forebay.store.postgres.migrate import migrate, missing
 from forebay.store.postgres.session import Blocking, Gone, Refused, Session
 from forebay.store.postgres.sql import Migration, as_text, migrations
@@ -68,7 +68,7 @@ def commit(
 def test_a_second_server_is_told_that_the_database_is_in_use(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(commits, "PATIENCE_S", 0.1)
     first = PostgresStore(url)
     with pytest.raises(CantOpen, match="in use by another server"):
         PostgresStore(url)
@@ -178,7 +178,7 @@ def test_what_follows_a_begin_that_was_given_up_is_no_part_of_that_transaction(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres_session, "ANSWER_S", 0.5)
-    monkeypatch.setattr(keeper, "STREAM_BYTES", 100)
+    monkeypatch.setattr(commits, "STREAM_BYTES", 100)
     store = PostgresStore(url)
     store.shards(4)
     claim = store.claim(0)
@@ -215,7 +215,7 @@ def test_a_store_that_was_restored_from_a_dump_passes_over_names(url: str) -> No
 def test_a_commit_whose_answer_is_lost_is_kept_once(
     url: str, large: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "STREAM_BYTES", 100 if large else 1 << 20)
+    monkeypatch.setattr(commits, "STREAM_BYTES", 100 if large else 1 << 20)
     store = PostgresStore(url)
     claim = store.claim(0)
     fetchval, cut = Session.value, ["commit" if not large else "apply"]
@@ -255,7 +255,7 @@ def test_a_commit_whose_answer_is_lost_is_kept_once(
 def test_while_the_database_is_away_commits_fail_and_afterwards_all_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(keeper, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(commits, "PATIENCE_S", 0.2)
     binaries = find_binaries()
     assert binaries is not None
     mine = Cluster(binaries)

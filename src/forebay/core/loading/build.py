@@ -13,13 +13,25 @@ from forebay.core.errors import Damaged
 from forebay.core.loading.check import check
 from forebay.core.loading.decode import DecodedRecords, decode
 from forebay.core.log import log as logs
-from forebay.core.records.codec import PackedCursor
+from forebay.core.records.codec import PackedCursor, PackedPartition
 from forebay.core.records.commit import Record
 from forebay.core.shard.changes import MERGE_AT
 from forebay.core.shard.ends import Ended, Notification, NotificationQueue
 from forebay.core.shard.shard import Place, Shard
-from forebay.core.shard.tracks import list_ready, new_partition, new_track
-from forebay.core.state import IN_LINE, Cron, Group, Lease, LeaseRun, Partition, Queue, Track, fresh_count
+from forebay.core.shard.tracks import list_ready, new_track
+from forebay.core.state import (
+    IN_LINE,
+    Cron,
+    Group,
+    Lease,
+    LeaseRun,
+    Log,
+    Partition,
+    Queue,
+    Track,
+    fresh_count,
+)
+from forebay.core.structures.table import Table
 from forebay.core.tracks.leased import hold
 from forebay.core.tracks.planning import count_unplanned
 
@@ -44,11 +56,7 @@ def load_queue(
         raise Damaged("a group has a number that was never given out")
     shard.queues[queue.prefix] = queue
     for key, packed in found.partitions.items():
-        partition = new_partition(key, packed.name, packed.numbers, made[key], packed.marks)
-        partition.settled_to = made[key].first
-        partition.emptied_at, partition.retention = packed.emptied_at, packed.retention
-        partition.lane = packed.lane
-        _add_partition(shard, queue, partition)
+        _add_partition(shard, queue, partition := _partition(key, packed, made[key], found))
         if packed.os_marked or renumber:
             shard.renumber(queue, partition)
     groups = {
@@ -86,29 +94,51 @@ def _add_rows(shard: Shard, groups: dict[int, Group], queue: Queue, found: Decod
         track.schedule, track.skips, track.outcomes = rows.schedule, rows.skips, rows.outcomes
         track.dead, track.letters, track.ended = rows.dead, rows.letters, rows.ended
         track.dead_messages = rows.dead_messages
-    for partition in queue.partitions.values():
-        if partition.key in found.withdrawn:
-            partition.withdrawn = found.withdrawn[partition.key]
-        if partition.key in found.successors:
-            partition.successors = found.successors[partition.key]
-            partition.led_to = {successor: first for first, successor in partition.successors}
-            shard.updated.add(partition.key)
+    shard.updated |= {each.key for each in queue.partitions.values() if each.successors}
+
+
+def _partition(key: int, packed: PackedPartition, log: Log, found: DecodedRecords) -> Partition:
+    """Return a partition with everything that its records say."""
+    dependents, parked, successors = found.dependents[key], found.parked[key], found.successors[key]
+    ties, taken = found.ties.get(key, {}), found.taken.get(key, {})
+    partition = Partition(
+        key=key,
+        name=packed.name,
+        numbers=packed.numbers,
+        log=log,
+        marks=packed.marks,
+        withdrawn=found.withdrawn[key],
+        progress=found.progress.get(key, {}),
+        successors=successors,
+        parked=parked,
+        dependents=dependents,
+        spans=Table("qQ"),
+        met=found.met.get(key, {}),
+        led_to={successor: first for first, successor in successors},
+        ties=ties,
+        job_ids=found.job_ids.get(key, {}),
+        transactions={},
+        taken=dict(sorted(taken.items(), key=_taken_at)),
+        parked_messages=sum(count for _, count, _ in parked),
+        links_count=len(ties) + dependents.size,
+        lane=packed.lane,
+        retention=packed.retention,
+        emptied_at=packed.emptied_at,
+        settled_to=log.first,
+        merged_to=[log.first, log.first],
+    )
+    for first, dependent, count, _ in dependents:
+        if count > 1:
+            partition.spans.add((first, dependent))
+    for at, ids in partition.taken.values():
+        partition.transactions.update((name, (offset, at)) for offset, name in ids)
+    return partition
 
 
 def _add_ties(shard: Shard, queue: Queue, found: DecodedRecords) -> None:
-    """Add ties, dependents, and the indexes by key and id."""
+    """Index the messages of a queue by unique key and custom id, and set the timers of ties."""
     for partition in queue.partitions.values():
         key = partition.key
-        partition.ties, partition.job_ids = found.ties.get(key, {}), found.job_ids.get(key, {})
-        if key in found.parked:
-            partition.parked = found.parked[key]
-            partition.parked_messages = sum(count for _, count, _ in partition.parked)
-        if key in found.dependents:
-            partition.dependents, partition.met = found.dependents[key], found.met.get(key, {})
-            for first, dependent, count, _ in partition.dependents:
-                if count > 1:
-                    partition.spans.add((first, dependent))
-        partition.links_count = len(partition.ties) + partition.dependents.size
         for offset, tie in partition.ties.items():
             if tie.unique_key:
                 queue.uniques[tie.unique_key] = (key, offset)
@@ -117,9 +147,6 @@ def _add_ties(shard: Shard, queue: Queue, found: DecodedRecords) -> None:
             queue.tied_bytes += len(tie.payload) * len(tie.keys)
         for offset, name in partition.job_ids.items():
             queue.named[name] = (key, offset)
-        partition.taken = dict(sorted(found.taken.get(key, {}).items(), key=_taken_at))
-        for at, ids in partition.taken.values():
-            partition.transactions.update((name, (offset, at)) for offset, name in ids)
     for request, once in found.remembered.items():
         queue.remembered[request] = once
         shard.timers.remembered.add(once.until, (queue.prefix, request))
@@ -151,8 +178,6 @@ def _add_notes(queue: Queue, found: DecodedRecords) -> None:
         notes.log = logs.load(segments[0][0].base, [segment for segment, _ in segments])
         for segment, about in segments:
             enter(notes, segment.base, about)
-    for partition in queue.partitions.values():
-        partition.progress = found.progress.get(partition.key, {})
 
 
 def _start(shard: Shard, track: Track, now: int) -> None:

@@ -27,8 +27,8 @@ from typing import Any
 from forebay.core.errors import Damaged
 from forebay.core.records.commit import Commit, Record
 from forebay.store.base import CantOpen, Claim, StoreError
+from forebay.store.postgres.commits import PATIENCE_S, WAIT_S, Keeper, T, patiently
 from forebay.store.postgres.inbox import Inbox
-from forebay.store.postgres.keeper import PATIENCE_S, WAIT_S, Keeper, T, patiently
 from forebay.store.postgres.migrate import SERVE, migrate, missing
 from forebay.store.postgres.session import (
     MAY_NOT,
