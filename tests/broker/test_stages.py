@@ -180,5 +180,5 @@ def test_bodies_of_stages_leave_memory_however_many_there_are(start: Start) -> N
     assert [each.body is not None for each in parts] == [False] * 19 + [True]
     rig.get(adopt("s"))
     rig.get(push("behind"))
-    assert rig.node._shelf.bytes <= 100_000
+    assert rig.node._body_cache.bytes <= 100_000
     assert payloads(rig.get(pop(30))) == ["x" * 10_000] * 20 + ["behind"]

@@ -15,6 +15,7 @@ import pytest
 from forebay.client.aio.client import Client
 from forebay.client.errors import Disconnected
 from forebay.client.sync.client import SyncClient
+from forebay.client.translate import in_our_words
 from forebay.core.errors import Busy, Conflict, ForebayError, Invalid, NotFound
 from tests.client.blocking import Blocking
 from tests.client.conftest import Dial
@@ -239,3 +240,18 @@ def test_a_url_with_a_path_is_asked_there(dial: Dial, server: Server, tmp_path: 
     with pytest.raises(NotFound):
         dial(f"http://{server.http}/elsewhere", retry_s=0).ping()
     dial(f"http://{server.http}/").ping()
+
+
+@pytest.mark.parametrize(
+    ("cmd", "field", "ours"),
+    [
+        ("PUSH", "data", "payload"),
+        ("PUSHB", "delay", "delay_ms"),
+        ("TX", "ops[1].data", "ops[1].payload"),
+        ("PULLB", "timeout", "wait_ms"),
+        ("CRON", "repeat_every", "every_ms"),
+        ("PUSH", "unique_key", "unique_key"),
+    ],
+)
+def test_an_error_names_the_field_as_this_client_does(cmd: str, field: str, ours: str) -> None:
+    assert in_our_words(Invalid(field, "else"), cmd).field == ours

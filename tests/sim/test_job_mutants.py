@@ -276,7 +276,7 @@ MUTANTS: dict[str, Planted] = {
     ),
     "who comes later is told of what was before": (
         dependencies._notify_some,
-        "later.get((row[0], row[1]), 0) < telling.serial",
+        "later.get((row[0], row[1]), 0) < notification.serial",
         "True",
     ),
     "who comes later is not known as such after a restart": (

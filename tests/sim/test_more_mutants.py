@@ -104,7 +104,7 @@ MUTANTS: dict[str, Planted] = {
     "more than was asked for is cancelled": (clean._cancel, "end, run.first + left)", "end)"),
     "more dead letters than were asked for are discarded": (clean._up_to, "left -= high - low", "pass"),
     "dead letters are spared one millisecond too long": (
-        clean._bury_for_good,
+        clean._discard_dead,
         "letter.dead_at <= before",
         "letter.dead_at < before",
     ),

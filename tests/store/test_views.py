@@ -259,7 +259,7 @@ WANTED = {
 }
 
 
-def test_every_view_and_every_column_that_seeds_name_is_there(server: Server, url: str) -> None:
+def test_every_view_has_the_columns_that_coverage_names(server: Server, url: str) -> None:
     rows = ask_sql(
         url, "select table_name, column_name from information_schema.columns where table_schema = 'forebay'"
     )

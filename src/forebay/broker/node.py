@@ -75,7 +75,7 @@ class Node:
         """Offset of the engine's clock from the wall clock, fixed when the store was loaded."""
         self._shards = store.shards(shards)
         self._committer = Committer(store, loop)
-        self._shelf = BodyCache(store, self._committer, memory_bytes_max)
+        self._body_cache = BodyCache(store, self._committer, memory_bytes_max)
         self._waiters = Waiters()
         self._watchers = Watchers(loop, self._clock, self._apply, self._answer)
         self._key_watchers = KeyWatchers(loop, self._apply, self._answer)
@@ -226,7 +226,7 @@ class Node:
     @property
     def body_bytes(self) -> int:
         """Bytes in the body cache."""
-        return self._shelf.bytes
+        return self._body_cache.bytes
 
     @property
     def engine(self) -> Engine:
@@ -362,7 +362,7 @@ class Node:
         absent: list[Absent] = []
         if self._broken is None:
             try:
-                absent = self._shelf.missing(reply for _, _, reply in group)
+                absent = self._body_cache.missing(reply for _, _, reply in group)
                 commits = self._engine.seal(self._engine.now) if not self._is_still else []
                 self._is_still = self._held
             except Exception:
@@ -373,14 +373,14 @@ class Node:
             return
         self._set_timer()
         for log, segment in self._engine.take_sealed():
-            self._shelf.add(log, segment)
+            self._body_cache.add(log, segment)
         self._merger.sealed()
         self._merger.stopped = self._merger.stopped or self._held
         sync = self._engine.must_sync
         if commits or absent or (sync and self._unsynced):
             how = Kept(self._loop.time(), bool(commits), sync, self._engine.take_emitted())
             kept = partial(self._kept, group, absent, how)
-            self._committer.commit(commits, sync, partial(self._shelf.read, absent), kept)
+            self._committer.commit(commits, sync, partial(self._body_cache.read, absent), kept)
         else:
             told = self._engine.take_emitted()
             self._deliver(group)
@@ -403,7 +403,7 @@ class Node:
             if self._unsynced and self._sync_timer is None and self._store.blocking:
                 self._sync_timer = self._loop.call_later(SYNC_S, self._sync)
             if absent:
-                self._shelf.put_back(absent, outcome)
+                self._body_cache.put_back(absent, outcome)
                 group = [(asker, ticket, self._readable(reply)) for asker, ticket, reply in group]
             self._deliver(group)
             if how.told and self._hear is not None:
@@ -449,11 +449,11 @@ class Node:
         askers: dict[Asker, None] = {}
         for asker, ticket, reply in group:
             if type(reply) is Adopted:
-                self._shelf.lacks = True  # a stage's bodies go straight to the store
-            if self._shelf.lacks and (
+                self._body_cache.lacks = True  # a stage's bodies go straight to the store
+            if self._body_cache.lacks and (
                 type(reply) is Popped or (type(reply) is LogSlice and not reply.passing)
             ):
-                self._shelf.read_ahead(reply)
+                self._body_cache.read_ahead(reply)
             asker.answered(ticket, reply)
             askers[asker] = None
         for asker in askers:
@@ -553,7 +553,7 @@ class Node:
         """Adopt a loaded engine, with an empty body cache."""
         self._ahead_ms = ahead_ms
         engine.reach = self.durability
-        self._shelf.clear()
+        self._body_cache.clear()
         return engine
 
     def _new_merger(self) -> Merger:

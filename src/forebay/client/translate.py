@@ -82,16 +82,17 @@ OUR_WORDS = {
     "PULLB": {"timeout": "wait_ms", "from": "start"},
     "WAITJOB": {"timeout": "wait_ms"},
     "KVWATCH": {"timeout": "wait_ms"},
-    "CRON": {"repeat_every": "every_ms", "data": "payload"},
+    "CRON": {"repeat_every": "every_ms"},
     "DLQ": {"count": "limit", "offset": "skip"},
 }
 
 
 def in_our_words(error: Invalid, cmd: str) -> Invalid:
     """Return an error about a field under the field's name in this client."""
-    words = {**{theirs: ours for ours, theirs in THEIRS.items()}, **OUR_WORDS.get(cmd, {})}
-    ours = words.get(error.field)
-    return error if ours is None else Invalid(ours, error.accepted)
+    words = {**{theirs: ours for ours, theirs in THEIRS.items()}, "data": "payload", **OUR_WORDS.get(cmd, {})}
+    path, dot, field = error.field.rpartition(".")
+    ours = words.get(field)
+    return error if ours is None else Invalid(f"{path}{dot}{ours}", error.accepted)
 
 
 def pushed_one(answer: "OkId", options: Mapping[str, Any]) -> Pushed:

@@ -19,12 +19,11 @@ RATE_MAX = 1 << 40
 """Upper bound of a rate, per period and as burst."""
 
 
-def check_rate(field: str, rate: Rate) -> Rate:
-    """Return the rate; raise unless it is valid."""
+def check_rate(field: str, rate: Rate) -> None:
+    """Raise unless a rate is valid."""
     check_range(field, rate.limit, 1, RATE_MAX)
     check_range(f"{field}.per_ms", rate.per_ms, 1, DELAY_MS_MAX)
     check_range(f"{field}.burst", rate.burst, 0, RATE_MAX)
-    return rate
 
 
 def check_partitions(limits: Limits, queue: Queue | None, names: set[str]) -> None:
@@ -96,5 +95,5 @@ def check_attributes(limits: Limits, attributes: Attributes) -> Attributes:
     if attributes.on_failed not in FAILURE_POLICIES:
         raise Invalid("on_failed", f"one of {', '.join(FAILURE_POLICIES)}")
     if attributes.ttl_ms and attributes.ttl_ms <= attributes.delay_ms:
-        raise Invalid("ttl_ms", "more than delay_ms, or the message could never be delivered")
+        raise Invalid("ttl_ms", "more than the delay, or the message could never be delivered")
     return attributes

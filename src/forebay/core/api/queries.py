@@ -208,7 +208,7 @@ class Measured(Struct, gc=False):
     queues: list[QueueMeasured]
     all_queues: int
     leases: int
-    leases_over: int
+    expired_leases: int
     """Leases that expired since the node was loaded."""
     now: int
 

@@ -91,7 +91,7 @@ def pop(shard: Shard, queue: Queue, group: Group, command: Pop, now: int) -> Pop
     else:
         taken = sum([run.count for run in runs.values()])
         due_at = min([run.expires_at for run in runs.values()])
-    for limiter in limits:  # as spend does; every limited pop comes by
+    for limiter in limits:  # limits.spend inlined: every limited pop runs this
         bucket = limiter.bucket
         if bucket is not None:
             bucket.parts -= taken * bucket.per_ms

@@ -296,7 +296,7 @@ def _unlease(shard: Shard, track: Track, run: LeaseRun, name: int) -> int:
     if run.count == 1:
         del track.singles[run.first]
         track.leased -= 1
-        for limiter in track.limits:  # as let_go does; every single ack comes by
+        for limiter in track.limits:  # release_slots inlined: every single ack runs this
             limiter.active -= 1
             if limiter.starved or limiter is track.own_limit:
                 release_slots(shard, track, 0)

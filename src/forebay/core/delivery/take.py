@@ -112,7 +112,7 @@ class PopCursor(Struct, eq=False):
         level = track.schedule.ready_level(self.now) if track.schedule.messages else None
         self.due_level = level
         if level is None or level > IN_LINE:
-            # The fresh ones, counted here because every pop comes by.
+            # fresh_count inlined: every pop runs this.
             return IN_LINE if track.partition.log.end - track.cursor > track.aside else level
         return level
 

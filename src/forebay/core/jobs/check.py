@@ -195,7 +195,9 @@ def _check_own(job: Job, own: Identity) -> None:
             raise Invalid("dedup_max_ms", f"left out: only {DEBOUNCE} has it")
         check_range("dedup_max_ms", own.max_ms, own.window_ms, DELAY_MS_MAX)
     if own.dedup == DEBOUNCE and (job.attributes.delay_ms or job.attributes.depends_on):
-        raise Invalid("delay_ms and depends_on", f"left out: {DEBOUNCE} says when the message is delivered")
+        raise Invalid(
+            "delay_ms", f"left out, and dependencies too: {DEBOUNCE} says when the message is delivered"
+        )
 
 
 def _check_held(queue: Queue, size: int, replacing: bool) -> None:

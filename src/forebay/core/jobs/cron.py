@@ -48,7 +48,7 @@ def _checked(domain: Domain, command: CronPut, now: int) -> Cron:
     """Return the cron of a command; raise unless it is valid."""
     check_name("name", command.name)
     if (command.schedule is None) == (command.every_ms is None):
-        raise Invalid("schedule", "given, or else every_ms, but not both")
+        raise Invalid("schedule", "given, or else an interval, but not both")
     schedule, every_ms = "", command.every_ms or 0
     if command.schedule is not None:
         schedule, every_ms = parse(command.schedule)

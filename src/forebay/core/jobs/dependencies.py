@@ -178,7 +178,7 @@ def fail(
     shard.timers.plan_sweep(queue, now)
 
 
-# Telling dependents.
+# Notifying dependents.
 
 Released = dict[int, tuple[Shard, Queue, Partition, list[Span]]]
 """Runs to release, by partition key."""
@@ -194,21 +194,21 @@ def release_all(released: Released, now: int) -> None:
 def notify_dependents(domain: Domain, ended: Ended, now: int) -> None:
     """Notify the dependents of ended messages, in order behind earlier ends of the same messages."""
     shard, queue, partition, first, end, how = ended
-    telling = Notification(ended, 0, (first, 0))
-    tellings = domain.notifications.get(partition.key)
+    notification = Notification(ended, 0, (first, 0))
+    notifications = domain.notifications.get(partition.key)
     if (
         domain.rows_notified < STEP
-        and not _is_behind(tellings, ended)
-        and _notify_some(domain, telling, {}, now)
+        and not _is_behind(notifications, ended)
+        and _notify_some(domain, notification, {}, now)
     ):
         return
-    if tellings is None:
-        tellings = domain.notifications[partition.key] = NotificationQueue(deque())
-    telling.serial = shard.numbering.next_serial()
-    tellings.waiting.append(telling)
+    if notifications is None:
+        notifications = domain.notifications[partition.key] = NotificationQueue(deque())
+    notification.serial = shard.numbering.next_serial()
+    notifications.waiting.append(notification)
     domain.alarm.sooner(now)
     if _is_there(ended):
-        key = ended_key(queue.prefix, how, partition.key, telling.serial)
+        key = ended_key(queue.prefix, how, partition.key, notification.serial)
         shard.changes.put_row(queue, key, pack_numbers((end, first)))
         return
     while partition.key in domain.notifications:
@@ -225,23 +225,25 @@ def go_on(domain: Domain, now: int) -> None:
 
 
 def _go_on(domain: Domain, key: int, now: int) -> None:
-    tellings = domain.notifications[key]
-    telling = tellings.waiting[0]
-    if _notify_some(domain, telling, tellings.later, now):
-        tellings.waiting.popleft()
-        if not tellings.waiting:
+    notifications = domain.notifications[key]
+    notification = notifications.waiting[0]
+    if _notify_some(domain, notification, notifications.later, now):
+        notifications.waiting.popleft()
+        if not notifications.waiting:
             del domain.notifications[key]
-        ended = telling.ended
+        ended = notification.ended
         if _is_there(ended):
-            name = ended_key(ended.queue.prefix, ended.how, key, telling.serial)
+            name = ended_key(ended.queue.prefix, ended.how, key, notification.serial)
             ended.shard.changes.put_row(ended.queue, name, None)
 
 
-def _is_behind(tellings: NotificationQueue | None, ended: Ended) -> bool:
+def _is_behind(notifications: NotificationQueue | None, ended: Ended) -> bool:
     """Whether an earlier end of the same messages is still being notified."""
-    return tellings is not None and (
-        len(tellings.waiting) > SCANNED_MAX
-        or any(each.ended.first < ended.end and ended.first < each.ended.end for each in tellings.waiting)
+    return notifications is not None and (
+        len(notifications.waiting) > SCANNED_MAX
+        or any(
+            each.ended.first < ended.end and ended.first < each.ended.end for each in notifications.waiting
+        )
     )
 
 
@@ -251,18 +253,20 @@ def _is_there(ended: Ended) -> bool:
     return ended.shard.queues.get(queue.prefix) is queue and queue.partitions.get(partition.name) is partition
 
 
-def _notify_some(domain: Domain, telling: Notification, later: dict[tuple[int, int], int], now: int) -> bool:
+def _notify_some(
+    domain: Domain, notification: Notification, later: dict[tuple[int, int], int], now: int
+) -> bool:
     """Notify up to ``STEP`` more dependents that registered before this end; return True when done."""
-    most = max(STEP - domain.rows_notified, 1) if _is_there(telling.ended) else NEVER
-    rows, more = _rows(telling.ended, telling.reached, most)
+    most = max(STEP - domain.rows_notified, 1) if _is_there(notification.ended) else NEVER
+    rows, more = _rows(notification.ended, notification.reached, most)
     released: Released = {}
     for row in rows:
-        if not later or later.get((row[0], row[1]), 0) < telling.serial:
-            _notify_one(domain, telling.ended, row, released, now)
+        if not later or later.get((row[0], row[1]), 0) < notification.serial:
+            _notify_one(domain, notification.ended, row, released, now)
     release_all(released, now)
     domain.rows_notified += max(len(rows), 1)
     if more is not None:
-        telling.reached = more
+        notification.reached = more
     return more is None
 
 

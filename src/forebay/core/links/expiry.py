@@ -17,8 +17,6 @@ from forebay.core.tracks.parked import parked_over, take_parked
 from forebay.core.tracks.places import take_out
 from forebay.core.words import DEFAULT, EXPIRED
 
-# The end of a time to live.
-
 
 def watch_ttl(shard: Shard, queue: Queue, partition: Partition, first: int, end: int) -> None:
     """Expire messages that others wait for when their ttl ends."""

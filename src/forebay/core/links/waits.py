@@ -67,9 +67,9 @@ def add_wait(shard: Shard, queue: Queue, partition: Partition, row: tuple[int, .
     if count > 1:
         partition.spans.add((first, dependent))
     since = 0
-    tellings = shard.notifications.get(partition.key)
-    if tellings is not None:
-        since = tellings.later[first, dependent] = tellings.waiting[-1].serial
+    notifications = shard.notifications.get(partition.key)
+    if notifications is not None:
+        since = notifications.later[first, dependent] = notifications.waiting[-1].serial
     key = keyspace.dependent_key(queue.prefix, partition.key, first, dependent)
     shard.changes.put_row(queue, key, codec.pack_dependent(count, waiting, 0, since))
 

@@ -82,8 +82,10 @@ def load_queue(
     shard.timers.plan_sweep(queue, now)
     for serial, how, key, first, end in sorted(found.ended):
         ended = Ended(shard, queue, shard.places[key].partition, first, end, how)
-        tellings = shard.notifications.setdefault(key, NotificationQueue(deque(), found.later.get(key, {})))
-        tellings.waiting.append(Notification(ended, serial, (first, 0)))
+        notifications = shard.notifications.setdefault(
+            key, NotificationQueue(deque(), found.later.get(key, {}))
+        )
+        notifications.waiting.append(Notification(ended, serial, (first, 0)))
     return found.crons
 
 

@@ -19,9 +19,8 @@ from forebay.core.shard.addresses import Located, offset_of
 from forebay.core.shard.shard import Place, Shard
 from forebay.core.state import Attributes, Queue, Scheduled, Track
 from forebay.core.structures.spans import outside
-from forebay.core.tracks.cursor import fresh, skip
 from forebay.core.tracks.parked import parked_over
-from forebay.core.tracks.places import FRESH, SCHEDULED, is_in
+from forebay.core.tracks.places import FRESH, SCHEDULED, is_in, take_out
 from forebay.core.tracks.planning import check_planned, finish_plan
 
 HAD = "it is being worked on, or is settled or dead; push another message instead"
@@ -96,11 +95,7 @@ def _remaining(attributes: Attributes, created_at: int, origin: tuple[int, int],
 
 def _go_on(shard: Shard, track: Track, run: Scheduled, offset: int, now: int) -> None:
     """Schedule a successor like its predecessor."""
-    for low, high in list(fresh(track, offset, offset + 1)):
-        skip(shard, track, low, high)
-    scheduled = track.schedule.find(offset)
-    if scheduled is not None:
-        shard.unschedule(track, scheduled)
+    take_out(shard, track, "move", offset, offset + 1, now)
     shard.schedule(track, replace(run, first=offset, count=1), now)
 
 

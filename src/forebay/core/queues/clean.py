@@ -54,7 +54,7 @@ def clean(shard: Shard, queue: Queue, group: Group | None, command: Clean, now: 
             count, cut_up = _cancel(shard, track, waits, before, left - cleaned.count, runs, now)
             cleaned.count, runs = cleaned.count + count, runs - cut_up
         if "dead" in command.states:
-            count, cut_up = _bury_for_good(shard, track, before, left - cleaned.count, runs, now)
+            count, cut_up = _discard_dead(shard, track, before, left - cleaned.count, runs, now)
             cleaned.count, runs = cleaned.count + count, runs - cut_up
         if runs <= 0 and cleaned.count < left:
             cleaned.more = True
@@ -142,9 +142,7 @@ def _up_to(spans: Iterator[tuple[int, int]], left: int) -> Iterator[tuple[int, i
         yield low, high
 
 
-def _bury_for_good(
-    shard: Shard, track: Track, before: int, left: int, runs: int, now: int
-) -> tuple[int, int]:
+def _discard_dead(shard: Shard, track: Track, before: int, left: int, runs: int, now: int) -> tuple[int, int]:
     """Discard dead letters of a track; return the numbers of messages and runs."""
     letters = (track.letters[first] for first, _ in track.dead)
     old = (letter for letter in letters if letter.dead_at <= before)

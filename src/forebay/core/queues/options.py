@@ -1,5 +1,8 @@
 """Queue options: validation, and what follows from them."""
 
+from msgspec import ValidationError, convert
+from msgspec.structs import fields
+
 from forebay.core.api.checks import ATTEMPTS_MAX, check_backoff, check_rate
 from forebay.core.api.commands import Configure
 from forebay.core.bounds import DELAY_MS_MAX, Limits, check_name, check_range
@@ -15,6 +18,7 @@ RETENTION_BYTES_MAX = 1 << 60
 SIZE_MAX = 1 << 52
 LIMITS_MAX = 10
 """Named limits per queue."""
+OPTION_TYPES = {each.name: each.type for each in fields(QueueOptions)}
 CHOICES = {
     "on_lease_expiry": (FAIL, REQUEUE),
     "ordering": (BY_MESSAGE, BY_PARTITION),
@@ -43,6 +47,8 @@ def check_options(limits: Limits, queue: Queue | None, command: Configure) -> di
         "concurrency": (0, SIZE_MAX),
         "partition_concurrency": (0, SIZE_MAX),
     }
+    for field, value in options.items():
+        _check_type(field, value)
     for field in Retention.__struct_fields__:
         if field in options and options[field] is None and command.partition is None:
             raise Invalid(field, "a number; only that of a partition can be null, which is the queue's")
@@ -66,6 +72,16 @@ def check_options(limits: Limits, queue: Queue | None, command: Configure) -> di
     if "durability" in options:
         check_level(queue, str(options["durability"]))
     return options
+
+
+def _check_type(field: str, value: object) -> None:
+    """Raise unless a value has the type of an option; of retention, None means that of the queue."""
+    if value is None and field in Retention.__struct_fields__:
+        return
+    try:
+        convert(value, OPTION_TYPES[field])
+    except ValidationError as error:
+        raise Invalid(field, f"what the option takes: {error}") from None
 
 
 def _check_limits(names: tuple[str, ...]) -> None:

@@ -10,8 +10,6 @@ from forebay.core.structures.spans import overlapping
 from forebay.core.tracks.outcomes import record_outcome
 from forebay.core.words import DEAD, DIED, DISCARDED
 
-# Dead letters.
-
 
 def add_dead(shard: Shard, track: Track, run: Dead) -> None:
     """Make a run dead, or discard it if its queue keeps no dead letters."""

@@ -5,8 +5,6 @@ from forebay.core.shard.shard import Shard
 from forebay.core.state import Partition, Queue
 from forebay.core.structures.spans import overlapping
 
-# Parked messages.
-
 
 def park(shard: Shard, queue: Queue, partition: Partition, first: int, count: int, unmet: int) -> None:
     """Park messages with ``unmet`` open dependencies."""

@@ -38,12 +38,12 @@ MOVES: dict[tuple[str, str], tuple[str, ...]] = {
     (FRESH, DEAD): ("discard",),
     (FRESH, SETTLED): ("cancel", "clean", "evict", "expire", "retention", "seek"),
     (SCHEDULED, LEASED): ("pop",),
-    (SCHEDULED, SCHEDULED): ("move", "promote"),
+    (SCHEDULED, SCHEDULED): ("move", "promote", "put off"),
     (SCHEDULED, DEAD): ("discard",),
     (SCHEDULED, SETTLED): ("cancel", "clean", "evict", "expire", "retention", "seek"),
     (LEASED, SETTLED): ("ack", "cancel", "seek"),
-    (LEASED, SCHEDULED): ("nack", "lease expiry", "give back", "move", "seek"),
-    (LEASED, DEAD): ("nack", "lease expiry", "discard"),
+    (LEASED, SCHEDULED): ("nack", "lease expiry", "give back", "put off", "move", "seek"),
+    (LEASED, DEAD): ("nack", "lease expiry", "put off", "discard"),
     (PARKED, SCHEDULED): ("release",),
     (PARKED, DEAD): ("dependency failed",),
     (PARKED, SETTLED): ("cancel", "clean", "expire", "retention", "dependency failed"),
@@ -55,7 +55,12 @@ MOVES: dict[tuple[str, str], tuple[str, ...]] = {
     (SETTLED, FRESH): ("seek",),
     (SETTLED, SCHEDULED): ("seek",),
 }
-"""Which verbs move a message from one place to another. A move that is not here never happens."""
+"""Which verbs move a message from one place to another. A move that is not here never happens.
+
+``put off`` is what happens to messages whose body can't be read. ``take_out`` serves the verbs that end or
+move whatever they find; a pop, an eviction and a clean take a bounded number of runs in an order of their
+own.
+"""
 
 SOURCES: dict[str, frozenset[str]] = {
     verb: frozenset(source for (source, _), verbs in MOVES.items() if verb in verbs)

@@ -121,6 +121,6 @@ def plan(shard: Shard, track: Track, most: int, now: int) -> int:
             position += 1
     track.planned = first if first < log.end else NEVER
     if track.queue.ordered:
-        list_ready(track)  # what it stood before may be next
+        list_ready(track)  # in strict order, the next message may be deliverable now
     shard.changes.touch_track(track)
     return done

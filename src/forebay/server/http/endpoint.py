@@ -105,7 +105,7 @@ class Endpoint:
         if type(error) is not Invalid or error.field in self._fields:
             return error
         if ".jobs" in error.field:
-            return Invalid(error.field.replace(".jobs", ".messages"), error.accepted)
+            error = Invalid(error.field.replace(".jobs", ".messages"), error.accepted)
         return in_words_of(error, self._fields)
 
     async def _request(self, scope: Scope, receive: Receive) -> Any:

@@ -93,7 +93,7 @@ def _queues(measured: Measured) -> Iterator[Metric]:
     yield from (depth, oldest, happened, times)
     yield GaugeMetricFamily("forebay_queues", "Queues there are.", measured.all_queues)
     yield GaugeMetricFamily("forebay_leases", "Leases that are live.", measured.leases)
-    yield CounterMetricFamily("forebay_leases_expired", "Leases that ran out.", measured.leases_over)
+    yield CounterMetricFamily("forebay_leases_expired", "Leases that ran out.", measured.expired_leases)
 
 
 def _buckets(bounds_ms: tuple[int, ...], counts: list[int]) -> list[tuple[str, float]]:

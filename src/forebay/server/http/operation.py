@@ -13,7 +13,6 @@ from msgspec import Raw, Struct
 
 from forebay.core import ids
 from forebay.core.api import commands as core
-from forebay.core.errors import Invalid
 from forebay.core.keyvalue import keys
 from forebay.core.words import DEFAULT
 
@@ -116,11 +115,3 @@ def longest(payloads: Sequence[Raw]) -> int:
 
 
 encode: Callable[[object], bytes] = msgspec.json.Encoder().encode
-
-
-def only_one(**given: object) -> None:
-    """Raise unless exactly one of these fields is given."""
-    names = [name for name, value in given.items() if value is not msgspec.UNSET and value is not None]
-    if len(names) != 1:
-        first, *others = given
-        raise Invalid(first, f"given, or else {' or '.join(others)}, and only one of them")
