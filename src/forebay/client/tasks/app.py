@@ -245,7 +245,9 @@ class App:
                 zone_of(timezone)
         except Invalid as error:
             why = f"{error.accepted} (task {call.task.name})"
-            raise Invalid(error.field if error.field != "schedule" else "cron", why) from None
+            raise Invalid(
+                {"schedule": "cron", "zone": "timezone"}.get(error.field, error.field), why
+            ) from None
         fields = {"schedule": schedule, "every_ms": every_ms, "timezone": timezone, "missed": missed}
         given = {key: value for key, value in fields.items() if value is not None}
         made = CronTask(f"{self.name}:{name or call.task.name}", call, given)
