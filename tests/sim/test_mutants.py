@@ -343,12 +343,12 @@ MUTANTS: dict[str, Planted] = {
     # The rest of what is kept.
     "what is delivered stays in the stored schedule": (
         shard.Shard.unschedule,
-        "self.changes.put_row(track.queue, scheduled_key_of(track, run), None)",
+        "self.changes.rows[scheduled_key_of(track, run)] = None",
         "pass",
     ),
     "what is scheduled is not stored": (
         shard.Shard.schedule,
-        "changes.put_row(track.queue, scheduled_key_of(track, run), codec.pack_scheduled(run))",
+        "changes.rows[scheduled_key_of(track, run)] = codec.pack_scheduled(run)",
         "pass",
     ),
     "how far a group is planned is not stored": (codec.pack_cursor, "track.planned", "1 << 62"),

@@ -170,9 +170,8 @@ class Shard:
         track.schedule.add(run, now)
         changes = self.changes
         if track.key:
-            changes.put_row(track.queue, scheduled_key_of(track, run), codec.pack_scheduled(run))
-        else:
-            changes.touch()
+            changes.rows[scheduled_key_of(track, run)] = codec.pack_scheduled(run)
+        changes.touch()
         if track.queue.gated:
             self.timers.plan_sweep(track.queue, now)
         if run.due_at > now:
@@ -185,9 +184,8 @@ class Shard:
     def unschedule(self, track: Track, run: Scheduled) -> None:
         track.schedule.remove(run)
         if track.key:
-            self.changes.put_row(track.queue, scheduled_key_of(track, run), None)
-        else:
-            self.changes.touch()
+            self.changes.rows[scheduled_key_of(track, run)] = None
+        self.changes.touch()
 
     def fire_due(self, now: int) -> None:
         """List tracks with due runs, end pauses that are over, and wake waiting pops."""
