@@ -13,6 +13,7 @@ The same seed makes the same cases. A failure names the case; ``--cases`` up to 
 
 import argparse
 import asyncio
+import gzip
 import json
 import logging
 import random
@@ -318,9 +319,9 @@ def split(out: bytes) -> list[Given]:
             continue
         if len(body) < size:
             break
-        found = (
-            decode(body) if "json" in headers["content-type"] and "content-encoding" not in headers else {}
-        )
+        if headers.get("content-encoding") == "gzip":
+            body = gzip.decompress(body)
+        found = decode(body) if "json" in headers["content-type"] else {}
         if number >= 400:
             check_status(number, found["error"]["code"])
             promise("bug" not in found["error"]["message"], f"{found}")
