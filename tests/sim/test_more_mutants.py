@@ -81,7 +81,7 @@ MUTANTS: dict[str, Planted] = {
     "a delivery that a seek took back counts": (seek._strays, "run.deliveries - 1", "run.deliveries"),
     "dead letters are not stored any more after a seek": (
         seek._begin_again,
-        "keep_anew(shard, track)",
+        "store_again(shard, track)",
         "pass",
     ),
     "dead letters stay so though they are read again": (

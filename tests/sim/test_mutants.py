@@ -181,7 +181,7 @@ MUTANTS: dict[str, Planted] = {
     ),
     "what becomes due is not listed": (
         shard.Shard.fire_due,
-        "list_anew(track, now)",
+        "relist(track, now)",
         "pass",
     ),
     "what becomes due does not ring": (timers.Timers.schedule_check, "self.alarm.sooner(due_at)", "pass"),

@@ -85,7 +85,7 @@ def _move(shard: Shard, command: Move, track: Track, meant: Located, now: int) -
             past = (run.deliveries - 1, run.failures, run.error)
             yield Taken(found.id - shift, found.length, now, run.level, *past)
 
-    assert not command.delay_ms or not any(unplanned(track, first, end)), "what is moved is planned first"
+    assert command.only_delayed or not any(unplanned(track, first, end)), "planned above"
     if command.only_delayed:
         moved = take_out(shard, track, "promote", first, end, now, due_after=now)
     else:

@@ -18,7 +18,7 @@ from forebay.core.shard.shard import Shard
 from forebay.core.state import Group, Queue, Schedule, Scheduled, Track
 from forebay.core.structures.table import Table
 from forebay.core.tracks.leased import gaps, leased_runs
-from forebay.core.tracks.trim import clear_from, keep_anew
+from forebay.core.tracks.trim import clear_from, store_again
 from forebay.core.words import DEFAULT
 
 
@@ -96,7 +96,7 @@ def _begin_again(shard: Shard, track: Track, begin: int) -> None:
     if shard.watched:
         shard.notify_watchers(track.partition.key, 0, NEVER)
     clear_from(shard, track, begin)
-    keep_anew(shard, track)
+    store_again(shard, track)
     track.schedule = Schedule()
     track.skips = Table("qq")
     track.group.unplanned.pop(track.partition.key, None)

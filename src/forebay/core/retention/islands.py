@@ -69,11 +69,11 @@ def _next_aside(track: Track, offset: int) -> int:
 
 
 def sweep_islands(
-    shard: Shard, queue: Queue, partition: Partition, holding: list[Group], anew: bool, now: int
+    shard: Shard, queue: Queue, partition: Partition, holding: list[Group], settled_since: bool, now: int
 ) -> None:
     """Drop islands without wanted messages, up to ``ISLANDS_MAX`` per sweep in turn."""
     log = partition.log
-    if anew:
+    if settled_since:
         partition.islands_left = log.islands
     partition.islands_left = min(partition.islands_left, log.islands)
     if not partition.islands_left:

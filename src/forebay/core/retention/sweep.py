@@ -57,7 +57,7 @@ def sweep(shard: Shard, queue: Queue, now: int) -> int:
     options = queue.options
     waiting = _evict(shard, queue, now) if options.max_wait_ms else False
     holding = _holding(queue, now)
-    anew, queue.unswept = queue.unswept, False
+    settled_since, queue.unswept = queue.unswept, False
     empty: list[Partition] = []
     for partition in queue.partitions.values():
         completed_ms = _either(partition.retention.completed_retention_ms, options.completed_retention_ms)
@@ -70,7 +70,7 @@ def sweep(shard: Shard, queue: Queue, now: int) -> int:
         if before > partition.log.first:
             _drop(shard, queue, partition, before, holding, now)
         _drop_old(shard, queue, partition, now)
-        sweep_islands(shard, queue, partition, holding, anew, now)
+        sweep_islands(shard, queue, partition, holding, settled_since, now)
         if _is_long_empty(shard, queue, partition, now):
             empty.append(partition)
     if empty:

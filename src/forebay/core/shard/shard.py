@@ -13,7 +13,7 @@ from forebay.core.shard.changes import Changes
 from forebay.core.shard.ends import Ended, NotificationQueue
 from forebay.core.shard.numbering import Numbering
 from forebay.core.shard.timers import Timers
-from forebay.core.shard.tracks import list_anew, list_ready, new_partition, new_track, scheduled_key_of
+from forebay.core.shard.tracks import list_ready, new_partition, new_track, relist, scheduled_key_of
 from forebay.core.state import Lease, Limiter, Partition, Queue, Scheduled, Track, fresh_count
 from forebay.core.structures.agenda import Alarm
 from forebay.core.words import DEFAULT
@@ -196,7 +196,7 @@ class Shard:
                 timers.schedule_check(track, track.schedule.next_due_at(now))
                 if level is not None or fresh_count(track):
                     # A gate may have opened as well: the pop finds out.
-                    list_anew(track, now)
+                    relist(track, now)
                     changes.touch()
                     changes.woken[track.queue, track.group.name, track.partition.name] = None
         while prefixes := timers.pauses.first_due(now):
@@ -206,7 +206,7 @@ class Shard:
     def reconsider(self, track: Track, now: int) -> None:
         """Wake pops of a track whose blocking message may be gone."""
         if track.queue.options.window_buffer_ms or track.queue.ordered:
-            list_anew(track, now)
+            relist(track, now)
             self.changes.woken[track.queue, track.group.name, track.partition.name] = None
 
     def recheck_queue(self, queue: Queue, now: int) -> None:
@@ -214,7 +214,7 @@ class Shard:
         for group in queue.groups.values():
             for track in group.tracks.values():
                 if fresh_count(track) or track.schedule.messages:
-                    list_anew(track, now)
+                    relist(track, now)
         self.changes.woken[queue, None, None] = None
 
     def pause(self, queue: Queue, until: int) -> None:

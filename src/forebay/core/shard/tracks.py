@@ -71,7 +71,7 @@ def new_track(queue: Queue, group: Group, partition: Partition, cursor: int = 0)
     return track
 
 
-def list_anew(track: Track, now: int) -> None:
+def relist(track: Track, now: int) -> None:
     """List a track as ready, at the level of its next message."""
     level = track.schedule.ready_level(now)
     list_ready(track, IN_LINE if level is None else min(level, IN_LINE))

@@ -58,7 +58,7 @@ def clear_from(shard: Shard, track: Track, begin: int) -> None:
     _cut_rows(shard, track, track.outcomes, begin, log.end)
 
 
-def keep_anew(shard: Shard, track: Track) -> None:
+def store_again(shard: Shard, track: Track) -> None:
     """Store the dead letters and outcomes of a track again after its rows were cleared."""
     for first, _ in track.dead:
         shard.changes.put_row(
