@@ -12,22 +12,18 @@ from itertools import chain
 
 from forebay.core.api.commands import Ack, Pop, Popped, Push
 from forebay.core.bounds import Limits
-from forebay.core.engine import Engine
-from forebay.core.shard.names import Directory
+from forebay.core.engine import Engine, Taken, load
 from forebay.store.memory import MemoryStore
 
 NOW = 1_700_000_000_000
-SHARDS = 64
+SHARDS = 16
 ROUNDS = 7
 PAYLOAD = b'{"to":"user@example.com","n":%d}'
 
 
 def new_engine() -> Engine:
-    limits = Limits()
-    engine = Engine(limits, Directory(SHARDS, 1, limits), SHARDS)
-    for shard in engine.shards:
-        shard.numbering.epoch = 1
-    return engine
+    claims = {number: Taken(1) for number in range(SHARDS)}
+    return load(Limits(), SHARDS, claims, 1, lambda low, high: (), NOW)
 
 
 def best(work: Callable[[], object]) -> float:

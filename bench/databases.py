@@ -159,7 +159,9 @@ class Ours:
 
 @asynccontextmanager
 async def ours(url: str) -> AsyncIterator[Ours]:
-    node = Node(PostgresStore(url), asyncio.get_running_loop(), clock(), Limits(), shards=64)
+    store = PostgresStore(url)
+    shards = store.shards_default
+    node = Node(store, asyncio.get_running_loop(), clock(), Limits(), shards=shards)
     try:
         yield Ours(node)
     finally:

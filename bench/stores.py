@@ -101,7 +101,8 @@ def home() -> Iterator[Path]:
 
 @contextmanager
 def node_on(directory: Path, store: type[RocksStore] = RocksStore) -> Iterator[Caller]:
-    node = Node(store(directory), asyncio.get_running_loop(), clock(), Limits(), shards=64)
+    shards = store.shards_default
+    node = Node(store(directory), asyncio.get_running_loop(), clock(), Limits(), shards=shards)
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from forebay.config import LATER, BadSettings, Settings, about, address, load, names
+from forebay.config import LATER, BadSettings, Settings, about, address, default, load, names
+from forebay.store.memory import MemoryStore
+from forebay.store.postgres.store import PostgresStore
+from forebay.store.rocksdb.store import RocksStore
 
 Load = Callable[..., Settings]
 
@@ -24,7 +27,7 @@ SAMPLES = {
     "cors": "https://a.example, https://b.example",
 }
 """Settings that are no numbers, or must be large ones, with values that are good."""
-NUMBERS = [name for name in names() if isinstance(getattr(Settings(), name), int)]
+NUMBERS = [name for name in names() if isinstance(getattr(Settings(), name), int | None)]
 
 
 @pytest.fixture
@@ -266,7 +269,7 @@ def test_a_number_is_taken_at_its_bound_and_refused_past_it(
             assert len(problems({name: str(past)})) == 1
 
 
-@pytest.mark.parametrize("value", ["", "x", "0x10", "1_000", "٣", "true"])
+@pytest.mark.parametrize("value", ["", "x", "0x10", "1_000", "٣", "true", "null", "None"])
 def test_a_number_is_written_in_digits(value: str, problems: Problems) -> None:
     assert len(problems({"shards": value})) == 1
 
@@ -328,6 +331,20 @@ def test_words_are_taken_from_a_list(name: str, good: str, settings: Load, probl
         assert getattr(settings({name: word}), name) == word
         assert len(problems({name: word.upper()})) == 1
     assert len(problems({name: ""})) == 1
+
+
+def test_a_store_has_its_own_number_of_shards_unless_one_is_set(settings: Load) -> None:
+    assert settings().shards is None
+    assert (
+        default("shards") == f"{MemoryStore.shards_default}, or {PostgresStore.shards_default} in PostgreSQL"
+    )
+    assert MemoryStore.shards_default == RocksStore.shards_default
+
+
+def test_every_default_is_shown_as_it_is_written() -> None:
+    for name in names():
+        if name != "shards":
+            assert default(name) == str(getattr(Settings(), name))
 
 
 # The file.

@@ -53,6 +53,7 @@ CORE_STANDS_ON = {
     "bisect",
     "collections",
     "functools",
+    "hashlib",
     "heapq",
     "itertools",
     "msgspec",
@@ -87,6 +88,7 @@ ROOMS = (
     "event_log",
     "transact",
     "handlers",
+    "routing",
     "loading",
     "engine",
 )
@@ -214,10 +216,47 @@ def test_the_former_name_is_nowhere() -> None:
     assert not [file for file in files if former.encode() in file.read_bytes().lower()]
 
 
+ENGINE = SOURCE / "core" / "engine.py"
+"""The one file that sees more than one shard."""
+
+
+@pytest.mark.parametrize(
+    "file",
+    [file for file in FILES if layer(file) == "core" and file != ENGINE],
+    ids=lambda file: str(file.relative_to(SOURCE)),
+)
+def test_nothing_in_the_core_but_the_engine_takes_or_reaches_a_second_shard(file: Path) -> None:
+    """A function takes one shard at most, and none is held, returned, collected or made by anybody else."""
+    tree = ast.parse(file.read_text())
+    allowed: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            mine = [each for each in _parameters(node) if _is_shard(each.annotation)]
+            assert len(mine) <= 1, f"{node.name} takes {len(mine)} shards"
+            allowed |= {id(each.annotation) for each in mine}
+        elif isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "shard":
+            allowed.add(id(node.annotation))  # a push in progress works for one shard
+        elif isinstance(node, ast.Attribute):
+            assert node.attr != "peers", "a shard has no peers"
+            assert node.attr != "shards", "nobody but the engine has shards"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id == "Shard" and isinstance(node.ctx, ast.Load):
+            assert id(node) in allowed, f"line {node.lineno}: a shard elsewhere than as the one of a function"
+
+
+def _parameters(function: ast.FunctionDef) -> list[ast.arg]:
+    found = function.args
+    return [*found.posonlyargs, *found.args, *found.kwonlyargs]
+
+
+def _is_shard(annotation: ast.expr | None) -> bool:
+    return isinstance(annotation, ast.Name) and annotation.id == "Shard"
+
+
 VARIABLES = {
-    "Shard": {"shard", "theirs"},
+    "Shard": {"shard"},
     "Changes": {"changes"},
-    "Domain": {"domain", "engine"},
+    "Names": {"names"},
     "Queue": {"queue"},
     "Partition": {"partition"},
     "Group": {"group"},

@@ -99,8 +99,8 @@ async def _serve(settings: Settings, out: TextIO) -> None:
 
     now = clock()
     store = _open(settings)
-    shards = store.shards(settings.shards)
-    if shards != settings.shards:
+    shards = store.shards(settings.shards or store.shards_default)
+    if settings.shards not in (None, shards):
         logger.warning("the store was made with %d shards, and keeps them", shards)
     try:
         node = Node(
@@ -108,7 +108,7 @@ async def _serve(settings: Settings, out: TextIO) -> None:
             loop,
             now,
             settings.limits(),
-            shards=settings.shards,
+            shards=shards,
             memory_bytes_max=settings.memory_bytes_max,
             lost=lost,
         )

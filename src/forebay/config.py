@@ -7,7 +7,7 @@ Every setting has one name: ``tcp`` is ``--tcp`` on the command line, ``FOREBAY_
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
 from msgspec import Meta, Struct
@@ -16,6 +16,7 @@ from forebay.core.bounds import Limits
 from forebay.server.http.connection import HttpLimits
 from forebay.server.tcp.connection import TcpLimits
 from forebay.store.address import DATABASES
+from forebay.store.base import SHARDS_EMBEDDED, SHARDS_SHARED
 
 FILE = "forebay.toml"
 PREFIX = "FOREBAY_"
@@ -57,7 +58,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     unix: Annotated[str, _about("Path of a Unix socket, or off.")] = OFF
     log_format: Annotated[str, _about("Logs on standard error as text or json.")] = "text"
     log_level: Annotated[str, _about("Least level logged: debug, info, warning or error.")] = "info"
-    shards: Annotated[int, _about("Shards of a new store, for good.", ge=1, le=4096)] = 64
+    shards: Annotated[int, _about("Shards of a new store, for good.", ge=1, le=4096)] | None = None
     memory_bytes_max: Annotated[
         int, _about("Bytes of payloads kept in memory; the rest is read back when needed.", ge=1 << 20)
     ] = 1 << 28
@@ -158,9 +159,16 @@ def about(name: str) -> str:
     """Return the description of a setting."""
     for field in msgspec.structs.fields(Settings):
         if field.name == name:
-            _, meta = get_args(field.type)
+            _, meta = get_args(_type(field))
             return str(meta.description)
     raise KeyError(name)
+
+
+def default(name: str) -> str:
+    """Return the default of a setting, as it is shown to people."""
+    if name == "shards":
+        return f"{SHARDS_EMBEDDED}, or {SHARDS_SHARED} in PostgreSQL"
+    return str(getattr(Settings(), name))
 
 
 def names() -> list[str]:
@@ -252,10 +260,15 @@ def _convert(values: dict[str, Any], shown: dict[str, str], problems: list[str])
     for field in msgspec.structs.fields(Settings):
         if field.name in values:
             try:
-                good[field.name] = msgspec.convert(values[field.name], field.type, strict=False)
+                good[field.name] = msgspec.convert(values[field.name], _type(field), strict=False)
             except msgspec.ValidationError as error:
                 problems.append(f"{shown[field.name]}: {error}")
     return Settings(**good)
+
+
+def _type(field: msgspec.structs.FieldInfo) -> Any:
+    """Return the type of a value that is given: None only stands for one that is not."""
+    return field.type if get_origin(field.type) is Annotated else get_args(field.type)[0]
 
 
 def _check(settings: Settings, shown: dict[str, str], problems: list[str]) -> None:

@@ -249,7 +249,7 @@ def test_nothing_is_left_of_an_asker_that_is_gone(rig: Rig) -> None:
     rig.loop.advance(2 * HOUR_MS)
     assert gone.answers == {}
     assert rig.node._key_watchers._by_key == {}
-    assert rig.node._engine.watched_keys == 0
+    assert not any(shard.values.is_watched for shard in rig.node._engine.shards.values())
 
 
 def test_an_asker_that_sends_no_more_is_told_what_there_is(rig: Rig) -> None:

@@ -26,7 +26,7 @@ from forebay.core.bounds import Limits
 from forebay.core.delivery.pop import PLANS_MAX
 from forebay.core.engine import Engine
 from forebay.core.errors import Busy, Conflict, Damaged, ForebayError, NotFound
-from forebay.core.records.keyspace import META_SHARD
+from forebay.core.records.keyspace import CONTROL
 from forebay.core.state import Attributes
 from forebay.core.words import DEFAULT
 from tests.broker.conftest import Start
@@ -179,7 +179,7 @@ def test_a_failed_commit_fails_its_group_and_everything_behind_it(start: Start) 
 
 def test_a_commit_that_another_owner_fenced_fails_like_any_other(rig: Rig) -> None:
     rig.get(push("kept"))
-    for shard in range(META_SHARD, SHARDS):
+    for shard in range(CONTROL, SHARDS):
         rig.store.claim(shard)
     assert isinstance(rig.get(push("lost")), Busy)
     assert isinstance(rig.get(push("works")), Pushed)

@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 
 from forebay.broker.waiters import Asker, Waiter, Waiters
 from forebay.core.api.commands import Pop
-from forebay.core.shard.domain import new_queue
+from forebay.core.shard.names import new_queue
 from forebay.core.words import DEFAULT
 from tests.broker.loop import Recorder, pop
 

@@ -314,7 +314,7 @@ def test_nothing_is_left_of_an_asker_that_is_gone(rig: Rig) -> None:
         watch(rig, message, asker=gone)
     rig.node.forget(gone)
     assert (rig.node._watchers.count, rig.loop.timers()) == (0, timers)
-    assert all(not shard.watched for shard in rig.node._engine.shards)
+    assert all(not shard.watched.by_partition for shard in rig.node._engine.shards.values())
 
 
 def test_an_asker_that_sends_no_more_is_told_how_far_it_is(rig: Rig) -> None:

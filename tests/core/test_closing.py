@@ -7,6 +7,7 @@ from forebay.core.errors import Conflict, ForebayError, NotFound
 from forebay.core.queues import named_limits
 from forebay.core.state import NamedLimit, Queue
 from tests.core.harness import NOW, Core
+from tests.sim.inside import closing
 
 LEASE_MS = 5_000
 
@@ -161,7 +162,7 @@ def test_many_closed_queues_are_not_looked_at_with_every_command(monkeypatch: py
     assert looked_at == []
     core.ack(leases[7])
     assert looked_at == ["q7", "q7"]
-    assert len(core.engine.closing) == 19
+    assert len(closing(core.engine)) == 19
 
 
 def test_a_lease_that_is_given_back_lets_a_closed_queue_go() -> None:
@@ -170,7 +171,7 @@ def test_a_lease_that_is_given_back_lets_a_closed_queue_go() -> None:
     popped = core.pop()
     delete(core)
     core.engine.give_back(popped, core.now)
-    assert core.engine.closing == {}
+    assert closing(core.engine) == {}
 
 
 def test_a_limit_that_is_set_while_a_queue_is_closed_counts_what_that_has_leased() -> None:

@@ -299,10 +299,6 @@ def test_a_cron_that_was_put_again_right_at_its_slot_does_not_come_twice(core: C
 
 @pytest.mark.parametrize("restart", [False, True])
 def test_a_cron_that_moves_to_another_queue_comes_there_alone(core: Core, restart: bool) -> None:
-    """The queues are on shards of their own, and so are the records of the cron."""
-    for queue in ("q", "a", "b", "c"):
-        core.configure(queue)
-    assert len({queue.shard for queue in core.engine.queues.values()}) > 1
     for at, queue in enumerate(("q", "a", "b", "c")):
         put(core, queue=queue, payload=b"%d" % at)
         if restart:

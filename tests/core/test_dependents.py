@@ -13,6 +13,7 @@ from forebay.core.queues import delete as queue_delete
 from forebay.core.records import keyspace
 from forebay.core.state import Attributes
 from tests.core.harness import AT_ONCE, Core
+from tests.sim.inside import notifying
 
 ENDS = ("complete", "die", "expire", "cancel", "discard", "drop", "obliterate")
 
@@ -276,7 +277,7 @@ def test_many_dependents_are_released_a_number_at_a_time(
     assert steps <= 9
     assert core.popped(99) == [b"%d" % n for n in range(95)]
     core.restart()
-    assert not core.engine.notifications
+    assert not notifying(core.engine)
     assert core.popped(99) == []
 
 
@@ -288,7 +289,7 @@ def slow(core: Core, monkeypatch: pytest.MonkeyPatch) -> Core:
 
 
 def tell_all(core: Core) -> None:
-    while core.engine.notifications:
+    while notifying(core.engine):
         core.wait(0)
 
 
@@ -306,7 +307,7 @@ def test_those_who_come_while_others_are_told_are_not_told_of_what_is_over(
     else:
         core.ask(c.Seek("default", "first", "default", "all"), c.Sought)
     assert core.state(first) == "waiting"
-    assert core.engine.notifications
+    assert notifying(core.engine)
     late = after(core, first, queue="late")
     if crash:
         core.commit()
@@ -349,7 +350,7 @@ def test_of_two_ends_at_the_same_place_both_are_told_to_the_end(slow: Core, cras
     assert core.counts("d").parked == core.counts("e").parked == 0
     assert core.counts("d").dead == 6
     core.restart()
-    assert not core.engine.notifications
+    assert not notifying(core.engine)
 
 
 def test_those_of_one_queue_do_not_wait_until_all_of_another_are_told(slow: Core) -> None:
@@ -364,7 +365,7 @@ def test_those_of_one_queue_do_not_wait_until_all_of_another_are_told(slow: Core
     for _ in range(8):
         core.wait(0)
     assert [core.counts(f"e{n}").waiting for n in range(6)] == [1] * 6
-    assert core.engine.notifications
+    assert notifying(core.engine)
 
 
 @pytest.mark.parametrize("how", ["sweep", "clean", "obliterate"])
@@ -374,7 +375,7 @@ def test_those_who_wait_for_what_was_completed_are_released_even_if_it_is_gone(s
     waiting = [after(core, first, queue=f"d{n}") for n in range(6)]
     core.commit()
     end(core, first, "complete")
-    assert core.engine.notifications
+    assert notifying(core.engine)
     if how == "sweep":
         core.configure("first", completed_retention_ms=0)
         core.wait(30_000)
@@ -395,7 +396,7 @@ def test_a_long_chain_falls_over_several_turns(core: Core, how: str) -> None:
     chain = [last := after(core, last) for _ in range(200)]
     end(core, first, how)
     turns = 0
-    while core.engine.notifications:
+    while notifying(core.engine):
         turns += 1
         core.restart()
         core.wait(0)
@@ -472,7 +473,7 @@ def test_all_are_told_at_once_if_what_they_wait_for_goes_with_its_queue(slow: Co
     core.ask(c.Requeue("default", "first"), object)
     late = [after(core, first, queue=f"e{n}") for n in range(6)]
     end(core, first, "obliterate")
-    assert not core.engine.notifications
+    assert not notifying(core.engine)
     core.restart()
     assert {core.state(each) for each in waiting + late} == {"dead"}
 

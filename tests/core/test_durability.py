@@ -7,7 +7,7 @@ from forebay.core.api import commands as c, queries
 from forebay.core.errors import Conflict, Invalid, NotFound
 from forebay.core.ids import OFFSET_BITS
 from forebay.core.records import keyspace
-from forebay.core.records.keyspace import META_SHARD
+from forebay.core.records.keyspace import CONTROL
 from forebay.core.state import PLAIN, Partition
 from tests.core.harness import Core
 from tests.sim.world import SHARDS, load
@@ -130,7 +130,8 @@ def test_offsets_that_are_told_have_to_be_synced_first() -> None:
 )
 def test_nothing_survives_more_than_the_store_does(reach: str, wanted: list[str]) -> None:
     core = Core()
-    core.engine.reach = reach
+    for shard in core.engine.shards.values():
+        shard.reach = reach
     assert [push(core, durability=level).durability for level in LEVELS] == wanted
 
 
@@ -239,9 +240,9 @@ SKIPS = 70_000
 def restored(core: Core) -> None:
     """The store as a backup: names may have been given out since that it knows nothing of."""
     core.commit()
-    meta = core.store.claim(META_SHARD).epoch
-    claims = [engines.Taken(core.store.claim(shard).epoch, restored=SKIPS) for shard in range(SHARDS)]
-    core.engine = engines.load(core.limits, claims, meta, core.store.scan, core.now)
+    control = core.store.claim(CONTROL).epoch
+    claims = {shard: engines.Taken(core.store.claim(shard).epoch, restored=SKIPS) for shard in range(SHARDS)}
+    core.engine = engines.load(core.limits, SHARDS, claims, control, core.store.scan, core.now)
 
 
 def test_after_a_restore_every_partition_has_a_number_far_from_any_given_out() -> None:

@@ -13,8 +13,9 @@ from forebay.core.errors import NotFound
 from forebay.core.records import keyspace
 from forebay.core.shard.timers import SWEEP_MS
 from forebay.core.state import events as state_events
-from forebay.core.words import EVENT_KINDS, SYSTEM
+from forebay.core.words import EVENT_KINDS, EVENTS, is_own, system_of
 from tests.core.harness import Core
+from tests.sim.inside import event_logs, tallies
 from tests.sim.world import load
 
 HOUR_MS = 3_600_000
@@ -31,10 +32,10 @@ def log(core: Core) -> list[dict[str, Any]]:
     core.commit()
     found: list[dict[str, Any]] = []
     for (tenant, name), queue in sorted(core.engine.queues.items()):
-        if tenant == SYSTEM and event_log.is_log(queue):
+        if tenant == system_of(queue.shard) and name == EVENTS:
             at = queue.partitions["default"].log.first
             while at < queue.partitions["default"].log.end:
-                reply = core.ask(queries.Read(SYSTEM, name, at), queries.LogSlice)
+                reply = core.ask(queries.Read(tenant, name, at), queries.LogSlice)
                 for run in reply.runs:
                     body_of(core, reply, run)
                     found += [json.loads(payload) for payload in run.payloads()]
@@ -187,7 +188,7 @@ def test_nobody_hears_of_what_the_server_does_for_itself(core: Core) -> None:
     core.push(tenant="_own")
     core.push(tenant="default")
     core.restart()
-    core.push(tenant=SYSTEM, queue="other")
+    core.push(tenant=system_of(2), queue="other")
     core.restart()
     assert {each["tenant"] for each in log(core)} == {"default"}
 
@@ -223,9 +224,9 @@ def test_events_become_segments_and_leave_no_other_records(
     for _ in range(35):
         core.push(b"1")
         core.commit()
-    ((number, kept),) = core.engine.event_logs.items()
+    ((number, kept),) = event_logs(core.engine).items()
     assert len(kept.partition.log.segments) == 4
-    assert len(kept.tail) == len(core.engine.event_logs[number].tail) <= 10
+    assert len(kept.tail) == len(event_logs(core.engine)[number].tail) <= 10
     headers = [key for key, _ in core.store.scan(kept.queue.prefix + b"h", kept.queue.prefix + b"i")]
     assert len(headers) == 3 + len(kept.tail)
 
@@ -236,7 +237,7 @@ def test_events_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(300):
         core.push(b"1")
         core.commit()
-    (kept,) = core.engine.event_logs.values()
+    (kept,) = event_logs(core.engine).values()
     assert kept.partition.log.size < 5_000 + 10 * 200
     assert kept.partition.log.first > 200
     core.restart()
@@ -250,7 +251,7 @@ def test_events_are_bounded_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
         core.push(b"1")
         core.commit()
         core.wait(5_000)
-    (kept,) = core.engine.event_logs.values()
+    (kept,) = event_logs(core.engine).values()
     assert kept.partition.log.first >= 60
     assert kept.partition.log.end > 100
     core.restart()
@@ -271,8 +272,8 @@ def test_without_events_nothing_is_kept_but_all_is_counted() -> None:
     core.push(b"1", b"2")
     core.ack(core.pop().lease)
     core.commit()
-    assert not core.engine.event_logs
-    (tally,) = core.engine.tallies.values()
+    assert not event_logs(core.engine)
+    (tally,) = tallies(core.engine).values()
     counted = {kind: count for kind, count in zip(EVENT_KINDS, tally.counts, strict=True) if count}
     assert counted == {"pushed": 2, "popped": 1, "settled": 1}
     assert sum(tally.times) == 1
@@ -284,7 +285,7 @@ def test_a_tenant_does_not_see_the_queues_of_events(core: Core) -> None:
     assert [each.name for each in core.ask(queries.ListQueues("default"), queries.QueuesFound).queues] == [
         "q"
     ]
-    (name,) = (name for tenant, name in core.engine.queues if tenant == SYSTEM)
+    (name,) = (name for tenant, name in core.engine.queues if is_own(tenant))
     with pytest.raises(NotFound):
         core.engine.apply(queries.Describe("default", name), core.now)
 
@@ -340,14 +341,14 @@ def test_runs_are_cut_where_ids_are_not_consecutive(core: Core) -> None:
 
 
 def test_events_of_a_queue_in_memory_are_told_and_not_kept(core: Core) -> None:
-    core.engine.listening = True
+    core.engine.listen(True)
     core.configure(durability="memory")
     core.push(b"1")
     core.commit()
     assert [(each.offset, each.kind) for each in core.engine.take_emitted()] == [
         (state_events.NOT_KEPT, EVENT_KINDS.index(kind)) for kind in ("created", "configured", "pushed")
     ]
-    assert not core.engine.event_logs
+    assert not event_logs(core.engine)
 
 
 def test_what_retention_drops_undelivered_is_told_as_expired(core: Core) -> None:

@@ -19,7 +19,7 @@ def gated(**options: int) -> Core:
 
 def rings_at(core: Core) -> int:
     """When the core wants to be told the time, if not for a sweep."""
-    return min(shard.timers.tracks.next_at() for shard in core.engine.shards)
+    return min(shard.timers.tracks.next_at() for shard in core.engine.shards.values())
 
 
 def counts(core: Core) -> queries.Counts:

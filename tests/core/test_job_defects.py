@@ -17,6 +17,7 @@ from forebay.core.links.waits import waiting_over
 from forebay.core.records import codec, commit as records_commit, keyspace
 from forebay.core.state import PLAIN, Attributes, Identity, NamedLimit, Rate
 from tests.core.harness import AT_ONCE, Core
+from tests.sim.inside import crons_of, home, notifying
 
 
 def after(core: Core, *ids: int, on_failed: str = "fail") -> int:
@@ -332,7 +333,7 @@ def test_a_cron_that_is_damaged_costs_its_queue_only(core: Core, change: dict[st
         queries.CronsFound,
     )
     core.commit()
-    cron = core.engine.crons["default"]["n"]
+    cron = crons_of(core.engine)["default"]["n"]
     queue = core.engine.queues["default", "q"]
     broken = codec.pack_cron(replace(cron, **change))
     commit = records_commit.Commit(
@@ -356,7 +357,8 @@ def test_damaged_values_of_a_tenant_cost_nobody_else_anything(core: Core) -> Non
         job_commands.KvWrite("default", [job_commands.KvChange("set", pack(["k"]))]), job_commands.KvWritten
     )
     core.commit()
-    shard, own = core.engine.home("other")
+    shard = home(core.engine, "other")
+    own = shard.names.own_prefix("other")
     commit = records_commit.Commit(shard.number, shard.numbering.epoch, core.now, [], [], [])
     commit.puts.append((keyspace.value_key(own, pack(["k"])), b"\xc1"))
     core.store.commit([commit])
@@ -412,7 +414,7 @@ def test_acks_in_any_order_of_what_is_waited_for_leave_few_rows(core: Core) -> N
     core.restart()
     assert core.state(waiting) == "parked"
     core.ack(ids=list(range(first + 1, first + 3_000, 2)))
-    while core.engine.notifications:
+    while notifying(core.engine):
         core.wait(0)
     assert core.state(waiting) == "waiting"
 

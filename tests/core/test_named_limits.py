@@ -21,7 +21,6 @@ def test_queues_share_a_limit_that_has_a_name(core: Core) -> None:
     for queue in "abcd":
         core.configure(queue, limits=("n",))
         fill(core, queue=queue)
-    assert len({queue.shard for queue in core.engine.queues.values()}) > 1
     popped = [core.pop(3, queue) for queue in "abcd"]
     assert [len(ids_of(each)) for each in popped] == [3, 3, 1, 0]
     assert active(core) == 7

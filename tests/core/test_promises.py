@@ -541,8 +541,8 @@ def test_queues_partitions_and_groups_are_limited(full: list[c.Command], one_mor
 def test_a_shard_without_partition_numbers_is_busy_and_nothing_changes(command: c.Command) -> None:
     core = Core()
     core.push(b"1")
-    for shard in core.engine.shards:
-        shard.numbering.made = NUMBERS_MAX // shard.numbering.shards - 1
+    for shard in core.engine.shards.values():
+        shard.numbering.made = NUMBERS_MAX // shard.numbering.stride - 1
     before = snapshot(core.engine)
     with pytest.raises(Busy):
         apply(core, command)

@@ -12,6 +12,7 @@ from forebay.core.keyvalue import store as kv_store
 from forebay.core.keyvalue.keys import Part, pack, unpack
 from forebay.core.state import OVERHEAD
 from tests.core.harness import Core
+from tests.sim.inside import values_of
 from tests.sim.world import load
 
 KEY = pack(("k",))
@@ -281,7 +282,7 @@ def test_a_value_goes_when_its_time_is_over(core: Core, reload: bool) -> None:
     assert listed(core) == [("other",)]
     write(core, checks=[(KEY, None)])
     core.restart()
-    assert core.engine.values[T].entries.keys() == {OTHER}
+    assert values_of(core.engine)[T].entries.keys() == {OTHER}
 
 
 def test_a_value_whose_time_was_over_while_no_server_ran_is_gone(core: Core) -> None:
@@ -337,11 +338,11 @@ def test_many_values_whose_time_is_over_go_in_slices_and_all_go(core: Core) -> N
         some = range(at, min(at + 500, count))
         write(core, *(job_commands.KvChange("set", pack((each,)), b"1", 1_000) for each in some))
     core.wait(1_000)
-    assert len(core.engine.values[T].entries) == count - kv_store.EXPIRED_AT_ONCE
+    assert len(values_of(core.engine)[T].entries) == count - kv_store.EXPIRED_AT_ONCE
     assert listed(core) == []
     while core.engine.next_due_at() <= core.now:
         core.engine.tick(core.now)
-    assert core.engine.values[T].entries == {}
+    assert values_of(core.engine)[T].entries == {}
     assert core.engine.next_due_at() == NEVER
 
 

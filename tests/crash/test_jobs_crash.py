@@ -44,10 +44,10 @@ from forebay.core import engine
 from forebay.core.jobs import dependencies
 dependencies.STEP = 100
 go_on = engine.go_on
-def slowly(domain, now):
-    if domain.notifications:
+def slowly(shard, now):
+    if shard.notifications:
         time.sleep(0.03)
-    go_on(domain, now)
+    go_on(shard, now)
 engine.go_on = slowly
 """
 """No bug: tells few at a time, so that the kills meet it halfway with less to tell."""

@@ -7,9 +7,8 @@ import pytest
 
 from forebay.core.api import commands as core
 from forebay.core.bounds import Limits
-from forebay.core.engine import Engine
+from forebay.core.engine import Taken, load
 from forebay.core.errors import ForebayError
-from forebay.core.shard.names import Directory
 from forebay.server.flashq import decode, request as flashq_request
 
 CONTEXT = flashq_request.Context("acme", 7)
@@ -35,8 +34,9 @@ class Talk:
 
     def __init__(self, *, numbers_made: int = 0) -> None:
         limits = Limits()
-        self.engine = Engine(limits, Directory(SHARDS, 1, limits), SHARDS)
-        for shard in self.engine.shards:
+        claims = {number: Taken(1) for number in range(SHARDS)}
+        self.engine = load(limits, SHARDS, claims, 1, lambda low, high: (), NOW)
+        for shard in self.engine.shards.values():
             shard.numbering.made = numbers_made
 
     def ask(self, cmd: str, **fields: Any) -> dict[str, Any]:

@@ -5,31 +5,41 @@ import json
 import selectors
 import threading
 from asyncio import AbstractEventLoop, Future
-from collections.abc import Awaitable, Callable, Sequence
-from itertools import pairwise
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from itertools import count, islice, pairwise
 from typing import Any
 
 import pytest
 
 from forebay.broker.node import Node
-from forebay.core.api.commands import Command, Pop, Popped, Push, Reply
+from forebay.core.api.commands import Command, Pop, Popped, Push, Reply, TenantPut, Transact
 from forebay.core.api.jobs import Job
-from forebay.core.api.queries import ListDead
+from forebay.core.api.queries import KvGet, ListDead, ListQueues
 from forebay.core.bounds import OPERATIONS_MAX, Limits
 from forebay.core.errors import Busy, Damaged, ForebayError, Invalid
 from forebay.core.records.commit import Commit
 from forebay.core.records.keyspace import body_key
-from forebay.core.words import DEFAULT
+from forebay.core.routing.placement import home_of, shard_of_queue
+from forebay.core.words import DEFAULT, EVENTS, system_of
 from forebay.server.events.hub import Hub
 from forebay.server.node_client import NodeClient
-from forebay.server.webhooks.batches import TOGETHER_MAX, Part, commits
-from forebay.server.webhooks.courier import AT_ONCE, DEADLINE_S, TENANT, Webhook, queue_of
+from forebay.server.webhooks.batches import TOGETHER_MAX, Part, Progress, commits
+from forebay.server.webhooks.courier import AT_ONCE, DEADLINE_S, Webhook, queue_of
+from forebay.server.webhooks.forwarder import POSITION
 from forebay.server.webhooks.post import Letter
 from forebay.server.webhooks.registry import WEBHOOKS_MAX, Webhooks
 from forebay.store.memory import MemoryStore
 
 BEGIN = 1_700_000_000_000
 SHARDS = 4
+HOME = home_of(DEFAULT, SHARDS)
+SPREAD = "spread"
+"""A tenant whose queues live in shards of their own."""
+
+
+def queues_in(shard: int) -> Iterator[str]:
+    """Names of queues of the spread tenant that live in a shard."""
+    return (name for name in map("q{}".format, count()) if shard_of_queue(SPREAD, name, SHARDS) == shard)
 
 
 class Killed(KeyboardInterrupt):
@@ -113,6 +123,23 @@ class Sent:
         return [each["kind"] for each in self.events]
 
 
+class Refusing(NodeClient):
+    """Sends commands to the node; some of them get ``busy`` instead, and change nothing."""
+
+    def __init__(self, node: Node, world: "World") -> None:
+        super().__init__(node)
+        self._world = world
+
+    def ask(self, command: Command) -> "Future[Reply | ForebayError]":
+        if isinstance(command, Transact):
+            self._loop.call_soon(self._world.on_transact)
+        if not (isinstance(command, Transact) and command.tenant in self._world.refused):
+            return super().ask(command)
+        refused: Future[Reply | ForebayError] = self._loop.create_future()
+        refused.set_result(Busy("not now"))
+        return refused
+
+
 class World:
     """A node, its webhooks, and everything that is posted. A second run is a restart."""
 
@@ -120,6 +147,10 @@ class World:
         self.store = Mortal()
         self.limits = Limits(events_bytes_max=1 << 20)
         self.at = 0.0
+        self.refused: set[str] = set()
+        """Tenants whose transactions get ``busy``."""
+        self.on_transact: Callable[[], None] = lambda: None
+        """Called when a transaction is on its way."""
         self.sent: list[Sent] = []
         self.answer: Callable[[Sent], str | None] = lambda sent: None
         """What becomes of what is posted: a problem, or None. It may also never be answered: ``...``."""
@@ -160,7 +191,7 @@ class World:
             return BEGIN + round(loop.at * 1000)
 
         node = Node(self.store, loop, clock, self.limits, shards=SHARDS)
-        hub, questions = Hub(node, loop), NodeClient(node)
+        hub, questions = Hub(node, loop), Refusing(node, self)
         webhooks = Webhooks(hub, questions, loop, clock, private=True, send=self._send)
         if told:
             webhooks.start()
@@ -187,13 +218,28 @@ class Life:
         assert not isinstance(reply, ForebayError), reply
         return reply
 
-    async def push(self, queue: str, *payloads: bytes) -> None:
-        await self.ask(Push(DEFAULT, queue, list(payloads)))
+    async def push(self, queue: str, *payloads: bytes, tenant: str = DEFAULT) -> None:
+        await self.ask(Push(tenant, queue, list(payloads)))
 
-    async def register(self, id: str = "w", **fields: Any) -> None:
+    async def register(self, id: str = "w", tenant: str = DEFAULT, **fields: Any) -> None:
         await asyncio.sleep(1)  # it has loaded by then
-        webhook = Webhook(id=id, tenant=DEFAULT, url="http://127.0.0.1:9/", secret="s", **fields)
+        webhook = Webhook(id=id, tenant=tenant, url="http://127.0.0.1:9/", secret="s", **fields)
         await self.webhooks.register(webhook)
+
+    async def queues(self, shard: int) -> list[str]:
+        """The server's own queues in a shard."""
+        found: Any = await self.ask(ListQueues(system_of(shard)))
+        return [each.name for each in found.queues]
+
+    async def position(self, shard: int) -> int | None:
+        """How far events of a shard are forwarded, as it is stored."""
+        found: Any = await self.ask(KvGet(system_of(shard), [POSITION]))
+        return None if found.values[0] is None else int(found.values[0].data)
+
+    def end(self, shard: int) -> int:
+        """Where the events of a shard end."""
+        log = self.engine.shards[shard].events.log
+        return 0 if log is None else log.partition.log.end
 
     async def rest(self, seconds: float = 60) -> None:
         """Let time pass."""
@@ -214,7 +260,7 @@ def test_what_is_never_taken_is_tried_ten_times_and_then_a_dead_letter() -> None
         assert len({sent.id for sent in world.sent}) == 1
         ((_, figures),) = await life.webhooks.all(DEFAULT)
         assert (figures.delivered, figures.failed, figures.waiting, figures.dead) == (0, 10, 0, 1)
-        dead: Any = await life.ask(ListDead(TENANT, queue_of("w")))
+        dead: Any = await life.ask(ListDead(system_of(HOME), queue_of("w")))
         assert [each.error for each in dead.deliveries] == ["status 500: no"]
 
     world.run(story)
@@ -449,16 +495,17 @@ def test_a_host_without_a_public_address_can_not_be_registered() -> None:
 
 
 def test_a_shard_that_is_busy_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forebay.server.webhooks.registry.SHARDS_AT_ONCE", 1)
-    monkeypatch.setattr("forebay.server.webhooks.registry.READ_BYTES", 1)  # one event at a time
+    monkeypatch.setattr("forebay.server.webhooks.forwarder.SHARDS_AT_ONCE", 1)
+    monkeypatch.setattr("forebay.server.webhooks.forwarder.READ_BYTES", 1)  # one event at a time
     world = World()
 
     async def story(life: Life) -> None:
-        await life.register(kinds=["created"])
+        await life.ask(TenantPut(SPREAD, spread=True))
+        await life.register(tenant=SPREAD, kinds=["created"])
         for number in range(100):
-            life._questions.ask(Push(DEFAULT, f"q{number}", [b"1"]))
+            life._questions.ask(Push(SPREAD, f"q{number}", [b"1"]))
         await life.rest()
-        shards = [life.engine.queues[DEFAULT, event["queue"]].shard for event in world.told("w")]
+        shards = [life.engine.queues[SPREAD, event["queue"]].shard for event in world.told("w")]
         assert len(shards) == 100
         assert set(shards[:SHARDS]) == set(range(SHARDS))
 
@@ -468,30 +515,35 @@ def test_a_shard_that_is_busy_holds_up_no_other(monkeypatch: pytest.MonkeyPatch)
 def test_what_is_damaged_is_told_as_lost_and_all_else_is_told() -> None:
     world = World()
     lost: dict[str, Any] = {}
+    shard = (HOME + 1) % SHARDS
 
     async def before(life: Life) -> None:
-        await life.register(kinds=["created"])
+        await life.ask(TenantPut(SPREAD, spread=True))
+        await life.register(tenant=SPREAD, kinds=["created"])
+        await life.register("another", kinds=["created"])
         life.webhooks.stop()
         for number in range(20):
-            await life.push(f"a{number}", b"1")
+            await life.push(f"a{number}", b"1", tenant=SPREAD)
 
     async def sealed(life: Life) -> None:
-        events = life.engine.event_logs[0]
+        events = life.engine.shards[shard].events.log
+        assert events is not None
         (segment,) = events.partition.log.segments
         world.store.damaged = {body_key(events.queue.prefix, segment.body_name)}
-        lost.update(kind="lost", shard=0, to=segment.end)
+        lost.update(kind="lost", shard=shard, to=segment.end)
         lost["from"] = segment.base
         for number in range(20):
-            await life.push(f"b{number}", b"1")
+            await life.push(f"b{number}", b"1", tenant=SPREAD)
 
     async def after(life: Life) -> None:
         await life.rest()
         assert [each for each in world.told("w") if each["kind"] == "lost"] == [lost]
         told = {each["queue"] for each in world.told("w") if each["kind"] != "lost"}
         names = {
-            name: queue.shard for (tenant, name), queue in life.engine.queues.items() if tenant == DEFAULT
+            name: queue.shard for (tenant, name), queue in life.engine.queues.items() if tenant == SPREAD
         }
-        assert told == {name for name, shard in names.items() if shard != 0 or name.startswith("b")}
+        assert told == {name for name, number in names.items() if number != shard or name.startswith("b")}
+        assert world.told("another") == []  # its tenant lives in another shard
 
     world.run(before)
     world.run(sealed, told=False)
@@ -521,13 +573,12 @@ def test_who_takes_nothing_is_told_of_no_more_than_may_wait_and_later_what_it_mi
         await life.rest(600)
         await life.push("q", b"1")
         await life.rest()
-        log = life.engine.event_logs[life.engine.queues[DEFAULT, "q"].shard]
         # The queue was created, four were told, six were not, and then there is the last.
-        first, end = log.partition.log.end - 7, log.partition.log.end - 1
+        first, end = life.end(HOME) - 7, life.end(HOME) - 1
         slow = world.told("slow")
         assert sorted(each["count"] for each in slow if each["kind"] == "pushed") == [1, 1, 2, 3, 4]
         (lost,) = (each for each in slow if each["kind"] == "lost")
-        assert (lost["shard"], lost["from"], lost["to"]) == (log.queue.shard, first, end)
+        assert (lost["shard"], lost["from"], lost["to"]) == (HOME, first, end)
         assert slow[-1]["kind"] == "pushed"
 
     world.run(before)
@@ -535,7 +586,7 @@ def test_who_takes_nothing_is_told_of_no_more_than_may_wait_and_later_what_it_mi
 
 
 def test_dead_letters_go_when_they_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forebay.server.webhooks.registry.DEAD_MAX", 2)
+    monkeypatch.setattr("forebay.server.webhooks.forwarder.DEAD_MAX", 2)
     world = World()
     world.answer = lambda sent: "no"
 
@@ -576,8 +627,7 @@ def test_what_does_not_fit_into_one_commit_is_told_once_all_the_same(lives: int)
 
 
 def test_a_commit_does_no_more_for_webhooks_than_one_may() -> None:
-    webhook = Webhook(id="w", tenant=DEFAULT, url="", secret="s")
-    part = Part(webhook, [Job(b"1")], is_changed=True, is_last=True)
+    part = Part("w", Progress(0), [Job(b"1")], is_changed=True, is_last=True)
     found = commits([part] * 2_500, batch_max=100_000)
     assert [len(each) for each in found] == [OPERATIONS_MAX - 1, OPERATIONS_MAX - 1, 502]
     assert commits([], batch_max=1) == [[]]
@@ -611,8 +661,9 @@ def test_what_nobody_wanted_is_not_told_as_lost_when_it_is_gone(is_killed: bool)
 
     async def meanwhile(life: Life) -> None:
         await life.rest(86_400)
-        logs = [each.partition.log for each in life.engine.event_logs.values()]
-        assert [log.end - log.first for log in logs] == [0]
+        log = life.engine.shards[HOME].events.log
+        assert log is not None
+        assert log.partition.log.first == log.partition.log.end
 
     async def after(life: Life) -> None:
         await life.push("q", b"3")
@@ -653,7 +704,7 @@ def test_what_a_receiver_says_stays_in_its_line(caplog: pytest.LogCaptureFixture
         await life.register(kinds=["pushed"])
         await life.push("q", b"1")
         await life.rest(3_600)
-        dead: Any = await life.ask(ListDead(TENANT, queue_of("w")))
+        dead: Any = await life.ask(ListDead(system_of(HOME), queue_of("w")))
         said = [dead.deliveries[0].error, *(each.getMessage() for each in caplog.records)]
         assert len(said) == 11
         for each in said:
@@ -662,3 +713,215 @@ def test_what_a_receiver_says_stays_in_its_line(caplog: pytest.LogCaptureFixture
             assert len(each) < 1_000
 
     world.run(story)
+
+
+# Where it lives.
+
+
+def test_what_a_webhook_has_lives_in_the_home_shard_of_its_tenant() -> None:
+    world = World()
+    other = next(name for name in map("t{}".format, count()) if home_of(name, SHARDS) != HOME)
+
+    async def story(life: Life) -> None:
+        await life.register(kinds=["pushed"])
+        for tenant in (DEFAULT, other):
+            for number in range(10):
+                await life.push(f"q{number}", b"1", tenant=tenant)
+        await life.rest()
+        assert len(world.told("w")) == 10
+        assert await life.queues(HOME) == [EVENTS, queue_of("w")]
+        assert await life.position(HOME) == life.end(HOME) == 20
+        for shard in set(range(SHARDS)) - {HOME}:
+            assert await life.queues(shard) == ([EVENTS] if shard == home_of(other, SHARDS) else [])
+            assert await life.position(shard) is None
+
+    world.run(story)
+
+
+@pytest.mark.parametrize("lives", range(30))
+def test_whenever_the_process_is_killed_events_of_all_shards_of_a_tenant_are_told_once(lives: int) -> None:
+    world = World()
+    one, two = next(queues_in(0)), next(queues_in(1))
+    before = list(islice(queues_in(0), 1, 3)) + list(islice(queues_in(2), 2))
+
+    async def first(life: Life) -> None:
+        await life.ask(TenantPut(SPREAD, spread=True))
+        for queue in before:
+            await life.push(queue, b"1", tenant=SPREAD)
+        await life.register(tenant=SPREAD, kinds=["pushed"])
+        world.store.lives = lives
+        for number in range(4):
+            for queue in (one, two):
+                await life.push(queue, *[b"1"] * (number + 1), tenant=SPREAD)
+                await life.rest(0.015)  # sometimes two are forwarded together
+
+    async def second(life: Life) -> None:
+        await life.rest()
+        letters = {sent.id: sent for sent in world.sent}
+        told = [(event["queue"], event["count"]) for sent in letters.values() for event in sent.events]
+        # Two queues were created and pushed to before; one event tells that a queue was created.
+        kept = {one: max(life.end(0) - 4 - 1, 0), two: max(life.end(1) - 1, 0)}
+        assert sorted(told) == [
+            (queue, number + 1) for queue in sorted(kept) for number in range(kept[queue])
+        ]
+        for shard, queue in ((0, one), (1, two)):
+            assert await life.position(shard) == (life.end(shard) if kept[queue] else None)
+        assert await life.queues(2) == [EVENTS]
+
+    world.run(first)
+    world.run(second)
+    assert len({sent.letter.body for sent in world.sent}) == len({sent.id for sent in world.sent})
+
+
+def test_a_spread_tenant_has_a_courier_in_each_shard_and_all_of_them_go_with_the_webhook() -> None:
+    world = World()
+    world.answer = lambda sent: ...  # type: ignore[assignment,return-value]
+
+    async def first(life: Life) -> None:
+        await life.ask(TenantPut(SPREAD, spread=True))
+        await life.register(tenant=SPREAD, kinds=["pushed"])
+        for shard in range(SHARDS):
+            assert queue_of("w") not in await life.queues(shard)
+        for shard in (0, 1, 2):
+            await life.push(next(queues_in(shard)), b"1", tenant=SPREAD)
+        await life.rest(1)
+        assert len(world.sent) == 3
+        ((_, figures),) = await life.webhooks.all(SPREAD)
+        assert figures.waiting == 3
+
+    async def second(life: Life) -> None:
+        await life.rest(1)
+        assert len(world.sent) == 6
+        world.sent[3].answer(None)
+        world.sent[4].answer("no")
+        await life.rest(0.1)
+        ((_, figures),) = await life.webhooks.all(SPREAD)
+        assert (figures.delivered, figures.failed, figures.waiting) == (1, 1, 2)
+        await life.webhooks.delete(SPREAD, "w")
+        for shard in range(SHARDS):
+            assert await life.queues(shard) == ([EVENTS] if shard < 3 else [])
+
+    world.run(first)
+    world.run(second)
+
+
+def test_a_shard_whose_commits_fail_stays_where_it_is_and_the_others_go_on() -> None:
+    world = World()
+    one, two = next(queues_in(0)), next(queues_in(1))
+
+    async def story(life: Life) -> None:
+        await life.ask(TenantPut(SPREAD, spread=True))
+        await life.register(tenant=SPREAD, kinds=["pushed"])
+        for queue in (one, two):
+            await life.push(queue, b"1", tenant=SPREAD)
+        await life.rest()
+        before = await life.position(0)
+        world.refused.add(system_of(0))
+        for number in range(3):
+            await life.push(one, b"1", tenant=SPREAD)
+            await life.rest(0.1)
+            await life.push(two, b"1", tenant=SPREAD)
+            await life.rest(0.1)  # less than until the other is tried again
+            assert [each["queue"] for each in world.told("w")].count(two) == 2 + number
+            await life.rest(5)
+        assert [each["queue"] for each in world.told("w")].count(one) == 1
+        assert before == await life.position(0) == life.end(0) - 3
+        assert await life.position(1) == life.end(1)
+        world.refused.clear()
+        await life.rest(5)
+        assert [each["queue"] for each in world.told("w")].count(one) == 4
+        assert [each["queue"] for each in world.told("w")].count(two) == 4
+        assert await life.position(0) == life.end(0)
+
+    world.run(story)
+
+
+def test_what_a_deleted_webhook_left_is_removed_at_the_next_start_and_events_are_not() -> None:
+    world = World()
+    one, two = next(queues_in(0)), next(queues_in(1))
+    world.answer = lambda sent: ...  # type: ignore[assignment,return-value]
+
+    async def first(life: Life) -> None:
+        await life.ask(TenantPut(SPREAD, spread=True))
+        await life.register(tenant=SPREAD, kinds=["pushed"])
+        for queue in (one, two):
+            await life.push(queue, b"1", tenant=SPREAD)
+        await life.rest(1)
+        world.store.lives = 1  # that it is deleted is kept, and nothing after it
+        await life.webhooks.delete(SPREAD, "w")
+
+    async def between(life: Life) -> None:
+        assert [await life.queues(shard) for shard in (0, 1)] == [[EVENTS, queue_of("w")]] * 2
+
+    async def second(life: Life) -> None:
+        await life.rest(1)
+        assert await life.webhooks.all(SPREAD) == []
+        assert [await life.queues(shard) for shard in (0, 1)] == [[EVENTS]] * 2
+        assert [life.end(shard) for shard in (0, 1)] == [2, 2]
+
+    world.run(first)
+    world.run(between, told=False)
+    world.run(second)
+
+
+def test_a_webhook_may_be_there_before_its_tenant_is_spread() -> None:
+    world = World()
+    queues = [next(queues_in(shard)) for shard in range(SHARDS)]
+
+    async def first(life: Life) -> None:
+        await life.register(tenant=SPREAD, kinds=["pushed"])
+        await life.ask(TenantPut(SPREAD, spread=True))
+        for queue in queues:
+            await life.push(queue, b"1", tenant=SPREAD)
+        await life.rest()
+
+    async def second(life: Life) -> None:
+        for queue in queues:
+            await life.push(queue, b"1", tenant=SPREAD)
+        await life.rest()
+        assert sorted(each["queue"] for each in world.told("w")) == sorted(queues * 2)
+
+    world.run(first)
+    world.run(second)
+
+
+def test_what_is_on_its_way_to_a_queue_when_the_server_stops_is_told_once() -> None:
+    world = World()
+
+    async def first(life: Life) -> None:
+        await life.register(kinds=["pushed"])
+        await life.push("q", b"1")
+        await life.rest()
+        await life.ask(Pop(DEFAULT, "q"))
+        await life.rest(1)  # that was read, and nobody wanted it
+        world.on_transact = life.webhooks.stop
+        await life.push("q", b"1", b"2")
+        await life.rest(1)
+
+    async def second(life: Life) -> None:
+        await life.rest()
+        assert [each["count"] for each in world.told("w")] == [1, 2]
+
+    world.run(first)
+    world.on_transact = lambda: None
+    world.run(second)
+
+
+def test_what_was_dropped_before_a_webhook_came_is_not_missed(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    world.limits = Limits(events_bytes_max=1 << 20, events_retention_ms=600_000)
+
+    async def before(life: Life) -> None:
+        await life.push("q", b"1")
+        await life.rest(86_400)
+
+    async def after(life: Life) -> None:
+        await life.rest(86_400)
+        await life.register(kinds=["pushed"])
+        await life.push("q", b"1", b"2")
+        await life.rest()
+        assert [each["count"] for each in world.told("w")] == [2]
+
+    world.run(before)
+    world.run(after)
+    assert not [each for each in caplog.records if each.name == "forebay.webhooks"]

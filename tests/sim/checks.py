@@ -14,7 +14,7 @@ from forebay.core.links.waits import waiting_over
 from forebay.core.log import log as logs
 from forebay.core.log.numbers import number_of
 from forebay.core.queries.describe import counts
-from forebay.core.records.keyspace import META_SHARD
+from forebay.core.records.keyspace import CONTROL
 from forebay.core.shard.shard import Shard
 from forebay.core.shard.timers import next_sweep_at
 from forebay.core.state import Attributes, Group, Partition, Queue, fresh_count
@@ -26,6 +26,7 @@ from forebay.core.tracks.planning import count_unplanned
 from forebay.core.words import OPEN, OUTCOMES
 from forebay.store.base import Store
 from tests.sim import job_checks, model as m
+from tests.sim.inside import notifying, values_of
 from tests.sim.jobs_model import NEW, Core
 from tests.sim.snapshot import runs_of as runs_of, snapshot as snapshot
 from tests.sim.system_model import SystemModel
@@ -36,9 +37,9 @@ SHARDS = 4
 
 def load(store: Store, limits: Limits, now: int, down_ms: int = 0) -> Engine:
     """An engine from what a store has."""
-    meta = store.claim(META_SHARD).epoch
-    claims = [engines.Taken(store.claim(number).epoch, down_ms) for number in range(SHARDS)]
-    return engines.load(limits, claims, meta, store.scan, now)
+    control = store.claim(CONTROL).epoch
+    claims = {number: engines.Taken(store.claim(number).epoch, down_ms) for number in range(SHARDS)}
+    return engines.load(limits, SHARDS, claims, control, store.scan, now)
 
 
 class Checks:
@@ -87,7 +88,7 @@ class Checks:
         """The queues that are swept when the core is told the time: some because a lease ran out long ago."""
         late = {
             lease.queue.name
-            for shard in self.engine.shards
+            for shard in self.engine.shards.values()
             for lease in shard.leases.values()
             if next_sweep_at(lease.due_at) <= self.now and lease.queue.options.max_wait_ms
         }
@@ -145,7 +146,7 @@ class Checks:
     def _follow(self) -> None:
         """The model sees to what follows from what ended; the core may do so a little at a time."""
         ticks = 0
-        while self.engine.notifications and not self.slow:
+        while notifying(self.engine) and not self.slow:
             self.engine.tick(self.now)
             self.model.tick(self.now)
             ticks += 1
@@ -202,7 +203,7 @@ class Checks:
         return next((each.error for each in dead_over(track, offset, offset + 1)), None)
 
     def _version_of(self, key: bytes) -> int:
-        return self.engine.values[TENANT].entries[key].version
+        return values_of(self.engine)[TENANT].entries[key].version
 
     def _partition(self, queue: str, partition: str) -> Partition:
         return self.engine.queues[TENANT, queue].partitions[partition]
@@ -250,7 +251,7 @@ class Checks:
             self._check_counts(self.engine.queues[TENANT, queue], known, None)
         job_checks.check_waiting(self.engine, self.model)
         job_checks.check_tenant(self.engine, self.model, self.now)
-        assert {lease.name for shard in self.engine.shards for lease in shard.leases.values()} == {
+        assert {lease.name for shard in self.engine.shards.values() for lease in shard.leases.values()} == {
             parse_lease(token)[1] for token in self.model.leases
         }
 
@@ -272,7 +273,7 @@ class Checks:
         for partition in queue.partitions.values():
             assert partition.log.end == len(known.messages[partition.name])
             self._check_log(partition)
-            job_checks.check_partition(queue, partition, known, told=not self.engine.notifications)
+            job_checks.check_partition(queue, partition, known, told=not notifying(self.engine))
             for group in queue.groups.values():
                 self._check_track(shard, known, group, partition)
         for reader in queue.groups.values():

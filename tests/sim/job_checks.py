@@ -5,6 +5,7 @@ from forebay.core.engine import Engine
 from forebay.core.ids import OFFSET_BITS, OFFSET_MASK
 from forebay.core.state import Bucket, Group, Limiter, Partition, Queue, Tie, weight
 from tests.sim import model as m
+from tests.sim.inside import crons_of, limiters_of, limits_of, notifying, values_of
 from tests.sim.jobs_model import JobModel
 from tests.sim.system_model import Name, SystemModel
 
@@ -88,9 +89,9 @@ def check_waiting(engine: Engine, model: JobModel) -> None:
                 met = partition.met.get((first, dependent), 0)
                 targets = [messages[first + at] for at in range(count) if not met >> at & 1]
                 found += [(target.id, each) for target in targets for each in parked]
-                if not parked and not engine.notifications:
+                if not parked and not notifying(engine):
                     assert all(model.standing(target) in (None, m.DEAD) for target in targets), (first, count)
-    assert engine.notifications or sorted(found) == sorted(wanted)
+    assert notifying(engine) or sorted(found) == sorted(wanted)
 
 
 def check_limits(group: Group, model: SystemModel, queue: str) -> None:
@@ -136,11 +137,11 @@ def _check_bucket(bucket: Bucket | None, model: SystemModel, name: Name) -> None
 
 def check_tenant(engine: Engine, model: SystemModel, now: int) -> None:
     """Crons, and keys with their values, are those that they should be."""
-    crons = engine.crons.get("default", {})
+    crons = crons_of(engine).get("default", {})
     assert {
         name: (each.fired, each.last_slot, each.next_at, each.skipped) for name, each in crons.items()
     } == {name: (each.fired, each.last_slot, each.next_at, 0) for name, each in model.crons.items()}
-    values = engine.values.get("default")
+    values = values_of(engine).get("default")
     entries = values.entries if values is not None else {}
     found = {key: (each.data, each.version, each.expires_at) for key, each in entries.items()}
     assert found == {
@@ -157,16 +158,16 @@ def snapshot_tenants(engine: Engine) -> object:
     """What is a tenant's, but no queue's."""
     crons = [
         {field: getattr(each, field) for field in each.__struct_fields__}
-        for _, named in sorted(engine.crons.items())
+        for _, named in sorted(crons_of(engine).items())
         for _, each in sorted(named.items())
     ]
     values = sorted(
-        (tenant, sorted(each.entries.items())) for tenant, each in engine.values.items() if each.entries
+        (tenant, sorted(each.entries.items())) for tenant, each in values_of(engine).items() if each.entries
     )
-    limits = sorted((tenant, sorted(each.items())) for tenant, each in engine.named_limits.items() if each)
+    limits = sorted((tenant, sorted(each.items())) for tenant, each in limits_of(engine).items() if each)
     active = sorted(
         (tenant, name, each.active)
-        for tenant, named in engine.limiters.items()
+        for tenant, named in limiters_of(engine).items()
         for name, each in named.items()
     )
     return (crons, values, limits, active)

@@ -11,6 +11,7 @@ from forebay.core.state import Attributes, Identity, NamedLimit, Rate
 from forebay.core.words import CHANGE_KINDS, DEDUP_MODES, MISSED
 from forebay.store.memory import MemoryStore
 from tests.sim.drive import EVERY, PARTITIONS, Driver, main
+from tests.sim.inside import notifying
 from tests.sim.job_steps import JobWorld, Op
 from tests.sim.model import OPEN, Message
 from tests.sim.system_model import STEPS, Cron
@@ -261,7 +262,7 @@ class JobDriver(Driver):
                     world.move({"a": [place]}, "default", None, None, discard=True)
             others = [self.push_keyed, self.push_flow, self.push_then, self.transact, self.settle_lease]
             for _ in range(pick.choice([2, 4, 6])):
-                if not world.engine.notifications:
+                if not notifying(world.engine):
                     return
                 how = pick.choice(
                     ["depend", "depend", "cancel", "reload", "other", "purge", "again", "again"]

@@ -11,6 +11,7 @@ from forebay.core.state import Attributes, Identity, NamedLimit
 from forebay.core.words import RESULT
 from tests.sim import model as m
 from tests.sim.checks import TENANT, load
+from tests.sim.inside import notifying
 from tests.sim.jobs_model import KNOWN, NEVER_SAID, REPLACED, names_of
 from tests.sim.system_model import Cron, Entry
 from tests.sim.world import World
@@ -214,7 +215,8 @@ class JobWorld(World):
 
     def commit(self) -> None:
         super().commit()
-        assert not self.engine.ends, "what follows from an end comes in its commit"
+        ends = [shard.ends for shard in self.engine.shards.values()]
+        assert not any(ends), "what follows from an end comes in its commit"
 
     def ack_and_reload(self, queue: str, place: m.Place) -> None:
         """Ack a message; the process ends again and again while those who wait for it are told."""
@@ -225,7 +227,7 @@ class JobWorld(World):
         self._apply(c.Ack(TENANT, None, self._ids(queue, [place]), "default"))
         self.model.ack(token, {place})
         reloads = 0
-        while self.engine.notifications:
+        while notifying(self.engine):
             self._reload()
             reloads += 1
             assert reloads < 1_000, "those who wait are told at last"

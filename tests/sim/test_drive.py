@@ -2,14 +2,12 @@
 
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from forebay.core.delivery import pop
+from forebay.core.loading import shard as loading
 from forebay.core.retention import carve, merge as merges
-from forebay.core.shard import names
-from forebay.core.shard.names import Directory
 from tests.sim.drive import Driver
 from tests.sim.worlds import PostgresWorlds, RocksWorlds
 
@@ -36,16 +34,12 @@ def test_a_long_random_life_agrees_with_the_model(seed: int, monkeypatch: pytest
 
 @pytest.mark.parametrize("seed", [3, 6])
 def test_queues_may_be_loaded_in_another_order(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By number, where a store has them by name: another life, from the first restart on."""
+    """The newest first, where they are loaded by number: another life, from the first restart on."""
 
-    def by_number(*arguments: Any) -> tuple[Directory, list[int]]:
-        found, made = load(*arguments)
-        for tenant in found.tenants.values():
-            tenant.queues = dict(sorted(tenant.queues.items(), key=itemgetter(1)))
-        return found, made
+    def newest_first(queues: dict[str, int]) -> list[tuple[str, int]]:
+        return sorted(queues.items(), key=itemgetter(1), reverse=True)
 
-    load = names.load
-    monkeypatch.setattr(names, "load", by_number)
+    monkeypatch.setattr(loading, "in_order", newest_first)
     monkeypatch.setattr(carve, "PART_BYTES", WORTH)
     monkeypatch.setattr(merges, "TIERS", TIERS)
     monkeypatch.setattr(pop, "PLANS_MAX", PLANS)

@@ -255,10 +255,10 @@ MUTANTS: dict[str, Planted] = {
     ),
     "nobody is told of what is gone": (
         successors.forget_gone,
-        "shard.ends.append(Ended(shard, queue, partition, low, high, GONE))",
+        "shard.ends.append(Ended(queue, partition, low, high, GONE))",
         "pass",
     ),
-    "the rest is never told": (dependencies.go_on, "while domain.notifications", "while False"),
+    "the rest is never told": (dependencies.go_on, "while shard.notifications", "while False"),
     "who was not told is forgotten by a restart": (
         decode._decode,
         "found.ended.append((serial, how, partition, begin[0] if begin else serial, end))",
@@ -266,8 +266,8 @@ MUTANTS: dict[str, Planted] = {
     ),
     "what waits is told but not those who wait for it": (
         consequences.settle_consequences,
-        "while domain.ends:",
-        "if domain.ends:",
+        "while shard.ends:",
+        "if shard.ends:",
     ),
     "what is being told is not stored": (
         dependencies.notify_dependents,
@@ -297,12 +297,12 @@ MUTANTS: dict[str, Planted] = {
     ),
     "what waits for a batch needs no room": (
         job_check.check,
-        "check(domain, PushJobs(command.tenant, name, [job]), now, plan)",
-        "check(domain, PushJobs(command.tenant, name, [job]), now, plan, room=False)",
+        "check(shard, PushJobs(command.tenant, name, [job]), now, plan)",
+        "check(shard, PushJobs(command.tenant, name, [job]), now, plan, room=False)",
     ),
     "strict order has something that waits for a batch": (
         job_check.check,
-        "check_ordered(domain.queues.get((command.tenant, name)), WAITING)",
+        "check_ordered(shard.names.queues.get((command.tenant, name)), WAITING)",
         "pass",
     ),
     "a flow that is known is pushed again": (flows.apply, "if parent is not None:", "if False:"),
@@ -310,12 +310,12 @@ MUTANTS: dict[str, Planted] = {
     "strict order has a parent": (flows.check, "if node.children:", "if False:"),
     "a flow has room for each of its messages alone": (
         flows.check,
-        "job_check.check(domain, alone, now, plan,",
-        "job_check.check(domain, alone, now, None,",
+        "job_check.check(shard, alone, now, plan,",
+        "job_check.check(shard, alone, now, None,",
     ),
     "children are shown as they were pushed": (
         flows.children,
-        "Show(command.tenant, domain.current(given))",
+        "Show(command.tenant, current_ids(shard, given))",
         "Show(command.tenant, given)",
     ),
     # Limits.
@@ -358,7 +358,7 @@ MUTANTS: dict[str, Planted] = {
     "a limit of a partition spends nothing": (take.PopCursor._take_level, "spend((own,), taken, 0)", "pass"),
     "a named limit does not know what a queue brings along": (
         named_limits.configure,
-        "_count(domain, queue, queue.options.limits, leased(queue))",
+        "_count(shard, queue, queue.options.limits, leased(queue))",
         "pass",
     ),
     "a named limit begins as if nothing were leased": (
@@ -368,12 +368,12 @@ MUTANTS: dict[str, Planted] = {
     ),
     "a queue that goes leaves what it had leased": (
         named_limits.leave,
-        "_count(domain, queue, queue.options.limits, -leased(queue))",
+        "_count(shard, queue, queue.options.limits, -leased(queue))",
         "pass",
     ),
     "nobody is told when something is settled": (
         limits.wake_starved,
-        "shards[number].changes.woken[queue, name, None] = None",
+        "shard.changes.woken[queue, name, None] = None",
         "pass",
     ),
     "nobody is told when tokens come": (
@@ -414,7 +414,7 @@ MUTANTS: dict[str, Planted] = {
         "here",
     ),
     # Crons.
-    "a slot is not moved in the commit": (cron._fire, "_keep(domain, cron)", "pass"),
+    "a slot is not moved in the commit": (cron._fire, "_keep(shard, cron)", "pass"),
     "a slot comes twice": (cron._fire, "_next(cron, slot)", "_next(cron, slot - 1)"),
     "all missed slots are made up for": (cron._fire, 'if cron.missed != "all":', "if False:"),
     "what came too late comes all the same": (
@@ -431,7 +431,7 @@ MUTANTS: dict[str, Planted] = {
     "a cron begins anew when it is put again": (cron.put, "_when(before) == _when(cron)", "False"),
     "a cron that was removed comes back": (
         cron._remove,
-        "shard.changes.put_own(key, None)",
+        "shard.changes.put_own(_key(shard, cron), None)",
         "shard.changes.touch()",
     ),
     # Values and transactions.
@@ -447,8 +447,8 @@ MUTANTS: dict[str, Planted] = {
     ),
     "a value lasts a little too long": (
         kv_store.expire,
-        "values.due.first_due(now)",
-        "values.due.first_due(now - 1)",
+        "shard.timers.values.first_due(now)",
+        "shard.timers.values.first_due(now - 1)",
     ),
     "a check of a version is not made": (kv_store.check, "!= version:", "!= version and False:"),
     "a sum forgets when the value goes": (

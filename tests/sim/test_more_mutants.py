@@ -11,7 +11,7 @@ from forebay.core.push import room as push_room, update
 from forebay.core.queries import browse
 from forebay.core.queues import clean, seek
 from forebay.core.retention import carve, removal, sweep
-from forebay.core.shard import addresses, changes, domain
+from forebay.core.shard import addresses, changes
 from forebay.core.tracks import leased, withdrawn
 from tests.sim.drive import LIMITS, Driver
 from tests.sim.test_drive import PLANS, WORTH
@@ -259,7 +259,7 @@ MUTANTS: dict[str, Planted] = {
     "a full queue takes more": (push_room.make_room, "queue.room -= count", "pass"),
     "what is leased takes no room": (push_room.size, " + track.leased", ""),
     "what is requeued takes no room": (dead_letters.requeue, "queue.room = 0", "pass"),
-    "no lease is required": (domain.Domain.by_shard, "queue.options.require_lease and", "False and"),
+    "no lease is required": (addresses.settled_by, "queue.options.require_lease and", "False and"),
     "bodies of a queue that was removed stay": (
         removal.remove_queue,
         "shard.changes.body_ranges.append(keyspace.body_bounds(queue.prefix))",

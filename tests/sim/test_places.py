@@ -21,7 +21,7 @@ DRAWN = 4
 def places(engine: Engine) -> dict[Key, str]:
     """The place of every message in every group; there is exactly one."""
     found: dict[Key, str] = {}
-    for shard in engine.shards:
+    for shard in engine.shards.values():
         for queue in shard.queues.values():
             for group in queue.groups.values():
                 for track in group.tracks.values():

@@ -113,8 +113,8 @@ MUTANTS: dict[str, Planted] = {
     ),
     "an adoption that comes again drops nothing": (
         stage_adopt.adopt,
-        "            drop_adopted(domain.shards[queue.shard], queue, command)\n",
-        "",
+        "            drop_adopted(shard, queue, command)\n            return",
+        "            return",
     ),
     "an old batch is adopted": (stage_adopt.adopt, "known and command.batch < max(known)", "False"),
     "what is late stays": (

@@ -318,7 +318,7 @@ class World(Steps):
         }
         assert not (clean and marked)
         before = snapshot(self.engine)
-        used = [set(shard.places) for shard in self.engine.shards]
+        used = [set(shard.places) for shard in self.engine.shards.values()]
         self._check_stored()
         self.store = self._reopen(self.store)
         self.engine = load(self.store, self.limits, self.now)
@@ -405,7 +405,7 @@ class World(Steps):
         before = snapshot(self.engine) if looks else None
         carving = self.engine.plan_carving()
         assert not looks or snapshot(self.engine) == before
-        for shard in self.engine.shards:
+        for shard in self.engine.shards.values():
             shard.changes.to_carve.clear()
         if carving is not None:
             self.carving = carving, carve.join(carving, [self._body(carving.queue, carving.island)])

@@ -29,7 +29,7 @@ from forebay.core.bounds import SEGMENT_BYTES_MAX
 from forebay.core.keyvalue.keys import KEY_BYTES_MAX
 from forebay.core.records import keyspace
 from forebay.core.records.commit import Commit, Record
-from forebay.core.records.keyspace import META_SHARD
+from forebay.core.records.keyspace import CONTROL
 from forebay.store.base import Claim, Fenced, Store, StoreError
 
 PREFIX = keyspace.prefix(1, 1)
@@ -103,6 +103,7 @@ class StoreConformance:
         assert self.store.durability in ("memory", "os", "fsync")
         assert self.store.blocking in (True, False)
         assert self.store.far in (True, False)
+        assert self.store.shards_default in (16, 64)
 
     def test_the_number_of_shards_is_fixed_by_the_first_call(self) -> None:
         assert self.store.shards(8) == 8
@@ -124,11 +125,11 @@ class StoreConformance:
         assert epochs == sorted(set(epochs))
 
     def test_a_claim_of_one_shard_leaves_the_others_alone(self) -> None:
-        mine, meta = self.store.claim(0), self.store.claim(META_SHARD)
+        mine, control = self.store.claim(0), self.store.claim(CONTROL)
         self.store.claim(1)
         self.commit(mine, [(key("mine"), b"1")])
-        self.commit(meta, [(key("meta"), b"2")], shard=META_SHARD)
-        assert self.store.get([key("mine"), key("meta")]) == [b"1", b"2"]
+        self.commit(control, [(key("control"), b"2")], shard=CONTROL)
+        assert self.store.get([key("mine"), key("control")]) == [b"1", b"2"]
 
     def test_a_claim_tells_the_time_of_the_last_commit(self) -> None:
         claim = self.store.claim(0)
@@ -151,25 +152,25 @@ class StoreConformance:
 
     def test_what_was_claimed_is_known_without_claiming_it(self) -> None:
         self.store.shards(8)
-        first, meta = self.store.claim(0), self.store.claim(META_SHARD)
+        first, control = self.store.claim(0), self.store.claim(CONTROL)
         self.commit(first, [(key("a"), b"1")], at=7)
-        assert self.store.claims() == {META_SHARD: Claim(meta.epoch, 0), 0: Claim(first.epoch, 7)}
+        assert self.store.claims() == {CONTROL: Claim(control.epoch, 0), 0: Claim(first.epoch, 7)}
         self.commit(first, [(key("a"), b"2")], at=8)
         self.again()
         assert self.store.claims()[0] == Claim(first.epoch, 8)
 
     def test_a_copy_goes_on_behind_the_claims_of_its_original(self) -> None:
-        mine = self.store.claim(META_SHARD)
+        mine = self.store.claim(CONTROL)
         puts, bodies = [(key("a"), b"1")], [(body_key(2), b"two"), (body_key(1), b"one")]
-        self.commit(mine, puts, bodies=bodies, shard=META_SHARD)
-        claims = {META_SHARD: Claim(40, 5), 0: Claim(70, 6), 2: Claim(3, 0)}
+        self.commit(mine, puts, bodies=bodies, shard=CONTROL)
+        claims = {CONTROL: Claim(40, 5), 0: Claim(70, 6), 2: Claim(3, 0)}
         self.store.be_copy(8, claims)
         assert self.store.claims() == claims
         self.again()
         assert self.store.shards(3) == 8
         assert self.records() == puts
         assert list(self.store.body_keys()) == [body_key(1), body_key(2)]
-        found = [self.store.claim(shard) for shard in (META_SHARD, 0, 1, 2)]
+        found = [self.store.claim(shard) for shard in (CONTROL, 0, 1, 2)]
         assert [claim.epoch > old for claim, old in zip(found, (40, 70, 0, 3), strict=True)] == [True] * 4
         assert [claim.committed_at for claim in found] == [5, 6, 0, 0]
         assert [claim.restored for claim in found] == [0, 0, 0, 0]
@@ -240,7 +241,7 @@ class StoreConformance:
             assert [self.store.claim(shard).committed_at for shard in range(3)] == [1, 1, 1]
 
     def test_a_group_of_several_shards_is_there_whole(self) -> None:
-        claims = [(shard, self.store.claim(shard)) for shard in (META_SHARD, 0, 1, 2)]
+        claims = [(shard, self.store.claim(shard)) for shard in (CONTROL, 0, 1, 2)]
         self.store.commit(
             [
                 Commit(
@@ -684,7 +685,7 @@ class StoreConformance:
 
 
 TAILS = [b"", b"\0", b"\0\xff", b"a", b"a\0", b"\xff", b"\xff\xff"]
-SHARDS = range(META_SHARD, 3)
+SHARDS = range(CONTROL, 3)
 
 
 def keys_of(shard: int) -> list[bytes]:

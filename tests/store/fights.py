@@ -32,7 +32,7 @@ from forebay.core.loading import verify as verifies
 from forebay.core.log.bodies import body_slices
 from forebay.core.records import commit as records_commit, keyspace
 from forebay.core.records.commit import Commit, Record
-from forebay.core.records.keyspace import META_SHARD
+from forebay.core.records.keyspace import CONTROL
 from forebay.store.base import Fenced, StoreError, Unknown
 from forebay.store.postgres import commits as postgres_commits
 from forebay.store.postgres.commits import Keeper, patiently
@@ -138,9 +138,10 @@ class Node(Actor):
         """Claim everything, then load it."""
         claims = await self.claim()
         self.load(claims, await self.read())
+        self.engine.apply(c.TenantPut(TENANT, spread=self.fight.is_spread), self.fight.now)
 
     async def claim(self) -> dict[int, engines.Taken]:
-        shards = [META_SHARD, *range(self.fight.shards)]
+        shards = [CONTROL, *range(self.fight.shards)]
         self.rng.shuffle(shards)
         claims = {}
         for shard in shards:
@@ -250,8 +251,8 @@ class Node(Actor):
 
 def load(shards: int, claims: Mapping[int, engines.Taken], held: list[Record], now: int) -> Engine:
     """An engine from sorted records."""
-    taken = [claims[shard] for shard in range(shards)]
-    engine = engines.load(LIMITS, taken, claims[META_SHARD].epoch, scanning(held), now)
+    taken = {shard: claims[shard] for shard in range(shards)}
+    engine = engines.load(LIMITS, shards, taken, claims[CONTROL].epoch, scanning(held), now)
     assert not engine.damaged, engine.damaged
     return engine
 
@@ -281,6 +282,8 @@ class Fight(Scheduler):
     def __init__(self, watch: Any, spares: list[Any], seed: int) -> None:
         super().__init__(watch, spares, random.Random(seed), NOW)
         self.shards = self._rng.randrange(1, 3)
+        self.is_spread = self._rng.random() < 0.5
+        """Whether the two queues live in different shards, if there are two."""
         self.nodes = self._rng.choice((2, 2, 3))
         self.held: list[tuple[str, list[int]]] = []
         """Leases that consumers were told of, and their messages."""
@@ -326,7 +329,7 @@ class Fight(Scheduler):
 
     def _check_fence(self, fence: list[Kept]) -> dict[int, list[tuple[Attempt, Commit]]]:
         """The commits of each shard that were kept, in order, according to the fence."""
-        found: dict[int, list[tuple[Attempt, Commit]]] = {META_SHARD: []}
+        found: dict[int, list[tuple[Attempt, Commit]]] = {CONTROL: []}
         shards: dict[int, dict[int, list[Kept]]] = {}
         for shard, row in ((row.shard, row) for row in sorted(fence)):
             epochs = shards.setdefault(shard, {})
@@ -401,7 +404,7 @@ class Fight(Scheduler):
                     if (event.id >> OFFSET_BITS) % self.shards == shard:
                         lives.setdefault(event.id, Life()).goes_on(event)
                         self.told["deliveries"] += event.kind == "delivered"
-        claims = {shard: engines.Taken(LARGE) for shard in (META_SHARD, *range(self.shards))}
+        claims = {shard: engines.Taken(LARGE) for shard in (CONTROL, *range(self.shards))}
         engine = load(self.shards, claims, held, self.now)
         named: set[bytes] = set()
         reports = list(

@@ -27,16 +27,18 @@ from forebay.core.engine import Engine
 from forebay.core.errors import Damaged
 from forebay.core.log.bodies import body_slices, is_whole
 from forebay.core.records import keyspace
-from forebay.core.records.keyspace import META_SHARD
+from forebay.core.records.keyspace import CONTROL
 from forebay.core.state import PLAIN, Attributes, LeaseRun, Partition, Queue, Track
-from forebay.store.base import CantOpen
+from forebay.store.base import CantOpen, Store
 from forebay.store.rocksdb import store as rocksdb
 from forebay.store.rocksdb.store import RocksStore
 from tests.store.faults import copy_open, in_child
 
 SHARDS = 3
 NOW = 1_700_000_000_000
-TENANTS = ("acme", "blue", "coral")
+TENANTS = ("acme", "blue", "clay")
+SPREAD = "clay"
+"""The tenant whose queues live in different shards."""
 QUEUES = ("jobs", "mails")
 PARTITIONS = ("default", "other")
 LEFT_OUT = ("LOG", "LOCK")
@@ -69,6 +71,7 @@ def build(home: Path) -> None:
         directory = Path(name) / "data"
         store = RocksStore(directory)
         engine = load(store)
+        engine.apply(c.TenantPut(SPREAD, spread=True), NOW)
         rng = random.Random(1)
         for at in range(60):
             _fill(engine, rng)
@@ -104,24 +107,25 @@ def _fill(engine: Engine, rng: random.Random) -> None:
                     engine.apply(c.Nack(tenant, popped.lease, error="no"), engine.now)
 
 
-def load(store: RocksStore) -> Engine:
+def load(store: Store) -> Engine:
     """The engine of a store, as the node loads it."""
     shards = store.shards(SHARDS)
-    meta = store.claim(META_SHARD)
-    claims = [engines.Taken(store.claim(shard).epoch) for shard in range(shards)]
+    control = store.claim(CONTROL)
+    claims = {shard: engines.Taken(store.claim(shard).epoch) for shard in range(shards)}
     store.sync()
-    return engines.load(Limits(), claims, meta.epoch, store.scan, NOW)
+    return engines.load(Limits(), shards, claims, control.epoch, store.scan, NOW)
 
 
 # What is in it, as plain values.
 
+CONTROLLED = "(control records)"
 Content = dict[str, dict[str, object]]
 """By tenant and queue: what the engine knows, and every payload."""
 
 
 def content(store: RocksStore, engine: Engine) -> tuple[Content, list[str]]:
     """Everything that can be read, and what was told to be damaged."""
-    found: Content = {}
+    found: Content = {CONTROLLED: {"tenants": engine.control.tenants, "version": engine.control.version}}
     told = [f"queue {tenant}/{name}" for tenant, name in engine.damaged]
     for (tenant, name), queue in engine.queues.items():
         found[f"{tenant}/{name}"] = {

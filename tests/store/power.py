@@ -26,7 +26,7 @@ from forebay.core.loading import verify as verifies
 from forebay.core.log.bodies import body_slices, is_whole
 from forebay.core.records import keyspace
 from forebay.core.records.commit import Commit
-from forebay.core.records.keyspace import META_SHARD
+from forebay.core.records.keyspace import CONTROL
 from forebay.core.retention import merge as merges
 from forebay.core.state import PLAIN, Attributes, Partition, Queue
 from forebay.core.words import DEFAULT, FSYNC, OS
@@ -194,7 +194,8 @@ def body_of(commit: int, shard: int, at: int = 0) -> bytes:
 
 # Commands, as the node carries them out.
 
-QUEUES = ("q", "r")
+QUEUES = ("q", "s")
+"""Of a spread tenant they live in different shards."""
 PARTITIONS = ("default", "other")
 ADOPTED = "adopted"
 """A partition that gets nothing but what was staged."""
@@ -227,17 +228,18 @@ class Told:
 class Core:
     """An engine and its store, committing as the node does."""
 
-    def __init__(self, store: PowerCut, told: Told, rng: random.Random, now: int) -> None:
+    def __init__(self, store: PowerCut, told: Told, rng: random.Random, now: int, spread: bool) -> None:
         self.store = store
         self.told = told
         self.now = now
         self._rng = rng
         store.shards(SHARDS)
-        meta = store.claim(META_SHARD)
-        found = [store.claim(shard) for shard in range(SHARDS)]
+        control = store.claim(CONTROL)
+        found = {shard: store.claim(shard) for shard in range(SHARDS)}
         store.sync()
-        claims = [engines.Taken(each.epoch, 0, each.restored) for each in found]
-        self.engine: Engine = engines.load(Limits(), claims, meta.epoch, store.scan, now)
+        claims = {shard: engines.Taken(each.epoch, 0, each.restored) for shard, each in found.items()}
+        self.engine: Engine = engines.load(Limits(), SHARDS, claims, control.epoch, store.scan, now)
+        self.engine.apply(c.TenantPut(TENANT, spread=spread), now)
         self._leases: list[tuple[str, list[int]]] = []
         self._answers: list[Callable[[], object]] = []
         self._stages = Staging(self.engine, told.staged, rng, self._payload, self._appended)
@@ -415,9 +417,10 @@ def _engine_life(home: Path, rng: random.Random) -> Counter[str]:
     told = Told()
     lost = 0
     now = 1_700_000_000_000
+    spread = rng.random() < 0.5
     for number in range(LOSSES + 1):
         with opened(home / f"{number}") as store:
-            core = Core(store, told, rng, now)
+            core = Core(store, told, rng, now, spread)
             if number:
                 core.check()
             for _ in range(rng.randrange(1, STEPS)):

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from forebay.core import engine as engines
+from forebay.core.api import commands as c
 from forebay.core.records.commit import Commit
 from forebay.store.base import Claim, Unknown
 from forebay.store.postgres import commits as postgres_commits
@@ -18,7 +19,7 @@ from forebay.store.postgres.session import Refused, Row
 from forebay.store.postgres.store import migrate_at
 from tests.postgres import cluster, run_sql
 from tests.sim.plant import planted
-from tests.store.fights import LONG_S, Arena, Node, fights
+from tests.store.fights import LONG_S, TENANT, Arena, Node, fights
 from tests.store.gates import Gated
 
 FIGHTS = 250
@@ -75,6 +76,7 @@ class LoadsBeforeItClaims(Node):
     async def start(self) -> None:
         rows = await self.read()
         self.load(await self.claim(), rows)
+        self.engine.apply(c.TenantPut(TENANT, spread=self.fight.is_spread), self.fight.now)
 
 
 class ForgetsWhatWasDelivered(Node):

@@ -298,9 +298,19 @@ def test_a_server_keeps_its_number_of_shards(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with Server("--data", str(data), "--shards", "3") as server, server.connect() as client:
         first = push(client, "q", 1)
-    with Server("--data", str(data), "--shards", "64") as server, server.connect() as client:
-        assert client.ask({"cmd": "GETSTATE", "id": first})["state"] == "waiting"
-    assert json.loads((data / "FORMAT").read_text().splitlines()[0])["shards"] == 3
+    for flags, told in (("--shards", "64"), 1), (("--shards", "3"), 0), ((), 0):
+        with Server("--data", str(data), *flags) as server, server.connect() as client:
+            assert client.ask({"cmd": "GETSTATE", "id": first})["state"] == "waiting"
+            assert server._read_log().count("the store was made with 3 shards, and keeps them") == told
+    assert shards_of(data) == 3
+
+
+def test_a_directory_has_16_shards_unless_another_number_is_wanted(filled: Path) -> None:
+    assert shards_of(filled) == 16
+
+
+def shards_of(data: Path) -> object:
+    return json.loads((data / "FORMAT").read_text().splitlines()[0])["shards"]
 
 
 def test_relative_directories_are_taken_from_where_the_command_runs(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import settings
 
 from forebay.core.records.commit import Commit, Record
-from forebay.core.records.keyspace import META_SHARD
+from forebay.core.records.keyspace import CONTROL
 from forebay.store.base import CantOpen, Claim, Fenced, Store, StoreError
 from forebay.store.postgres import commits, session as postgres_session
 from forebay.store.postgres.migrate import migrate, missing
@@ -306,11 +306,12 @@ def test_what_is_replaced_is_found_at_once_while_somebody_holds_a_snapshot(url: 
 
 def test_a_copy_gives_out_no_name_that_the_original_did(url: str) -> None:
     store = PostgresStore(url)
-    store.be_copy(8, {META_SHARD: Claim(7, 5), 0: Claim(9, 6), 3: Claim(2, 0, restored=50)})
+    store.be_copy(8, {CONTROL: Claim(7, 5), 0: Claim(9, 6), 3: Claim(2, 0, restored=50)})
     assert store.shards(64) == 8
-    assert store.claims() == {META_SHARD: Claim(7, 5), 0: Claim(9, 6), 3: Claim(2, 0, restored=50)}
-    meta, first = store.claim(META_SHARD), store.claim(0)
-    assert (meta.epoch, meta.committed_at, first.epoch, first.committed_at) == (8, 5, 10, 6)
+    assert store.claims() == {CONTROL: Claim(7, 5), 0: Claim(9, 6), 3: Claim(2, 0, restored=50)}
+    control, first = store.claim(CONTROL), store.claim(0)
+    found = (control.epoch, control.committed_at, first.epoch, first.committed_at)
+    assert found == (8, 5, 10, 6)
     third = store.claim(3)
     assert (third.epoch, third.restored) == (53, 50)
     store.close()
@@ -370,6 +371,56 @@ def test_a_schema_of_a_newer_version_is_left_alone(url: str) -> None:
     run_sql(url, "insert into forebay.migrations values (9999, 'later')")
     with pytest.raises(CantOpen, match="run a newer one"):
         PostgresStore(url)
+
+
+OLD_SCHEMA = """
+create schema forebay;
+create table forebay.migrations (number integer primary key, name text not null);
+insert into forebay.migrations values (1, 'records'), (2, 'push'), (3, 'views');
+create table forebay.format (one boolean primary key, format integer not null, shards integer not null);
+"""
+"""What a version before the first release left, as far as it is looked at."""
+
+
+@pytest.mark.parametrize("row", ["", "insert into forebay.format values (true, 1, 64)"])
+def test_a_schema_from_before_the_first_release_is_refused_and_left_as_it_is(url: str, row: str) -> None:
+    run_sql(url, OLD_SCHEMA + row)
+    names = (
+        "select relname, relkind::text from pg_class where relnamespace = 'forebay'::regnamespace order by 1"
+    )
+    before = ask_sql(url, names)
+    for work in (
+        lambda: PostgresStore(url),
+        lambda: PostgresStore(url, only_look=True),
+        lambda: run_async(url, migrate),
+    ):
+        with pytest.raises(CantOpen) as refused:
+            work()
+        assert str(refused.value) == (
+            "the schema forebay of this database was made by a version of Forebay before its first release,"
+            " which this one does not read: use another database, or begin anew in this one, after"
+            " drop schema forebay cascade"
+        )
+    assert ask_sql(url, names) == before
+    run_sql(url, "drop schema forebay cascade")
+    PostgresStore(url).close()
+
+
+def test_a_database_in_a_newer_format_is_refused_and_left_as_it_is(url: str) -> None:
+    store = PostgresStore(url)
+    assert store.shards(8) == 8
+    store.close()
+    run_sql(url, "update forebay.format set version = 2")
+    with pytest.raises(CantOpen, match="is in format 2, and this version reads format 1: run the version"):
+        PostgresStore(url)
+    assert ask_sql(url, "select version, shards from forebay.format") == [{"version": 2, "shards": 8}]
+
+
+def test_two_that_make_a_store_together_agree_on_its_shards(url: str) -> None:
+    first, second = PostgresStore(url, alone=False), PostgresStore(url, alone=False)
+    assert (first.shards(8), second.shards(64)) == (8, 8)
+    first.close()
+    second.close()
 
 
 def test_a_step_that_fails_leaves_nothing(url: str) -> None:

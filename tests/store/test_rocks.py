@@ -13,9 +13,10 @@ from rocksdict import WriteBatch
 from forebay.core.bounds import SEGMENT_BYTES_MAX
 from forebay.core.records import keyspace
 from forebay.core.records.commit import Commit, Record
-from forebay.core.records.keyspace import META_SHARD
+from forebay.core.records.keyspace import CONTROL
 from forebay.store.base import CantOpen, Lost, Store, StoreError
 from forebay.store.rocksdb import format as formats
+from forebay.store.rocksdb.offline import looking_at, repair, restore
 from forebay.store.rocksdb.store import RocksStore, open_db
 from tests.store.conformance import HIGHEST, LOWEST, StoreConformance, StoreMachine, body_key, key
 
@@ -153,27 +154,71 @@ def written(home: Path, line: bytes) -> None:
     (home / formats.NAME).write_bytes(line + b"\n%08x\n" % zlib.crc32(line))
 
 
-def test_a_directory_in_an_older_format_is_read_and_from_then_on_in_the_newest(home: Path) -> None:
+def left_as_it_is(home: Path) -> dict[Path, bytes]:
+    """Every file of a directory, but RocksDB's log for people."""
+    return {
+        path: path.read_bytes()
+        for path in home.glob("**/*")
+        if path.is_file() and not path.name.startswith("LOG")
+    }
+
+
+@pytest.mark.parametrize("format", range(1, 7))
+def test_a_directory_from_before_the_first_release_is_refused_and_left_as_it_is(
+    home: Path, format: int
+) -> None:
     made(home)
-    written(home, b'{"format":%d,"shards":8}' % formats.OLDEST)
-    store = RocksStore(home)
-    assert store.shards(64) == 8
-    store.close()
-    found = formats.read(home)
-    assert found is not None
-    assert (found.format, found.shards) == (formats.FORMAT, 8)
+    written(home, b'{"shards":8,"restored":0,"skip":0,"format":%d}' % format)
+    before = left_as_it_is(home)
+    said = (
+        f"{home} was written by a version of Forebay before its first release, which this one does not read:"
+        " start with a new directory, or go on with the version that wrote it"
+    )
+    assert refusal(home) == said
+    for work in (
+        lambda: looking_at(home).__enter__(),
+        lambda: restore(home, home.parent / "other", 0.5, lambda done, of: None),
+        lambda: repair(home, 0.5),
+    ):
+        with pytest.raises(CantOpen) as refused:
+            work()
+        assert str(refused.value) == said
+    assert left_as_it_is(home) == before
+    assert not (home.parent / "other").exists()
 
 
 def test_a_directory_in_a_newer_format_is_refused_and_left_as_it_is(home: Path) -> None:
     made(home)
-    newer = formats.FORMAT + 1
-    written(home, b'{"format":%d,"shards":8,"colour":"red"}' % newer)
-    before = (home / formats.NAME).read_bytes()
-    said = refusal(home)
-    assert f"{home} is in format {newer}" in said
-    assert f"reads formats {formats.OLDEST} to {formats.FORMAT}" in said
-    assert "newer" in said
-    assert (home / formats.NAME).read_bytes() == before
+    written(home, b'{"version":2,"shards":8,"colour":"red","format":1}')
+    before = left_as_it_is(home)
+    assert refusal(home) == (
+        f"{home} is in format 2, and this version reads format 1:"
+        " run the version of Forebay that wrote it, or a newer one"
+    )
+    assert left_as_it_is(home) == before
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"{}",
+        b'{"shards":8}',
+        b'{"version":null,"shards":8}',
+        b'{"version":"1","shards":8}',
+        b'{"version":1}',
+        b"[1]",
+    ],
+)
+def test_a_directory_that_names_no_format_is_damaged(home: Path, line: bytes) -> None:
+    made(home)
+    written(home, line)
+    assert refusal(home).startswith(f"{home / formats.NAME} is damaged: ")
+
+
+def test_the_format_is_written_under_a_name_that_older_versions_do_not_use(home: Path) -> None:
+    made(home)
+    line = (home / formats.NAME).read_bytes().partition(b"\n")[0]
+    assert line == b'{"shards":8,"restored":0,"skip":0,"version":1}'
 
 
 def test_a_directory_whose_format_is_damaged_is_refused(home: Path) -> None:
@@ -361,7 +406,7 @@ def test_after_a_sync_that_failed_this_process_writes_no_more(opened: Open) -> N
         lambda: commit(store, epoch, [(key("a"), b"3")]),
         lambda: store.commit([], sync=False),
         lambda: store.claim(0),
-        lambda: store.claim(META_SHARD),
+        lambda: store.claim(CONTROL),
         store.sync,
         lambda: store.backup(str(store._directory) + "-copy"),
     ):
@@ -455,7 +500,10 @@ def test_the_key_of_a_queue_begins_with_its_tenant_and_its_number() -> None:
     [
         lambda number: keyspace.prefix(number, 1),
         lambda number: keyspace.prefix(1, number),
-        lambda number: keyspace.queue_name_key(number, "q"),
+        lambda number: keyspace.queue_name_key(number, 1, "q"),
+        lambda number: keyspace.queue_name_key(1, number, "q"),
+        lambda number: keyspace.tenant_key(number, "t"),
+        lambda number: keyspace.numbers_key(number),
         lambda number: keyspace.group_key(bytes(8), number),
         lambda number: keyspace.partition_key(bytes(8), number),
         lambda number: keyspace.header_key(bytes(8), 1, number),

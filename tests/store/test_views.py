@@ -13,6 +13,7 @@ from forebay.core.api import commands as c, queries
 from forebay.core.ids import address, to_uuid
 from forebay.core.log.numbers import number_of
 from forebay.core.state import Queue
+from forebay.store.postgres.store import migrate_at
 from tests.postgres import ask_sql, cluster, run_sql
 from tests.serving import Raw, Server, pull, push
 from tests.sim.checks import TENANT
@@ -130,6 +131,38 @@ def test_the_last_activity_of_a_partition_is_its_newest_message_or_when_it_was_f
     assert swept() == (0, instant(now))
     emptied, now = now, now + 60_000
     assert swept() == (0, instant(emptied))
+
+
+def test_the_queues_of_all_tenants_and_shards_are_found(worlds: PostgresWorlds) -> None:
+    world = worlds.begin()
+    engine, now = world.engine, world.now
+    assert ask_sql(worlds.url, "select * from forebay.queue_keys") == []
+    engine.apply(c.TenantPut("wide", spread=True), now)
+    for shard in engine.shards.values():  # as if so many had been made and deleted: numbers need all 32 bits
+        shard.numbering.queues_made = shard.numbering.tenants_made = 3 * (1 << 28)
+    for tenant in (*"abcdefgh", "wide"):
+        for queue in ("q", "qq", "r-1", "_", "gone"):
+            engine.apply(c.Push(tenant, queue, [b"1"]), now)
+    world.store.commit(engine.seal(now))
+    for tenant in ("a", "wide"):
+        engine.apply(c.Obliterate(tenant, "gone"), now)
+    world.store.commit(engine.seal(now))
+    rows = ask_sql(worlds.url, "select tenant, queue, prefix, shard from forebay.queue_keys")
+    found = {(row["tenant"], row["queue"]): (bytes(row["prefix"]), row["shard"]) for row in rows}
+    assert found == {place: (queue.prefix, queue.shard) for place, queue in engine.queues.items()}
+    assert len(found) == len(rows) >= 43
+    assert {shard for _, shard in found.values()} == set(engine.shards)
+    assert len({shard for (tenant, _), (_, shard) in found.items() if tenant == "wide"}) > 1
+    for view in ("queues", "partitions"):
+        rows = ask_sql(worlds.url, f"select distinct tenant, queue from forebay.{view}")
+        assert {(row["tenant"], row["queue"]) for row in rows} == set(found)
+
+
+def test_a_schema_that_no_server_has_used_has_no_queues() -> None:
+    url = cluster().database()
+    migrate_at(url)
+    for view in ("queues", "messages", "retention_history"):
+        assert ask_sql(url, f"select * from forebay.{view}") == []
 
 
 def first_of(popped: object) -> int:

@@ -56,12 +56,11 @@ class KeyWatchers:
         self._by_number[number] = watcher
         for key in command.keys:
             self._by_key.setdefault((command.tenant, key), {})[number] = watcher
-        engine.watched_keys = self.count
+        engine.watch_keys(self.count > 0)
 
     def serve(self, engine: Engine) -> None:
         """Answer the watchers of keys that changed."""
-        touched = list(engine.touched_keys)
-        engine.touched_keys.clear()
+        touched = engine.take_touched_keys()
         numbers = {number: None for key in touched for number in self._by_key.get(key, ())}
         for number in sorted(numbers):
             found = self._apply(self._by_number[number].command)
@@ -81,13 +80,13 @@ class KeyWatchers:
             del there[number]
             if not there:
                 del self._by_key[key]
-        engine.watched_keys = self.count
+        engine.watch_keys(self.count > 0)
         if found is not None:
             self._answer(watcher.asker, watcher.ticket, found)
 
     def reload(self, engine: Engine) -> None:
         """Move all watchers to a reloaded engine, and answer those whose keys changed."""
-        engine.watched_keys = self.count
+        engine.watch_keys(self.count > 0)
         for number, watcher in list(self._by_number.items()):
             found = self._apply(watcher.command)
             if not isinstance(found, KvFound) or found.changed:

@@ -2,7 +2,7 @@
 
 import logging
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 
 from forebay.core import engine as engines
@@ -10,7 +10,7 @@ from forebay.core.bounds import Limits
 from forebay.core.engine import Engine
 from forebay.core.records import commit
 from forebay.core.records.commit import Record
-from forebay.core.records.keyspace import META_SHARD
+from forebay.core.records.keyspace import CONTROL
 from forebay.core.words import is_own
 from forebay.store.base import Claim, Store, Unknown
 
@@ -43,31 +43,36 @@ def claim_all(
     Its clock is the store's if that has one, else ``wall``. It never goes back behind the last commit, nor
     behind ``ahead_ms``, the offset of the previous load.
     """
-    meta = store.claim(META_SHARD)
-    found = [store.claim(number) for number in range(shards)]
-    latest = max(claim.committed_at for claim in found)
-    ahead = max(latest, meta.now or wall()) - wall()
+    control = store.claim(CONTROL)
+    found = {number: store.claim(number) for number in range(shards)}
+    latest = max(claim.committed_at for claim in found.values())
+    ahead = max(latest, control.now or wall()) - wall()
     if ahead_ms is not None:
         ahead = max(ahead, ahead_ms)
-    return load(store, limits, meta.epoch, found, wall() + ahead, down_ms), ahead
+    return load(store, limits, control.epoch, found, wall() + ahead, down_ms), ahead
 
 
 def load(
-    store: Store, limits: Limits, meta: int, found: Sequence[Claim], now: int, down_ms: int | None
+    store: Store,
+    limits: Limits,
+    control: int,
+    found: Mapping[int, Claim],
+    now: int,
+    down_ms: int | None,
 ) -> Engine:
     """Return an engine loaded from claimed shards. Leases are extended by the downtime.
 
     That is ``down_ms``, or for a node that starts, the time since a shard's last commit.
     """
-    taken = [
-        engines.Taken(claim.epoch, down(claim, now) if down_ms is None else down_ms, claim.restored)
-        for claim in found
-    ]
+    taken = {
+        number: engines.Taken(claim.epoch, down(claim, now) if down_ms is None else down_ms, claim.restored)
+        for number, claim in found.items()
+    }
     # Leases are named by epoch: without this fsync, a power loss could undo the claim after such a name was
     # sent, and the next process would issue the same names again.
     store.sync()
     scan = reading_ahead(store.scan) if store.far else store.scan
-    engine = engines.load(limits, taken, meta, counting(scan), now)
+    engine = engines.load(limits, len(found), taken, control, counting(scan), now, store.durability)
     logger.info("loaded %d queues", sum(not is_own(tenant) for tenant, _ in engine.queues))
     for (tenant, name), why in engine.damaged.items():
         logger.error("queue %s of tenant %s is damaged and left out: %s", name, tenant, why)

@@ -37,7 +37,6 @@ logger = logging.getLogger("forebay.node")
 
 Answer = tuple[Asker, Ticket, Reply | ForebayError]
 
-
 SYNC_S = 0.2
 """Longest time a commit confirmed as ``os`` stays without an fsync: what a power loss can take."""
 RELOAD_RETRY_S = 1.0
@@ -54,7 +53,7 @@ class Node:
         clock: Callable[[], int],
         limits: Limits,
         *,
-        shards: int = 64,
+        shards: int = 16,
         memory_bytes_max: int = 1 << 28,
         lost: Callable[[str], None] = lambda why: None,
     ) -> None:
@@ -211,7 +210,7 @@ class Node:
     def listen(self, hear: Callable[[list[EmittedEvent]], None] | None) -> None:
         """Set the callback for committed events; None removes it."""
         self._hear = hear
-        self._engine.listening = hear is not None
+        self._engine.listen(hear is not None)
 
     @property
     def broken(self) -> str | None:
@@ -260,15 +259,13 @@ class Node:
     def _wait(self, asker: Asker, ticket: Ticket, command: Pop, queue: Queue) -> None:
         self._arrivals += 1
         timer = self._loop.call_later(command.wait_ms / 1000, self._give_up, self._arrivals)
-        waiter = Waiter(asker, ticket, command, self._arrivals, timer.cancel, queue)
-        self._waiters.add(waiter)
+        self._waiters.add(Waiter(asker, ticket, command, self._arrivals, timer.cancel, queue))
         # The pop may have created its group, which must be committed even if no message ever arrives.
         self._plan_flush()
 
     def _give_up(self, number: int) -> None:
         """On timeout: answer a waiting pop with what is deliverable, even if less than ``min_count``."""
-        waiter = self._waiters.get(number)
-        if waiter is not None:
+        if (waiter := self._waiters.get(number)) is not None:
             self._finish_wait(waiter)
 
     def _finish_wait(self, waiter: Waiter) -> None:
@@ -354,7 +351,7 @@ class Node:
         if self._watchers.count and self._broken is None:
             self._watchers.serve(self._engine)
             self._serve_woken()
-        if self._engine.touched_keys and self._broken is None:
+        if self._key_watchers.count and self._broken is None:
             self._key_watchers.serve(self._engine)
         group, self._forming = self._forming, []
         commits: list[Commit] = []
@@ -409,7 +406,7 @@ class Node:
             if how.told and self._hear is not None:
                 self._hear(how.told)
             self._merger.kept()
-        if self._forming or self._broken or self._engine.changed or self._engine.wants_sync:
+        if self._forming or self._broken or self._engine.has_changes or self._engine.wants_sync:
             self._plan_flush()
 
     def _readable(self, reply: Reply | ForebayError) -> Reply | ForebayError:
@@ -538,7 +535,7 @@ class Node:
             return
         before, self._engine = self._engine, self._take(*outcome)
         self._engine.take_owners(before)
-        self._engine.listening = self._hear is not None
+        self._engine.listen(self._hear is not None)
         logger.warning("reloaded from the store")
         self._broken = None
         self._watchers.reload(self._engine)
@@ -552,7 +549,6 @@ class Node:
     def _take(self, engine: Engine, ahead_ms: int) -> Engine:
         """Adopt a loaded engine, with an empty body cache."""
         self._ahead_ms = ahead_ms
-        engine.reach = self.durability
         self._body_cache.clear()
         return engine
 
@@ -564,7 +560,7 @@ class Node:
     @property
     def _is_unkept(self) -> bool:
         """Whether something is being committed, or still has to be."""
-        return self._committer.busy or (bool(self._engine.changed) and not self._is_still)
+        return self._committer.busy or (bool(self._engine.has_changes) and not self._is_still)
 
     async def drain(self) -> None:
         """Answer every waiter and commit everything that formed."""

@@ -23,10 +23,9 @@ class Serve(Command):
 def _settings() -> list[click.Parameter]:
     from forebay import config
 
-    defaults = config.Settings()
     found: list[click.Parameter] = []
     for name in config.names():
-        about = f"{config.about(name)} (default {getattr(defaults, name)})"
+        about = f"{config.about(name)} (default {config.default(name)})"
         found.append(click.Option([_flag(name), f"set_{name}"], metavar="VALUE", help=about))
     for name in config.LATER:
         found.append(click.Option([_flag(name), f"set_{name}"], is_flag=False, flag_value="", hidden=True))

@@ -1,280 +1,67 @@
-"""The core as one value: all shards of a node, and the directory that leads to them.
+"""The engine: routes each command to the shard of its tenant, ticks and seals the shards that it has.
 
     engine.apply(command, now) -> reply          or raises, and has changed nothing
     engine.next_due_at() -> when to call tick    lease expiry, due messages, sweeps
     engine.seal(now) -> commits                  what to store, atomically, before replies leave
 
+A shard decides alone: only here is more than one of them seen at a time. An engine has all shards of a
+store, or some: commands for the others raise ``Elsewhere``. A shard is taken and let go while others work.
+
 Nothing here reads a clock, uses randomness or touches storage. ``now`` never goes backwards.
 """
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import TypeVar
 
 from msgspec import Struct
 
 from forebay.core import event_log
-from forebay.core.api.commands import Command, Pop, Popped, Reply, Wake
-from forebay.core.bounds import Limits
+from forebay.core.api.commands import Command, Pop, Popped, Reply, TenantFound, TenantPut, Wake
+from forebay.core.api.queries import EventPositions, EventsPast, FindJob, Measure, Query, Show
+from forebay.core.bounds import NEVER, Limits, check_name
 from forebay.core.delivery import settle
 from forebay.core.delivery.limits import wake_limited
 from forebay.core.delivery.pop import available
 from forebay.core.delivery.settle import expire
-from forebay.core.errors import Damaged
+from forebay.core.errors import Damaged, Elsewhere, Invalid
 from forebay.core.handlers import HANDLERS
 from forebay.core.ids import lease_token, parse_lease
 from forebay.core.jobs import cron
 from forebay.core.jobs.consequences import settle_consequences
-from forebay.core.jobs.dependencies import go_on, recover
+from forebay.core.jobs.dependencies import go_on
 from forebay.core.keyvalue import store as kv_store
 from forebay.core.links.dedup import forget_due_remembered
 from forebay.core.links.expiry import expire_tied
-from forebay.core.loading.build import load_queue
-from forebay.core.loading.decode import decode_own
+from forebay.core.loading.shard import load_names, load_tenant
 from forebay.core.queries import payloads
-from forebay.core.queues import delete as queue_delete, named_limits
+from forebay.core.queues import delete as queue_delete
 from forebay.core.records import keyspace
-from forebay.core.records.commit import Commit, Scan
+from forebay.core.records.commit import Commit, Record, Scan
 from forebay.core.retention import carve, merge as merges
 from forebay.core.retention.carve import Carved, Carving
 from forebay.core.retention.merge import Joined, Merge
 from forebay.core.retention.sweep import sweep_due
-from forebay.core.shard import names as directories
-from forebay.core.shard.addresses import require
-from forebay.core.shard.domain import Domain, new_queue
-from forebay.core.shard.limiters import attach, new_limiter
-from forebay.core.shard.names import Directory
+from forebay.core.routing import control as controls
+from forebay.core.routing.control import Control
+from forebay.core.routing.gather import JOINS, gather
+from forebay.core.routing.placement import home_of, shard_of_id, shard_of_queue
+from forebay.core.routing.spread import touched
+from forebay.core.shard.addresses import current_ids, require
+from forebay.core.shard.shard import Shard
 from forebay.core.stages.expire import forget_staged
-from forebay.core.state import EmittedEvent, Segment, Values, segment
-from forebay.core.words import SYSTEM
+from forebay.core.state import EmittedEvent, Lease, Queue, Segment, segment
+from forebay.core.structures.agenda import Alarm
+from forebay.core.words import FSYNC, is_own
 
+K = TypeVar("K")
+V = TypeVar("V")
 SWEEPS_MAX = 500
 """Queues swept per tick; the next tick, which follows at once, sweeps more."""
 MERGE_MIN = 64
 """Tiny segments worth a merge."""
 Watched = tuple[int, int, int]
 """Shard, partition key and offset of a watched message."""
-
-
-class Engine(Domain):
-    """State + command + now -> reply and records."""
-
-    def __init__(self, limits: Limits, directory: Directory, shards: int) -> None:
-        super().__init__(limits, directory, shards)
-        self.must_sync = False
-        """Whether the last seal's commits have to survive power loss before replies leave."""
-        self._sealed: list[tuple[segment.Log, Segment]] = []
-
-    # The whole interface.
-
-    def apply(self, command: Command, now: int) -> Reply:
-        """Apply a command at ``now``."""
-        if now > self.now:
-            self._go_on_to(now)
-        reply: Reply = HANDLERS[type(command)](self, command, self.now)
-        if self.closing:
-            queue_delete.finish(self)
-        if self.ends:
-            settle_consequences(self, self.now)
-        return reply
-
-    def _go_on_to(self, now: int) -> None:
-        """Advance the clock, and do what is due."""
-        self.now = now
-        if self.alarm.at <= now:
-            self.tick(now)
-
-    def tick(self, now: int) -> None:
-        """Do everything that is due by ``now``."""
-        self.now = now = max(now, self.now)
-        sweeps = SWEEPS_MAX
-        for shard in self.shards:
-            expire(shard, now)
-            expire_tied(shard, now)
-            forget_due_remembered(shard, now)
-            forget_staged(shard, now)
-            shard.fire_due(now)
-            wake_limited(shard, now)
-            if sweeps:
-                sweeps = sweep_due(shard, now, sweeps)
-        queue_delete.finish(self)
-        settle_consequences(self, now)  # a cron may want the key of what ended just now
-        cron.fire(self, now)
-        settle_consequences(self, now)
-        go_on(self, now)
-        settle_consequences(self, now)
-        at = min(kv_store.expire(self, now), *(shard.timers.next_at() for shard in self.shards))
-        self.alarm.at = now if self.notifications else at
-
-    def next_due_at(self) -> int:
-        """Return when to call ``tick``; ``NEVER`` if nothing is due."""
-        return self.alarm.at
-
-    def seal(self, now: int) -> list[Commit]:
-        """Return the changes since the last seal: one commit per changed shard."""
-        assert not self.ends, "what follows from an end is kept with it"
-        self.rows_notified = 0
-        for shard in self.changed:
-            if shard.changes.change_log.entries:
-                event_log.keep(self, shard, now)
-        commits = [self.directory.seal(now)] if self.directory.changes else []
-        self.must_sync = self.wants_sync or bool(commits)
-        self.wants_sync = False
-        if self.changed:
-            for shard in self.changed:
-                self.must_sync |= shard.changes.must_sync
-                commit = shard.changes.seal(now)
-                self._sealed += shard.changes.sealed
-                shard.changes.sealed = []
-                if not commit.is_empty:
-                    commits.append(commit)
-                shard.changes.woken.clear()
-            self.changed.clear()
-        return commits
-
-    def want_sync(self) -> None:
-        """Make the next seal ask for a sync, whatever is in it."""
-        self.wants_sync = True
-
-    def take_sealed(self) -> list[tuple[segment.Log, Segment]]:
-        """Return segments whose bodies are in memory and, with the last seal's commits, in the store."""
-        sealed, self._sealed = self._sealed, []
-        return sealed
-
-    def take_emitted(self) -> list[EmittedEvent]:
-        """Return the events of the last seal's commits."""
-        told, self.emitted = self.emitted, []
-        return told
-
-    @property
-    def may_merge(self) -> bool:
-        """Whether there are partitions left to check for merges."""
-        return any(shard.changes.to_merge for shard in self.shards)
-
-    def plan_merge(self, at_least: int = MERGE_MIN) -> Merge | None:
-        """Return the next merge, if one is worth it."""
-        for shard in self.shards:
-            if shard.changes.to_merge:
-                return merges.plan(shard, at_least)
-        return None
-
-    def plan_carving(self) -> Carving | None:
-        """Return the next island to carve, if one is worth it."""
-        for shard in self.shards:
-            if shard.changes.to_carve and (carving := carve.plan(shard)) is not None:
-                return carving
-        return None
-
-    def apply_carving(self, carving: Carving, carved: list[Carved]) -> bool:
-        """Replace an island by its parts, unless it changed meanwhile; return whether it was done."""
-        done = carve.apply(self.shards[carving.shard], carving, carved, self.now)
-        settle_consequences(self, self.now)
-        return done
-
-    def apply_merge(self, merge: Merge, joined: Joined) -> bool:
-        """Replace segments by their merge, unless they changed meanwhile; return whether it was done."""
-        return merges.apply(self.shards[merge.shard], merge, joined) is not None
-
-    def put_off(self, popped: Popped) -> None:
-        """Remove unreadable messages from their lease; they are due when the lease would have expired."""
-        assert popped.lease is not None
-        number, name = parse_lease(popped.lease)
-        lease = self.shards[number].leases.get(name)
-        if lease is not None:
-            settle.put_off(self.shards[number], lease, payloads.lacking(popped), self.now)
-            settle_consequences(self, self.now)
-
-    def give_back(self, popped: Popped, now: int) -> None:
-        """Take back a lease whose reply could not be delivered."""
-        assert popped.lease is not None
-        if now > self.now:
-            self._go_on_to(now)
-        number, name = parse_lease(popped.lease)
-        lease = self.shards[number].leases.get(name)
-        if lease is not None:
-            settle.give_back(self.shards[number], lease, self.now)
-            queue_delete.finish(self)
-            settle_consequences(self, self.now)
-
-    def leased_to(self, tenant: str) -> list[Popped]:
-        """Return every live lease of a tenant, as ``give_back`` takes it."""
-        return [
-            Popped(lease.queue, lease_token(shard.number, name), [])
-            for shard in self.shards
-            for name, lease in shard.leases.items()
-            if lease.queue.tenant == tenant
-        ]
-
-    def unsettled(self, token: str) -> int | None:
-        """Return how many messages a lease still holds; None if it has ended."""
-        number, name = parse_lease(token)
-        lease = self.shards[number].leases.get(name)
-        return None if lease is None else sum(run.unsettled for run in lease.runs.values())
-
-    def gain(self, ms: int) -> None:
-        """Extend all leases by a time in which no consumer could settle, as after a restart."""
-        for shard in self.shards:
-            for lease in list(shard.leases.values()):
-                gained = min(ms, lease.queue.options.lease_ms)
-                for run in lease.runs.values():
-                    run.expires_at += gained
-                shard.timers.leases.remove(lease.due_at, lease.name)
-                lease.due_at += gained
-                shard.timers.leases.add(lease.due_at, lease.name)
-                shard.changes.touch_lease(lease)
-
-    def clear_marks(self) -> None:
-        """Remove os marks at a clean stop: no confirmed id can be lost any more."""
-        for shard in self.shards:
-            shard.changes.clear_marks()
-
-    def take_woken(self) -> list[Wake]:
-        """Return what became deliverable since the last call or seal."""
-        woken: list[Wake] = []
-        for shard in self.changed:
-            woken += shard.changes.woken
-            shard.changes.woken.clear()
-        return woken
-
-    def has_group(self, tenant: str, queue: str, group: str) -> bool:
-        known = self.queues.get((tenant, queue))
-        return known is not None and group in known.groups
-
-    def deliverable(self, command: Pop) -> int:
-        """Count the messages that a pop could have now, no further than it needs."""
-        queue = self.queues.get((command.tenant, command.queue))
-        group = queue.groups.get(command.group) if queue is not None else None
-        if queue is None or group is None:
-            return 0
-        return available(group, queue, command, self.now)
-
-    def watch(self, tenant: str, message: int) -> Watched:
-        """Watch a message: ``take_changed`` returns it when it may have ended."""
-        shard = self.shard_of(message)
-        (current,) = self.current([message])
-        where = require(shard, tenant, current)
-        key = where.place.partition.key
-        shard.watched.setdefault(key, set()).add(where.first)
-        return shard.number, key, where.first
-
-    def unwatch(self, watched: Watched) -> None:
-        number, key, offset = watched
-        offsets = self.shards[number].watched.get(key)
-        if offsets is not None:
-            offsets.discard(offset)
-            if not offsets:
-                del self.shards[number].watched[key]
-
-    def take_changed(self) -> list[Watched]:
-        """Return the watched messages that changed, and stop watching them."""
-        found: list[Watched] = []
-        for shard in self.shards:
-            found += [(shard.number, key, offset) for key, offset in shard.watched_changed]
-            shard.watched_changed.clear()
-        return found
-
-    def take_owners(self, before: "Engine") -> None:
-        """Restore which connections own the leases that survived a reload."""
-        for old, new in zip(before.shards, self.shards, strict=True):
-            for name, lease in new.leases.items():
-                if name in old.leases:
-                    lease.owner = old.leases[name].owner
 
 
 class Taken(Struct, frozen=True):
@@ -288,73 +75,508 @@ class Taken(Struct, frozen=True):
     """Names to skip after a restore: the backup does not know all that were given out."""
 
 
+class Engine:
+    """State + command + now -> reply and records."""
+
+    def __init__(self, limits: Limits, count: int, control: Control, reach: str = FSYNC) -> None:
+        self.limits = limits
+        self.count = count
+        """Number of shards of the store."""
+        self.control = control
+        self.reach = reach
+        """The store's durability."""
+        self.shards: dict[int, Shard] = {}
+        """The shards that this engine has, by number."""
+        self.changed: list[Shard] = []
+        """Shards to seal."""
+        self.alarm = Alarm()
+        self.must_sync = False
+        """Whether the last seal's commits have to survive power loss before replies leave."""
+        self.wants_sync = False
+        """Whether the next seal must ask for a sync, whatever is in it."""
+        self.now = 0
+        self._listening = self._watching_keys = False
+        self._routes: dict[str, Shard] = {}
+        """Shards of known tenants that live in one."""
+        self._sealed: list[tuple[segment.Log, Segment]] = []
+        self._emitted: list[EmittedEvent] = []
+
+    # Apply.
+
+    def apply(self, command: Command, now: int) -> Reply:
+        """Apply a command at ``now``."""
+        if now > self.now:
+            self._go_on_to(now)
+        shard = self._routes.get(command.tenant)
+        if shard is None:
+            return self._route(command)
+        reply: Reply = HANDLERS[type(command)](shard, command, self.now)
+        if shard.emptied:
+            queue_delete.finish(shard)
+        if shard.ends:
+            settle_consequences(shard, self.now)
+        return reply
+
+    def apply_forwarded(self, command: Command, now: int, version: int) -> Reply:
+        """Apply a command that another engine routed here by control records of this version."""
+        if version != self.control.version:
+            raise Elsewhere(
+                keyspace.CONTROL,
+                f"routed by version {version} of the placement, and this is {self.control.version}: "
+                "read the control records again",
+            )
+        return self.apply(command, now)
+
+    def _apply_in(self, shard: Shard, command: Command) -> Reply:
+        reply: Reply = HANDLERS[type(command)](shard, command, self.now)
+        queue_delete.finish(shard)
+        settle_consequences(shard, self.now)
+        return reply
+
+    # Route.
+
+    def _route(self, command: Command) -> Reply:
+        """Apply a command whose tenant has no route yet, is spread, or is none."""
+        if isinstance(command, TenantPut):
+            return self._put_tenant(command)
+        if isinstance(command, EventsPast):
+            return self._apply_in(self._owned(command.shard), command)
+        if isinstance(command, Measure | EventPositions):
+            return self._gather(command, list(self.shards.values()))
+        tenant = command.tenant
+        if self.control.tenants.get(tenant):
+            return self._apply_spread(command)
+        shard = self._owned(home_of(tenant, self.count))
+        if is_own(tenant) or tenant in self.control.tenants:
+            self._routes[tenant] = shard
+        elif not self.control.is_owner and not isinstance(command, Query):
+            raise Elsewhere(keyspace.CONTROL, f"this node does not know tenant {tenant} yet")
+        reply = self._apply_in(shard, command)
+        if tenant in shard.names.tenants and tenant not in self._routes:
+            # In the same seal: a tenant is listed before anything of it is stored.
+            self.control.add(tenant, spread=False)
+            self._routes[tenant] = shard
+        return reply
+
+    def _owned(self, number: int) -> Shard:
+        shard = self.shards.get(number)
+        if shard is None:
+            raise Elsewhere(number)
+        return shard
+
+    def _put_tenant(self, command: TenantPut) -> TenantFound:
+        tenant, spread = command.name, command.spread
+        check_name("name", tenant)
+        if is_own(tenant):
+            raise Invalid("name", "a name without _ at its start: those are the server's own")
+        if not self.control.check(tenant, spread=spread):
+            if not self.control.is_owner:
+                raise Elsewhere(keyspace.CONTROL)
+            self.control.add(tenant, spread=spread)
+        return TenantFound(tenant, spread)
+
+    def _apply_spread(self, command: Command) -> Reply:
+        """Apply a command of a tenant whose queues live in several shards."""
+        tenant = command.tenant
+        if type(command) in JOINS and not (isinstance(command, FindJob) and command.queue is not None):
+            return self._gather(command, self._of_spread(command))
+        about = touched(command)
+        places = about.shards(tenant, self.count)
+        if len(places) > 1:
+            # An id of a shard in which the tenant has nothing is missing, and not asked for there.
+            places = {each for each in places if self._may_have(each, tenant)} or places
+            if len(places) > 1:
+                raise about.refuse()
+        shard = self._owned(places.pop() if places else home_of(tenant, self.count))
+        about.check(tenant, shard)
+        return self._apply_in(shard, command)
+
+    def _may_have(self, number: int, tenant: str) -> bool:
+        shard = self.shards.get(number)
+        return shard is None or tenant in shard.names.tenants
+
+    def _of_spread(self, command: Command) -> list[Shard]:
+        """Return the shards in which a spread tenant may have what a query asks for, or none of them: an
+        answer that lacks a shard would be wrong."""
+        found: Iterable[int] = range(self.count)
+        if isinstance(command, Show):
+            found = sorted({shard_of_id(each, self.count) for each in command.ids})
+        own = [each for each in map(self._owned, found) if command.tenant in each.names.tenants]
+        return own or [self._owned(home_of(command.tenant, self.count))]
+
+    def _gather(self, command: Command, shards: list[Shard]) -> Reply:
+        asks = [partial(self._apply_in, shard, command) for shard in shards]
+        return gather(self.limits, command, asks)
+
+    def home(self, tenant: str) -> int:
+        """Return the number of the shard of a tenant; of a spread one, of what it has beside its queues."""
+        return home_of(tenant, self.count)
+
+    def shard_of(self, tenant: str, queue: str) -> int:
+        """Return the number of the shard in which a queue lives, or would."""
+        if self.control.tenants.get(tenant):
+            return shard_of_queue(tenant, queue, self.count)
+        return home_of(tenant, self.count)
+
+    def _shard_of_message(self, tenant: str, message: int) -> Shard:
+        if self.control.tenants.get(tenant):
+            return self._owned(shard_of_id(message, self.count))
+        return self._owned(home_of(tenant, self.count))
+
+    # Time.
+
+    def _go_on_to(self, now: int) -> None:
+        """Advance the clock, and do what is due."""
+        self.now = now
+        if self.alarm.at <= now:
+            self.tick(now)
+
+    def tick(self, now: int) -> None:
+        """Do everything that is due by ``now``; a shard with nothing due is not looked at."""
+        self.now = now = max(now, self.now)
+        sweeps = SWEEPS_MAX
+        shards = self.shards.values()
+        for shard in shards:
+            if shard.timers.alarm.at <= now:
+                sweeps = _tick(shard, now, sweeps)
+        self.alarm.at = min((shard.timers.alarm.at for shard in shards), default=NEVER)
+
+    def next_due_at(self) -> int:
+        """Return when to call ``tick``; ``NEVER`` if nothing is due."""
+        return self.alarm.at
+
+    # Seal.
+
+    def seal(self, now: int) -> list[Commit]:
+        """Return the changes since the last seal: one commit per changed shard."""
+        for shard in self.changed:
+            assert not shard.ends, "what follows from an end is kept with it"
+            shard.rows_notified = 0
+            if shard.changes.change_log.entries:
+                event_log.keep(shard, now)
+        commits = [self.control.seal(now)] if self.control.changed else []
+        self.must_sync = self.wants_sync or bool(commits)
+        self.wants_sync = False
+        if self.changed:
+            for shard in self.changed:
+                self.must_sync |= shard.changes.must_sync
+                commit = shard.changes.seal(now)
+                self._sealed += shard.changes.sealed
+                shard.changes.sealed = []
+                if shard.events.emitted:
+                    self._emitted += shard.events.emitted
+                    shard.events.emitted = []
+                if not commit.is_empty:
+                    commits.append(commit)
+                shard.changes.woken.clear()
+            self.changed.clear()
+        return commits
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether there is something to seal."""
+        return bool(self.changed) or self.control.changed
+
+    def want_sync(self) -> None:
+        """Make the next seal ask for a sync, whatever is in it."""
+        self.wants_sync = True
+
+    def take_sealed(self) -> list[tuple[segment.Log, Segment]]:
+        """Return segments whose bodies are in memory and, with the last seal's commits, in the store."""
+        sealed, self._sealed = self._sealed, []
+        return sealed
+
+    def take_emitted(self) -> list[EmittedEvent]:
+        """Return the events of the last seal's commits."""
+        told, self._emitted = self._emitted, []
+        return told
+
+    # Take shards, and let them go.
+
+    def take(self, claims: Mapping[int, Taken], scan: Scan, now: int) -> None:
+        """Load claimed shards. The others go on meanwhile as they are."""
+        self.now = max(now, self.now)
+        assert not claims.keys() & self.shards.keys(), "a shard is let go before it is taken again"
+        taken = [self._new_shard(number) for number in claims]
+        tenants: list[tuple[int, Shard, str]] = []
+        for shard in taken:
+            claim = claims[shard.number]
+            shard.numbering.epoch = claim.epoch
+            load_names(shard, scan)
+            self._check_listed(shard)
+            if claim.restored:
+                shard.skip_numbers(claim.restored)
+            tenants += [(tenant.number, shard, name) for name, tenant in shard.names.tenants.items()]
+        # In the order of their keys, over all shards: a store that is far away is read in large pages.
+        for _, shard, name in sorted(tenants, key=lambda each: each[0]):
+            claim = claims[shard.number]
+            load_tenant(shard, name, scan, self.now, claim.down_ms, renumber=claim.restored > 0)
+        # From here on nothing can fail: a shard that could not be loaded is not here at all.
+        for shard in taken:
+            shard.changes.on_first = partial(self.changed.append, shard)
+            if shard.changes.dirty:
+                self.changed.append(shard)
+        self.shards = dict(sorted((self.shards | {shard.number: shard for shard in taken}).items()))
+        self.tick(self.now)
+
+    def _check_listed(self, shard: Shard) -> None:
+        """Raise if a tenant of a shard is unknown: it would be taken for one that is not spread."""
+        for tenant in shard.names.tenants:
+            if tenant not in self.control.tenants and not is_own(tenant):
+                if not self.control.is_owner:
+                    raise Elsewhere(keyspace.CONTROL, "the control records have changed: read them again")
+                raise Damaged(f"tenant {tenant} is in no control record")
+
+    def _new_shard(self, number: int) -> Shard:
+        shard = Shard(number, self.count, self.limits, self.reach, self.alarm.sooner)
+        shard.events.listening = self._listening
+        shard.values.is_watched = self._watching_keys
+        return shard
+
+    def let_go(self, number: int) -> None:
+        """Forget a shard, all of whose changes are committed."""
+        shard = self._owned(number)
+        assert shard not in self.changed, "what changed is sealed before the shard is let go"
+        del self.shards[number]
+        self._routes = {tenant: each for tenant, each in self._routes.items() if each is not shard}
+        self.alarm.at = min((each.timers.alarm.at for each in self.shards.values()), default=NEVER)
+
+    def read_control(self, found: Iterable[Record]) -> None:
+        """Replace the control records by those that their owner has written since."""
+        assert not self.control.is_owner, "the owner has the newest"
+        self.control = controls.load(None, found)
+
+    # Merge and carve in the background.
+
+    @property
+    def may_merge(self) -> bool:
+        """Whether there are partitions left to check for merges."""
+        return any(shard.changes.to_merge for shard in self.shards.values())
+
+    def plan_merge(self, at_least: int = MERGE_MIN) -> Merge | None:
+        """Return the next merge, if one is worth it."""
+        for shard in self.shards.values():
+            if shard.changes.to_merge:
+                return merges.plan(shard, at_least)
+        return None
+
+    def plan_carving(self) -> Carving | None:
+        """Return the next island to carve, if one is worth it."""
+        for shard in self.shards.values():
+            if shard.changes.to_carve and (carving := carve.plan(shard)) is not None:
+                return carving
+        return None
+
+    def apply_carving(self, carving: Carving, carved: list[Carved]) -> bool:
+        """Replace an island by its parts, unless it changed meanwhile; return whether it was done."""
+        shard = self.shards.get(carving.shard)
+        if shard is None:
+            return False
+        done = carve.apply(shard, carving, carved, self.now)
+        settle_consequences(shard, self.now)
+        return done
+
+    def apply_merge(self, merge: Merge, joined: Joined) -> bool:
+        """Replace segments by their merge, unless they changed meanwhile; return whether it was done."""
+        shard = self.shards.get(merge.shard)
+        return shard is not None and merges.apply(shard, merge, joined) is not None
+
+    # Leases that clients do not settle themselves.
+
+    def _leased(self, token: str) -> tuple[Shard, Lease] | None:
+        """Return a live lease and its shard; None if it has ended, or its shard is not here any more."""
+        number, name = parse_lease(token)
+        shard = self.shards.get(number)
+        lease = shard.leases.get(name) if shard is not None else None
+        return (shard, lease) if shard is not None and lease is not None else None
+
+    def put_off(self, popped: Popped) -> None:
+        """Remove unreadable messages from their lease; they are due when the lease would have expired."""
+        assert popped.lease is not None
+        found = self._leased(popped.lease)
+        if found is not None:
+            settle.put_off(*found, payloads.lacking(popped), self.now)
+            settle_consequences(found[0], self.now)
+
+    def give_back(self, popped: Popped, now: int) -> None:
+        """Take back a lease whose reply could not be delivered."""
+        assert popped.lease is not None
+        if now > self.now:
+            self._go_on_to(now)
+        found = self._leased(popped.lease)
+        if found is not None:
+            settle.give_back(*found, self.now)
+            queue_delete.finish(found[0])
+            settle_consequences(found[0], self.now)
+
+    def leased_to(self, tenant: str) -> list[Popped]:
+        """Return every live lease of a tenant, as ``give_back`` takes it."""
+        shards = list(self.shards.values())
+        if not self.control.tenants.get(tenant):
+            shards = [each for each in shards if each.number == self.home(tenant)]
+        return [
+            Popped(lease.queue, lease_token(shard.number, name), [])
+            for shard in shards
+            for name, lease in shard.leases.items()
+            if lease.queue.tenant == tenant
+        ]
+
+    def unsettled(self, token: str) -> int | None:
+        """Return how many messages a lease still holds; None if it has ended."""
+        found = self._leased(token)
+        return None if found is None else sum(run.unsettled for run in found[1].runs.values())
+
+    def gain(self, ms: int) -> None:
+        """Extend all leases by a time in which no consumer could settle, as after a restart."""
+        for shard in self.shards.values():
+            for lease in list(shard.leases.values()):
+                gained = min(ms, lease.queue.options.lease_ms)
+                for run in lease.runs.values():
+                    run.expires_at += gained
+                shard.timers.leases.remove(lease.due_at, lease.name)
+                lease.due_at += gained
+                shard.timers.leases.add(lease.due_at, lease.name)
+                shard.changes.touch_lease(lease)
+
+    def clear_marks(self) -> None:
+        """Remove os marks at a clean stop: no confirmed id can be lost any more."""
+        for shard in self.shards.values():
+            shard.changes.clear_marks()
+
+    def take_woken(self) -> list[Wake]:
+        """Return what became deliverable since the last call or seal."""
+        woken: list[Wake] = []
+        for shard in self.changed:
+            woken += shard.changes.woken
+            shard.changes.woken.clear()
+        return woken
+
+    # Queues, and what is watched.
+
+    def queue(self, tenant: str, name: str) -> Queue | None:
+        """Return a queue, if there is one here."""
+        shard = self.shards.get(self.shard_of(tenant, name))
+        return shard.names.queues.get((tenant, name)) if shard is not None else None
+
+    def has_group(self, tenant: str, queue: str, group: str) -> bool:
+        known = self.queue(tenant, queue)
+        return known is not None and group in known.groups
+
+    def deliverable(self, command: Pop) -> int:
+        """Count the messages that a pop could have now, no further than it needs."""
+        queue = self.queue(command.tenant, command.queue)
+        group = queue.groups.get(command.group) if queue is not None else None
+        if queue is None or group is None:
+            return 0
+        return available(group, queue, command, self.now)
+
+    @property
+    def queues(self) -> dict[tuple[str, str], Queue]:
+        """All queues, by tenant and name."""
+        return _joined(shard.names.queues for shard in self.shards.values())
+
+    @property
+    def damaged(self) -> dict[tuple[str, str], str]:
+        """Queues whose records are damaged, and why."""
+        return _joined(shard.names.damaged for shard in self.shards.values())
+
+    @property
+    def lost(self) -> dict[str, str]:
+        """Tenants whose keys, values and limits are damaged, and why."""
+        return _joined(shard.names.lost for shard in self.shards.values())
+
+    def listen(self, listening: bool) -> None:
+        """Emit events from now on, or no more."""
+        self._listening = listening
+        for shard in self.shards.values():
+            shard.events.listening = listening
+
+    def watch(self, tenant: str, message: int) -> Watched:
+        """Watch a message: ``take_changed`` returns it when it may have ended."""
+        shard = self._shard_of_message(tenant, message)
+        (current,) = current_ids(shard, [message])
+        where = require(shard, tenant, current)
+        key = where.place.partition.key
+        shard.watched.add(key, where.first)
+        return shard.number, key, where.first
+
+    def unwatch(self, watched: Watched) -> None:
+        number, key, offset = watched
+        if number in self.shards:
+            self.shards[number].watched.remove(key, offset)
+
+    def take_changed(self) -> list[Watched]:
+        """Return the watched messages that changed, and stop watching them."""
+        found: list[Watched] = []
+        for shard in self.shards.values():
+            if shard.watched.changed:
+                found += [(shard.number, key, offset) for key, offset in shard.watched.changed]
+                shard.watched.changed.clear()
+        return found
+
+    def watch_keys(self, watching: bool) -> None:
+        """Note the keys that are written from now on, or no more."""
+        if watching != self._watching_keys:
+            self._watching_keys = watching
+            for shard in self.shards.values():
+                shard.values.is_watched = watching
+
+    def take_touched_keys(self) -> list[tuple[str, bytes]]:
+        """Return keys that changed while there were watchers, with their tenants."""
+        found: list[tuple[str, bytes]] = []
+        for shard in self.changed:
+            found += shard.values.touched
+            shard.values.touched.clear()
+        return found
+
+    def take_owners(self, before: "Engine") -> None:
+        """Restore which connections own the leases that survived a reload."""
+        for number, shard in self.shards.items():
+            old = before.shards.get(number)
+            for name, lease in shard.leases.items() if old is not None else ():
+                if old is not None and name in old.leases:
+                    lease.owner = old.leases[name].owner
+
+
+def _joined(parts: Iterable[dict[K, V]]) -> dict[K, V]:
+    return {key: value for part in parts for key, value in part.items()}
+
+
+def _tick(shard: Shard, now: int, sweeps: int) -> int:
+    """Do everything of a shard that is due; return how many queues may still be swept."""
+    expire(shard, now)
+    expire_tied(shard, now)
+    forget_due_remembered(shard, now)
+    forget_staged(shard, now)
+    shard.fire_due(now)
+    wake_limited(shard, now)
+    if sweeps:
+        sweeps = sweep_due(shard, now, sweeps)
+    queue_delete.finish(shard)
+    settle_consequences(shard, now)  # a cron may want the key of what ended just now
+    cron.fire(shard, now)
+    settle_consequences(shard, now)
+    go_on(shard, now)
+    settle_consequences(shard, now)
+    kv_store.expire(shard, now)
+    shard.timers.alarm.at = now if shard.notifications else shard.timers.next_at()
+    return sweeps
+
+
 def load(
     limits: Limits,
-    claims: list[Taken],
-    meta_epoch: int,
+    count: int,
+    claims: Mapping[int, Taken],
+    control: int | None,
     scan: Scan,
     now: int,
+    reach: str = FSYNC,
 ) -> Engine:
-    """Return the engine of these records, with raised epochs. ``claims`` has one entry per shard.
+    """Return an engine with claimed shards of a store that has ``count`` of them.
 
-    A queue whose records are damaged is left out and listed in ``damaged``.
+    ``control`` is the epoch of the claimed control records; None for an engine that only reads them. A queue
+    whose records are damaged is left out and listed in ``damaged``.
     """
-    shards = len(claims)
-    directory, made = directories.load(shards, meta_epoch, limits, scan(*keyspace.meta_bounds()))
-    engine = Engine(limits, directory, shards)
-    engine.now = now
-    for shard, claim, numbers in zip(engine.shards, claims, made, strict=True):
-        shard.numbering.epoch, shard.numbering.made = claim.epoch, numbers
-        if claim.restored:
-            shard.skip_numbers(claim.restored)
-    for tenant, known in directory.tenants.items():
-        for name, (queue_id, number) in known.queues.items():
-            queue = new_queue(tenant, name, keyspace.prefix(known.id, queue_id), number)
-            found = scan(*keyspace.queue_bounds(queue.prefix))
-            claim = claims[number]
-            try:
-                crons = load_queue(
-                    engine.shards[number],
-                    queue,
-                    found,
-                    now=now,
-                    down_ms=claim.down_ms,
-                    renumber=claim.restored > 0,
-                )
-            except Damaged as error:
-                engine.damaged[tenant, name] = error.message
-            else:
-                engine.queues[tenant, name] = queue
-                for each in crons:
-                    cron.add(engine, engine.shards[number], each)
-        try:
-            _load_own(engine, tenant, known.id, scan, now)
-        except Damaged as error:
-            engine.lost[tenant] = error.message
-        theirs = list(engine.of_tenant(tenant))
-        is_whole = not any((tenant, name) in engine.damaged for name in known.queues)
-        if is_whole and not all(queue.stored for queue in theirs):
-            recover(engine, theirs, now)
-            settle_consequences(engine, now)
-    for place in [place for place, queue in engine.queues.items() if queue.closing_at]:
-        queue = engine.closing[place] = engine.queues.pop(place)
-        engine.emptied[queue.prefix] = queue
-    for queue in engine.of_tenant(SYSTEM):
-        if event_log.is_log(queue):
-            event_log.restore(engine, queue, now)
-    engine.tick(now)
+    engine = Engine(limits, count, controls.load(control, scan(*keyspace.control_bounds())), reach)
+    engine.take(claims, scan, now)
     return engine
-
-
-def _load_own(engine: Engine, tenant: str, number: int, scan: Scan, now: int) -> None:
-    """Load keys, values and named limits of a tenant. Limits start without tokens: they may be spent."""
-    entries, limits = decode_own(scan(*keyspace.own_bounds(keyspace.own_prefix(number))))
-    engine.values[tenant] = Values(entries)
-    engine.named_limits[tenant] = limits
-    named = engine.limiters[tenant] = {name: new_limiter(limits[name], None, now) for name in limits}
-    for queue in engine.of_tenant(tenant):
-        if queue.limited or any(partition.lane for partition in queue.partitions.values()):
-            attach(queue, named, now)
-            for name in queue.options.limits:
-                if name in named:
-                    named[name].active += named_limits.leased(queue)

@@ -6,6 +6,7 @@
     ├── NotFound       no such queue, message, … (or another tenant's: it looks the same)
     ├── Conflict       what was asked for is not so: the lease is not live, the message is not leased
     ├── Busy           try again later: a commit failed, a limit is reached; carries retry_after_ms
+    ├── Elsewhere      another node has the shard it is about; names the shard
     ├── Damaged        the store holds it, but what it holds is broken
     └── Unsupported    a command or option whose part does not exist in this server
 
@@ -78,6 +79,21 @@ class Busy(ForebayError):
         return {**super().details, "retry_after_ms": self.retry_after_ms}
 
 
+class Elsewhere(ForebayError):
+    """The shard of a command is not here, or the command was routed by other control records."""
+
+    code = "elsewhere"
+    status = 421
+
+    def __init__(self, shard: int, message: str = "") -> None:
+        super().__init__(message or f"shard {shard} is served by another node; ask there")
+        self.shard = shard
+
+    @property
+    def details(self) -> dict[str, str | int]:
+        return {**super().details, "shard": self.shard}
+
+
 class Damaged(ForebayError):
     """The data is stored, but can't be read back as it was written."""
 
@@ -91,5 +107,5 @@ class Unsupported(ForebayError):
 
 
 CODES: dict[str, type[ForebayError]] = {
-    kind.code: kind for kind in (Invalid, Denied, NotFound, Conflict, Busy, Damaged, Unsupported)
+    kind.code: kind for kind in (Invalid, Denied, NotFound, Conflict, Busy, Elsewhere, Damaged, Unsupported)
 }

@@ -1,4 +1,4 @@
-"""Lifecycle events are a log themselves: tenant ``_system``, one queue with one partition per shard.
+"""Lifecycle events are a log themselves: the queue ``events`` of the shard's own tenant.
 
 Events are written in the commit they describe: one event per kind, queue and group, with its offset ranges.
 The newest segment of an event log stays open over many commits. Each commit adds one small record to its
@@ -16,7 +16,6 @@ from forebay.core.log.numbers import end_of, fits, number_of
 from forebay.core.queues.options import set_options
 from forebay.core.records import codec, keyspace
 from forebay.core.retention.drop import cut_to
-from forebay.core.shard.domain import Domain, new_queue
 from forebay.core.shard.shard import Shard
 from forebay.core.state import (
     NOT_KEPT,
@@ -30,10 +29,9 @@ from forebay.core.state import (
     Ran,
     Segment,
     ShownRun,
-    queue_name,
     tally,
 )
-from forebay.core.words import DEFAULT, EVENT_KINDS, SYSTEM, is_own
+from forebay.core.words import DEFAULT, EVENT_KINDS, EVENTS, is_own, system_of
 
 SEAL_COUNT = 1_000
 SEAL_BYTES = 128 * 1024
@@ -44,55 +42,53 @@ RUNS_MAX = 1_000
 """Runs per event; more become several events."""
 
 
-def is_log(queue: Queue) -> bool:
-    """Whether a system queue is an event log."""
-    return queue.name == queue_name(queue.shard)
-
-
 _encode = msgspec.json.Encoder().encode
 
 
-def keep(domain: Domain, shard: Shard, now: int) -> None:
+def keep(shard: Shard, now: int) -> None:
     """Count the changes of a shard, and append their events to its forming commit."""
     changes = shard.changes.change_log.take()
     for each in changes:
-        tally(domain.tallies, each)
+        tally(shard.events.tallies, each)
     changes = [each for each in changes if not is_own(each.queue.tenant)]
     if not changes:
         return
-    if not domain.limits.events_bytes_max and not domain.listening:
+    if not shard.limits.events_bytes_max and not shard.events.listening:
         return
     told: list[tuple[Change, bytes]] = []
     for each in changes:
         if len(each.runs) > 1:
             each.runs = joined(each.runs)
         told += _in_parts(each, now)
-    kept = [payload for each, payload in told if each.queue.stored] if domain.limits.events_bytes_max else []
+    kept = [payload for each, payload in told if each.queue.stored] if shard.limits.events_bytes_max else []
     offset = NOT_KEPT
     if kept:
-        log = domain.event_logs.get(shard.number) or _new_log(domain, shard)
-        _close_if_old(domain, shard, log, now)
+        log = shard.events.log or _new_log(shard)
+        _close_if_old(shard, log, now)
         offset = log.partition.log.end
-        _append(domain, shard, log, kept, now)
-    if domain.listening:
+        _append(shard, log, kept, now)
+    if shard.events.listening:
         for each, payload in told:
             queue = each.queue
             is_kept = bool(kept) and queue.stored
             at = offset if is_kept else NOT_KEPT
-            domain.emitted.append(
+            shard.events.emitted.append(
                 EmittedEvent(shard.number, at, each.kind, queue.tenant, queue.name, payload)
             )
             offset += is_kept
 
 
-def positions(domain: Domain, command: EventPositions, now: int) -> PositionsFound:
-    """Return where the event logs end, the forming commit included."""
-    return PositionsFound({shard: log.partition.log.end for shard, log in domain.event_logs.items()})
+def positions(shard: Shard, command: EventPositions, now: int) -> PositionsFound:
+    """Return where the event log ends, the forming commit included."""
+    log = shard.events.log
+    return PositionsFound({shard.number: log.partition.log.end} if log is not None else {})
 
 
-def past(domain: Domain, command: EventsPast, now: int) -> PastFound:
+def past(shard: Shard, command: EventsPast, now: int) -> PastFound:
     """Return the offset behind the segment that holds an offset: a damaged segment is skipped whole."""
-    log = domain.event_logs[command.shard].partition.log
+    if shard.events.log is None:
+        return PastFound(command.offset)
+    log = shard.events.log.partition.log
     offset = max(command.offset, log.first)
     return PastFound(log.segments[logs.find(log, offset)].end if offset < log.end else offset)
 
@@ -150,11 +146,11 @@ def _id(message: int) -> int | str:
     return message if message < JSON_SAFE else str(message)
 
 
-def _append(domain: Domain, shard: Shard, log: EventLog, payloads: list[bytes], now: int) -> None:
+def _append(shard: Shard, log: EventLog, payloads: list[bytes], now: int) -> None:
     """Add events to the open segment, or close it."""
     queue, partition = log.queue, log.partition
     if not fits(partition, len(payloads)):
-        _close(domain, shard, log, now)
+        _close(shard, log, now)
         shard.renumber(queue, partition)
     lengths = list(map(len, payloads))
     size = sum(lengths)
@@ -162,23 +158,23 @@ def _append(domain: Domain, shard: Shard, log: EventLog, payloads: list[bytes], 
     segment = partition.log.forming
     assert segment is not None
     if segment.base > first or segment.count >= SEAL_COUNT or segment.size >= SEAL_BYTES:
-        _close(domain, shard, log, now)
+        _close(shard, log, now)
     else:
         key = keyspace.header_key(queue.prefix, partition.key, first)
         shard.changes.put((key, codec.pack_tail(payloads, size, segment.created_at)))
         log.tail.append(key)
 
 
-def _close_if_old(domain: Domain, shard: Shard, log: EventLog, now: int) -> None:
+def _close_if_old(shard: Shard, log: EventLog, now: int) -> None:
     """Close an open segment that is too old: retention goes by its first event."""
     forming = log.partition.log.forming
     if forming is not None and now - forming.created_at > min(
-        SEAL_MS, domain.limits.events_retention_ms // 10
+        SEAL_MS, shard.limits.events_retention_ms // 10
     ):
-        _close(domain, shard, log, now)
+        _close(shard, log, now)
 
 
-def _close(domain: Domain, shard: Shard, log: EventLog, now: int) -> None:
+def _close(shard: Shard, log: EventLog, now: int) -> None:
     """Seal the open segment like any other, and drop surplus segments."""
     queue, partition = log.queue, log.partition
     begins = [each.base for each in partition.log.segments if each.payloads is not None]
@@ -187,7 +183,7 @@ def _close(domain: Domain, shard: Shard, log: EventLog, now: int) -> None:
     kept = {keyspace.header_key(queue.prefix, partition.key, base) for base in begins}
     shard.changes.deletes += [key for key in log.tail if key not in kept]
     log.tail.clear()
-    surplus = partition.log.size - domain.limits.events_bytes_max
+    surplus = partition.log.size - shard.limits.events_bytes_max
     if surplus > 0:
         cut_to(shard, queue, partition, _past(partition, surplus), now)
     shard.timers.plan_sweep(queue, now)
@@ -202,39 +198,33 @@ def _past(partition: Partition, size: int) -> int:
     return partition.log.segments[-1].base
 
 
-def _new_log(domain: Domain, shard: Shard) -> EventLog:
-    name = queue_name(shard.number)
-    prefix, number = domain.directory.create(SYSTEM, name, shard.number)
-    queue = new_queue(SYSTEM, name, prefix, number)
-    set_options(queue, _options(domain, queue))
-    domain.queues[SYSTEM, name] = queue
-    shard.add_queue(queue)
-    log = EventLog(queue, shard.add_partition(queue, DEFAULT), [])
-    domain.event_logs[shard.number] = log
-    return log
+def _new_log(shard: Shard) -> EventLog:
+    queue = shard.add_queue(system_of(shard.number), EVENTS)
+    set_options(queue, _options(shard, queue))
+    shard.events.log = EventLog(queue, shard.add_partition(queue, DEFAULT), [])
+    return shard.events.log
 
 
-def _options(domain: Domain, queue: Queue) -> QueueOptions:
-    return msgspec.structs.replace(queue.options, retention_ms=domain.limits.events_retention_ms)
+def _options(shard: Shard, queue: Queue) -> QueueOptions:
+    return msgspec.structs.replace(queue.options, retention_ms=shard.limits.events_retention_ms)
 
 
-def restore(domain: Domain, queue: Queue, now: int) -> None:
+def restore(shard: Shard, queue: Queue, now: int) -> None:
     """Resume a loaded event log: its tail becomes a regular segment."""
-    shard = domain.shards[queue.shard]
     (partition,) = queue.partitions.values()
-    if queue.options.retention_ms != domain.limits.events_retention_ms:
-        set_options(queue, _options(domain, queue))
+    if queue.options.retention_ms != shard.limits.events_retention_ms:
+        set_options(queue, _options(shard, queue))
         shard.changes.touch_queue(queue)
     log = partition.log
     open_ = [each for each in log.segments if each.payloads is not None]
     events = EventLog(queue, partition, [])
-    domain.event_logs[shard.number] = events
+    shard.events.log = events
     if open_:
         events.tail = [keyspace.header_key(queue.prefix, partition.key, each.base) for each in open_]
         log.segments[-len(open_) :] = [joined := _joined(open_)]
         log.bases[-len(open_) :] = [joined.base]
         log.forming = joined
-        _close(domain, shard, events, now)
+        _close(shard, events, now)
 
 
 def _joined(parts: list[Segment]) -> Segment:

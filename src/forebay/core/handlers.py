@@ -1,6 +1,6 @@
 """One handler per command: check everything, then change.
 
-A handler takes the domain, a command and the time, and returns the reply. It raises before its first change,
+A handler takes the shard, a command and the time, and returns the reply. It raises before its first change,
 or not at all.
 """
 
@@ -109,8 +109,7 @@ from forebay.core.queries import (
 from forebay.core.queues import clean, delete as queue_delete, groups as queue_groups, named_limits, seek
 from forebay.core.queues.options import check_options, set_options
 from forebay.core.records.keyspace import arrival_key
-from forebay.core.shard.addresses import first_offset, locate, require
-from forebay.core.shard.domain import Domain
+from forebay.core.shard.addresses import current_ids, first_offset, leased, locate, require, wanted
 from forebay.core.shard.limiters import LIMITING
 from forebay.core.shard.shard import Place, Shard
 from forebay.core.stages import adopt as stage_adopt, expire as stage_expire, write as stage_write
@@ -119,63 +118,60 @@ from forebay.core.tracks import planning
 from forebay.core.words import CONFIGURED, DEFAULT, PART, RESULT
 
 
-def _push(domain: Domain, command: Push, now: int) -> Pushed:
+def _push(shard: Shard, command: Push, now: int) -> Pushed:
     payloads = command.payloads
-    lengths = check_payloads(domain.limits, payloads)
-    attributes = check_attributes(domain.limits, command.attributes)
-    queue = domain.queues.get((command.tenant, command.queue))
+    lengths = check_payloads(shard.limits, payloads)
+    attributes = check_attributes(shard.limits, command.attributes)
+    queue = shard.names.queues.get((command.tenant, command.queue))
     check_ordered(queue, attributes)
-    durability = reached(queue, command.durability, domain.reach)
+    durability = reached(queue, command.durability, shard.reach)
     if attributes.depends_on:
-        dependencies.check(domain, command.tenant, attributes)
+        dependencies.check(shard, command.tenant, attributes)
     make_room(queue, len(payloads))
     partition = queue.partitions.get(command.partition) if queue is not None else None
     if queue is None or partition is None:
-        domain.check_room(command.tenant, command.queue, queue, {command.partition}, 1)
-        queue = domain.made(command.tenant, command.queue)
-        partition = domain.shards[queue.shard].add_partition(queue, command.partition)
-    shard = domain.shards[queue.shard]
+        shard.check_room(command.tenant, command.queue, queue, {command.partition}, 1)
+        queue = shard.made(command.tenant, command.queue)
+        partition = shard.add_partition(queue, command.partition)
     pushed = push(shard, queue, partition, payloads, lengths, durability, attributes, now)
     if attributes.depends_on:
         first = partition.log.end - len(payloads)
-        dependencies.depend(domain, Place(queue, partition, 0), first, len(payloads), attributes, now)
+        dependencies.depend(shard, Place(queue, partition, 0), first, len(payloads), attributes, now)
     return pushed
 
 
-def _push_jobs(domain: Domain, command: PushJobs, now: int) -> PushedJobs:
+def _push_jobs(shard: Shard, command: PushJobs, now: int) -> PushedJobs:
     if len(command.jobs) == 1:
-        pushed = job_push.push_key(domain, command, now)
+        pushed = job_push.push_key(shard, command, now)
         if pushed is not None:
             return pushed
-    job_check.check(domain, command, now)
-    return job_push.apply(domain, command, now)
+    job_check.check(shard, command, now)
+    return job_push.apply(shard, command, now)
 
 
-def _arrive(domain: Domain, command: Arrive, now: int) -> Reply:
+def _arrive(shard: Shard, command: Arrive, now: int) -> Reply:
     pushing = command.push
-    reply: Reply = HANDLERS[type(pushing)](domain, pushing, now)
-    shard = domain.shards[domain.queues[pushing.tenant, pushing.queue].shard]
+    reply: Reply = HANDLERS[type(pushing)](shard, pushing, now)
     shard.changes.deletes += map(arrival_key, command.arrivals)
     shard.changes.must_sync = True
     shard.changes.touch()
     return reply
 
 
-def _push_many(domain: Domain, command: PushMany, now: int) -> list[Pushed]:
-    check_range("messages", sum(len(p) for _, p, _ in command.pushes), 1, domain.limits.batch_max)
-    checked = [check_payloads(domain.limits, payloads) for _, payloads, _ in command.pushes]
-    having = [check_attributes(domain.limits, attributes) for _, _, attributes in command.pushes]
-    queue = domain.queues.get((command.tenant, command.queue))
+def _push_many(shard: Shard, command: PushMany, now: int) -> list[Pushed]:
+    check_range("messages", sum(len(p) for _, p, _ in command.pushes), 1, shard.limits.batch_max)
+    checked = [check_payloads(shard.limits, payloads) for _, payloads, _ in command.pushes]
+    having = [check_attributes(shard.limits, attributes) for _, _, attributes in command.pushes]
+    queue = shard.names.queues.get((command.tenant, command.queue))
     for attributes in having:
         check_ordered(queue, attributes)
         assert not attributes.depends_on, "such messages are pushed as jobs"
-    durability = reached(queue, command.durability, domain.reach)
+    durability = reached(queue, command.durability, shard.reach)
     names = {name for name, _, _ in command.pushes}
     numbers = numbers_needed(queue, command.pushes)
-    domain.check_room(command.tenant, command.queue, queue, names, numbers)
+    shard.check_room(command.tenant, command.queue, queue, names, numbers)
     make_room(queue, sum(len(payloads) for _, payloads, _ in command.pushes))
-    queue = domain.made(command.tenant, command.queue)
-    shard = domain.shards[queue.shard]
+    queue = shard.made(command.tenant, command.queue)
     pushed = []
     for (name, payloads, _), lengths, attributes in zip(command.pushes, checked, having, strict=True):
         partition = queue.partitions.get(name) or shard.add_partition(queue, name)
@@ -183,62 +179,58 @@ def _push_many(domain: Domain, command: PushMany, now: int) -> list[Pushed]:
     return pushed
 
 
-def _pop(domain: Domain, command: Pop, now: int) -> Popped:
-    check_pop(domain.limits, command, now)
-    queue = domain.queues.get((command.tenant, command.queue))
+def _pop(shard: Shard, command: Pop, now: int) -> Popped:
+    check_pop(shard.limits, command, now)
+    queue = shard.names.queues.get((command.tenant, command.queue))
     group = queue.groups.get(command.group) if queue is not None else None
     if queue is None or group is None:
         if queue is None:
-            domain.check_new(command.tenant, command.queue)
-        check_group(domain.limits, queue, command.group)
-        queue = domain.made(command.tenant, command.queue)
-        group = new_group(domain.shards[queue.shard], queue, command.group, command.start, now)
-    return pop(domain.shards[queue.shard], queue, group, command, now)
+            shard.names.check_new(command.tenant, command.queue)
+        check_group(shard.limits, queue, command.group)
+        queue = shard.made(command.tenant, command.queue)
+        group = new_group(shard, queue, command.group, command.start, now)
+    return pop(shard, queue, group, command, now)
 
 
-def _cancel(domain: Domain, command: Cancel, now: int) -> Settled:
-    cancel.check_ids(domain.limits, command.ids)
+def _cancel(shard: Shard, command: Cancel, now: int) -> Settled:
+    cancel.check_ids(shard.limits, command.ids)
     if command.group is not None:
         check_name("group", command.group)
-    given = resolve_successors(domain, command)
-    by_shard = domain.shards_of(command.ids)
-    cancel.check_runs(command.tenant, by_shard)
-    parts = [cancel.cancel(shard, command, theirs, now) for shard, theirs in by_shard]
+    given = resolve_successors(shard, command)
+    ids = wanted(shard, command.ids)
+    cancel.check_runs(shard, command.tenant, ids)
+    done = cancel.cancel(shard, command, ids, now)
     otherwise = "nothing to cancel: it is settled or dead, or the group is not there: ask for its state"
-    changed = cancel.changed(parts, command.tenant, by_shard, otherwise)
-    return Settled(changed.count, as_given(changed.refused, given))
+    cancel.check_changed(shard, command.tenant, done, ids, otherwise)
+    return Settled(done.count, as_given(done.refused, given))
 
 
-def _move(domain: Domain, command: Move, now: int) -> Settled:
-    move.check_move(domain.limits, command)
-    parts: list[Settled] = []
-    given = resolve_successors(domain, command)
-    by_shard = domain.shards_of(command.ids)
-    cancel.check_runs(command.tenant, by_shard)
-    made = [(shard, theirs, _queues_of(domain, shard, command, theirs)) for shard, theirs in by_shard]
-    for shard, theirs, queues in made:
-        groups = [
-            queue.groups.get(command.group) or new_group(shard, queue, command.group, "all", now)
-            for queue in queues
-        ]
-        tracks = {key: track for group in groups for key, track in group.tracks.items()}
-        parts.append(move.move(shard, command, theirs, tracks, now))
+def _move(shard: Shard, command: Move, now: int) -> Settled:
+    move.check_move(shard.limits, command)
+    given = resolve_successors(shard, command)
+    ids = wanted(shard, command.ids)
+    cancel.check_runs(shard, command.tenant, ids)
+    groups = [
+        queue.groups.get(command.group) or new_group(shard, queue, command.group, "all", now)
+        for queue in _queues_of(shard, command, ids, now)
+    ]
+    tracks = {key: track for group in groups for key, track in group.tracks.items()}
+    done = move.move(shard, command, ids, tracks, now)
     otherwise = "nothing to move: in its state, which can be asked for, this can't be done to the message"
-    changed = cancel.changed(parts, command.tenant, by_shard, otherwise)
-    return Settled(changed.count, as_given(changed.refused, given))
+    cancel.check_changed(shard, command.tenant, done, ids, otherwise)
+    return Settled(done.count, as_given(done.refused, given))
 
 
-def _update(domain: Domain, command: Update, now: int) -> Pushed:
-    notes.check_note(domain.limits, command.payload)
-    shard = domain.shard_of(command.id)
-    (message,) = domain.current([command.id])
+def _update(shard: Shard, command: Update, now: int) -> Pushed:
+    notes.check_note(shard.limits, command.payload)
+    (message,) = current_ids(shard, [command.id])
     where = require(shard, command.tenant, message)
     check_update(shard, where, now)
-    durability = reached(where.place.queue, None, domain.reach)
+    durability = reached(where.place.queue, None, shard.reach)
     return update(shard, where, message, command.payload, durability, now)
 
 
-def _queues_of(domain: Domain, shard: Shard, command: Move, ranges: list[Range]) -> list[Queue]:
+def _queues_of(shard: Shard, command: Move, ranges: list[Range], now: int) -> list[Queue]:
     """Return the queues with messages to move; their group may have to be created."""
     found = [locate(shard, command.tenant, each) for each in ranges]
     for each in found:
@@ -250,105 +242,105 @@ def _queues_of(domain: Domain, shard: Shard, command: Move, ranges: list[Range])
     there = {
         each.place.queue.prefix
         for each in found
-        if each is not None and move.may_move(each, command.only_delayed, domain.now)
+        if each is not None and move.may_move(each, command.only_delayed, now)
     }
     for prefix in there:
         planning.check_planned(queues[prefix], command.group)
         if prefix in missing:
-            check_group(domain.limits, queues[prefix], command.group)
+            check_group(shard.limits, queues[prefix], command.group)
     return [queue for prefix, queue in queues.items() if prefix not in missing - there]
 
 
-def _requeue(domain: Domain, command: Requeue, now: int) -> Buried:
-    dead_letters.check(domain.limits, command)
-    queue = domain.known(command.tenant, command.queue)
-    given = resolve_successors(domain, command)
-    done = dead_letters.requeue(domain.shards[queue.shard], queue, command, now)
+def _requeue(shard: Shard, command: Requeue, now: int) -> Buried:
+    dead_letters.check(shard.limits, command)
+    queue = shard.names.known(command.tenant, command.queue)
+    given = resolve_successors(shard, command)
+    done = dead_letters.requeue(shard, queue, command, now)
     return replace(done, refused=as_given(done.refused, given))
 
 
-def _purge(domain: Domain, command: Purge, now: int) -> Buried:
-    dead_letters.check(domain.limits, command)
-    queue = domain.known(command.tenant, command.queue)
-    given = resolve_successors(domain, command)
-    done = dead_letters.purge(domain.shards[queue.shard], queue, command, now)
+def _purge(shard: Shard, command: Purge, now: int) -> Buried:
+    dead_letters.check(shard.limits, command)
+    queue = shard.names.known(command.tenant, command.queue)
+    given = resolve_successors(shard, command)
+    done = dead_letters.purge(shard, queue, command, now)
     return replace(done, refused=as_given(done.refused, given))
 
 
-def _seek(domain: Domain, command: Seek, now: int) -> Sought:
-    queue = domain.known(command.tenant, command.queue)
+def _seek(shard: Shard, command: Seek, now: int) -> Sought:
+    queue = shard.names.known(command.tenant, command.queue)
     group = seek.check(queue, command, now)
-    return seek.seek(domain.shards[queue.shard], queue, group, command, now)
+    return seek.seek(shard, queue, group, command, now)
 
 
-def _clean(domain: Domain, command: Clean, now: int) -> Cleaned:
+def _clean(shard: Shard, command: Clean, now: int) -> Cleaned:
     clean.check(command)
-    queue = domain.known(command.tenant, command.queue)
-    shard = domain.shards[queue.shard]
+    queue = shard.names.known(command.tenant, command.queue)
     group = queue.groups.get(command.group)
     if group is None and {"waiting", "delayed"} & set(command.states):
-        check_group(domain.limits, queue, command.group)
+        check_group(shard.limits, queue, command.group)
         clean.check_cancel(queue, command)
         group = new_group(shard, queue, command.group, "all", now)
     clean.check_cancel(queue, command)
     return clean.clean(shard, queue, group, command, now)
 
 
-def _would_clean(domain: Domain, command: WouldClean, now: int) -> Cleaned:
-    queue = domain.known(command.tenant, command.queue)
+def _would_clean(shard: Shard, command: WouldClean, now: int) -> Cleaned:
+    queue = shard.names.known(command.tenant, command.queue)
     clean.check(Clean(command.tenant, command.queue, command.states, command.group))
     return clean.would_clean(queue, command, now)
 
 
-def _browse(domain: Domain, command: Browse, now: int) -> ShownAll:
-    queue = domain.known(command.tenant, command.queue)
-    return browse.browse(domain.limits, domain.shards[queue.shard], queue, command, now)
+def _browse(shard: Shard, command: Browse, now: int) -> ShownAll:
+    queue = shard.names.known(command.tenant, command.queue)
+    return browse.browse(shard.limits, shard, queue, command, now)
 
 
-def _list_dead(domain: Domain, command: ListDead, now: int) -> DeadFound:
-    return queries_dead_letters.list_dead(domain.limits, domain.known(command.tenant, command.queue), command)
+def _list_dead(shard: Shard, command: ListDead, now: int) -> DeadFound:
+    return queries_dead_letters.list_dead(
+        shard.limits, shard.names.known(command.tenant, command.queue), command
+    )
 
 
-def _pause(domain: Domain, command: Pause, now: int) -> Paused:
+def _pause(shard: Shard, command: Pause, now: int) -> Paused:
     if command.until is not None and not now < command.until < NEVER:
         raise Invalid("until", "a time in ms that is in the future")
-    if (command.tenant, command.queue) not in domain.queues:
-        domain.check_new(command.tenant, command.queue)
-    queue = domain.made(command.tenant, command.queue)
-    domain.shards[queue.shard].pause(queue, command.until or NEVER)
+    if (command.tenant, command.queue) not in shard.names.queues:
+        shard.names.check_new(command.tenant, command.queue)
+    queue = shard.made(command.tenant, command.queue)
+    shard.pause(queue, command.until or NEVER)
     return describe.paused(queue, now)
 
 
-def _resume(domain: Domain, command: Resume, now: int) -> Paused:
-    queue = domain.known(command.tenant, command.queue)
-    domain.shards[queue.shard].end_pause(queue)
+def _resume(shard: Shard, command: Resume, now: int) -> Paused:
+    queue = shard.names.known(command.tenant, command.queue)
+    shard.end_pause(queue)
     return describe.paused(queue, now)
 
 
-def _read(domain: Domain, command: Read, now: int) -> LogSlice:
-    domain.wants_sync = True
-    return read.read(domain.limits, domain.known(command.tenant, command.queue), command)
+def _read(shard: Shard, command: Read, now: int) -> LogSlice:
+    shard.changes.ask_sync()
+    return read.read(shard.limits, shard.names.known(command.tenant, command.queue), command)
 
 
-def _offsets(domain: Domain, command: Offsets, now: int) -> OffsetsFound:
-    domain.wants_sync = True
-    return read.offsets(domain.known(command.tenant, command.queue), command)
+def _offsets(shard: Shard, command: Offsets, now: int) -> OffsetsFound:
+    shard.changes.ask_sync()
+    return read.offsets(shard.names.known(command.tenant, command.queue), command)
 
 
-def _configure(domain: Domain, command: Configure, now: int) -> QueueFound:
-    known = domain.queues.get((command.tenant, command.queue))
-    changes = check_options(domain.limits, known, command)
+def _configure(shard: Shard, command: Configure, now: int) -> QueueFound:
+    known = shard.names.queues.get((command.tenant, command.queue))
+    changes = check_options(shard.limits, known, command)
     if command.partition is not None:
-        return _configure_partition(domain, command, command.partition, changes, now)
+        return _configure_partition(shard, command, command.partition, changes, now)
     if known is None:
-        domain.check_new(command.tenant, command.queue)
-    queue = domain.made(command.tenant, command.queue)
+        shard.names.check_new(command.tenant, command.queue)
+    queue = shard.made(command.tenant, command.queue)
     before = queue.options
     set_options(queue, replace(before, **changes))
     queue.room = 0
-    shard = domain.shards[queue.shard]
     if changes.keys() & set(LIMITING):
-        named_limits.configure(domain, queue, before)
+        named_limits.configure(shard, queue, before)
     shard.changes.touch_queue(queue)
     shard.changes.change_log.note_queue(CONFIGURED, queue)
     shard.recheck_queue(queue, now)
@@ -357,53 +349,52 @@ def _configure(domain: Domain, command: Configure, now: int) -> QueueFound:
 
 
 def _configure_partition(
-    domain: Domain, command: Configure, name: str, changes: dict[str, object], now: int
+    shard: Shard, command: Configure, name: str, changes: dict[str, object], now: int
 ) -> QueueFound:
     """Set the retention options of one partition."""
-    queue = domain.known(command.tenant, command.queue)
+    queue = shard.names.known(command.tenant, command.queue)
     partition = describe.partition_of(queue, name)
     others = changes.keys() - set(Retention.__struct_fields__)
     if others:
         accepted = ", ".join(Retention.__struct_fields__)
         raise Invalid("options", f"for a partition only {accepted}; leave out {', '.join(sorted(others))}")
     partition.retention = replace(partition.retention, **changes)
-    domain.shards[queue.shard].changes.touch_partition(queue, partition)
-    domain.shards[queue.shard].changes.sync_for(queue)
-    domain.shards[queue.shard].timers.plan_sweep(queue, now)
+    shard.changes.touch_partition(queue, partition)
+    shard.changes.sync_for(queue)
+    shard.timers.plan_sweep(queue, now)
     return describe.describe(queue, now)
 
 
-def _describe(domain: Domain, command: Describe, now: int) -> QueueFound:
-    return describe.describe(domain.known(command.tenant, command.queue), now)
+def _describe(shard: Shard, command: Describe, now: int) -> QueueFound:
+    return describe.describe(shard.names.known(command.tenant, command.queue), now)
 
 
-def _group_counts(domain: Domain, command: GroupCounts, now: int) -> Counts:
+def _group_counts(shard: Shard, command: GroupCounts, now: int) -> Counts:
     check_name("group", command.group)
-    queue = domain.known(command.tenant, command.queue)
+    queue = shard.names.known(command.tenant, command.queue)
     return describe.counts(queue, queue.groups.get(command.group), now)
 
 
-def _list_queues(domain: Domain, command: ListQueues, now: int) -> QueuesFound:
-    return QueuesFound([describe.queue_counts(queue, now) for queue in domain.of_tenant(command.tenant)])
+def _list_queues(shard: Shard, command: ListQueues, now: int) -> QueuesFound:
+    return QueuesFound([describe.queue_counts(queue, now) for queue in shard.names.of_tenant(command.tenant)])
 
 
-def _stats(domain: Domain, command: Stats, now: int) -> StatsFound:
-    queues = domain.of_tenant(command.tenant)
+def _stats(shard: Shard, command: Stats, now: int) -> StatsFound:
+    queues = shard.names.of_tenant(command.tenant)
     each = [describe.queue_counts(queue, now).counts for queue in queues]
     total = Counts(*(sum(getattr(one, field) for one in each) for field in Counts.__struct_fields__))
     return StatsFound(len(queues), total)
 
 
-def _state(domain: Domain, command: State, now: int) -> StateFound:
-    shard = domain.shard_of(command.id)
-    (message,) = domain.current([command.id])
+def _state(shard: Shard, command: State, now: int) -> StateFound:
+    (message,) = current_ids(shard, [command.id])
     return message_state.state(shard, State(command.tenant, message, command.group), now)
 
 
-def _add_note(domain: Domain, command: AddNote, now: int) -> Noted:
-    notes.check_note(domain.limits, command.payload)
-    shard, token = _noting(domain, command)
-    (message,) = domain.current([command.id])
+def _add_note(shard: Shard, command: AddNote, now: int) -> Noted:
+    notes.check_note(shard.limits, command.payload)
+    token = _noting(shard, command)
+    (message,) = current_ids(shard, [command.id])
     if command.kind == PART:
         where = notes.leased_now(shard, command.tenant, message, token, command.owner)
     else:
@@ -413,39 +404,36 @@ def _add_note(domain: Domain, command: AddNote, now: int) -> Noted:
     return Noted(command.id)
 
 
-def _tell_progress(domain: Domain, command: TellProgress, now: int) -> Noted:
+def _tell_progress(shard: Shard, command: TellProgress, now: int) -> Noted:
     check_range("percent", command.percent, 0, 100)
-    shard, token = _noting(domain, command)
-    (message,) = domain.current([command.id])
+    token = _noting(shard, command)
+    (message,) = current_ids(shard, [command.id])
     where = notes.leased_now(shard, command.tenant, message, token, command.owner)
     notes.tell_progress(shard, where, command.percent, command.message, now)
     return Noted(command.id)
 
 
-def _noting(domain: Domain, command: AddNote | TellProgress) -> tuple[Shard, Lease | None]:
-    """Return the shard of a noted message, and the lease that the command names."""
-    shard = domain.shard_of(command.id)
+def _noting(shard: Shard, command: AddNote | TellProgress) -> Lease | None:
+    """Return the lease that the command names."""
     if command.lease is None:
-        return shard, None
-    return shard, domain.leased(Settle(command.tenant, command.lease, group=DEFAULT))[1]
+        return None
+    return leased(shard, Settle(command.tenant, command.lease, group=DEFAULT))
 
 
-def _get_notes(domain: Domain, command: GetNotes, now: int) -> NotesFound:
-    shard = domain.shard_of(command.id)
-    (message,) = domain.current([command.id])
+def _get_notes(shard: Shard, command: GetNotes, now: int) -> NotesFound:
+    (message,) = current_ids(shard, [command.id])
     return message_state.notes(shard, command.tenant, message, command.kinds, DEFAULT, now)
 
 
-def _await(domain: Domain, command: Await, now: int) -> NotesFound:
-    check_range("wait_ms", command.wait_ms, 0, domain.limits.wait_ms_max)
-    shard = domain.shard_of(command.id)
-    (message,) = domain.current([command.id])
+def _await(shard: Shard, command: Await, now: int) -> NotesFound:
+    check_range("wait_ms", command.wait_ms, 0, shard.limits.wait_ms_max)
+    (message,) = current_ids(shard, [command.id])
     return message_state.notes(shard, command.tenant, message, (RESULT,), command.group, now)
 
 
-def _show(domain: Domain, command: Show, now: int) -> ShownAll:
-    current = Show(command.tenant, domain.current(command.ids), command.group)
-    return message_state.show(domain.limits, domain.shards, current, now)
+def _show(shard: Shard, command: Show, now: int) -> ShownAll:
+    current = Show(command.tenant, current_ids(shard, command.ids), command.group)
+    return message_state.show(shard, current, now)
 
 
 HANDLERS: dict[type, Callable[..., Reply]] = {
@@ -507,4 +495,4 @@ HANDLERS: dict[type, Callable[..., Reply]] = {
     Adopt: stage_adopt.adopt,
     Unstage: stage_expire.unstage,
 }
-"""The handler of each command: a function of domain, command and now."""
+"""The handler of each command: a function of shard, command and now."""

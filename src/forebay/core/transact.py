@@ -13,19 +13,19 @@ from forebay.core.delivery.settle_requests import ack, nack, resolve_successors
 from forebay.core.errors import Conflict, ForebayError, Invalid
 from forebay.core.jobs import check as job_check, flows, push as job_push
 from forebay.core.keyvalue import store as kv_store
-from forebay.core.shard.addresses import NOT_LEASED
-from forebay.core.shard.domain import Domain
+from forebay.core.shard.addresses import NOT_LEASED, leased, settled_by
+from forebay.core.shard.shard import Shard
 from forebay.core.state import Lease
 from forebay.core.tracks.leased import find_all, gaps
 from forebay.core.words import DEFAULT
 
 
-def transact(domain: Domain, command: Transact, now: int) -> Transacted:
+def transact(shard: Shard, command: Transact, now: int) -> Transacted:
     """Apply several commands, all or none."""
     check_range("ops", len(command.ops), 1, OPERATIONS_MAX)
     pushed = sum(len(op.jobs) for op in command.ops if isinstance(op, PushJobs))
-    if pushed > domain.limits.batch_max:
-        raise Invalid("ops", f"at most {domain.limits.batch_max} messages together; there are {pushed}")
+    if pushed > shard.limits.batch_max:
+        raise Invalid("ops", f"at most {shard.limits.batch_max} messages together; there are {pushed}")
     plan = job_check.Plan()
     left: kv_store.Left = {}
     writes: dict[int, kv_store.Left] = {}
@@ -34,14 +34,14 @@ def transact(domain: Domain, command: Transact, now: int) -> Transacted:
         try:
             match op:
                 case PushJobs():
-                    job_check.check(domain, op, now, plan)
+                    job_check.check(shard, op, now, plan)
                 case PushFlow():
-                    flows.check(domain, op, now, plan)
+                    flows.check(shard, op, now, plan)
                 case KvWrite():
-                    writes[at] = kv_store.check(domain, op, now, left)
+                    writes[at] = kv_store.check(shard, op, now, left)
                     left |= writes[at]
                 case Ack() | Nack():
-                    _check_leased(domain, op, settled, plan)
+                    _check_leased(shard, op, settled, plan)
         except Invalid as error:
             raise Invalid(f"ops[{at}].{error.field}", error.accepted) from None
         except ForebayError as error:
@@ -49,19 +49,19 @@ def transact(domain: Domain, command: Transact, now: int) -> Transacted:
             error.message = f"{error.place}: {error.message}"
             raise
     try:
-        return Transacted([_apply(domain, op, writes.get(at), now) for at, op in enumerate(command.ops)])
+        return Transacted([_apply(shard, op, writes.get(at), now) for at, op in enumerate(command.ops)])
     except ForebayError as error:
         raise AssertionError(f"what was checked can be carried out: {error}") from error
 
 
 def _check_leased(
-    domain: Domain, command: Settle, settled: set[tuple[int, int, int]], plan: job_check.Plan
+    shard: Shard, command: Settle, settled: set[tuple[int, int, int]], plan: job_check.Plan
 ) -> None:
     """Raise unless everything a command names is leased, and no earlier command settles it."""
-    check_settle(domain.limits, command)
-    resolve_successors(domain, command)
+    check_settle(shard.limits, command)
+    resolve_successors(shard, command)
     mine: set[tuple[int, int, int]] = set()
-    for lease, partition, first, end in _leased(domain, command):
+    for lease, partition, first, end in _leased(shard, command):
         mine |= {(lease.name, partition, offset) for offset in range(first, end)}
         if isinstance(command, Ack) and len(lease.queue.groups) == 1:
             plan.freed[lease.queue.name] += end - first
@@ -72,44 +72,39 @@ def _check_leased(
     settled |= mine
 
 
-def _leased(domain: Domain, command: Settle) -> Iterator[tuple[Lease, int, int, int]]:
+def _leased(shard: Shard, command: Settle) -> Iterator[tuple[Lease, int, int, int]]:
     """Yield lease, partition, first offset and end of what a command settles."""
     if command.ids is None:
-        _, lease = domain.leased(command)
+        lease = leased(shard, command)
         for run in lease.runs.values():
             for first, count in gaps(run):
                 yield lease, run.partition, first, first + count
         return
-    for shard, token, ids in domain.by_shard(command):
-        found, refused = find_all(shard, command, token, ids)
-        if refused:
-            raise Conflict(f"message {refused[0]} is {NOT_LEASED}")
-        for each in found:
-            if isinstance(command, Ack) and command.results and each.lease.group.name != DEFAULT:
-                raise Invalid("result", f"left out: only the group {DEFAULT} has results")
-            yield each.lease, each.run.partition, each.offset, each.offset + each.length
-            if isinstance(command, Nack) and each.lease.queue.ordered:
-                for run in each.lease.runs.values():
-                    if run.partition == each.run.partition and run.first + run.count > each.offset:
-                        yield (
-                            each.lease,
-                            run.partition,
-                            max(run.first, each.offset),
-                            run.first + run.count,
-                        )
+    token, ids = settled_by(shard, command)
+    found, refused = find_all(shard, command, token, ids)
+    if refused:
+        raise Conflict(f"message {refused[0]} is {NOT_LEASED}")
+    for each in found:
+        if isinstance(command, Ack) and command.results and each.lease.group.name != DEFAULT:
+            raise Invalid("result", f"left out: only the group {DEFAULT} has results")
+        yield each.lease, each.run.partition, each.offset, each.offset + each.length
+        if isinstance(command, Nack) and each.lease.queue.ordered:
+            for run in each.lease.runs.values():
+                if run.partition == each.run.partition and run.first + run.count > each.offset:
+                    yield each.lease, run.partition, max(run.first, each.offset), run.first + run.count
 
 
-def _apply(domain: Domain, op: object, left: kv_store.Left | None, now: int) -> Reply:
+def _apply(shard: Shard, op: object, left: kv_store.Left | None, now: int) -> Reply:
     match op:
         case PushJobs():
-            return job_push.apply(domain, op, now)
+            return job_push.apply(shard, op, now)
         case PushFlow():
-            return flows.apply(domain, op, now)
+            return flows.apply(shard, op, now)
         case KvWrite():
             assert left is not None
-            return kv_store.apply(domain, op.tenant, left)
+            return kv_store.apply(shard, op.tenant, left)
         case Ack():
-            return ack(domain, op, now)
+            return ack(shard, op, now)
         case Nack():
-            return nack(domain, op, now)
+            return nack(shard, op, now)
     raise AssertionError(f"no transaction has a {type(op).__name__}")

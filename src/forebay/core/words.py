@@ -45,9 +45,16 @@ STATES = (
     "discarded",
 )
 SYSTEM = "_system"
-"""The tenant whose queues the node itself writes."""
+"""The server's own tenants, one per shard: event log, webhooks and their queues, of the shard's tenants."""
+EVENTS = "events"
+"""The event log: a queue of such a tenant."""
 OWN = "_"
 """Prefix of the server's own tenants, which emit no events."""
+
+
+def system_of(shard: int) -> str:
+    """Return the server's own tenant in a shard."""
+    return f"{SYSTEM}.{shard}"
 
 
 def is_own(tenant: str) -> bool:

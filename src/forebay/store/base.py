@@ -8,6 +8,11 @@ from msgspec import Struct
 from forebay.core.errors import Damaged
 from forebay.core.records.commit import Commit, Record
 
+SHARDS_EMBEDDED = 16
+"""Shards of a new store that one process has to itself, unless its operator wants another number."""
+SHARDS_SHARED = 64
+"""Shards of a new store that several processes can reach."""
+
 
 class StoreError(Exception):
     """The store could not do it, and why. A commit that was not confirmed may be lost."""
@@ -107,6 +112,8 @@ class Store(Protocol):
     """Whether ``commit`` waits for a disk or a network, and so needs a thread."""
     far: bool
     """Whether every call is a network round trip, so that a few large ones beat many small ones."""
+    shards_default: int
+    """Shards of a new store, unless its operator wants another number."""
 
     def shards(self, wanted: int) -> int:
         """Return the number of shards: ``wanted`` if the store is new, and fixed from then on."""

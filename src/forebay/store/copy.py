@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from forebay.core.errors import Damaged
 from forebay.core.records.commit import Commit, Record
-from forebay.core.records.keyspace import META_SHARD
+from forebay.core.records.keyspace import CONTROL
 from forebay.store.base import Claim, Store, StoreError
 
 FIRST, LAST = b"", b"\xff" * 8
@@ -50,13 +50,13 @@ def copy(source: Readable, shards: int, target: Store, progress: Progress) -> Fi
     """Copy everything. Raise StoreError if the target is not empty, or differs in the end."""
     if next(iter(target.scan(FIRST, LAST)), None) is not None or next(iter(target.body_keys()), None):
         raise StoreError(f"{target.name} is not empty; name another")
-    claim = target.claim(META_SHARD)
+    claim = target.claim(CONTROL)
     records = iter(source.scan(FIRST, LAST))
     while page := list(islice(records, RECORDS_AT_ONCE)):
-        target.commit([Commit(META_SHARD, claim.epoch, 0, page, [], [])])
+        target.commit([Commit(CONTROL, claim.epoch, 0, page, [], [])])
         progress("copying", len(page))
     for bodies in _in_parts(_bodies(source)):
-        target.commit([Commit(META_SHARD, claim.epoch, 0, [], [], bodies)])
+        target.commit([Commit(CONTROL, claim.epoch, 0, [], [], bodies)])
         progress("copying", len(bodies))
     figures = compare(source, target, progress)
     # Last: without it, no server takes the target for a complete store.

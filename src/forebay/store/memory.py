@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from forebay.core.errors import Damaged
 from forebay.core.records.commit import Commit, Record
-from forebay.store.base import Claim, Fenced, StoreError
+from forebay.store.base import SHARDS_EMBEDDED, Claim, Fenced, StoreError
 
 
 class MemoryStore:
@@ -15,6 +15,7 @@ class MemoryStore:
     durability = "memory"
     blocking = False
     far = False
+    shards_default = SHARDS_EMBEDDED
 
     def __init__(self, first_epoch: int = 0) -> None:
         """``first_epoch`` differs between processes, so that no lease of an earlier one is valid."""

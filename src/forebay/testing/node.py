@@ -111,7 +111,7 @@ class SteeredNode(Node):
 
     def _is_busy(self) -> bool:
         asked = self._forming or self._again or self._going_on or self.ledger.behind(self._engine)
-        return bool(self._flush_planned or asked or self._committer.busy or self._engine.changed)
+        return bool(self._flush_planned or asked or self._committer.busy or self._engine.has_changes)
 
     def _flush(self) -> None:
         if not self._committer.busy and not self._closed and self._broken is None:
@@ -126,7 +126,7 @@ class SteeredNode(Node):
         if self._broken is not None:
             return 0
         now, ended = self._clock(), 0
-        for shard in self._engine.shards:
+        for shard in self._engine.shards.values():
             for lease in list(shard.leases.values()):
                 if lease.queue.tenant != DEFAULT or queue not in (None, lease.queue.name):
                     continue
@@ -135,6 +135,7 @@ class SteeredNode(Node):
                 shard.timers.leases.remove(lease.due_at, lease.name)
                 lease.due_at = now
                 shard.timers.leases.add(now, lease.name)
+                shard.timers.alarm.sooner(now)
                 shard.changes.touch_lease(lease)
                 ended += 1
         self._tick()

@@ -9,14 +9,18 @@ from typing import Any
 
 import pytest
 
+from forebay.broker.node import Node
 from forebay.core import event_log as kept
+from forebay.core.api.commands import TenantPut
 from forebay.core.bounds import Limits
-from forebay.core.errors import Damaged
+from forebay.core.errors import Damaged, ForebayError
 from forebay.core.records.keyspace import body_key
+from forebay.core.routing.placement import shard_of_queue
 from forebay.core.state import Event
-from forebay.core.words import EVENT_KINDS
+from forebay.core.words import DEFAULT, EVENT_KINDS
 from forebay.server.events import hub
 from forebay.server.http import event_streams
+from forebay.server.node_client import NodeClient
 from forebay.store.base import StoreError
 from tests.broker.loop import ObedientStore, SlowStore
 from tests.server.http.streaming import Here, Sse, Stream, ask, get
@@ -416,7 +420,8 @@ def test_what_is_damaged_is_told_as_lost_and_what_is_behind_it_is_told() -> None
         push(client, "q", 1)
     with Here(store) as here, here.connect() as client:  # what was open has become a segment
         push(client, "q", 2, 3)
-        (log,) = here.call(lambda: list(here.node.engine.event_logs.values()))
+        found = here.call(lambda: [shard.events.log for shard in here.node.engine.shards.values()])
+        (log,) = (each for each in found if each is not None)
         segment = log.partition.log.segments[0]
     store.damage[body_key(log.queue.prefix, segment.body_name)] = Damaged("Corruption")
     with Here(store) as here:
@@ -425,6 +430,41 @@ def test_what_is_damaged_is_told_as_lost_and_what_is_behind_it_is_told() -> None
                 lost = stream.next()
                 assert (lost.name, lost.told["from"], lost.told["to"]) == ("lost", 0, segment.end)
                 assert told([stream.next()]) == [("pushed", 2)]
+
+
+def test_events_of_a_tenant_in_several_shards_are_one_stream_to_go_on_with() -> None:
+    store = ObedientStore()
+
+    async def spread(node: Node) -> None:
+        assert not isinstance(await NodeClient(node).ask(TenantPut(DEFAULT, spread=True)), ForebayError)
+
+    def pushes(stream: Stream, most: int) -> list[tuple[str, int]]:
+        """Queues and counts of the pushes among the next events."""
+        events = [each.told for each in stream.take(most)]
+        return [(each["queue"], each["count"]) for each in events if each["kind"] == "pushed"]
+
+    with Here(store) as here, here.connect() as client:
+        here._run(spread(here.node))
+        shards = here.node.engine.count
+        names = {shard_of_queue(DEFAULT, name, shards): name for name in map("q{}".format, range(20))}
+        one, two, *_ = names.values()
+        with listen(here).ready() as stream:
+            push(client, one, 1)
+            push(client, two, 1, 2)
+            assert sorted(pushes(stream, 4)) == sorted([(one, 1), (two, 2)])
+            last = stream.last_id
+        assert last is not None
+        assert len(hub.parse_positions(last)) == 2
+        push(client, one, 1, 2, 3)
+        push(client, two, 1, 2, 3, 4)
+    with Here(store) as here, here.connect() as client:
+        with listen(here, f"after={last}") as stream:
+            assert sorted(pushes(stream, 2)) == sorted([(one, 3), (two, 4)])
+            stream.ready()
+            push(client, two, *range(5))
+            assert pushes(stream, 1) == [(two, 5)]
+        with listen(here, "from=all") as stream:
+            assert sorted(pushes(stream, 7)) == sorted([(one, 1), (two, 2), (one, 3), (two, 4), (two, 5)])
 
 
 def test_events_reach_those_who_want_them_by_queue_by_kind_or_all(
@@ -550,7 +590,8 @@ def test_a_listener_that_leaves_is_forgotten() -> None:
                 stream.next()
         while here.server.hub.count:
             push(client, "q", 1)
-        assert not here.call(lambda: here.node.engine.listening)
+        shards = here.node.engine.shards
+        assert not here.call(lambda: any(shard.events.listening for shard in shards.values()))
 
 
 def settle_in(store: SlowStore) -> Here:

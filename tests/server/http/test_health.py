@@ -2,8 +2,7 @@
 
 import pytest
 
-from forebay.core.api.queries import Measure
-from forebay.core.queries.metrics import measure
+from forebay.core.api.queries import Measure, Measured
 from forebay.server.http import metrics as http_metrics
 from forebay.server.http.metrics import Metrics
 from forebay.server.node_client import NodeClient
@@ -156,7 +155,8 @@ def test_nothing_in_a_label_can_be_taken_for_a_figure() -> None:
         evil = 'q"} 1\nevil 1'
         assert client.ask({"cmd": "PUSH", "queue": evil, "data": 1})["code"] == "invalid"
         push(client, "q", 1)
-        measured = here.call(lambda: measure(here.node.engine, Measure(10), BEGIN))
+        measured = here.call(lambda: here.node.engine.apply(Measure(10), BEGIN))
+        assert isinstance(measured, Measured)
         measured.queues[0].queue = evil
         metrics = Metrics(NodeClient.__new__(NodeClient), here.server.hub, dict)
         metrics._questions.node = here.node

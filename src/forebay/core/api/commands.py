@@ -5,6 +5,7 @@ Every command carries its tenant. Its handler checks all fields first: a command
 """
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from msgspec import UNSET, Struct
 
@@ -113,6 +114,10 @@ class Arrive(Struct, gc=False):
     push: Push | PushJobs
     arrivals: list[int]
     """Inbox numbers of the messages."""
+
+    @property
+    def tenant(self) -> str:
+        return self.push.tenant
 
 
 class Pop(Struct, gc=False):
@@ -405,6 +410,22 @@ class Configure:
         return self.tenant, self.queue, self.partition, self.options
 
 
+class TenantPut(Struct, gc=False):
+    """Make a tenant, whole in one shard or spread by queue, which is fixed from then on.
+
+    A tenant that is used without this lives in one shard.
+    """
+
+    tenant: ClassVar[str] = ""
+    name: str
+    spread: bool = False
+
+
+class TenantFound(Struct, gc=False):
+    name: str
+    spread: bool
+
+
 class Backup(Struct, gc=False):
     """Back up the store into a new directory while the node keeps running."""
 
@@ -526,6 +547,7 @@ Command = (
     | Adopt
     | Unstage
     | Arrive
+    | TenantPut
     | Backup
     | Hold
 )
@@ -567,6 +589,7 @@ Reply = (
     | Staged
     | Adopted
     | Unstaged
+    | TenantFound
     | BackedUp
     | Held
 )

@@ -1,5 +1,7 @@
 """Commands that change nothing, and their replies. Each command here is a ``Query``."""
 
+from typing import ClassVar
+
 from msgspec import Struct
 
 from forebay.core.bounds import NEVER
@@ -192,6 +194,7 @@ class Stats(Query, gc=False):
 class Measure(Query, gc=False):
     """Metrics of all queues of all tenants, up to ``most``: for the operator."""
 
+    tenant: ClassVar[str] = ""
     most: int
 
 
@@ -277,6 +280,8 @@ class Shown(SegmentSlice, gc=False, frozen=True):
 class EventPositions(Query, gc=False):
     """Where the event log of every shard ends."""
 
+    tenant: ClassVar[str] = ""
+
 
 class PositionsFound(Struct, gc=False):
     ends: dict[int, int]
@@ -286,6 +291,7 @@ class PositionsFound(Struct, gc=False):
 class EventsPast(Query, gc=False):
     """Where the event log of a shard continues behind the segment that holds an offset."""
 
+    tenant: ClassVar[str] = ""
     shard: int
     offset: int
 

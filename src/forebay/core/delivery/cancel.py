@@ -30,17 +30,16 @@ def check_ids(limits: Limits, ids: list[int]) -> None:
         raise Invalid("ids", f"at most {SCATTERED_MAX} stretches of consecutive ids; send several commands")
 
 
-def check_runs(tenant: str, by_shard: list[tuple[Shard, list[Range]]]) -> None:
+def check_runs(shard: Shard, tenant: str, wanted_ranges: list[Range]) -> None:
     """Raise if the messages lie in too many scheduled runs for one command."""
     runs = 0
-    for shard, theirs in by_shard:
-        for wanted in theirs:
-            found = locate(shard, tenant, wanted)
-            for group in found.place.queue.groups.values() if found is not None else ():
-                assert found is not None
-                track = group.tracks[found.place.partition.key]
-                runs += track.schedule.count_runs(found.first, found.end)
-                runs += min(max(found.end - max(found.first, track.planned), 0), track.unplanned)
+    for wanted in wanted_ranges:
+        found = locate(shard, tenant, wanted)
+        for group in found.place.queue.groups.values() if found is not None else ():
+            assert found is not None
+            track = group.tracks[found.place.partition.key]
+            runs += track.schedule.count_runs(found.first, found.end)
+            runs += min(max(found.end - max(found.first, track.planned), 0), track.unplanned)
     if runs > RUNS_MAX:
         raise Invalid("ids", f"fewer: these are {runs} scheduled runs, and one command takes {RUNS_MAX}")
 
@@ -122,13 +121,11 @@ def _cancel_in(shard: Shard, track: Track, meant: Located, now: int) -> list[Spa
     return changed
 
 
-def changed(
-    parts: list[Settled], tenant: str, by_shard: list[tuple[Shard, list[Range]]], otherwise: str
-) -> Settled:
-    """Join the replies of several shards; raise if nothing changed."""
-    count = sum(part.count for part in parts)
-    if not count:
-        if not any(locate(shard, tenant, each) for shard, theirs in by_shard for each in theirs):
+def check_changed(
+    shard: Shard, tenant: str, done: Settled, wanted_ranges: list[Range], otherwise: str
+) -> None:
+    """Raise if nothing changed."""
+    if not done.count:
+        if not any(locate(shard, tenant, each) for each in wanted_ranges):
             raise NotFound("there is no such message, or it is no longer kept")
         raise Conflict(otherwise)
-    return Settled(count, [each for part in parts for each in part.refused])

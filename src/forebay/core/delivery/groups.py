@@ -43,7 +43,7 @@ def new_group(shard: Shard, queue: Queue, name: str, start: int | str, now: int)
     group = Group(number=queue.groups_made, name=name, active_at=now, tracks={}, ready=[])
     queue.groups[name] = group
     if queue.limited:
-        attach_group(queue, group, shard.limiters.get(queue.tenant, {}))
+        attach_group(queue, group, shard.named_limits.limiters.get(queue.tenant, {}))
     for partition in queue.partitions.values():
         begin = begin_of(partition.log, start)
         start_track(shard, new_track(queue, group, partition, begin))

@@ -68,7 +68,7 @@ def starve(shard: Shard, queue: Queue, group: Group, count: int, now: int) -> No
     """Remember a pop held back by the limits of its group, to retry it when they allow more."""
     for limiter in group.limits:
         if limiter.concurrency and limiter.concurrency - limiter.active < count:
-            limiter.starved[shard.number, queue.prefix, group.name] = None
+            limiter.starved[queue.prefix, group.name] = None
     at = ready_at(group.limits, count, now)
     if at != NEVER and at < group.limited_at:
         if group.limited_at != NEVER:
@@ -90,13 +90,13 @@ def wake_limited(shard: Shard, now: int) -> None:
             shard.changes.woken[queue, name, None] = None
 
 
-def wake_starved(shards: list[Shard], limiter: Limiter) -> None:
+def wake_starved(shard: Shard, limiter: Limiter) -> None:
     """Wake the groups that a limit held back."""
-    for number, prefix, name in limiter.starved:
-        queue = shards[number].queues.get(prefix)
+    for prefix, name in limiter.starved:
+        queue = shard.queues.get(prefix)
         if queue is not None:
-            shards[number].changes.touch()
-            shards[number].changes.woken[queue, name, None] = None
+            shard.changes.touch()
+            shard.changes.woken[queue, name, None] = None
     limiter.starved.clear()
 
 
@@ -105,7 +105,7 @@ def release_slots(shard: Shard, track: Track, count: int) -> None:
     for limiter in track.limits:
         limiter.active -= count
         if limiter.starved:
-            wake_starved(shard.peers, limiter)
+            wake_starved(shard, limiter)
     own = track.own_limit
     if own is not None and own.concurrency:
         list_ready(track, FIRST_LEVEL)

@@ -291,8 +291,8 @@ def _free(shard: Shard, lease: Lease, runs: Iterable[LeaseRun]) -> None:
 
 def _unlease(shard: Shard, track: Track, run: LeaseRun, name: int) -> int:
     """Remove a leased run from its track; return how many messages were still in it."""
-    if shard.watched:
-        shard.notify_watchers(run.partition, run.first, run.first + run.count)
+    if shard.watched.by_partition:
+        shard.watched.notify(run.partition, run.first, run.first + run.count)
     if run.count == 1:
         del track.singles[run.first]
         track.leased -= 1
@@ -335,6 +335,7 @@ def _set_due(shard: Shard, lease: Lease) -> None:
         shard.timers.leases.remove(lease.due_at, lease.name)
         lease.due_at = due_at
         shard.timers.leases.add(due_at, lease.name)
+        shard.timers.alarm.sooner(due_at)
 
 
 def _cut_out(shard: Shard, found: list[LeasedSlice]) -> None:
@@ -505,8 +506,8 @@ def _take_out(shard: Shard, found: LeasedSlice) -> None:
     if settled.bit_count() == run.count:
         _drop_runs(shard, lease, [run])
         return
-    if shard.watched:
-        shard.notify_watchers(run.partition, found.offset, found.offset + found.length)
+    if shard.watched.by_partition:
+        shard.watched.notify(run.partition, found.offset, found.offset + found.length)
     track = lease.group.tracks[run.partition]
     track.leased -= found.length
     if track.limits:

@@ -23,7 +23,7 @@ from forebay.core.log.numbers import fits
 from forebay.core.push.checks import check_ordered, check_payloads
 from forebay.core.push.push import reached
 from forebay.core.push.room import check_size, make_room
-from forebay.core.shard.domain import Domain
+from forebay.core.shard.shard import Shard
 from forebay.core.state import PLAIN, Attributes, Identity, Queue
 from forebay.core.tracks.planning import check_planned
 from forebay.core.words import DEBOUNCE, DEDUP_MODES, DROP, REPLACE, THROTTLE
@@ -49,18 +49,16 @@ class Plan(Struct, eq=False):
     """Partition and offset of messages that earlier operations settle in the group ``default``."""
 
 
-def check(
-    domain: Domain, command: PushJobs, now: int, plan: Plan | None = None, *, room: bool = True
-) -> None:
+def check(shard: Shard, command: PushJobs, now: int, plan: Plan | None = None, *, room: bool = True) -> None:
     """Raise unless the jobs may be pushed: everything that can be wrong is found here.
 
     With a plan, the jobs must fit together with what it already has, and are added to it. Without ``room``,
     only what is wrong at any time is checked: the queue may be full right now.
     """
-    limits, jobs = domain.limits, command.jobs
+    limits, jobs = shard.limits, command.jobs
     check_range("jobs", len(jobs), 1, limits.batch_max)
     check_payloads(limits, [job.payload for job in jobs])
-    queue = domain.queues.get((command.tenant, command.queue))
+    queue = shard.names.queues.get((command.tenant, command.queue))
     names: set[str] = set()
     checked, tied, replacing = PLAIN, 0, False
     for job in jobs:
@@ -70,7 +68,7 @@ def check(
             check_attributes(limits, attributes)
             check_ordered(queue, attributes)
             if attributes.depends_on:
-                dependencies.check(domain, command.tenant, attributes)
+                dependencies.check(shard, command.tenant, attributes)
             checked = attributes
         if own is not None:
             _check_own(job, own)
@@ -79,21 +77,21 @@ def check(
             replacing = replacing or own.dedup in (REPLACE, DEBOUNCE)
     if command.request is not None:
         check_request(*command.request, command.known_ms)
-    reached(queue, command.durability, domain.reach)
+    reached(queue, command.durability, shard.reach)
     if queue is not None and command.request is not None and remembered(queue, command, now) is not None:
         return
     if plan is None and command.then is not None:
         plan = Plan()
     new = len(jobs)
     if queue is not None and queue.options.max_size:
-        new = _count_new(domain, queue, jobs, plan or Plan(), now)
+        new = _count_new(shard, queue, jobs, plan or Plan(), now)
     if plan is not None:
         plan.messages[command.queue] += new
         plan.tied[command.queue] += tied
         names |= plan.partitions.get(command.queue, set())
         plan.partitions[command.queue] = names
         tied = plan.tied[command.queue]
-        _check_new(domain, command.tenant, plan)
+        _check_new(shard, command.tenant, plan)
     known = queue.partitions if queue is not None else {}
     # Every partition may need a number, and a flow that many more: there are billions.
     numbers = 0
@@ -101,7 +99,7 @@ def check(
         if name not in known or not fits(known[name], len(jobs)):
             numbers += 1
     if queue is None or numbers:
-        domain.check_room(command.tenant, command.queue, queue, names, numbers)
+        shard.check_room(command.tenant, command.queue, queue, names, numbers)
     if room and plan is not None:
         check_size(queue, plan.messages[command.queue] - plan.freed[command.queue])
     elif room:
@@ -110,25 +108,24 @@ def check(
         _check_held(queue, tied, replacing)
     if command.then is not None:
         name, job = command.then
-        check(domain, PushJobs(command.tenant, name, [job]), now, plan)
+        check(shard, PushJobs(command.tenant, name, [job]), now, plan)
         check_waiting(job)
         mine = names_of(job)
         if name == command.queue and mine and any(each in mine for other in jobs for each in names_of(other)):
             raise Invalid("then", "a message with keys and ids that none of the batch has")
-        check_ordered(domain.queues.get((command.tenant, name)), WAITING)
+        check_ordered(shard.names.queues.get((command.tenant, name)), WAITING)
 
 
-def _check_new(domain: Domain, tenant: str, plan: Plan) -> None:
+def _check_new(shard: Shard, tenant: str, plan: Plan) -> None:
     """Raise unless the tenant may create all queues of a plan."""
-    new = sum((tenant, name) not in domain.queues for name in plan.messages)
-    known = domain.directory.tenants.get(tenant)
-    if new and (len(known.queues) if known is not None else 0) + new > domain.limits.queues_max:
-        raise Busy(f"a tenant has at most {domain.limits.queues_max} queues")
+    new = sum((tenant, name) not in shard.names.queues for name in plan.messages)
+    if new:
+        shard.names.check_count(tenant, new)
 
 
-def _count_new(domain: Domain, queue: Queue, jobs: list[Job], plan: Plan, now: int) -> int:
+def _count_new(shard: Shard, queue: Queue, jobs: list[Job], plan: Plan, now: int) -> int:
     """Count jobs that need room: neither known already nor duplicates of each other."""
-    pushing = Pushing(domain, domain.shards[queue.shard], queue, "", now)
+    pushing = Pushing(shard, queue, "", now)
     new = 0
     for job in jobs:
         own = job.own
@@ -212,11 +209,11 @@ def _check_held(queue: Queue, size: int, replacing: bool) -> None:
             check_planned(queue, name)
 
 
-def known(domain: Domain, tenant: str, name: str, job: Job, now: int, plan: Plan | None = None) -> int | None:
+def known(shard: Shard, tenant: str, name: str, job: Job, now: int, plan: Plan | None = None) -> int | None:
     """Return the id of the message that a job would duplicate, after the plan if there is one."""
-    queue = domain.queues.get((tenant, name))
+    queue = shard.names.queues.get((tenant, name))
     if queue is None or job.own is None:
         return None
-    pushing = Pushing(domain, domain.shards[queue.shard], queue, "", now)
+    pushing = Pushing(shard, queue, "", now)
     own = job.own if plan is None else _without_freed(queue, job.own, plan.settled)
     return pushing.find(queue.partitions.get(job.partition), own)

@@ -11,7 +11,6 @@ from forebay.core.errors import Busy, ForebayError, Invalid, NotFound
 from forebay.core.jobs import check as job_check, push as job_push
 from forebay.core.jobs.calendar import check_every, last_slot, next_slot, parse, zone_of
 from forebay.core.records import codec, keyspace
-from forebay.core.shard.domain import Domain
 from forebay.core.shard.shard import Shard
 from forebay.core.state import Cron
 from forebay.core.words import MISSED
@@ -25,26 +24,25 @@ LATE_MS = 10_000
 COUNT_MAX = 1 << 52
 
 
-def put(domain: Domain, command: CronPut, now: int) -> CronsFound:
+def put(shard: Shard, command: CronPut, now: int) -> CronsFound:
     """Create or replace a cron. Its counters continue if its schedule is unchanged."""
-    cron = _checked(domain, command, now)
-    before = domain.crons.get(command.tenant, {}).get(command.name)
+    cron = _checked(shard, command, now)
+    before = shard.crons.by_tenant.get(command.tenant, {}).get(command.name)
     if before is not None and _when(before) == _when(cron):
         cron.began_at, cron.fired, cron.last_slot = before.began_at, before.fired, before.last_slot
         cron.skipped, cron.error = before.skipped, before.error
         if 0 < cron.limit <= cron.fired:
             raise Invalid("limit", f"more than {cron.fired}: it fired so often; delete it to start again")
     if before is not None:
-        _remove(domain, before)
+        _remove(shard, before)
     cron.next_at = _next(cron, max(now, cron.last_slot))
-    domain.made(command.tenant, command.queue)
-    shard, _ = _place(domain, cron)
-    add(domain, shard, cron)
-    _keep(domain, cron)
+    shard.made(command.tenant, command.queue)
+    add(shard, cron)
+    _keep(shard, cron)
     return CronsFound([cron])
 
 
-def _checked(domain: Domain, command: CronPut, now: int) -> Cron:
+def _checked(shard: Shard, command: CronPut, now: int) -> Cron:
     """Return the cron of a command; raise unless it is valid."""
     check_name("name", command.name)
     if (command.schedule is None) == (command.every_ms is None):
@@ -60,12 +58,12 @@ def _checked(domain: Domain, command: CronPut, now: int) -> Cron:
         raise Invalid("missed", f"one of {', '.join(MISSED)}")
     if command.job.attributes.depends_on:
         raise Invalid("depends_on", "left out: a cron depends on nothing")
-    job_check.check(domain, PushJobs(command.tenant, command.queue, [command.job]), now, room=False)
-    known = domain.crons.get(command.tenant, {})
+    job_check.check(shard, PushJobs(command.tenant, command.queue, [command.job]), now, room=False)
+    known = shard.crons.by_tenant.get(command.tenant, {})
     before = known.get(command.name)
     if before is None and len(known) >= CRONS_MAX:
         raise Busy(f"a tenant has at most {CRONS_MAX} crons")
-    size = domain.cron_bytes[command.tenant] - (len(before.payload) if before is not None else 0)
+    size = shard.crons.bytes[command.tenant] - (len(before.payload) if before is not None else 0)
     if size + len(command.job.payload) > CRON_BYTES_MAX:
         raise Busy(f"the crons of a tenant have {CRON_BYTES_MAX} bytes of data at most, and {size} are taken")
     return Cron(
@@ -109,18 +107,18 @@ def _next(cron: Cron, after: int) -> int:
     return next_slot(cron.schedule, cron.zone, cron.every_ms, cron.began_at, after)
 
 
-def delete(domain: Domain, command: CronDelete, now: int) -> CronDeleted:
+def delete(shard: Shard, command: CronDelete, now: int) -> CronDeleted:
     check_name("name", command.name)
-    cron = domain.crons.get(command.tenant, {}).get(command.name)
+    cron = shard.crons.by_tenant.get(command.tenant, {}).get(command.name)
     if cron is None:
         raise NotFound(f"there is no cron {command.name}")
-    _remove(domain, cron)
+    _remove(shard, cron)
     return CronDeleted(command.name)
 
 
-def listed(domain: Domain, command: CronList, now: int) -> CronsFound:
+def listed(shard: Shard, command: CronList, now: int) -> CronsFound:
     """Return crons by name, as many as fit into a reply."""
-    crons = domain.crons.get(command.tenant, {})
+    crons = shard.crons.by_tenant.get(command.tenant, {})
     if command.name is not None:
         check_name("name", command.name)
         if command.name not in crons:
@@ -128,7 +126,7 @@ def listed(domain: Domain, command: CronList, now: int) -> CronsFound:
         return CronsFound([crons[command.name]])
     names = sorted(name for name in crons if command.after is None or name > command.after)
     found: list[Cron] = []
-    left = domain.limits.read_bytes_max
+    left = shard.limits.read_bytes_max
     for name in names[:LISTED_MAX]:
         left -= len(crons[name].payload)
         if left < 0 and found:
@@ -137,29 +135,26 @@ def listed(domain: Domain, command: CronList, now: int) -> CronsFound:
     return CronsFound(found, len(found) < len(names))
 
 
-def _place(domain: Domain, cron: Cron) -> tuple[Shard, bytes]:
-    """Return the shard of a cron's queue, and the key of its record."""
-    queue = domain.queues[cron.tenant, cron.queue]
-    return domain.shards[queue.shard], keyspace.cron_key(queue.prefix, cron.name)
+def _key(shard: Shard, cron: Cron) -> bytes:
+    """Return the key of a cron's record."""
+    return keyspace.cron_key(shard.names.queues[cron.tenant, cron.queue].prefix, cron.name)
 
 
-def _keep(domain: Domain, cron: Cron) -> None:
-    shard, key = _place(domain, cron)
-    shard.changes.put_own(key, codec.pack_cron(cron))
+def _keep(shard: Shard, cron: Cron) -> None:
+    shard.changes.put_own(_key(shard, cron), codec.pack_cron(cron))
 
 
-def _remove(domain: Domain, cron: Cron) -> None:
-    shard, key = _place(domain, cron)
-    shard.changes.put_own(key, None)
-    forget(domain, shard, cron)
+def _remove(shard: Shard, cron: Cron) -> None:
+    shard.changes.put_own(_key(shard, cron), None)
+    forget(shard, cron)
 
 
-def forget(domain: Domain, shard: Shard, cron: Cron) -> None:
+def forget(shard: Shard, cron: Cron) -> None:
     """Remove a cron from memory and its timer."""
     if cron.next_at != NEVER:
         shard.timers.crons.remove(cron.next_at, (cron.tenant, cron.name))
-    del domain.crons[cron.tenant][cron.name]
-    domain.cron_bytes[cron.tenant] -= len(cron.payload)
+    del shard.crons.by_tenant[cron.tenant][cron.name]
+    shard.crons.bytes[cron.tenant] -= len(cron.payload)
 
 
 def _plan(shard: Shard, cron: Cron) -> None:
@@ -168,24 +163,23 @@ def _plan(shard: Shard, cron: Cron) -> None:
         shard.timers.alarm.sooner(cron.next_at)
 
 
-def add(domain: Domain, shard: Shard, cron: Cron) -> None:
+def add(shard: Shard, cron: Cron) -> None:
     """Add a cron and its timer."""
-    domain.crons.setdefault(cron.tenant, {})[cron.name] = cron
-    domain.cron_bytes[cron.tenant] += len(cron.payload)
+    shard.crons.by_tenant.setdefault(cron.tenant, {})[cron.name] = cron
+    shard.crons.bytes[cron.tenant] += len(cron.payload)
     _plan(shard, cron)
 
 
-def fire(domain: Domain, now: int) -> None:
+def fire(shard: Shard, now: int) -> None:
     """Fire crons whose slot is due, up to ``FIRED_AT_ONCE``."""
     left = FIRED_AT_ONCE
-    for shard in domain.shards:
-        while left > 0 and (names := shard.timers.crons.first_due(now)):
-            for tenant, name in names[:left]:
-                _fire(domain, shard, domain.crons[tenant][name], now)
-            left -= len(names)
+    while left > 0 and (names := shard.timers.crons.first_due(now)):
+        for tenant, name in names[:left]:
+            _fire(shard, shard.crons.by_tenant[tenant][name], now)
+        left -= len(names)
 
 
-def _fire(domain: Domain, shard: Shard, cron: Cron, now: int) -> None:
+def _fire(shard: Shard, cron: Cron, now: int) -> None:
     """Fire a cron at its slot, or at the last of several missed slots."""
     slot = cron.next_at
     shard.timers.crons.remove(slot, (cron.tenant, cron.name))
@@ -194,35 +188,35 @@ def _fire(domain: Domain, shard: Shard, cron: Cron, now: int) -> None:
         slot = max(slot, last_slot(*when, slot, now))
     cron.last_slot, cron.next_at = slot, _next(cron, slot)
     if cron.missed != "none" or now - slot <= LATE_MS:
-        _push(domain, cron, now)
+        _push(shard, cron, now)
     _plan(shard, cron)
     if 0 < cron.limit <= cron.fired or cron.next_at == NEVER:
-        _remove(domain, cron)
+        _remove(shard, cron)
     else:
-        _keep(domain, cron)
+        _keep(shard, cron)
 
 
-def _push(domain: Domain, cron: Cron, now: int) -> None:
+def _push(shard: Shard, cron: Cron, now: int) -> None:
     command = PushJobs(cron.tenant, cron.queue, [_job(cron)])
     try:
-        job_check.check(domain, command, now)
+        job_check.check(shard, command, now)
     except ForebayError as error:
         cron.skipped += 1
         cron.error = error.message
     else:
-        _seal_older(domain, cron)
-        job_push.apply(domain, command, now)
+        _seal_older(shard, cron)
+        job_push.apply(shard, command, now)
         cron.fired += 1
 
 
-def _seal_older(domain: Domain, cron: Cron) -> None:
+def _seal_older(shard: Shard, cron: Cron) -> None:
     """Seal a segment that began to form before the slot: the message would take its earlier time."""
-    queue = domain.queues[cron.tenant, cron.queue]
+    queue = shard.names.queues[cron.tenant, cron.queue]
     partition = queue.partitions.get(cron.partition)
     if partition is None or partition.log.forming is None:
         return
     if partition.log.forming.created_at < cron.last_slot:
-        domain.shards[queue.shard].changes.seal_now(queue, partition)
+        shard.changes.seal_now(queue, partition)
 
 
 def _job(cron: Cron) -> Job:

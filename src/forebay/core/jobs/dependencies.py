@@ -21,7 +21,7 @@ from forebay.core.log import log as logs
 from forebay.core.log.numbers import end_of, id_at
 from forebay.core.records.codec import pack_numbers
 from forebay.core.records.keyspace import ended_key
-from forebay.core.shard.domain import Domain
+from forebay.core.shard.addresses import current_ids
 from forebay.core.shard.ends import Ended, Notification, NotificationQueue
 from forebay.core.shard.shard import Place, Shard
 from forebay.core.state import Attributes, Dead, Partition, Queue, Scheduled
@@ -42,14 +42,14 @@ SCANNED_MAX = 100
 """Queued ends of a partition that are checked for overlap."""
 
 
-def check(domain: Domain, tenant: str, attributes: Attributes) -> None:
+def check(shard: Shard, tenant: str, attributes: Attributes) -> None:
     """Raise unless the dependencies of these attributes are valid and exist."""
     if sum(count for _, count in attributes.depends_on) > DEPENDENCIES_MAX:
         raise Invalid("depends_on", f"a list of at most {DEPENDENCIES_MAX} ids")
     if len(attributes.depends_on) > DEPENDENCY_RUNS_MAX:
         raise Invalid("depends_on", f"at most {DEPENDENCY_RUNS_MAX} stretches of consecutive ids")
     for first, count in attributes.depends_on:
-        place = domain.shard_of(first).places.get(first >> OFFSET_BITS)
+        place = shard.places.get(first >> OFFSET_BITS)
         last = (first & OFFSET_MASK) + count
         if (
             place is None
@@ -71,9 +71,9 @@ class _Wanted(Struct):
     """Id of a dependency that failed for good."""
 
 
-def _wanted(domain: Domain, attributes: Attributes) -> _Wanted:
+def _wanted(shard: Shard, attributes: Attributes) -> _Wanted:
     found = _Wanted([], [])
-    for shard, each in _targets(domain, attributes.depends_on):
+    for each in _targets(shard, attributes.depends_on):
         place = shard.places.get(each.first >> OFFSET_BITS)
         if place is None:
             continue  # its partition is gone, and it long before
@@ -88,21 +88,21 @@ def _wanted(domain: Domain, attributes: Attributes) -> _Wanted:
     return found
 
 
-def _targets(domain: Domain, spans: tuple[tuple[int, int], ...]) -> list[tuple[Shard, Range]]:
-    """Return the shards and ranges of the current successors of ids."""
-    if not domain.updated:
-        return [(domain.shard_of(first), Range(first, count)) for first, count in spans]
+def _targets(shard: Shard, spans: tuple[tuple[int, int], ...]) -> list[Range]:
+    """Return the ranges of the current successors of ids."""
+    if not shard.updated:
+        return [Range(first, count) for first, count in spans]
     ids = [each for first, count in spans for each in range(first, first + count)]
-    return [(domain.shard_of(each.first), each) for each in ranges(domain.current(ids))]
+    return ranges(current_ids(shard, ids))
 
 
-def depend(domain: Domain, place: Place, first: int, count: int, attributes: Attributes, now: int) -> None:
+def depend(shard: Shard, place: Place, first: int, count: int, attributes: Attributes, now: int) -> None:
     """Park messages that were just appended, or release or fail them at once."""
-    shard, queue, partition = domain.shards[place.queue.shard], place.queue, place.partition
-    wanted = _wanted(domain, attributes)
+    queue, partition = place.queue, place.partition
+    wanted = _wanted(shard, attributes)
     unmet = sum(high - low for _, (low, high) in wanted.pending)
     if wanted.failed is not None:
-        fail(domain, shard, queue, partition, (first, first + count), wanted.failed, now)
+        fail(shard, queue, partition, (first, first + count), wanted.failed, now)
         return
     if not unmet:
         release(shard, queue, partition, [(first, first + count)], now)
@@ -110,12 +110,11 @@ def depend(domain: Domain, place: Place, first: int, count: int, attributes: Att
     dependent = id_at(partition, first)
     park(shard, queue, partition, first, count, unmet)
     for target, (low, high) in wanted.pending:
-        theirs = domain.shards[target.queue.shard]
         for begin in range(low, high, SPAN_MAX):
             row = (begin, dependent, min(SPAN_MAX, high - begin), count)
-            add_wait(theirs, target.queue, target.partition, row)
+            add_wait(shard, target.queue, target.partition, row)
     for target, (low, high) in wanted.open:
-        watch_ttl(domain.shards[target.queue.shard], target.queue, target.partition, low, high)
+        watch_ttl(shard, target.queue, target.partition, low, high)
 
 
 def release(shard: Shard, queue: Queue, partition: Partition, spans: list[Span], now: int) -> None:
@@ -154,11 +153,9 @@ def _runs(partition: Partition, spans: list[Span], now: int) -> list[Scheduled]:
     return found
 
 
-def fail(
-    domain: Domain, shard: Shard, queue: Queue, partition: Partition, span: Span, failed: int, now: int
-) -> None:
+def fail(shard: Shard, queue: Queue, partition: Partition, span: Span, failed: int, now: int) -> None:
     """Fail messages because a dependency failed: dead in the group ``default``, cancelled in others."""
-    domain.rows_notified += FAILING_ROWS
+    shard.rows_notified += FAILING_ROWS
     first, end = span
     group = queue.groups.get(DEFAULT)
     if group is None:
@@ -180,61 +177,61 @@ def fail(
 
 # Notifying dependents.
 
-Released = dict[int, tuple[Shard, Queue, Partition, list[Span]]]
+Released = dict[int, tuple[Queue, Partition, list[Span]]]
 """Runs to release, by partition key."""
 
 
-def release_all(released: Released, now: int) -> None:
-    for shard, queue, partition, spans in released.values():
+def release_all(shard: Shard, released: Released, now: int) -> None:
+    for queue, partition, spans in released.values():
         release(shard, queue, partition, spans, now)
         shard.changes.sync_for(queue)
     released.clear()
 
 
-def notify_dependents(domain: Domain, ended: Ended, now: int) -> None:
+def notify_dependents(shard: Shard, ended: Ended, now: int) -> None:
     """Notify the dependents of ended messages, in order behind earlier ends of the same messages."""
-    shard, queue, partition, first, end, how = ended
+    queue, partition, first, end, how = ended
     notification = Notification(ended, 0, (first, 0))
-    notifications = domain.notifications.get(partition.key)
+    notifications = shard.notifications.get(partition.key)
     if (
-        domain.rows_notified < STEP
+        shard.rows_notified < STEP
         and not _is_behind(notifications, ended)
-        and _notify_some(domain, notification, {}, now)
+        and _notify_some(shard, notification, {}, now)
     ):
         return
     if notifications is None:
-        notifications = domain.notifications[partition.key] = NotificationQueue(deque())
+        notifications = shard.notifications[partition.key] = NotificationQueue(deque())
     notification.serial = shard.numbering.next_serial()
     notifications.waiting.append(notification)
-    domain.alarm.sooner(now)
-    if _is_there(ended):
+    shard.timers.alarm.sooner(now)
+    if _is_there(shard, ended):
         key = ended_key(queue.prefix, how, partition.key, notification.serial)
         shard.changes.put_row(queue, key, pack_numbers((end, first)))
         return
-    while partition.key in domain.notifications:
-        _go_on(domain, partition.key, now)
+    while partition.key in shard.notifications:
+        _go_on(shard, partition.key, now)
 
 
-def go_on(domain: Domain, now: int) -> None:
+def go_on(shard: Shard, now: int) -> None:
     """Notify up to ``STEP`` more dependents, one partition after another."""
-    domain.rows_notified = 0
-    while domain.notifications and domain.rows_notified < STEP:
-        key = next(iter(domain.notifications))
-        domain.notifications[key] = domain.notifications.pop(key)
-        _go_on(domain, key, now)
+    shard.rows_notified = 0
+    while shard.notifications and shard.rows_notified < STEP:
+        key = next(iter(shard.notifications))
+        shard.notifications[key] = shard.notifications.pop(key)
+        _go_on(shard, key, now)
 
 
-def _go_on(domain: Domain, key: int, now: int) -> None:
-    notifications = domain.notifications[key]
+def _go_on(shard: Shard, key: int, now: int) -> None:
+    notifications = shard.notifications[key]
     notification = notifications.waiting[0]
-    if _notify_some(domain, notification, notifications.later, now):
+    if _notify_some(shard, notification, notifications.later, now):
         notifications.waiting.popleft()
         if not notifications.waiting:
-            del domain.notifications[key]
+            del shard.notifications[key]
         ended = notification.ended
-        if _is_there(ended):
+        if _is_there(shard, ended):
             name = ended_key(ended.queue.prefix, ended.how, key, notification.serial)
-            ended.shard.changes.put_row(ended.queue, name, None)
+            shard.changes.put_row(ended.queue, name, None)
 
 
 def _is_behind(notifications: NotificationQueue | None, ended: Ended) -> bool:
@@ -247,24 +244,24 @@ def _is_behind(notifications: NotificationQueue | None, ended: Ended) -> bool:
     )
 
 
-def _is_there(ended: Ended) -> bool:
+def _is_there(shard: Shard, ended: Ended) -> bool:
     """Whether the partition still exists, so that progress can be stored beside it."""
     queue, partition = ended.queue, ended.partition
-    return ended.shard.queues.get(queue.prefix) is queue and queue.partitions.get(partition.name) is partition
+    return shard.queues.get(queue.prefix) is queue and queue.partitions.get(partition.name) is partition
 
 
 def _notify_some(
-    domain: Domain, notification: Notification, later: dict[tuple[int, int], int], now: int
+    shard: Shard, notification: Notification, later: dict[tuple[int, int], int], now: int
 ) -> bool:
     """Notify up to ``STEP`` more dependents that registered before this end; return True when done."""
-    most = max(STEP - domain.rows_notified, 1) if _is_there(notification.ended) else NEVER
+    most = max(STEP - shard.rows_notified, 1) if _is_there(shard, notification.ended) else NEVER
     rows, more = _rows(notification.ended, notification.reached, most)
     released: Released = {}
     for row in rows:
         if not later or later.get((row[0], row[1]), 0) < notification.serial:
-            _notify_one(domain, notification.ended, row, released, now)
-    release_all(released, now)
-    domain.rows_notified += max(len(rows), 1)
+            _notify_one(shard, notification.ended, row, released, now)
+    release_all(shard, released, now)
+    shard.rows_notified += max(len(rows), 1)
     if more is not None:
         notification.reached = more
     return more is None
@@ -283,7 +280,7 @@ def _rows(ended: Ended, reached: tuple[int, int], most: int) -> tuple[list[Row],
 
 
 def _notify_one(
-    domain: Domain,
+    shard: Shard,
     ended: Ended,
     row: Row,
     released: Released,
@@ -291,12 +288,11 @@ def _notify_one(
 ) -> None:
     """Notify the dependents of one row."""
     first, dependent, count, waiting = row
-    theirs = domain.shards[(dependent >> OFFSET_BITS) % len(domain.shards)]
-    place = theirs.places.get(dependent >> OFFSET_BITS)
+    place = shard.places.get(dependent >> OFFSET_BITS)
     offset = place.first + (dependent & OFFSET_MASK) if place is not None else 0
     parked = parked_over(place.partition, offset, offset + waiting) if place is not None else []
     if place is None or not parked:
-        remove_wait(ended.shard, ended.queue, ended.partition, row)  # they were cancelled, or failed
+        remove_wait(shard, ended.queue, ended.partition, row)  # they were cancelled, or failed
         return
     partition = place.partition
     low, high = max(first, ended.first), min(first + count, ended.end)
@@ -309,32 +305,32 @@ def _notify_one(
         waited_for = _first_unmet(ended.partition, row, low, high)
         if waited_for is None:
             return
-        remove_wait(ended.shard, ended.queue, ended.partition, row)
+        remove_wait(shard, ended.queue, ended.partition, row)
         failed = id_at(ended.partition, waited_for)
         if DEFAULT not in place.queue.groups:
             # What is parked or released is counted as such by a group that is made, and not again.
-            release_all(released, now)
-            new_group(theirs, place.queue, DEFAULT, "all", now)
-        for span in take_parked(theirs, place.queue, partition, offset, offset + waiting):
-            fail(domain, theirs, place.queue, partition, span, failed, now)
+            release_all(shard, released, now)
+            new_group(shard, place.queue, DEFAULT, "all", now)
+        for span in take_parked(shard, place.queue, partition, offset, offset + waiting):
+            fail(shard, place.queue, partition, span, failed, now)
         return
-    met = mark_met(ended.shard, ended.queue, ended.partition, row, low, high)
+    met = mark_met(shard, ended.queue, ended.partition, row, low, high)
     for begin, length, unmet in parked if met else ():
-        unpark(theirs, place.queue, partition, begin, length)
+        unpark(shard, place.queue, partition, begin, length)
         if unmet > met:
-            park(theirs, place.queue, partition, begin, length, unmet - met)
+            park(shard, place.queue, partition, begin, length, unmet - met)
         else:
-            mine = released.setdefault(partition.key, (theirs, place.queue, partition, []))
-            mine[3].append((begin, begin + length))
+            mine = released.setdefault(partition.key, (place.queue, partition, []))
+            mine[2].append((begin, begin + length))
 
 
-def recover(domain: Domain, queues: list[Queue], now: int) -> None:
+def recover(shard: Shard, queues: list[Queue], now: int) -> None:
     """After a restart, fail or release dependents of messages that were only in memory."""
     expected: dict[int, list[tuple[int, int, int]]] = {}
     for queue in queues:
         for partition in queue.partitions.values():
             for first, dependent, count, waiting in partition.dependents:
-                place = domain.shard_of(dependent).places.get(dependent >> OFFSET_BITS)
+                place = shard.places.get(dependent >> OFFSET_BITS)
                 if place is not None:
                     offset = place.first + (dependent & OFFSET_MASK)
                     unmet = count - partition.met.get((first, dependent), 0).bit_count()
@@ -342,14 +338,13 @@ def recover(domain: Domain, queues: list[Queue], now: int) -> None:
     for queue in queues:
         for partition in queue.partitions.values():
             if partition.parked_messages:
-                _recover(domain, queue, partition, expected.get(partition.key, []), now)
+                _recover(shard, queue, partition, expected.get(partition.key, []), now)
 
 
 def _recover(
-    domain: Domain, queue: Queue, partition: Partition, expected: list[tuple[int, int, int]], now: int
+    shard: Shard, queue: Queue, partition: Partition, expected: list[tuple[int, int, int]], now: int
 ) -> None:
     """The same for one partition; ``expected`` counts the dependencies that still exist."""
-    shard = domain.shards[queue.shard]
     still: Counter[int] = Counter()
     for first, end, count in expected:
         for low, _, _ in parked_over(partition, first, end):
@@ -362,17 +357,17 @@ def _recover(
         unpark(shard, queue, partition, first, count)
         if attributes.on_failed != IGNORE:
             named = [each for each, _ in attributes.depends_on]
-            gone = next((each for each in named if not _is_known(domain, each)), named[0])
-            fail(domain, shard, queue, partition, (first, first + count), gone, now)
+            gone = next((each for each in named if not _is_known(shard, each)), named[0])
+            fail(shard, queue, partition, (first, first + count), gone, now)
         elif still[first]:
             park(shard, queue, partition, first, count, still[first])
         else:
             release(shard, queue, partition, [(first, first + count)], now)
 
 
-def _is_known(domain: Domain, message: int) -> bool:
+def _is_known(shard: Shard, message: int) -> bool:
     """Whether the partition of a message exists."""
-    return message >> OFFSET_BITS in domain.shard_of(message).places
+    return message >> OFFSET_BITS in shard.places
 
 
 def _first_unmet(partition: Partition, row: Row, low: int, high: int) -> int | None:

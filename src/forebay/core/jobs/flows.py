@@ -17,20 +17,20 @@ from forebay.core.log.numbers import id_at
 from forebay.core.push.checks import check_ordered
 from forebay.core.push.push import reached
 from forebay.core.queries import message_state
-from forebay.core.shard.addresses import locate, require
-from forebay.core.shard.domain import Domain
+from forebay.core.shard.addresses import current_ids, locate, require
+from forebay.core.shard.shard import Shard
 from forebay.core.words import DEFAULT, RESULT
 
 
-def push(domain: Domain, command: PushFlow, now: int) -> FlowPushed:
-    check(domain, command, now)
-    return apply(domain, command, now)
+def push(shard: Shard, command: PushFlow, now: int) -> FlowPushed:
+    check(shard, command, now)
+    return apply(shard, command, now)
 
 
-def check(domain: Domain, command: PushFlow, now: int, plan: job_check.Plan | None = None) -> None:
+def check(shard: Shard, command: PushFlow, now: int, plan: job_check.Plan | None = None) -> None:
     """Raise unless the whole flow may be pushed, together with the plan."""
     root = command.root
-    is_known = job_check.known(domain, command.tenant, root.queue, root.job, now, plan) is not None
+    is_known = job_check.known(shard, command.tenant, root.queue, root.job, now, plan) is not None
     if plan is None or is_known:
         plan = job_check.Plan()
     names: set[tuple[str, ...]] = set()
@@ -38,7 +38,7 @@ def check(domain: Domain, command: PushFlow, now: int, plan: job_check.Plan | No
         if count > FLOW_MAX or depth > FLOW_DEPTH_MAX:
             raise Invalid("children", f"at most {FLOW_MAX} in all, and {FLOW_DEPTH_MAX} deep")
         alone = PushJobs(command.tenant, node.queue, [node.job], command.durability)
-        job_check.check(domain, alone, now, plan, room=not is_known)
+        job_check.check(shard, alone, now, plan, room=not is_known)
         for name in job_check.names_of(node.job):
             if (node.queue, *name) in names:
                 field = "unique_key" if name[0] == "throttled" else name[0]
@@ -46,7 +46,7 @@ def check(domain: Domain, command: PushFlow, now: int, plan: job_check.Plan | No
             names.add((node.queue, *name))
         if node.children:
             job_check.check_waiting(node.job)
-            check_ordered(domain.queues.get((command.tenant, node.queue)), job_check.WAITING)
+            check_ordered(shard.names.queues.get((command.tenant, node.queue)), job_check.WAITING)
 
 
 def _walk(node: FlowJob, depth: int) -> Iterator[tuple[FlowJob, int]]:
@@ -55,54 +55,54 @@ def _walk(node: FlowJob, depth: int) -> Iterator[tuple[FlowJob, int]]:
         yield from _walk(child, depth + 1)
 
 
-def apply(domain: Domain, command: PushFlow, now: int) -> FlowPushed:
+def apply(shard: Shard, command: PushFlow, now: int) -> FlowPushed:
     """Push a checked flow, children first. If the parent is known already, so is the flow."""
     root = command.root
-    parent = job_check.known(domain, command.tenant, root.queue, root.job, now)
+    parent = job_check.known(shard, command.tenant, root.queue, root.job, now)
     if parent is not None:
-        queue = domain.queues[command.tenant, root.queue]
-        durability = reached(queue, command.durability, domain.reach)
-        return FlowPushed(parent, _waited_for(domain, command.tenant, parent)[0], durability, known=True)
-    ids = [_push(domain, command, child, now) for child in root.children]
-    pushed = _push_one(domain, command, root, ids, now)
+        queue = shard.names.queues[command.tenant, root.queue]
+        durability = reached(queue, command.durability, shard.reach)
+        return FlowPushed(parent, _waited_for(shard, command.tenant, parent)[0], durability, known=True)
+    ids = [_push(shard, command, child, now) for child in root.children]
+    pushed = _push_one(shard, command, root, ids, now)
     return FlowPushed(pushed.ids[0], ids, pushed.durability)
 
 
-def _push(domain: Domain, command: PushFlow, node: FlowJob, now: int) -> int:
-    children = [_push(domain, command, child, now) for child in node.children]
-    return _push_one(domain, command, node, children, now).ids[0]
+def _push(shard: Shard, command: PushFlow, node: FlowJob, now: int) -> int:
+    children = [_push(shard, command, child, now) for child in node.children]
+    return _push_one(shard, command, node, children, now).ids[0]
 
 
-def _push_one(domain: Domain, command: PushFlow, node: FlowJob, children: list[int], now: int) -> PushedJobs:
+def _push_one(shard: Shard, command: PushFlow, node: FlowJob, children: list[int], now: int) -> PushedJobs:
     job = node.job
     if children:
         job = replace(job, attributes=job_push.waiting_for(job.attributes, children))
-    return job_push.apply(domain, PushJobs(command.tenant, node.queue, [job], command.durability), now)
+    return job_push.apply(shard, PushJobs(command.tenant, node.queue, [job], command.durability), now)
 
 
-def children(domain: Domain, command: Children, now: int) -> ChildrenFound:
+def children(shard: Shard, command: Children, now: int) -> ChildrenFound:
     """Return the dependencies of a message, with their results."""
-    (message,) = domain.current([command.id])
-    require(domain.shard_of(message), command.tenant, message)
-    given, total = _waited_for(domain, command.tenant, command.id)
-    found = message_state.show_each(domain.shards, Show(command.tenant, domain.current(given)), now)
+    (message,) = current_ids(shard, [command.id])
+    require(shard, command.tenant, message)
+    given, total = _waited_for(shard, command.tenant, command.id)
+    found = message_state.show_each(shard, Show(command.tenant, current_ids(shard, given)), now)
     open_ = sum(each.state.state != "completed" for each in found)
     sizes = accumulate(map(logs.piece_bytes, found))
-    shown = found[: max(sum(size <= domain.limits.read_bytes_max for size in sizes), 1)]
+    shown = found[: max(sum(size <= shard.limits.read_bytes_max for size in sizes), 1)]
     results = [
-        message_state.notes(domain.shard_of(current), command.tenant, current, (RESULT,), DEFAULT, now)
-        for current in domain.current([each.state.id for each in shown])
+        message_state.notes(shard, command.tenant, each, (RESULT,), DEFAULT, now)
+        for each in current_ids(shard, [each.state.id for each in shown])
     ]
     return ChildrenFound(command.id, ShownAll(shown), results, len(given) - open_, total)
 
 
-def _waited_for(domain: Domain, tenant: str, message: int) -> tuple[list[int], int]:
+def _waited_for(shard: Shard, tenant: str, message: int) -> tuple[list[int], int]:
     """Return the ids of a message's dependencies, up to one page, and their number.
 
     There are none if the message is no longer kept: a remembered push may outlive it.
     """
-    (current,) = domain.current([message])
-    where = locate(domain.shard_of(current), tenant, Range(current, 1))
+    (current,) = current_ids(shard, [message])
+    where = locate(shard, tenant, Range(current, 1))
     if where is None:
         return [], 0
     spans = logs.attributes_at(where.place.partition.log, where.first).depends_on
@@ -110,25 +110,22 @@ def _waited_for(domain: Domain, tenant: str, message: int) -> tuple[list[int], i
     return list(islice(asked, bounds.SHOWN_MAX)), sum(count for _, count in spans)
 
 
-def find(domain: Domain, command: FindJob, now: int) -> ShownAll:
+def find(shard: Shard, command: FindJob, now: int) -> ShownAll:
     """Find the message with a custom id; the newest, if several queues have one."""
     check_name("job_id", command.job_id)
     if command.queue is not None:
-        queues = [domain.known(command.tenant, command.queue)]
+        queues = [shard.names.known(command.tenant, command.queue)]
     else:
-        queues = [queue for queue in domain.of_tenant(command.tenant) if command.job_id in queue.named]
+        queues = [queue for queue in shard.names.of_tenant(command.tenant) if command.job_id in queue.named]
     ids: list[int] = []
     for queue in queues:
         place = queue.named.get(command.job_id)
         if place is not None:
-            partition = domain.shards[queue.shard].places[place[0]].partition
+            partition = shard.places[place[0]].partition
             ids.append(id_at(partition, place[1]))
     if not ids:
         raise NotFound(f"there is no message with the custom id {command.job_id}")
-    found = [
-        message_state.state(domain.shard_of(each), State(command.tenant, each), now)
-        for each in domain.current(ids)
-    ]
+    found = [message_state.state(shard, State(command.tenant, each), now) for each in current_ids(shard, ids)]
     newest = max(found, key=lambda state: state.created_at)
-    asked = Show(command.tenant, domain.current([newest.id]))
-    return message_state.show(domain.limits, domain.shards, asked, now)
+    asked = Show(command.tenant, current_ids(shard, [newest.id]))
+    return message_state.show(shard, asked, now)

@@ -25,7 +25,6 @@ from forebay.core.push.update import check_update, update
 from forebay.core.queries.message_state import state
 from forebay.core.records import codec, keyspace
 from forebay.core.shard.addresses import Located, locate
-from forebay.core.shard.domain import Domain
 from forebay.core.shard.limiters import attach_track
 from forebay.core.shard.shard import Place, Shard
 from forebay.core.state import PLAIN, Attributes, Identity, Partition, Queue, RememberedPush, Tie
@@ -38,18 +37,17 @@ def waiting_for(attributes: Attributes, ids: list[int]) -> Attributes:
     return replace(attributes, depends_on=core_ids.spans_of([*before, *ids]))
 
 
-def apply(domain: Domain, command: PushJobs, now: int) -> PushedJobs:
+def apply(shard: Shard, command: PushJobs, now: int) -> PushedJobs:
     """Push checked jobs."""
-    queue = domain.made(command.tenant, command.queue)
-    shard = domain.shards[queue.shard]
-    durability = reached(queue, command.durability, domain.reach)
+    queue = shard.made(command.tenant, command.queue)
+    durability = reached(queue, command.durability, shard.reach)
     if command.request is not None:
         once = remembered(queue, command, now)
         if once is not None:
             ids = [each for first, count in once.ids for each in range(first, first + count)]
             known = list(range(len(ids)))
             return PushedJobs(ids, once.durability, known, then=once.then, throttled=list(once.throttled))
-    pushing = Pushing(domain, shard, queue, durability, now)
+    pushing = Pushing(shard, queue, durability, now)
     for job in command.jobs:
         pushing.add(job)
     pushing.append()
@@ -58,7 +56,7 @@ def apply(domain: Domain, command: PushJobs, now: int) -> PushedJobs:
     if command.then is not None:
         where, job = command.then
         job = replace(job, attributes=waiting_for(job.attributes, pushing.ids))
-        (pushed.then,) = apply(domain, PushJobs(command.tenant, where, [job]), now).ids
+        (pushed.then,) = apply(shard, PushJobs(command.tenant, where, [job]), now).ids
     if command.request is not None:
         until = now + (command.known_ms or queue.options.dedup_window_ms)
         throttled = tuple(pushing.throttled)
@@ -67,13 +65,13 @@ def apply(domain: Domain, command: PushJobs, now: int) -> PushedJobs:
     return pushed
 
 
-def push_key(domain: Domain, command: PushJobs, now: int) -> PushedJobs | None:
+def push_key(shard: Shard, command: PushJobs, now: int) -> PushedJobs | None:
     """Push one message with only a unique key to an existing partition; None if there is more to it.
 
     This is the usual single push of a job: the fast path skips the plan.
     """
     (job,) = command.jobs
-    own, queue = job.own, domain.queues.get((command.tenant, command.queue))
+    own, queue = job.own, shard.names.queues.get((command.tenant, command.queue))
     if own is None or queue is None or job.attributes is not PLAIN or queue.options.max_size:
         return None
     if command.request is not None or command.then is not None or job.lane or not own.is_key_alone:
@@ -82,10 +80,9 @@ def push_key(domain: Domain, command: PushJobs, now: int) -> PushedJobs | None:
     if partition is None or key is None or key in queue.uniques or not fits(partition, 1):
         return None
     payloads = [job.payload]
-    lengths = check_payloads(domain.limits, payloads)
+    lengths = check_payloads(shard.limits, payloads)
     check_name("unique_key", key)
-    durability = reached(queue, command.durability, domain.reach)
-    shard = domain.shards[queue.shard]
+    durability = reached(queue, command.durability, shard.reach)
     tie(shard, queue, partition, partition.log.end, Tie(key))
     pushed = push(shard, queue, partition, payloads, lengths, durability, PLAIN, now)
     return PushedJobs([pushed.first], durability)
@@ -109,7 +106,6 @@ def _in_order(ids: list[int]) -> tuple[tuple[int, int], ...]:
 class Pushing(Struct, eq=False):
     """A push of jobs in progress: jobs with the same partition and attributes are appended together."""
 
-    domain: Domain
     shard: Shard
     queue: Queue
     durability: str
@@ -324,7 +320,7 @@ class Pushing(Struct, eq=False):
         self.payloads = []
         if self.attributes.depends_on:
             place = Place(self.queue, partition, 0)
-            dependencies.depend(self.domain, place, first, len(payloads), self.attributes, self.now)
+            dependencies.depend(self.shard, place, first, len(payloads), self.attributes, self.now)
         if self.transactions:
             self._take(partition)
 

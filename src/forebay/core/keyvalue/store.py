@@ -22,7 +22,7 @@ from forebay.core.bounds import (
 from forebay.core.errors import Busy, Conflict, Invalid, NotFound
 from forebay.core.keyvalue.keys import AFTER, unpack
 from forebay.core.records import codec, keyspace
-from forebay.core.shard.domain import Domain
+from forebay.core.shard.shard import Shard
 from forebay.core.state import Value, Values, weight
 from forebay.core.words import APPEND, CHANGE_KINDS, DELETE, EXPIRE, MAX, MIN, PREPEND, SET, SUM
 
@@ -37,29 +37,29 @@ _encode = msgspec.json.Encoder().encode
 # Questions.
 
 
-def get(domain: Domain, command: KvGet, now: int) -> KvFound:
-    domain.check_own(command.tenant)
+def get(shard: Shard, command: KvGet, now: int) -> KvFound:
+    shard.names.check_own(command.tenant)
     check_range("keys", len(command.keys), 1, KV_LISTED_MAX)
-    values = domain.values.get(command.tenant)
+    values = shard.values.by_tenant.get(command.tenant)
     found = [values.get(key, now) if values is not None else None for key in command.keys]
-    return KvFound(_fitting(domain, found), now)
+    return KvFound(_fitting(shard, found), now)
 
 
-def _fitting(domain: Domain, found: list[Value | None]) -> list[Value | None]:
+def _fitting(shard: Shard, found: list[Value | None]) -> list[Value | None]:
     """Return the values; raise if they exceed one reply."""
-    most = domain.limits.read_bytes_max
+    most = shard.limits.read_bytes_max
     if len(found) > 1 and sum(len(value.data) for value in found if value is not None) > most:
         raise Invalid("keys", f"fewer: their values are more than {most} bytes")
     return found
 
 
-def listed(domain: Domain, command: KvList, now: int) -> KvListed:
+def listed(shard: Shard, command: KvList, now: int) -> KvListed:
     """Return entries under a prefix, in order."""
-    domain.check_own(command.tenant)
+    shard.names.check_own(command.tenant)
     check_range("count", command.count, 1, KV_LISTED_MAX)
     if command.pattern is not None and len(command.pattern) > PATTERN_CHARS_MAX:
         raise Invalid("pattern", f"at most {PATTERN_CHARS_MAX} characters")
-    values = domain.values.get(command.tenant)
+    values = shard.values.by_tenant.get(command.tenant)
     if values is None:
         return KvListed([])
     low, high = max(command.prefix, command.low), command.prefix + AFTER
@@ -67,7 +67,7 @@ def listed(domain: Domain, command: KvList, now: int) -> KvListed:
         high = min(high, command.high)
     keys = values.keys.back(low, high) if command.reverse else values.keys.between(low, high)
     found: list[tuple[bytes, Value]] = []
-    bytes_left = domain.limits.read_bytes_max
+    bytes_left = shard.limits.read_bytes_max
     for looked_at, key in enumerate(keys):
         value = values.get(key, now)
         if len(found) == command.count or bytes_left <= 0 or looked_at >= LOOKED_AT_MAX:
@@ -107,12 +107,12 @@ def matches(pattern: str, text: str) -> bool:
     return not pattern[at:].strip("*")
 
 
-def watch(domain: Domain, command: KvWatch, now: int) -> KvFound:
+def watch(shard: Shard, command: KvWatch, now: int) -> KvFound:
     """Return entries, and whether any has another version than the given one."""
-    check_range("wait_ms", command.wait_ms, 0, domain.limits.wait_ms_max)
+    check_range("wait_ms", command.wait_ms, 0, shard.limits.wait_ms_max)
     if len(command.versions) != len(command.keys):
         raise Invalid("versions", "as many as there are keys; null for one that is not there")
-    found = get(domain, KvGet(command.tenant, command.keys), now)
+    found = get(shard, KvGet(command.tenant, command.keys), now)
     versions = [value.version if value is not None else None for value in found.values]
     return KvFound(found.values, now, changed=versions != command.versions)
 
@@ -125,12 +125,12 @@ Left = dict[bytes, Value | None]
 """Values after a write, by key; None is deleted."""
 
 
-def check(domain: Domain, command: KvWrite, now: int, before: Left | None = None) -> Left:
+def check(shard: Shard, command: KvWrite, now: int, before: Left | None = None) -> Left:
     """Return what a write would leave; raise unless it is valid. ``before`` is what earlier writes leave."""
     check_range("changes", len(command.checks) + len(command.changes), 1, KV_WRITES_MAX)
     check_name("tenant", command.tenant)
-    domain.check_own(command.tenant)
-    values = domain.values.get(command.tenant) or Values()
+    shard.names.check_own(command.tenant)
+    values = shard.values.by_tenant.get(command.tenant) or Values()
     left: Left = dict(before or {})
 
     def current(key: bytes) -> Value | None:
@@ -142,7 +142,7 @@ def check(domain: Domain, command: KvWrite, now: int, before: Left | None = None
             raise Conflict(f"key {shown(key)} has changed")
     changed: Left = {}
     for change in command.changes:
-        left[change.key] = changed[change.key] = _changed(domain, change, current(change.key), now)
+        left[change.key] = changed[change.key] = _changed(shard, change, current(change.key), now)
     grown = sum(
         (weight(key, value) if value is not None else 0) - (weight(key, old) if old is not None else 0)
         for key, value in left.items()
@@ -153,7 +153,7 @@ def check(domain: Domain, command: KvWrite, now: int, before: Left | None = None
     return changed
 
 
-def _changed(domain: Domain, change: KvChange, found: Value | None, now: int) -> Value | None:
+def _changed(shard: Shard, change: KvChange, found: Value | None, now: int) -> Value | None:
     """Return the value that a change leaves."""
     if change.kind not in CHANGE_KINDS:
         raise Invalid("kind", f"one of {', '.join(CHANGE_KINDS)}")
@@ -171,8 +171,8 @@ def _changed(domain: Domain, change: KvChange, found: Value | None, now: int) ->
         data = _combined(change, found)
         if change.ttl_ms is None and found is not None:
             expires_at = found.expires_at
-    if len(data) > domain.limits.payload_bytes_max:
-        raise Invalid("value", f"at most {domain.limits.payload_bytes_max} bytes; this has {len(data)}")
+    if len(data) > shard.limits.payload_bytes_max:
+        raise Invalid("value", f"at most {shard.limits.payload_bytes_max} bytes; this has {len(data)}")
     return Value(data, UNWRITTEN, expires_at)
 
 
@@ -218,12 +218,12 @@ def shown(key: bytes) -> str:
     return "/".join(str(part) for part in unpack(key))
 
 
-def apply(domain: Domain, tenant: str, left: Left) -> KvWritten:
+def apply(shard: Shard, tenant: str, left: Left) -> KvWritten:
     """Store what a checked write leaves."""
-    shard, own = domain.home(tenant)
-    values = domain.values.get(tenant)
+    own = shard.names.own_prefix(tenant)
+    values = shard.values.by_tenant.get(tenant)
     if values is None:
-        values = domain.values[tenant] = Values()
+        values = shard.values.by_tenant[tenant] = Values()
     version = shard.numbering.next_name()
     deleted = 0
     for key, value in left.items():
@@ -231,47 +231,47 @@ def apply(domain: Domain, tenant: str, left: Left) -> KvWritten:
         if old is None and value is None:
             continue
         if old is not None:
-            _remove(values, key, old)
+            _remove(shard, tenant, values, key, old)
         if value is not None:
             kept = Value(value.data, version, value.expires_at)
             values.entries[key] = kept
             values.keys.add(key)
             values.size += weight(key, kept)
             if kept.expires_at:
-                values.due.add(kept.expires_at, key)
-                domain.alarm.sooner(kept.expires_at)
+                shard.timers.values.add(kept.expires_at, (tenant, key))
+                shard.timers.alarm.sooner(kept.expires_at)
             shard.changes.put_own(keyspace.value_key(own, key), codec.pack_value(kept))
         else:
             shard.changes.put_own(keyspace.value_key(own, key), None)
             deleted += 1
-        if domain.watched_keys:
-            domain.touched_keys[tenant, key] = None
+        if shard.values.is_watched:
+            shard.values.touched[tenant, key] = None
     return KvWritten(version, [values.entries.get(key) for key in left], deleted)
 
 
-def _remove(values: Values, key: bytes, old: Value) -> None:
+def _remove(shard: Shard, tenant: str, values: Values, key: bytes, old: Value) -> None:
     del values.entries[key]
     values.keys.remove(key)
     values.size -= weight(key, old)
     if old.expires_at:
-        values.due.remove(old.expires_at, key)
+        shard.timers.values.remove(old.expires_at, (tenant, key))
 
 
-def write(domain: Domain, command: KvWrite, now: int) -> KvWritten:
-    return apply(domain, command.tenant, check(domain, command, now))
+def write(shard: Shard, command: KvWrite, now: int) -> KvWritten:
+    return apply(shard, command.tenant, check(shard, command, now))
 
 
 EXPIRED_AT_ONCE = 1_000
 """Expired entries removed per tick."""
 
 
-def expire(domain: Domain, now: int) -> int:
-    """Remove expired entries, up to ``EXPIRED_AT_ONCE``; return when the next one expires."""
-    next_at = 1 << 62
+def expire(shard: Shard, now: int) -> None:
+    """Remove expired entries, up to ``EXPIRED_AT_ONCE``."""
     left = EXPIRED_AT_ONCE
-    for tenant, values in domain.values.items():
-        while left > 0 and (keys := values.due.first_due(now)):
-            apply(domain, tenant, dict.fromkeys(keys[:left]))
-            left -= len(keys)
-        next_at = min(next_at, values.due.next_at())
-    return next_at
+    while left > 0 and (due := shard.timers.values.first_due(now)):
+        by_tenant: dict[str, Left] = {}
+        for tenant, key in due[:left]:
+            by_tenant.setdefault(tenant, {})[key] = None
+        for tenant, gone in by_tenant.items():
+            apply(shard, tenant, gone)
+        left -= len(due)

@@ -60,7 +60,7 @@ def _expire(shard: Shard, queue: Queue, partition: Partition, offset: int, now: 
             return
         _expire_in(shard, track, offset, now)
     if track is None:
-        shard.ends.append(Ended(shard, queue, partition, offset, offset + 1, EXPIRED))
+        shard.ends.append(Ended(queue, partition, offset, offset + 1, EXPIRED))
     # It ended, now or just before. The rest of the tie is settled with that end; clear the timer only.
     rest = untie(shard, queue, partition, offset)
     tie(shard, queue, partition, offset, replace(rest, expires_at=0))

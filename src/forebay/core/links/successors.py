@@ -47,7 +47,7 @@ def forget_gone(shard: Shard, queue: Queue, partition: Partition, spans: list[tu
     for low, high in spans:
         take_parked(shard, queue, partition, low, high)
         if partition.links_count:
-            shard.ends.append(Ended(shard, queue, partition, low, high, GONE))
+            shard.ends.append(Ended(queue, partition, low, high, GONE))
         for offset in offsets_in(partition.job_ids, low, high):
             row = partition.successors.upto(offset)
             if row is None or row[0] != offset:

@@ -91,4 +91,4 @@ def recheck(shard: Shard, queue: Queue, partition: Partition) -> None:
     for first, end in spans:
         for low, high, how in standing(shard, queue, partition, first, end):
             if how is not None:
-                shard.ends.append(Ended(shard, queue, partition, low, high, how))
+                shard.ends.append(Ended(queue, partition, low, high, how))

@@ -54,6 +54,9 @@ def load_queue(
     made = check(found)
     if queue.groups_made < max(found.groups, default=0):
         raise Damaged("a group has a number that was never given out")
+    given = (number for packed in found.partitions.values() for number, _ in packed.numbers)
+    if not all(map(shard.numbering.has_given, given)):
+        raise Damaged("a partition has a number that was never given out")
     shard.queues[queue.prefix] = queue
     for key, packed in found.partitions.items():
         _add_partition(shard, queue, partition := _partition(key, packed, made[key], found))
@@ -81,7 +84,7 @@ def load_queue(
         shard.timers.alarm.sooner(queue.paused_until)
     shard.timers.plan_sweep(queue, now)
     for serial, how, key, first, end in sorted(found.ended):
-        ended = Ended(shard, queue, shard.places[key].partition, first, end, how)
+        ended = Ended(queue, shard.places[key].partition, first, end, how)
         notifications = shard.notifications.setdefault(
             key, NotificationQueue(deque(), found.later.get(key, {}))
         )

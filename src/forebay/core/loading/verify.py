@@ -7,19 +7,27 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
-from forebay.core.bounds import Limits
 from forebay.core.errors import Damaged
 from forebay.core.loading import check, decode
 from forebay.core.log.bodies import is_whole
 from forebay.core.records import keyspace
 from forebay.core.records.commit import Record, Scan
-from forebay.core.shard import names as directories
-from forebay.core.shard.domain import new_queue
+from forebay.core.routing import control
+from forebay.core.routing.placement import home_of, shard_of_queue
+from forebay.core.shard import names
+from forebay.core.shard.names import Tenant, new_queue
+from forebay.core.shard.numbering import Numbering
 from forebay.core.state import Queue, Segment
+from forebay.core.words import is_own
 
 BODIES_AT_ONCE = 64
 OWN = "(keys, values and limits)"
 """Queue name in the report of a tenant's records that belong to no queue."""
+
+NAMES = "(names)"
+"""Tenant name in the report of names that are damaged or missing."""
+LAST = b"\xff" * 8
+"""Upper bound of all keys but the store's own."""
 
 ReadBodies = Callable[[Sequence[bytes]], Sequence[bytes | Damaged | None]]
 
@@ -40,25 +48,79 @@ class Report(Struct):
 def verify(shards: int, scan: Scan, bodies: ReadBodies, found: set[bytes]) -> Iterator[Report]:
     """Yield a report per queue. ``found`` collects the keys of all bodies that segments name.
 
-    Raises ``Damaged`` if not even the names of the queues can be read.
+    Raises ``Damaged`` if not even the control records can be read.
     """
-    directory, _ = directories.load(shards, 0, Limits(), scan(*keyspace.meta_bounds()))
-    for tenant, known in directory.tenants.items():
-        for name, (queue_id, shard) in known.queues.items():
-            report = Report(tenant, name)
-            prefix = keyspace.prefix(known.id, queue_id)
-            _verify_queue(report, prefix, shard, scan(*keyspace.queue_bounds(prefix)), bodies, found)
-            yield report
+    listed = control.load(None, scan(*keyspace.control_bounds())).tenants
+    prefixes: set[bytes] = set()
+    for shard in range(shards):
         try:
-            decode.decode_own(scan(*keyspace.own_bounds(keyspace.own_prefix(known.id))))
+            decoded = names.decode(shard, shards, scan(*keyspace.shard_bounds(shard)))
         except Damaged as error:
-            yield Report(tenant, OWN, damage=[error.message])
+            yield Report(NAMES, f"shard {shard}", damage=[error.message])
+            continue
+        for tenant, known in decoded.tenants.items():
+            prefixes.add(keyspace.own_prefix(known.number))
+            prefixes |= {keyspace.prefix(known.number, number) for number in known.queues.values()}
+            where = shard, shards, listed.get(tenant)
+            made = decoded.partitions_made
+            yield from _verify_tenant(tenant, known, *where, made, scan, bodies, found)
+    for prefix in _unnamed(scan, prefixes):
+        numbers = [int.from_bytes(each, "big") for each in (prefix[4:], prefix[:4])]
+        what = "queue number {} of tenant number {}".format(*numbers)
+        yield Report(NAMES, what, damage=["there are records of it, and it has no name"])
+
+
+def _unnamed(scan: Scan, named: set[bytes]) -> Iterator[bytes]:
+    """Yield the prefixes of records that no name leads to."""
+    at = keyspace.META + b"\xff"
+    while first := next(iter(scan(at, LAST)), None):
+        prefix = first[0][: len(keyspace.META)]
+        if prefix not in named:
+            yield prefix
+        at = prefix + b"\xff"
+
+
+def _verify_tenant(
+    tenant: str,
+    known: Tenant,
+    shard: int,
+    shards: int,
+    spread: bool | None,
+    made: int,
+    scan: Scan,
+    bodies: ReadBodies,
+    found: set[bytes],
+) -> Iterator[Report]:
+    for name, number in known.queues.items():
+        report = Report(tenant, name)
+        place = shard_of_queue(tenant, name, shards) if spread else home_of(tenant, shards)
+        if place != shard:
+            report.damage.append(f"it lies in shard {shard}, and belongs in {place}")
+        prefix = keyspace.prefix(known.number, number)
+        numbering = Numbering(shard, shards)
+        numbering.made = made
+        _verify_queue(report, prefix, numbering, scan(*keyspace.queue_bounds(prefix)), bodies, found)
+        yield report
+    own: list[str] = []
+    if spread is None and not is_own(tenant):
+        own.append("the tenant is in no control record")
+    try:
+        decode.decode_own(scan(*keyspace.own_bounds(keyspace.own_prefix(known.number))))
+    except Damaged as error:
+        own.append(error.message)
+    if own:
+        yield Report(tenant, OWN, damage=own)
 
 
 def _verify_queue(
-    report: Report, prefix: bytes, shard: int, held: Iterable[Record], bodies: ReadBodies, found: set[bytes]
+    report: Report,
+    prefix: bytes,
+    numbering: Numbering,
+    held: Iterable[Record],
+    bodies: ReadBodies,
+    found: set[bytes],
 ) -> None:
-    queue = new_queue(report.tenant, report.queue, prefix, shard)
+    queue = new_queue(report.tenant, report.queue, prefix, numbering.number)
     try:
         records_ = decode.decode(queue, held)
     except Damaged as error:
@@ -69,6 +131,9 @@ def _verify_queue(
     except Damaged as error:
         report.damage.append(error.message)
     report.partitions = len(records_.partitions)
+    given = (number for packed in records_.partitions.values() for number, _ in packed.numbers)
+    if not all(map(numbering.has_given, given)):
+        report.damage.append("a partition has a number that was never given out")
     for key, segments in records_.segments.items():
         name = records_.partitions[key].name if key in records_.partitions else f"number {key}"
         for at in range(0, len(segments), BODIES_AT_ONCE):

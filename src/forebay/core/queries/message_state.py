@@ -70,21 +70,25 @@ def notes(
     return NotesFound(queue, stands, found, partition.progress.get(first), over_at)
 
 
-def show(limits: Limits, shards: list[Shard], command: Show, now: int) -> ShownAll:
+def show(shard: Shard, command: Show, now: int) -> ShownAll:
     """Return messages with their payloads; missing ones are left out."""
     if not 1 <= len(command.ids) <= SHOWN_MAX:
         raise Invalid("ids", f"a list of 1 to {SHOWN_MAX} ids")
-    found = show_each(shards, command, now)
-    if len(found) > 1 and sum(map(logs.piece_bytes, found)) > limits.read_bytes_max:
-        raise Invalid("ids", f"fewer: their payloads are more than {limits.read_bytes_max} bytes")
+    found = show_each(shard, command, now)
+    check_shown(shard.limits, found)
     return ShownAll(found)
 
 
-def show_each(shards: list[Shard], command: Show, now: int) -> list[Shown]:
+def check_shown(limits: Limits, found: list[Shown]) -> None:
+    """Raise if messages exceed one reply."""
+    if len(found) > 1 and sum(map(logs.piece_bytes, found)) > limits.read_bytes_max:
+        raise Invalid("ids", f"fewer: their payloads are more than {limits.read_bytes_max} bytes")
+
+
+def show_each(shard: Shard, command: Show, now: int) -> list[Shown]:
     """Return the messages that are kept, with their segments."""
     found: list[Shown] = []
     for message in command.ids:
-        shard = shards[(message >> OFFSET_BITS) % len(shards)]
         try:
             stands = state(shard, State(command.tenant, message, command.group), now)
         except NotFound:

@@ -6,7 +6,7 @@ from forebay.core.api.queries import Measure, Measured, QueueMeasured
 from forebay.core.log import log as logs
 from forebay.core.queries import describe
 from forebay.core.queries.browse import unread
-from forebay.core.shard.domain import Domain
+from forebay.core.shard.shard import Shard
 from forebay.core.state import Queue
 from forebay.core.tracks.cursor import fresh
 from forebay.core.tracks.planning import unplanned_due
@@ -16,23 +16,21 @@ LOOKED_AT = 100
 """Runs of a partition that are scanned for the oldest waiting message."""
 
 
-def measure(domain: Domain, command: Measure, now: int) -> Measured:
-    """Measure all queues of all tenants, up to ``most``."""
+def measure(shard: Shard, command: Measure, now: int) -> Measured:
+    """Measure all queues of the tenants of a shard, up to ``most``."""
     found: list[QueueMeasured] = []
-    for (tenant, _), queue in domain.queues.items():
+    for (tenant, _), queue in shard.names.queues.items():
         if not is_own(tenant):
             if len(found) == command.most:
                 break
-            found.append(_queue(domain, queue, now))
-    leases = sum(len(shard.leases) for shard in domain.shards)
-    queues = sum(not is_own(tenant) for tenant, _ in domain.queues)
-    over = sum(shard.expired_leases for shard in domain.shards)
-    return Measured(found, queues, leases, over, now)
+            found.append(_queue(shard, queue, now))
+    queues = sum(not is_own(tenant) for tenant, _ in shard.names.queues)
+    return Measured(found, queues, len(shard.leases), shard.expired_leases, now)
 
 
-def _queue(domain: Domain, queue: Queue, now: int) -> QueueMeasured:
+def _queue(shard: Shard, queue: Queue, now: int) -> QueueMeasured:
     counts = describe.queue_counts(queue, now).counts
-    tally = domain.tallies.get(queue.prefix)
+    tally = shard.events.tallies.get(queue.prefix)
     return QueueMeasured(queue.tenant, queue.name, counts, _oldest_at(queue, now), tally)
 
 

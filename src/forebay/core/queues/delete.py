@@ -12,40 +12,41 @@ from forebay.core.log import log as logs
 from forebay.core.queues import named_limits
 from forebay.core.records import keyspace
 from forebay.core.retention.removal import remove_queue
-from forebay.core.shard.domain import Domain
+from forebay.core.shard.shard import Shard
 from forebay.core.state import Queue
 from forebay.core.words import DELETED
 
 
-def obliterate(domain: Domain, command: Obliterate, now: int) -> Cleaned:
+def obliterate(shard: Shard, command: Obliterate, now: int) -> Cleaned:
     """Remove a queue with everything in it, leased messages included."""
-    queue = domain.closing.get((command.tenant, command.queue)) or domain.known(command.tenant, command.queue)
+    place = command.tenant, command.queue
+    queue = shard.names.closing.get(place) or shard.names.known(*place)
     _check(queue)
     count = sum(logs.count_kept(partition.log) for partition in queue.partitions.values())
-    _remove(domain, queue)
+    _remove(shard, queue)
     return Cleaned(count)
 
 
-def delete(domain: Domain, command: Delete, now: int) -> Closed:
+def delete(shard: Shard, command: Delete, now: int) -> Closed:
     """Close a queue, and remove it if it has no leases."""
-    queue = domain.closing.get((command.tenant, command.queue))
+    queue = shard.names.closing.get((command.tenant, command.queue))
     if queue is None:
-        queue = domain.known(command.tenant, command.queue)
+        queue = shard.names.known(command.tenant, command.queue)
         _check(queue)
-        _close(domain, queue, now)
+        _close(shard, queue, now)
     active = named_limits.leased(queue)
-    until = _until(domain, queue, now)
+    until = _until(shard, queue, now)
     if not active:
-        _remove(domain, queue)
+        _remove(shard, queue)
     return Closed(queue.name, active, until)
 
 
-def finish(domain: Domain) -> None:
+def finish(shard: Shard) -> None:
     """Remove closed queues that have no leases any more."""
-    while domain.emptied:
-        _, queue = domain.emptied.popitem()
-        if domain.closing.get((queue.tenant, queue.name)) is queue and not named_limits.leased(queue):
-            _remove(domain, queue)
+    while shard.emptied:
+        _, queue = shard.emptied.popitem()
+        if shard.names.closing.get((queue.tenant, queue.name)) is queue and not named_limits.leased(queue):
+            _remove(shard, queue)
 
 
 def _check(queue: Queue) -> None:
@@ -57,34 +58,29 @@ def _check(queue: Queue) -> None:
         )
 
 
-def _until(domain: Domain, queue: Queue, now: int) -> int:
+def _until(shard: Shard, queue: Queue, now: int) -> int:
     """Return when the last lease of a queue expires, if none is extended."""
-    leases = [lease for lease in domain.shards[queue.shard].leases.values() if lease.queue is queue]
+    leases = [lease for lease in shard.leases.values() if lease.queue is queue]
     return max((run.expires_at for each in leases for run in each.runs.values()), default=now)
 
 
-def _close(domain: Domain, queue: Queue, now: int) -> None:
-    shard = domain.shards[queue.shard]
+def _close(shard: Shard, queue: Queue, now: int) -> None:
     queue.closing_at = now
-    _forget_crons(domain, queue)
-    del domain.queues[queue.tenant, queue.name]
-    domain.closing[queue.tenant, queue.name] = queue
+    _forget_crons(shard, queue)
+    shard.names.close(queue)
     shard.changes.touch_queue(queue)
 
 
-def _remove(domain: Domain, queue: Queue) -> None:
-    _forget_crons(domain, queue)
-    named_limits.leave(domain, queue)
-    domain.directory.remove(queue.tenant, queue.name)
-    domain.queues.pop((queue.tenant, queue.name), None)
-    domain.closing.pop((queue.tenant, queue.name), None)
-    domain.shards[queue.shard].changes.change_log.note_queue(DELETED, queue)
-    remove_queue(domain.shards[queue.shard], queue)
+def _remove(shard: Shard, queue: Queue) -> None:
+    _forget_crons(shard, queue)
+    named_limits.leave(shard, queue)
+    shard.names.remove(queue)
+    shard.changes.change_log.note_queue(DELETED, queue)
+    remove_queue(shard, queue)
 
 
-def _forget_crons(domain: Domain, queue: Queue) -> None:
-    shard = domain.shards[queue.shard]
-    for each in list(domain.crons.get(queue.tenant, {}).values()):
+def _forget_crons(shard: Shard, queue: Queue) -> None:
+    for each in list(shard.crons.by_tenant.get(queue.tenant, {}).values()):
         if each.queue == queue.name:
-            cron.forget(domain, shard, each)
+            cron.forget(shard, each)
             shard.changes.put_own(keyspace.cron_key(queue.prefix, each.name), None)

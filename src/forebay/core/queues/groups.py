@@ -8,34 +8,33 @@ from forebay.core.delivery.settle import abandon
 from forebay.core.errors import Conflict, NotFound
 from forebay.core.queries.describe import describe
 from forebay.core.records import keyspace
-from forebay.core.shard.domain import Domain
 from forebay.core.shard.shard import Shard
 from forebay.core.state import Group, Queue
 from forebay.core.words import DEFAULT
 
 
-def put(domain: Domain, command: GroupPut, now: int) -> QueueFound:
+def put(shard: Shard, command: GroupPut, now: int) -> QueueFound:
     """Create a group; an existing one is left as it is."""
     check_name("group", command.group)
     check_start(command.start, now)
-    queue = domain.known(command.tenant, command.queue)
+    queue = shard.names.known(command.tenant, command.queue)
     if command.group not in queue.groups:
-        check_group(domain.limits, queue, command.group)
-        new_group(domain.shards[queue.shard], queue, command.group, command.start, now)
+        check_group(shard.limits, queue, command.group)
+        new_group(shard, queue, command.group, command.start, now)
     return describe(queue, now)
 
 
-def delete(domain: Domain, command: GroupDelete, now: int) -> QueueFound:
+def delete(shard: Shard, command: GroupDelete, now: int) -> QueueFound:
     """Delete a group with its leases, schedule and dead letters."""
     check_name("group", command.group)
-    queue = domain.known(command.tenant, command.queue)
+    queue = shard.names.known(command.tenant, command.queue)
     group = queue.groups.get(command.group)
     if group is None:
         raise NotFound(f"queue {queue.name} has no group {command.group}")
     if group.name == DEFAULT:
         raise Conflict(f"{DEFAULT} is the work queue: unique keys, dependencies and results follow it")
-    _forget(domain.shards[queue.shard], queue, group)
-    domain.shards[queue.shard].timers.plan_sweep(queue, now)
+    _forget(shard, queue, group)
+    shard.timers.plan_sweep(queue, now)
     return describe(queue, now)
 
 
@@ -43,8 +42,8 @@ def _forget(shard: Shard, queue: Queue, group: Group) -> None:
     for track in group.tracks.values():
         abandon(shard, track)
         shard.timers.schedule_check(track, NEVER)
-        if shard.watched:
-            shard.notify_watchers(track.partition.key, 0, NEVER)
+        if shard.watched.by_partition:
+            shard.watched.notify(track.partition.key, 0, NEVER)
         if track.key:
             shard.changes.deletes.append(track.key)
     if group.limited_at != NEVER:

@@ -93,8 +93,8 @@ def _strays(shard: Shard, track: Track, begin: int, now: int) -> list[Scheduled]
 
 def _begin_again(shard: Shard, track: Track, begin: int) -> None:
     """Restart a cleared track at an offset."""
-    if shard.watched:
-        shard.notify_watchers(track.partition.key, 0, NEVER)
+    if shard.watched.by_partition:
+        shard.watched.notify(track.partition.key, 0, NEVER)
     clear_from(shard, track, begin)
     store_again(shard, track)
     track.schedule = Schedule()

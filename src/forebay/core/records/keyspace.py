@@ -1,7 +1,7 @@
 """The key space: one function per kind of record key.
 
-Keys are fixed-width and big-endian, so they sort by what they mean. ``P`` is tenant id u32 + queue id u32,
-and every key of a queue starts with it:
+Keys are fixed-width and big-endian, so they sort by what they mean. ``P`` is tenant number u32 + queue number
+u32, and every key of a queue starts with it:
 
     P c  group u32, partition u32                        cursor, turn and planned of a track
     P d  group u32, partition u32, first u64             run of dead letters
@@ -29,13 +29,18 @@ and every key of a queue starts with it:
     P z  batch u64, query                                remembered answer of an adoption
     P b  body name (epoch u32, counter u64)              body of a segment: raw bytes, read by name
 
-``P`` of eight zeros holds the records of the node as a whole:
+``P`` of eight zeros holds names. The control records are what every node needs before it routes a command:
 
-    0 Q  tenant id u32, queue name                       queue id and shard
-    0 S  shard u32                                       numbers given out by a shard
-    0 T  tenant name                                     tenant id and queue ids given out
+    0 T  tenant name                                     whether the tenant is spread over shards
+    0 V                                                  version of the placement
 
-``P`` of a tenant id and queue id 0 holds records of the tenant that belong to no queue:
+The others belong to one shard:
+
+    0 S  shard u32, N                                    numbers given out: partitions, queues, tenants
+    0 S  shard u32, Q, tenant number u32, queue name     queue number
+    0 S  shard u32, T, tenant name                       tenant number
+
+``P`` of a tenant number and queue number 0 holds records of the tenant that belong to no queue:
 
     P k  packed key                                      value
     P l  name                                            named limit
@@ -48,9 +53,12 @@ Keys that start with eight 0xff belong to the store. One kind is known here, bec
 import struct
 
 META = bytes(8)
-"""The prefix that belongs to no queue."""
+"""The prefix of names, which belongs to no queue."""
 ARRIVALS = b"\xff" * 8 + b"A"
 """Prefix of keys in the store's inbox."""
+VERSION_KEY = META + b"V"
+SHARD_KIND_AT = len(META) + 5
+"""Where the kind stands in a key of ``shard_bounds``."""
 NAME_BYTES = 12
 """Bytes of a lease's or a body's name."""
 _CURSOR = struct.Struct(">8scII")
@@ -82,9 +90,14 @@ def body_bounds(prefix: bytes) -> tuple[bytes, bytes]:
     return prefix + b"b", prefix + b"c"
 
 
-def meta_bounds() -> tuple[bytes, bytes]:
-    """Return the bounds of the node's own records."""
-    return META, META + b"\xff"
+def control_bounds() -> tuple[bytes, bytes]:
+    """Return the bounds of the control records."""
+    return META + b"T", META + b"W"
+
+
+def shard_bounds(shard: int) -> tuple[bytes, bytes]:
+    """Return the bounds of the names of a shard."""
+    return _NUMBERED.pack(META, b"S", shard), _NUMBERED.pack(META, b"S", shard + 1)
 
 
 def cursor_key(prefix: bytes, group: int, partition: int) -> bytes:
@@ -223,16 +236,20 @@ def value_key(own: bytes, key: bytes) -> bytes:
     return own + b"k" + key
 
 
-def queue_name_key(tenant: int, name: str) -> bytes:
-    return _NUMBERED.pack(META, b"Q", tenant) + name.encode()
+def queue_name_key(shard: int, tenant: int, name: str) -> bytes:
+    return _NUMBERED.pack(META, b"S", shard) + b"Q" + _NUMBER.pack(tenant) + name.encode()
 
 
-def shard_key(shard: int) -> bytes:
-    return _NUMBERED.pack(META, b"S", shard)
+def numbers_key(shard: int) -> bytes:
+    return _NUMBERED.pack(META, b"S", shard) + b"N"
 
 
-def tenant_key(name: str) -> bytes:
-    return META + b"T" + name.encode()
+def tenant_key(shard: int, name: str) -> bytes:
+    return _NUMBERED.pack(META, b"S", shard) + b"T" + name.encode()
+
+
+def control_key(tenant: str) -> bytes:
+    return META + b"T" + tenant.encode()
 
 
 def key_fields(key: bytes) -> tuple[int, ...]:
@@ -244,5 +261,5 @@ def key_fields(key: bytes) -> tuple[int, ...]:
     raise AssertionError(f"no numbered key has {len(key)} bytes")
 
 
-META_SHARD = -1
-"""The directory is claimed and fenced like a shard, under this number."""
+CONTROL = -1
+"""The control records are claimed and fenced like a shard, under this number."""

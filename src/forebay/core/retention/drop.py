@@ -62,8 +62,8 @@ def forget_segments(
     spans = joined(gone)
     for low, high in spans:
         shard.changes.change_log.note(why, queue, "", partition, low, high - low)
-    for low, high in spans if shard.watched else ():
-        shard.notify_watchers(partition.key, low, high)
+    for low, high in spans if shard.watched.by_partition else ():
+        shard.watched.notify(partition.key, low, high)
     for group in queue.groups.values():
         forget(shard, group.tracks[partition.key], spans, now)
     forget_gone(shard, queue, partition, spans)

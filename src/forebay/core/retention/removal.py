@@ -62,9 +62,9 @@ def _forget_partitions(shard: Shard, queue: Queue, partitions: list[Partition]) 
     """Remove partitions from all indexes, timers and pending changes."""
     keys = {partition.key for partition in partitions}
     for partition in partitions:
-        shard.notify_watchers(partition.key, 0, NEVER)
+        shard.watched.notify(partition.key, 0, NEVER)
         if partition.links_count:
-            shard.ends.append(Ended(shard, queue, partition, 0, NEVER, GONE))
+            shard.ends.append(Ended(queue, partition, 0, NEVER, GONE))
         for number, _ in partition.numbers:
             del shard.places[number]
         for group in queue.groups.values():

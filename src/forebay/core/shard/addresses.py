@@ -3,10 +3,11 @@
 from itertools import islice
 from typing import NamedTuple
 
-from forebay.core.errors import Conflict, NotFound
-from forebay.core.ids import OFFSET_BITS, OFFSET_MASK, Range
+from forebay.core.api.commands import Settle
+from forebay.core.errors import Conflict, Invalid, NotFound
+from forebay.core.ids import OFFSET_BITS, OFFSET_MASK, Range, parse_lease, ranges
 from forebay.core.log import log as logs
-from forebay.core.log.numbers import end_of
+from forebay.core.log.numbers import end_of, id_at
 from forebay.core.shard.shard import Place, Shard
 from forebay.core.state import Lease
 
@@ -88,3 +89,61 @@ def live_lease(shard: Shard, tenant: str, name: int, group: str | None) -> Lease
     if lease is None or lease.queue.tenant != tenant or (group is not None and lease.group.name != group):
         raise Conflict(NOT_LIVE)
     return lease
+
+
+def leased(shard: Shard, command: Settle) -> Lease:
+    """Return the live lease that a command names. A lease of another shard is not live."""
+    assert command.lease is not None
+    number, name = parse_lease(command.lease)
+    if number != shard.number:
+        raise Conflict(NOT_LIVE)
+    return live_lease(shard, command.tenant, name, command.group)
+
+
+def wanted(shard: Shard, ids: list[int]) -> list[Range]:
+    """Return ids as ranges, each kept whole or not at all. Ids of other shards are missing here."""
+    return split(shard, ranges(ids))
+
+
+def settled_by(shard: Shard, command: Settle) -> tuple[Lease | None, list[Range]]:
+    """Return the lease that a command names, and the ids that it settles."""
+    assert command.ids is not None
+    if command.lease is not None:
+        return leased(shard, command), ranges(command.ids)
+    found = wanted(shard, command.ids)
+    for each in found:
+        place = shard.places.get(each.first >> OFFSET_BITS)
+        queue = place.queue if place is not None else None
+        if queue is not None and queue.options.require_lease and queue.tenant == command.tenant:
+            raise Invalid("lease", f"given: queue {queue.name} requires it")
+    return None, found
+
+
+# Successors: an updated message is stored under a new id, and shown under its first one.
+
+
+def current_ids(shard: Shard, ids: list[int]) -> list[int]:
+    """Return the ids of successors; the same list if there are none."""
+    if not shard.updated or not any(
+        _is_updated(shard, number) for number in set(map(OFFSET_BITS.__rrshift__, ids))
+    ):
+        return ids
+    found = [_current(shard, each) for each in ids]
+    return ids if found == ids else found
+
+
+def _is_updated(shard: Shard, number: int) -> bool:
+    """Whether a partition number has updated messages."""
+    place = shard.places.get(number)
+    return place is not None and place.partition.key in shard.updated
+
+
+def _current(shard: Shard, message: int) -> int:
+    place = shard.places.get(message >> OFFSET_BITS)
+    if place is None or place.partition.key not in shard.updated:
+        return message
+    offset = place.first + (message & OFFSET_MASK)
+    row = place.partition.successors.upto(offset)
+    if row is None or row[0] != offset:
+        return message
+    return id_at(place.partition, row[1])

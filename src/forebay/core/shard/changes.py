@@ -24,7 +24,6 @@ class Changes:
 
     __slots__ = (
         "_bodies",
-        "_on_first",
         "_puts",
         "body_ranges",
         "change_log",
@@ -36,6 +35,7 @@ class Changes:
         "must_sync",
         "notes",
         "numbering",
+        "on_first",
         "os_marked",
         "partitions",
         "queues",
@@ -50,9 +50,9 @@ class Changes:
         "woken",
     )
 
-    def __init__(self, numbering: Numbering, on_first: Callable[[], None]) -> None:
+    def __init__(self, numbering: Numbering) -> None:
         self.numbering = numbering
-        self._on_first = on_first
+        self.on_first: Callable[[], None] = lambda: None
         """Called by the first change after a seal."""
         self.dirty = False
         """Whether anything changed since the last seal."""
@@ -100,7 +100,7 @@ class Changes:
     def touch(self) -> None:
         if not self.dirty:
             self.dirty = True
-            self._on_first()
+            self.on_first()
 
     def touch_track(self, track: Track) -> None:
         if not track.dirty:
@@ -156,6 +156,11 @@ class Changes:
             gone = [key for key in self.rows if any(low <= key < high for low, high in bounds)]
             for key in gone:
                 del self.rows[key]
+        self.touch()
+
+    def ask_sync(self) -> None:
+        """Have the next seal ask for a sync, even if nothing else changes."""
+        self.must_sync = True
         self.touch()
 
     def sync_for(self, queue: Queue) -> None:
@@ -305,6 +310,7 @@ class Changes:
                     for group in queue.groups.values()
                 ]
         if self.numbering.dirty:
-            numbers = codec.pack_numbers((self.numbering.made,))
-            puts.append((keyspace.shard_key(self.numbering.number), numbers))
+            numbering = self.numbering
+            numbers = (numbering.made, numbering.queues_made, numbering.tenants_made)
+            puts.append((keyspace.numbers_key(numbering.number), codec.pack_numbers(numbers)))
         self.partitions, self.queues, self.numbering.dirty = [], [], False

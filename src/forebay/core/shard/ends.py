@@ -1,20 +1,16 @@
 """Ended messages, and the queue of dependents still to be notified."""
 
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from msgspec import Struct
 
 from forebay.core.state import Partition, Queue
 
-if TYPE_CHECKING:
-    from forebay.core.shard.shard import Shard
-
 
 class Ended(NamedTuple):
     """Messages [first, end) that ended in the group ``default``, all in one way."""
 
-    shard: "Shard"
     queue: Queue
     partition: Partition
     first: int

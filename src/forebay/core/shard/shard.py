@@ -1,22 +1,34 @@
-"""A shard: queues whose commands apply one after another.
+"""A shard: a world of its own, with everything of the tenants that live in it.
 
-It is made of what it knows (queues, leases, places of partition numbers), its ``changes`` since the last
-commit, its ``timers``, and the ``numbering`` that names leases, bodies and partitions.
+    names          tenants and queues by name; queues in deletion, damaged ones
+    queues         all queues; places leads from partition numbers to their partitions
+    leases         live leases; cancelled ones that are remembered for a while
+    ends           ended messages whose consequences are to be settled; notifications those in progress
+    crons, values, named_limits, events, watched     the rest of what a tenant has
+    changes        what changed since the last commit, and how it becomes one
+    timers         what falls due, and when
+    numbering      names and numbers that nothing else ever has
+
+Its commands apply one after another.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
+from forebay.core.api.checks import check_partitions
 from forebay.core.bounds import NEVER, Limits
 from forebay.core.log import log as logs
 from forebay.core.records import codec
 from forebay.core.shard.changes import Changes
 from forebay.core.shard.ends import Ended, NotificationQueue
+from forebay.core.shard.names import Names
 from forebay.core.shard.numbering import Numbering
+from forebay.core.shard.parts import Crons, Events, NamedLimits, ValueStore, WatchedMessages
 from forebay.core.shard.timers import Timers
 from forebay.core.shard.tracks import list_ready, new_partition, new_track, relist, scheduled_key_of
-from forebay.core.state import Lease, Limiter, Partition, Queue, Scheduled, Track, fresh_count
+from forebay.core.state import Lease, Partition, Queue, Scheduled, Track, fresh_count
 from forebay.core.structures.agenda import Alarm
-from forebay.core.words import DEFAULT
+from forebay.core.words import CREATED, DEFAULT, FSYNC
 
 CANCELLED_MAX = 10_000
 """Cancelled leases that a shard remembers."""
@@ -32,46 +44,50 @@ class Place(NamedTuple):
 
 
 class Shard:
-    """The state of one shard."""
+    """Everything of the tenants that live here. A shard knows of no other shard, and decides alone."""
 
     __slots__ = (
         "cancelled",
         "changes",
+        "crons",
         "emptied",
         "ends",
+        "events",
         "expired_leases",
         "leases",
-        "limiters",
         "limits",
+        "named_limits",
+        "names",
         "notifications",
         "number",
         "numbering",
-        "peers",
         "places",
         "queues",
+        "reach",
+        "rows_notified",
         "timers",
         "updated",
+        "values",
         "watched",
-        "watched_changed",
     )
 
     def __init__(
         self,
         number: int,
         shards: int,
-        epoch: int,
         limits: Limits,
-        changed: list["Shard"],
-        alarm: Alarm,
-        updated: set[int],
-        ends: list["Ended"],
-        notifications: dict[int, NotificationQueue],
+        reach: str = FSYNC,
+        on_sooner: Callable[[int], None] | None = None,
     ) -> None:
+        """``on_sooner`` is called when something falls due earlier than everything before."""
         self.number = number
         self.limits = limits
-        self.numbering = Numbering(number, shards, epoch)
-        self.changes = Changes(self.numbering, lambda: changed.append(self))
-        self.timers = Timers(alarm)
+        self.reach = reach
+        """The store's durability."""
+        self.numbering = Numbering(number, shards)
+        self.changes = Changes(self.numbering)
+        self.timers = Timers(Alarm(on_sooner))
+        self.names = Names(limits, self.numbering, self.changes)
         self.queues: dict[bytes, Queue] = {}
         """By prefix."""
         self.places: dict[int, Place] = {}
@@ -83,27 +99,47 @@ class Shard:
         self.expired_leases = 0
         """Leases that expired before they were settled, since the shard was loaded."""
         self.emptied: dict[bytes, Queue] = {}
-        """Closed queues, of all shards, of which a lease has ended, by prefix."""
-        self.ends = ends
-        """Ended messages, of all shards, whose consequences are still to be settled."""
-        self.notifications = notifications
-        """Ended messages, of all shards, whose dependents are still to be notified, by partition key."""
-        self.updated = updated
-        """Keys of partitions, of all shards, with messages that have successors."""
-        self.limiters: dict[str, dict[str, Limiter]] = {}
-        """Named limits by tenant and name; the same for every shard of the node."""
-        self.peers: list[Shard] = [self]
-        """Every shard of the node, by number."""
-        self.watched: dict[int, set[int]] = {}
-        """Offsets of messages whose end a client waits for, by partition key."""
-        self.watched_changed: list[tuple[int, int]] = []
-        """Partition key and offset of watched messages that changed."""
+        """Closed queues of which a lease has ended, by prefix."""
+        self.ends: list[Ended] = []
+        """Ended messages whose consequences are still to be settled."""
+        self.notifications: dict[int, NotificationQueue] = {}
+        """Ended messages whose dependents are notified in batches, by partition key."""
+        self.rows_notified = 0
+        """Rows of dependents notified in this tick."""
+        self.updated: set[int] = set()
+        """Keys of partitions with messages that have successors."""
+        self.named_limits = NamedLimits()
+        self.crons = Crons()
+        self.values = ValueStore()
+        self.events = Events()
+        self.watched = WatchedMessages()
 
     # Add queues and partitions.
 
-    def add_queue(self, queue: Queue) -> None:
+    def check_room(
+        self, tenant: str, name: str, queue: Queue | None, partitions: set[str], numbers: int
+    ) -> None:
+        """Raise unless a push may create the queue, partitions and numbers it needs."""
+        if queue is None:
+            self.names.check_new(tenant, name)
+        check_partitions(self.limits, queue, partitions)
+        if numbers:
+            self.numbering.check(numbers)
+
+    def made(self, tenant: str, name: str) -> Queue:
+        """Return a queue; create it if it is missing. Its name was checked."""
+        queue = self.names.queues.get((tenant, name))
+        if queue is None:
+            queue = self.add_queue(tenant, name)
+            self.changes.change_log.note_queue(CREATED, queue)
+        return queue
+
+    def add_queue(self, tenant: str, name: str) -> Queue:
+        """Create a queue. Its name was checked."""
+        queue = self.names.create(tenant, name)
         self.queues[queue.prefix] = queue
         self.changes.touch_queue(queue)
+        return queue
 
     def add_partition(self, queue: Queue, name: str) -> Partition:
         """Add an empty partition; every group reads it from its first message."""
@@ -149,19 +185,7 @@ class Shard:
         """Record that messages ended, if that has consequences: the command settles those before it
         replies."""
         if track.partition.links_count and track.group.name == DEFAULT:
-            self.ends.append(Ended(self, track.queue, track.partition, first, end, how))
-
-    def notify_watchers(self, partition: int, first: int, end: int) -> None:
-        """Report watched messages of [first, end), which changed and may have ended, and stop watching
-        them."""
-        watched = self.watched.get(partition)
-        if watched:
-            few = watched if len(watched) < end - first else range(first, end)
-            hit = [each for each in few if first <= each < end and each in watched]
-            self.watched_changed += [(partition, each) for each in hit]
-            watched.difference_update(hit)
-            if not watched:
-                del self.watched[partition]
+            self.ends.append(Ended(track.queue, track.partition, first, end, how))
 
     # Schedule runs, and wake pops.
 

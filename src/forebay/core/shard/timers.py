@@ -27,11 +27,12 @@ class Timers:
         "staged",
         "sweeps",
         "tracks",
+        "values",
     )
 
     def __init__(self, alarm: Alarm) -> None:
         self.alarm = alarm
-        """The earliest instant of any shard: what the engine waits for."""
+        """The earliest instant of the shard: it is ticked no earlier."""
         self.leases = Agenda[int]()
         """Lease expiry, by lease name."""
         self.sweeps = Agenda[bytes]()
@@ -50,11 +51,13 @@ class Timers:
         """Groups held back by a rate limit, by queue prefix and group name."""
         self.staged = Agenda[tuple[bytes, bool, str]]()
         """Stages to drop and adoptions to forget: queue prefix, whether it is a stage, name."""
+        self.values = Agenda[tuple[str, bytes]]()
+        """Expiry of values, by tenant and key."""
 
     def next_at(self) -> int:
         """Return the earliest instant of all agendas; ``NEVER`` if all are empty."""
         often = (self.leases, self.sweeps, self.tracks, self.pauses)
-        rare = (self.expiry, self.remembered, self.crons, self.limited, self.staged)
+        rare = (self.expiry, self.remembered, self.crons, self.limited, self.staged, self.values)
         return min(agenda.next_at() for agenda in (*often, *rare))
 
     def schedule_check(self, track: Track, due_at: int) -> None:

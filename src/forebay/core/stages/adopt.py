@@ -25,7 +25,6 @@ from forebay.core.push.checks import check_ordered
 from forebay.core.push.push import before_append, reached, schedule, wake_readers
 from forebay.core.push.room import check_size
 from forebay.core.records import codec, keyspace, stages as stage_records
-from forebay.core.shard.domain import Domain
 from forebay.core.shard.shard import Shard
 from forebay.core.stages.expire import drop_adopted, forget_query, forget_stage
 from forebay.core.stages.write import gone_back
@@ -33,7 +32,7 @@ from forebay.core.state import Adopted, Identity, Part, Partition, Queue, Run, S
 from forebay.core.words import FSYNC, PUSHED
 
 
-def adopt(domain: Domain, command: Adopt, now: int) -> Adopted:
+def adopt(shard: Shard, command: Adopt, now: int) -> Adopted:
     """Append all messages of some stages, in order, or none."""
     check_name("query", command.query)
     check_range("batch", command.batch, 0, BATCH_MAX)
@@ -44,22 +43,21 @@ def adopt(domain: Domain, command: Adopt, now: int) -> Adopted:
         check_range("count", command.count, 0, BATCH_MAX)
     if command.keep_ms is not None:
         check_range("keep_ms", command.keep_ms, 1_000, STAGED_MS_MAX)
-    queue = domain.queues.get((command.tenant, command.queue))
+    queue = shard.names.queues.get((command.tenant, command.queue))
     if queue is not None:
         known = queue.adopted.get(command.query, {})
         if command.batch in known:
             first = known[command.batch]
             _check_again(command, first)
-            drop_adopted(domain.shards[queue.shard], queue, command)
+            drop_adopted(shard, queue, command)
             return replace(first, repeated=True)
         if known and command.batch < max(known):
             raise gone_back(command.query, command.batch, max(known))
     elif command.stages:
-        domain.known(command.tenant, command.queue)
+        shard.names.known(command.tenant, command.queue)
     stages = _stages(queue, command)
-    durability = _check_adopt(domain, queue, command, stages, now)
-    queue = domain.made(command.tenant, command.queue)
-    shard = domain.shards[queue.shard]
+    durability = _check_adopt(shard, queue, command, stages, now)
+    queue = shard.made(command.tenant, command.queue)
     begun: dict[str, int] = {}
     duplicates = 0
     for stage in stages:
@@ -69,7 +67,7 @@ def adopt(domain: Domain, command: Adopt, now: int) -> Adopted:
             begun.setdefault(partition.name, partition.log.end)
             if part.keys:
                 pushed = PushJobs(command.tenant, queue.name, _jobs(part), command.durability)
-                duplicates += len(job_push.apply(domain, pushed, now).duplicates)
+                duplicates += len(job_push.apply(shard, pushed, now).duplicates)
             else:
                 _adopt_part(shard, queue, partition, part, durability, now)
     queue.room = 0
@@ -115,11 +113,11 @@ def _stages(queue: Queue | None, command: Adopt) -> list[Stage]:
     return found
 
 
-def _check_adopt(domain: Domain, queue: Queue | None, command: Adopt, stages: list[Stage], now: int) -> str:
+def _check_adopt(shard: Shard, queue: Queue | None, command: Adopt, stages: list[Stage], now: int) -> str:
     """Return the durability of an adoption; raise unless all its messages may be appended."""
-    durability = reached(queue, command.durability, domain.reach)
+    durability = reached(queue, command.durability, shard.reach)
     if queue is None:
-        domain.check_new(command.tenant, command.queue)
+        shard.names.check_new(command.tenant, command.queue)
     plan = job_check.Plan()
     counts: dict[str, int] = {}
     new = 0
@@ -131,10 +129,10 @@ def _check_adopt(domain: Domain, queue: Queue | None, command: Adopt, stages: li
                 check_ordered(queue, attributes)
             if part.keys:
                 pushed = PushJobs(command.tenant, command.queue, _jobs(part), command.durability)
-                job_check.check(domain, pushed, now, plan, room=False)
+                job_check.check(shard, pushed, now, plan, room=False)
     known = queue.partitions if queue is not None else {}
     numbers = sum(name not in known or not fits(known[name], count) for name, count in counts.items())
-    domain.check_room(command.tenant, command.queue, queue, set(counts), numbers)
+    shard.check_room(command.tenant, command.queue, queue, set(counts), numbers)
     check_size(queue, new + plan.messages[command.queue])
     return durability
 

@@ -3,22 +3,21 @@
 from forebay.core.api.stages import Adopt, Unstage, Unstaged
 from forebay.core.bounds import BATCH_MAX, STAGES_MAX, check_range
 from forebay.core.records import keyspace, stages as stage_records
-from forebay.core.shard.domain import Domain
 from forebay.core.shard.shard import Shard
 from forebay.core.state import Queue, Stage
 
 
-def unstage(domain: Domain, command: Unstage, now: int) -> Unstaged:
+def unstage(shard: Shard, command: Unstage, now: int) -> Unstaged:
     """Drop stages; missing ones are ignored."""
     check_range("batch", command.batch, 0, BATCH_MAX)
     check_range("stages", len(command.stages), 1 if command.query is None else 0, STAGES_MAX)
-    queue = domain.known(command.tenant, command.queue)
+    queue = shard.names.known(command.tenant, command.queue)
     found = [queue.stages[name] for name in dict.fromkeys(command.stages) if name in queue.stages]
     if command.query is not None:
         named = set(command.stages)
         found += [each for each in _stages_of(queue, command.query, command.batch) if each.name not in named]
     for stage in found:
-        drop_stage(domain.shards[queue.shard], queue, stage)
+        drop_stage(shard, queue, stage)
     return Unstaged(len(found), sum(stage.count for stage in found))
 
 

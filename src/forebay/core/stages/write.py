@@ -34,7 +34,6 @@ from forebay.core.log import log as logs
 from forebay.core.log.bodies import OFFSET_BYTES, body_ends, pack_body
 from forebay.core.push.checks import check_ordered, check_payloads
 from forebay.core.records import keyspace, stages as stage_records
-from forebay.core.shard.domain import Domain
 from forebay.core.shard.shard import Shard
 from forebay.core.stages.expire import drop_stage
 from forebay.core.state import PLAIN, Attributes, Part, Queue, Stage, Sums
@@ -50,10 +49,10 @@ class Body(Struct, frozen=True, gc=False):
     size: int
 
 
-def write(domain: Domain, command: StageWrite, now: int) -> Staged:
+def write(shard: Shard, command: StageWrite, now: int) -> Staged:
     """Add messages to a stage; a missing stage or queue is created."""
-    queue = domain.queues.get((command.tenant, command.queue))
-    count = _check(domain, queue, command)
+    queue = shard.names.queues.get((command.tenant, command.queue))
+    count = _check(shard, queue, command)
     stage = _stage_of(queue, command)
     if stage is not None and command.part is not None:
         if command.part < stage.writes:
@@ -64,7 +63,7 @@ def write(domain: Domain, command: StageWrite, now: int) -> Staged:
             )
     elif command.part:
         raise Conflict(f"there is no stage {command.stage} that part {command.part} could be added to")
-    bodies = _bodies(domain, command)
+    bodies = _bodies(shard, command)
     former: list[Stage] = []
     if queue is not None:
         if stage is None:
@@ -72,9 +71,8 @@ def write(domain: Domain, command: StageWrite, now: int) -> Staged:
         _check_room(queue, command, bodies, former)
     runs = command.runs or [(count, PLAIN)]
     if queue is None:
-        domain.check_new(command.tenant, command.queue)
-        queue = domain.made(command.tenant, command.queue)
-    shard = domain.shards[queue.shard]
+        shard.names.check_new(command.tenant, command.queue)
+        queue = shard.made(command.tenant, command.queue)
     for each in former:
         drop_stage(shard, queue, each)
     if stage is None:
@@ -98,7 +96,7 @@ def _staged(stage: Stage, part: int) -> Staged:
     return Staged(stage.name, part, stage.count, stage.size, stage.expires_at)
 
 
-def _check(domain: Domain, queue: Queue | None, command: StageWrite) -> int:
+def _check(shard: Shard, queue: Queue | None, command: StageWrite) -> int:
     """Return the number of messages; raise unless the command is valid."""
     check_name("stage", command.stage)
     check_name("partition", command.partition)
@@ -108,7 +106,7 @@ def _check(domain: Domain, queue: Queue | None, command: StageWrite) -> int:
     if command.query is not None:
         check_name("query", command.query)
     count = len(command.payloads) if command.body is None else command.count
-    check_range("count", count, 1, domain.limits.batch_max)
+    check_range("count", count, 1, shard.limits.batch_max)
     if command.part is not None:
         check_range("part", command.part, 0, BATCH_MAX)
     if command.runs and (
@@ -118,7 +116,7 @@ def _check(domain: Domain, queue: Queue | None, command: StageWrite) -> int:
     checked = PLAIN
     for _, attributes in command.runs:
         if attributes is not PLAIN and attributes != checked:
-            check_attributes(domain.limits, attributes)
+            check_attributes(shard.limits, attributes)
             check_ordered(queue, attributes)
             if attributes.depends_on:
                 raise Invalid("depends_on", "left out: what is staged waits for nothing")
@@ -226,9 +224,9 @@ def _too_much(held: Sums, stages: int, command: StageWrite, bodies: list[Body]) 
     return None
 
 
-def _bodies(domain: Domain, command: StageWrite) -> list[Body]:
+def _bodies(shard: Shard, command: StageWrite) -> list[Body]:
     """Return the messages of a command as bodies; raise unless they are valid."""
-    limits, body = domain.limits, command.body
+    limits, body = shard.limits, command.body
     if body is None:
         payloads = command.payloads
         lengths = check_payloads(limits, payloads)

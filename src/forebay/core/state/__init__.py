@@ -33,7 +33,6 @@ from forebay.core.state.attributes import (
 )
 from forebay.core.state.events import (
     BUCKETS_MS as BUCKETS_MS,
-    NAME as NAME,
     NOT_KEPT as NOT_KEPT,
     Change as Change,
     ChangeLog as ChangeLog,
@@ -43,7 +42,6 @@ from forebay.core.state.events import (
     Ran as Ran,
     ShownRun as ShownRun,
     Tally as Tally,
-    queue_name as queue_name,
     tally as tally,
 )
 from forebay.core.state.group import (

@@ -126,8 +126,6 @@ def tally(tallies: dict[bytes, Tally], change: Change) -> None:
         del tallies[queue.prefix]
 
 
-NAME = "events"
-"""Name of the event queues, followed by the shard number."""
 NOT_KEPT = -1
 """Offset of an event that is emitted but not stored."""
 ShownRun = tuple[str, int, int, int | str]
@@ -147,7 +145,3 @@ class Event(Struct, omit_defaults=True, gc=False):
     """Partition, first offset, count and first id of each run."""
     duration_ms: int | None = None
     """Average processing time of settled messages."""
-
-
-def queue_name(shard: int) -> str:
-    return f"{NAME}.{shard}"

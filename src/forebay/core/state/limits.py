@@ -71,5 +71,5 @@ class Limiter(Struct, eq=False):
     """Tokens for messages, if they are limited."""
     byte_bucket: Bucket | None = None
     """Tokens for bytes, if they are limited."""
-    starved: dict[tuple[int, bytes, str], None] = {}
-    """Groups held back by ``concurrency``: shard, queue prefix and group name."""
+    starved: dict[tuple[bytes, str], None] = {}
+    """Groups held back by ``concurrency``: queue prefix and group name."""

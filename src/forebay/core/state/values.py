@@ -5,8 +5,6 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from forebay.core.structures.agenda import Agenda
-
 
 class Value(Struct, frozen=True, gc=False, array_like=True):
     """A value of the key-value store."""
@@ -84,17 +82,13 @@ class Keys:
 class Values:
     """The entries of a tenant."""
 
-    __slots__ = ("due", "entries", "keys", "size")
+    __slots__ = ("entries", "keys", "size")
 
     def __init__(self, entries: dict[bytes, Value] | None = None) -> None:
         """``entries`` are in the order of their keys."""
         self.entries = entries if entries is not None else {}
         self.keys = Keys(list(self.entries))
         self.size = sum(weight(key, value) for key, value in self.entries.items())
-        self.due = Agenda[bytes]()
-        for key, value in self.entries.items():
-            if value.expires_at:
-                self.due.add(value.expires_at, key)
 
     def get(self, key: bytes, now: int) -> Value | None:
         value = self.entries.get(key)

@@ -4,7 +4,7 @@ Leases of one duration expire in the order they were taken, and most end long be
 keep ended ones until their time; here an item is removed at once, and only its instant stays in the heap.
 """
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from heapq import heapify, heappop, heappush
 from typing import Generic, TypeVar
 
@@ -66,13 +66,25 @@ class Agenda(Generic[T]):
 
 
 class Alarm:
-    """The earliest due time of all shards."""
+    """The earliest due time of a shard, which also brings forward that of the engine.
 
-    __slots__ = ("at",)
+    It starts as due, so that a new shard is looked at.
 
-    def __init__(self) -> None:
+    >>> engine = Alarm(); shard = Alarm(engine.sooner)
+    >>> engine.at = shard.at = 9
+    >>> shard.sooner(7); shard.sooner(8)
+    >>> shard.at, engine.at
+    (7, 7)
+    """
+
+    __slots__ = ("_on_sooner", "at")
+
+    def __init__(self, on_sooner: Callable[[int], None] | None = None) -> None:
         self.at = 0
+        self._on_sooner = on_sooner
 
     def sooner(self, at: int) -> None:
         if at < self.at:
             self.at = at
+            if self._on_sooner is not None:
+                self._on_sooner(at)

@@ -23,8 +23,8 @@ def add_dead(shard: Shard, track: Track, run: Dead) -> None:
 
 def put_dead(shard: Shard, track: Track, run: Dead) -> None:
     """Add a run to the dead letters."""
-    if shard.watched:
-        shard.notify_watchers(track.partition.key, run.first, run.first + run.count)
+    if shard.watched.by_partition:
+        shard.watched.notify(track.partition.key, run.first, run.first + run.count)
     track.dead.add((run.first, run.count))
     track.letters[run.first] = run
     track.dead_messages += run.count

@@ -13,8 +13,8 @@ def record_outcome(
         shard.changes.change_log.note(
             outcome, track.queue, track.group.name, track.partition, first, end - first
         )
-    if shard.watched:
-        shard.notify_watchers(track.partition.key, first, end)
+    if shard.watched.by_partition:
+        shard.watched.notify(track.partition.key, first, end)
     if track.partition.links_count:
         shard.end(track, first, end, outcome)
     track.ended[outcome] += end - first

@@ -21,11 +21,11 @@ def withdraw(shard: Shard, place: Place, first: int, end: int, now: int) -> None
     if first >= end:
         return
     if place.partition.links_count and DEFAULT not in place.queue.groups:
-        shard.ends.append(Ended(shard, place.queue, place.partition, first, end, CANCELLED))
+        shard.ends.append(Ended(place.queue, place.partition, first, end, CANCELLED))
     if not place.queue.groups:
         shard.changes.change_log.note(CANCELLED, place.queue, "", place.partition, first, end - first)
-    if shard.watched:
-        shard.notify_watchers(place.partition.key, first, end)
+    if shard.watched.by_partition:
+        shard.watched.notify(place.partition.key, first, end)
     withdrawn = place.partition.withdrawn
     before = withdrawn.below(first)
     if before is not None and before[0] + before[1] == first and before[2] == now:

@@ -6,8 +6,7 @@ import msgspec
 
 from forebay.core.api.queries import LogSlice, Read
 from forebay.core.errors import Damaged, ForebayError
-from forebay.core.state import queue_name
-from forebay.core.words import SYSTEM
+from forebay.core.words import EVENTS, system_of
 from forebay.server.events.hub import Batch, Hub, Positions, Wanted, matching, shown_positions
 from forebay.server.node_client import NodeClient
 
@@ -35,10 +34,10 @@ class Backlog:
     async def check_kept(self, positions: Positions) -> None:
         """Raise unless events up to these positions are stored: an id must not be ahead of a restart."""
         for shard, end in positions.items():
-            reply = await self.questions.ask(Read(SYSTEM, queue_name(shard), end))
+            reply = await self.questions.ask(Read(system_of(shard), EVENTS, end))
             if isinstance(reply, ForebayError):
                 raise reply
-            break  # one shard is enough: a commit covers all shards or none
+            break  # one shard is enough: the node commits the changes of all its shards together
 
     async def missed(self, wanted: Wanted, begin: Positions, end: Positions) -> AsyncIterator[Batch]:
         """Yield matching events from ``begin`` to ``end``, shard by shard; the last batch is empty."""
@@ -50,7 +49,7 @@ class Backlog:
                 yield Batch([(lost.kind, encode(lost))], shown_positions(at | {shard: 0}))
                 offset = 0
             while offset < limit:
-                reply = await self.questions.ask(Read(SYSTEM, queue_name(shard), offset))
+                reply = await self.questions.ask(Read(system_of(shard), EVENTS, offset))
                 if isinstance(reply, ForebayError) and not isinstance(reply, Damaged):
                     raise reply
                 assert isinstance(reply, LogSlice | Damaged)

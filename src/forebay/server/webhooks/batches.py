@@ -1,10 +1,10 @@
 """Divide events that were read together into deliveries for webhooks, and deliveries into commits.
 
-Nothing here does I/O: events come in; messages to push and webhooks to store go out.
+Nothing here does I/O: events of a shard come in; messages to push and progress to store go out.
 """
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 
 import msgspec
@@ -13,8 +13,6 @@ from msgspec.structs import replace
 
 from forebay.core.api.jobs import Job
 from forebay.core.bounds import OPERATIONS_MAX
-from forebay.server.events.hub import Positions
-from forebay.server.webhooks.courier import Webhook
 
 logger = logging.getLogger("forebay.webhooks")
 
@@ -33,60 +31,76 @@ def lost(shard: int, first: int, end: int) -> bytes:
     return _encode({"kind": "lost", "shard": shard, "from": first, "to": end})
 
 
-class Round:
-    """One round of forwarding: the events for each webhook, of those that were read together."""
+class Progress(Struct, frozen=True):
+    """How far a webhook is told of the events of one shard; stored in that shard when it changes."""
 
-    def __init__(self) -> None:
-        self.events: dict[str, list[bytes]] = {}
-        self.changed: dict[str, Webhook] = {}
-        """Webhooks whose stored record has to change."""
-        self._full: set[str] = set()
+    since: int
+    """First event to deliver."""
+    lost: int | None = None
+    """First event that was left out because too many deliveries wait."""
 
-    def begin(self, webhook: Webhook, waiting: int, at: Positions) -> None:
-        """Skip a webhook with too many deliveries waiting; report lost events to one that has caught up."""
+    def told_up_to(self, at: int) -> "Progress":
+        """Return progress without the events before a position, even if others are still sent them."""
+        return replace(self, since=max(at, self.since))
+
+    def is_full(self, waiting: int) -> bool:
+        """Whether so many deliveries wait that none are added."""
         # Two thresholds: with one, a full webhook would alternate between a few events and another gap.
-        if waiting >= (WAITING_MAX // 2 if webhook.lost else WAITING_MAX):
-            self._full.add(webhook.id)
-        elif webhook.lost:
-            ends = told_up_to(webhook, at).since
-            self.events[webhook.id] = [
-                lost(shard, first, ends[shard]) for shard, first in webhook.lost.items()
-            ]
-            self.changed[webhook.id] = replace(webhook, lost={})
+        return waiting >= (WAITING_MAX if self.lost is None else WAITING_MAX // 2)
 
-    def tell(self, webhook: Webhook, shard: int, offset: int, event: bytes) -> None:
-        if webhook.id not in self._full:
-            self.events.setdefault(webhook.id, []).append(event)
-            return
-        known = self.changed.get(webhook.id, webhook).lost
-        if shard not in known:
-            if not known:
-                logger.warning("webhook %s: %d deliveries wait, no more are added", webhook.id, WAITING_MAX)
-            self.changed[webhook.id] = replace(webhook, lost={**known, shard: offset})
+
+class Round:
+    """One round of forwarding in a shard: the events for each webhook, of those that were read together."""
+
+    def __init__(self, shard: int) -> None:
+        self._shard = shard
+        self.events: dict[str, list[bytes]] = {}
+        self.changed: dict[str, Progress] = {}
+        """Progress that has to be stored, by webhook."""
+        self._full: dict[str, Progress] = {}
+
+    def begin(self, webhook: str, progress: Progress, waiting: int, at: int) -> None:
+        """Skip a webhook with too many deliveries waiting; report lost events to one that has caught up."""
+        if progress.is_full(waiting):
+            self._full[webhook] = progress
+        elif progress.lost is not None:
+            end = progress.told_up_to(at).since
+            self.events[webhook] = [lost(self._shard, progress.lost, end)]
+            self.changed[webhook] = replace(progress, lost=None)
+
+    def tell(self, webhook: str, offset: int, event: bytes) -> None:
+        if webhook not in self._full:
+            self.events.setdefault(webhook, []).append(event)
+        elif webhook not in self.changed and self._full[webhook].lost is None:
+            logger.warning("webhook %s: %d deliveries wait, no more are added", webhook, WAITING_MAX)
+            self.changed[webhook] = replace(self._full[webhook], lost=offset)
 
 
 class Part(Struct):
     """What one commit does for a webhook."""
 
-    webhook: Webhook
-    """The webhook as it is to be stored."""
+    webhook: str
+    progress: Progress
+    """Progress as it is to be stored."""
     jobs: list[Job]
     is_changed: bool
     is_last: bool
     """Whether this is its last part in the round."""
 
 
-def parts(told: Round, webhooks: Iterable[Webhook], payload_bytes_max: int, batch_max: int) -> Iterator[Part]:
+def parts(
+    told: Round, webhooks: Mapping[str, Progress], payload_bytes_max: int, batch_max: int
+) -> Iterator[Part]:
     """Yield the work of a round for each webhook, in parts that fit into a commit."""
-    for webhook in webhooks:
-        kept = told.changed.get(webhook.id, webhook)
-        is_changed = kept is not webhook
-        jobs = [Job(each) for each in together(told.events.get(webhook.id, []), payload_bytes_max)]
+    for webhook, progress in webhooks.items():
+        kept = told.changed.get(webhook, progress)
+        is_changed = kept is not progress
+        jobs = [Job(each) for each in together(told.events.get(webhook, []), payload_bytes_max)]
         while len(jobs) > batch_max:
-            yield Part(webhook, jobs[:batch_max], is_changed=False, is_last=False)
+            yield Part(webhook, progress, jobs[:batch_max], is_changed=False, is_last=False)
             jobs = jobs[batch_max:]
         if jobs or is_changed:
-            yield Part(kept, jobs, is_changed, is_last=True)
+            yield Part(webhook, kept, jobs, is_changed, is_last=True)
 
 
 def commits(parts: Iterable[Part], batch_max: int) -> list[list[Part]]:
@@ -100,12 +114,6 @@ def commits(parts: Iterable[Part], batch_max: int) -> list[list[Part]]:
             count = len(part.jobs)
         found[-1].append(part)
     return found
-
-
-def told_up_to(webhook: Webhook, at: Positions) -> Webhook:
-    """Return a webhook that gets no events before these positions, even if others are still sent them."""
-    since = webhook.since
-    return replace(webhook, since=since | {shard: max(at[shard], since.get(shard, 0)) for shard in at})
 
 
 def together(events: list[bytes], most: int) -> Iterator[bytes]:

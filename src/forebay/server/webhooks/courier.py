@@ -1,8 +1,8 @@
-"""Deliver to one webhook, one POST at a time.
+"""Deliver the events of one shard to one webhook, one POST at a time.
 
-Deliveries are messages of a queue of the webhook's own: a delivery that the endpoint does not accept is
-retried after its backoff, and becomes a dead letter when it has failed too often. A courier that is stopped
-returns the delivery that it has not posted.
+Deliveries are messages of a queue of the webhook's own in that shard: a delivery that the endpoint does not
+accept is retried after its backoff, and becomes a dead letter when it has failed too often. A courier that is
+stopped returns the delivery that it has not posted.
 """
 
 import asyncio
@@ -14,21 +14,19 @@ import msgspec
 from msgspec import Struct
 
 from forebay.broker.node import Node
-from forebay.core.api.commands import Ack, Configure, Nack, Pop, Popped
+from forebay.core.api.commands import Ack, Command, Configure, Nack, Pop, Popped
 from forebay.core.bounds import Limits
 from forebay.core.errors import Busy, ForebayError
 from forebay.core.state import Backoff
-from forebay.core.words import EXPONENTIAL
+from forebay.core.words import EXPONENTIAL, system_of
 from forebay.server.node_client import NodeClient
 from forebay.server.webhooks.post import Letter, Send, Sending
 from forebay.server.webhooks.signatures import SIGNATURE, TIMESTAMP, signature
 
 logger = logging.getLogger("forebay.webhooks")
 
-TENANT = "_webhooks"
-"""Internal tenant that owns the queues and values of webhooks."""
 AT_ONCE = 64
-"""POSTs under way at a time, of all webhooks; each webhook has one."""
+"""POSTs under way at a time, of all webhooks; each webhook has one per shard of its tenant."""
 DEADLINE_S = 20.0
 """Timeout of a whole POST."""
 SLOT_S = 60.0
@@ -49,7 +47,7 @@ PROBLEM_CHARS_MAX = 500
 
 
 class Webhook(Struct, kw_only=True):
-    """A registered webhook, as it is stored."""
+    """A registered webhook, as it is stored in the home shard of its tenant."""
 
     id: str
     tenant: str
@@ -61,20 +59,22 @@ class Webhook(Struct, kw_only=True):
     """All kinds if empty."""
     created_at: int = 0
     since: dict[int, int] = {}
-    """First event to deliver, by shard: the ends of the event logs at registration, or later."""
-    lost: dict[int, int] = {}
-    """First event, by shard, that was left out because too many deliveries wait."""
+    """First event to deliver, by shard: the ends of the event logs at registration."""
+
+
+QUEUES = "webhook."
+"""Prefix of the queues of deliveries."""
 
 
 def queue_of(webhook: str) -> str:
-    """Return the queue of deliveries to a webhook."""
-    return f"webhook.{webhook}"
+    """Return the queue of deliveries to a webhook; it has one in each shard with events for it."""
+    return f"{QUEUES}{webhook}"
 
 
-def configuration(webhook: str, limits: Limits) -> Configure:
+def configuration(webhook: str, shard: int, limits: Limits) -> Configure:
     """Return the command that configures this queue."""
     return Configure(
-        TENANT,
+        system_of(shard),
         queue_of(webhook),
         lease_ms=min(LEASE_MS, limits.lease_ms_max),
         completed_retention_ms=0,
@@ -130,12 +130,13 @@ class Office(Struct):
 
 
 class Courier(NodeClient):
-    """Delivers to one webhook."""
+    """Delivers the events of one shard to one webhook."""
 
-    def __init__(self, office: Office, webhook: Webhook) -> None:
+    def __init__(self, office: Office, webhook: Webhook, shard: int) -> None:
         super().__init__(office.node)
         self._office = office
         self._webhook = webhook
+        self._tenant = system_of(shard)
         self._is_bringing = False
         self._is_stopping = False
         self.delivered = self.failed = 0
@@ -157,7 +158,7 @@ class Courier(NodeClient):
         wait_ms = min(WAIT_MS, self.node.limits.wait_ms_max)
         lease_ms = min(LEASE_MS, self.node.limits.lease_ms_max)
         while not (self._is_stopping or self.node.draining):
-            pop = Pop(TENANT, queue_of(self._webhook.id), wait_ms=wait_ms, lease_ms=lease_ms)
+            pop = Pop(self._tenant, queue_of(self._webhook.id), wait_ms=wait_ms, lease_ms=lease_ms)
             popped = await self.ask(pop)
             if isinstance(popped, ForebayError):
                 logger.warning("webhook %s waits: %s", self._webhook.id, popped.message)
@@ -215,10 +216,11 @@ class Courier(NodeClient):
 
     async def _settle(self, popped: Popped, problem: str | None, failures: int) -> None:
         problem = None if problem is None else printable(problem)
-        command = Ack(TENANT, popped.lease) if problem is None else Nack(TENANT, popped.lease, error=problem)
         if problem is None:
+            command: Command = Ack(self._tenant, popped.lease)
             self.delivered += 1
         else:
+            command = Nack(self._tenant, popped.lease, error=problem)
             self.failed += 1
             attempt = (self._webhook.id, failures + 1, ATTEMPTS_MAX, problem)
             logger.warning("webhook %s: attempt %d of %d failed: %s", *attempt)

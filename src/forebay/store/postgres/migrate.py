@@ -5,6 +5,7 @@ import logging
 from forebay.store.base import CantOpen
 from forebay.store.postgres.session import Session
 from forebay.store.postgres.sql import Migration, migrations, queries
+from forebay.store.rocksdb.format import BEFORE_RELEASE
 
 logger = logging.getLogger("forebay.store")
 
@@ -31,12 +32,17 @@ async def migrate(session: Session, steps: list[Migration] | None = None) -> lis
 
 
 async def missing(session: Session, steps: list[Migration] | None = None) -> list[Migration]:
-    """Return the steps not applied yet. Raise CantOpen if the schema is newer, or the server too old."""
+    """Return the steps not applied yet. Raise CantOpen if the schema is another, or the server too old."""
     steps = migrations() if steps is None else steps
     about = await session.row("about")
     assert about is not None
     if about[0] < OLDEST_SERVER:
         raise CantOpen(f"PostgreSQL 14 or later is needed; this is {about[0] // 10_000}")
+    if await session.value("is_before_release"):
+        raise CantOpen(
+            f"the schema forebay of this database was made by {BEFORE_RELEASE}: use another database,"
+            " or begin anew in this one, after drop schema forebay cascade"
+        )
     done: set[int] = set()
     if await session.value("has_migrations"):
         done = {row[0] for row in await session.fetch("applied")}

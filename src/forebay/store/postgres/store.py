@@ -26,7 +26,7 @@ from typing import Any
 
 from forebay.core.errors import Damaged
 from forebay.core.records.commit import Commit, Record
-from forebay.store.base import CantOpen, Claim, StoreError
+from forebay.store.base import SHARDS_SHARED, CantOpen, Claim, StoreError
 from forebay.store.postgres.commits import PATIENCE_S, WAIT_S, Keeper, T, patiently
 from forebay.store.postgres.inbox import Inbox
 from forebay.store.postgres.migrate import SERVE, migrate, missing
@@ -41,7 +41,7 @@ from forebay.store.postgres.session import (
     shown,
 )
 from forebay.store.postgres.sql import Migration
-from forebay.store.rocksdb.format import FORMAT, OLDEST, Format
+from forebay.store.rocksdb.format import FORMAT, Format, other_format
 
 logger = logging.getLogger("forebay.store")
 PAGE = 5_000
@@ -85,6 +85,7 @@ class PostgresStore:
 
     blocking = True
     far = True
+    shards_default = SHARDS_SHARED
 
     def __init__(self, url: str, *, node: str = "", alone: bool = True, only_look: bool = False) -> None:
         """Open the database and migrate its schema. Raise CantOpen with the reason.
@@ -152,13 +153,10 @@ class PostgresStore:
     def _take_format(self, row: Sequence[Any] | None) -> None:
         if row is None:
             return
-        format, shards, restored, skip = row
-        if not OLDEST <= format <= FORMAT:
-            raise CantOpen(
-                f"{self.name} is in format {format}, and this version reads formats {OLDEST} to {FORMAT}: "
-                f"run the version of Forebay that wrote it, or a newer one"
-            )
-        self._format = Format(shards, restored, skip, format)
+        version, shards, restored, skip = row
+        if version != FORMAT:
+            raise other_format(self.name, version)
+        self._format = Format(shards, restored, skip)
         self._keeper.restored = restored
 
     async def _opened(self) -> None:
@@ -180,7 +178,7 @@ class PostgresStore:
     # Claims.
 
     def shards(self, wanted: int) -> int:
-        if self._format is None or self._format.format < FORMAT:
+        if self._format is None:
             self._take_format(self._ask(lambda: self._writer.row("set_format", FORMAT, wanted, 0, 0)))
         assert self._format is not None
         return self._format.shards

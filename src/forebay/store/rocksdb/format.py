@@ -15,15 +15,11 @@ from msgspec import Struct
 
 from forebay.store.base import CantOpen
 
-FORMAT = 6
-"""The format this version writes, and the newest it reads.
-
-2 added attributes, dead letters and outcomes; 3 notes, successors and stragglers; 4 keys, dependencies,
-crons, limits and values; 5 stages and adoptions; 6 events, and queues in deletion.
-"""
-OLDEST = 1
-"""The oldest format it reads; a server upgrades such a directory when it first opens it."""
+FORMAT = 1
+"""The format this version reads and writes."""
 NAME = "FORMAT"
+BEFORE_RELEASE = "a version of Forebay before its first release, which this one does not read"
+"""Who wrote a store that is refused as too old."""
 
 
 class Format(Struct, forbid_unknown_fields=True):
@@ -32,11 +28,16 @@ class Format(Struct, forbid_unknown_fields=True):
     """Number of restores from a backup."""
     skip: int = 0
     """Names each shard skips, because some were issued after the backup. Random, so that copies differ."""
-    format: int = FORMAT
+    version: int = FORMAT
+    """The format itself."""
 
 
 class _Any(Struct):
-    format: int
+    """The part of the file that is read in any format."""
+
+    version: int | None = None
+    format: int | None = None
+    """The format as versions before the first release wrote it, and no later one."""
 
 
 def read(directory: Path) -> Format | None:
@@ -51,14 +52,26 @@ def read(directory: Path) -> Format | None:
     if checksum.strip() != b"%08x" % zlib.crc32(line):
         raise CantOpen(f"{directory / NAME} is damaged: its checksum is wrong; restore a backup")
     try:
-        found = msgspec.json.decode(line, type=_Any).format
-        if OLDEST <= found <= FORMAT:
+        found = msgspec.json.decode(line, type=_Any)
+        if found.version == FORMAT:
             return msgspec.json.decode(line, type=Format)
     except msgspec.DecodeError as error:
         raise CantOpen(f"{directory / NAME} is damaged: {error}; restore a backup") from None
-    raise CantOpen(
-        f"{directory} is in format {found}, and this version reads formats {OLDEST} to {FORMAT}: "
-        f"run the version of Forebay that wrote it, or a newer one"
+    if found.version is not None:
+        raise other_format(str(directory), found.version)
+    if found.format is not None:
+        raise CantOpen(
+            f"{directory} was written by {BEFORE_RELEASE}: start with a new directory,"
+            " or go on with the version that wrote it"
+        )
+    raise CantOpen(f"{directory / NAME} is damaged: it names no format; restore a backup")
+
+
+def other_format(name: str, version: int) -> CantOpen:
+    """Return the error about a store in a format that this version does not read."""
+    return CantOpen(
+        f"{name} is in format {version}, and this version reads format {FORMAT}:"
+        " run the version of Forebay that wrote it, or a newer one"
     )
 
 

@@ -46,7 +46,7 @@ from forebay.core.bounds import SEGMENT_BYTES_MAX
 from forebay.core.errors import Damaged
 from forebay.core.records.commit import Commit, Record
 from forebay.core.records.keyspace import is_body
-from forebay.store.base import Broken, CantOpen, Claim, Fenced, Lost, StoreError
+from forebay.store.base import SHARDS_EMBEDDED, Broken, CantOpen, Claim, Fenced, Lost, StoreError
 from forebay.store.rocksdb import format as formats, wal_check
 from forebay.store.rocksdb.format import Format
 
@@ -126,6 +126,7 @@ class RocksStore(RocksReader):
     durability = "fsync"
     blocking = True
     far = False
+    shards_default = SHARDS_EMBEDDED
 
     def __init__(self, directory: Path) -> None:
         """Open or create the directory. Raise CantOpen with the reason."""
@@ -215,9 +216,6 @@ class RocksStore(RocksReader):
     def shards(self, wanted: int) -> int:
         if self._format is None:
             self._format = Format(wanted)
-            formats.write(self._directory, self._format)
-        elif self._format.format < formats.FORMAT:
-            self._format.format = formats.FORMAT
             formats.write(self._directory, self._format)
         return self._format.shards
 

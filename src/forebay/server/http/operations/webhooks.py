@@ -17,7 +17,8 @@ from forebay.server.http.operations.push import Pushed
 from forebay.server.http.request_body import header, whole
 from forebay.server.node_client import NodeClient
 from forebay.server.webhooks.courier import Webhook as Kept
-from forebay.server.webhooks.registry import Figures, Webhooks, new_id, new_secret
+from forebay.server.webhooks.forwarder import Figures
+from forebay.server.webhooks.registry import Webhooks, new_id, new_secret
 from forebay.server.webhooks.signatures import is_signed
 from forebay.wire.text import check_depth, check_text
 

@@ -39,18 +39,18 @@ delete from forebay.bodies where key = any ($1);
 select key from forebay.bodies where key > $1 order by key limit $2;
 
 -- name: format
-select format, shards, restored, skip from forebay.format;
+select version, shards, restored, skip from forebay.format;
 
 -- name: set_format
-insert into forebay.format (format, shards, restored, skip) values ($1, $2, $3, $4)
-on conflict (one) do update set format = excluded.format
-returning format, shards, restored, skip;
+insert into forebay.format as f (version, shards, restored, skip) values ($1, $2, $3, $4)
+on conflict (one) do update set version = f.version  -- what is there stays, and is returned
+returning version, shards, restored, skip;
 
 -- name: copy_format
-insert into forebay.format (format, shards, restored, skip) values ($1, $2, $3, $4)
+insert into forebay.format (version, shards, restored, skip) values ($1, $2, $3, $4)
 on conflict (one) do update
-set format = excluded.format, shards = excluded.shards, restored = excluded.restored, skip = excluded.skip
-returning format, shards, restored, skip;
+set version = excluded.version, shards = excluded.shards, restored = excluded.restored, skip = excluded.skip
+returning version, shards, restored, skip;
 
 -- name: has_records
 select exists (select from forebay.records) or exists (select from forebay.bodies);
@@ -85,6 +85,11 @@ select
 
 -- name: has_migrations
 select to_regclass('forebay.migrations') is not null;
+
+-- name: is_before_release
+select exists (
+    select from pg_attribute where attrelid = to_regclass('forebay.format') and attname = 'format' and not attisdropped
+);
 
 -- name: make_migrations
 create schema if not exists forebay;

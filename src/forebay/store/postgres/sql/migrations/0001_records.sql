@@ -8,12 +8,13 @@ create schema if not exists forebay;
 
 create table if not exists forebay.format (
     one      boolean primary key default true check (one),
-    format   integer not null,
+    version  integer not null,
     shards   integer not null,
     restored integer not null default 0,
     skip     integer not null default 0
 );
 comment on table forebay.format is 'What the store says of itself: one row, made when it is first opened';
+comment on column forebay.format.version is 'Of the records; before the first release this column was called format';
 comment on column forebay.format.restored is 'Times it was restored from a dump, see forebay.mark_restored()';
 comment on column forebay.format.skip is 'Names each shard passes over then, because some were given out after the dump';
 

@@ -206,18 +206,45 @@ end $$;
 
 -- Queues and their parts.
 
+-- A number of a tenant or a queue, as it stands in keys.
+create or replace function forebay.u32(number bigint) returns bytea
+language sql immutable parallel safe as $$ select substr(int8send(number), 5) $$;
+
+-- The queues of all tenants whose names begin so. Every shard has names of its own: of its tenants, and by their numbers,
+-- of their queues. Loops and no join: a join of records with records may be reordered, and records of other kinds decoded.
+create or replace function forebay.queue_names(begins_with text) returns table (
+    tenant text, queue text, shard integer, tenant_number bytea, value bytea
+)
+language plpgsql stable parallel safe rows 100 as $$
+declare
+    names   bytea;
+    tenants bytea;
+    queues  bytea;
+    found   record;
+begin
+    -- A name is text, so it never has the byte 0xff.
+    for each_shard in 0 .. (select coalesce(max(f.shards), 0) - 1 from forebay.format f) loop
+        names := '\x000000000000000053'::bytea || int4send(each_shard);
+        tenants := names || 'T'::bytea || convert_to(begins_with, 'UTF8');
+        for found in
+            select r.key, r.value from forebay.records r where r.key >= tenants and r.key < tenants || '\xff'::bytea
+        loop
+            queues := names || 'Q'::bytea || forebay.u32((forebay.unpack(found.value) -> 0)::bigint);
+            return query
+            select
+                forebay.text_of(substr(found.key, 15)), forebay.text_of(substr(r.key, 19)), each_shard, substr(r.key, 15, 4), r.value
+            from forebay.records r where r.key >= queues and r.key < queues || '\xff'::bytea;
+        end loop;
+    end loop;
+end $$;
+
 create or replace view forebay.queue_keys as
 select
-    forebay.text_of(substr(t.key, 10)) as tenant,
-    forebay.text_of(substr(q.key, 14)) as queue,
-    substr(q.key, 10, 4) || int4send((forebay.unpack(q.value) -> 0)::integer) as prefix,
-    (forebay.unpack(q.value) -> 1)::integer as shard
-from forebay.records t
-join forebay.records q
-    on q.key >= '\x000000000000000051'::bytea || int4send((forebay.unpack(t.value) -> 0)::integer)
-    and q.key < '\x000000000000000051'::bytea || int4send((forebay.unpack(t.value) -> 0)::integer + 1)
-where t.key >= '\x000000000000000054' and t.key < '\x000000000000000055'
-    and q.key >= '\x000000000000000051' and q.key < '\x000000000000000052';
+    n.tenant,
+    n.queue,
+    n.tenant_number || forebay.u32((forebay.unpack(n.value) -> 0)::bigint) as prefix,
+    n.shard
+from forebay.queue_names('') as n;
 comment on view forebay.queue_keys is 'What the keys of every queue''s records begin with';
 
 create or replace view forebay.queues as
@@ -631,7 +658,10 @@ select
         when 'retired' then 'completed' when 'outdated' then 'retention' when 'discarded' then 'failed' else 'partition'
     end as retention_type,
     forebay.instant((e.event -> 'at')::bigint) as executed_at
-from forebay.queue_keys k
+from forebay.queue_names('_system.') as n
+cross join lateral (
+    select n.tenant_number || forebay.u32((forebay.unpack(n.value) -> 0)::bigint) as prefix
+) as k
 cross join lateral forebay.records_of(k.prefix, 'h') as h
 left join forebay.bodies b on b.key = k.prefix || 'b'::bytea || decode(h.value ->> 3, 'hex')
 cross join lateral forebay.unroll(
@@ -640,7 +670,7 @@ cross join lateral forebay.unroll(
 ) as u
 cross join lateral (select forebay.json_of(forebay.text_of(u.payload)) as event) as e
 cross join lateral jsonb_array_elements(e.event -> 'runs') with ordinality as run (run, at)
-where k.tenant = '_system' and k.queue like 'events.%'
+where n.queue = 'events'
     and e.event ->> 'kind' in ('retired', 'outdated', 'discarded', 'removed');
 comment on view forebay.retention_history is
     'What is no longer kept, and why, as long as lifecycle events are: one row for each stretch of a partition';

@@ -2,7 +2,9 @@
 
 from forebay.core.api import commands as c
 from tests.core.harness import Core
+from tests.sim.checks import SHARDS
 from tests.sim.drive import Driver
+from tests.sim.inside import tenants_in
 from tests.sim.job_drive import JobDriver
 
 META = bytes(8)
@@ -27,16 +29,18 @@ def number(count: int) -> bytes:
 
 
 def test_tenants_and_their_queues_have_numbers_of_four_bytes() -> None:
+    """Counted by their shard: counter times shards plus shard, so that no two shards give out the same."""
     core = Core()
-    for tenant in ("acme", "globex"):
-        for queue in ("mails", "bills", "mails"):
-            core.push(tenant=tenant, queue=queue)
-    assert prefixes(core) == {
-        ("acme", "mails"): number(1) + number(1),
-        ("acme", "bills"): number(1) + number(2),
-        ("globex", "mails"): number(2) + number(1),
-        ("globex", "bills"): number(2) + number(2),
-    }
+    wanted: dict[tuple[str, str], bytes] = {}
+    for shard in range(SHARDS):
+        for at, tenant in enumerate(tenants_in(core.engine, shard, 2)):
+            for place, queue in enumerate(("mails", "bills", "mails")[:2]):
+                core.push(tenant=tenant, queue=queue)
+                core.push(tenant=tenant, queue=queue)
+                made = 2 * at + place + 1
+                wanted[tenant, queue] = number((at + 1) * SHARDS + shard) + number(made * SHARDS + shard)
+    assert prefixes(core) == wanted
+    assert len(set(wanted.values())) == len(wanted) == 4 * SHARDS
 
 
 def test_the_numbers_of_names_are_kept_and_known_after_a_restart() -> None:
@@ -44,9 +48,12 @@ def test_the_numbers_of_names_are_kept_and_known_after_a_restart() -> None:
     ids = {tenant: core.push(tenant.encode(), tenant=tenant) for tenant in ("acme", "globex")}
     core.commit()
     keys = [key for key, _ in kept(core)]
-    for tenant, place in (("acme", 1), ("globex", 2)):
+    for tenant in ids:
+        shard = core.engine.queues[tenant, "q"].shard
+        place = core.engine.shards[shard].names.tenants[tenant].number
         assert META + b"T" + tenant.encode() in keys
-        assert META + b"Q" + number(place) + b"q" in keys
+        assert META + b"S" + number(shard) + b"T" + tenant.encode() in keys
+        assert META + b"S" + number(shard) + b"Q" + number(place) + b"q" in keys
     before, names = prefixes(core), kept(core)
     core.restart()
     assert (prefixes(core), kept(core)) == (before, names)

@@ -1,0 +1,84 @@
+"""Load the tenants of a shard, one after another: queues, then what belongs to no queue."""
+
+from forebay.core import event_log
+from forebay.core.errors import Damaged
+from forebay.core.jobs import cron
+from forebay.core.jobs.consequences import settle_consequences
+from forebay.core.jobs.dependencies import recover
+from forebay.core.loading.build import load_queue
+from forebay.core.loading.decode import decode_own
+from forebay.core.queues import named_limits
+from forebay.core.records import keyspace
+from forebay.core.records.commit import Scan
+from forebay.core.shard import names
+from forebay.core.shard.limiters import attach, new_limiter
+from forebay.core.shard.names import new_queue
+from forebay.core.shard.shard import Shard
+from forebay.core.state import Queue, Values
+from forebay.core.words import EVENTS, system_of
+
+
+def load_names(shard: Shard, scan: Scan) -> None:
+    """Load the names of tenants and queues, and the numbers given out."""
+    numbering = shard.numbering
+    found = names.decode(shard.number, numbering.stride, scan(*keyspace.shard_bounds(shard.number)))
+    shard.names.tenants = found.tenants
+    numbering.made, numbering.queues_made = found.partitions_made, found.queues_made
+    numbering.tenants_made = found.tenants_made
+
+
+def load_tenant(shard: Shard, tenant: str, scan: Scan, now: int, down_ms: int, *, renumber: bool) -> None:
+    """Load everything of a tenant. A damaged queue is left out and listed as such."""
+    known = shard.names.tenants[tenant]
+    own: list[Queue] = []
+    for name, number in in_order(known.queues):
+        queue = new_queue(tenant, name, keyspace.prefix(known.number, number), shard.number)
+        found = scan(*keyspace.queue_bounds(queue.prefix))
+        try:
+            crons = load_queue(shard, queue, found, now=now, down_ms=down_ms, renumber=renumber)
+        except Damaged as error:
+            shard.names.damaged[tenant, name] = error.message
+            continue
+        own.append(queue)
+        shard.names.queues[tenant, name] = queue
+        for each in crons:
+            cron.add(shard, each)
+    try:
+        _load_own(shard, tenant, scan, now)
+    except Damaged as error:
+        shard.names.lost[tenant] = error.message
+    if len(own) == len(known.queues) and not all(queue.stored for queue in own):
+        recover(shard, own, now)
+        settle_consequences(shard, now)
+    for queue in own:
+        if queue.closing_at:
+            shard.names.close(queue)
+            shard.emptied[queue.prefix] = queue
+    if tenant == system_of(shard.number) and (tenant, EVENTS) in shard.names.queues:
+        event_log.restore(shard, shard.names.queues[tenant, EVENTS], now)
+
+
+def in_order(queues: dict[str, int]) -> list[tuple[str, int]]:
+    """Return queues in the order of their keys: a store that is far away is read in large pages."""
+    return sorted(queues.items(), key=lambda each: each[1])
+
+
+def _load_own(shard: Shard, tenant: str, scan: Scan, now: int) -> None:
+    """Load keys, values and named limits of a tenant. Limits start without tokens: they may be spent."""
+    number = shard.names.tenants[tenant].number
+    entries, limits = decode_own(scan(*keyspace.own_bounds(keyspace.own_prefix(number))))
+    if entries:
+        shard.values.by_tenant[tenant] = Values(entries)
+        for key, value in entries.items():
+            if value.expires_at:
+                shard.timers.values.add(value.expires_at, (tenant, key))
+    named = {name: new_limiter(limits[name], None, now) for name in limits}
+    if limits:
+        shard.named_limits.limits[tenant] = limits
+        shard.named_limits.limiters[tenant] = named
+    for queue in shard.names.of_tenant(tenant):
+        if queue.limited or any(partition.lane for partition in queue.partitions.values()):
+            attach(queue, named, now)
+            for name in queue.options.limits:
+                if name in named:
+                    named[name].active += named_limits.leased(queue)

@@ -1,0 +1,1 @@
+"""From commands to shards: where tenants live, what spread tenants may ask, how replies are joined."""

@@ -1,0 +1,99 @@
+"""Join the replies of several shards to one query."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from forebay.core.api.commands import Command, Reply
+from forebay.core.api.queries import (
+    Counts,
+    CronList,
+    CronsFound,
+    EventPositions,
+    FindJob,
+    ListQueues,
+    Measure,
+    Measured,
+    PositionsFound,
+    QueuesFound,
+    Show,
+    Shown,
+    ShownAll,
+    Stats,
+    StatsFound,
+)
+from forebay.core.bounds import Limits
+from forebay.core.errors import NotFound
+from forebay.core.queries.message_state import check_shown
+
+
+def list_queues(limits: Limits, command: ListQueues, found: Sequence[QueuesFound]) -> QueuesFound:
+    return QueuesFound(sorted((queue for each in found for queue in each.queues), key=lambda each: each.name))
+
+
+def stats(limits: Limits, command: Stats, found: Sequence[StatsFound]) -> StatsFound:
+    fields = Counts.__struct_fields__
+    total = Counts(*(sum(getattr(each.counts, field) for each in found) for field in fields))
+    return StatsFound(sum(each.queues for each in found), total)
+
+
+def crons(limits: Limits, command: CronList, found: Sequence[CronsFound]) -> CronsFound:
+    """Join crons by name, up to where every shard has told all of its own."""
+    complete = [each.crons[-1].name for each in found if each.more]
+    names = sorted((cron for each in found for cron in each.crons), key=lambda cron: (cron.name, cron.queue))
+    if complete:
+        names = [cron for cron in names if cron.name <= min(complete)]
+    return CronsFound(names, bool(complete))
+
+
+def show(limits: Limits, command: Show, found: Sequence[ShownAll]) -> ShownAll:
+    """Join messages in the order in which they were asked for."""
+    by_id: dict[int, list[Shown]] = {}
+    for each in found:
+        for shown in each.deliveries:
+            by_id.setdefault(shown.state.id, []).append(shown)
+    order = [by_id[each].pop(0) for each in command.ids if by_id.get(each)]
+    rest = [each for left in by_id.values() for each in left]
+    check_shown(limits, together := [*order, *rest])
+    return ShownAll(together)
+
+
+def find_job(limits: Limits, command: FindJob, found: Sequence[ShownAll]) -> ShownAll:
+    """Return the newest message."""
+    return max(found, key=lambda each: each.deliveries[0].state.created_at)
+
+
+def measure(limits: Limits, command: Measure, found: Sequence[Measured]) -> Measured:
+    queues = [queue for each in found for queue in each.queues][: command.most]
+    all_queues, leases = sum(each.all_queues for each in found), sum(each.leases for each in found)
+    return Measured(queues, all_queues, leases, sum(each.expired_leases for each in found), found[0].now)
+
+
+def positions(limits: Limits, command: EventPositions, found: Sequence[PositionsFound]) -> PositionsFound:
+    return PositionsFound({shard: end for each in found for shard, end in each.ends.items()})
+
+
+JOINS: dict[type, Callable[[Limits, Any, Sequence[Any]], Reply]] = {
+    ListQueues: list_queues,
+    Stats: stats,
+    CronList: crons,
+    Show: show,
+    FindJob: find_job,
+    Measure: measure,
+    EventPositions: positions,
+}
+"""The queries that are asked of several shards."""
+
+
+def gather(limits: Limits, command: Command, asks: Sequence[Callable[[], Reply]]) -> Reply:
+    """Ask every shard and join the replies; what is missing in all of them is missing."""
+    found: list[Reply] = []
+    missing: NotFound | None = None
+    for ask in asks:
+        try:
+            found.append(ask())
+        except NotFound as error:
+            missing = error
+    if not found:
+        assert missing is not None
+        raise missing
+    return JOINS[type(command)](limits, command, found)

@@ -1,0 +1,173 @@
+"""Spread tenants: every queue lives in a shard of its own, so a command is about one queue.
+
+What would join two queues of a spread tenant is refused, even if both happen to live in one shard: what a
+tenant can do must not depend on a hash.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from msgspec import Struct
+
+from forebay.core.api.commands import (
+    AddNote,
+    Arrive,
+    Cancel,
+    Command,
+    Configure,
+    Move,
+    Push,
+    PushMany,
+    Settle,
+    TellProgress,
+    Transact,
+    Update,
+)
+from forebay.core.api.jobs import CronDelete, CronPut, FlowJob, Job, KvWrite, LimitPut, PushFlow, PushJobs
+from forebay.core.api.queries import Await, Children, GetNotes, KvGet, KvList, KvWatch, LimitList, State
+from forebay.core.api.stages import StageWrite
+from forebay.core.errors import Invalid
+from forebay.core.ids import OFFSET_BITS, parse_lease
+from forebay.core.routing.placement import home_of, shard_of_queue
+from forebay.core.shard.shard import Shard
+from forebay.core.state import Attributes
+
+WHY = "the queues of this tenant are spread over shards"
+OF_HOME = (KvGet, KvList, KvWatch, LimitList)
+"""Commands about what a tenant has beside its queues; it lies in the tenant's home shard."""
+BY_ID = (Update, AddNote, TellProgress, State, GetNotes, Await, Children)
+
+
+class Touched(Struct):
+    """What a command is about."""
+
+    field: str = "queue"
+    """The field to name if it is about too much."""
+    queues: set[str] = set()
+    numbers: set[int] = set()
+    """Partition numbers of messages."""
+    leases: set[tuple[int, int]] = set()
+    """Shards and names of leases."""
+    has_values: bool = False
+
+    def shards(self, tenant: str, shards: int) -> set[int]:
+        """Return the shards of all that the command is about; a lease of none is left out."""
+        found = {shard_of_queue(tenant, queue, shards) for queue in self.queues}
+        found |= {number % shards for number in self.numbers}
+        found |= {shard for shard, _ in self.leases if shard < shards}
+        return found | {home_of(tenant, shards)} if self.has_values else found
+
+    def refuse(self) -> Invalid:
+        return Invalid(self.field, f"about one queue: {WHY}; send one command per queue")
+
+    def check(self, tenant: str, shard: Shard) -> None:
+        """Raise if the command joins two queues that live in one shard."""
+        queues = set(self.queues)
+        for number in self.numbers:
+            place = shard.places.get(number)
+            if place is not None and place.queue.tenant == tenant:
+                queues.add(place.queue.name)
+        for number, name in self.leases:
+            lease = shard.leases.get(name) if number == shard.number else None
+            if lease is not None and lease.queue.tenant == tenant:
+                queues.add(lease.queue.name)
+        if len(queues) > 1:
+            raise self.refuse()
+
+
+def touched(command: Command) -> Touched:
+    """Return what a command is about; raise if no command of a spread tenant may do it."""
+    found = Touched()
+    _add(found, command)
+    if found.has_values and (found.queues or found.numbers or found.leases):
+        raise Invalid("ops", f"about one queue or about values: {WHY}, and values live elsewhere")
+    return found
+
+
+def _add(found: Touched, command: Command) -> None:
+    match command:
+        case Transact():
+            for op in command.ops:
+                _add(found, op)
+            found.field = "ops"
+        case Arrive():
+            _add(found, command.push)
+        case PushFlow():
+            for node in _walk(command.root):
+                _add_job(found, node.queue, node.job)
+            found.field = "children"
+        case PushJobs():
+            for job in command.jobs:
+                _add_job(found, command.queue, job)
+            if command.then is not None:
+                _add_job(found, *command.then)
+                found.field = "then"
+        case CronPut():
+            if not command.name.startswith(f"{command.queue}/"):
+                raise Invalid("name", f"{command.queue}/ and more: {WHY}, and a cron is found by its queue")
+            _add_job(found, command.queue, command.job)
+        case CronDelete():
+            found.queues.add(command.name.partition("/")[0])
+        case LimitPut():
+            raise Invalid("limit", f"left out: {WHY}, and share none; set rate_limit or concurrency of each")
+        case KvWrite():
+            found.has_values = True
+        case Settle():
+            found.field = "ids"
+            if command.lease is not None:
+                found.leases.add(parse_lease(command.lease))
+            found.numbers |= _numbers(command.ids or ())
+        case Cancel() | Move():
+            found.field = "ids"
+            found.numbers |= _numbers(command.ids)
+        case _ if isinstance(command, BY_ID):
+            found.numbers.add(command.id >> OFFSET_BITS)
+            if isinstance(command, AddNote | TellProgress) and command.lease is not None:
+                found.leases.add(parse_lease(command.lease))
+        case _ if isinstance(command, OF_HOME):
+            found.has_values = True
+        case _:
+            _add_queue(found, command)
+
+
+def _add_queue(found: Touched, command: Command) -> None:
+    """Add a command that names its queue."""
+    match command:
+        case Configure() if command.options.get("limits"):
+            raise Invalid("limits", f"left out: {WHY}, and share none; set rate_limit or concurrency")
+        case Push():
+            _add_dependencies(found, command.attributes)
+        case PushMany():
+            for _, _, attributes in command.pushes:
+                _add_dependencies(found, attributes)
+        case StageWrite():
+            for _, attributes in command.runs:
+                _add_dependencies(found, attributes)
+    queue = getattr(command, "queue", None)
+    assert isinstance(queue, str), f"{type(command).__name__} names no queue"
+    found.queues.add(queue)
+    found.numbers |= _numbers(getattr(command, "ids", None) or ())
+
+
+def _add_job(found: Touched, queue: str, job: Job) -> None:
+    if job.own is not None and job.own.keys:
+        raise Invalid("keys_if_undelivered", f"left out: {WHY}, and values live elsewhere; read its end")
+    found.queues.add(queue)
+    _add_dependencies(found, job.attributes)
+
+
+def _add_dependencies(found: Touched, attributes: Attributes) -> None:
+    if attributes.depends_on:
+        found.field = "depends_on"
+        found.numbers |= {first >> OFFSET_BITS for first, _ in attributes.depends_on}
+
+
+def _numbers(ids: Iterable[int]) -> set[int]:
+    return {each >> OFFSET_BITS for each in ids}
+
+
+def _walk(node: FlowJob) -> Iterator[FlowJob]:
+    left = [node]
+    while left:
+        each = left.pop()
+        yield each
+        left += each.children
