@@ -14,7 +14,7 @@ from forebay.client.aio.client import Client
 from forebay.client.aio.messages import OUT_OF_TIME
 from forebay.client.sync import transactions, values
 from forebay.client.sync.client import SyncClient
-from forebay.core.delivery import settle
+from forebay.core.delivery import give_back
 
 ROOT = Path(__file__).parent.parent.parent
 PAIRS = [
@@ -59,4 +59,4 @@ def test_both_say_the_same_of_each_method(aio: type, sync: type) -> None:
 
 
 def test_a_lease_that_is_over_is_told_in_the_word_that_clients_look_for() -> None:
-    assert OUT_OF_TIME == settle.OUT_OF_TIME
+    assert OUT_OF_TIME == give_back.OUT_OF_TIME

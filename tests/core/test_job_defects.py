@@ -13,7 +13,6 @@ from forebay.core.ids import spans_of
 from forebay.core.jobs import dependencies
 from forebay.core.jobs.calendar import last_slot, next_slot
 from forebay.core.keyvalue.keys import pack
-from forebay.core.links.waits import waiting_over
 from forebay.core.records import codec, commit as records_commit, keyspace
 from forebay.core.state import PLAIN, Attributes, Identity, NamedLimit, Rate
 from tests.core.harness import AT_ONCE, Core
@@ -400,8 +399,8 @@ def test_acks_beside_a_message_that_many_wait_for_do_not_look_at_them(core: Core
         after(core, first)
     core.pop(2, queue="first")
     partition = core.engine.queues["default", "first"].partitions["default"]
-    assert waiting_over(partition, first + 1 & 0xFFFFFFFF, (first + 1 & 0xFFFFFFFF) + 1) == []
-    assert len(waiting_over(partition, 0, 1)) == 50
+    assert partition.waiting_over(first + 1 & 0xFFFFFFFF, (first + 1 & 0xFFFFFFFF) + 1) == []
+    assert len(partition.waiting_over(0, 1)) == 50
 
 
 def test_acks_in_any_order_of_what_is_waited_for_leave_few_rows(core: Core) -> None:

@@ -10,7 +10,6 @@ from forebay.core.bounds import NEVER, Limits
 from forebay.core.engine import Engine
 from forebay.core.errors import Conflict, NotFound
 from forebay.core.ids import address, parse_lease
-from forebay.core.links.waits import waiting_over
 from forebay.core.log import log as logs
 from forebay.core.log.numbers import number_of
 from forebay.core.queries.describe import counts
@@ -21,7 +20,6 @@ from forebay.core.state import Attributes, Group, Partition, Queue, fresh_count
 from forebay.core.tracks.dead_letters import dead_over
 from forebay.core.tracks.leased import leased_runs
 from forebay.core.tracks.outcomes import outcome_at
-from forebay.core.tracks.parked import parked_over
 from forebay.core.tracks.planning import count_unplanned
 from forebay.core.words import OPEN, OUTCOMES
 from forebay.store.base import Store
@@ -191,11 +189,11 @@ class Checks:
     def _is_awaited(self, message: m.Message) -> bool:
         """Whether somebody waits for a message, or did when it died."""
         partition, offset = message.place
-        return bool(waiting_over(self._partition(message.queue, partition), offset, offset + 1))
+        return bool(self._partition(message.queue, partition).waiting_over(offset, offset + 1))
 
     def _is_parked(self, message: m.Message) -> bool:
         partition, offset = message.place
-        return bool(parked_over(self._partition(message.queue, partition), offset, offset + 1))
+        return bool(self._partition(message.queue, partition).parked_over(offset, offset + 1))
 
     def _error_of(self, message: m.Message) -> str | None:
         queue, (partition, offset) = self.engine.queues[TENANT, message.queue], message.place

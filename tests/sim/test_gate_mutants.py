@@ -5,7 +5,7 @@ from itertools import cycle
 
 import pytest
 
-from forebay.core.delivery import gates, move, pop, settle, strict_order, take
+from forebay.core.delivery import gates, give_back, move, pop, settle, strict_order, take
 from forebay.core.push import checks, push
 from forebay.core.queries import message_state
 from forebay.core.queues import options
@@ -150,45 +150,45 @@ MUTANTS: dict[str, Planted] = {
     ),
     "an ordering changes under messages": (options.check_change, "if any(", "if False and any("),
     "a nack leaves those behind it in the lease": (
-        settle.nack_ids,
+        give_back.nack_ids,
         "_with_followers(_by_run(found))",
         "_by_run(found)",
     ),
     "a nack of several begins with the last of them": (
-        settle._with_followers,
+        give_back._with_followers,
         "parts[0].offset < first.offset",
         "parts[0].offset > first.offset",
     ),
-    "a nack counts for those behind it, too": (settle._all_back, "_Requeued(how.now)", "how"),
+    "a nack counts for those behind it, too": (give_back._all_back, "_Requeued(how.now)", "how"),
     "a nack counts for the last of its messages": (
-        settle._all_back,
+        give_back._all_back,
         "key=_offset)",
         "key=_offset, reverse=True)",
     ),
     "nobody is told that a lease is over": (
-        settle._end,
+        settle.end_lease,
         "_free(shard, lease, lease.runs.values())",
         "pass",
     ),
     "nobody is told that a lease is over in a partition": (
-        settle._drop_runs,
+        settle.drop_runs,
         "_free(shard, lease, gone)",
         "pass",
     ),
     # What can't be read.
     "what can't be read has not failed": (
-        settle.put_off,
+        give_back.put_off,
         "_Failed(DAMAGED, now, part.run.expires_at - now)",
         "_Requeued(now)",
     ),
     "what can't be read is met message by message": (
-        settle.put_off,
+        give_back.put_off,
         "_step_over(shard, lease, each, now)",
         "pass",
     ),
-    "what can't be read comes earlier than it was due": (settle._step_over, "run.due_at < due_at and", ""),
+    "what can't be read comes earlier than it was due": (give_back._step_over, "run.due_at < due_at and", ""),
     "what was never delivered does not say what is wrong with it": (
-        settle._step_over,
+        give_back._step_over,
         "error=DAMAGED",
         'error=""',
     ),

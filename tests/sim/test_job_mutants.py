@@ -6,14 +6,15 @@ import pytest
 
 from forebay.core import transact
 from forebay.core.delivery import groups, limits, pop, settle, take
-from forebay.core.jobs import check as job_check, consequences, cron, dependencies, flows, push as job_push
+from forebay.core.jobs import check as job_check, cron, dependencies, flows, push as job_push
 from forebay.core.keyvalue import store as kv_store
-from forebay.core.links import dedup, expiry, successors, ties, waits
+from forebay.core.links import dedup, expiry, successors, ties
 from forebay.core.loading import build, decode
 from forebay.core.queues import named_limits, seek
 from forebay.core.shard import limiters, shard
+from forebay.core.shard.shard import Shard
 from forebay.core.state import Bucket
-from forebay.core.tracks import dead_letters as dead_runs, outcomes, parked, planning
+from forebay.core.tracks import dead_letters as dead_runs, outcomes, planning
 from tests.sim.job_drive import JobDriver
 from tests.sim.test_drive import PLANS
 from tests.sim.test_jobs import STEP
@@ -154,8 +155,8 @@ MUTANTS: dict[str, Planted] = {
     # Dependencies.
     "one that is waited for is not counted": (
         dependencies.depend,
-        "park(shard, queue, partition, first, count, unmet)",
-        "park(shard, queue, partition, first, count, max(unmet - 1, 1))",
+        "shard.park(queue, partition, first, count, unmet)",
+        "shard.park(queue, partition, first, count, max(unmet - 1, 1))",
     ),
     "what is parked is released one too early": (
         dependencies._notify_one,
@@ -188,40 +189,39 @@ MUTANTS: dict[str, Planted] = {
         "elif False:",
     ),
     "a row of a message that ended stays": (
-        waits.remove_wait,
-        "shard.changes.put_row(queue, "
-        "keyspace.dependent_key(queue.prefix, partition.key, row[0], row[1]), None)",
-        "shard.changes.touch()",
+        Shard.remove_wait,
+        "self.changes.put_row(queue, key, None)",
+        "self.changes.touch()",
     ),
     "the rest of a row is forgotten": (
-        waits.mark_met,
+        Shard.mark_met,
         "if met.bit_count() == count:",
         "if True:",
     ),
     "what of a row was met is forgotten": (
-        waits.mark_met,
+        Shard.mark_met,
         "partition.met[first, dependent] = met",
         "pass",
     ),
     "what of a row was met is not stored": (
-        waits.mark_met,
+        Shard.mark_met,
         "codec.pack_dependent(count, waiting, met, since)",
         "codec.pack_dependent(count, waiting, 0, since)",
     ),
     "who waits for what is not stored": (
-        waits.add_wait,
-        "shard.changes.put_row(queue, key, codec.pack_dependent(count, waiting, 0, since))",
-        "shard.changes.touch()",
+        Shard.add_wait,
+        "self.changes.put_row(queue, key, codec.pack_dependent(count, waiting, 0, since))",
+        "self.changes.touch()",
     ),
     "what is parked is not stored": (
-        parked.park,
-        "shard.changes.put_row(queue, key, codec.pack_numbers((count, unmet)))",
-        "shard.changes.touch()",
+        Shard.park,
+        "self.changes.put_row(queue, key, codec.pack_numbers((count, unmet)))",
+        "self.changes.touch()",
     ),
     "what is released stays parked in the store": (
-        parked.unpark,
-        "shard.changes.put_row(queue, keyspace.parked_key(queue.prefix, partition.key, first), None)",
-        "shard.changes.touch()",
+        Shard.unpark,
+        "self.changes.put_row(queue, keyspace.parked_key(queue.prefix, partition.key, first), None)",
+        "self.changes.touch()",
     ),
     "what is released is due since it was pushed": (
         dependencies._runs,
@@ -249,9 +249,9 @@ MUTANTS: dict[str, Planted] = {
         "[(low, high)]",
     ),
     "a cut leaves too much parked": (
-        parked.take_parked,
-        "park(shard, queue, partition, low, first - low, unmet)",
-        "park(shard, queue, partition, low, first - low, unmet + 1)",
+        Shard.take_parked,
+        "self.park(queue, partition, low, first - low, unmet)",
+        "self.park(queue, partition, low, first - low, unmet + 1)",
     ),
     "nobody is told of what is gone": (
         successors.forget_gone,
@@ -265,7 +265,7 @@ MUTANTS: dict[str, Planted] = {
         "pass",
     ),
     "what waits is told but not those who wait for it": (
-        consequences.settle_consequences,
+        dependencies.settle_consequences,
         "while shard.ends:",
         "if shard.ends:",
     ),
@@ -280,7 +280,7 @@ MUTANTS: dict[str, Planted] = {
         "True",
     ),
     "who comes later is not known as such after a restart": (
-        waits.add_wait,
+        Shard.add_wait,
         "pack_dependent(count, waiting, 0, since)",
         "pack_dependent(count, waiting, 0, 0)",
     ),
@@ -484,12 +484,12 @@ MUTANTS: dict[str, Planted] = {
         "if False:",
     ),
     "what dies leaves nothing to its keys": (
-        consequences.settle_consequences,
+        dependencies.settle_consequences,
         "ended.how in (DIED, DISCARDED)",
         "False",
     ),
     "what is discarded leaves nothing to its keys": (
-        consequences.settle_consequences,
+        dependencies.settle_consequences,
         "ended.how in (DIED, DISCARDED)",
         "ended.how == DIED",
     ),

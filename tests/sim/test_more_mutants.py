@@ -4,7 +4,7 @@ from itertools import cycle
 
 import pytest
 
-from forebay.core.delivery import dead_letters, move, notes, pop, settle_requests
+from forebay.core.delivery import dead_letters, move, notes, pop, settle
 from forebay.core.links import successors
 from forebay.core.log import log as logs
 from forebay.core.push import room as push_room, update
@@ -123,7 +123,7 @@ MUTANTS: dict[str, Planted] = {
     "what has just become due is not shown": (browse._spans, "due_at <= now", "due_at < now"),
     "what was acked is shown as active": (
         leased.stretches,
-        "in gaps(run, low, high):",
+        "in run.gaps(low, high):",
         "in [(run.first + low, high - low)]:",
     ),
     # Notes.
@@ -154,7 +154,7 @@ MUTANTS: dict[str, Planted] = {
         "pass",
     ),
     "all results are the first": (
-        settle_requests._ack_with_results,
+        settle._ack_with_results,
         "came_of[each.id + at]",
         "came_of[each.id]",
     ),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from forebay.core.delivery import dead_letters, groups, move, pop, retry, settle, take
+from forebay.core.delivery import dead_letters, extend, give_back, groups, move, pop, retry, settle, take
 from forebay.core.errors import ForebayError
 from forebay.core.loading import build
 from forebay.core.log import log as logs, runs, slices
@@ -45,7 +45,7 @@ MUTANTS: dict[str, Planted] = {
         "shard.leases.get(name)",
         "shard.leases.get(name) or next(iter(shard.leases.values()), None)",
     ),
-    "a failure is not counted": (settle._come_back, "failures + 1, how.error", "failures, how.error"),
+    "a failure is not counted": (give_back._come_back, "failures + 1, how.error", "failures, how.error"),
     "a partial ack settles the neighbour": (settle._take_out, "<< found.at", "<< max(found.at - 1, 0)"),
     "an acked lease stays in the store": (
         changes.Changes.seal,
@@ -74,7 +74,7 @@ MUTANTS: dict[str, Planted] = {
         "lease_name(1, self.counter)",
     ),
     "a nacked message keeps its place in the old lease": (
-        settle._cut_out,
+        settle.cut_out,
         "begin = high",
         "begin = high - 1 if high < run.count else high",
     ),
@@ -83,7 +83,7 @@ MUTANTS: dict[str, Planted] = {
         "command.owner and",
         "False and",
     ),
-    "an extended lease may get shorter": (settle._prolong, "max(run.expires_at, expires_at)", "expires_at"),
+    "an extended lease may get shorter": (extend._prolong, "max(run.expires_at, expires_at)", "expires_at"),
     "a body's last payload is cut short": (body_slices, "data + ends[-1]", "data + ends[-1] - 1"),
     "a new group does not hold what it has not read": (
         sweep._mark,
@@ -139,7 +139,7 @@ MUTANTS: dict[str, Planted] = {
         "if True:",
     ),
     "a retry loses its priority": (
-        settle._come_back,
+        give_back._come_back,
         "Scheduled(due_at, first, count, run.level,",
         "Scheduled(due_at, first, count, 1,",
     ),
@@ -201,7 +201,7 @@ MUTANTS: dict[str, Planted] = {
         "",
     ),
     "one message that runs out takes its lease along": (
-        settle.expire,
+        give_back.expire,
         "if run.expires_at == due_at",
         "if True",
     ),
@@ -227,17 +227,17 @@ MUTANTS: dict[str, Planted] = {
         "backoff.base_ms << failures - 1",
     ),
     "the delay of a nack counts for nothing": (
-        settle._come_back,
+        give_back._come_back,
         "if how.delay_ms is None else how.delay_ms",
         "if True else 0",
     ),
     "deliveries that are too many do not matter when a lease runs out": (
-        settle._come_back,
+        give_back._come_back,
         "0 < options.max_deliveries <= deliveries",
         "0 < options.max_deliveries < deliveries",
     ),
     "a lease that runs out is a failure though it shall not be": (
-        settle.expire,
+        give_back.expire,
         "_Requeued(due_at) if requeue else",
         "",
     ),
@@ -339,7 +339,7 @@ MUTANTS: dict[str, Planted] = {
         "run.deliveries - 1",
         "run.deliveries",
     ),
-    "a delivery nobody heard of counts": (settle._come_back, "deliveries -= 1", "pass"),
+    "a delivery nobody heard of counts": (give_back._come_back, "deliveries -= 1", "pass"),
     # The rest of what is kept.
     "what is delivered stays in the stored schedule": (
         shard.Shard.unschedule,

@@ -8,7 +8,7 @@ import pytest
 from forebay.core import engine as engines
 from forebay.core.bounds import Limits
 from forebay.core.handlers import HANDLERS
-from forebay.core.jobs.consequences import settle_consequences
+from forebay.core.jobs.dependencies import settle_consequences
 from forebay.core.loading import shard as loading
 from forebay.core.routing import spread
 from forebay.core.shard import addresses, numbering, shard as shards

@@ -20,16 +20,15 @@ from forebay.core import event_log
 from forebay.core.api.commands import Command, Pop, Popped, Reply, TenantFound, TenantPut, Wake
 from forebay.core.api.queries import EventPositions, EventsPast, FindJob, Measure, Query, Show
 from forebay.core.bounds import NEVER, Limits, check_name
-from forebay.core.delivery import settle
+from forebay.core.delivery import give_back
+from forebay.core.delivery.give_back import expire
 from forebay.core.delivery.limits import wake_limited
 from forebay.core.delivery.pop import available
-from forebay.core.delivery.settle import expire
 from forebay.core.errors import Damaged, Elsewhere, Invalid
 from forebay.core.handlers import HANDLERS
 from forebay.core.ids import lease_token, parse_lease
 from forebay.core.jobs import cron
-from forebay.core.jobs.consequences import settle_consequences
-from forebay.core.jobs.dependencies import go_on
+from forebay.core.jobs.dependencies import go_on, settle_consequences
 from forebay.core.keyvalue import store as kv_store
 from forebay.core.links.dedup import forget_due_remembered
 from forebay.core.links.expiry import expire_tied
@@ -395,7 +394,7 @@ class Engine:
         assert popped.lease is not None
         found = self._leased(popped.lease)
         if found is not None:
-            settle.put_off(*found, payloads.lacking(popped), self.now)
+            give_back.put_off(*found, payloads.lacking(popped), self.now)
             settle_consequences(found[0], self.now)
 
     def give_back(self, popped: Popped, now: int) -> None:
@@ -405,7 +404,7 @@ class Engine:
             self._go_on_to(now)
         found = self._leased(popped.lease)
         if found is not None:
-            settle.give_back(*found, self.now)
+            give_back.give_back(*found, self.now)
             queue_delete.finish(found[0])
             settle_consequences(found[0], self.now)
 

@@ -85,10 +85,10 @@ from forebay.core.api.queries import (
 )
 from forebay.core.api.stages import Adopt, StageWrite, Unstage
 from forebay.core.bounds import NEVER, check_name, check_range
-from forebay.core.delivery import cancel, dead_letters, move, notes, settle_requests
+from forebay.core.delivery import cancel, dead_letters, extend, give_back, move, notes, settle
 from forebay.core.delivery.groups import check_group, new_group
 from forebay.core.delivery.pop import check_pop, pop
-from forebay.core.delivery.settle_requests import as_given, resolve_successors
+from forebay.core.delivery.settle import as_given, resolve_successors
 from forebay.core.errors import Invalid
 from forebay.core.ids import Range
 from forebay.core.jobs import check as job_check, cron, dependencies, flows, push as job_push
@@ -442,9 +442,9 @@ HANDLERS: dict[type, Callable[..., Reply]] = {
     PushJobs: _push_jobs,
     Arrive: _arrive,
     Pop: _pop,
-    Ack: settle_requests.ack,
-    Nack: settle_requests.nack,
-    Extend: settle_requests.extend,
+    Ack: settle.ack,
+    Nack: give_back.nack,
+    Extend: extend.extend,
     Cancel: _cancel,
     Move: _move,
     Update: _update,

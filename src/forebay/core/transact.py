@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from forebay.core.api.commands import Ack, Nack, Reply, Settle, Transact, Transacted
 from forebay.core.api.jobs import KvWrite, PushFlow, PushJobs
 from forebay.core.bounds import OPERATIONS_MAX, check_range
-from forebay.core.delivery.settle import check_settle
-from forebay.core.delivery.settle_requests import ack, nack, resolve_successors
+from forebay.core.delivery.give_back import nack
+from forebay.core.delivery.settle import ack, check_settle, resolve_successors
 from forebay.core.errors import Conflict, ForebayError, Invalid
 from forebay.core.jobs import check as job_check, flows, push as job_push
 from forebay.core.keyvalue import store as kv_store
 from forebay.core.shard.addresses import NOT_LEASED, leased, settled_by
 from forebay.core.shard.shard import Shard
 from forebay.core.state import Lease
-from forebay.core.tracks.leased import find_all, gaps
+from forebay.core.tracks.leased import find_all
 from forebay.core.words import DEFAULT
 
 
@@ -77,7 +77,7 @@ def _leased(shard: Shard, command: Settle) -> Iterator[tuple[Lease, int, int, in
     if command.ids is None:
         lease = leased(shard, command)
         for run in lease.runs.values():
-            for first, count in gaps(run):
+            for first, count in run.gaps():
                 yield lease, run.partition, first, first + count
         return
     token, ids = settled_by(shard, command)

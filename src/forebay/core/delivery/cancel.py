@@ -12,7 +12,6 @@ from forebay.core.shard.shard import Place, Shard
 from forebay.core.state import Track
 from forebay.core.structures.spans import Span, outside, union
 from forebay.core.tracks.outcomes import record_outcome
-from forebay.core.tracks.parked import take_parked
 from forebay.core.tracks.places import Taken, take_out
 from forebay.core.tracks.withdrawn import withdraw_unless
 from forebay.core.words import CANCELLED
@@ -96,7 +95,7 @@ def cancel_everywhere(shard: Shard, found: Located, now: int) -> list[Span]:
 
 def cancel_parked(shard: Shard, place: Place, first: int, end: int, now: int) -> list[Span]:
     """Cancel the parked messages of [first, end) for every group; return their spans."""
-    parked = take_parked(shard, place.queue, place.partition, first, end)
+    parked = shard.take_parked(place.queue, place.partition, first, end)
     for low, high in parked:
         for group in place.queue.groups.values():
             record_outcome(shard, group.tracks[place.partition.key], low, high, CANCELLED, now)

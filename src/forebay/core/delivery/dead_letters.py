@@ -8,7 +8,6 @@ from forebay.core.delivery.cancel import check_ids
 from forebay.core.errors import NotFound
 from forebay.core.ids import ranges
 from forebay.core.links.expiry import watch_ttl
-from forebay.core.links.waits import waiting_over
 from forebay.core.shard.addresses import locate, split
 from forebay.core.shard.shard import Shard
 from forebay.core.state import Dead, Group, Queue, Scheduled, Track
@@ -41,7 +40,7 @@ def requeue(shard: Shard, queue: Queue, command: Requeue, now: int) -> Buried:
         shard.schedule(track, Scheduled(now, low, high - low, run.level), now)
         shard.changes.change_log.note(REQUEUED, queue, command.group, track.partition, low, high - low)
         if command.group == DEFAULT:
-            for first, _, count, _ in waiting_over(track.partition, low, high):
+            for first, _, count, _ in track.partition.waiting_over(low, high):
                 watch_ttl(shard, queue, track.partition, max(first, low), min(first + count, high))
     queue.room = 0
     return _reply(shard, queue, group, parts, refused)

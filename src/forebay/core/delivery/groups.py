@@ -2,7 +2,7 @@
 
 from forebay.core.bounds import NEVER, Limits, check_name
 from forebay.core.errors import Busy, Invalid
-from forebay.core.links.waits import recheck
+from forebay.core.links.ties import recheck
 from forebay.core.log import log as logs
 from forebay.core.shard.limiters import attach_group
 from forebay.core.shard.shard import Shard

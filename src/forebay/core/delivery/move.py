@@ -6,7 +6,7 @@ from itertools import chain
 from forebay.core.api.commands import Discard, Move, Settle, Settled
 from forebay.core.bounds import DELAY_MS_MAX, PRIORITY_MAX, Limits, check_name, check_range
 from forebay.core.delivery.cancel import check_ids, without_changed
-from forebay.core.delivery.settle import take_back
+from forebay.core.delivery.give_back import take_back
 from forebay.core.ids import Range
 from forebay.core.log import log as logs
 from forebay.core.shard.addresses import Located, locate

@@ -15,8 +15,9 @@ from forebay.core.bounds import DEPENDENCIES_MAX, DEPENDENCY_RUNS_MAX, NEVER
 from forebay.core.delivery.groups import new_group
 from forebay.core.errors import Invalid, NotFound
 from forebay.core.ids import OFFSET_BITS, OFFSET_MASK, Range, ranges
+from forebay.core.keyvalue import store as kv_store
 from forebay.core.links.expiry import watch_ttl
-from forebay.core.links.waits import SPAN_MAX, add_wait, mark_met, remove_wait, rows_reaching_over
+from forebay.core.links.ties import tied_over, untie
 from forebay.core.log import log as logs
 from forebay.core.log.numbers import end_of, id_at
 from forebay.core.records.codec import pack_numbers
@@ -24,15 +25,14 @@ from forebay.core.records.keyspace import ended_key
 from forebay.core.shard.addresses import current_ids
 from forebay.core.shard.ends import Ended, Notification, NotificationQueue
 from forebay.core.shard.shard import Place, Shard
-from forebay.core.state import Attributes, Dead, Partition, Queue, Scheduled
+from forebay.core.state import SPAN_MAX, Attributes, Dead, Partition, Queue, Scheduled, Value
 from forebay.core.structures.spans import Span, union
 from forebay.core.structures.table import Row
 from forebay.core.tracks.dead_letters import add_dead
 from forebay.core.tracks.outcomes import record_outcome
-from forebay.core.tracks.parked import park, parked_over, take_parked, unpark
 from forebay.core.tracks.places import standing
 from forebay.core.tracks.withdrawn import withdraw
-from forebay.core.words import CANCELLED, COMPLETED, DEFAULT, DIED, IGNORE, WAIT
+from forebay.core.words import CANCELLED, COMPLETED, DEFAULT, DIED, DISCARDED, IGNORE, WAIT
 
 STEP = 300
 """Rows of dependents notified per tick: about 5 ms. The next tick notifies more."""
@@ -108,11 +108,11 @@ def depend(shard: Shard, place: Place, first: int, count: int, attributes: Attri
         release(shard, queue, partition, [(first, first + count)], now)
         return
     dependent = id_at(partition, first)
-    park(shard, queue, partition, first, count, unmet)
+    shard.park(queue, partition, first, count, unmet)
     for target, (low, high) in wanted.pending:
         for begin in range(low, high, SPAN_MAX):
             row = (begin, dependent, min(SPAN_MAX, high - begin), count)
-            add_wait(shard, target.queue, target.partition, row)
+            shard.add_wait(target.queue, target.partition, row)
     for target, (low, high) in wanted.open:
         watch_ttl(shard, target.queue, target.partition, low, high)
 
@@ -175,7 +175,24 @@ def fail(shard: Shard, queue: Queue, partition: Partition, span: Span, failed: i
     shard.timers.plan_sweep(queue, now)
 
 
-# Notifying dependents.
+# Consequences of messages that ended, and the dependents that are notified of them.
+
+
+def settle_consequences(shard: Shard, now: int) -> None:
+    """Settle the consequences of all ended messages, and of messages that end by that."""
+    while shard.ends:
+        ends = shard.ends[:]
+        shard.ends.clear()
+        for ended in ends:
+            partition = ended.partition
+            for offset in tied_over(partition, ended.first, ended.end) if partition.ties else ():
+                tie = untie(shard, ended.queue, partition, offset)
+                if tie.keys and ended.how in (DIED, DISCARDED):
+                    left: kv_store.Left = {key: Value(tie.payload, kv_store.UNWRITTEN) for key in tie.keys}
+                    kv_store.apply(shard, ended.queue.tenant, left)
+            if partition.dependents.size:
+                notify_dependents(shard, ended, now)
+
 
 Released = dict[int, tuple[Queue, Partition, list[Span]]]
 """Runs to release, by partition key."""
@@ -269,7 +286,7 @@ def _notify_some(
 
 def _rows(ended: Ended, reached: tuple[int, int], most: int) -> tuple[list[Row], tuple[int, int] | None]:
     """Return rows of dependents of ended messages, and where to continue if there are more."""
-    found: list[Row] = rows_reaching_over(ended.partition, ended.first) if reached == (ended.first, 0) else []
+    found: list[Row] = ended.partition.rows_reaching_over(ended.first) if reached == (ended.first, 0) else []
     for row in ended.partition.dependents.since(*reached):
         if row[0] >= ended.end:
             break
@@ -290,9 +307,9 @@ def _notify_one(
     first, dependent, count, waiting = row
     place = shard.places.get(dependent >> OFFSET_BITS)
     offset = place.first + (dependent & OFFSET_MASK) if place is not None else 0
-    parked = parked_over(place.partition, offset, offset + waiting) if place is not None else []
+    parked = place.partition.parked_over(offset, offset + waiting) if place is not None else []
     if place is None or not parked:
-        remove_wait(shard, ended.queue, ended.partition, row)  # they were cancelled, or failed
+        shard.remove_wait(ended.queue, ended.partition, row)  # they were cancelled, or failed
         return
     partition = place.partition
     low, high = max(first, ended.first), min(first + count, ended.end)
@@ -305,20 +322,20 @@ def _notify_one(
         waited_for = _first_unmet(ended.partition, row, low, high)
         if waited_for is None:
             return
-        remove_wait(shard, ended.queue, ended.partition, row)
+        shard.remove_wait(ended.queue, ended.partition, row)
         failed = id_at(ended.partition, waited_for)
         if DEFAULT not in place.queue.groups:
             # What is parked or released is counted as such by a group that is made, and not again.
             release_all(shard, released, now)
             new_group(shard, place.queue, DEFAULT, "all", now)
-        for span in take_parked(shard, place.queue, partition, offset, offset + waiting):
+        for span in shard.take_parked(place.queue, partition, offset, offset + waiting):
             fail(shard, place.queue, partition, span, failed, now)
         return
-    met = mark_met(shard, ended.queue, ended.partition, row, low, high)
+    met = shard.mark_met(ended.queue, ended.partition, row, low, high)
     for begin, length, unmet in parked if met else ():
-        unpark(shard, place.queue, partition, begin, length)
+        shard.unpark(place.queue, partition, begin, length)
         if unmet > met:
-            park(shard, place.queue, partition, begin, length, unmet - met)
+            shard.park(place.queue, partition, begin, length, unmet - met)
         else:
             mine = released.setdefault(partition.key, (place.queue, partition, []))
             mine[2].append((begin, begin + length))
@@ -347,20 +364,20 @@ def _recover(
     """The same for one partition; ``expected`` counts the dependencies that still exist."""
     still: Counter[int] = Counter()
     for first, end, count in expected:
-        for low, _, _ in parked_over(partition, first, end):
+        for low, _, _ in partition.parked_over(first, end):
             still[low] += count
     for first, count, unmet in list(partition.parked):
         lost = unmet - still[first]
         if lost <= 0:
             continue
         attributes = logs.attributes_at(partition.log, first)
-        unpark(shard, queue, partition, first, count)
+        shard.unpark(queue, partition, first, count)
         if attributes.on_failed != IGNORE:
             named = [each for each, _ in attributes.depends_on]
             gone = next((each for each in named if not _is_known(shard, each)), named[0])
             fail(shard, queue, partition, (first, first + count), gone, now)
         elif still[first]:
-            park(shard, queue, partition, first, count, still[first])
+            shard.park(queue, partition, first, count, still[first])
         else:
             release(shard, queue, partition, [(first, first + count)], now)
 

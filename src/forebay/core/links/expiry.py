@@ -13,7 +13,6 @@ from forebay.core.shard.shard import Shard
 from forebay.core.state import Partition, Queue, Track
 from forebay.core.tracks.leased import leased_runs
 from forebay.core.tracks.outcomes import record_outcome
-from forebay.core.tracks.parked import parked_over, take_parked
 from forebay.core.tracks.places import take_out
 from forebay.core.words import DEFAULT, EXPIRED
 
@@ -47,8 +46,8 @@ def expire_tied(shard: Shard, now: int) -> None:
 def _expire(shard: Shard, queue: Queue, partition: Partition, offset: int, now: int) -> None:
     group = queue.groups.get(DEFAULT)
     track = group.tracks[partition.key] if group is not None else None
-    if parked_over(partition, offset, offset + 1):
-        for span in take_parked(shard, queue, partition, offset, offset + 1):
+    if partition.parked_over(offset, offset + 1):
+        for span in shard.take_parked(queue, partition, offset, offset + 1):
             for each in queue.groups.values():
                 record_outcome(shard, each.tracks[partition.key], *span, EXPIRED, now)
     elif track is not None:

@@ -10,7 +10,6 @@ from forebay.core.shard.shard import Shard
 from forebay.core.state import Partition, Queue
 from forebay.core.structures.spans import offsets_in
 from forebay.core.structures.table import Table
-from forebay.core.tracks.parked import take_parked
 from forebay.core.words import GONE
 
 # What is no longer kept.
@@ -45,7 +44,7 @@ def forget_gone(shard: Shard, queue: Queue, partition: Partition, spans: list[tu
     """Forget links of messages that are no longer kept, and record that they are gone."""
     trim_successors(shard, queue, partition, spans)
     for low, high in spans:
-        take_parked(shard, queue, partition, low, high)
+        shard.take_parked(queue, partition, low, high)
         if partition.links_count:
             shard.ends.append(Ended(queue, partition, low, high, GONE))
         for offset in offsets_in(partition.job_ids, low, high):

@@ -2,11 +2,12 @@
 
 from msgspec.structs import replace
 
-from forebay.core.links.waits import add_wait, mark_met, waiting_over
 from forebay.core.records import codec, keyspace
+from forebay.core.shard.ends import Ended
 from forebay.core.shard.shard import Shard
 from forebay.core.state import Partition, Queue, Tie
 from forebay.core.structures.spans import offsets_in
+from forebay.core.tracks.places import standing
 
 NO_TIE = Tie()
 
@@ -60,6 +61,16 @@ def move(
         if tied.keys:
             tied = replace(tied, payload=bytes(payload))
         tie(shard, queue, partition, successor, tied)
-    for row in waiting_over(partition, offset, offset + 1):
-        if mark_met(shard, queue, partition, row, offset, offset + 1):
-            add_wait(shard, queue, partition, (successor, row[1], 1, row[3]))
+    for row in partition.waiting_over(offset, offset + 1):
+        if shard.mark_met(queue, partition, row, offset, offset + 1):
+            shard.add_wait(queue, partition, (successor, row[1], 1, row[3]))
+
+
+def recheck(shard: Shard, queue: Queue, partition: Partition) -> None:
+    """After the group ``default`` moved: record every linked message that is now settled."""
+    spans = [(offset, offset + 1) for offset in partition.ties]
+    spans += [(row[0], row[0] + row[2]) for row in partition.dependents]
+    for first, end in spans:
+        for low, high, how in standing(shard, queue, partition, first, end):
+            if how is not None:
+                shard.ends.append(Ended(queue, partition, low, high, how))

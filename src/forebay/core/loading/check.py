@@ -5,7 +5,6 @@ from forebay.core.loading.decode import DecodedRecords, counted
 from forebay.core.loading.headers import load_log
 from forebay.core.log import log as logs
 from forebay.core.state import Log
-from forebay.core.tracks.leased import gaps
 
 
 def check(found: DecodedRecords) -> dict[int, Log]:
@@ -108,7 +107,7 @@ def _check_strays(found: DecodedRecords, made: dict[int, Log]) -> None:
     for _, _, runs, _, _ in found.leases:
         for run in runs:
             name, log = found.partitions[run.partition].name, made[run.partition]
-            spans = [(first, first + count) for first, count in gaps(run)] if run.first < log.first else []
+            spans = [(first, first + count) for first, count in run.gaps()] if run.first < log.first else []
             _check_kept(name, log, spans)
 
 

@@ -10,13 +10,13 @@ from msgspec import MsgspecError, Struct
 from forebay.core.errors import Damaged, Invalid
 from forebay.core.jobs.cron import check_kept
 from forebay.core.keyvalue.keys import unpack
-from forebay.core.links.waits import SPAN_MAX
 from forebay.core.log.bodies import is_whole
 from forebay.core.queues.options import set_kept
 from forebay.core.records import codec, keyspace, stages as stage_records
 from forebay.core.records.codec import PackedCursor, PackedGroup, PackedPartition
 from forebay.core.records.commit import Record
 from forebay.core.state import (
+    SPAN_MAX,
     Adopted,
     Cron,
     Dead,

@@ -3,8 +3,7 @@
 from forebay.core import event_log
 from forebay.core.errors import Damaged
 from forebay.core.jobs import cron
-from forebay.core.jobs.consequences import settle_consequences
-from forebay.core.jobs.dependencies import recover
+from forebay.core.jobs.dependencies import recover, settle_consequences
 from forebay.core.loading.build import load_queue
 from forebay.core.loading.decode import decode_own
 from forebay.core.queues import named_limits

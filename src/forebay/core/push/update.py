@@ -19,7 +19,6 @@ from forebay.core.shard.addresses import Located, offset_of
 from forebay.core.shard.shard import Place, Shard
 from forebay.core.state import Attributes, Queue, Scheduled, Track
 from forebay.core.structures.spans import outside
-from forebay.core.tracks.parked import parked_over
 from forebay.core.tracks.places import FRESH, SCHEDULED, is_in, take_out
 from forebay.core.tracks.planning import check_planned, finish_plan
 
@@ -30,7 +29,7 @@ def check_update(shard: Shard, where: Located, now: int) -> None:
     """Raise if the message was already delivered, settled or cancelled."""
     queue, partition, offset = where.place.queue, where.place.partition, where.first
     attributes = logs.attributes_at(partition.log, offset)
-    if parked_over(partition, offset, offset + 1):
+    if partition.parked_over(offset, offset + 1):
         raise Conflict("it waits for other messages; cancel it and push another instead")
     for group in queue.groups.values():
         check_planned(queue, group.name)

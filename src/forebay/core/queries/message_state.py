@@ -12,7 +12,6 @@ from forebay.core.state import Dead, LeaseRun, Partition, Scheduled, Track, prio
 from forebay.core.tracks.dead_letters import dead_over
 from forebay.core.tracks.leased import leased_runs
 from forebay.core.tracks.outcomes import outcome_at
-from forebay.core.tracks.parked import parked_over
 from forebay.core.tracks.places import FRESH, SCHEDULED, is_in
 from forebay.core.words import DISCARDED, OUTCOMES
 
@@ -37,7 +36,7 @@ def state(shard: Shard, command: State, now: int) -> StateFound:
     group = place.queue.groups.get(command.group)
     track = group.tracks[partition.key] if group is not None else None
     withdrawn_at = _withdrawn_at(partition, offset)
-    if parked_over(partition, offset, offset + 1):
+    if partition.parked_over(offset, offset + 1):
         found.state = "parked"
     elif track is None and withdrawn_at is None:
         _show_due(found, created_at + attributes.delay_ms, now)

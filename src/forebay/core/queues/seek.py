@@ -11,13 +11,13 @@ from forebay.core.bounds import NEVER, check_name
 from forebay.core.delivery.groups import begin_of, check_start, start_track
 from forebay.core.delivery.settle import abandon
 from forebay.core.errors import Invalid, NotFound
-from forebay.core.links.waits import recheck
+from forebay.core.links.ties import recheck
 from forebay.core.queries.describe import partition_of
 from forebay.core.records import keyspace
 from forebay.core.shard.shard import Shard
 from forebay.core.state import Group, Queue, Schedule, Scheduled, Track
 from forebay.core.structures.table import Table
-from forebay.core.tracks.leased import gaps, leased_runs
+from forebay.core.tracks.leased import leased_runs
 from forebay.core.tracks.trim import clear_from, store_again
 from forebay.core.words import DEFAULT
 
@@ -85,7 +85,7 @@ def _strays(shard: Shard, track: Track, begin: int, now: int) -> list[Scheduled]
         for run in track.schedule.over(0, first)
     ]
     for _, run in leased_runs(shard, track, 0, first) if track.leased and track.partition.log.islands else ():
-        for low, count in gaps(run, 0, min(run.count, first - run.first)):
+        for low, count in run.gaps(0, min(run.count, first - run.first)):
             past = (run.deliveries - 1, run.failures, run.error)
             found.append(Scheduled(now, low, count, run.level, *past))
     return found

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from forebay.core.api.checks import check_partitions
 from forebay.core.bounds import NEVER, Limits
 from forebay.core.log import log as logs
-from forebay.core.records import codec
+from forebay.core.records import codec, keyspace
 from forebay.core.shard.changes import Changes
 from forebay.core.shard.ends import Ended, NotificationQueue
 from forebay.core.shard.names import Names
@@ -226,6 +226,80 @@ class Shard:
         while prefixes := timers.pauses.first_due(now):
             for prefix in prefixes:
                 self.end_pause(self.queues[prefix])
+
+    # Park runs that wait for other messages, and keep the rows that say for which.
+
+    def park(self, queue: Queue, partition: Partition, first: int, count: int, unmet: int) -> None:
+        """Park messages with ``unmet`` open dependencies."""
+        partition.parked.add((first, count, unmet))
+        partition.parked_messages += count
+        key = keyspace.parked_key(queue.prefix, partition.key, first)
+        self.changes.put_row(queue, key, codec.pack_numbers((count, unmet)))
+
+    def unpark(self, queue: Queue, partition: Partition, first: int, count: int) -> None:
+        """Remove a parked run."""
+        partition.parked.remove(first, count)
+        partition.parked_messages -= count
+        self.changes.put_row(queue, keyspace.parked_key(queue.prefix, partition.key, first), None)
+
+    def take_parked(self, queue: Queue, partition: Partition, first: int, end: int) -> list[tuple[int, int]]:
+        """Remove the parked messages of [first, end); return their spans."""
+        found: list[tuple[int, int]] = []
+        for low, count, unmet in partition.parked_over(first, end):
+            high = low + count
+            self.unpark(queue, partition, low, count)
+            if low < first:
+                self.park(queue, partition, low, first - low, unmet)
+            if high > end:
+                self.park(queue, partition, end, high - end, unmet)
+            found.append((max(low, first), min(high, end)))
+        return found
+
+    def add_wait(self, queue: Queue, partition: Partition, row: tuple[int, ...]) -> None:
+        """Add a row of dependents."""
+        first, dependent, count, waiting = row
+        partition.dependents.add((first, dependent, count, waiting))
+        partition.links_count += 1
+        if count > 1:
+            partition.spans.add((first, dependent))
+        since = 0
+        notifications = self.notifications.get(partition.key)
+        if notifications is not None:
+            since = notifications.later[first, dependent] = notifications.waiting[-1].serial
+        key = keyspace.dependent_key(queue.prefix, partition.key, first, dependent)
+        self.changes.put_row(queue, key, codec.pack_dependent(count, waiting, 0, since))
+
+    def mark_met(self, queue: Queue, partition: Partition, row: tuple[int, ...], low: int, high: int) -> int:
+        """Mark messages [low, high) of a row as met; return how many were unmet."""
+        first, dependent, count, waiting = row
+        if count == 1:
+            self.remove_wait(queue, partition, row)
+            return 1
+        met = partition.met.get((first, dependent), 0)
+        new = ((1 << high - low) - 1 << low - first) & ~met
+        met |= new
+        if met.bit_count() == count:
+            self.remove_wait(queue, partition, row)
+        elif new:
+            partition.met[first, dependent] = met
+            since = 0
+            if partition.key in self.notifications:
+                since = self.notifications[partition.key].later.get((first, dependent), 0)
+            key = keyspace.dependent_key(queue.prefix, partition.key, first, dependent)
+            self.changes.put_row(queue, key, codec.pack_dependent(count, waiting, met, since))
+        return new.bit_count()
+
+    def remove_wait(self, queue: Queue, partition: Partition, row: tuple[int, ...]) -> None:
+        """Remove a row of dependents."""
+        partition.dependents.remove(row[0], row[1])
+        partition.links_count -= 1
+        if row[2] > 1:
+            partition.spans.remove(row[0], row[1])
+            partition.met.pop((row[0], row[1]), None)
+        key = keyspace.dependent_key(queue.prefix, partition.key, row[0], row[1])
+        self.changes.put_row(queue, key, None)
+
+    # Wake pops.
 
     def reconsider(self, track: Track, now: int) -> None:
         """Wake pops of a track whose blocking message may be gone."""

@@ -67,6 +67,7 @@ from forebay.core.state.notes import (
     Notes as Notes,
 )
 from forebay.core.state.partition import (
+    SPAN_MAX as SPAN_MAX,
     Mark as Mark,
     Partition as Partition,
     Progress as Progress,

@@ -1,10 +1,15 @@
 """Leases."""
 
+import re
+from collections.abc import Iterator
+
 from msgspec import Struct
 
 from forebay.core.state.attributes import IN_LINE
 from forebay.core.state.group import Group
 from forebay.core.state.queue import Queue
+
+_UNSET = re.compile("0+")
 
 
 class LeaseRun(Struct, gc=False, eq=False):
@@ -29,6 +34,21 @@ class LeaseRun(Struct, gc=False, eq=False):
     @property
     def unsettled(self) -> int:
         return self.count - self.settled.bit_count()
+
+    def gaps(self, low: int = 0, high: int | None = None) -> Iterator[tuple[int, int]]:
+        """Yield (first offset, count) of the unsettled parts of a run, within [low, high) of it."""
+        end = self.count if high is None else high
+        if low >= end:
+            return
+        settled = self.settled >> low & (1 << end - low) - 1
+        if not settled:
+            yield self.first + low, end - low
+            return
+        # The bits as text, lowest first: a regular expression finds the gaps in one pass, however many there
+        # are.
+        bits = f"{settled:0{end - low}b}"[::-1]
+        for gap in _UNSET.finditer(bits):
+            yield self.first + low + gap.start(), gap.end() - gap.start()
 
 
 class Lease(Struct, eq=False):

@@ -4,7 +4,11 @@ from msgspec import Struct
 
 from forebay.core.state.jobs import Tie
 from forebay.core.state.segment import Log
+from forebay.core.structures.spans import overlapping
 from forebay.core.structures.table import Table
+
+SPAN_MAX = 1_024
+"""Messages per row of dependents, so that rows over an offset start at most this far before it."""
 
 
 class Mark(Struct, frozen=True, gc=False, array_like=True):
@@ -95,3 +99,29 @@ class Partition(Struct, eq=False, kw_only=True):
     """*memory* How far each tier of merging has checked."""
     dirty: bool = False
     """*memory* Changed since the last seal."""
+
+    def parked_over(self, first: int, end: int) -> list[tuple[int, ...]]:
+        """Return the parked runs that overlap [first, end)."""
+        return list(overlapping(self.parked, first, end)) if self.parked_messages else []
+
+    def waiting_over(self, first: int, end: int) -> list[tuple[int, ...]]:
+        """Return the rows of dependents of messages in [first, end)."""
+        found = self.rows_reaching_over(first)
+        for row in self.dependents.since(first) if self.dependents.size else ():
+            if row[0] >= end:
+                break
+            found.append(row)
+        return found
+
+    def rows_reaching_over(self, offset: int) -> list[tuple[int, ...]]:
+        """Return the rows of dependents that start before an offset and reach over it."""
+        if not self.spans.size:
+            return []
+        found: list[tuple[int, ...]] = []
+        for first, dependent in self.spans.since(max(offset - SPAN_MAX + 1, 0)):
+            if first >= offset:
+                break
+            row = next(self.dependents.since(first, dependent))
+            if first + row[2] > offset:
+                found.append(row)
+        return found

@@ -1,6 +1,5 @@
 """Leased runs of a track, and the leased messages that a command refers to."""
 
-import re
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -12,7 +11,6 @@ from forebay.core.shard.shard import Place, Shard
 from forebay.core.state import Group, Lease, LeaseRun, Track
 from forebay.core.words import DEFAULT
 
-_UNSET = re.compile("0+")
 _MANY = 1 << 64
 """More messages than any run has."""
 
@@ -32,21 +30,6 @@ class LeasedSlice(NamedTuple):
     def offset(self) -> int:
         """Of the first one."""
         return self.run.first + self.at
-
-
-def gaps(run: LeaseRun, low: int = 0, high: int | None = None) -> Iterator[tuple[int, int]]:
-    """Yield (first offset, count) of the unsettled parts of a run, within [low, high) of it."""
-    end = run.count if high is None else high
-    if low >= end:
-        return
-    settled = run.settled >> low & (1 << end - low) - 1
-    if not settled:
-        yield run.first + low, end - low
-        return
-    # The bits as text, lowest first: a regular expression finds the gaps in one pass, however many there are.
-    bits = f"{settled:0{end - low}b}"[::-1]
-    for gap in _UNSET.finditer(bits):
-        yield run.first + low + gap.start(), gap.end() - gap.start()
 
 
 def find_all(
@@ -129,7 +112,7 @@ def stretches(runs: Iterable[tuple[Lease, LeaseRun]], first: int, end: int) -> I
     """Yield the unsettled parts of runs, cut to [first, end)."""
     for lease, run in runs:
         low, high = max(first - run.first, 0), min(end - run.first, run.count)
-        for gap, length in gaps(run, low, high):
+        for gap, length in run.gaps(low, high):
             yield lease, run, gap, gap + length
 
 

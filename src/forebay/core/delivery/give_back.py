@@ -1,0 +1,269 @@
+"""Messages that come back from their lease: nack, lease expiry, undelivered and unreadable ones.
+
+Expiry is a nack that nobody sent: both put the unsettled messages back into the schedule with one more
+failure, or among the dead letters.
+"""
+
+from operator import attrgetter
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from forebay.core.api.commands import Delivery, Nack, Settle, Settled
+from forebay.core.bounds import ERROR_CHARS_MAX, NEVER
+from forebay.core.delivery import retry
+from forebay.core.delivery.settle import check_settle, check_settled, cut_out, drop_runs, resolve_successors
+from forebay.core.ids import Range
+from forebay.core.links.expiry import come_back
+from forebay.core.log import log as logs
+from forebay.core.records.codec import interned
+from forebay.core.shard.addresses import leased, settled_by
+from forebay.core.shard.shard import Shard
+from forebay.core.state import IN_LINE, Dead, Lease, LeaseRun, Scheduled
+from forebay.core.tracks.cursor import fresh, skip
+from forebay.core.tracks.dead_letters import add_dead
+from forebay.core.tracks.leased import LeasedSlice, find, find_all, leased_runs, stretches
+from forebay.core.words import REQUEUE, RETRIED, RETURNED
+
+DAMAGED = "the message is damaged"
+OUT_OF_TIME = "lease expired"
+FAILED_TOO_OFTEN = "failed too often"
+DELIVERED_TOO_OFTEN = "delivered too often"
+ByRun = dict[tuple[int, int, int], list[LeasedSlice]]
+"""Leased messages by lease, partition and first offset of their run."""
+_offset = attrgetter("offset")
+
+
+def nack(shard: Shard, command: Nack, now: int) -> Settled:
+    check_settle(shard.limits, command)
+    if command.ids is None:
+        return nack_lease(shard, leased(shard, command), command, now)
+    given = resolve_successors(shard, command)
+    return check_settled(nack_ids(shard, *settled_by(shard, command), command, now), command, given)
+
+
+def nack_lease(shard: Shard, lease: Lease, command: Nack, now: int) -> Settled:
+    """Nack a whole lease."""
+    return Settled(_give_back(shard, lease, list(lease.runs.values()), _how(command, now)))
+
+
+def nack_ids(shard: Shard, token: Lease | None, ids: list[Range], command: Nack, now: int) -> Settled:
+    """Nack messages by id."""
+    found, refused = find_all(shard, command, token, ids)
+    how = _how(command, now)
+    count = sum(each.length for each in found)
+    by_run = _with_followers(_by_run(found))
+    for parts in by_run.values():
+        cut_out(shard, parts)
+    _all_back(shard, [part for parts in by_run.values() for part in parts], how)
+    return Settled(count, refused)
+
+
+def _by_run(found: list[LeasedSlice]) -> ByRun:
+    by_run: ByRun = {}
+    for each in found:
+        by_run.setdefault((each.lease.name, each.run.partition, each.run.first), []).append(each)
+    return by_run
+
+
+def _with_followers(by_run: ByRun) -> ByRun:
+    """Add what returns together with nacked messages: in strict order, everything behind them."""
+    lowest: dict[tuple[int, int], LeasedSlice] = {}
+    for (name, partition, _), parts in by_run.items():
+        if parts[0].lease.queue.ordered:
+            first = lowest.get((name, partition))
+            if first is None or parts[0].offset < first.offset:
+                lowest[name, partition] = parts[0]
+    if not lowest:
+        return by_run
+    found = {key: parts for key, parts in by_run.items() if key[:2] not in lowest}
+    for (name, partition), first in lowest.items():
+        for run in first.lease.runs.values():
+            if run.partition == partition:
+                low = max(first.offset - run.first, 0)
+                parts = [
+                    LeasedSlice(first.lease, run, at - run.first, length, 0) for at, length in run.gaps(low)
+                ]
+                if parts:
+                    found[name, partition, run.first] = parts
+    return found
+
+
+def give_back(shard: Shard, lease: Lease, now: int) -> None:
+    """Take back a lease whose reply could not be delivered, uncounted."""
+    _give_back(shard, lease, list(lease.runs.values()), _Undelivered(now))
+
+
+def put_off(shard: Shard, lease: Lease, lacking: list[Delivery], now: int) -> None:
+    """Return unreadable messages with one more failure, due when the lease would have expired."""
+    by_run: dict[tuple[int, int], list[LeasedSlice]] = {}
+    for each in lacking:
+        key = lease.queue.partitions[each.partition].key
+        track = lease.group.tracks[key]
+        held = leased_runs(shard, track, each.offset, each.offset + each.count)
+        mine = ((lease, run) for other, run in held if other is lease)
+        for _, run, low, high in stretches(mine, each.offset, each.offset + each.count):
+            part = LeasedSlice(lease, run, low - run.first, high - low, each.first)
+            by_run.setdefault((run.partition, run.first), []).append(part)
+    found: list[LeasedSlice] = []
+    for parts in by_run.values():
+        parts.sort(key=_offset)
+        cut_out(shard, parts)
+        found += parts
+    for part in found:
+        if not lease.queue.ordered:
+            how = _Failed(DAMAGED, now, part.run.expires_at - now)
+            _come_back(shard, lease, part.run, part.offset, part.length, how)
+    if lease.queue.ordered:
+        if found:
+            _all_back(shard, found, _Failed(DAMAGED, now, max(found[0].run.expires_at - now, 0)))
+        return
+    for each in lacking:
+        _step_over(shard, lease, each, now)
+
+
+def _step_over(shard: Shard, lease: Lease, lacking: Delivery, now: int) -> None:
+    """Delay the rest of a damaged segment too, so that pops do not fail on it message by message."""
+    segment, due_at = lacking.segment, lacking.expires_at
+    track = lease.group.tracks[lease.queue.partitions[lacking.partition].key]
+    for run in track.schedule.over(segment.base, segment.end):
+        if run.due_at < due_at and run.first >= segment.base and run.first + run.count <= segment.end:
+            shard.unschedule(track, run)
+            shard.schedule(track, replace(run, due_at=due_at), now)
+    if segment.base < track.cursor < segment.end:
+        for low, high in list(fresh(track, track.cursor, segment.end)):
+            skip(shard, track, low, high)
+            shard.schedule(track, Scheduled(due_at, low, high - low, IN_LINE, error=DAMAGED), now)
+
+
+def _short(error: str | None) -> str:
+    """Return an error as it is kept: cut, and equal texts shared."""
+    return interned((error or "")[:ERROR_CHARS_MAX])
+
+
+def expire(shard: Shard, now: int) -> None:
+    """End every run whose time is up. What follows counts from that very instant, however late it is now."""
+    while names := shard.timers.leases.first_due(now):
+        for name in names:
+            lease = shard.leases[name]
+            shard.expired_leases += 1
+            due_at = lease.due_at
+            over = [run for run in lease.runs.values() if run.expires_at == due_at]
+            if lease.queue.ordered:
+                over = _and_behind(lease, over)
+            requeue = lease.queue.options.on_lease_expiry == REQUEUE
+            _give_back(shard, lease, over, _Requeued(due_at) if requeue else _Failed(OUT_OF_TIME, due_at))
+
+
+def _and_behind(lease: Lease, over: list[LeaseRun]) -> list[LeaseRun]:
+    """Return expired runs of a lease and, in strict order, the runs behind them."""
+    lowest: dict[int, int] = {}
+    for run in over:
+        lowest[run.partition] = min(run.first, lowest.get(run.partition, run.first))
+    return [run for run in lease.runs.values() if run.first >= lowest.get(run.partition, NEVER)]
+
+
+def take_back(shard: Shard, command: Settle, wanted: Range, *, cancelled: bool = False) -> list[LeasedSlice]:
+    """Remove the messages of a range from their leases, so that they can be leased again; return them.
+
+    With ``cancelled``, their consumers learn of it when they extend.
+    """
+    found = list(find(shard, command, None, wanted))
+    for parts in _by_run(found).values():
+        lease = parts[0].lease
+        lease.cancelled = lease.cancelled or cancelled
+        cut_out(shard, parts)
+        if cancelled and lease.ended:
+            shard.remember_cancelled(lease.name, command.tenant)
+    return found
+
+
+# How they come back.
+
+
+class _Failed(NamedTuple):
+    """The delivery failed."""
+
+    error: str
+    now: int
+    delay_ms: int | None = None
+    """How long to wait instead of the backoff."""
+    final: bool = False
+    """Make it dead, however few failures it had."""
+
+
+class _Requeued(NamedTuple):
+    """The delivery ended without a failure."""
+
+    now: int
+
+
+class _Undelivered(NamedTuple):
+    """The delivery never reached its consumer."""
+
+    now: int
+
+
+How = _Failed | _Requeued | _Undelivered
+
+
+def _how(command: Nack, now: int) -> How:
+    if command.undelivered:
+        return _Undelivered(now)
+    return _Failed(_short(command.error), now, command.delay_ms, command.final)
+
+
+def _give_back(shard: Shard, lease: Lease, runs: list[LeaseRun], how: How) -> int:
+    """Return the unsettled messages of some runs of a lease to the schedule; return how many."""
+    left = [
+        LeasedSlice(lease, run, first - run.first, length, 0) for run in runs for first, length in run.gaps()
+    ]
+    drop_runs(shard, lease, runs)
+    _all_back(shard, left, how)
+    return sum(each.length for each in left)
+
+
+def _all_back(shard: Shard, found: list[LeasedSlice], how: How) -> None:
+    """Reschedule messages that left their leases. In strict order, only the first one fails."""
+    failed: set[tuple[int, int]] = set()
+    ordered = any(each.lease.queue.ordered for each in found)
+    for each in sorted(found, key=_offset) if ordered else found:
+        lease, run, offset, length = each.lease, each.run, each.offset, each.length
+        if isinstance(how, _Failed) and lease.queue.ordered:
+            if (lease.name, run.partition) not in failed:
+                failed.add((lease.name, run.partition))
+                _come_back(shard, lease, run, offset, 1, how)
+                offset, length = offset + 1, length - 1
+            if length:
+                _come_back(shard, lease, run, offset, length, _Requeued(how.now))
+        else:
+            _come_back(shard, lease, run, offset, length, how)
+
+
+def _come_back(shard: Shard, lease: Lease, run: LeaseRun, first: int, count: int, how: How) -> None:
+    """Reschedule formerly leased messages, or make them dead letters."""
+    track = lease.group.tracks[run.partition]
+    options = lease.queue.options
+    deliveries, failures, error, due_at = run.deliveries, run.failures, run.error, how.now
+    died = False
+    if isinstance(how, _Undelivered):
+        deliveries -= 1
+    else:
+        died = 0 < options.max_deliveries <= deliveries
+    if isinstance(how, _Failed):
+        attributes = logs.attributes_at(track.partition.log, first)
+        failures, error = failures + 1, how.error
+        died = died or how.final or 0 < retry.attempts(attributes, options) <= failures
+        backoff = attributes.backoff or options.backoff
+        due_at += retry.wait_ms(backoff, failures, first) if how.delay_ms is None else how.delay_ms
+    if died:
+        shard.timers.plan_sweep(lease.queue, how.now)
+        error = error or (FAILED_TOO_OFTEN if isinstance(how, _Failed) else DELIVERED_TOO_OFTEN)
+        add_dead(shard, track, Dead(first, count, deliveries, failures, how.now, error, run.level))
+        return
+    kind = RETURNED if isinstance(how, _Undelivered) else RETRIED
+    shard.changes.change_log.note(kind, lease.queue, lease.group.name, track.partition, first, count)
+    run_again = Scheduled(due_at, first, count, run.level, deliveries, failures, error)
+    shard.schedule(track, run_again, how.now)
+    if track.partition.ties:
+        come_back(shard, track, first, count, how.now)
