@@ -11,7 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from forebay.core.errors import Invalid
 from forebay.server.http.operations.push import Message
+from forebay.server.sql_inbox import message_of
+from forebay.store.base import Arrival
 from forebay.store.postgres.session import Blocking, Refused, Session
 from forebay.store.postgres.sql import migrations
 from tests.crash.process import Process
@@ -304,3 +307,10 @@ def test_kills_of_the_server_lose_no_push_and_double_none(tmp_path: Path) -> Non
     for each in applications:
         mine = [name for name in found if name.startswith(each._name)]
         assert mine == [name for names in each.committed for name in names]
+
+
+def test_nobody_pushes_to_the_tenants_of_the_server_itself() -> None:
+    """Their queues are event logs and deliveries: a message of a stranger would be taken for one of them."""
+    with pytest.raises(Invalid, match="tenant must be"):
+        message_of(Arrival(1, "_system.0", "events", "{}", None))
+    assert bytes(message_of(Arrival(1, "acme", "events", "{}", None)).payload) == b"{}"

@@ -18,6 +18,7 @@ from forebay.broker.node import Node
 from forebay.core.api.commands import Arrive, Push
 from forebay.core.api.jobs import PushJobs
 from forebay.core.errors import Busy, Damaged, ForebayError, Invalid
+from forebay.core.words import is_own
 from forebay.server.http.operations.push import Message, attributes_of, job_of, push_of
 from forebay.server.node_client import NodeClient
 from forebay.store.base import Arrival, Arrivals, StoreError
@@ -124,6 +125,8 @@ class InboxReader:
 
 def message_of(row: Arrival) -> Message:
     """Convert a row to a message; raise Invalid with what is wrong with it."""
+    if is_own(row.tenant):
+        raise Invalid("tenant", "a name without _ at its start: those are the server's own")
     payload = row.payload.encode()
     check_depth(payload, 0, len(payload))
     if row.options is None:
