@@ -1,8 +1,10 @@
 """Load an engine from a store: claims, clock, progress in the log, and the reply when it fails."""
 
+import gc
 import logging
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import islice
 
 from forebay.core import engine as engines
@@ -72,13 +74,27 @@ def load(
     # sent, and the next process would issue the same names again.
     store.sync()
     scan = reading_ahead(store.scan) if store.far else store.scan
-    engine = engines.load(limits, len(found), taken, control, counting(scan), now, store.durability)
+    with _uncollected():
+        engine = engines.load(limits, len(found), taken, control, counting(scan), now, store.durability)
     logger.info("loaded %d queues", sum(not is_own(tenant) for tenant, _ in engine.queues))
     for (tenant, name), why in engine.damaged.items():
         logger.error("queue %s of tenant %s is damaged and left out: %s", name, tenant, why)
     for tenant, why in engine.lost.items():
         logger.error("keys, values and limits of tenant %s are damaged and left out: %s", tenant, why)
     return engine
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Pause garbage collection: nothing that is loaded is garbage, and to look through it took 70 % of the
+    time with 10,000 tenants."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def reading_ahead(scan: commit.Scan) -> commit.Scan:
