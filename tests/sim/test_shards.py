@@ -96,12 +96,12 @@ MUTANTS: dict[str, Planted] = {
         "numbering.made, numbering.queues_made = found.partitions_made, 0",
     ),
     "an id leads to the wrong shard": (
-        spread.Touched.shards,
+        spread.Touched.shards_of_ids,
         "number % shards for number",
         "(number + 1) % shards for number",
     ),
     "a queue of a spread tenant is in the wrong shard": (
-        spread.Touched.shards,
+        spread.Touched.shards_of_names,
         "shard_of_queue(tenant, queue, shards)",
         "home_of(tenant, shards)",
     ),

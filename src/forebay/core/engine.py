@@ -145,7 +145,7 @@ class Engine:
         tenant = command.tenant
         if self.control.tenants.get(tenant):
             return self._apply_spread(command)
-        shard = self._owned(home_of(tenant, self.count))
+        shard = self._owned(self.home(tenant))
         if is_own(tenant) or tenant in self.control.tenants:
             self._routes[tenant] = shard
         elif not self.control.is_owner and not isinstance(command, Query):
@@ -180,13 +180,12 @@ class Engine:
         if type(command) in JOINS and not (isinstance(command, FindJob) and command.queue is not None):
             return self._gather(command, self._of_spread(command))
         about = touched(command)
-        places = about.shards(tenant, self.count)
+        # An id of a shard in which the tenant has nothing is missing, and not asked for there.
+        places = {each for each in about.shards_of_ids(self.count) if self._may_have(each, tenant)}
+        places |= about.shards_of_names(tenant, self.count)
         if len(places) > 1:
-            # An id of a shard in which the tenant has nothing is missing, and not asked for there.
-            places = {each for each in places if self._may_have(each, tenant)} or places
-            if len(places) > 1:
-                raise about.refuse()
-        shard = self._owned(places.pop() if places else home_of(tenant, self.count))
+            raise about.refuse()
+        shard = self._owned(places.pop() if places else self.home(tenant))
         about.check(tenant, shard)
         return self._apply_in(shard, command)
 
@@ -201,7 +200,7 @@ class Engine:
         if isinstance(command, Show):
             found = sorted({shard_of_id(each, self.count) for each in command.ids})
         own = [each for each in map(self._owned, found) if command.tenant in each.names.tenants]
-        return own or [self._owned(home_of(command.tenant, self.count))]
+        return own or [self._owned(self.home(command.tenant))]
 
     def _gather(self, command: Command, shards: list[Shard]) -> Reply:
         asks = [partial(self._apply_in, shard, command) for shard in shards]
@@ -215,12 +214,11 @@ class Engine:
         """Return the number of the shard in which a queue lives, or would."""
         if self.control.tenants.get(tenant):
             return shard_of_queue(tenant, queue, self.count)
-        return home_of(tenant, self.count)
+        return self.home(tenant)
 
     def _shard_of_message(self, tenant: str, message: int) -> Shard:
-        if self.control.tenants.get(tenant):
-            return self._owned(shard_of_id(message, self.count))
-        return self._owned(home_of(tenant, self.count))
+        spread = self.control.tenants.get(tenant)
+        return self._owned(shard_of_id(message, self.count) if spread else self.home(tenant))
 
     # Time.
 
@@ -454,7 +452,7 @@ class Engine:
 
     def queue(self, tenant: str, name: str) -> Queue | None:
         """Return a queue, if there is one here."""
-        shard = self.shards.get(self.shard_of(tenant, name))
+        shard = self._routes.get(tenant) or self.shards.get(self.shard_of(tenant, name))
         return shard.names.queues.get((tenant, name)) if shard is not None else None
 
     def has_group(self, tenant: str, queue: str, group: str) -> bool:

@@ -31,6 +31,7 @@ def transact(shard: Shard, command: Transact, now: int) -> Transacted:
     writes: dict[int, kv_store.Left] = {}
     settled: set[tuple[int, int, int]] = set()
     for at, op in enumerate(command.ops):
+        assert op.tenant == command.tenant, "a transaction is one tenant's"
         try:
             match op:
                 case PushJobs():

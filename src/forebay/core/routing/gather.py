@@ -65,7 +65,8 @@ def find_job(limits: Limits, command: FindJob, found: Sequence[ShownAll]) -> Sho
 def measure(limits: Limits, command: Measure, found: Sequence[Measured]) -> Measured:
     queues = [queue for each in found for queue in each.queues][: command.most]
     all_queues, leases = sum(each.all_queues for each in found), sum(each.leases for each in found)
-    return Measured(queues, all_queues, leases, sum(each.expired_leases for each in found), found[0].now)
+    over, now = sum(each.expired_leases for each in found), max((each.now for each in found), default=0)
+    return Measured(queues, all_queues, leases, over, now)
 
 
 def positions(limits: Limits, command: EventPositions, found: Sequence[PositionsFound]) -> PositionsFound:
@@ -93,7 +94,6 @@ def gather(limits: Limits, command: Command, asks: Sequence[Callable[[], Reply]]
             found.append(ask())
         except NotFound as error:
             missing = error
-    if not found:
-        assert missing is not None
+    if missing is not None and not found:
         raise missing
     return JOINS[type(command)](limits, command, found)

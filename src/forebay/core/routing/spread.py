@@ -49,12 +49,15 @@ class Touched(Struct):
     """Shards and names of leases."""
     has_values: bool = False
 
-    def shards(self, tenant: str, shards: int) -> set[int]:
-        """Return the shards of all that the command is about; a lease of none is left out."""
+    def shards_of_names(self, tenant: str, shards: int) -> set[int]:
+        """Return the shards of the queues and values that the command names."""
         found = {shard_of_queue(tenant, queue, shards) for queue in self.queues}
-        found |= {number % shards for number in self.numbers}
-        found |= {shard for shard, _ in self.leases if shard < shards}
         return found | {home_of(tenant, shards)} if self.has_values else found
+
+    def shards_of_ids(self, shards: int) -> set[int]:
+        """Return the shards that ids and leases lead to, whosever they are."""
+        found = {number % shards for number in self.numbers}
+        return found | {shard for shard, _ in self.leases if shard < shards}
 
     def refuse(self) -> Invalid:
         return Invalid(self.field, f"about one queue: {WHY}; send one command per queue")
