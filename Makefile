@@ -63,6 +63,7 @@ sim: setup      ## random lives against the model: make sim STEPS=1000000 SEED=7
 	@$(BIN)/python -m tests.sim.drive --steps $(STEPS) --seed $(SEED)
 	@$(BIN)/python -m tests.sim.job_drive --steps $$(($(STEPS) / 10)) --seed $(SEED)
 	@$(BIN)/python -m tests.sim.stage_drive --steps $$(($(STEPS) / 10)) --seed $(SEED)
+	@$(BIN)/python -m tests.sim.shards_life --steps $$(($(STEPS) / 10)) --seed $(SEED)
 
 crash: setup    ## kill -9 the server, and Spark, under load, again and again: make crash CYCLES=200 SEED=1
 	@$(BIN)/python -m tests.crash.harness --cycles $(CYCLES) --seed $(SEED)

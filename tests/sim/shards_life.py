@@ -8,6 +8,7 @@ leases of each other. Whatever is asked, both sides must answer the same.
 Ids, leases and versions differ: each is bound to its counterpart where both first appear, and must stay so.
 """
 
+import argparse
 import re
 from collections.abc import Callable, Iterator
 from random import Random
@@ -32,6 +33,8 @@ from forebay.store.memory import MemoryStore
 from tests.sim.snapshot import differences, snapshot
 
 SHARDS = 4
+LIFE = 1_500
+"""Steps of one life."""
 BEGIN = 1_700_000_000_000
 WIDE = "wide"
 TENANTS = ("a", "b", "c", "d", "e", WIDE)
@@ -628,3 +631,18 @@ def _state(found: queries.StateFound) -> Iterator[Any] | tuple[Any, ...]:
     waits = tuple(Ref("id", first + at) for first, count in found.depends_on for at in range(count))
     facts = (found.created_at, found.state, found.deliveries, found.failures, error, found.priority)
     return (Ref("id", found.id), facts, found.due_at, found.ended_at, found.job_id, found.unique_key, waits)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    for at in range(max(given.steps // LIFE, 1)):
+        life = ShardsLife(given.seed + at)
+        life.run(min(given.steps, LIFE))
+        print(f"seed {given.seed + at}: {sum(life.answers.values()):,} answers are the same", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -15,16 +15,14 @@ from forebay.core.shard import addresses, numbering, shard as shards
 from forebay.core.shard.shard import Shard
 from forebay.store.base import StoreError
 from tests.sim.plant import Planted, planted
-from tests.sim.shards_life import ShardsLife
+from tests.sim.shards_life import LIFE, ShardsLife
 from tests.sim.test_mutants import CAUGHT
-
-STEPS = 1_500
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_tenants_over_several_shards_live_as_each_of_them_alone(seed: int) -> None:
     life = ShardsLife(seed)
-    life.run(STEPS)
+    life.run(LIFE)
     for kind in ("pushed", "popped", "settled", "transacted", "written", "state", "flow", "jobs"):
         assert life.answers[kind] > 5, life.answers
 
