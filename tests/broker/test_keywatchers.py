@@ -5,8 +5,10 @@ import pytest
 from forebay.core.api.commands import Ack, Configure, Nack, Transact, Transacted
 from forebay.core.api.jobs import Job, KvChange, KvWrite, KvWritten, PushedJobs, PushJobs
 from forebay.core.api.queries import KvFound, KvWatch
+from forebay.core.engine import Engine
 from forebay.core.errors import Busy, Invalid
 from forebay.core.keyvalue.keys import pack
+from forebay.core.records.commit import Commit
 from forebay.core.state import Identity
 from forebay.core.words import DEFAULT
 from tests.broker.conftest import Start
@@ -336,3 +338,28 @@ def test_a_bug_reloads_the_node_and_who_waits_waits_on(rig: Rig, monkeypatch: py
     assert rig.waits(ticket)
     write(rig)
     assert told(rig, ticket) == [b"1"]
+
+
+def test_a_watcher_that_gives_up_after_a_reload_leaves_nothing_behind(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its timer began under an engine that is gone; the one that is there notes no more keys."""
+    ticket = watch(rig, wait_ms=1_000)
+    seal = Engine.seal
+
+    def broken(engine: Engine, now: int) -> list[Commit]:
+        monkeypatch.setattr(Engine, "seal", seal)
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(Engine, "seal", broken)
+    before = rig.node.engine
+    rig.ask(push("lost"))
+    rig.loop.run_ready()
+    rig.await_reload()
+    assert rig.node.engine is not before
+    rig.loop.advance(2_000)
+    assert ticket in rig.asker.answers
+    for at in range(50):
+        write(rig, key=pack((f"k{at}",)))
+    shards = rig.node.engine.shards.values()
+    assert not any(shard.values.is_watched or shard.values.touched for shard in shards)

@@ -41,6 +41,8 @@ class KeyWatchers:
         self._arrivals = 0
         self._by_number: dict[int, KeyWatcher] = {}
         """In order of arrival."""
+        self._engine: Engine | None = None
+        """The engine that notes keys; a reload replaces it."""
         self._by_key: dict[tuple[str, bytes], dict[int, KeyWatcher]] = {}
 
     @property
@@ -51,12 +53,13 @@ class KeyWatchers:
         """Watch keys whose versions are those the client knows."""
         self._arrivals += 1
         number = self._arrivals
-        timer = self._loop.call_later(command.wait_ms / 1000, self._finish, engine, number)
+        timer = self._loop.call_later(command.wait_ms / 1000, self._finish, number)
         watcher = KeyWatcher(asker, ticket, command, timer)
         self._by_number[number] = watcher
         for key in command.keys:
             self._by_key.setdefault((command.tenant, key), {})[number] = watcher
-        engine.watch_keys(self.count > 0)
+        self._engine = engine
+        self._note(True)
 
     def serve(self, engine: Engine) -> None:
         """Answer the watchers of keys that changed."""
@@ -65,14 +68,14 @@ class KeyWatchers:
         for number in sorted(numbers):
             found = self._apply(self._by_number[number].command)
             if not isinstance(found, KvFound) or found.changed:
-                self._leave(engine, number, found)
+                self._leave(number, found)
 
-    def _finish(self, engine: Engine, number: int) -> None:
+    def _finish(self, number: int) -> None:
         """Answer a watcher with the current state, on timeout or shutdown."""
         if number in self._by_number:
-            self._leave(engine, number, self._apply(self._by_number[number].command))
+            self._leave(number, self._apply(self._by_number[number].command))
 
-    def _leave(self, engine: Engine, number: int, found: Answered | None) -> None:
+    def _leave(self, number: int, found: Answered | None) -> None:
         watcher = self._by_number.pop(number)
         watcher.timer.cancel()
         for key in {(watcher.command.tenant, key) for key in watcher.command.keys}:
@@ -80,27 +83,33 @@ class KeyWatchers:
             del there[number]
             if not there:
                 del self._by_key[key]
-        engine.watch_keys(self.count > 0)
+        self._note(self.count > 0)
         if found is not None:
             self._answer(watcher.asker, watcher.ticket, found)
 
     def reload(self, engine: Engine) -> None:
         """Move all watchers to a reloaded engine, and answer those whose keys changed."""
-        engine.watch_keys(self.count > 0)
+        self._engine = engine
+        self._note(self.count > 0)
         for number, watcher in list(self._by_number.items()):
             found = self._apply(watcher.command)
             if not isinstance(found, KvFound) or found.changed:
-                self._leave(engine, number, found)
+                self._leave(number, found)
 
-    def forget(self, engine: Engine, asker: Asker) -> None:
+    def forget(self, asker: Asker) -> None:
         """Drop all watchers of an asker without an answer."""
         for number in self._of(asker):
-            self._leave(engine, number, None)
+            self._leave(number, None)
 
-    def give_up(self, engine: Engine, asker: Asker | None = None) -> None:
+    def give_up(self, asker: Asker | None = None) -> None:
         """Answer the watchers of an asker, or all, with the current state."""
         for number in self._of(asker):
-            self._finish(engine, number)
+            self._finish(number)
+
+    def _note(self, watching: bool) -> None:
+        """Have the current engine note the keys that are written, or no more."""
+        if self._engine is not None:
+            self._engine.watch_keys(watching)
 
     def _of(self, asker: Asker | None) -> list[int]:
         return [

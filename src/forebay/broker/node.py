@@ -165,7 +165,7 @@ class Node:
         if self._watchers.count:
             self._watchers.forget(self._engine, asker)
         if self._key_watchers.count:
-            self._key_watchers.forget(self._engine, asker)
+            self._key_watchers.forget(asker)
         self._again = [each for each in self._again if each[0] is not asker]
 
     def give_back(self, reply: Reply | ForebayError) -> None:
@@ -205,7 +205,7 @@ class Node:
             self._waiters.remove(waiter)
             self._answer(asker, waiter.ticket, Popped(waiter.queue, None, []))
         self._watchers.give_up(self._engine, asker)
-        self._key_watchers.give_up(self._engine, asker)
+        self._key_watchers.give_up(asker)
 
     def listen(self, hear: Callable[[list[EmittedEvent]], None] | None) -> None:
         """Set the callback for committed events; None removes it."""
@@ -568,7 +568,7 @@ class Node:
         for waiter in self._waiters.all():
             self._finish_wait(waiter)
         self._watchers.give_up(self._engine)
-        self._key_watchers.give_up(self._engine)
+        self._key_watchers.give_up()
         while self._broken is None and (self._forming or self._again or self._is_unkept):
             self._settled = self._loop.create_future()
             self._plan_flush()
