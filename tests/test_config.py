@@ -236,7 +236,7 @@ def test_all_unacceptable_words_are_reported_together(problems: Problems) -> Non
 
 
 BOUNDS = {
-    "shards": (1, 4096),
+    "shards": (1, 256),
     "memory_bytes_max": (1 << 20, None),
     "payload_bytes_max": (1, 1 << 28),
     "batch_max": (1, 10_000_000),

@@ -58,7 +58,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     unix: Annotated[str, _about("Path of a Unix socket, or off.")] = OFF
     log_format: Annotated[str, _about("Logs on standard error as text or json.")] = "text"
     log_level: Annotated[str, _about("Least level logged: debug, info, warning or error.")] = "info"
-    shards: Annotated[int, _about("Shards of a new store, for good.", ge=1, le=4096)] | None = None
+    shards: Annotated[int, _about("Shards of a new store, for good.", ge=1, le=256)] | None = None
     memory_bytes_max: Annotated[
         int, _about("Bytes of payloads kept in memory; the rest is read back when needed.", ge=1 << 20)
     ] = 1 << 28

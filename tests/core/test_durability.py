@@ -10,6 +10,7 @@ from forebay.core.records import keyspace
 from forebay.core.records.keyspace import CONTROL
 from forebay.core.state import PLAIN, Partition
 from tests.core.harness import Core
+from tests.sim.inside import tenants_in
 from tests.sim.world import SHARDS, load
 
 LEVELS = ["fsync", "os"]
@@ -258,6 +259,26 @@ def test_after_a_restore_every_partition_has_a_number_far_from_any_given_out() -
     core.restart()
     assert push(core, partition="a").first & (1 << OFFSET_BITS) - 1 == 1
     assert core.pop(10, group="g").deliveries[0].first == old["a"].first
+
+
+def test_after_a_restore_tenants_and_queues_have_numbers_far_from_any_given_out() -> None:
+    core = Core()
+    push(core)
+    old = core.engine.queues["default", "q"].prefix
+    restored(core)
+    core.push(queue="new")
+    fresh = core.engine.queues["default", "new"].prefix
+    assert fresh[:4] == old[:4]
+    assert number_of(fresh[4:]) - number_of(old[4:]) >= SKIPS * SHARDS
+    shard = core.engine.queues["default", "q"].shard
+    (other,) = tenants_in(core.engine, shard)
+    core.push(tenant=other)
+    later = core.engine.queues[other, "q"].prefix
+    assert number_of(later[:4]) - number_of(old[:4]) >= SKIPS * SHARDS
+
+
+def number_of(part: bytes) -> int:
+    return int.from_bytes(part, "big")
 
 
 # Queues in memory.

@@ -7,18 +7,20 @@ import pytest
 
 from forebay.core import engine as engines
 from forebay.core.api import commands as c, jobs, queries
-from forebay.core.bounds import NEVER
+from forebay.core.bounds import NEVER, NUMBERS_MAX
 from forebay.core.engine import Engine, Taken
-from forebay.core.errors import Conflict, Elsewhere, NotFound
+from forebay.core.errors import Busy, Conflict, Damaged, Elsewhere, NotFound
 from forebay.core.keyvalue.keys import pack
-from forebay.core.records.keyspace import CONTROL, control_bounds
+from forebay.core.records.commit import Commit
+from forebay.core.records.keyspace import CONTROL, control_bounds, control_key, numbers_key
+from forebay.core.routing.gather import join
 from forebay.core.routing.placement import home_of, shard_of_queue
 from forebay.core.shard.shard import Shard
-from forebay.core.state import Queue, Track
+from forebay.core.state import NamedLimit, Queue, Track
 from forebay.store.memory import MemoryStore
 from tests.core.harness import AT_ONCE, NOW, Core
 from tests.sim.checks import SHARDS
-from tests.sim.inside import home, tenants_in
+from tests.sim.inside import home, queues_in, tenants_in
 
 KEY = pack(["k"])
 
@@ -138,8 +140,10 @@ def test_only_the_owner_of_the_control_records_makes_tenants(nodes: Nodes) -> No
     with pytest.raises(Elsewhere):
         nodes.second.apply(c.TenantPut(new), NOW)
     assert nodes.second.seal(NOW) == []
+    with pytest.raises(Elsewhere):
+        nodes.second.apply(queries.Describe(new, "q"), NOW)  # it may be spread, for all this one knows
     with pytest.raises(NotFound):
-        nodes.second.apply(queries.Describe(new, "q"), NOW)  # a query needs no tenant
+        nodes.first.apply(queries.Describe(tenants_in(nodes.first, 0)[0], "q"), NOW)
     nodes.first.apply(c.TenantPut(new), NOW)
     nodes.read_control()
     push(nodes.second, new)
@@ -279,3 +283,101 @@ def test_a_tick_does_not_look_at_shards_with_nothing_due() -> None:
         core.pop(tenant=busy, lease_ms=50)
         core.wait(60)
     assert looked == [1]
+
+
+# Damage, and numbers that run out.
+
+
+def change(store: MemoryStore, key: bytes, value: bytes | None) -> None:
+    puts, deletes = ([], [key]) if value is None else ([(key, value)], [])
+    store.commit([Commit(CONTROL, store.claim(CONTROL).epoch, NOW, puts, deletes, [])])
+
+
+def test_a_shard_whose_names_are_damaged_is_left_out_and_the_others_work() -> None:
+    core = Core()
+    bad, good = (tenants_in(core.engine, shard)[0] for shard in (1, 2))
+    core.push(tenant=bad)
+    core.push(tenant=good)
+    core.commit()
+    change(core.store, numbers_key(1), None)
+    core.restart()
+    assert list(core.engine.damaged_shards) == [1]
+    with pytest.raises(Damaged, match="shard 1 can't be read"):
+        core.push(tenant=bad)
+    with pytest.raises(Damaged):
+        core.engine.apply(queries.ListQueues(bad), core.now)
+    assert core.popped(tenant=good) == [b"1"]
+    assert core.ask(queries.Measure(10), queries.Measured).all_queues == 1
+    core.engine.let_go(1)
+    with pytest.raises(Elsewhere):
+        core.push(tenant=bad)
+
+
+def test_a_tenant_whose_control_record_was_lost_is_listed_again() -> None:
+    core = Core()
+    core.push(tenant="acme")
+    core.commit()
+    change(core.store, control_key("acme"), None)
+    core.restart()
+    assert core.engine.listed_again == ["acme"]
+    assert core.popped(tenant="acme") == [b"1"]
+    core.restart()
+    assert (core.engine.listed_again, core.engine.control.tenants) == ([], {"acme": False})
+
+
+def test_a_spread_tenant_whose_control_record_was_lost_is_damage() -> None:
+    core = Core()
+    core.ask(c.TenantPut("wide", True), c.TenantFound)
+    core.commit()
+    change(core.store, control_key("wide"), None)
+    with pytest.raises(Damaged, match="placement has version 1"):
+        core.restart()
+
+
+@pytest.mark.parametrize("kind", ["queues_made", "tenants_made"])
+def test_a_shard_without_numbers_for_names_is_busy_and_nothing_changes(kind: str) -> None:
+    core = Core()
+    known, new = tenants_in(core.engine, 1, 2)
+    core.push(tenant=known)
+    core.commit()
+    setattr(core.engine.shards[1].numbering, kind, NUMBERS_MAX // SHARDS - 1)
+    for command in (
+        c.Push(new, "q", [b"1"]),
+        c.Configure(new, "q"),
+        jobs.KvWrite(new, [jobs.KvChange("set", KEY)]),
+        jobs.LimitPut(new, "n", NamedLimit(concurrency=1)),
+    ):
+        with pytest.raises(Busy, match="no numbers left"):
+            core.engine.apply(command, core.now)
+    assert core.engine.seal(core.now) == []
+    if kind == "tenants_made":
+        core.push(tenant=known, queue="other")  # who is there goes on
+
+
+def test_parts_of_a_query_are_joined_to_the_whole_answer(nodes: Nodes) -> None:
+    nodes.first.apply(c.TenantPut("wide", True), NOW)
+    nodes.read_control()
+    for shard in range(SHARDS):
+        engine = nodes.first if shard in nodes.first.shards else nodes.second
+        push(engine, "wide", queue=queues_in(engine, "wide", shard)[0])
+    query = queries.Stats("wide")
+    for engine in (nodes.first, nodes.second):
+        with pytest.raises(Elsewhere):
+            engine.apply(query, NOW)
+    parts = [engine.apply_part(query, NOW) for engine in (nodes.first, nodes.second)]
+    found = join(nodes.first.limits, query, parts)
+    assert isinstance(found, queries.StatsFound)
+    assert (found.queues, found.counts.waiting) == (SHARDS, SHARDS)
+
+
+def test_a_reader_with_old_control_records_answers_nothing_about_a_tenant_it_does_not_know(
+    nodes: Nodes,
+) -> None:
+    """It may be spread: an answer from the shard of its name would lack most of it."""
+    nodes.first.apply(c.TenantPut("wide", True), NOW)
+    (queue,) = queues_in(nodes.first, "wide", 0)
+    push(nodes.first, "wide", queue=queue)
+    nodes.commit()
+    for query in (queries.ListQueues("wide"), queries.Describe("wide", queue), queries.Stats("wide")):
+        with pytest.raises(Elsewhere):
+            nodes.second.apply(query, NOW)

@@ -277,3 +277,22 @@ def test_a_whole_tenant_never_asks_another_shard(core: Wide) -> None:
     with pytest.raises(Conflict):
         core.engine.apply(c.Ack(mine, core.leases[core.near]), core.now)
     assert core.ask(queries.Show(mine, [theirs]), queries.ShownAll).deliveries == []
+
+
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_an_id_of_another_tenant_is_missing_wherever_it_lies(core: Wide, shard: int) -> None:
+    """What a command does must not depend on a hash."""
+    (other,) = tenants_in(core.engine, shard)
+    theirs = core.push(tenant=other)
+    mine = core.ids[core.near] + 1
+    assert core.ask(c.Cancel(T, [mine, theirs]), c.Settled) == c.Settled(1, [theirs])
+    for command in (c.Cancel(T, [theirs]), queries.State(T, theirs)):
+        with pytest.raises(NotFound):
+            core.engine.apply(command, core.now)
+    with pytest.raises(NotFound):
+        core.engine.apply(c.Requeue(T, core.near, ids=[theirs]), core.now)
+    with pytest.raises(Invalid) as refused:
+        core.engine.apply(c.Requeue(T, core.near, ids=[core.ids[core.far]]), core.now)
+    assert refused.value.field == "ids"
+    with pytest.raises(NotFound):
+        core.engine.apply(jobs.LimitPut(T, "n", None), core.now)

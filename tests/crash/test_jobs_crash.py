@@ -140,17 +140,19 @@ def later(self, queue, key, value):
 Changes.put_row = later
 """,
     ),
-    "shards are committed one by one": (
+    "a commit is kept in two parts": (
         lambda planted: jobs.run(60, SEED, ["transactions"], planted=planted),
         """
 import time
+from msgspec.structs import replace
 from forebay.store.rocksdb.store import RocksStore
 commit = RocksStore.commit
-def one_by_one(self, group, *, sync=True):
+def in_parts(self, group, *, sync=True):
     for each in group:
-        commit(self, [each], sync=sync)
+        commit(self, [replace(each, deletes=[], ranges=[], body_ranges=[])], sync=sync)
         time.sleep(0.005)
-RocksStore.commit = one_by_one
+        commit(self, [replace(each, puts=[], bodies=[], clears=[])], sync=sync)
+RocksStore.commit = in_parts
 """,
     ),
     "how far telling was is not kept": (

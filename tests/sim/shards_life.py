@@ -20,15 +20,17 @@ from forebay.core.api import commands as c, jobs, queries
 from forebay.core.api.jobs import FlowJob, Job
 from forebay.core.bounds import NEVER, Limits
 from forebay.core.engine import Engine, Taken
-from forebay.core.errors import Elsewhere, ForebayError, Invalid
+from forebay.core.errors import Elsewhere, ForebayError, Invalid, NotFound
 from forebay.core.ids import address, lease_token, parse_lease
 from forebay.core.keyvalue.keys import pack
 from forebay.core.loading.verify import verify
 from forebay.core.log.slices import SegmentSlice
 from forebay.core.records import keyspace
 from forebay.core.records.keyspace import CONTROL, control_bounds
+from forebay.core.routing.gather import join
 from forebay.core.routing.placement import home_of, shard_of_queue
 from forebay.core.state import Attributes, Identity, NamedLimit, Queue
+from forebay.core.words import is_own
 from forebay.store.memory import MemoryStore
 from tests.sim.snapshot import differences, snapshot
 
@@ -36,8 +38,10 @@ SHARDS = 4
 LIFE = 1_500
 """Steps of one life."""
 BEGIN = 1_700_000_000_000
-WIDE = "wide"
-TENANTS = ("a", "b", "c", "d", "e", WIDE)
+WIDE, LATE = SPREAD = ("wide", "late")
+"""Tenants that are spread: from the beginning, and made in the midst of things."""
+TENANTS = ("a", "b", "c", "d", "e", *SPREAD)
+LIMITS = Limits(events_bytes_max=1 << 20)
 QUEUES = ("q", "r", "s")
 GROUPS = ("default", "default", "other")
 NAMES = ("one", "two")
@@ -87,7 +91,7 @@ class Together:
     def _load(self, shards: list[int], control: bool, now: int) -> Engine:
         claims = {number: Taken(self.store.claim(number).epoch) for number in shards}
         epoch = self.store.claim(CONTROL).epoch if control else None
-        return engines.load(Limits(), SHARDS, claims, epoch, self.store.scan, now)
+        return engines.load(LIMITS, SHARDS, claims, epoch, self.store.scan, now)
 
     def owner(self, shard: int) -> Engine:
         return next(each for each in self.engines if shard == CONTROL or shard in each.shards)
@@ -97,14 +101,15 @@ class Together:
         owner = self.owner(shard)
         if shard != CONTROL and self.random.random() < 0.1:
             other = next(each for each in self.engines if each is not owner)
-            changed = list(other.changed)
+            other.tick(now)
+            before = list(other.changed), [_view(other, number) for number in other.shards]
             try:
                 other.apply(command, now)
             except (Elsewhere, Invalid):
                 pass
             else:
                 raise AssertionError(f"a shard that is elsewhere has answered {command}")
-            assert not set(other.changed) - set(changed) or other.now == now
+            assert before == (list(other.changed), [_view(other, number) for number in other.shards])
         if shard == CONTROL:
             return owner.apply(command, now)
         try:
@@ -143,8 +148,10 @@ class Together:
 
 
 def _view(engine: Engine, shard: int) -> object:
+    """What tenants have in a shard. (The end of an event log is sealed when it is loaded.)"""
     found = engine.shards[shard]
-    return snapshot(SimpleNamespace(shards={shard: found}, queues=found.names.queues))  # type: ignore[arg-type]
+    queues = {place: queue for place, queue in found.names.queues.items() if not is_own(place[0])}
+    return snapshot(SimpleNamespace(shards={shard: found}, queues=queues))  # type: ignore[arg-type]
 
 
 class Alone:
@@ -157,7 +164,7 @@ class Alone:
     def load(self, now: int) -> None:
         claims = {0: Taken(self.store.claim(0).epoch)}
         control = self.store.claim(CONTROL).epoch
-        self.engine = engines.load(Limits(), 1, claims, control, self.store.scan, now)
+        self.engine = engines.load(LIMITS, 1, claims, control, self.store.scan, now)
 
     def commit(self, now: int) -> None:
         self.store.commit(self.engine.seal(now))
@@ -181,18 +188,18 @@ class ShardsLife:
         self.bound: tuple[dict[tuple[Any, ...], Any], dict[tuple[Any, ...], Any]] = ({}, {})
         self.messages: list[Message] = []
         self.leases: list[Leased] = []
-        self.payloads = 0
+        self.payloads = self.steps = 0
         self.answers: dict[str, int] = {}
         """How often each kind of reply was compared."""
 
     # Both sides.
 
     def world_of(self, tenant: str, queue: str | None) -> World:
-        return (tenant, queue if tenant == WIDE else "")
+        return (tenant, queue if tenant in SPREAD else "")
 
     def shard_of(self, world: World) -> int:
         tenant, queue = world
-        if tenant == WIDE and queue is not None:
+        if tenant in SPREAD and queue is not None:
             return shard_of_queue(tenant, queue, SHARDS)
         return home_of(tenant, SHARDS)
 
@@ -266,7 +273,12 @@ class ShardsLife:
         assert not damage, damage
 
     def step(self) -> None:
+        self.steps += 1
+        if self.steps == 150:
+            self.together.apply(c.TenantPut(LATE, True), self.now, CONTROL)
         tenant, queue = self.random.choice(TENANTS), self.random.choice(QUEUES)
+        if tenant == LATE and self.steps < 150:
+            return
         kinds: list[tuple[int, Callable[[str, str], None]]] = [
             (8, self.push),
             (4, self.push_jobs),
@@ -315,7 +327,7 @@ class ShardsLife:
         own = self.random.choice(
             (Identity(unique_key=name), Identity(job_id=name), Identity(transaction_id=name))
         )
-        if tenant != WIDE and self.random.random() < 0.2:
+        if tenant not in SPREAD and self.random.random() < 0.2:
             own = Identity(keys=(pack([name]),))
         self.ask(
             self.world_of(tenant, queue),
@@ -394,7 +406,7 @@ class ShardsLife:
             c.Configure(tenant, queue, limits=(), max_attempts=self.random.choice((1, 3))),
         ]
         chosen = self.random.choice(makes)
-        if tenant == WIDE and (
+        if tenant in SPREAD and (
             isinstance(chosen, jobs.LimitPut) or getattr(chosen, "options", {}).get("limits")
         ):
             self.refused(tenant, lambda: chosen)
@@ -408,7 +420,7 @@ class ShardsLife:
             before = {number: _view(engine, number) for number in engine.shards}
             try:
                 engine.apply(command(), self.now)
-            except (Invalid, Elsewhere):
+            except (Invalid, Elsewhere, NotFound):
                 pass
             else:
                 raise AssertionError(f"it was not refused: {command()}")
@@ -425,19 +437,19 @@ class ShardsLife:
 
         def command(side: int) -> c.Transact:
             ops: list[Any] = [c.Ack(tenant, lease.token[side]), jobs.PushJobs(tenant, other, [Job(payload)])]
-            if tenant != WIDE:
+            if tenant not in SPREAD:
                 ops.append(jobs.KvWrite(tenant, [jobs.KvChange("set", key, payload)]))
             return c.Transact(tenant, ops)
 
         is_live = any(engine.unsettled(lease.token[0]) for engine in self.together.engines)
-        if tenant == WIDE and other != lease.world[1]:
+        if tenant in SPREAD and other != lease.world[1]:
             if is_live:
                 self.refused(tenant, lambda: command(0))
         else:
             self.ask(lease.world, command)
 
     def flow(self, tenant: str, queue: str) -> None:
-        child, payload = (queue if tenant == WIDE else self.random.choice(QUEUES)), self.payload()
+        child, payload = (queue if tenant in SPREAD else self.random.choice(QUEUES)), self.payload()
         flow = FlowJob(queue, Job(payload), [FlowJob(child, Job(payload)), FlowJob(child, Job(payload))])
         self.ask(self.world_of(tenant, queue), lambda side: jobs.PushFlow(tenant, flow))
 
@@ -448,35 +460,51 @@ class ShardsLife:
             few = self.random.sample(known, min(len(known), 4))
             group = self.random.choice(GROUPS)
             self.ask(world, lambda side: queries.State(tenant, few[0].id[side], group))
-            if tenant != WIDE:
+            if tenant not in SPREAD:
                 self.ask(world, lambda side: queries.Show(tenant, [each.id[side] for each in few], group))
         self.ask(world, lambda side: queries.GroupCounts(tenant, queue, self.random.choice(("default",))))
-        if tenant == WIDE:
-            self.gathered()
+        if tenant in SPREAD:
+            self.gathered(tenant)
         else:
             for asked in (queries.ListQueues(tenant), queries.Stats(tenant), queries.CronList(tenant)):
                 self.ask(world, lambda side, asked=asked: asked)  # type: ignore[misc]
 
-    def gathered(self) -> None:
-        """What one engine gathers over all shards is what the queues have, each alone."""
-        whole = next((each for each in self.together.engines if len(each.shards) == SHARDS), None)
-        if whole is None:
+    def gathered(self, tenant: str) -> None:
+        """What both engines find of a spread tenant, joined, is what its queues have, each alone."""
+        alone = [
+            each for (whose, queue), each in self.worlds.items() if whose == tenant and queue is not None
+        ]
+        few = [each for each in self.messages if each.tenant == tenant][-9:]
+        asked: list[tuple[c.Command, c.Command]] = [
+            (queries.ListQueues(tenant), queries.ListQueues(tenant)),
+            (queries.Stats(tenant), queries.Stats(tenant)),
+            (queries.CronList(tenant), queries.CronList(tenant)),
+        ]
+        for one, other in asked:
+            parts = [engine.apply_part(one, self.now) for engine in self.together.engines]
+            together = str(join(LIMITS, one, parts))
+            theirs = [each.engine.apply(other, self.now) for each in alone]
+            assert together == str(join(LIMITS, other, theirs))
             for engine in self.together.engines:
                 try:
-                    engine.apply(queries.ListQueues(WIDE), self.now)
+                    assert str(engine.apply(one, self.now)) == together
                 except Elsewhere:
+                    assert len(engine.shards) < SHARDS
                     continue
-                raise AssertionError("an answer lacks a shard")
-            return
-        found = whole.apply(queries.ListQueues(WIDE), self.now)
-        assert isinstance(found, queries.QueuesFound)
-        wanted: list[Any] = []
-        for (tenant, queue), alone in self.worlds.items():
-            if tenant == WIDE and queue is not None:
-                one = alone.engine.apply(queries.ListQueues(WIDE), self.now)
-                assert isinstance(one, queries.QueuesFound)
-                wanted += one.queues
-        assert found.queues == sorted(wanted, key=lambda each: each.name)
+                assert len(engine.shards) == SHARDS, "an answer lacks a shard"
+        whole = next((each for each in self.together.engines if len(each.shards) == SHARDS), None)
+        if whole is not None and few:
+            found = whole.apply(queries.Show(tenant, [each.id[0] for each in few]), self.now)
+            assert isinstance(found, queries.ShownAll)
+            kept = {each.state.id for each in found.deliveries}
+            for each in few:
+                states = queries.State(tenant, each.id[1])
+                try:
+                    state = self.worlds[each.world].engine.apply(states, self.now)
+                except NotFound:
+                    continue
+                assert isinstance(state, queries.StateFound)
+                assert self.bound[1][each.world, "id", state.id][2] in kept
 
     def intrude(self, tenant: str, queue: str) -> None:
         """Ask for what another tenant has: it is as if it were nowhere."""
@@ -503,7 +531,7 @@ class ShardsLife:
         ]
         chosen = self.random.choice(makes)
         shard = self.shard_of(world)
-        if tenant == WIDE:
+        if tenant in SPREAD:
             self.intrude_spread(chosen(message, lease), chosen(MISSING, NO_LEASE))
             return
         together = self._answer(
@@ -525,7 +553,8 @@ class ShardsLife:
                 except Elsewhere:
                     told.append(None)
                 except Invalid:
-                    told.append(None)  # the shards of both are not the tenant's: it joins what it may not
+                    assert len(engine.shards) < SHARDS, "what is another's joins nothing"
+                    told.append(None)
                 except ForebayError as error:
                     told.append((type(error).__name__, _NUMBERS.sub("#", error.message)))
             assert None in told or told[0] == told[1], (command, told)

@@ -10,6 +10,7 @@ from forebay.core.bounds import Limits
 from forebay.core.handlers import HANDLERS
 from forebay.core.jobs.dependencies import settle_consequences
 from forebay.core.loading import shard as loading
+from forebay.core.loading.shards import load_shards
 from forebay.core.routing import spread
 from forebay.core.shard import addresses, numbering, shard as shards
 from forebay.core.shard.shard import Shard
@@ -95,8 +96,8 @@ MUTANTS: dict[str, Planted] = {
     ),
     "an id leads to the wrong shard": (
         spread.Touched.shards_of_ids,
-        "number % shards for number",
-        "(number + 1) % shards for number",
+        "yield number % shards, is_mine(number % shards,",
+        "yield (number + 1) % shards, is_mine((number + 1) % shards,",
     ),
     "a queue of a spread tenant is in the wrong shard": (
         spread.Touched.shards_of_names,
@@ -110,7 +111,7 @@ MUTANTS: dict[str, Planted] = {
     ),
     "queues of a spread tenant are joined if they share a shard": (
         spread.Touched.check,
-        "if len(queues) > 1:",
+        "if len(self.queues | {queue.name for queue in mine if queue is not None}) > 1:",
         "if False:",
     ),
     "an answer lacks the shards that are elsewhere": (
@@ -118,9 +119,14 @@ MUTANTS: dict[str, Planted] = {
         "map(self._owned, found)",
         "self.shards.values()",
     ),
+    "a shard that is elsewhere has changed something": (
+        engines.Engine._owned,
+        "raise Elsewhere(number)",
+        "[each.changes.ask_sync() for each in self.shards.values()]; raise Elsewhere(number)",
+    ),
     "a shard that was let go goes on": (engines.Engine.let_go, "if each is not shard", "if True"),
     "a shard is taken under the claim of another": (
-        engines.Engine.take,
+        load_shards,
         "shard.numbering.epoch = claim.epoch",
         "shard.numbering.epoch = claim.epoch - 1",
     ),
@@ -131,7 +137,7 @@ MUTANTS: dict[str, Planted] = {
         "pass",
     ),
     "a shard that was taken is not sealed": (
-        engines.Engine.take,
+        engines.Engine.adopt,
         "shard.changes.on_first = partial(self.changed.append, shard)",
         "pass",
     ),

@@ -47,7 +47,7 @@ def claim_all(
     """
     control = store.claim(CONTROL)
     found = {number: store.claim(number) for number in range(shards)}
-    latest = max(claim.committed_at for claim in found.values())
+    latest = max(claim.committed_at for claim in (control, *found.values()))
     ahead = max(latest, control.now or wall()) - wall()
     if ahead_ms is not None:
         ahead = max(ahead, ahead_ms)
@@ -77,6 +77,10 @@ def load(
     with _uncollected():
         engine = engines.load(limits, len(found), taken, control, counting(scan), now, store.durability)
     logger.info("loaded %d queues", sum(not is_own(tenant) for tenant, _ in engine.queues))
+    for number, why in engine.damaged_shards.items():
+        logger.error("shard %d is damaged and left out with all its tenants: %s", number, why)
+    for tenant in engine.listed_again:
+        logger.error("the control record of tenant %s was lost, and is written again", tenant)
     for (tenant, name), why in engine.damaged.items():
         logger.error("queue %s of tenant %s is damaged and left out: %s", name, tenant, why)
     for tenant, why in engine.lost.items():

@@ -14,11 +14,9 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TypeVar
 
-from msgspec import Struct
-
 from forebay.core import event_log
 from forebay.core.api.commands import Command, Pop, Popped, Reply, TenantFound, TenantPut, Wake
-from forebay.core.api.queries import EventPositions, EventsPast, FindJob, Measure, Query, Show
+from forebay.core.api.queries import EventPositions, EventsPast, FindJob, Measure, Show
 from forebay.core.bounds import NEVER, Limits, check_name
 from forebay.core.delivery import give_back
 from forebay.core.delivery.give_back import expire
@@ -32,7 +30,8 @@ from forebay.core.jobs.dependencies import go_on, settle_consequences
 from forebay.core.keyvalue import store as kv_store
 from forebay.core.links.dedup import forget_due_remembered
 from forebay.core.links.expiry import expire_tied
-from forebay.core.loading.shard import load_names, load_tenant
+from forebay.core.loading.shard import Taken as Taken
+from forebay.core.loading.shards import Loaded, load_shards as load_shards
 from forebay.core.queries import payloads
 from forebay.core.queues import delete as queue_delete
 from forebay.core.records import keyspace
@@ -45,7 +44,7 @@ from forebay.core.routing import control as controls
 from forebay.core.routing.control import Control
 from forebay.core.routing.gather import JOINS, gather
 from forebay.core.routing.placement import home_of, shard_of_id, shard_of_queue
-from forebay.core.routing.spread import touched
+from forebay.core.routing.spread import queue_of, touched
 from forebay.core.shard.addresses import current_ids, require
 from forebay.core.shard.shard import Shard
 from forebay.core.stages.expire import forget_staged
@@ -63,17 +62,6 @@ Watched = tuple[int, int, int]
 """Shard, partition key and offset of a watched message."""
 
 
-class Taken(Struct, frozen=True):
-    """A claimed shard."""
-
-    epoch: int
-    """Higher than every epoch before."""
-    down_ms: int = 0
-    """How long its leases could not be settled."""
-    restored: int = 0
-    """Names to skip after a restore: the backup does not know all that were given out."""
-
-
 class Engine:
     """State + command + now -> reply and records."""
 
@@ -86,6 +74,10 @@ class Engine:
         """The store's durability."""
         self.shards: dict[int, Shard] = {}
         """The shards that this engine has, by number."""
+        self.damaged_shards: dict[int, str] = {}
+        """Shards whose names are damaged, and why: commands for their tenants are refused."""
+        self.listed_again: list[str] = []
+        """Tenants whose control record was lost."""
         self.changed: list[Shard] = []
         """Shards to seal."""
         self.alarm = Alarm()
@@ -109,6 +101,7 @@ class Engine:
         shard = self._routes.get(command.tenant)
         if shard is None:
             return self._route(command)
+        # ``_apply_in`` inlined, with checks for what is seldom needed: every single push and ack runs this.
         reply: Reply = HANDLERS[type(command)](shard, command, self.now)
         if shard.emptied:
             queue_delete.finish(shard)
@@ -125,6 +118,13 @@ class Engine:
                 "read the control records again",
             )
         return self.apply(command, now)
+
+    def apply_part(self, query: Command, now: int) -> Reply:
+        """Apply a query that is gathered to the shards that are here; ``gather.join`` joins such replies."""
+        if now > self.now:
+            self._go_on_to(now)
+        own = [each for each in self.shards.values() if query.tenant in each.names.tenants]
+        return self._gather(query, own)
 
     def _apply_in(self, shard: Shard, command: Command) -> Reply:
         reply: Reply = HANDLERS[type(command)](shard, command, self.now)
@@ -148,8 +148,10 @@ class Engine:
         shard = self._owned(self.home(tenant))
         if is_own(tenant) or tenant in self.control.tenants:
             self._routes[tenant] = shard
-        elif not self.control.is_owner and not isinstance(command, Query):
-            raise Elsewhere(keyspace.CONTROL, f"this node does not know tenant {tenant} yet")
+        elif not self.control.is_owner:
+            # It may be spread: only the owner knows that there is no such tenant yet.
+            why = "this node does not know the tenant: put it, or read the control records again"
+            raise Elsewhere(keyspace.CONTROL, why)
         reply = self._apply_in(shard, command)
         if tenant in shard.names.tenants and tenant not in self._routes:
             # In the same seal: a tenant is listed before anything of it is stored.
@@ -160,6 +162,9 @@ class Engine:
     def _owned(self, number: int) -> Shard:
         shard = self.shards.get(number)
         if shard is None:
+            if number in self.damaged_shards:
+                why = self.damaged_shards[number]
+                raise Damaged(f"shard {number} can't be read: {why}; stop the server and run forebay verify")
             raise Elsewhere(number)
         return shard
 
@@ -180,18 +185,23 @@ class Engine:
         if type(command) in JOINS and not (isinstance(command, FindJob) and command.queue is not None):
             return self._gather(command, self._of_spread(command))
         about = touched(command)
-        # An id of a shard in which the tenant has nothing is missing, and not asked for there.
-        places = {each for each in about.shards_of_ids(self.count) if self._may_have(each, tenant)}
-        places |= about.shards_of_names(tenant, self.count)
+        places, missing = about.shards_of_names(tenant, self.count), set[int]()
+        for number, is_mine in about.shards_of_ids(self.count, partial(self._is_of, tenant)):
+            (places if is_mine else missing).add(number)
         if len(places) > 1:
             raise about.refuse()
-        shard = self._owned(places.pop() if places else self.home(tenant))
+        if not places:  # any shard of the tenant can say that it is missing; one of others is not asked
+            own = (each for each, shard in self.shards.items() if tenant in shard.names.tenants)
+            places = {next((each for each in own if each in missing), self.home(tenant))}
+        (number,) = places
+        shard = self._owned(number)
         about.check(tenant, shard)
         return self._apply_in(shard, command)
 
-    def _may_have(self, number: int, tenant: str) -> bool:
+    def _is_of(self, tenant: str, number: int, partition: int | None, lease: int | None) -> bool:
+        """Whether a partition or lease of a shard is the tenant's; if the shard is not here, it may be."""
         shard = self.shards.get(number)
-        return shard is None or tenant in shard.names.tenants
+        return shard is None or queue_of(shard, tenant, partition, lease) is not None
 
     def _of_spread(self, command: Command) -> list[Shard]:
         """Return the shards in which a spread tenant may have what a query asks for, or none of them: an
@@ -291,47 +301,42 @@ class Engine:
     # Take shards, and let them go.
 
     def take(self, claims: Mapping[int, Taken], scan: Scan, now: int) -> None:
-        """Load claimed shards. The others go on meanwhile as they are."""
-        self.now = max(now, self.now)
-        assert not claims.keys() & self.shards.keys(), "a shard is let go before it is taken again"
-        taken = [self._new_shard(number) for number in claims]
-        tenants: list[tuple[int, Shard, str]] = []
-        for shard in taken:
-            claim = claims[shard.number]
-            shard.numbering.epoch = claim.epoch
-            load_names(shard, scan)
-            self._check_listed(shard)
-            if claim.restored:
-                shard.skip_numbers(claim.restored)
-            tenants += [(tenant.number, shard, name) for name, tenant in shard.names.tenants.items()]
-        # In the order of their keys, over all shards: a store that is far away is read in large pages.
-        for _, shard, name in sorted(tenants, key=lambda each: each[0]):
-            claim = claims[shard.number]
-            load_tenant(shard, name, scan, self.now, claim.down_ms, renumber=claim.restored > 0)
-        # From here on nothing can fail: a shard that could not be loaded is not here at all.
-        for shard in taken:
+        """Load claimed shards, and adopt them."""
+        self.adopt(load_shards(self.limits, self.count, claims, scan, max(now, self.now), self.reach))
+
+    def adopt(self, loaded: Loaded) -> None:
+        """Add loaded shards to those that are here, which may have worked on while these were loaded."""
+        numbers = {shard.number for shard in loaded.shards}
+        assert not numbers & self.shards.keys(), "a shard is let go before it is taken again"
+        for shard in loaded.shards:
+            self._list_tenants(shard)
+        self.damaged_shards |= loaded.damaged
+        for shard in loaded.shards:
+            shard.events.listening = self._listening
+            shard.values.is_watched = self._watching_keys
+            shard.timers.alarm.on_sooner = self.alarm.sooner
             shard.changes.on_first = partial(self.changed.append, shard)
             if shard.changes.dirty:
                 self.changed.append(shard)
-        self.shards = dict(sorted((self.shards | {shard.number: shard for shard in taken}).items()))
-        self.tick(self.now)
+        self.shards = dict(sorted((self.shards | {shard.number: shard for shard in loaded.shards}).items()))
+        self.tick(max(self.now, loaded.now))
 
-    def _check_listed(self, shard: Shard) -> None:
-        """Raise if a tenant of a shard is unknown: it would be taken for one that is not spread."""
-        for tenant in shard.names.tenants:
-            if tenant not in self.control.tenants and not is_own(tenant):
-                if not self.control.is_owner:
-                    raise Elsewhere(keyspace.CONTROL, "the control records have changed: read them again")
-                raise Damaged(f"tenant {tenant} is in no control record")
+    def _list_tenants(self, shard: Shard) -> None:
+        """List the tenants of a shard that are in no control record, because it was lost.
 
-    def _new_shard(self, number: int) -> Shard:
-        shard = Shard(number, self.count, self.limits, self.reach, self.alarm.sooner)
-        shard.events.listening = self._listening
-        shard.values.is_watched = self._watching_keys
-        return shard
+        One that is spread can't be among them: the version of the placement would not fit.
+        """
+        lost = [name for name in shard.names.tenants if name not in self.control.tenants and not is_own(name)]
+        if lost and not self.control.is_owner:
+            raise Elsewhere(keyspace.CONTROL, "the control records have changed: read them again")
+        for name in lost:
+            self.control.add(name, spread=False)
+        self.listed_again += lost
 
     def let_go(self, number: int) -> None:
         """Forget a shard, all of whose changes are committed."""
+        if self.damaged_shards.pop(number, None) is not None:
+            return
         shard = self._owned(number)
         assert shard not in self.changed, "what changed is sealed before the shard is let go"
         del self.shards[number]
@@ -517,6 +522,7 @@ class Engine:
             self._watching_keys = watching
             for shard in self.shards.values():
                 shard.values.is_watched = watching
+                shard.values.touched.clear()
 
     def take_touched_keys(self) -> list[tuple[str, bytes]]:
         """Return keys that changed while there were watchers, with their tenants."""
@@ -572,7 +578,7 @@ def load(
     """Return an engine with claimed shards of a store that has ``count`` of them.
 
     ``control`` is the epoch of the claimed control records; None for an engine that only reads them. A queue
-    whose records are damaged is left out and listed in ``damaged``.
+    whose records are damaged is left out and listed in ``damaged``, a shard in ``damaged_shards``.
     """
     engine = Engine(limits, count, controls.load(control, scan(*keyspace.control_bounds())), reach)
     engine.take(claims, scan, now)

@@ -129,6 +129,7 @@ def check(shard: Shard, command: KvWrite, now: int, before: Left | None = None) 
     """Return what a write would leave; raise unless it is valid. ``before`` is what earlier writes leave."""
     check_range("changes", len(command.checks) + len(command.changes), 1, KV_WRITES_MAX)
     check_name("tenant", command.tenant)
+    shard.names.check_count(command.tenant, 0)
     shard.names.check_own(command.tenant)
     values = shard.values.by_tenant.get(command.tenant) or Values()
     left: Left = dict(before or {})

@@ -1,5 +1,7 @@
 """Load the tenants of a shard, one after another: queues, then what belongs to no queue."""
 
+from msgspec import Struct
+
 from forebay.core import event_log
 from forebay.core.errors import Damaged
 from forebay.core.jobs import cron
@@ -17,6 +19,17 @@ from forebay.core.state import Queue, Values
 from forebay.core.words import EVENTS, system_of
 
 
+class Taken(Struct, frozen=True):
+    """A claimed shard."""
+
+    epoch: int
+    """Higher than every epoch before."""
+    down_ms: int = 0
+    """How long its leases could not be settled."""
+    restored: int = 0
+    """Names to skip after a restore: the backup does not know all that were given out."""
+
+
 def load_names(shard: Shard, scan: Scan) -> None:
     """Load the names of tenants and queues, and the numbers given out."""
     numbering = shard.numbering
@@ -26,8 +39,9 @@ def load_names(shard: Shard, scan: Scan) -> None:
     numbering.tenants_made = found.tenants_made
 
 
-def load_tenant(shard: Shard, tenant: str, scan: Scan, now: int, down_ms: int, *, renumber: bool) -> None:
+def load_tenant(shard: Shard, tenant: str, scan: Scan, now: int, claim: Taken) -> None:
     """Load everything of a tenant. A damaged queue is left out and listed as such."""
+    down_ms, renumber = claim.down_ms, claim.restored > 0
     known = shard.names.tenants[tenant]
     own: list[Queue] = []
     for name, number in in_order(known.queues):

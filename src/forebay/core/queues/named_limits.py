@@ -19,6 +19,7 @@ def put(shard: Shard, command: LimitPut, now: int) -> LimitsFound:
     name, limit = command.name, command.limit
     check_name("name", name)
     check_name("tenant", command.tenant)
+    shard.names.check_count(command.tenant, 0)
     shard.names.check_own(command.tenant)
     known = shard.named_limits.limits.get(command.tenant, {})
     if limit is None:

@@ -38,6 +38,8 @@ def stats(limits: Limits, command: Stats, found: Sequence[StatsFound]) -> StatsF
 
 def crons(limits: Limits, command: CronList, found: Sequence[CronsFound]) -> CronsFound:
     """Join crons by name, up to where every shard has told all of its own."""
+    if command.name is not None and not found:
+        raise NotFound(f"there is no cron {command.name}")
     complete = [each.crons[-1].name for each in found if each.more]
     names = sorted((cron for each in found for cron in each.crons), key=lambda cron: (cron.name, cron.queue))
     if complete:
@@ -59,6 +61,8 @@ def show(limits: Limits, command: Show, found: Sequence[ShownAll]) -> ShownAll:
 
 def find_job(limits: Limits, command: FindJob, found: Sequence[ShownAll]) -> ShownAll:
     """Return the newest message."""
+    if not found:
+        raise NotFound(f"there is no message with the custom id {command.job_id}")
     return max(found, key=lambda each: each.deliveries[0].state.created_at)
 
 
@@ -96,4 +100,9 @@ def gather(limits: Limits, command: Command, asks: Sequence[Callable[[], Reply]]
             missing = error
     if missing is not None and not found:
         raise missing
+    return join(limits, command, found)
+
+
+def join(limits: Limits, command: Command, found: Sequence[Reply]) -> Reply:
+    """Join replies of several shards, or of several engines to their part of a query."""
     return JOINS[type(command)](limits, command, found)

@@ -4,7 +4,7 @@ What would join two queues of a spread tenant is refused, even if both happen to
 tenant can do must not depend on a hash.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from msgspec import Struct
 
@@ -16,7 +16,6 @@ from forebay.core.api.commands import (
     Configure,
     Move,
     Push,
-    PushMany,
     Settle,
     TellProgress,
     Transact,
@@ -25,16 +24,20 @@ from forebay.core.api.commands import (
 from forebay.core.api.jobs import CronDelete, CronPut, FlowJob, Job, KvWrite, LimitPut, PushFlow, PushJobs
 from forebay.core.api.queries import Await, Children, GetNotes, KvGet, KvList, KvWatch, LimitList, State
 from forebay.core.api.stages import StageWrite
-from forebay.core.errors import Invalid
+from forebay.core.errors import Invalid, NotFound
 from forebay.core.ids import OFFSET_BITS, parse_lease
 from forebay.core.routing.placement import home_of, shard_of_queue
 from forebay.core.shard.shard import Shard
-from forebay.core.state import Attributes
+from forebay.core.state import Attributes, Queue
 
 WHY = "the queues of this tenant are spread over shards"
 OF_HOME = (KvGet, KvList, KvWatch, LimitList)
 """Commands about what a tenant has beside its queues; it lies in the tenant's home shard."""
 BY_ID = (Update, AddNote, TellProgress, State, GetNotes, Await, Children)
+
+
+IsMine = Callable[[int, int | None, int | None], bool]
+"""Whether something of a shard is the tenant's: a partition number, or the name of a lease."""
 
 
 class Touched(Struct):
@@ -54,27 +57,35 @@ class Touched(Struct):
         found = {shard_of_queue(tenant, queue, shards) for queue in self.queues}
         return found | {home_of(tenant, shards)} if self.has_values else found
 
-    def shards_of_ids(self, shards: int) -> set[int]:
-        """Return the shards that ids and leases lead to, whosever they are."""
-        found = {number % shards for number in self.numbers}
-        return found | {shard for shard, _ in self.leases if shard < shards}
+    def shards_of_ids(self, shards: int, is_mine: IsMine) -> Iterator[tuple[int, bool]]:
+        """Yield the shards that ids and leases lead to, and whether they are the tenant's there."""
+        for number in self.numbers:
+            yield number % shards, is_mine(number % shards, number, None)
+        for number, name in self.leases:
+            if number < shards:
+                yield number, is_mine(number, None, name)
 
     def refuse(self) -> Invalid:
         return Invalid(self.field, f"about one queue: {WHY}; send one command per queue")
 
     def check(self, tenant: str, shard: Shard) -> None:
         """Raise if the command joins two queues that live in one shard."""
-        queues = set(self.queues)
-        for number in self.numbers:
-            place = shard.places.get(number)
-            if place is not None and place.queue.tenant == tenant:
-                queues.add(place.queue.name)
-        for number, name in self.leases:
-            lease = shard.leases.get(name) if number == shard.number else None
-            if lease is not None and lease.queue.tenant == tenant:
-                queues.add(lease.queue.name)
-        if len(queues) > 1:
+        mine = [queue_of(shard, tenant, number, None) for number in self.numbers]
+        mine += [
+            queue_of(shard, tenant, None, name) for number, name in self.leases if number == shard.number
+        ]
+        if len(self.queues | {queue.name for queue in mine if queue is not None}) > 1:
             raise self.refuse()
+
+
+def queue_of(shard: Shard, tenant: str, partition: int | None, lease: int | None) -> Queue | None:
+    """Return the queue of a partition number or of a lease, if it is the tenant's."""
+    queue = None
+    if partition is not None and partition in shard.places:
+        queue = shard.places[partition].queue
+    elif lease is not None and lease in shard.leases:
+        queue = shard.leases[lease].queue
+    return queue if queue is not None and queue.tenant == tenant else None
 
 
 def touched(command: Command) -> Touched:
@@ -105,11 +116,13 @@ def _add(found: Touched, command: Command) -> None:
                 _add_job(found, *command.then)
                 found.field = "then"
         case CronPut():
-            if not command.name.startswith(f"{command.queue}/"):
+            if not command.name.startswith(f"{command.queue}/") or command.name.endswith("/"):
                 raise Invalid("name", f"{command.queue}/ and more: {WHY}, and a cron is found by its queue")
             _add_job(found, command.queue, command.job)
         case CronDelete():
             found.queues.add(command.name.partition("/")[0])
+        case LimitPut() if command.limit is None:
+            raise NotFound(f"there is no limit {command.name}")
         case LimitPut():
             raise Invalid("limit", f"left out: {WHY}, and share none; set rate_limit or concurrency of each")
         case KvWrite():
@@ -139,16 +152,16 @@ def _add_queue(found: Touched, command: Command) -> None:
             raise Invalid("limits", f"left out: {WHY}, and share none; set rate_limit or concurrency")
         case Push():
             _add_dependencies(found, command.attributes)
-        case PushMany():
-            for _, _, attributes in command.pushes:
-                _add_dependencies(found, attributes)
         case StageWrite():
             for _, attributes in command.runs:
                 _add_dependencies(found, attributes)
     queue = getattr(command, "queue", None)
     assert isinstance(queue, str), f"{type(command).__name__} names no queue"
     found.queues.add(queue)
-    found.numbers |= _numbers(getattr(command, "ids", None) or ())
+    ids = getattr(command, "ids", None)
+    if ids:
+        found.field = "ids"
+        found.numbers |= _numbers(ids)
 
 
 def _add_job(found: Touched, queue: str, job: Job) -> None:

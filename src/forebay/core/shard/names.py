@@ -67,7 +67,7 @@ class Names:
         known = self.tenants.get(tenant)
         if (len(known.queues) if known else 0) + new > self._limits.queues_max:
             raise Busy(f"a tenant has at most {self._limits.queues_max} queues")
-        self._numbering.check_names()
+        self._numbering.check_names(is_new_tenant=known is None)
 
     def check_own(self, tenant: str) -> None:
         """Raise if the keys, values and limits of a tenant are damaged."""

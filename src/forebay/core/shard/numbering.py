@@ -60,18 +60,25 @@ class Numbering:
         return number % self.stride == self.number and 1 <= number // self.stride <= self.made
 
     def skip(self, count: int) -> None:
-        """Pass over partition numbers that may have been given out unknown to the records."""
+        """Pass over partition numbers."""
         self.check(count)
         self.made += count
         self.dirty = True
 
+    def skip_all(self, count: int) -> None:
+        """Pass over numbers of all kinds that may have been given out unknown to the records."""
+        self.skip(count)
+        self.queues_made += count
+        self.tenants_made += count
+
     # Numbers of queues and tenants lead to the shard in the same way, so that their prefixes are unique in a
     # store that several shards write to.
 
-    def check_names(self) -> None:
-        """Raise unless there are numbers left for a new tenant and the queues of one command."""
-        if (max(self.queues_made, self.tenants_made) + NAMES_SPARE) * self.stride >= NUMBERS_MAX:
-            raise Busy("this shard has no numbers left for queues")
+    def check_names(self, *, is_new_tenant: bool) -> None:
+        """Raise unless there are numbers left for the queues of one command, and for a tenant that is new."""
+        most = NUMBERS_MAX // self.stride
+        if self.queues_made + NAMES_SPARE >= most or (is_new_tenant and self.tenants_made + 1 >= most):
+            raise Busy("this shard has no numbers left for tenants or queues")
 
     def next_queue(self) -> int:
         self.queues_made += 1

@@ -12,7 +12,6 @@
 Its commands apply one after another.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 from forebay.core.api.checks import check_partitions
@@ -77,16 +76,14 @@ class Shard:
         shards: int,
         limits: Limits,
         reach: str = FSYNC,
-        on_sooner: Callable[[int], None] | None = None,
     ) -> None:
-        """``on_sooner`` is called when something falls due earlier than everything before."""
         self.number = number
         self.limits = limits
         self.reach = reach
         """The store's durability."""
         self.numbering = Numbering(number, shards)
         self.changes = Changes(self.numbering)
-        self.timers = Timers(Alarm(on_sooner))
+        self.timers = Timers(Alarm())
         self.names = Names(limits, self.numbering, self.changes)
         self.queues: dict[bytes, Queue] = {}
         """By prefix."""
@@ -160,8 +157,8 @@ class Shard:
         return number
 
     def skip_numbers(self, count: int) -> None:
-        """Pass over partition numbers that a restored backup may not know of."""
-        self.numbering.skip(count)
+        """Pass over numbers that a restored backup may not know of."""
+        self.numbering.skip_all(count)
         self.changes.must_sync = True
         self.changes.touch()
 

@@ -77,14 +77,14 @@ class Alarm:
     (7, 7)
     """
 
-    __slots__ = ("_on_sooner", "at")
+    __slots__ = ("at", "on_sooner")
 
     def __init__(self, on_sooner: Callable[[int], None] | None = None) -> None:
         self.at = 0
-        self._on_sooner = on_sooner
+        self.on_sooner = on_sooner
 
     def sooner(self, at: int) -> None:
         if at < self.at:
             self.at = at
-            if self._on_sooner is not None:
-                self._on_sooner(at)
+            if self.on_sooner is not None:
+                self.on_sooner(at)
