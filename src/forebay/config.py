@@ -101,7 +101,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     events_bytes_max: Annotated[
         int, _about("Bytes of lifecycle events kept, of each shard; 0 keeps none.", ge=0)
-    ] = 64 * 1024 * 1024
+    ] = 256 * 1024 * 1024
     events_retention_ms: Annotated[int, _about("How long events are kept at most.", ge=1)] = (
         _LIMITS.events_retention_ms
     )
