@@ -235,6 +235,11 @@ def test_all_unacceptable_words_are_reported_together(problems: Problems) -> Non
     assert len(found) == 5
 
 
+def test_a_number_out_of_its_bounds_is_told_both(problems: Problems) -> None:
+    for given in ("0", "257", "many"):
+        assert problems({"shards": given}) == ["--shards: must be a number from 1 to 256"]
+
+
 BOUNDS = {
     "shards": (1, 256),
     "memory_bytes_max": (1 << 20, None),

@@ -101,7 +101,8 @@ async def _serve(settings: Settings, out: TextIO) -> None:
     store = _open(settings)
     shards = store.shards(settings.shards or store.shards_default)
     if settings.shards not in (None, shards):
-        logger.warning("the store was made with %d shards, and keeps them", shards)
+        told = "--shards %d is ignored: the store was made with %d shards, and keeps them"
+        logger.warning(told, settings.shards, shards)
     try:
         node = Node(
             store,

@@ -262,8 +262,16 @@ def _convert(values: dict[str, Any], shown: dict[str, str], problems: list[str])
             try:
                 good[field.name] = msgspec.convert(values[field.name], _type(field), strict=False)
             except msgspec.ValidationError as error:
-                problems.append(f"{shown[field.name]}: {error}")
+                problems.append(f"{shown[field.name]}: {_accepted(field) or error}")
     return Settings(**good)
+
+
+def _accepted(field: msgspec.structs.FieldInfo) -> str:
+    """Return what a number may be, if it has both bounds; the error of msgspec tells only one."""
+    meta = next((each for each in getattr(_type(field), "__metadata__", ()) if isinstance(each, Meta)), None)
+    if meta is None or meta.ge is None or meta.le is None:
+        return ""
+    return f"must be a number from {meta.ge} to {meta.le}"
 
 
 def _type(field: msgspec.structs.FieldInfo) -> Any:
