@@ -10,11 +10,13 @@ from forebay.core import event_log
 from forebay.core.api import commands as c, queries
 from forebay.core.bounds import Limits
 from forebay.core.errors import NotFound
+from forebay.core.loading.verify import verify
 from forebay.core.records import keyspace
 from forebay.core.shard.timers import SWEEP_MS
 from forebay.core.state import events as state_events
 from forebay.core.words import EVENT_KINDS, EVENTS, is_own, system_of
 from tests.core.harness import Core
+from tests.sim.checks import SHARDS
 from tests.sim.inside import event_logs, tallies
 from tests.sim.world import load
 
@@ -405,3 +407,12 @@ def test_messages_settled_in_any_order_are_told_as_one_run(core: Core) -> None:
         core.ack(ids=[first + at])
     (event,) = (each for each in log(core) if each["kind"] == "settled")
     assert event["runs"] == [["default", 0, 10, first]]
+
+
+def test_verify_counts_events_that_are_not_sealed_yet(core: Core) -> None:
+    core.push(b"1")
+    kept = len(log(core))
+    reports = verify(SHARDS, core.store.scan, core.store.bodies, set())
+    (found,) = [report for report in reports if report.queue == EVENTS]
+    assert (found.messages, found.damage) == (kept, [])
+    assert found.payload_bytes > 0

@@ -178,13 +178,13 @@ def _verify_segments(
     bodies: ReadBodies,
     found: set[bytes],
 ) -> None:
+    report.segments += len(segments)
+    report.messages += sum(segment.count for segment in segments)
+    report.payload_bytes += sum(segment.size for segment in segments)
     segments = [segment for segment in segments if segment.payloads is None]  # others hold them themselves
     keys = [keyspace.body_key(prefix, segment.body_name) for segment in segments]
     found.update(keys)
     for segment, body in zip(segments, bodies(keys), strict=True):
-        report.segments += 1
-        report.messages += segment.count
-        report.payload_bytes += segment.size
         why = _damage(segment, body)
         if why is not None:
             report.damage.append(
