@@ -290,10 +290,10 @@ def test_a_message_can_be_changed(either: Blocking, queue: str) -> None:
 def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server that gives out ids from 2**53 on: a restore passes over many."""
     home = tmp_path_factory.mktemp("large")
-    with Server("--shards", "512") as first, SyncClient(first.tcp) as client:
+    with Server("--shards", "256") as first, SyncClient(first.tcp) as client:
         client.backup(str(home / "backup"))
     restore(home / "backup", home / "data", 1.0, lambda *_: None)
-    with Server("--data", str(home / "data"), "--shards", "512") as running:
+    with Server("--data", str(home / "data"), "--shards", "256") as running:
         yield running
 
 

@@ -84,20 +84,22 @@ Positions = dict[int, int]
 def shown_positions(positions: Positions) -> str:
     """Return positions as an event id.
 
-    >>> shown_positions({3: 105, 7: 2}), parse_positions("3.105-7.2")
+    >>> shown_positions({3: 105, 7: 2}), parse_positions("3.105-7.2", 16)
     ('3.105-7.2', {3: 105, 7: 2})
     """
     return "-".join(f"{shard}.{offset}" for shard, offset in sorted(positions.items())) or BEGINNING
 
 
-def parse_positions(text: str) -> Positions:
+def parse_positions(text: str, shards: int) -> Positions:
+    """Return the positions of an event id; raise if no store with so many shards can have given it out."""
     found: Positions = {}
     if len(text) > POSITIONS_MAX:
         raise Invalid("after", "the id of an event as it was given out")
-    for part in text.split("-") if text else ():
+    for part in text.split("-"):
         shard, _, offset = part.partition(".")
-        if not (shard.isdigit() and offset.isdigit() and part.isascii() and len(part) <= 30):
-            raise Invalid("after", "the id of an event as it was given out, as Last-Event-ID, too")
+        whole = shard.isdigit() and offset.isdigit() and part.isascii() and len(part) <= 30
+        if not whole or int(shard) >= shards or int(shard) in found:
+            raise Invalid("after", "the id of an event as this server gave it out, as Last-Event-ID, too")
         found[int(shard)] = int(offset)
     return found
 
@@ -199,6 +201,10 @@ class Hub:
         self._follower: Callable[[list[EmittedEvent]], None] | None = None
         self._is_listening = False
         self.count = 0
+
+    def parse(self, text: str) -> Positions:
+        """Return the positions of an event id of this store."""
+        return parse_positions(text, self._node.engine.count)
 
     def positions(self) -> Positions:
         """Return the ends of the event logs, including events not stored yet."""

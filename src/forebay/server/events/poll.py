@@ -5,7 +5,7 @@ import asyncio
 from forebay.core.bounds import check_range
 from forebay.core.errors import Invalid
 from forebay.server.events.backlog import Backlog
-from forebay.server.events.hub import BEGINNING, Listener, Wanted, kinds_of, parse_positions, shown_positions
+from forebay.server.events.hub import BEGINNING, Listener, Wanted, kinds_of, shown_positions
 
 EVENTS_MAX = 1_000
 """Events of one reply, about: the batch that exceeds it is sent whole."""
@@ -32,7 +32,7 @@ class Polls(Backlog):
             if len(names) > NAMES_MAX:
                 raise Invalid(field, f"a list of at most {NAMES_MAX} names")
         wanted = Wanted(tenant, frozenset(queues), kinds_of(kinds))
-        begin = None if after is None else parse_positions(after)
+        begin = self.hub.parse(after) if after else {} if after is not None else None
         listener, end = self.hub.join(wanted)
         try:
             if begin is None:

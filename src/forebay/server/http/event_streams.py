@@ -21,7 +21,6 @@ from forebay.server.events.hub import (
     Positions,
     Wanted,
     kinds_of,
-    parse_positions,
     shown_positions,
 )
 from forebay.server.http.endpoint import Patient, send_error, told, until_gone
@@ -60,11 +59,11 @@ class Events(Request, kw_only=True):
             raise Invalid("from", "new or all")
         return Wanted(asked.tenant, frozenset(self.queue), kinds_of(self.kind))
 
-    def begin(self, scope: Scope) -> Positions | None:
+    def begin(self, scope: Scope, hub: Hub) -> Positions | None:
         """Return the positions to start from; None to start with new events."""
         last = header(scope, b"last-event-id").decode("latin-1") or self.after
         if last is not None:
-            return parse_positions(last)
+            return hub.parse(last)
         return {} if self.start == "all" else None
 
 
@@ -86,7 +85,7 @@ class EventStream(Backlog):
         try:
             request = self._reader.query(scope["query_string"])
             assert isinstance(request, Events)
-            wanted, begin = request.wanted(Asked()), request.begin(scope)
+            wanted, begin = request.wanted(Asked()), request.begin(scope, self.hub)
         except ForebayError as error:
             await send_error(scope, send, error)
             return
@@ -196,7 +195,7 @@ class EventSocket(Backlog):
         try:
             request = self._reader.query(scope["query_string"])
             assert isinstance(request, Events)
-            wanted, begin = request.wanted(Asked()), request.begin(scope)
+            wanted, begin = request.wanted(Asked()), request.begin(scope, self.hub)
         except ForebayError as error:
             # Browsers show the reason of a close only for a WebSocket that was accepted.
             await send({"type": "websocket.accept"})
