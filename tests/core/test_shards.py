@@ -1,4 +1,4 @@
-"""A shard is a world: it has everything of its tenants, and works while others are taken and let go."""
+"""A shard is a world: it has everything of its tenants, and works while others are taken and released."""
 
 import gc
 from collections import Counter
@@ -99,7 +99,7 @@ class Nodes:
 
     def hand_over(self, shard: int, giver: Engine, taker: Engine) -> None:
         self.read_control()
-        giver.let_go(shard)
+        giver.release(shard)
         taker.take({shard: Taken(self.store.claim(shard).epoch)}, self.store.scan, NOW)
 
 
@@ -212,7 +212,7 @@ def held(tenant: str) -> list[str]:
     return [type(each).__name__ for each in (*shards, *queues, *tracks)]
 
 
-def test_a_shard_that_was_let_go_is_gone_from_memory(nodes: Nodes) -> None:
+def test_a_shard_that_was_release_is_gone_from_memory(nodes: Nodes) -> None:
     tenant = tenants_in(nodes.first, 1, 20)[-1]  # one that no other test has
     for at in range(3):
         push(nodes.first, tenant, b"%d" % at)
@@ -220,13 +220,13 @@ def test_a_shard_that_was_let_go_is_gone_from_memory(nodes: Nodes) -> None:
     nodes.commit()
     nodes.first.take_sealed()
     assert held(tenant) == ["Shard", "Queue", "Track"]
-    nodes.first.let_go(1)
+    nodes.first.release(1)
     assert held(tenant) == []
     assert nodes.first.queues == {}
     assert nodes.first.next_due_at() == NEVER
 
 
-def test_what_is_about_a_shard_that_was_let_go_does_no_harm(nodes: Nodes) -> None:
+def test_what_is_about_a_shard_that_was_release_does_no_harm(nodes: Nodes) -> None:
     (tenant,) = tenants_in(nodes.first, 1)
     message = push(nodes.first, tenant)
     popped = nodes.first.apply(c.Pop(tenant, "q"), NOW)
@@ -234,7 +234,7 @@ def test_what_is_about_a_shard_that_was_let_go_does_no_harm(nodes: Nodes) -> Non
     assert popped.lease is not None
     watched = nodes.first.watch(tenant, message)
     nodes.commit()
-    nodes.first.let_go(1)
+    nodes.first.release(1)
     nodes.first.give_back(popped, NOW)
     nodes.first.put_off(popped)
     nodes.first.unwatch(watched)
@@ -248,7 +248,7 @@ def test_a_shard_that_cant_be_loaded_is_not_here_and_the_others_are(nodes: Nodes
     (other,) = tenants_in(nodes.first, 0)
     push(nodes.first, tenant)
     nodes.commit()
-    nodes.first.let_go(1)
+    nodes.first.release(1)
 
     def broken(low: bytes, high: bytes) -> list[tuple[bytes, bytes]]:
         raise OSError("the network is gone")
@@ -308,7 +308,7 @@ def test_a_shard_whose_names_are_damaged_is_left_out_and_the_others_work() -> No
         core.engine.apply(queries.ListQueues(bad), core.now)
     assert core.popped(tenant=good) == [b"1"]
     assert core.ask(queries.Measure(10), queries.Measured).all_queues == 1
-    core.engine.let_go(1)
+    core.engine.release(1)
     with pytest.raises(Elsewhere):
         core.push(tenant=bad)
 

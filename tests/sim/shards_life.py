@@ -1,6 +1,6 @@
 """A life of several tenants over several shards and engines, compared with the lives of each of them alone.
 
-On one side are two engines over one store. Each has some of the shards, which are let go and taken again at
+On one side are two engines over one store. Each has some of the shards, which are released and taken again at
 any moment; tenants share shards, and one is spread. On the other side every tenant, and every queue of the
 spread one, has an engine and a store of its own. All of them use the same names, and now and then the ids and
 leases of each other. Whatever is asked, both sides must answer the same.
@@ -135,12 +135,12 @@ class Together:
             engine.take_sealed()
 
     def reload(self, shard: int, taker: int, now: int) -> None:
-        """Let a shard go, and have an engine take it: it is as it was."""
+        """Release a shard, and have an engine take it: it is as it was."""
         giver = self.owner(shard)
         giver.clear_marks()
         self.commit_all()
         before = _view(giver, shard)
-        giver.let_go(shard)
+        giver.release(shard)
         self.engines[1].read_control(self.store.scan(*control_bounds()))
         self.engines[taker].take({shard: Taken(self.store.claim(shard).epoch)}, self.store.scan, now)
         found = list(differences(_view(self.engines[taker], shard), before))
@@ -578,7 +578,7 @@ class ShardsLife:
         self.move(self.random.randrange(SHARDS))
 
     def move(self, shard: int) -> None:
-        """A shard is let go and taken; who lives in it alone is loaded again as well."""
+        """A shard is released and taken; who lives in it alone is loaded again as well."""
         taker = 0 if self.random.random() < 0.6 else 1
         self.together.tick(self.now)
         for alone in self.worlds.values():

@@ -124,7 +124,7 @@ MUTANTS: dict[str, Planted] = {
         "raise Elsewhere(number)",
         "[each.changes.ask_sync() for each in self.shards.values()]; raise Elsewhere(number)",
     ),
-    "a shard that was let go goes on": (engines.Engine.let_go, "if each is not shard", "if True"),
+    "a shard that was released goes on": (engines.Engine.release, "if each is not shard", "if True"),
     "a shard is taken under the claim of another": (
         load_shards,
         "shard.numbering.epoch = claim.epoch",
@@ -142,7 +142,7 @@ MUTANTS: dict[str, Planted] = {
         "pass",
     ),
     "what is due in a shard that was taken waits": (
-        engines.Engine.let_go,
+        engines.Engine.release,
         "self.alarm.at = min((each.timers.alarm.at for each in self.shards.values()), default=NEVER)",
         "self.alarm.at = NEVER",
     ),

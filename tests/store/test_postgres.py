@@ -398,7 +398,7 @@ def test_a_schema_from_before_the_first_release_is_refused_and_left_as_it_is(url
             work()
         assert str(refused.value) == (
             "the schema forebay of this database was made by a version of Forebay before its first release,"
-            " which this one does not read: use another database, or begin anew in this one, after"
+            " which this one does not read: use another database, or start over in this one, after"
             " drop schema forebay cascade"
         )
     assert ask_sql(url, names) == before

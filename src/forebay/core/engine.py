@@ -5,7 +5,7 @@
     engine.seal(now) -> commits                  what to store, atomically, before replies leave
 
 A shard decides alone: only here is more than one of them seen at a time. An engine has all shards of a
-store, or some: commands for the others raise ``Elsewhere``. A shard is taken and let go while others work.
+store, or some: commands for the others raise ``Elsewhere``. A shard is taken and released while others work.
 
 Nothing here reads a clock, uses randomness or touches storage. ``now`` never goes backwards.
 """
@@ -298,7 +298,7 @@ class Engine:
         told, self._emitted = self._emitted, []
         return told
 
-    # Take shards, and let them go.
+    # Take shards, and release them.
 
     def take(self, claims: Mapping[int, Taken], scan: Scan, now: int) -> None:
         """Load claimed shards, and adopt them."""
@@ -307,7 +307,7 @@ class Engine:
     def adopt(self, loaded: Loaded) -> None:
         """Add loaded shards to those that are here, which may have worked on while these were loaded."""
         numbers = {shard.number for shard in loaded.shards}
-        assert not numbers & self.shards.keys(), "a shard is let go before it is taken again"
+        assert not numbers & self.shards.keys(), "a shard is released before it is taken again"
         for shard in loaded.shards:
             self._list_tenants(shard)
         self.damaged_shards |= loaded.damaged
@@ -333,12 +333,12 @@ class Engine:
             self.control.add(name, spread=False)
         self.listed_again += lost
 
-    def let_go(self, number: int) -> None:
+    def release(self, number: int) -> None:
         """Forget a shard, all of whose changes are committed."""
         if self.damaged_shards.pop(number, None) is not None:
             return
         shard = self._owned(number)
-        assert shard not in self.changed, "what changed is sealed before the shard is let go"
+        assert shard not in self.changed, "what changed is sealed before the shard is released"
         del self.shards[number]
         self._routes = {tenant: each for tenant, each in self._routes.items() if each is not shard}
         self.alarm.at = min((each.timers.alarm.at for each in self.shards.values()), default=NEVER)

@@ -41,7 +41,7 @@ async def missing(session: Session, steps: list[Migration] | None = None) -> lis
     if await session.value("is_before_release"):
         raise CantOpen(
             f"the schema forebay of this database was made by {BEFORE_RELEASE}: use another database,"
-            " or begin anew in this one, after drop schema forebay cascade"
+            " or start over in this one, after drop schema forebay cascade"
         )
     done: set[int] = set()
     if await session.value("has_migrations"):
