@@ -23,6 +23,10 @@ SAMPLES = {
     "log_level": "debug",
     "webhooks_private": "on",
     "webhook_secret": "s",
+    "dialects": "flashq",
+    "flashq": "127.0.0.1:1",
+    "flashq_http": "127.0.0.1:2",
+    "flashq_tokens": "a,b",
     "memory_bytes_max": "1048577",
     "cors": "https://a.example, https://b.example",
 }
@@ -69,7 +73,12 @@ def sources(problems: list[str]) -> set[str]:
 
 
 def test_a_server_listens_where_clients_of_flashq_look_for_it(settings: Load) -> None:
-    assert address(settings().tcp) == ("127.0.0.1", 6789)
+    assert settings().door("flashq") == settings().door("flashq_http") == "off"
+    opened = settings({"dialects": "flashq"})
+    assert address(opened.door("flashq")) == ("127.0.0.1", 6789)
+    assert address(opened.door("flashq_http")) == ("127.0.0.1", 6790)
+    elsewhere = settings({"dialects": "flashq", "flashq": "127.0.0.1:0"})
+    assert address(elsewhere.door("flashq")) == ("127.0.0.1", 0)
 
 
 def test_without_any_setting_the_defaults_hold(settings: Load) -> None:

@@ -11,7 +11,7 @@ import socket
 import stat
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TextIO
 
@@ -23,6 +23,7 @@ from forebay.broker.node import Node
 from forebay.config import OFF, Settings, address
 from forebay.core.errors import Damaged
 from forebay.logs import set_up_logs
+from forebay.server.flashq import decode
 from forebay.server.http.server import HttpServer
 from forebay.server.sql_inbox import InboxReader
 from forebay.server.tcp.server import TcpServer
@@ -116,13 +117,16 @@ async def _serve(settings: Settings, out: TextIO) -> None:
     except (StoreError, Damaged) as error:
         hint = "; restore a backup" if isinstance(error, Damaged) else ""
         raise CantStart(f"{store.name} can't be loaded: {error}{hint}") from error
-    server = TcpServer(node, loop, settings.tcp_limits())
-    http = HttpServer(
-        node, loop, settings.http_limits(), __version__, lambda: {"tcp": server.connections}, clock=now
-    )
-    server.polls = http.polls
+
+    def connections() -> dict[str, int]:
+        return {name: each.connections for name, each in {"tcp": server, **doors}.items()}
+
+    http = HttpServer(node, loop, settings.http_limits(), __version__, connections, clock=now)
+    server = TcpServer(node, loop, settings.tcp_limits(), decode, http.services)
+    doors = {"flashq": TcpServer(node, loop, settings.tcp_limits(), decode, http.services)}
+    listeners: list[TcpServer | HttpServer] = [server, http, *doors.values()]
     try:
-        ready = await _listen(settings, server, http)
+        ready = await _listen(settings, server, http, doors)
     except CantStart:
         node.close()
         raise
@@ -138,14 +142,15 @@ async def _serve(settings: Settings, out: TextIO) -> None:
     logger.info("ready")
     await stop.wait()
     logger.info("stopping")
-    for listener in (server, http):
+    for listener in listeners:
         listener.stop_accepting()
         listener.end_all()
     http.webhooks.stop()
     if inbox is not None:
         await inbox.stop()
     await node.drain()
-    await asyncio.gather(server.close(STOP_S), http.close(STOP_S), http.webhooks.close(DELIVERY_STOP_S))
+    closing = (each.close(STOP_S) for each in listeners)
+    await asyncio.gather(*closing, http.webhooks.close(DELIVERY_STOP_S))
     await node.drain()
     node.close()
     if settings.unix != OFF:
@@ -181,20 +186,22 @@ def _read_inbox(store: Store, node: Node) -> InboxReader | None:
     return reader
 
 
-async def _listen(settings: Settings, server: TcpServer, http: HttpServer) -> dict[str, object]:
+async def _listen(
+    settings: Settings, server: TcpServer, http: HttpServer, doors: dict[str, TcpServer]
+) -> dict[str, object]:
     """Open the sockets and return the readiness line."""
     ready: dict[str, object] = {"ready": True, "http": None, "tcp": None, "unix": None}
-    tcp, web = address(settings.tcp), address(settings.http)
-    try:
-        if web is not None:
-            ready["http"] = await http.listen(*web)
-    except (OSError, UnicodeError) as error:
-        raise CantStart(f"can't listen on {settings.http}: {error}") from error
-    try:
-        if tcp is not None:
-            ready["tcp"] = await server.listen_tcp(*tcp)
-    except (OSError, UnicodeError) as error:
-        raise CantStart(f"can't listen on {settings.tcp}: {error}") from error
+    listeners: list[tuple[str, str, Callable[[str, int], Awaitable[str]]]] = [
+        ("http", settings.http, http.listen),
+        ("tcp", settings.tcp, server.listen_tcp),
+        *((name, settings.door(name), door.listen_tcp) for name, door in doors.items()),
+    ]
+    for name, where, listen in listeners:
+        place = address(where)
+        try:
+            ready[name] = await listen(*place) if place is not None else None
+        except (OSError, UnicodeError) as error:
+            raise CantStart(f"can't listen on {where}: {error}") from error
     try:
         if settings.unix != OFF:
             _clear_socket(settings.unix)

@@ -27,9 +27,11 @@ ON = "on"
 LATER = {
     "grpc": "gRPC",
     "capnp": "Cap'n Proto",
-    "dialects": "HTTP dialects",
 }
 """Known settings whose features do not exist yet: refused by name."""
+
+DOORS = {"flashq": {"flashq": "127.0.0.1:6789", "flashq_http": "127.0.0.1:6790"}}
+"""Doors for clients of other systems: their listeners, and where these listen by default."""
 
 _LIMITS = Limits()
 _TCP = TcpLimits()
@@ -54,8 +56,24 @@ class Settings(Struct, frozen=True, kw_only=True):
     http: Annotated[str, _about("HTTP address, HOST:PORT or off. Port 0 picks a free one.")] = (
         "127.0.0.1:8080"
     )
-    tcp: Annotated[str, _about("TCP address, HOST:PORT or off. Port 0 picks a free one.")] = "127.0.0.1:6789"
+    tcp: Annotated[str, _about("TCP address, HOST:PORT or off. Port 0 picks a free one.")] = "127.0.0.1:6780"
     unix: Annotated[str, _about("Path of a Unix socket, or off.")] = OFF
+    dialects: Annotated[
+        str,
+        _about(
+            "Doors for clients of other systems, opened on their default ports, with commas between them: "
+            f"{', '.join(DOORS)}."
+        ),
+    ] = ""
+    flashq: Annotated[str, _about("TCP address for clients of flashQ, HOST:PORT or off.")] = OFF
+    flashq_http: Annotated[str, _about("HTTP address for clients of flashQ, HOST:PORT or off.")] = OFF
+    flashq_tokens: Annotated[
+        str,
+        _about(
+            "Tokens that clients of flashQ's doors must have one of, with commas between them; empty takes "
+            "any client. Better set in the environment."
+        ),
+    ] = ""
     log_format: Annotated[str, _about("Logs on standard error as text or json.")] = "text"
     log_level: Annotated[str, _about("Least level logged: debug, info, warning or error.")] = "info"
     shards: Annotated[int, _about("Shards of a new store, for good.", ge=1, le=256)] | None = None
@@ -128,6 +146,14 @@ class Settings(Struct, frozen=True, kw_only=True):
             events_retention_ms=self.events_retention_ms,
         )
 
+    def door(self, name: str) -> str:
+        """Return the address of a door's listener, or ``off``."""
+        given: str = getattr(self, name)
+        if given != OFF:
+            return given
+        opened = (DOORS[each] for each in split(self.dialects))
+        return next((places[name] for places in opened if name in places), OFF)
+
     def tcp_limits(self) -> TcpLimits:
         return TcpLimits(
             frame_bytes_max=self.frame_bytes_max,
@@ -141,10 +167,15 @@ class Settings(Struct, frozen=True, kw_only=True):
             connections_max=self.connections_max,
             stall_ms=self.stall_ms,
             idle_ms=self.idle_ms,
-            origins=tuple(filter(None, self.cors.replace(" ", "").split(","))),
+            origins=split(self.cors),
             webhooks_private=self.webhooks_private == ON,
             webhook_secret=self.webhook_secret,
         )
+
+
+def split(text: str) -> tuple[str, ...]:
+    """Return the values of a setting that takes several, with commas between them."""
+    return tuple(filter(None, text.replace(" ", "").split(",")))
 
 
 class BadSettings(Exception):
@@ -285,11 +316,13 @@ def _check(settings: Settings, shown: dict[str, str], problems: list[str]) -> No
     def bad(name: str, accepted: str) -> None:
         problems.append(f"{shown.get(name, name)}: {getattr(settings, name)!r} is not {accepted}")
 
-    for name in ("http", "tcp"):
+    for name in ("http", "tcp", "flashq", "flashq_http"):
         try:
             address(getattr(settings, name))
         except ValueError:
             bad(name, "HOST:PORT or off")
+    if not set(split(settings.dialects)) <= DOORS.keys():
+        bad("dialects", f"some of {', '.join(DOORS)}, with commas between them")
     if not settings.unix or "\0" in settings.unix:
         bad("unix", "a path or off")
     if settings.tcp == OFF and settings.unix == OFF:

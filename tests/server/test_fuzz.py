@@ -188,7 +188,8 @@ class House:
         )
         loop = cast(AbstractEventLoop, self.loop)
         self._node = Node(MemoryStore(), loop, lambda: self.now, limits, shards=4)
-        self.server = TcpServer(self._node, loop, TcpLimits(frame_bytes_max=FRAME_BYTES_MAX))
+        limits_of = TcpLimits(frame_bytes_max=FRAME_BYTES_MAX)
+        self.server = TcpServer(self._node, loop, limits_of, decode, None)
         self._looker = Client(self)
 
     def look(self) -> list[bytes]:

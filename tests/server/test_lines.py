@@ -210,7 +210,7 @@ def test_a_connection_stays_with_what_it_began_with() -> None:
 def test_the_example_of_the_protocol_is_answered_as_it_says(queue: str) -> None:
     page = (Path(__file__).parents[2] / "docs" / "PROTOCOL.md").read_text()
     printed, first, second = re.findall(
-        r"^\$ printf '(.*)' \| nc -N 127\.0\.0\.1 6789\n(.*)\"id\".*\n(.*?)\"id\"", page, re.MULTILINE
+        r"^\$ printf '(.*)' \| nc -N 127\.0\.0\.1 6780\n(.*)\"id\".*\n(.*?)\"id\"", page, re.MULTILINE
     )[0]
     with Server() as server, server.connect() as client:
         client.send(printed.replace("\\n", "\n").encode())

@@ -27,7 +27,7 @@ def test_the_examples_run_as_they_are_written(
     assert len(BLOCKS) == 8
     names: dict[str, object] = {"__name__": "docs"}
     for block in BLOCKS:
-        local = block.replace("127.0.0.1:6789", server.tcp)
+        local = block.replace("127.0.0.1:6780", server.tcp)
         local = local.replace('"checkpoints/', f'"{tmp_path}/checkpoints/')
         local = local.replace('"orders.parquet"', f'"{tmp_path}/orders.parquet"')
         exec(compile(local, "docs/SPARK.md", "exec"), names)
@@ -88,7 +88,7 @@ def test_an_address_takes_the_forms_the_page_has(address: str) -> None:
 
 def test_the_variable_of_the_command_line_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FOREBAY_SERVER", "10.0.0.7:7000")
-    assert source_options({"queue": "q"}).server == "127.0.0.1:6789"
+    assert source_options({"queue": "q"}).server == "127.0.0.1:6780"
 
 
 @pytest.mark.parametrize(

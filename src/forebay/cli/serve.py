@@ -36,7 +36,7 @@ def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-@click.command(cls=Serve, example="forebay serve --tcp 127.0.0.1:6789")
+@click.command(cls=Serve, example="forebay serve --tcp 127.0.0.1:6780")
 @click.option(
     "--config",
     "file",

@@ -6,7 +6,7 @@ from forebay.client.errors import Disconnected
 from forebay.client.raw import where as where
 
 SERVER_VARIABLE = "FOREBAY_SERVER"
-DEFAULT_SERVER = "127.0.0.1:6789"
+DEFAULT_SERVER = "127.0.0.1:6780"
 
 
 def server_of(given: str | None) -> str:
@@ -17,7 +17,7 @@ def server_of(given: str | None) -> str:
 def is_web(server: str) -> bool:
     """Return whether a server is reached over HTTP.
 
-    >>> [is_web(each) for each in ("http://queue.example", "tcp://queue.example:6789", "/run/forebay.sock")]
+    >>> [is_web(each) for each in ("http://queue.example", "tcp://queue.example:6780", "/run/forebay.sock")]
     [True, False, False]
     """
     return server.startswith(("http://", "https://"))
@@ -26,8 +26,8 @@ def is_web(server: str) -> bool:
 def shown(server: str) -> str:
     """Return an address without its password, for messages.
 
-    >>> shown("https://ada:secret@queue.example"), shown("127.0.0.1:6789")
-    ('https://queue.example', '127.0.0.1:6789')
+    >>> shown("https://ada:secret@queue.example"), shown("127.0.0.1:6780")
+    ('https://queue.example', '127.0.0.1:6780')
     """
     scheme, found, rest = server.partition("://")
     return f"{scheme}://{rest.rpartition('@')[2]}" if found else server
@@ -37,5 +37,5 @@ def missing(server: str, error: Exception) -> Disconnected:
     """Return the error for a server that can't be reached, with what to do about it."""
     why = str(error) or "it does not answer"
     if not is_web(server) and isinstance(where(server), str) and "/" not in server:
-        why += f"; a host has a port behind it, as in {server}:6789"
+        why += f"; a host has a port behind it, as in {server}:6780"
     return Disconnected(f"no server at {shown(server)} ({why}); start one with: forebay serve", sent=False)

@@ -115,8 +115,8 @@ class Wire:
 def where(server: str) -> str | tuple[str, int]:
     """Return the path of a socket, or a host and its port.
 
-    >>> where("tcp://[::1]:6789"), where("10.0.0.7:6789"), where("unix:///run/forebay.sock")
-    (('::1', 6789), ('10.0.0.7', 6789), '/run/forebay.sock')
+    >>> where("tcp://[::1]:6780"), where("10.0.0.7:6780"), where("unix:///run/forebay.sock")
+    (('::1', 6780), ('10.0.0.7', 6780), '/run/forebay.sock')
     """
     scheme, found, rest = server.partition("://")
     rest = rest if found else server

@@ -13,7 +13,7 @@ from forebay.core.bounds import check_queue_name
 from forebay.core.errors import Invalid
 from forebay.core.words import DEFAULT
 
-SERVER = "tcp://127.0.0.1:6789"
+SERVER = "tcp://127.0.0.1:6780"
 RAW = "raw"
 EARLIEST, LATEST = "earliest", "latest"
 COLUMNS = (

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from forebay.client.sync.client import SyncClient
 from forebay.core.bounds import Limits
+from forebay.server.flashq import decode
 from forebay.server.http.connection import HttpLimits
 from forebay.server.http.server import HttpServer
 from forebay.server.tcp.connection import TcpLimits
@@ -69,7 +70,6 @@ class Life:
     async def _start(self) -> None:
         loop = asyncio.get_running_loop()
         self._node = SteeredNode(self._kept_in, loop, self._clock, self._limits, self._ledger)
-        self._tcp = TcpServer(self._node, loop, TcpLimits())
         self._web = HttpServer(
             self._node,
             loop,
@@ -78,7 +78,7 @@ class Life:
             lambda: {"tcp": self._tcp.connections},
             clock=self._clock.now,
         )
-        self._tcp.polls = self._web.polls
+        self._tcp = TcpServer(self._node, loop, TcpLimits(), decode, self._web.services)
         self._http_at = await self._web.listen(HERE, _port(self._http_at))
         self.tcp = await self._tcp.listen_tcp(HERE, _port(self.tcp))
         self._web.webhooks.start()

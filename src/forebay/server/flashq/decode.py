@@ -8,12 +8,14 @@ from functools import cache
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from forebay.core.bounds import Limits
 from forebay.core.errors import ForebayError, Invalid
+from forebay.core.words import DEFAULT
 from forebay.server.decode_errors import in_words_of, names_within
 from forebay.server.flashq.events import Events as Events
 from forebay.server.flashq.refusals import COMMANDS as COMMANDS, explain, request_id as request_id
 from forebay.server.flashq.replies import Failed, RequestId as RequestId
-from forebay.server.flashq.request import Context as Context, Request as Request
+from forebay.server.flashq.request import WAIT_MS, Context as Context, Request as Request
 from forebay.server.flashq.table import AnyRequest
 from forebay.wire.packing import check_finite, json_of, packed_of
 from forebay.wire.text import check_depth
@@ -24,6 +26,7 @@ __all__ = [
     "Events",
     "Request",
     "RequestId",
+    "context",
     "decode",
     "decode_packed",
     "encode",
@@ -78,6 +81,10 @@ def decode_packed(body: bytes) -> Request:
 
 
 _names = cache(names_within)
+
+
+def context(owner: int, limits: Limits) -> Context:
+    return Context(DEFAULT, owner, min(WAIT_MS, limits.wait_ms_max))
 
 
 def in_words(request: Request, error: ForebayError) -> ForebayError:

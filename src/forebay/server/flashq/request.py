@@ -1,7 +1,7 @@
 """Base class, context and field types of all TCP commands."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -10,6 +10,7 @@ from forebay.core.api import commands as core
 from forebay.core.errors import Invalid
 from forebay.core.keyvalue import keys
 from forebay.server.flashq.replies import Id, RequestId
+from forebay.server.tcp.codec import Services
 
 WAIT_MS = 60_000
 """Default wait of PULL and PULLB, unless the server's limit is lower."""
@@ -50,6 +51,7 @@ class Context(Struct, frozen=True, gc=False):
 class Request(Struct, tag_field="cmd", forbid_unknown_fields=True, gc=False, kw_only=True):
     """Base class of all commands."""
 
+    is_command: ClassVar[bool] = True
     reqId: RequestId | UnsetType = UNSET
 
     def nested(self) -> tuple[int, int]:
@@ -60,6 +62,10 @@ class Request(Struct, tag_field="cmd", forbid_unknown_fields=True, gc=False, kw_
         raise NotImplementedError
 
     def reply(self, reply: Any, context: Context) -> Struct:
+        raise NotImplementedError
+
+    async def carry_out(self, services: Services, context: Context) -> Any:
+        """Carry out a request that is more than one command of the core."""
         raise NotImplementedError
 
     def packed_command(self, context: Context) -> core.Command:

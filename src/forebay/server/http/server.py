@@ -35,6 +35,7 @@ from forebay.server.http.search import BrowseEndpoint
 from forebay.server.http.websocket import Socket
 from forebay.server.http.wire_command import CommandEndpoint
 from forebay.server.node_client import NodeClient
+from forebay.server.tcp.codec import Services
 from forebay.server.webhooks.registry import Webhooks
 
 logger = logging.getLogger("forebay.http")
@@ -73,6 +74,7 @@ class HttpServer:
         questions = NodeClient(node)
         self.polls = Polls(self.hub, questions)
         self.webhooks = Webhooks(self.hub, questions, loop, clock, private=limits.webhooks_private)
+        self.services = Services(questions, self.polls, self.webhooks)
         self._config = uvicorn.Config(
             self._app(questions),
             http=_connection_class(self),

@@ -8,20 +8,17 @@ requests are carried out all the same.
 import asyncio
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import UNSET, Struct, UnsetType
 
 from forebay.core.api.commands import Popped, Reply
 from forebay.core.api.queries import DeadFound, LogSlice, QueuesFound, ShownAll
-from forebay.core.errors import Busy, ForebayError, Invalid
-from forebay.core.words import DEFAULT
-from forebay.server.events.hub import BEGINNING
-from forebay.server.events.poll import Polls, Told
-from forebay.server.flashq import decode, events, refusals, replies, request as flashq_request
-from forebay.server.flashq.request import WAIT_MS
+from forebay.core.errors import Busy, ForebayError, Invalid, Unsupported
+from forebay.server.tcp.codec import Request, Services
 from forebay.wire.framing import Frames, Lines, Lost, TooLong, cutter
 from forebay.wire.text import check_text
+from forebay.wire.types import RequestId
 
 if TYPE_CHECKING:
     from forebay.server.tcp.server import TcpServer
@@ -56,9 +53,9 @@ class TcpLimits(Struct, frozen=True):
     """How long a client may pause within a frame, or leave its replies unread."""
 
 
-Ticket = tuple[flashq_request.Request, int, bool]
+Ticket = tuple[Request, int, bool]
 """A request, its number among those answered in order (-1 if it has a reqId), whether it is MessagePack."""
-Answer = tuple[flashq_request.Request | None, bool, Reply | Told | ForebayError | bytes]
+Answer = tuple[Request | None, bool, Any]
 """A request, whether it is MessagePack, and its reply; bytes are encoded already, other replies are encoded
 when they leave."""
 
@@ -70,6 +67,7 @@ class Connection(asyncio.Protocol):
         self._server = server
         self._node = server.node
         self._limits = server.limits
+        self._codec = server.codec
         self._frames: Frames | Lines = Frames(server.limits.frame_bytes_max)
         self._begun = False
         """Whether any data arrived: the first byte tells frames from lines."""
@@ -103,10 +101,9 @@ class Connection(asyncio.Protocol):
         """When the client last read any of its replies."""
         self._unsent = 0
         """Bytes the client had not read at the last check."""
-        self._polls: set[asyncio.Task[None]] = set()
-        """Tasks of event polls under way."""
-        wait_ms = min(WAIT_MS, self._node.limits.wait_ms_max)
-        self.context = flashq_request.Context(DEFAULT, server.next_owner(), wait_ms)
+        self._tasks: set[asyncio.Task[None]] = set()
+        """Tasks of requests that are carried out step by step."""
+        self.context = server.codec.context(server.next_owner(), self._node.limits)
 
     # Called by the event loop.
 
@@ -138,8 +135,8 @@ class Connection(asyncio.Protocol):
         self._eof = True
         self._frames.end()
         self._node.give_up(self)
-        for poll in list(self._polls):
-            poll.cancel()
+        for task in list(self._tasks):
+            task.cancel()
         if not self._pump_planned:
             self._pump()
         return True
@@ -150,8 +147,8 @@ class Connection(asyncio.Protocol):
         self._ready.clear()
         self._held.clear()
         self._node.forget(self)
-        for poll in list(self._polls):
-            poll.cancel()
+        for task in list(self._tasks):
+            task.cancel()
         # Return leases of unsent replies now: their messages would be blocked until the leases expire.
         for _, _, reply in unsent:
             if isinstance(reply, Popped):
@@ -237,14 +234,14 @@ class Connection(asyncio.Protocol):
             if body.startswith(b"{"):
                 if not body.isascii():
                     check_text(body)
-                request = decode.decode(body)
+                request = self._codec.decode(body)
             elif packed := self._is_packed(body):
-                request = decode.decode_packed(body)
+                request = self._codec.decode_packed(body)
             else:
                 begins = f"begins with {body[:1]!r}" if body else "is empty"
                 raise Invalid("frame", f"{self._frames.takes}; this one {begins}")
-            if isinstance(request, events.Events) and self._server.polls is not None:
-                self._poll(request, packed, self._server.polls)
+            if not request.is_command:
+                self._start(request, packed, self._server.services)
                 return
             command = request.packed_command(self.context) if packed else request.command(self.context)
         except ForebayError as error:
@@ -257,31 +254,34 @@ class Connection(asyncio.Protocol):
         self._in_flight += 1
         self._node.ask(self, (request, self._number() if request.reqId is UNSET else -1, packed), command)
 
-    def _poll(self, request: events.Events, packed: bool, polls: Polls) -> None:
-        """Start a task that polls for events; its reply is queued in turn."""
+    def _start(self, request: Request, packed: bool, services: Services | None) -> None:
+        """Start a task that carries a request out step by step; its reply is queued in turn."""
+        if services is None:
+            raise Unsupported("this listener carries out commands only")
         ticket = (request, self._number() if request.reqId is UNSET else -1, packed)
         self._in_flight += 1
-        task = self._server.loop.create_task(self._look(ticket, request, polls))
-        self._polls.add(task)
-        task.add_done_callback(self._polls.discard)
+        task = self._server.loop.create_task(self._carry_out(ticket, services))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-    async def _look(self, ticket: Ticket, request: events.Events, polls: Polls) -> None:
-        reply: Told | ForebayError
+    async def _carry_out(self, ticket: Ticket, services: Services) -> None:
+        request, number, packed = ticket
+        reply: Any
         try:
-            reply = await request.told(polls, self.context)
-        except asyncio.CancelledError:
-            reply = [], request.after or BEGINNING
+            reply = await request.carry_out(services, self.context)
         except ForebayError as error:
             reply = error
+        except asyncio.CancelledError:
+            reply = Busy("the connection ended before this was answered")
         except Exception:
-            logger.exception("bug: events could not be told")
+            logger.exception("bug: %s could not be carried out", type(request).__name__)
             reply = Busy("the server met a bug of its own")
         if not self._lost:
-            self._put(ticket[1], (request, ticket[2], reply))
+            self._put(number, (request, packed, reply))
             self.flush()
 
     def _is_packed(self, body: bytes) -> bool:
-        return self._frames.packs and decode.is_packed(body)
+        return self._frames.packs and self._codec.is_packed(body)
 
     def _number(self) -> int:
         """Return the number of a request among those answered in order."""
@@ -290,13 +290,13 @@ class Connection(asyncio.Protocol):
 
     def _answer_at_once(self, body: bytes | TooLong, error: ForebayError) -> None:
         """Answer a request that never reached the core, in its turn."""
-        request_id: replies.RequestId | UnsetType = UNSET
+        request_id: RequestId | UnsetType = UNSET
         packed = self._is_packed(body.begins if isinstance(body, TooLong) else body)
         if not isinstance(body, TooLong):
-            request_id = refusals.request_id(body)
+            request_id = self._codec.request_id(body)
         self._in_flight += 1
         number = self._number() if request_id is UNSET else -1
-        self._put(number, (None, packed, decode.encode_error(error, request_id, packed=packed)))
+        self._put(number, (None, packed, self._codec.encode_error(error, request_id, packed=packed)))
         self.flush()
 
     # Replies: called by the node.
@@ -342,19 +342,17 @@ class Connection(asyncio.Protocol):
         if self._ending:
             self._close_if_done()
 
-    def _encoded(
-        self, request: flashq_request.Request | None, packed: bool, reply: Reply | Told | ForebayError | bytes
-    ) -> bytes:
+    def _encoded(self, request: Request | None, packed: bool, reply: Any) -> bytes:
         if isinstance(reply, bytes):
             return reply
         assert request is not None
         try:
-            return decode.encode(request, reply, self.context, packed=packed)
+            return self._codec.encode(request, reply, self.context, packed=packed)
         except Exception:
             logger.exception("bug: the answer to %s could not be encoded", type(request).__name__)
-            if not isinstance(reply, tuple):
-                self._node.give_back(reply)
-            return decode.encode_error(Busy("the server met a bug of its own"), request.reqId, packed=packed)
+            self._node.give_back(reply)
+            error = Busy("the server met a bug of its own")
+            return self._codec.encode_error(error, request.reqId, packed=packed)
 
     # Shutdown.
 
@@ -367,7 +365,7 @@ class Connection(asyncio.Protocol):
         self._ending = True
         self._node.give_up(self)
         self._in_flight += 1
-        self._put(self._number(), (None, False, decode.encode_error(error)))
+        self._put(self._number(), (None, False, self._codec.encode_error(error)))
         self.flush()
 
     def end(self) -> None:
@@ -396,7 +394,7 @@ class Connection(asyncio.Protocol):
             self.abort()
 
 
-def _rows(reply: Reply | Told | ForebayError | bytes) -> int:
+def _rows(reply: Any) -> int:
     """Return how many parts of a reply are Python objects of their own until it is encoded."""
     match reply:
         case Popped() | DeadFound() | ShownAll():

@@ -4,19 +4,22 @@ import asyncio
 from asyncio import AbstractEventLoop
 
 from forebay.broker.node import Node
-from forebay.server.events.poll import Polls
+from forebay.server.tcp.codec import Codec, Services
 from forebay.server.tcp.connection import STALL_CHECK_S, Connection, TcpLimits
 
 
 class TcpServer:
     """All connections of all sockets, TCP and Unix."""
 
-    def __init__(self, node: Node, loop: AbstractEventLoop, limits: TcpLimits) -> None:
+    def __init__(
+        self, node: Node, loop: AbstractEventLoop, limits: TcpLimits, codec: Codec, services: Services | None
+    ) -> None:
         self.node = node
         self.loop = loop
         self.limits = limits
-        self.polls: Polls | None = None
-        """Answers EVENTS; without it, EVENTS is unsupported."""
+        self.codec = codec
+        self.services = services
+        """None: requests that are more than one command of the core are refused."""
         self._connections: dict[Connection, None] = {}
         self._owners = 0
         self._listeners: list[asyncio.Server] = []

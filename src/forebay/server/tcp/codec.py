@@ -1,0 +1,64 @@
+"""What a listener of frames and lines needs to know of the protocol spoken on it.
+
+The native protocol and flashQ's door are such codecs. A request is either one command of the core, or carried
+out step by step in a task of its own (``is_command`` is false).
+"""
+
+from typing import Any, Protocol
+
+from msgspec import Struct, UnsetType
+
+from forebay.core.api.commands import Command
+from forebay.core.bounds import Limits
+from forebay.core.errors import ForebayError
+from forebay.server.events.poll import Polls
+from forebay.server.node_client import NodeClient
+from forebay.server.webhooks.registry import Webhooks
+from forebay.wire.types import RequestId
+
+
+class Services(Struct, frozen=True):
+    """What requests need that are more than one command of the core."""
+
+    questions: NodeClient
+    polls: Polls
+    webhooks: Webhooks
+
+
+class Request(Protocol):
+    """A decoded request."""
+
+    reqId: RequestId | UnsetType
+
+    @property
+    def is_command(self) -> bool: ...
+
+    def command(self, context: Any) -> Command: ...
+
+    def packed_command(self, context: Any) -> Command: ...
+
+    async def carry_out(self, services: Services, context: Any) -> Any:
+        """Return what ``reply`` is given; a task that is cancelled answers with what it has."""
+        ...
+
+
+class Codec(Protocol):
+    """Bytes to requests, replies to bytes."""
+
+    def context(self, owner: int, limits: Limits) -> Any:
+        """Return what requests of a connection are given; leases belong to ``owner``."""
+        ...
+
+    def decode(self, body: bytes) -> Request: ...
+
+    def decode_packed(self, body: bytes) -> Request: ...
+
+    def is_packed(self, body: bytes) -> bool: ...
+
+    def request_id(self, body: bytes) -> RequestId | UnsetType: ...
+
+    def encode(self, request: Any, reply: Any, context: Any, *, packed: bool = False) -> bytes: ...
+
+    def encode_error(
+        self, error: ForebayError, request_id: RequestId | UnsetType = ..., *, packed: bool = False
+    ) -> bytes: ...
