@@ -528,7 +528,7 @@ class Checks:
         reply = self._apply(command)
         assert isinstance(reply, queries.StateFound)
         wanted = self._state(message, queue, partition, offset, group)
-        assert reply == wanted, (reply, wanted)
+        assert job_checks.as_modelled(reply) == wanted, (reply, wanted)
 
     def _state(
         self, message: m.Message, queue: str, partition: str, offset: int, group: str

@@ -12,6 +12,7 @@ from forebay.core.words import RESULT
 from tests.sim import model as m
 from tests.sim.checks import TENANT, load
 from tests.sim.inside import notifying
+from tests.sim.job_checks import as_modelled
 from tests.sim.jobs_model import KNOWN, NEVER_SAID, REPLACED, names_of
 from tests.sim.system_model import Cron, Entry
 from tests.sim.world import World
@@ -184,7 +185,8 @@ class JobWorld(World):
         assert reply.total == len(targets)
         kept = [each for each in targets if not each.gone and not each.lost]
         got = [
-            (each.queue.name, (each.partition, each.offset), each.state) for each in reply.shown.deliveries
+            (each.queue.name, (each.partition, each.offset), as_modelled(each.state))
+            for each in reply.shown.deliveries
         ]
         assert got == [
             (each.queue, each.place, self._state(each, each.queue, *each.place, "default")) for each in kept

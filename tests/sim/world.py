@@ -11,6 +11,7 @@ from forebay.core.retention import carve, merge as merges
 from forebay.core.words import LINE, PART, RESULT, STATES as STATES
 from tests.sim import model as m
 from tests.sim.checks import SHARDS, TENANT, load, snapshot
+from tests.sim.job_checks import as_modelled
 from tests.sim.labels import labels_of
 from tests.sim.snapshot import differences
 from tests.sim.steps import Steps
@@ -128,7 +129,7 @@ class World(Steps):
         for each in reply.deliveries:
             self._fetch(each.queue, each)
             (payload,) = each.payloads()
-            told = (bytes(payload), *labels_of(each), each.state)
+            told = (bytes(payload), *labels_of(each), as_modelled(each.state))
             got.append((each.queue.name, (each.partition, each.offset), *told))
         wanted: list[object] = []
         for partition, at in map(known.current, places):
@@ -168,7 +169,7 @@ class World(Steps):
         for each in reply.deliveries:
             self._fetch(each.queue, each)
             (payload,) = each.payloads()
-            told = (bytes(payload), *labels_of(each), each.created_at, each.state)
+            told = (bytes(payload), *labels_of(each), each.created_at, as_modelled(each.state))
             got.append((each.partition, each.offset, *told))
         places = [
             (name, at)
@@ -253,7 +254,7 @@ class World(Steps):
         told = reply.progress
         assert (told and (told.percent, told.message, told.at)) == noted.progress
         about = known.messages[meant[0]][meant[1]]
-        assert reply.state == self._state(about, queue, *meant, "default")
+        assert as_modelled(reply.state) == self._state(about, queue, *meant, "default")
         waits = reply.state.state in ("waiting", "delayed", "parked")
         assert reply.over_at == (about.over_at if waits and about.attributes.ttl_ms else NEVER)
 

@@ -7,6 +7,8 @@ from msgspec import Struct
 from forebay.core.bounds import NEVER
 from forebay.core.log.slices import SegmentSlice
 from forebay.core.state import (
+    PLAIN,
+    Attributes,
     Cron,
     NamedLimit,
     Progress,
@@ -417,6 +419,14 @@ class StateFound(Struct, gc=False):
     """The unique key it holds."""
     depends_on: tuple[tuple[int, int], ...] = ()
     """(first id, count) of its dependencies."""
+    attributes: Attributes = PLAIN
+    """As it was pushed."""
+    leased_at: int | None = None
+    """When its delivery began, if it is leased and that is known."""
+    progress: Progress | None = None
+    """As its consumer last reported it."""
+    parent: int | None = None
+    """Id of the first message that waits for it."""
 
 
 class CronList(Query, gc=False):

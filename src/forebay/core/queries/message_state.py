@@ -1,5 +1,7 @@
 """The state of single messages, with their payloads and notes."""
 
+from collections.abc import Iterator
+
 from forebay.core.api.queries import NotesFound, Show, Shown, ShownAll, State, StateFound
 from forebay.core.bounds import NEVER, SHOWN_MAX, Limits, check_name
 from forebay.core.delivery.notes import of_message
@@ -8,7 +10,7 @@ from forebay.core.ids import OFFSET_BITS, OFFSET_MASK
 from forebay.core.log import log as logs
 from forebay.core.shard.addresses import first_offset, require
 from forebay.core.shard.shard import Shard
-from forebay.core.state import Dead, LeaseRun, Partition, Scheduled, Track, priority_of
+from forebay.core.state import Dead, Lease, LeaseRun, Partition, Scheduled, Track, priority_of
 from forebay.core.tracks.dead_letters import dead_over
 from forebay.core.tracks.leased import leased_runs
 from forebay.core.tracks.outcomes import outcome_at
@@ -28,9 +30,12 @@ def state(shard: Shard, command: State, now: int) -> StateFound:
     found = StateFound(command.id, created_at, "waiting", priority=attributes.priority)
     if attributes.origin is not None:
         found.id, found.created_at = attributes.origin
-    found.depends_on = attributes.depends_on
-    if partition.job_ids:
-        found.job_id = partition.job_ids.get(first_offset(shard, where))
+    found.depends_on, found.attributes = attributes.depends_on, attributes
+    if partition.job_ids or partition.progress:
+        first = first_offset(shard, where)
+        found.job_id, found.progress = partition.job_ids.get(first), partition.progress.get(first)
+    if partition.dependents.size:
+        found.parent = next((row[1] for row in partition.waiting_over(offset, offset + 1)), None)
     if offset in partition.ties:
         found.unique_key = partition.ties[offset].unique_key or None
     group = place.queue.groups.get(command.group)
@@ -112,15 +117,18 @@ def _show_due(found: StateFound, due_at: int, now: int) -> None:
 
 def _show(shard: Shard, track: Track, offset: int, found: StateFound, due_at: int, now: int) -> None:
     """Fill in the state of a message in a track; ``due_at`` is when it is due by its attributes."""
-    run = _out_of_line(shard, track, offset)
+    run = _out_of_line(track, offset)
     ended = outcome_at(track, offset)
-    if run is not None:
+    lease, leased = next(_leased(shard, track, offset), (None, None))
+    if lease is not None and leased is not None:
+        found.deliveries, found.failures, found.error = leased.deliveries, leased.failures, leased.error
+        found.priority = priority_of(leased.level)
+        found.state, found.leased_at = "active", lease.leased_at or None
+    elif run is not None:
         found.deliveries, found.failures, found.error = run.deliveries, run.failures, run.error
         found.priority = priority_of(run.level)
         if isinstance(run, Scheduled):
             _show_waiting(track, found, run.due_at, now)
-        elif isinstance(run, LeaseRun):
-            found.state = "active"
         else:
             found.state, found.ended_at = "dead", run.dead_at
     elif ended is not None:
@@ -142,12 +150,14 @@ def _show_waiting(track: Track, found: StateFound, due_at: int, now: int) -> Non
         found.state, found.ended_at = "evicted", due_at + max_wait_ms
 
 
-def _out_of_line(shard: Shard, track: Track, offset: int) -> Scheduled | LeaseRun | Dead | None:
-    """Return the scheduled, leased or dead run of a message, if there is one."""
+def _leased(shard: Shard, track: Track, offset: int) -> Iterator[tuple[Lease, LeaseRun]]:
+    """Yield the live lease of a message and its run there, if it is leased."""
+    for lease, run in leased_runs(shard, track, offset, offset + 1):
+        if not run.settled >> offset - run.first & 1:
+            yield lease, run
+
+
+def _out_of_line(track: Track, offset: int) -> Scheduled | Dead | None:
+    """Return the scheduled or dead run of a message, if there is one."""
     scheduled = track.schedule.find(offset)
-    if scheduled is not None:
-        return scheduled
-    for _, leased in leased_runs(shard, track, offset, offset + 1):
-        if not leased.settled >> offset - leased.first & 1:
-            return leased
-    return next(iter(dead_over(track, offset, offset + 1)), None)
+    return scheduled if scheduled is not None else next(iter(dead_over(track, offset, offset + 1)), None)
