@@ -20,10 +20,11 @@ import uvloop
 
 from forebay import __version__
 from forebay.broker.node import Node
-from forebay.config import OFF, Settings, address
+from forebay.config import OFF, Settings, address, split
 from forebay.core.errors import Damaged
 from forebay.logs import set_up_logs
 from forebay.server.flashq import decode
+from forebay.server.flashq.door import Door
 from forebay.server.http.server import HttpServer
 from forebay.server.sql_inbox import InboxReader
 from forebay.server.tcp.server import TcpServer
@@ -123,7 +124,8 @@ async def _serve(settings: Settings, out: TextIO) -> None:
 
     http = HttpServer(node, loop, settings.http_limits(), __version__, connections, clock=now)
     server = TcpServer(node, loop, settings.tcp_limits(), decode, http.services)
-    doors = {"flashq": TcpServer(node, loop, settings.tcp_limits(), decode, http.services)}
+    flashq = Door(now, split(settings.flashq_tokens))
+    doors = {"flashq": TcpServer(node, loop, settings.tcp_limits(), flashq, http.services)}
     listeners: list[TcpServer | HttpServer] = [server, http, *doors.values()]
     try:
         ready = await _listen(settings, server, http, doors)

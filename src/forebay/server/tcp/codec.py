@@ -4,7 +4,8 @@ The native protocol and flashQ's door are such codecs. A request is either one c
 out step by step in a task of its own (``is_command`` is false).
 """
 
-from typing import Any, Protocol
+from asyncio import AbstractEventLoop
+from typing import Any, Protocol, runtime_checkable
 
 from msgspec import Struct, UnsetType
 
@@ -23,6 +24,30 @@ class Services(Struct, frozen=True):
     questions: NodeClient
     polls: Polls
     webhooks: Webhooks
+
+
+class Ready(Exception):
+    """Raised by a request that needs no command of the core, with what ``encode`` is given as its reply."""
+
+    def __init__(self, reply: Any = None) -> None:
+        super().__init__("no command is needed")
+        self.reply = reply
+
+
+class Outlet(Protocol):
+    """A connection, for what is sent over it without being asked for."""
+
+    @property
+    def services(self) -> Services | None: ...
+
+    @property
+    def loop(self) -> AbstractEventLoop: ...
+
+    async def tell(self, bodies: list[bytes]) -> None:
+        """Send bodies; return when the client has read enough of them for more."""
+        ...
+
+    def abort(self) -> None: ...
 
 
 class Request(Protocol):
@@ -62,3 +87,12 @@ class Codec(Protocol):
     def encode_error(
         self, error: ForebayError, request_id: RequestId | UnsetType = ..., *, packed: bool = False
     ) -> bytes: ...
+
+
+@runtime_checkable
+class Attends(Protocol):
+    """A codec that wants to know when connections open and end."""
+
+    def opened(self, context: Any, outlet: Outlet) -> None: ...
+
+    def ended(self, context: Any) -> None: ...

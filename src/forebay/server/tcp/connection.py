@@ -15,7 +15,7 @@ from msgspec import UNSET, Struct, UnsetType
 from forebay.core.api.commands import Popped, Reply
 from forebay.core.api.queries import DeadFound, LogSlice, QueuesFound, ShownAll
 from forebay.core.errors import Busy, ForebayError, Invalid, Unsupported
-from forebay.server.tcp.codec import Request, Services
+from forebay.server.tcp.codec import Attends, Ready, Request, Services
 from forebay.wire.framing import Frames, Lines, Lost, TooLong, cutter
 from forebay.wire.text import check_text
 from forebay.wire.types import RequestId
@@ -103,6 +103,8 @@ class Connection(asyncio.Protocol):
         """Bytes the client had not read at the last check."""
         self._tasks: set[asyncio.Task[None]] = set()
         """Tasks of requests that are carried out step by step."""
+        self._room: asyncio.Future[None] | None = None
+        """Resolved when the client has read enough for more that it did not ask for."""
         self.context = server.codec.context(server.next_owner(), self._node.limits)
 
     # Called by the event loop.
@@ -111,6 +113,8 @@ class Connection(asyncio.Protocol):
         # uvloop's transports are not subclasses of asyncio's.
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=self._limits.buffer_bytes_max)
+        if isinstance(self._codec, Attends):
+            self._codec.opened(self.context, self)
         if not self._server.admit(self):
             self._refuse(Busy(f"the server takes at most {self._limits.connections_max} connections"))
 
@@ -153,6 +157,9 @@ class Connection(asyncio.Protocol):
         for _, _, reply in unsent:
             if isinstance(reply, Popped):
                 self._node.give_back(reply)
+        if isinstance(self._codec, Attends):
+            self._codec.ended(self.context)
+        self._make_room()
         self._server.gone(self)
 
     def pause_writing(self) -> None:
@@ -161,6 +168,30 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._write_paused = False
         self.flush()
+        self._make_room()
+
+    # What is sent without being asked for.
+
+    @property
+    def services(self) -> Services | None:
+        return self._server.services
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self._server.loop
+
+    async def tell(self, bodies: list[bytes]) -> None:
+        """Send bodies that answer no request; return when there is room for more."""
+        while self._write_paused and not self._lost:
+            self._room = self._room or self._server.loop.create_future()
+            await asyncio.shield(self._room)
+        if not self._lost and not self._ending:
+            self._transport.writelines([part for body in bodies for part in self._frames.wrapped(body)])
+
+    def _make_room(self) -> None:
+        room, self._room = self._room, None
+        if room is not None and not room.done():
+            room.set_result(None)
 
     # Requests.
 
@@ -244,6 +275,11 @@ class Connection(asyncio.Protocol):
                 self._start(request, packed, self._server.services)
                 return
             command = request.packed_command(self.context) if packed else request.command(self.context)
+        except Ready as ready:
+            self._in_flight += 1
+            self._put(self._number() if request.reqId is UNSET else -1, (request, packed, ready.reply))
+            self.flush()
+            return
         except ForebayError as error:
             self._answer_at_once(body, error)
             return

@@ -1,0 +1,160 @@
+"""Options of a job, as PUSH, PUSHB, FLOW and CRON have them.
+
+SDKs write some of them in camel case, too. Null means that an option is not given.
+"""
+
+from typing import Any
+
+from msgspec import Struct
+
+from forebay.core.api.jobs import Job
+from forebay.core.bounds import Limits, check_name
+from forebay.core.errors import Unsupported
+from forebay.core.ids import spans_of
+from forebay.core.state import Attributes, Backoff, Identity
+from forebay.core.words import DEFAULT, DROP, NONE, THROTTLE, WAIT
+from forebay.server.flashq.command import Whole, parse_ids
+from forebay.server.flashq.errors import Refused
+from forebay.server.options import backoff_of
+from forebay.wire.types import Id
+
+DEBOUNCE_MS = 5_000
+"""Default hold time of a debounce_id."""
+AT_ONCE = Backoff(NONE, 0, 0)
+
+
+class Options(Struct, gc=False, kw_only=True):
+    """Everything that can be said of a job besides its queue and data."""
+
+    priority: int | None = None
+    delay: Whole | None = None
+    ttl: Whole | None = None
+    timeout: Whole | None = None
+    max_attempts: Whole | None = None
+    backoff: Whole | None = None
+    unique_key: str | None = None
+    depends_on: list[Id] | None = None
+    tags: list[str] | None = None
+    lifo: bool | None = None
+    remove_on_complete: bool | None = None
+    remove_on_fail: bool | None = None
+    stall_timeout: Whole | None = None
+    debounce_id: str | None = None
+    debounce_ttl: Whole | None = None
+    job_id: str | None = None
+    keep_completed_age: Whole | None = None
+    keep_completed_count: Whole | None = None
+    group_id: str | None = None
+    # The same in camel case, and the other name of a custom id.
+    maxAttempts: Whole | None = None
+    uniqueKey: str | None = None
+    dependsOn: list[Id] | None = None
+    removeOnComplete: bool | None = None
+    removeOnFail: bool | None = None
+    stallTimeout: Whole | None = None
+    debounceId: str | None = None
+    debounceTtl: Whole | None = None
+    jobId: str | None = None
+    customId: str | None = None
+    custom_id: str | None = None
+    keepCompletedAge: Whole | None = None
+    keepCompletedCount: Whole | None = None
+    groupId: str | None = None
+
+    def settle(self) -> None:
+        """Move what was given under another name to the name that is used here."""
+        for name, other in ALIASES:
+            value = getattr(self, other)
+            if value is not None and getattr(self, name) is None:
+                setattr(self, name, value)
+
+
+ALIASES = [
+    ("max_attempts", "maxAttempts"),
+    ("unique_key", "uniqueKey"),
+    ("depends_on", "dependsOn"),
+    ("remove_on_complete", "removeOnComplete"),
+    ("remove_on_fail", "removeOnFail"),
+    ("stall_timeout", "stallTimeout"),
+    ("debounce_id", "debounceId"),
+    ("debounce_ttl", "debounceTtl"),
+    ("job_id", "jobId"),
+    ("job_id", "customId"),
+    ("job_id", "custom_id"),
+    ("keep_completed_age", "keepCompletedAge"),
+    ("keep_completed_count", "keepCompletedCount"),
+    ("group_id", "groupId"),
+]
+
+
+def kept_of(given: Options) -> dict[str, Any]:
+    """Return the attributes that say how long a job is kept and when it counts as stalled.
+
+    They are under the names that ``Attributes`` has for them; those at their default are left out.
+    """
+    wanted = {
+        "remove_on_complete": given.remove_on_complete,
+        "remove_on_fail": given.remove_on_fail,
+        "stall_ms": given.stall_timeout,
+        "keep_completed_ms": given.keep_completed_age,
+        "keep_completed_count": given.keep_completed_count,
+    }
+    return {name: value for name, value in wanted.items() if value}
+
+
+def attributes_of(given: Options, limits: Limits) -> Attributes:
+    """Return how a job is delivered.
+
+    *Attempts.* flashQ shows 0 for a job without ``max_attempts``; its documents promise 3 attempts, its code
+    retries for ever. We keep the promise: 0 is the queue's ``max_attempts``, which is 3 unless it is set.
+    *Backoff.* Without one a job is retried at once, which is what flashQ does.
+    *Timeout.* flashQ has no leases: without ``timeout`` and ``stall_timeout`` a worker may take as long as it
+    likes. The longest lease that the server allows stands for that.
+    *Dependencies.* A job whose dependency failed waits until that is retried.
+    """
+    kept = kept_of(given)
+    if kept:
+        raise Unsupported(f"{next(iter(kept))} is not supported yet")
+    backoff = AT_ONCE if not given.backoff else backoff_of(given.backoff)
+    is_watched = given.timeout or given.stall_timeout
+    return Attributes(
+        priority=given.priority or 0,
+        delay_ms=given.delay or 0,
+        lifo=bool(given.lifo),
+        ttl_ms=given.ttl or 0,
+        timeout_ms=(given.timeout or 0) if is_watched else limits.lease_ms_max,
+        max_attempts=given.max_attempts or None,
+        backoff=backoff,
+        depends_on=spans_of(parse_ids(given.depends_on)) if given.depends_on else (),
+        on_failed=WAIT,
+        tags=tuple(dict.fromkeys(given.tags)) if given.tags else (),
+        **kept,
+    )
+
+
+def identity_of(given: Options) -> Identity | None:
+    """Return what a job is known by, or None."""
+    if given.debounce_id is not None:
+        if given.unique_key is not None:
+            raise Refused("debounce_id", "A job has a unique_key or a debounce_id, not both")
+        ttl = DEBOUNCE_MS if given.debounce_ttl is None else given.debounce_ttl
+        if not ttl:
+            return Identity(job_id=given.job_id) if given.job_id is not None else None
+        return Identity(given.debounce_id, THROTTLE, ttl, job_id=given.job_id)
+    if given.unique_key is None and given.job_id is None:
+        return None
+    return Identity(given.unique_key, DROP, job_id=given.job_id)
+
+
+def job_of(given: Options, data: bytes, limits: Limits) -> Job:
+    """Return a job for the core. Jobs of a group go one by one: the group is a lane of its own."""
+    given.settle()
+    group = given.group_id
+    if group is not None:
+        check_name("group_id", group)
+        if group == DEFAULT:
+            raise Refused("group_id", f"Invalid group_id: {DEFAULT} is where all other jobs are")
+    attributes = attributes_of(given, limits)
+    return Job(
+        data, group if group is not None else DEFAULT, attributes, identity_of(given), group is not None
+    )

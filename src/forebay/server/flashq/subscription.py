@@ -1,0 +1,115 @@
+"""SUBSCRIBE: events of a queue, sent over the connection that asked for them.
+
+One event of the server may tell of many jobs; flashQ's tell of one each, so they are spread out here. Events
+come between answers, and have ``event`` where answers have ``ok``.
+"""
+
+import asyncio
+from collections.abc import Iterator
+
+import msgspec
+from msgspec import Struct
+
+from forebay.core.errors import Busy, Unsupported
+from forebay.core.state import Event
+from forebay.core.words import DEFAULT
+from forebay.server.events.hub import Hub, Listener, Wanted
+from forebay.server.tcp.codec import Outlet
+from forebay.wire.types import Id
+
+KINDS = {"pushed": "pushed", "completed": "settled", "failed": "dead"}
+"""flashQ's events, and ours. Of flashQ's ``progress`` the server has no event."""
+NAMES = {ours: theirs for theirs, ours in KINDS.items()}
+SUBSCRIPTIONS_MAX = 100
+"""Subscriptions of one connection."""
+AT_ONCE = 1_000
+"""Events written at a time: then the client must have read some of them."""
+
+_read = msgspec.json.Decoder(Event).decode
+_to_json = msgspec.json.Encoder().encode
+_to_packed = msgspec.msgpack.Encoder().encode
+
+
+class JobEvent(Struct, omit_defaults=True, gc=False):
+    """What happened to one job."""
+
+    event: str
+    event_type: str
+    queue: str
+    job_id: Id
+    timestamp: int
+    duration_ms: int | None = None
+
+
+def job_events(payload: bytes) -> Iterator[JobEvent]:
+    """Spread an event of the server into one for each job; none for what flashQ has no event for."""
+    told = _read(payload)
+    name = NAMES.get(told.kind)
+    if name is None or told.group not in ("", DEFAULT):
+        return
+    for _, _, count, first in told.runs:
+        begin = int(first)
+        for number in range(begin, begin + count):
+            shown: Id = number if isinstance(first, int) else str(number)
+            yield JobEvent(f"job:{name}", name, told.queue, shown, told.at, told.duration_ms)
+
+
+class Subscriptions:
+    """The subscriptions of one connection, by queue."""
+
+    def __init__(self) -> None:
+        self._outlet: Outlet | None = None
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def open(self, outlet: Outlet) -> None:
+        """Set where events are sent."""
+        self._outlet = outlet
+
+    def add(self, tenant: str, queue: str, events: list[str], *, packed: bool) -> None:
+        """Subscribe to a queue from this moment on, in place of what was subscribed of it before.
+
+        Names of events that nobody knows are ignored, as flashQ does; no names at all means every event.
+        """
+        outlet = self._outlet
+        if outlet is None or outlet.services is None:
+            raise Unsupported("SUBSCRIBE needs a connection")
+        self.remove(queue)
+        if len(self._tasks) >= SUBSCRIPTIONS_MAX:
+            raise Busy(f"A connection has at most {SUBSCRIPTIONS_MAX} subscriptions")
+        kinds = frozenset(KINDS[each] for each in events or KINDS if each in KINDS)
+        if not kinds:
+            return
+        hub = outlet.services.polls.hub
+        wanted = Wanted(tenant, frozenset({queue}), kinds)
+        listener, _ = hub.join(wanted)
+        listener.on_drop = outlet.abort  # it does not read: it finds out by a connection that is gone
+        task = outlet.loop.create_task(_send(hub, wanted, listener, outlet, packed=packed))
+        self._tasks[queue] = task
+
+    def remove(self, queue: str) -> None:
+        task = self._tasks.pop(queue, None)
+        if task is not None:
+            task.cancel()
+
+    def close(self) -> None:
+        for queue in list(self._tasks):
+            self.remove(queue)
+
+
+async def _send(hub: Hub, wanted: Wanted, listener: Listener, outlet: Outlet, *, packed: bool) -> None:
+    """Send events as fast as the client reads, until it leaves."""
+    encode = _to_packed if packed else _to_json
+    try:
+        while not (listener.ended or listener.dropped):
+            await listener.wait()
+            payloads = [payload for batch, _ in listener.take() for _, payload in batch.events]
+            bodies: list[bytes] = []
+            for event in (each for payload in payloads for each in job_events(payload)):
+                bodies.append(encode(event))
+                if len(bodies) == AT_ONCE:
+                    await outlet.tell(bodies)
+                    bodies = []
+            if bodies:
+                await outlet.tell(bodies)
+    finally:
+        hub.leave(wanted, listener)
