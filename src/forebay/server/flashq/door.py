@@ -107,7 +107,8 @@ class Door:
                 raise answer
             answer = answer or request.reply(reply, context)
         except ForebayError as error:  # a reply of the core may be an error here
-            text = errors.sentence(error, _names(type(request)), getattr(request, "queue", None))
+            names = _names(request.__class__)
+            text = errors.sentence(error, names, getattr(request, "queue", None))
             answer = answers.Failed(ok=False, error=text)
         body = _encode(answers.named(answer, request.reqId))
         return packed_of(body) if packed else body

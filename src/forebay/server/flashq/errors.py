@@ -62,7 +62,7 @@ def not_authenticated() -> Denied:
 def sentence(error: ForebayError, names: frozenset[str], queue: str | None) -> str:
     """Return the text of an error of the core for a request that has these field names."""
     if not isinstance(error, Invalid) or isinstance(error, Refused):
-        return _short(error.message)
+        return error.message
     if error.field == "queue" and queue is not None:
         is_long = not 1 <= len(queue) <= QUEUE_CHARS_MAX
         return "Queue name must be 1-256 characters" if is_long else "Invalid characters in queue name"
