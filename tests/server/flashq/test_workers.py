@@ -1,0 +1,50 @@
+"""Workers are counted, connections are not."""
+
+from forebay.server.flashq.workers import ACTIVE_MS, WORKERS_MAX, Workers
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000_000
+
+    def __call__(self) -> int:
+        return self.now
+
+
+def test_a_connection_that_pulls_is_a_worker_until_it_ends() -> None:
+    workers = Workers(Clock())
+    workers.pulled(1, "a")
+    workers.pulled(1, "b")
+    workers.pulled(2, "a")
+    assert [(each.id, each.queues) for each in workers.active()] == [("tcp-1", ["a", "b"]), ("tcp-2", ["a"])]
+    workers.left(1)
+    workers.left(3)
+    assert workers.count == 1
+
+
+def test_a_worker_that_is_not_heard_of_does_not_count() -> None:
+    clock = Clock()
+    workers = Workers(clock)
+    workers.pulled(1, "a")
+    clock.now += ACTIVE_MS
+    assert workers.count == 1
+    clock.now += 1
+    assert workers.count == 0
+    workers.pulled(1, "a")
+    assert workers.count == 1
+
+
+def test_a_worker_may_report_by_itself() -> None:
+    workers = Workers(Clock())
+    workers.report("w", ["a"], concurrency=4, jobs_processed=7)
+    workers.report("w", ["a"], concurrency=4, jobs_processed=9)
+    (worker,) = workers.active()
+    assert (worker.id, worker.concurrency, worker.jobs_processed) == ("w", 4, 9)
+
+
+def test_only_so_many_workers_are_remembered() -> None:
+    workers = Workers(Clock())
+    for number in range(WORKERS_MAX + 5):
+        workers.report(f"w{number}", [])
+    assert workers.count == WORKERS_MAX
+    assert workers.active()[0].id == "w5"
