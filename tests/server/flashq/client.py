@@ -44,7 +44,8 @@ class Connection:
     async def _call(self, cmd: str, fields: dict[str, Any]) -> Reply:
         assert self._writer is not None
         name = str(next(self._numbers))
-        answer = self._waiting[name] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._waiting[name] = answer
         body = json.dumps({"cmd": cmd, "reqId": name, **fields}).encode()
         self._writer.write(len(body).to_bytes(4, "big") + body if self._framed else body + b"\n")
         reply = await answer
@@ -149,7 +150,7 @@ class Worker:
         self._handler = handler
         self._concurrency = concurrency
         self._tasks: list[asyncio.Task[None]] = []
-        self.done: list[Any] = []
+        self.begun: list[Any] = []
         self.busiest = 0
         self._busy = 0
 
@@ -160,6 +161,7 @@ class Worker:
                 await self._work(pulled["job"])
 
     async def _work(self, job: Reply) -> None:
+        self.begun.append(job["data"])
         self._busy += 1
         self.busiest = max(self.busiest, self._busy)
         try:
@@ -174,7 +176,6 @@ class Worker:
             await settled
         except Refused:
             return  # somebody else has it: this worker took too long
-        self.done.append(job["data"])
 
     async def __aenter__(self) -> "Worker":
         self._tasks = [asyncio.create_task(self._run()) for _ in range(self._concurrency)]

@@ -17,6 +17,10 @@ class FlashqServer(Server):
     def __init__(self, *flags: str, at: str = "127.0.0.1:0") -> None:
         super().__init__("--flashq", at, *flags)
 
+    def __enter__(self) -> "FlashqServer":
+        super().__enter__()
+        return self
+
     def _ready(self) -> dict[str, Any]:
         ready = super()._ready()
         self.flashq: str = ready["flashq"]

@@ -31,6 +31,7 @@ def test_workers_do_every_job_once_and_their_results_are_waited_for(
     server: FlashqServer, framed: bool
 ) -> None:
     meet = asyncio.Event()
+    worker: Worker
 
     async def double(job: Reply) -> Any:
         if worker.busiest == 8:
@@ -45,12 +46,11 @@ def test_workers_do_every_job_once_and_their_results_are_waited_for(
             ids = await asyncio.gather(*(client.push("sums", {"n": n}) for n in range(200)))
             results = await asyncio.gather(*map(client.finished, ids))
         assert results == [{"twice": 2 * n} for n in range(200)]
-        assert Counter(each["n"] for each in worker.done) == Counter(range(200))
+        assert Counter(each["n"] for each in worker.begun) == Counter(range(200))
         assert worker.busiest == 8
         stats = await client.call("STATS")
         assert (stats["queued"], stats["processing"], stats["completed"]) == (0, 0, 200)
 
-    worker: Worker
     live(server, life, pool=4, framed=framed)
 
 
