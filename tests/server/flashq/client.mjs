@@ -199,7 +199,7 @@ async function life(client) {
 
 async function survive(client) {
   const numbers = Array.from({ length: 60 }, (_, n) => n);
-  const options = (n) => ({ job_id: `node-${n}`, timeout: 1000 });
+  const options = (n) => ({ job_id: `node-${n}`, timeout: 1000, max_attempts: 1000 });
   const ids = await Promise.all(numbers.map((n) => client.push("survivors", { n }, options(n))));
   // Whoever runs this kills the server now: the waits below are lost with it, and asked again.
   process.stdout.write("confirmed\n");

@@ -105,6 +105,17 @@ def test_a_custom_id_is_idempotent_under_each_of_its_names(line: Talk, name: str
     assert (found["job"]["id"], found["job"]["custom_id"], found["state"]) == (job, "order-7", "waiting")
 
 
+def test_a_job_keeps_its_id_when_its_data_is_replaced(talk: Talk) -> None:
+    job = talk.push("changed", {"a": 1}, job_id="mine", unique_key="k", priority=2)
+    talk.do("UPDATE", id=job, data={"a": 2})
+    for shown in (talk.do("GETJOB", id=job)["job"], talk.pull("changed")):
+        assert (shown["id"], shown["data"], shown["priority"]) == (job, {"a": 2}, 2)
+        assert (shown["custom_id"], shown["unique_key"]) == ("mine", "k")
+    talk.do("PROGRESS", id=job, progress=7, message="under way")
+    talk.do("ACK", id=job)
+    assert talk.do("GETJOBBYCUSTOMID", job_id="mine")["state"] == "completed"
+
+
 def test_a_custom_id_beside_a_unique_key_is_told_apart_from_it(line: Talk) -> None:
     job = line.push("both", 1, job_id="a", unique_key="k")
     assert line.push("both", 1, job_id="a", unique_key="k") == job

@@ -153,7 +153,9 @@ def test_what_was_confirmed_is_done_though_the_server_was_killed(tmp_path: Path)
         stored = ("--data", str(tmp_path / "data"))
         with FlashqServer(*stored) as server:
             client = Client(*server.address, pool=4)
-            pushes = [client.push("kept", n, timeout=1_000, job_id=f"n{n}") for n in range(300)]
+            pushes = [
+                client.push("kept", n, timeout=1_000, max_attempts=1_000, job_id=f"n{n}") for n in range(300)
+            ]
             ids = await asyncio.gather(*pushes)
             worker = Worker(client, "kept", work, concurrency=6)
             await worker.__aenter__()

@@ -1,6 +1,5 @@
 """Whoever sends commands: one TCP connection, or one HTTP request."""
 
-from collections.abc import Callable
 from hmac import compare_digest
 
 from forebay.core.bounds import Limits
@@ -34,13 +33,7 @@ class Caller:
     """One client: who it is, what it may, and what it listens to."""
 
     def __init__(
-        self,
-        owner: int,
-        limits: Limits,
-        tokens: Tokens,
-        workers: Workers,
-        completions: Completions,
-        clock: Callable[[], int],
+        self, owner: int, limits: Limits, tokens: Tokens, workers: Workers, completions: Completions
     ) -> None:
         self.tenant = DEFAULT
         self.owner = owner
@@ -49,7 +42,6 @@ class Caller:
         self.tokens = tokens
         self.workers = workers
         self.completions = completions
-        self.clock = clock
         self.is_known = not tokens
         """Whether it has shown its token, or needs none."""
         self.subscriptions = Subscriptions()

@@ -5,7 +5,6 @@ behind it is the server that all other listeners use.
 """
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import msgspec
@@ -13,7 +12,6 @@ from msgspec import UNSET, UnsetType
 
 from forebay.core.bounds import Limits
 from forebay.core.errors import ForebayError
-from forebay.server.decode_errors import names_within
 from forebay.server.flashq import answers, errors
 from forebay.server.flashq.caller import Caller, Tokens
 from forebay.server.flashq.commands.table import NAMES, AnyCommand
@@ -29,22 +27,16 @@ _decode_packed = msgspec.msgpack.Decoder(AnyCommand).decode
 _encode = msgspec.json.Encoder().encode
 
 
-@cache
-def _names(kind: Any) -> frozenset[str]:
-    return names_within(kind)
-
-
 class Door:
     """The codec of flashQ's door; everything that its connections share."""
 
     def __init__(self, clock: Callable[[], int], tokens: tuple[str, ...] = ()) -> None:
-        self._clock = clock
         self.tokens = Tokens(tokens)
         self.workers = Workers(clock)
         self.completions = Completions()
 
     def context(self, owner: int, limits: Limits) -> Caller:
-        return Caller(owner, limits, self.tokens, self.workers, self.completions, self._clock)
+        return Caller(owner, limits, self.tokens, self.workers, self.completions)
 
     def opened(self, context: Caller, outlet: Outlet) -> None:
         context.subscriptions.open(outlet)
@@ -107,8 +99,7 @@ class Door:
                 raise answer
             answer = answer or request.reply(reply, context)
         except ForebayError as error:  # a reply of the core may be an error here
-            names = _names(request.__class__)
-            text = errors.sentence(error, names, getattr(request, "queue", None))
+            text = errors.sentence(error, getattr(request, "queue", None))
             answer = answers.Failed(ok=False, error=text)
         body = _encode(answers.named(answer, request.reqId))
         return packed_of(body) if packed else body
@@ -117,6 +108,6 @@ class Door:
     def encode_error(
         error: ForebayError, request_id: RequestId | UnsetType = UNSET, *, packed: bool = False
     ) -> bytes:
-        text = errors.sentence(error, frozenset(), None)
+        text = errors.sentence(error)
         body = _encode(answers.Failed(reqId=request_id, ok=False, error=text))
         return packed_of(body) if packed else body

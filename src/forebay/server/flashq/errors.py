@@ -10,7 +10,6 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from forebay.core.errors import Conflict, Denied, ForebayError, Invalid, NotFound
-from forebay.server.decode_errors import in_words_of
 from forebay.wire.types import RequestId
 
 QUEUE_CHARS_MAX = 256
@@ -26,6 +25,16 @@ _KINDS = {
     "array": "a list",
     "object": "an object",
 }
+_WORDS = {
+    "delay_ms": "delay",
+    "every_ms": "repeat_every",
+    "grace_ms": "grace",
+    "payload": "data",
+    "timeout_ms": "timeout",
+    "ttl_ms": "ttl",
+    "wait_ms": "timeout",
+}
+"""Fields of the core, and their names here."""
 _fields = msgspec.json.Decoder(dict[str, Raw]).decode
 _packed_fields = msgspec.msgpack.Decoder(dict[str, Raw]).decode
 
@@ -59,8 +68,8 @@ def not_authenticated() -> Denied:
     return Denied(NOT_AUTHENTICATED)
 
 
-def sentence(error: ForebayError, names: frozenset[str], queue: str | None) -> str:
-    """Return the text of an error of the core for a request that has these field names."""
+def sentence(error: ForebayError, queue: str | None = None) -> str:
+    """Return the text of an error, of a command on this queue."""
     if not isinstance(error, Invalid) or isinstance(error, Refused):
         return error.message
     if error.field == "queue" and queue is not None:
@@ -68,12 +77,9 @@ def sentence(error: ForebayError, names: frozenset[str], queue: str | None) -> s
         return "Queue name must be 1-256 characters" if is_long else "Invalid characters in queue name"
     if too_long := _BYTES.match(error.accepted):
         return f"Payload exceeds {too_long[1]} bytes"
-    return _short(in_words_of(error, names).message)
-
-
-def _short(text: str) -> str:
-    """Cut what explains further: flashQ's users expect one short sentence."""
-    return re.split(r"; |: (?=[a-z]+ )|, such as", text, maxsplit=1)[0]
+    # What explains further is cut: flashQ's users expect one short sentence.
+    accepted = re.split(r"; |: (?=[a-z]+ )|, such as", error.accepted, maxsplit=1)[0]
+    return f"{_WORDS.get(error.field, error.field)} must be {accepted}"
 
 
 def explain(body: bytes, error: Exception, known: frozenset[str], *, packed: bool) -> ForebayError:

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from forebay.core.api import commands as core, queries
-from forebay.core.state import Attributes, Partition, Progress, Queue
+from forebay.core.state import PLAIN, Attributes, Partition, Progress, Queue
 from forebay.core.words import NONE
 from forebay.server.flashq.command import STATES, UNKNOWN, shown
 from forebay.wire.types import Id
@@ -144,7 +144,8 @@ def dead(letters: queries.DeadFound, lease_ms_max: int) -> list[Job]:
     for each in letters.deliveries:
         attributes = each.segment.run_at(each.start)[2]
         partition = letters.queue.partitions[each.partition]
-        job = _beside(letters.queue, partition, each.offset, each.first, attributes, each, lease_ms_max)
+        pushed = _as_pushed(attributes, lease_ms_max)
+        job = _beside(letters.queue, partition, each, 0, _payload(each), attributes.delay_ms, pushed)
         job.attempts = each.failures
         _tell(job, partition.progress.get(_first(partition, each.offset)), each.error * (each.failures > 1))
         jobs.append(job)
@@ -157,46 +158,47 @@ def pulled(popped: core.Popped, lease_ms_max: int) -> Iterator[Job]:
     queue_lease_ms = min(queue.options.lease_ms, lease_ms_max)
     for each in popped.deliveries:
         partition = queue.partitions[each.partition]
-        end, attributes = 0, None
+        end, attributes, pushed = 0, PLAIN, {}
         for at, payload in enumerate(each.payloads()):
-            if at + each.start >= end or attributes is None:
+            if at + each.start >= end:
                 end, _, attributes = each.segment.run_at(at + each.start)
-            offset = each.offset + at
-            job = _beside(queue, partition, offset, each.first + at, attributes, each, lease_ms_max)
-            job.data = Raw(payload)
+                pushed = _as_pushed(attributes, lease_ms_max)
+            job = _beside(queue, partition, each, at, Raw(payload), attributes.delay_ms, pushed)
             job.attempts = each.failures
             # When it was leased follows from when the lease ends: the reply has only that.
             job.started_at = each.expires_at - (attributes.timeout_ms or queue_lease_ms)
             job.last_heartbeat = job.started_at
-            _tell(job, partition.progress.get(_first(partition, offset)), "")
+            if partition.progress:
+                _tell(job, partition.progress.get(_first(partition, each.offset + at)), "")
             yield job
 
 
 def _beside(
     queue: Queue,
     partition: Partition,
-    offset: int,
-    message: int,
-    attributes: Attributes,
     piece: core.Delivery | queries.DeadLetter,
-    lease_ms_max: int,
+    at: int,
+    data: Raw,
+    delay_ms: int,
+    pushed: dict[str, Any],
 ) -> Job:
-    """Return a job with what its partition knows of it."""
+    """Return the ``at``-th job of a slice, with what its partition knows of it."""
+    offset = piece.offset + at
     tie = partition.ties.get(offset)
     rows = partition.waiting_over(offset, offset + 1) if partition.dependents.size else []
     return Job(
-        id=shown(message),
+        id=shown(piece.first + at),
         queue=queue.name,
-        data=_payload(piece),
+        data=data,
         priority=piece.priority,
         created_at=piece.created_at,
-        run_at=piece.created_at + attributes.delay_ms,
+        run_at=piece.created_at + delay_ms,
         attempts=0,
         unique_key=tie.unique_key or None if tie is not None else None,
         parent_id=shown(rows[0][1]) if rows else None,
         custom_id=partition.job_ids.get(_first(partition, offset)) if partition.job_ids else None,
         group_id=partition.name if partition.lane else None,
-        **_as_pushed(attributes, lease_ms_max),
+        **pushed,
     )
 
 

@@ -3,19 +3,20 @@
 SDKs write some of them in camel case, too. Null means that an option is not given.
 """
 
+from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 from msgspec import Struct
 
 from forebay.core.api.jobs import Job
-from forebay.core.bounds import Limits, check_name
+from forebay.core.bounds import DELAY_MS_MAX, Limits, check_name
 from forebay.core.errors import Unsupported
 from forebay.core.ids import spans_of
-from forebay.core.state import Attributes, Backoff, Identity
+from forebay.core.state import DOUBLINGS, Attributes, Backoff, Identity
 from forebay.core.words import DEFAULT, DROP, NONE, THROTTLE, WAIT
 from forebay.server.flashq.command import Whole, parse_ids
 from forebay.server.flashq.errors import Refused
-from forebay.server.options import backoff_of
 from forebay.wire.types import Id
 
 DEBOUNCE_MS = 5_000
@@ -63,6 +64,8 @@ class Options(Struct, gc=False, kw_only=True):
 
     def settle(self) -> None:
         """Move what was given under another name to the name that is used here."""
+        if not any(_aliases(self)):
+            return
         for name, other in ALIASES:
             value = getattr(self, other)
             if value is not None and getattr(self, name) is None:
@@ -85,6 +88,19 @@ ALIASES = [
     ("keep_completed_count", "keepCompletedCount"),
     ("group_id", "groupId"),
 ]
+_aliases = attrgetter(*(other for _, other in ALIASES))
+_every = attrgetter(*Options.__struct_fields__)
+
+
+def is_plain(given: Options) -> bool:
+    """Return whether no option is given, or none but those that mean nothing, as 0 and false do."""
+    return not any(_every(given))
+
+
+@lru_cache(maxsize=8)
+def plain_attributes(limits: Limits) -> Attributes:
+    """Return the attributes of a job without options."""
+    return attributes_of(Options(), limits)
 
 
 def kept_of(given: Options) -> dict[str, Any]:
@@ -115,7 +131,9 @@ def attributes_of(given: Options, limits: Limits) -> Attributes:
     kept = kept_of(given)
     if kept:
         raise Unsupported(f"{next(iter(kept))} is not supported yet")
-    backoff = AT_ONCE if not given.backoff else backoff_of(given.backoff)
+    backoff = AT_ONCE
+    if given.backoff:
+        backoff = Backoff(base_ms=given.backoff, cap_ms=min(given.backoff << DOUBLINGS, DELAY_MS_MAX))
     is_watched = given.timeout or given.stall_timeout
     return Attributes(
         priority=given.priority or 0,
@@ -134,27 +152,23 @@ def attributes_of(given: Options, limits: Limits) -> Attributes:
 
 def identity_of(given: Options) -> Identity | None:
     """Return what a job is known by, or None."""
-    if given.debounce_id is not None:
-        if given.unique_key is not None:
+    key, job_id = given.unique_key or None, given.job_id or None
+    ttl = DEBOUNCE_MS if given.debounce_ttl is None else given.debounce_ttl
+    if given.debounce_id and ttl:
+        if key is not None:
             raise Refused("debounce_id", "A job has a unique_key or a debounce_id, not both")
-        ttl = DEBOUNCE_MS if given.debounce_ttl is None else given.debounce_ttl
-        if not ttl:
-            return Identity(job_id=given.job_id) if given.job_id is not None else None
-        return Identity(given.debounce_id, THROTTLE, ttl, job_id=given.job_id)
-    if given.unique_key is None and given.job_id is None:
-        return None
-    return Identity(given.unique_key, DROP, job_id=given.job_id)
+        return Identity(given.debounce_id, THROTTLE, ttl, job_id=job_id)
+    return Identity(key, DROP, job_id=job_id) if key is not None or job_id is not None else None
 
 
 def job_of(given: Options, data: bytes, limits: Limits) -> Job:
     """Return a job for the core. Jobs of a group go one by one: the group is a lane of its own."""
+    if is_plain(given):
+        return Job(data, DEFAULT, plain_attributes(limits))
     given.settle()
-    group = given.group_id
-    if group is not None:
+    group = given.group_id or DEFAULT
+    if given.group_id:
         check_name("group_id", group)
         if group == DEFAULT:
             raise Refused("group_id", f"Invalid group_id: {DEFAULT} is where all other jobs are")
-    attributes = attributes_of(given, limits)
-    return Job(
-        data, group if group is not None else DEFAULT, attributes, identity_of(given), group is not None
-    )
+    return Job(data, group, attributes_of(given, limits), identity_of(given), group != DEFAULT)

@@ -10,7 +10,7 @@ from forebay.core.errors import NotFound
 from forebay.server.flashq import answers
 from forebay.server.flashq.caller import Caller
 from forebay.server.flashq.command import Asked, Command, ask, shown
-from forebay.server.flashq.commands.options import Options, job_of
+from forebay.server.flashq.commands.options import Options, is_plain, job_of, plain_attributes
 from forebay.server.flashq.errors import Refused, debounced, duplicate
 from forebay.server.tcp.codec import Ready, Services
 from forebay.wire.types import RequestId
@@ -29,17 +29,17 @@ class Push(Options, Command, tag_field="cmd", tag="PUSH", gc=False, kw_only=True
     def is_command(self) -> bool:  # type: ignore[override]
         """With both, it takes a second look to tell what was known: the custom id, or the unique key."""
         self.settle()
-        return self.job_id is None or (self.unique_key is None and self.debounce_id is None)
+        return not self.job_id or not (self.unique_key or self.debounce_id)
 
     def nested(self) -> tuple[int, int]:
         return 1, len(self.data)
 
-    def asked(self, caller: Caller) -> job_commands.PushJobs:
+    def _jobs(self, caller: Caller) -> job_commands.PushJobs:
         jobs = [job_of(self, bytes(self.data), caller.limits)]
         return job_commands.PushJobs(caller.tenant, self.queue, jobs)
 
     async def steps(self, services: Services, caller: Caller) -> job_commands.PushedJobs:
-        pushed = await ask(services, self.asked(caller))
+        pushed = await ask(services, self._jobs(caller))
         assert isinstance(pushed, job_commands.PushedJobs)
         if pushed.duplicates and await self._is_named(services, caller, pushed.ids[0]):
             pushed.duplicates, pushed.throttled = [], []
@@ -64,7 +64,16 @@ class Push(Options, Command, tag_field="cmd", tag="PUSH", gc=False, kw_only=True
         if pushed.duplicates and self.unique_key is not None:
             raise duplicate(self.unique_key)
 
-    def reply(self, reply: job_commands.PushedJobs, caller: Caller) -> Struct:
+    def asked(self, caller: Caller) -> core.Command:
+        if is_plain(self):
+            return core.Push(
+                caller.tenant, self.queue, [self.data], attributes=plain_attributes(caller.limits)
+            )
+        return self._jobs(caller)
+
+    def reply(self, reply: core.Pushed | job_commands.PushedJobs, caller: Caller) -> Struct:
+        if isinstance(reply, core.Pushed):
+            return answers.WithId(id=shown(reply.first))
         self._refuse(reply)
         return answers.WithId(id=shown(reply.ids[0]))
 
@@ -87,10 +96,16 @@ class PushBatch(Asked, tag="PUSHB", gc=False, kw_only=True):
     def asked(self, caller: Caller) -> core.Command:
         if not self.jobs:
             raise Ready(job_commands.PushedJobs([], ""))
+        if all(map(is_plain, self.jobs)):  # the usual batch: the core takes it as one
+            payloads: list[bytes] = [each.data for each in self.jobs]
+            attributes = plain_attributes(caller.limits)
+            return core.Push(caller.tenant, self.queue, payloads, attributes=attributes)
         jobs = [job_of(each, bytes(each.data), caller.limits) for each in self.jobs]
         return job_commands.PushJobs(caller.tenant, self.queue, jobs)
 
-    def reply(self, reply: job_commands.PushedJobs, caller: Caller) -> Struct:
+    def reply(self, reply: core.Pushed | job_commands.PushedJobs, caller: Caller) -> Struct:
+        if isinstance(reply, core.Pushed):
+            return answers.WithIds(ids=list(map(shown, range(reply.first, reply.first + reply.count))))
         return answers.WithIds(ids=list(map(shown, reply.ids)))
 
 
