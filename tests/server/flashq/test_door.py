@@ -27,6 +27,8 @@ NOWHERE = "no-such-queue"
         ("CLEAN", {"grace": 0, "state": "waiting"}, {"count": 0}),
         ("ISPAUSED", {}, {"paused": False}),
         ("RESUME", {}, {}),
+        ("RATELIMITCLEAR", {}, {}),
+        ("CLEARCONCURRENCY", {}, {}),
     ],
 )
 def test_a_queue_that_does_not_exist_is_empty(talk: Talk, cmd: str, fields: Any, answer: Any) -> None:
@@ -283,11 +285,20 @@ def test_an_error_is_one_short_sentence_and_nothing_is_changed(talk: Talk, reque
     assert talk.do("LISTQUEUES")["queues"] == []
 
 
-@pytest.mark.parametrize("name", ["remove_on_complete", "remove_on_fail", "removeOnComplete"])
-def test_what_is_not_supported_yet_is_refused_by_name(line: Talk, name: str) -> None:
-    answer = line.ask("PUSH", queue="q", data=1, **{name: True})
-    assert not answer["ok"]
-    assert answer["error"].endswith("is not supported yet")
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ({"remove_on_complete": True}, "remove_on_complete"),
+        ({"removeOnFail": True}, "remove_on_fail"),
+        ({"stall_timeout": 5_000}, "stall_timeout"),
+        ({"keepCompletedAge": 5_000}, "keep_completed_age"),
+        ({"keep_completed_count": 5}, "keep_completed_count"),
+    ],
+)
+def test_what_is_not_supported_yet_is_refused_by_name(line: Talk, given: Any, name: str) -> None:
+    refused = {"ok": False, "error": f"{name} is not supported yet"}
+    assert line.ask("PUSH", queue="q", data=1, **given) == refused
+    assert line.ask("PUSHB", queue="q", jobs=[{"data": 1, **given}]) == refused
 
 
 def test_commands_of_the_native_protocol_are_not_known_here(line: Talk) -> None:
@@ -336,6 +347,41 @@ def test_events_are_sent_over_the_connection_that_subscribed(server: FlashqServe
     assert talk.ask("UNSUBSCRIBE", queue="watched") == {"ok": True}
     talk.push("watched", 1)
     assert talk.do("STATS")["queued"] == 1, "nothing came between"
+
+
+def test_a_subscriber_that_does_not_read_gets_everything_once_it_does(
+    server: FlashqServer, line: Talk
+) -> None:
+    """More than sockets hold: the server waits for the client instead of keeping events for it."""
+    with server.talk() as subscriber:
+        subscriber.do("SUBSCRIBE", queue="flood", events=["pushed"])
+        ids: list[int] = []
+        for _ in range(10):
+            ids += line.do("PUSHB", queue="flood", jobs=[{}] * 10_000)["ids"]
+        for each in ids:
+            assert subscriber.receive_bytes().find(b'"job_id":%d,' % each) > 0
+        subscriber.send({"cmd": "UNSUBSCRIBE", "queue": "flood"}, {"cmd": "SUBSCRIBE", "queue": "flood"})
+        subscriber.send({"cmd": "UNSUBSCRIBE", "queue": "flood"}, {"cmd": "STATS"})
+        assert [subscriber.receive()["ok"] for _ in range(4)] == [True] * 4
+
+
+def test_limits_are_set_shown_and_taken_away(line: Talk) -> None:
+    def limits() -> Any:
+        (queue,) = line.do("LISTQUEUES")["queues"]
+        return queue["rate_limit"], queue["concurrency_limit"]
+
+    line.do("SETCONCURRENCY", queue="limited", limit=1)
+    line.do("RATELIMIT", queue="limited", limit=50)
+    assert limits() == (50, 1)
+    line.push("limited", 1)
+    line.push("limited", 2)
+    first = line.pull("limited")
+    assert line.do("PULL", queue="limited", timeout=0)["job"] is None
+    line.do("ACK", id=first["id"])
+    assert line.pull("limited")["data"] == 2
+    line.do("CLEARCONCURRENCY", queue="limited")
+    line.do("RATELIMITCLEAR", queue="limited")
+    assert limits() == (None, None)
 
 
 def test_only_a_client_with_a_token_is_served() -> None:

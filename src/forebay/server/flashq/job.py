@@ -166,7 +166,9 @@ def pulled(popped: core.Popped, lease_ms_max: int) -> Iterator[Job]:
             job = _beside(queue, partition, each, at, Raw(payload), attributes.delay_ms, pushed)
             job.attempts = each.failures
             # When it was leased follows from when the lease ends: the reply has only that.
-            job.started_at = each.expires_at - (attributes.timeout_ms or queue_lease_ms)
+            job.started_at = each.expires_at - (
+                attributes.timeout_ms or pushed["stall_timeout"] or queue_lease_ms
+            )
             job.last_heartbeat = job.started_at
             if partition.progress:
                 _tell(job, partition.progress.get(_first(partition, each.offset + at)), "")

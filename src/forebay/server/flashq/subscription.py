@@ -13,7 +13,7 @@ from msgspec import Struct
 from forebay.core.errors import Busy, Unsupported
 from forebay.core.state import Event
 from forebay.core.words import DEFAULT
-from forebay.server.events.hub import Hub, Listener, Wanted
+from forebay.server.events.hub import Listener, Wanted
 from forebay.server.tcp.codec import Outlet
 from forebay.wire.types import Id
 
@@ -83,7 +83,9 @@ class Subscriptions:
         wanted = Wanted(tenant, frozenset({queue}), kinds)
         listener, _ = hub.join(wanted)
         listener.on_drop = outlet.abort  # it does not read: it finds out by a connection that is gone
-        task = outlet.loop.create_task(_send(hub, wanted, listener, outlet, packed=packed))
+        task = outlet.loop.create_task(_send(listener, outlet, packed=packed))
+        # Not in the task itself: one that is cancelled before it began would never leave.
+        task.add_done_callback(lambda _: hub.leave(wanted, listener))
         self._tasks[queue] = task
 
     def remove(self, queue: str) -> None:
@@ -96,20 +98,17 @@ class Subscriptions:
             self.remove(queue)
 
 
-async def _send(hub: Hub, wanted: Wanted, listener: Listener, outlet: Outlet, *, packed: bool) -> None:
-    """Send events as fast as the client reads, until it leaves."""
+async def _send(listener: Listener, outlet: Outlet, *, packed: bool) -> None:
+    """Send events as fast as the client reads, until the server ends or it is dropped."""
     encode = _to_packed if packed else _to_json
-    try:
-        while not (listener.ended or listener.dropped):
-            await listener.wait()
-            payloads = [payload for batch, _ in listener.take() for _, payload in batch.events]
-            bodies: list[bytes] = []
-            for event in (each for payload in payloads for each in job_events(payload)):
-                bodies.append(encode(event))
-                if len(bodies) == AT_ONCE:
-                    await outlet.tell(bodies)
-                    bodies = []
-            if bodies:
+    while not (listener.ended or listener.dropped):
+        await listener.wait()
+        payloads = [payload for batch, _ in listener.take() for _, payload in batch.events]
+        bodies: list[bytes] = []
+        for event in (each for payload in payloads for each in job_events(payload)):
+            bodies.append(encode(event))
+            if len(bodies) == AT_ONCE:
                 await outlet.tell(bodies)
-    finally:
-        hub.leave(wanted, listener)
+                bodies = []
+        if bodies:
+            await outlet.tell(bodies)

@@ -118,6 +118,10 @@ def kept_of(given: Options) -> dict[str, Any]:
     return {name: value for name, value in wanted.items() if value}
 
 
+OPTION_NAMES = {"stall_ms": "stall_timeout", "keep_completed_ms": "keep_completed_age"}
+"""Names of options whose attributes are called otherwise."""
+
+
 def attributes_of(given: Options, limits: Limits) -> Attributes:
     """Return how a job is delivered.
 
@@ -130,7 +134,8 @@ def attributes_of(given: Options, limits: Limits) -> Attributes:
     """
     kept = kept_of(given)
     if kept:
-        raise Unsupported(f"{next(iter(kept))} is not supported yet")
+        name = next(iter(kept))
+        raise Unsupported(f"{OPTION_NAMES.get(name, name)} is not supported yet")
     backoff = AT_ONCE
     if given.backoff:
         backoff = Backoff(base_ms=given.backoff, cap_ms=min(given.backoff << DOUBLINGS, DELAY_MS_MAX))

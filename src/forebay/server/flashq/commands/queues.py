@@ -1,6 +1,6 @@
 """Commands on whole queues, and on the server. A queue that does not exist is empty, and not paused."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from msgspec import Struct
 
@@ -61,9 +61,23 @@ class RateLimit(OnQueue, tag="RATELIMIT", gc=False, kw_only=True):
         return core.Configure(caller.tenant, self.queue, rate_limit=Rate(self.limit) if self.limit else None)
 
 
-class RateLimitClear(OnQueue, tag="RATELIMITCLEAR", gc=False, kw_only=True):
-    def asked(self, caller: Caller) -> core.Command:
-        return core.Configure(caller.tenant, self.queue, rate_limit=None)
+class Unlimited(OnQueue, gc=False, kw_only=True):
+    """Commands that take a limit away. They make no queue: one that does not exist has no limits."""
+
+    is_command = False
+    taken_away: ClassVar[dict[str, Any]] = {}
+
+    async def steps(self, services: Services, caller: Caller) -> Any:
+        await ask(services, queries.Describe(caller.tenant, self.queue))
+        return await ask(services, core.Configure(caller.tenant, self.queue, **self.taken_away))
+
+
+class RateLimitClear(Unlimited, tag="RATELIMITCLEAR", gc=False, kw_only=True):
+    taken_away: ClassVar[dict[str, Any]] = {"rate_limit": None}
+
+
+class ClearConcurrency(Unlimited, tag="CLEARCONCURRENCY", gc=False, kw_only=True):
+    taken_away: ClassVar[dict[str, Any]] = {"concurrency": 0}
 
 
 class SetConcurrency(OnQueue, tag="SETCONCURRENCY", gc=False, kw_only=True):
@@ -71,11 +85,6 @@ class SetConcurrency(OnQueue, tag="SETCONCURRENCY", gc=False, kw_only=True):
 
     def asked(self, caller: Caller) -> core.Command:
         return core.Configure(caller.tenant, self.queue, concurrency=self.limit)
-
-
-class ClearConcurrency(OnQueue, tag="CLEARCONCURRENCY", gc=False, kw_only=True):
-    def asked(self, caller: Caller) -> core.Command:
-        return core.Configure(caller.tenant, self.queue, concurrency=0)
 
 
 class GetJobCounts(OnQueue, tag="GETJOBCOUNTS", gc=False, kw_only=True):
