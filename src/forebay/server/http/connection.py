@@ -15,6 +15,7 @@ import secrets
 import socket
 import struct
 import sys
+from collections.abc import Container
 from typing import Any, Protocol, cast
 
 from httptools import HttpParserUpgrade, HttpRequestParser
@@ -22,8 +23,6 @@ from msgspec import Struct
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from forebay.core.errors import Busy, ForebayError, Invalid
-from forebay.server.http.endpoint import Errors, Problem
-from forebay.server.http.operation import encode
 from forebay.server.http.push_stream import LINES
 from forebay.server.http.request_body import header
 
@@ -63,8 +62,10 @@ class Listener(Protocol):
     """The listener that a connection belongs to."""
 
     limits: HttpLimits
-    websockets: frozenset[str]
+    websockets: Container[str]
     """Paths that accept an upgrade to WebSocket; elsewhere the upgrade is ignored."""
+
+    def error_body(self, error: ForebayError) -> bytes: ...
 
 
 class Connection(HttpToolsProtocol):
@@ -337,7 +338,7 @@ class Connection(HttpToolsProtocol):
         return self._is_incomplete(self.running) and not self.is_busy
 
     def _say(self, status: int, error: ForebayError) -> None:
-        body = encode(Errors(Problem(error.code, error.message, error.details)))
+        body = self.listener.error_body(error)
         retry = b"retry-after: 1\r\n" if status == 503 else b""
         name = secrets.token_hex(8).encode()
         self.transport.write(

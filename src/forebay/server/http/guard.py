@@ -49,13 +49,13 @@ class Guard:
 
         try:
             if not self._is_welcome(scope):
-                await refuse(scope, send_with_id, Denied("pages of this origin may not use this server"))
+                await self.refuse(scope, send_with_id, Denied("pages of this origin may not use this server"))
                 return
             if b"%" in scope.get("raw_path", b""):
                 check_path(scope["raw_path"])
             await self._app(scope, receive, send_with_id)
         except Invalid as error:
-            await send_error(scope, send_with_id, error)
+            await self.refuse(scope, send_with_id, error)
         except Gone:
             connection = scope.get("forebay.connection")
             if connection is not None:
@@ -63,7 +63,15 @@ class Guard:
         except Exception:
             logger.exception("bug: request %s of %s broke", request_id.decode(), scope.get("path"))
             if not started:
-                await refuse(scope, send_with_id, Busy("the server met a bug of its own"))
+                await self.refuse(scope, send_with_id, Busy("the server met a bug of its own"))
+
+    async def refuse(self, scope: Scope, send: Send, error: ForebayError) -> None:
+        """Answer with an error, in the form of this listener."""
+        await refuse(scope, send, error)
+
+    def leases(self, scope: Scope) -> bool:
+        """Return whether a request leases messages, even if it is a GET."""
+        return scope["path"].endswith("/listen")  # type: ignore[no-any-return]
 
     def _request_id(self, scope: Scope) -> bytes:
         given = header(scope, REQUEST_ID)
@@ -77,7 +85,7 @@ class Guard:
         Any page can have a browser send requests here; it must not control a queue on this machine.
         """
         origin = header(scope, b"origin")
-        if scope["path"].endswith("/listen"):  # a GET, but it leases messages
+        if self.leases(scope):
             if not origin and header(scope, b"sec-fetch-site") in (b"cross-site", b"same-site"):
                 return False
         elif scope["type"] == "http" and scope["method"] in ("GET", "HEAD", "OPTIONS"):

@@ -1,53 +1,45 @@
-"""The HTTP listener: uvicorn's protocol in our event loop, with limits on connections, headers and time."""
+"""The native API over HTTP: its routes, streams and pages, on a listener of their own."""
 
 import asyncio
-import logging
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
-from email.utils import formatdate
 from functools import cache, partial
-from typing import Any
 
-import uvicorn
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute, Route, Router, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.server import ServerState
 
 from forebay.broker.node import Node
 from forebay.core.errors import NotFound, Unsupported
 from forebay.server.events.hub import Hub
 from forebay.server.events.poll import Polls
 from forebay.server.http.bulk import BulkEndpoint
-from forebay.server.http.connection import Connection, HttpLimits
+from forebay.server.http.connection import HttpLimits
 from forebay.server.http.docs.openapi import document
 from forebay.server.http.docs.page import page
 from forebay.server.http.endpoint import Endpoint, Resource, respond, send_error
 from forebay.server.http.event_streams import EventSocket, EventStream, ListenStream
 from forebay.server.http.guard import Guard, refuse
 from forebay.server.http.health import Healthz, Readyz
+from forebay.server.http.listener import HttpListener
 from forebay.server.http.metrics import Metrics
 from forebay.server.http.operation import Operation, encode
 from forebay.server.http.operations.webhooks import IncomingEndpoint, WebhookEndpoint
 from forebay.server.http.push_stream import PushEndpoint
 from forebay.server.http.routes import OPERATIONS, QUEUE, VIEWS
 from forebay.server.http.search import BrowseEndpoint
-from forebay.server.http.websocket import Socket
 from forebay.server.http.wire_command import CommandEndpoint
 from forebay.server.node_client import NodeClient
 from forebay.server.tcp.codec import Services
 from forebay.server.webhooks.registry import Webhooks
 
-logger = logging.getLogger("forebay.http")
-CHECK_S = 1.0
-"""Interval of the check for stalled clients, and of the Date header."""
-LAST_S = 0.5
-"""How long requests of aborted connections get to finish."""
 EVENTS_SOCKET = "/v1/events/ws"
 
 
-class HttpServer:
-    """All HTTP connections."""
+class HttpServer(HttpListener):
+    """All connections of the native API."""
+
+    websockets = frozenset({EVENTS_SOCKET})
 
     def __init__(
         self,
@@ -60,34 +52,17 @@ class HttpServer:
         clock: Callable[[], int],
     ) -> None:
         """Set up the routes; ``connections`` returns the connections of other listeners, for metrics."""
+        super().__init__(loop, limits)
         self.node = node
-        self.limits = limits
         self._version = version
         self._others = connections
-        self._loop = loop
-        self._state = ServerState()
-        self._listeners: list[asyncio.Server] = []
-        self._check: asyncio.TimerHandle | None = None
         self.hub = Hub(node, loop)
-        self.websockets = frozenset({EVENTS_SOCKET})
         self._clock = clock
         questions = NodeClient(node)
         self.polls = Polls(self.hub, questions)
         self.webhooks = Webhooks(self.hub, questions, loop, clock, private=limits.webhooks_private)
         self.services = Services(questions, self.polls, self.webhooks)
-        self._config = uvicorn.Config(
-            self._app(questions),
-            http=_connection_class(self),
-            ws=_socket_class(self),
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            timeout_keep_alive=limits.idle_ms // 1000 + 1,
-        )
-        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
-        self._config.load()
+        self.serve(self._app(questions))
 
     def _app(self, questions: NodeClient) -> ASGIApp:
         self.routes: list[BaseRoute] = [
@@ -138,59 +113,12 @@ class HttpServer:
             Route("/docs", GetOnly(Page(lambda: page(described()).encode(), b"text/html; charset=utf-8"))),
         ]
 
-    async def listen(self, host: str, port: int) -> str:
-        """Accept connections; return the address in use."""
-        state, config = self._state, self._config
-        kind: Any = config.http_protocol_class
-        listener = await self._loop.create_server(lambda: kind(config, state, {}, self._loop), host, port)
-        self._listeners.append(listener)
-        self._tick()
-        bound = listener.sockets[0].getsockname()
-        return f"[{bound[0]}]:{bound[1]}" if ":" in bound[0] else f"{bound[0]}:{bound[1]}"
-
     def _all_connections(self) -> dict[str, int]:
-        return {"http": len(self._state.connections), **self._others()}
-
-    def _tick(self) -> None:
-        now = self._loop.time()
-        self._state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
-        for connection in list(self._state.connections):
-            if isinstance(connection, Connection | Socket):
-                connection.check_stall(now)
-        self._check = self._loop.call_later(CHECK_S, self._tick)
-
-    # Shutdown.
-
-    def stop_accepting(self) -> None:
-        for listener in self._listeners:
-            listener.close()
+        return {"http": self.connections, **self._others()}
 
     def end_all(self) -> None:
-        """Accept no more requests; every connection closes after its last reply."""
         self.hub.end()
-        for connection in list(self._state.connections):
-            connection.shutdown()
-
-    async def close(self, grace_s: float) -> None:
-        """Wait until every connection has closed; abort those left after ``grace_s``."""
-        if self._check is not None:
-            self._check.cancel()
-        until = self._loop.time() + grace_s
-        while self._state.connections and self._loop.time() < until:
-            self.end_all()
-            await asyncio.sleep(0.01)
-        for connection in list(self._state.connections):
-            connection.transport.abort()
-        while self._state.tasks and self._loop.time() < until + LAST_S:
-            await asyncio.sleep(0.01)
-
-
-def _connection_class(listener: HttpServer) -> type[Connection]:
-    return type("Connection", (Connection,), {"listener": listener})
-
-
-def _socket_class(listener: HttpServer) -> type[Socket]:
-    return type("Socket", (Socket,), {"listener": listener})
+        super().end_all()
 
 
 EndpointKind = Callable[[Operation, NodeClient, int], Endpoint]
