@@ -25,6 +25,9 @@ from forebay.core.errors import Damaged
 from forebay.logs import set_up_logs
 from forebay.server.flashq import decode
 from forebay.server.flashq.door import Door
+from forebay.server.flashq.web.feed import Noticing
+from forebay.server.flashq.web.server import FlashqHttp
+from forebay.server.http.listener import HttpListener
 from forebay.server.http.server import HttpServer
 from forebay.server.sql_inbox import InboxReader
 from forebay.server.tcp.server import TcpServer
@@ -120,15 +123,28 @@ async def _serve(settings: Settings, out: TextIO) -> None:
         raise CantStart(f"{store.name} can't be loaded: {error}{hint}") from error
 
     def connections() -> dict[str, int]:
-        return {name: each.connections for name, each in {"tcp": server, **doors}.items()}
+        open_ = {name: each.connections for name, each in {"tcp": server, **doors}.items()}
+        return {**open_, "flashq_http": web.connections}
 
     http = HttpServer(node, loop, settings.http_limits(), __version__, connections, clock=now)
     server = TcpServer(node, loop, settings.tcp_limits(), decode, http.services)
     flashq = Door(now, split(settings.flashq_tokens))
-    doors = {"flashq": TcpServer(node, loop, settings.tcp_limits(), flashq, http.services)}
-    listeners: list[TcpServer | HttpServer] = [server, http, *doors.values()]
+    web = FlashqHttp(
+        node,
+        loop,
+        settings.http_limits(),
+        flashq,
+        http.services,
+        tokens=len(split(settings.flashq_tokens)),
+        version=__version__,
+        clock=now,
+        connections=connections,
+    )
+    codec = Noticing(flashq, web.feed)
+    doors = {"flashq": TcpServer(node, loop, settings.tcp_limits(), codec, http.services)}
+    listeners: list[TcpServer | HttpListener] = [server, http, web, *doors.values()]
     try:
-        ready = await _listen(settings, server, http, doors)
+        ready = await _listen(settings, server, http, doors, web)
     except CantStart:
         node.close()
         raise
@@ -189,7 +205,7 @@ def _read_inbox(store: Store, node: Node) -> InboxReader | None:
 
 
 async def _listen(
-    settings: Settings, server: TcpServer, http: HttpServer, doors: dict[str, TcpServer]
+    settings: Settings, server: TcpServer, http: HttpServer, doors: dict[str, TcpServer], web: FlashqHttp
 ) -> dict[str, object]:
     """Open the sockets and return the readiness line."""
     ready: dict[str, object] = {"ready": True, "http": None, "tcp": None, "unix": None}
@@ -197,6 +213,7 @@ async def _listen(
         ("http", settings.http, http.listen),
         ("tcp", settings.tcp, server.listen_tcp),
         *((name, settings.door(name), door.listen_tcp) for name, door in doors.items()),
+        ("flashq_http", settings.door("flashq_http"), web.listen),
     ]
     for name, where, listen in listeners:
         place = address(where)
@@ -204,6 +221,8 @@ async def _listen(
             ready[name] = await listen(*place) if place is not None else None
         except (OSError, UnicodeError) as error:
             raise CantStart(f"can't listen on {where}: {error}") from error
+    if isinstance(ready["flashq"], str):
+        web.system.places["tcp"] = int(ready["flashq"].rpartition(":")[2])
     try:
         if settings.unix != OFF:
             _clear_socket(settings.unix)

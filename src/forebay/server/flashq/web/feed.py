@@ -1,0 +1,301 @@
+"""flashQ's events: one per job, with what is known of it.
+
+    hub (one event per commit, kind and queue) ──> feed ──> one event per job ──> streams, sockets
+    PROGRESS, PARTIAL ─────────────────────────────┘
+
+Lifecycle events name ranges of ids. Whoever listens here wants single jobs with data, results and errors, so
+the feed looks these up, once for all who listen. It runs only while somebody does.
+"""
+
+import asyncio
+import logging
+from asyncio import AbstractEventLoop, Task
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from forebay.core import ids
+from forebay.core.api.queries import GetNotes, NotesFound, Show, Shown, ShownAll
+from forebay.core.errors import ForebayError
+from forebay.core.log.slices import SegmentSlice
+from forebay.core.state import Event
+from forebay.core.words import DEFAULT, RESULT
+from forebay.server.events.hub import Batch, Hub, Listener, Wanted
+from forebay.server.flashq.command import shown
+from forebay.server.flashq.door import Door
+from forebay.server.node_client import NodeClient
+
+logger = logging.getLogger("forebay.flashq")
+
+KINDS = {"pushed": "pushed", "settled": "completed", "dead": "failed", "retried": "timeout"}
+"""flashQ's type of an event, by our kind. Of retries it has an event only for jobs that ran out of time."""
+TYPES = ("pushed", "completed", "failed", "timeout", "progress", "partial")
+NOTED = {"PROGRESS": "progress", "PARTIAL": "partial"}
+"""Commands with an event of their own: these are notes of a job, and no part of its lifecycle."""
+OUT_OF_TIME = "lease expired"
+"""Error that the core gives a job whose lease ran out."""
+TOGETHER = 200
+"""Jobs looked up at a time."""
+YIELD_BYTES = 64 * 1024
+"""Bytes made before the streams get their turn to write: a large batch must not overflow their buffers."""
+
+_encode = msgspec.json.Encoder().encode
+_event = msgspec.json.Decoder(Event).decode
+
+
+class JobEvent(Struct, gc=False, kw_only=True, omit_defaults=True):
+    """An event as it is sent."""
+
+    event: str
+    event_type: str
+    queue: str
+    job_id: int | str
+    timestamp: int
+    data: Raw | UnsetType = UNSET
+    """The job's data when it is pushed, its result when it is completed, or a partial result."""
+    error: str | UnsetType = UNSET
+    progress: int | UnsetType = UNSET
+    duration_ms: int | UnsetType = UNSET
+
+
+class Interest(Struct, frozen=True):
+    """Which events a listener wants."""
+
+    queue: str | None = None
+    job: int | None = None
+    types: frozenset[str] = frozenset()
+    """All if empty."""
+
+    def has(self, queue: str, job: int, kind: str) -> bool:
+        return (
+            (self.queue is None or self.queue == queue)
+            and (self.job is None or self.job == job)
+            and (not self.types or kind in self.types)
+        )
+
+
+class Noted(Struct, gc=False):
+    """A note that was taken of a job: its queue is looked up when the event is made."""
+
+    kind: str
+    job: int
+    at: int
+    data: Raw | UnsetType
+    progress: int | UnsetType
+
+
+class Feed:
+    """Makes events of jobs for all who listen at this door."""
+
+    def __init__(
+        self, hub: Hub, questions: NodeClient, loop: AbstractEventLoop, clock: Callable[[], int]
+    ) -> None:
+        self._hub, self._questions, self._loop, self._clock = hub, questions, loop, clock
+        self._wanted = Wanted(DEFAULT, frozenset(), frozenset(KINDS))
+        self._listeners: dict[Listener, Interest] = {}
+        self._source: Listener | None = None
+        self._pending: deque[bytes | Noted] = deque()
+        self._task: Task[None] | None = None
+
+    # Listeners.
+
+    def join(self, interest: Interest) -> Listener:
+        """Subscribe: everything that happens from now on is told."""
+        if self._source is None:
+            self._source, _ = self._hub.join(self._wanted)
+            self._task = self._loop.create_task(self._run(self._source))
+        listener = Listener(self._loop)
+        self._listeners[listener] = interest
+        return listener
+
+    def leave(self, listener: Listener) -> None:
+        self._listeners.pop(listener, None)
+        if not self._listeners:
+            self._stop()
+
+    def _stop(self) -> None:
+        if self._source is not None:
+            self._hub.leave(self._wanted, self._source)
+            self._source = None
+        self._pending.clear()
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    def end(self) -> None:
+        """End all subscriptions: the server shuts down."""
+        for listener in self._listeners:
+            listener.end()
+
+    # What happens.
+
+    def notice(self, request: Any, reply: object) -> None:
+        """Make an event of a request that took a note of a job."""
+        if self._source is None or isinstance(reply, ForebayError):
+            return
+        kind = NOTED.get(type(request).__struct_config__.tag)
+        if kind is None:
+            return
+        progress = getattr(request, "progress", UNSET)
+        noted = Noted(
+            kind,
+            ids.parse(request.id),
+            self._clock(),
+            getattr(request, "data", UNSET),
+            UNSET if progress is UNSET else min(max(progress, 0), 100),
+        )
+        # The hub collects events for a moment: what happened before the note is told before it.
+        self._hub.reached()
+        self._collect(self._source)
+        self._pending.append(noted)
+        self._source.wake()
+
+    def _collect(self, source: Listener) -> None:
+        for batch, _ in source.take():
+            self._pending.extend(payload for _, payload in batch.events)
+
+    async def _run(self, source: Listener) -> None:
+        try:
+            while not source.ended:
+                if not self._pending:
+                    await source.wait()
+                self._collect(source)
+                if source.dropped:
+                    logger.warning("events came faster than they could be told: some are left out")
+                    self._hub.leave(self._wanted, source)
+                    source = self._source = self._hub.join(self._wanted)[0]
+                while self._pending:
+                    await self._tell(self._pending.popleft())
+            self.end()
+        except Exception:
+            logger.exception("bug: events could not be told")
+            self.end()
+
+    async def _tell(self, happened: bytes | Noted) -> None:
+        if isinstance(happened, Noted):
+            found = await self._shown([happened.job])
+            for each in found.values():
+                self._offer(happened.job, self._noted(happened, each))
+            return
+        event = _event(happened)
+        if event.group not in ("", DEFAULT):
+            return
+        sent = 0
+        async for job, made in self._of_jobs(event):
+            sent += self._offer(job, made)
+            if sent > YIELD_BYTES:
+                sent = 0
+                await asyncio.sleep(0)
+
+    def _noted(self, noted: Noted, job: Shown) -> JobEvent:
+        return JobEvent(
+            event=f"job:{noted.kind}",
+            event_type=noted.kind,
+            queue=job.queue.name,
+            job_id=shown(noted.job),
+            timestamp=noted.at,
+            data=noted.data,
+            progress=noted.progress,
+        )
+
+    # Lifecycle events.
+
+    async def _of_jobs(self, event: Event) -> AsyncIterator[tuple[int, JobEvent]]:
+        kind = KINDS[event.kind]
+        for jobs in _in_parts(self._wanted_of(event, kind)):
+            details = await self._shown(jobs)
+            results = await self._results(jobs) if kind == "completed" else {}
+            for job in jobs:
+                found = details.get(job)
+                error = found.state.error if found is not None else ""
+                if kind == "timeout" and error != OUT_OF_TIME:
+                    continue
+                data = _payload(found) if kind == "pushed" and found is not None else results.get(job, UNSET)
+                yield (
+                    job,
+                    JobEvent(
+                        event=f"job:{kind}",
+                        event_type=kind,
+                        queue=event.queue,
+                        job_id=shown(job),
+                        timestamp=event.at,
+                        data=data,
+                        error=error if error and kind in ("failed", "timeout") else UNSET,
+                        duration_ms=UNSET if event.duration_ms is None else event.duration_ms,
+                    ),
+                )
+
+    def _wanted_of(self, event: Event, kind: str) -> Iterable[int]:
+        """Return the jobs of an event that somebody wants to hear of."""
+        given = [range(ids.parse(run[3]), ids.parse(run[3]) + run[2]) for run in event.runs]
+        wanted = [
+            each
+            for each in self._listeners.values()
+            if each.queue in (None, event.queue) and (not each.types or kind in each.types)
+        ]
+        if any(each.job is None for each in wanted):
+            return (job for run in given for job in run)
+        jobs = sorted({each.job for each in wanted if each.job is not None})
+        return (job for job in jobs if any(job in run for run in given))
+
+    async def _shown(self, jobs: Sequence[int]) -> dict[int, Shown]:
+        reply = await self._questions.ask(Show(DEFAULT, list(jobs)))
+        return {each.state.id: each for each in reply.deliveries} if isinstance(reply, ShownAll) else {}
+
+    async def _results(self, jobs: Sequence[int]) -> dict[int, Raw]:
+        asked = [self._questions.ask(GetNotes(DEFAULT, job, (RESULT,))) for job in jobs]
+        found: dict[int, Raw] = {}
+        for job, answer in zip(jobs, asked, strict=True):
+            reply = await answer
+            if isinstance(reply, NotesFound) and reply.notes[0]:
+                result = _payload(reply.notes[0][-1])
+                if result is not UNSET:
+                    found[job] = result
+        return found
+
+    def _offer(self, job: int, made: JobEvent) -> int:
+        """Send an event to those who want it; return its bytes."""
+        payload = _encode(made)
+        if b"\n" in payload or b"\r" in payload:  # a payload as it was pushed may have breaks between values
+            payload = payload.replace(b"\r", b" ").replace(b"\n", b" ")
+        batch = Batch([(made.event_type, payload)], "")
+        stream = b"event: %s\ndata: %s\n\n" % (made.event_type.encode(), payload)
+        for listener, interest in list(self._listeners.items()):
+            if interest.has(made.queue, job, made.event_type):
+                listener.offer(batch, stream)
+        return len(stream)
+
+
+def _payload(found: SegmentSlice) -> Raw | UnsetType:
+    if not found.segment.present:
+        return UNSET
+    (payload,) = found.payloads()
+    return Raw(bytes(payload))
+
+
+def _in_parts(jobs: Iterable[int]) -> Iterable[list[int]]:
+    some: list[int] = []
+    for job in jobs:
+        some.append(job)
+        if len(some) == TOGETHER:
+            yield some
+            some = []
+    if some:
+        yield some
+
+
+class Noticing:
+    """A codec that tells the feed of the notes taken over TCP."""
+
+    def __init__(self, door: Door, feed: Feed) -> None:
+        self._door, self._feed = door, feed
+        self.context, self.opened, self.ended = door.context, door.opened, door.ended
+        self.decode, self.decode_packed, self.is_packed = door.decode, door.decode_packed, door.is_packed
+        self.request_id, self.encode_error = door.request_id, door.encode_error
+
+    def encode(self, request: Any, reply: Any, context: Any, *, packed: bool = False) -> bytes:
+        self._feed.notice(request, reply)
+        return self._door.encode(request, reply, context, packed=packed)

@@ -1,0 +1,137 @@
+"""Events of jobs as server-sent events and over WebSockets, and the figures of a dashboard."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from starlette.types import Receive, Scope, Send
+
+from forebay.core import ids
+from forebay.core.errors import ForebayError
+from forebay.server.events.hub import Listener
+from forebay.server.flashq.web.calls import Call
+from forebay.server.flashq.web.commands import Commands, Refused
+from forebay.server.flashq.web.envelope import send_refusal
+from forebay.server.flashq.web.feed import TYPES, Feed, Interest
+from forebay.server.http.endpoint import until_gone
+from forebay.server.http.event_streams import Out, Pings
+
+DASHBOARD_S = 3.0
+"""Interval of a dashboard's figures."""
+
+
+def interest_of(call: Call) -> Interest:
+    """Return which events a path and its query ask for."""
+    path = call.path
+    job: int | None = None
+    if "id" in path:
+        try:
+            job = ids.parse(int(path["id"]) if path["id"].isascii() and path["id"].isdigit() else path["id"])
+        except ForebayError:
+            raise Refused(400, "id must be the id of a job") from None
+    events = call.of_query(("events",)).get("events")
+    types = frozenset(
+        filter(None, bytes(events).decode().strip('"').replace(" ", "").split(",")) if events else ()
+    )
+    if not types <= set(TYPES):
+        raise Refused(400, f"events must be some of {', '.join(TYPES)}")
+    queue = path.get("queue")
+    return Interest(None if queue == "events" else queue, job, types)
+
+
+class EventStream:
+    """Events as server-sent events."""
+
+    def __init__(self, feed: Feed, commands: Commands) -> None:
+        self._feed, self._commands = feed, commands
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] != "GET":
+            refused = Refused(405, f"{scope['method']} is not supported here, only GET")
+            await send_refusal(scope, send, refused, [(b"allow", b"GET")])
+            return
+        try:
+            interest = interest_of(Call(self._commands, scope, receive, 0))
+        except Refused as refused:
+            await send_refusal(scope, send, refused)
+            return
+        out = Out(send)
+        listener = self._feed.join(interest)
+        listener.on_drop = partial(scope["forebay.connection"].cut, "did not read its events")
+        gone = asyncio.ensure_future(_end_with(scope, receive, listener))
+        pings = Pings(listener)
+        try:
+            await out.start(b": listening\n\n")
+            while not (listener.ended or listener.dropped):
+                await listener.wait()
+                chunk = b"".join(stream for _, stream in listener.take())
+                if chunk or pings.is_due:
+                    await out.send(chunk or b": ping\n\n")
+                    pings.again()
+            if listener.dropped:
+                await gone
+            else:
+                await out.end()
+        finally:
+            pings.stop()
+            gone.cancel()
+            self._feed.leave(listener)
+
+
+async def _end_with(scope: Scope, receive: Receive, listener: Listener) -> None:
+    await until_gone(scope, receive)
+    listener.end()
+
+
+class EventSocket:
+    """Events as text frames of a WebSocket."""
+
+    def __init__(self, feed: Feed, commands: Commands) -> None:
+        self._feed, self._commands = feed, commands
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        try:
+            interest = interest_of(Call(self._commands, scope, receive, 0))
+        except Refused as refused:
+            await send_refusal(scope, send, refused)
+            return
+        listener = self._feed.join(interest)
+        listener.on_drop = partial(scope["forebay.connection"].cut, "did not read its events")
+        gone = asyncio.ensure_future(_end_with(scope, receive, listener))
+        try:
+            await send({"type": "websocket.accept"})
+            while not (listener.ended or listener.dropped):
+                await listener.wait()
+                for batch, _ in listener.take():
+                    for _, payload in batch.events:
+                        await send({"type": "websocket.send", "text": payload.decode()})
+            await gone
+        except OSError:
+            pass  # the client disconnected
+        finally:
+            gone.cancel()
+            self._feed.leave(listener)
+
+
+class Dashboard:
+    """All figures as one text frame, every DASHBOARD_S."""
+
+    def __init__(self, figures: Callable[[Call], Awaitable[bytes]], commands: Commands) -> None:
+        self._figures, self._commands = figures, commands
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        gone = asyncio.ensure_future(until_gone(scope, receive))
+        try:
+            while not gone.done():
+                figures = await self._figures(Call(self._commands, scope, receive, 0))
+                await send({"type": "websocket.send", "text": figures.decode()})
+                await asyncio.wait({gone}, timeout=DASHBOARD_S)
+        except OSError:
+            pass  # the client disconnected
+        except Refused as refused:
+            await send({"type": "websocket.close", "code": 1013, "reason": refused.error[:100]})
+        finally:
+            gone.cancel()

@@ -1,0 +1,138 @@
+"""flashQ's webhooks: registered here, kept and delivered like the native ones; and incoming requests."""
+
+from collections.abc import Callable
+
+import msgspec
+from msgspec import Raw, Struct
+
+from forebay.core.errors import ForebayError, NotFound
+from forebay.core.words import DEFAULT
+from forebay.server.flashq.web import several
+from forebay.server.flashq.web.calls import Call
+from forebay.server.flashq.web.commands import Refused, refused
+from forebay.server.flashq.web.feed import KINDS
+from forebay.server.flashq.web.routes import Route
+from forebay.server.http.operations.webhooks import payload_of
+from forebay.server.http.request_body import header
+from forebay.server.webhooks.courier import Webhook
+from forebay.server.webhooks.registry import Webhooks, new_id, new_secret
+from forebay.server.webhooks.signatures import is_signed
+
+_encode = msgspec.json.Encoder().encode
+
+OURS = {theirs: ours for ours, theirs in KINDS.items() if ours != "retried"}
+"""Our kind of an event, by flashQ's type. Progress is no event that is kept, so webhooks are not sent it."""
+ALWAYS = "*"
+
+
+class Registration(Struct, gc=False):
+    """A webhook to register."""
+
+    url: str
+    events: list[str]
+    queue: str | None = None
+    secret: str | None = None
+
+
+class Registered(Struct, gc=False):
+    """A webhook as it is listed: its secret is not shown again."""
+
+    id: str
+    url: str
+    events: list[str]
+    queue: str | None
+    secret: str | None
+    created_at: int
+
+
+def kinds_of(events: list[str]) -> list[str]:
+    """Return our kinds of flashQ's events, which come as completed, job.completed or job:completed.
+
+    >>> kinds_of(["job.completed", "failed"]), kinds_of(["*"])
+    (['settled', 'dead'], ['pushed', 'settled', 'dead'])
+    """
+    if ALWAYS in events:
+        return list(OURS.values())
+    names = [each.removeprefix("job.").removeprefix("job:") for each in events]
+    unknown = [each for each in names if each not in OURS]
+    if unknown or not names:
+        raise Refused(400, f"events must be some of {', '.join(OURS)} or {ALWAYS}: webhooks get no others")
+    return [OURS[each] for each in names]
+
+
+class WebhookRoutes:
+    """Answers requests about webhooks."""
+
+    def __init__(self, webhooks: Webhooks, secret: str, clock: Callable[[], int]) -> None:
+        self._webhooks, self._secret, self._clock = webhooks, secret, clock
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("GET", "/webhooks", self.list, "List webhooks."),
+            Route("POST", "/webhooks", self.register, "Post events to a URL from now on."),
+            Route("POST", "/webhooks/incoming/{queue}", self.incoming, "Push the body as a job."),
+            Route("DELETE", "/webhooks/{id}", self.delete, "Delete a webhook."),
+        ]
+
+    async def list(self, call: Call) -> Raw:
+        try:
+            found = await self._webhooks.all(DEFAULT)
+        except ForebayError as error:
+            raise refused(error) from None
+        names = {ours: theirs for theirs, ours in OURS.items()}
+        return Raw(
+            _encode(
+                [
+                    Registered(
+                        each.id,
+                        each.url,
+                        [names[kind] for kind in each.kinds if kind in names] or [ALWAYS],
+                        each.queues[0] if each.queues else None,
+                        None,
+                        each.created_at,
+                    )
+                    for each, _ in found
+                ]
+            )
+        )
+
+    async def register(self, call: Call) -> Raw:
+        given: Registration = await call.read(Registration)
+        webhook = Webhook(
+            id=new_id(),
+            tenant=DEFAULT,
+            url=given.url,
+            secret=new_secret() if given.secret is None else given.secret,
+            queues=[] if given.queue is None else [given.queue],
+            kinds=kinds_of(given.events),
+        )
+        try:
+            await self._webhooks.register(webhook)
+        except ForebayError as error:
+            raise refused(error) from None
+        return Raw(_encode(webhook.id))
+
+    async def delete(self, call: Call) -> Raw:
+        try:
+            await self._webhooks.delete(DEFAULT, call.path["id"])
+        except NotFound:
+            return Raw(b"false")
+        except ForebayError as error:
+            raise refused(error) from None
+        return Raw(b"true")
+
+    async def incoming(self, call: Call) -> Raw:
+        """Push the body of a request that is signed, if a secret is set."""
+        body = await call.body()
+        scope = call.scope
+
+        def text_of(name: str) -> str:
+            return header(scope, name.encode()).decode("latin-1")
+
+        if self._secret and not is_signed(self._secret, body, text_of, self._clock()):
+            raise Refused(401, "The signature is missing or not that of this server's webhook secret")
+        try:
+            payload, _ = payload_of(body, text_of("content-type"))
+        except ForebayError as error:
+            raise refused(error) from None
+        return await several.pushed(call, {"data": Raw(payload)})

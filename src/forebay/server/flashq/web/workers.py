@@ -1,0 +1,66 @@
+"""Routes of the registry of workers."""
+
+import msgspec
+from msgspec import Raw, Struct
+
+from forebay.server.flashq.web.calls import Call
+from forebay.server.flashq.web.commands import Refused
+from forebay.server.flashq.web.routes import Route
+from forebay.server.flashq.workers import Worker, Workers
+
+QUEUES_MAX = 1_000
+NAME_CHARS_MAX = 256
+"""Limits of one worker: all of them are kept in memory."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Heartbeat(Struct, gc=False):
+    """What a worker says of itself."""
+
+    queues: list[str]
+    concurrency: int = 0
+    jobs_processed: int = 0
+
+
+class Shown(Struct, gc=False):
+    """A worker as it is listed."""
+
+    id: str
+    queues: list[str]
+    concurrency: int
+    last_heartbeat: int
+    jobs_processed: int
+
+
+def shown(workers: Workers) -> list[Shown]:
+    """Return the workers heard of lately."""
+    return list(map(_shown, workers.active()))
+
+
+def _shown(worker: Worker) -> Shown:
+    counts = worker.concurrency, worker.last_seen, worker.jobs_processed
+    return Shown(worker.id, worker.queues, *counts)
+
+
+class WorkerRoutes:
+    """Answers requests about workers."""
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("GET", "/workers", self.list, "Workers heard of lately."),
+            Route("POST", "/workers/{id}/heartbeat", self.heartbeat, "Say that a worker is alive."),
+        ]
+
+    async def list(self, call: Call) -> Raw:
+        return Raw(_encode(shown(self._workers)))
+
+    async def heartbeat(self, call: Call) -> Raw:
+        said: Heartbeat = await call.read(Heartbeat)
+        if len(call.path["id"]) > NAME_CHARS_MAX or len(said.queues) > QUEUES_MAX:
+            raise Refused(400, f"A worker has at most {NAME_CHARS_MAX} characters and {QUEUES_MAX} queues")
+        self._workers.report(call.path["id"], said.queues, said.concurrency, said.jobs_processed)
+        return Raw(b"null")
