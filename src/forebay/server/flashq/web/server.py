@@ -62,7 +62,7 @@ class FlashqHttp(HttpListener):
         clock: Callable[[], int],
         connections: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
-        """Set up the routes; ``connections`` returns the connections by listener, for metrics; ``tokens`` is how many there are."""
+        """Set up the routes; ``connections`` returns those of all listeners, ``tokens`` is their number."""
         super().__init__(loop, limits)
         questions = services.questions
         self.feed = Feed(services.polls.hub, questions, loop, clock)

@@ -1,0 +1,1 @@
+"""flashQ's HTTP door, over a real server."""
