@@ -57,6 +57,8 @@ class Round:
         self.events: dict[str, list[bytes]] = {}
         self.changed: dict[str, Progress] = {}
         """Progress that has to be stored, by webhook."""
+        self.alone: set[str] = set()
+        """Webhooks that get one event in a delivery."""
         self._full: dict[str, Progress] = {}
 
     def begin(self, webhook: str, progress: Progress, waiting: int, at: int) -> None:
@@ -95,7 +97,8 @@ def parts(
     for webhook, progress in webhooks.items():
         kept = told.changed.get(webhook, progress)
         is_changed = kept is not progress
-        jobs = [Job(each) for each in together(told.events.get(webhook, []), payload_bytes_max)]
+        at_once = 1 if webhook in told.alone else TOGETHER_MAX
+        jobs = [Job(each) for each in together(told.events.get(webhook, []), payload_bytes_max, at_once)]
         while len(jobs) > batch_max:
             yield Part(webhook, progress, jobs[:batch_max], is_changed=False, is_last=False)
             jobs = jobs[batch_max:]
@@ -116,7 +119,7 @@ def commits(parts: Iterable[Part], batch_max: int) -> list[list[Part]]:
     return found
 
 
-def together(events: list[bytes], most: int) -> Iterator[bytes]:
+def together(events: list[bytes], most: int, at_once: int = TOGETHER_MAX) -> Iterator[bytes]:
     """Yield events as JSON arrays, one per delivery, within the limits on number and size.
 
     >>> list(together([b"1", b"2", b"[3, 4]"], 7))
@@ -126,7 +129,7 @@ def together(events: list[bytes], most: int) -> Iterator[bytes]:
     some: list[bytes] = []
     size = 2
     for each in chain(events, [b""]):
-        if some and (not each or len(some) == TOGETHER_MAX or size + len(each) > room):
+        if some and (not each or len(some) == at_once or size + len(each) > room):
             yield b"[" + b",".join(some) + b"]"
             some, size = [], 2
         if len(each) + 2 > most:

@@ -20,6 +20,7 @@ from forebay.core.errors import Busy, ForebayError
 from forebay.core.state import Backoff
 from forebay.core.words import EXPONENTIAL, system_of
 from forebay.server.node_client import NodeClient
+from forebay.server.webhooks.forms import Form
 from forebay.server.webhooks.post import Letter, Send, Sending
 from forebay.server.webhooks.signatures import SIGNATURE, TIMESTAMP, signature
 
@@ -58,6 +59,8 @@ class Webhook(Struct, kw_only=True):
     kinds: list[str] = []
     """All kinds if empty."""
     created_at: int = 0
+    form: str = ""
+    """Name of the form of its deliveries; empty for the native one."""
     since: dict[int, int] = {}
     """First event to deliver, by shard: the ends of the event logs at registration."""
 
@@ -118,6 +121,17 @@ def printable(text: str) -> str:
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in some)
 
 
+def letter_of(webhook: Webhook, form: Form, message: int, body: bytes, private: bool) -> Letter:
+    """Return a delivery in the form of another system."""
+    headers = {
+        "Content-Type": "application/json",
+        "User-Agent": "Forebay",
+        "X-Forebay-Delivery": f"{webhook.id}-{message}",
+        **form.headers(webhook.secret, body),
+    }
+    return Letter(webhook.url, headers, body, private)
+
+
 class Office(Struct):
     """What all couriers share."""
 
@@ -127,6 +141,8 @@ class Office(Struct):
     private: bool
     send: Send
     slots: Semaphore
+    forms: dict[str, Form] = {}
+    """Forms of deliveries by name."""
 
 
 class Courier(NodeClient):
@@ -197,7 +213,7 @@ class Courier(NodeClient):
         """Post a delivery; return the error, or None if the endpoint accepted it."""
         office = self._office
         try:
-            posted = letter(self._webhook, message, events, office.clock(), office.private)
+            posted = await self._letter(message, events)
             sending: Sending = office.send(office.loop, posted)
         except BaseException:
             office.slots.release()
@@ -213,6 +229,13 @@ class Courier(NodeClient):
             return f"no answer within {DEADLINE_S:g} s"
         error = sending.outcome.exception()
         return sending.outcome.result() if error is None else f"{type(error).__name__}: {error}"
+
+    async def _letter(self, message: int, events: bytes) -> Letter:
+        office, form = self._office, self._office.forms.get(self._webhook.form)
+        if form is None:
+            return letter(self._webhook, message, events, office.clock(), office.private)
+        (event,) = msgspec.json.decode(events, type=tuple[msgspec.Raw])
+        return letter_of(self._webhook, form, message, await form.body(bytes(event)), office.private)
 
     async def _settle(self, popped: Popped, problem: str | None, failures: int) -> None:
         problem = None if problem is None else printable(problem)

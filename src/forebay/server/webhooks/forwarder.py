@@ -42,6 +42,8 @@ SHARDS_AT_ONCE = 16
 """Event logs read at a time."""
 READ_BYTES = 4 * 1024 * 1024
 """Bytes that are pushed at a time, about, in all shards together."""
+SPREAD_BYTES = 4 * 1024
+"""The same where events are told message by message: one event of a batch tells of thousands."""
 UNKEPT_MAX = 10_000
 """Unwanted events of a shard that are read again after a crash, at most."""
 TIDY_S = 60.0
@@ -289,10 +291,13 @@ class Forwarder:
         begin, told = log.begin(mine), Round(log.shard)
         for known in mine:
             progress = known.progress(log.shard)
+            if known.webhook.form in self._office.forms:
+                told.alone.add(known.webhook.id)
             told.begin(known.webhook.id, progress, self.figures(known).waiting, begin)
         after = begin
         if begin < end:
             # Each webhook may want every event: together they must not push more than their share.
+            share = min(share, SPREAD_BYTES) if told.alone else share
             found = await self._read(log.shard, begin, max(share // len(mine), 1))
             after = self._sort(log.shard, begin, found, told, mine)
         unkept = log.unkept + after - begin
@@ -339,8 +344,14 @@ class Forwarder:
                 event = read_event(payload)
                 for known in self.by_tenant.get(event.tenant, {}).values():
                     if known.wants(shard, place, event.tenant, event.queue, event.kind):
-                        told.tell(known.webhook.id, place, named(event.kind, bytes(payload)))
+                        for each in self._in_form(known.webhook, event.kind, bytes(payload)):
+                            told.tell(known.webhook.id, place, each)
         return log.next
+
+    def _in_form(self, webhook: Webhook, kind: str, event: bytes) -> Iterable[bytes]:
+        """Return an event as a webhook is told of it."""
+        form = self._office.forms.get(webhook.form)
+        return [named(kind, event)] if form is None else form.spread(event)
 
     # Push.
 

@@ -23,6 +23,7 @@ from forebay.core.words import DELETE, SET, system_of
 from forebay.server.events.hub import Hub, kinds_of
 from forebay.server.node_client import NodeClient
 from forebay.server.webhooks.courier import AGAIN_S, AT_ONCE, QUEUES, Office, Webhook, configuration, queue_of
+from forebay.server.webhooks.forms import Form
 from forebay.server.webhooks.forwarder import PROGRESS, Figures, Forwarder, progress_key
 from forebay.server.webhooks.post import Posting, Refused, Send, addresses_of, in_thread, target_of
 
@@ -79,6 +80,10 @@ class Webhooks:
         self._finding = Semaphore(FINDING_MAX)
         self._is_loaded = False
         self._task: Task[None] | None = None
+
+    def add_form(self, name: str, form: Form) -> None:
+        """Let webhooks have this form of deliveries; before ``start``."""
+        self._office.forms[name] = form
 
     # Registration.
 

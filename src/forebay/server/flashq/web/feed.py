@@ -11,21 +11,21 @@ import asyncio
 import logging
 from asyncio import AbstractEventLoop, Task
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from forebay.core import ids
-from forebay.core.api.queries import GetNotes, NotesFound, Show, Shown, ShownAll
+from forebay.core.api.queries import Shown
 from forebay.core.errors import ForebayError
-from forebay.core.log.slices import SegmentSlice
 from forebay.core.state import Event
-from forebay.core.words import DEFAULT, RESULT
+from forebay.core.words import DEFAULT
 from forebay.server.events.hub import Batch, Hub, Listener, Wanted
 from forebay.server.flashq.command import shown
 from forebay.server.flashq.door import Door
+from forebay.server.flashq.web.details import Details, payload_of
 from forebay.server.node_client import NodeClient
 
 logger = logging.getLogger("forebay.flashq")
@@ -93,7 +93,8 @@ class Feed:
     def __init__(
         self, hub: Hub, questions: NodeClient, loop: AbstractEventLoop, clock: Callable[[], int]
     ) -> None:
-        self._hub, self._questions, self._loop, self._clock = hub, questions, loop, clock
+        self._hub, self._loop, self._clock = hub, loop, clock
+        self._details = Details(questions)
         self._wanted = Wanted(DEFAULT, frozenset(), frozenset(KINDS))
         self._listeners: dict[Listener, Interest] = {}
         self._source: Listener | None = None
@@ -176,7 +177,7 @@ class Feed:
 
     async def _tell(self, happened: bytes | Noted) -> None:
         if isinstance(happened, Noted):
-            found = await self._shown([happened.job])
+            found = await self._details.shown([happened.job])
             for each in found.values():
                 self._offer(happened.job, self._noted(happened, each))
             return
@@ -206,14 +207,16 @@ class Feed:
     async def _of_jobs(self, event: Event) -> AsyncIterator[tuple[int, JobEvent]]:
         kind = KINDS[event.kind]
         for jobs in _in_parts(self._wanted_of(event, kind)):
-            details = await self._shown(jobs)
-            results = await self._results(jobs) if kind == "completed" else {}
+            details = await self._details.shown(jobs)
+            results = await self._details.results(jobs) if kind == "completed" else {}
             for job in jobs:
                 found = details.get(job)
                 error = found.state.error if found is not None else ""
                 if kind == "timeout" and error != OUT_OF_TIME:
                     continue
-                data = _payload(found) if kind == "pushed" and found is not None else results.get(job, UNSET)
+                data = (
+                    payload_of(found) if kind == "pushed" and found is not None else results.get(job, UNSET)
+                )
                 yield (
                     job,
                     JobEvent(
@@ -241,21 +244,6 @@ class Feed:
         jobs = sorted({each.job for each in wanted if each.job is not None})
         return (job for job in jobs if any(job in run for run in given))
 
-    async def _shown(self, jobs: Sequence[int]) -> dict[int, Shown]:
-        reply = await self._questions.ask(Show(DEFAULT, list(jobs)))
-        return {each.state.id: each for each in reply.deliveries} if isinstance(reply, ShownAll) else {}
-
-    async def _results(self, jobs: Sequence[int]) -> dict[int, Raw]:
-        asked = [self._questions.ask(GetNotes(DEFAULT, job, (RESULT,))) for job in jobs]
-        found: dict[int, Raw] = {}
-        for job, answer in zip(jobs, asked, strict=True):
-            reply = await answer
-            if isinstance(reply, NotesFound) and reply.notes[0]:
-                result = _payload(reply.notes[0][-1])
-                if result is not UNSET:
-                    found[job] = result
-        return found
-
     def _offer(self, job: int, made: JobEvent) -> int:
         """Send an event to those who want it; return its bytes."""
         payload = _encode(made)
@@ -267,13 +255,6 @@ class Feed:
             if interest.has(made.queue, job, made.event_type):
                 listener.offer(batch, stream)
         return len(stream)
-
-
-def _payload(found: SegmentSlice) -> Raw | UnsetType:
-    if not found.segment.present:
-        return UNSET
-    (payload,) = found.payloads()
-    return Raw(bytes(payload))
 
 
 def _in_parts(jobs: Iterable[int]) -> Iterable[list[int]]:

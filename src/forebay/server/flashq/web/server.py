@@ -72,7 +72,7 @@ class FlashqHttp(HttpListener):
         facts = Facts(version, clock(), tokens)
         self.system = System(node, facts, clock, connections)
         self._clock = clock
-        webhooks = WebhookRoutes(services.webhooks, limits.webhook_secret, clock)
+        webhooks = WebhookRoutes(services, limits.webhook_secret, clock)
         self.table: tuple[Route, ...] = (
             *TABLE,
             *self._own_routes(),

@@ -1,28 +1,35 @@
 """flashQ's webhooks: registered here, kept and delivered like the native ones; and incoming requests."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct
 
+from forebay.core import ids
 from forebay.core.errors import ForebayError, NotFound
 from forebay.core.words import DEFAULT
+from forebay.server.flashq.subscription import job_events
 from forebay.server.flashq.web import several
 from forebay.server.flashq.web.calls import Call
 from forebay.server.flashq.web.commands import Refused, refused
+from forebay.server.flashq.web.details import Details, payload_of
 from forebay.server.flashq.web.feed import KINDS
 from forebay.server.flashq.web.routes import Route
-from forebay.server.http.operations.webhooks import payload_of
+from forebay.server.http.operations.webhooks import payload_of as payload_of_body
 from forebay.server.http.request_body import header
+from forebay.server.node_client import NodeClient
+from forebay.server.tcp.codec import Services
 from forebay.server.webhooks.courier import Webhook
-from forebay.server.webhooks.registry import Webhooks, new_id, new_secret
-from forebay.server.webhooks.signatures import is_signed
+from forebay.server.webhooks.registry import new_id, new_secret
+from forebay.server.webhooks.signatures import is_signed, signature
 
 _encode = msgspec.json.Encoder().encode
 
 OURS = {theirs: ours for ours, theirs in KINDS.items() if ours != "retried"}
 """Our kind of an event, by flashQ's type. Progress is no event that is kept, so webhooks are not sent it."""
 ALWAYS = "*"
+FORM = "flashq"
+"""Name of flashQ's form of deliveries; it is stored with each webhook."""
 
 
 class Registration(Struct, gc=False):
@@ -60,11 +67,57 @@ def kinds_of(events: list[str]) -> list[str]:
     return [OURS[each] for each in names]
 
 
+class PostedEvent(Struct, gc=False, kw_only=True):
+    """An event of one job, as it is kept until it is posted, and as it is posted."""
+
+    event: str
+    event_type: str
+    queue: str
+    job_id: int | str
+    timestamp: int
+    data: Raw | None = None
+    error: str | None = None
+    duration_ms: int | None = None
+
+
+_posted = msgspec.json.Decoder(PostedEvent).decode
+
+
+class FlashqForm:
+    """Deliveries as flashQ posts them: one event of one job each, signed with an HMAC of the body."""
+
+    def __init__(self, questions: NodeClient) -> None:
+        self._details = Details(questions)
+
+    def spread(self, event: bytes) -> Iterable[bytes]:
+        return map(_encode, job_events(event))
+
+    async def body(self, delivery: bytes) -> bytes:
+        try:
+            event = _posted(delivery)
+        except msgspec.ValidationError:  # it tells of events that were lost, and of no job
+            return delivery
+        job = ids.parse(event.job_id)
+        if event.event_type == "completed":
+            event.data = (await self._details.results([job])).get(job)
+        elif found := (await self._details.shown([job])).get(job):
+            if event.event_type == "pushed":
+                data = payload_of(found)
+                event.data = None if data is UNSET else data
+            else:
+                event.error = found.state.error or None
+        return _encode(event)
+
+    def headers(self, secret: str, body: bytes) -> dict[str, str]:
+        return {"X-FlashQ-Signature": signature(secret, body).removeprefix("sha256=")}
+
+
 class WebhookRoutes:
     """Answers requests about webhooks."""
 
-    def __init__(self, webhooks: Webhooks, secret: str, clock: Callable[[], int]) -> None:
-        self._webhooks, self._secret, self._clock = webhooks, secret, clock
+    def __init__(self, services: Services, secret: str, clock: Callable[[], int]) -> None:
+        self._webhooks, self._secret, self._clock = services.webhooks, secret, clock
+        self._webhooks.add_form(FORM, FlashqForm(services.questions))
 
     def routes(self) -> list[Route]:
         return [
@@ -105,6 +158,7 @@ class WebhookRoutes:
             secret=new_secret() if given.secret is None else given.secret,
             queues=[] if given.queue is None else [given.queue],
             kinds=kinds_of(given.events),
+            form=FORM,
         )
         try:
             await self._webhooks.register(webhook)
@@ -132,7 +186,7 @@ class WebhookRoutes:
         if self._secret and not is_signed(self._secret, body, text_of, self._clock()):
             raise Refused(401, "The signature is missing or not that of this server's webhook secret")
         try:
-            payload, _ = payload_of(body, text_of("content-type"))
+            payload, _ = payload_of_body(body, text_of("content-type"))
         except ForebayError as error:
             raise refused(error) from None
         return await several.pushed(call, {"data": Raw(payload)})
