@@ -82,8 +82,8 @@ def test_help_of_serve_lists_every_setting(cli: Run) -> None:
 
 def test_serve_says_when_it_is_ready_and_where(own: Server) -> None:
     http = own.ready["http"]
-    where = {"http": http, "tcp": own.tcp, "unix": None, "flashq": None, "store": own.store}
-    assert own.ready == {"ready": True, **where}
+    where = {"http": http, "tcp": own.tcp, "unix": None, "store": own.store}
+    assert own.ready == {"ready": True, **where, "flashq": None, "flashq_http": None}
     assert re.fullmatch("rocksdb:/.*/forebay-data", own.store)
     assert re.fullmatch(r"127\.0\.0\.1:\d+", own.tcp)
     assert re.fullmatch(r"127\.0\.0\.1:\d+", http)

@@ -14,6 +14,10 @@ class DoorServer(Server):
     def __init__(self, *flags: str, **more: bool) -> None:
         super().__init__(*DOORS, *flags, **more)
 
+    def __enter__(self) -> "DoorServer":
+        super().__enter__()
+        return self
+
     def _ready(self) -> dict[str, Any]:
         ready = super()._ready()
         self.door: str = ready["flashq_http"]
@@ -32,6 +36,9 @@ class DoorServer(Server):
 
 class Door(Http):
     """One connection to the door."""
+
+    def __enter__(self) -> "Door":
+        return self
 
     def data(self, method: str, path: str, body: object = None, **query: Any) -> Any:
         """Ask what must work, and return the data of the envelope."""
