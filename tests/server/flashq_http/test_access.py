@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
+from websockets.typing import Origin
 
 from tests.server.flashq_http.talking import Door, DoorServer, refusal
 from tests.server.http.streaming import Stream
@@ -69,6 +70,16 @@ def test_a_token_in_the_query_opens_streams_only(guarded: DoorServer, visitor: D
     with Stream(guarded.door, f"/events?token={TOKEN}") as events:
         events.ready()
     assert visitor.ask("GET", "/queues", token=TOKEN).status == 401
+
+
+def test_a_page_of_another_origin_gets_no_socket(guarded: DoorServer) -> None:
+    url = f"ws://{guarded.door}/ws?token={TOKEN}"
+    with (
+        pytest.raises(InvalidStatus) as refused,
+        connect(url, origin=Origin("https://elsewhere.example"), open_timeout=PATIENCE_S),
+    ):
+        pass
+    assert refused.value.response.status_code == 403
 
 
 @pytest.mark.parametrize("query", ["", "?token=wrong", "?token=", "?" + "a&" * 200])

@@ -111,8 +111,10 @@ REFUSED = (
     "/server/reset-metrics",
     "/sqlite/",
     "/s3/",
+    "/settings/auth",
+    "/settings/queue-defaults",
+    "/settings/cleanup",
 )
-REFUSED += ("/settings/auth", "/settings/queue-defaults", "/settings/cleanup")
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
@@ -120,8 +122,8 @@ def test_every_route_exists_and_answers_in_the_envelope(
     door: Door, queue: str, method: str, path: str
 ) -> None:
     path = path.replace("{q}", queue).replace("{id}", "1").replace("{name}", queue)
-    query = {"timeout": 0} if path.endswith(("/jobs", "/wait")) and method == "GET" else {}
-    answer = door.ask(method, path, **query)
+    waits = path.endswith(("/jobs", "/wait")) and method == "GET"
+    answer = door.ask(method, f"{path}?timeout=0" if waits else path)
     if path in PAGES:
         assert answer.status == 200
         assert answer.body

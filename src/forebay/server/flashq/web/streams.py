@@ -16,6 +16,8 @@ from forebay.server.flashq.web.feed import TYPES, Feed, Interest
 from forebay.server.http.endpoint import until_gone
 from forebay.server.http.event_streams import Out, Pings
 
+EVERY = "events"
+"""In the place of a queue's name, a WebSocket gets the events of all: flashQ's paper has /ws/events."""
 DASHBOARD_S = 3.0
 """Interval of a dashboard's figures."""
 
@@ -36,7 +38,9 @@ def interest_of(call: Call) -> Interest:
     if not types <= set(TYPES):
         raise Refused(400, f"events must be some of {', '.join(TYPES)}")
     queue = path.get("queue")
-    return Interest(None if queue == "events" else queue, job, types)
+    if queue == EVERY and call.scope["type"] == "websocket":
+        queue = None
+    return Interest(queue, job, types)
 
 
 class EventStream:
