@@ -44,6 +44,7 @@ SECTIONS = {
         "migrate": "database:migrate",
         "copy": "copy:copy",
         "hold": "copy:hold",
+        "import": "import_flashq:import_",
     },
     "Shell": {"completion": "completion:completion"},
 }

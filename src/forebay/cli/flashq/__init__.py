@@ -1,0 +1,1 @@
+"""flashQ's data, read and imported."""
