@@ -162,7 +162,7 @@ def test_jobs_come_over_by_state_with_their_options(
     assert found[1].tags == ("x", "y")
     assert found[2].priority == 7
     assert abs((found[2].due_at or 0) - flashq.now - HOUR_MS) < 60_000
-    assert found[3].job_id == "mine"
+    assert (found[3].job_id, found[5].job_id) == ("mine", f"flashq:5:{flashq.now - 1000}")
     assert found[4].unique_key == "only"
     assert found[5].partition == "lane"
     (dead,) = (each for each in client.dead(queue).messages if each.payload == "dead")
@@ -194,7 +194,7 @@ def test_jobs_wait_for_the_same_jobs_under_their_new_ids(
     other = f"{queue}-other"
     flashq.job(10, queue)
     flashq.dead(11, other)
-    flashq.job(20, queue, state="waiting_children", depends_on="[10, 21]")
+    flashq.job(20, queue, state="waiting_children", depends_on="[10, 21, 10]")
     flashq.job(21, other, state="waiting-children", depends_on="[10]")
     flashq.job(22, queue, state="waiting_children", depends_on="[1, 2]")  # both are done: not in the file
     flashq.job(23, queue, state="waiting_parent", children_ids="[11, 3]")
@@ -330,6 +330,7 @@ def test_only_the_queues_that_are_asked_for(cli: Run, client: SyncClient, queue:
 def test_a_second_import_doubles_nothing_and_disturbs_nothing(
     cli: Run, client: SyncClient, queue: str, flashq: Flashq
 ) -> None:
+    client.configure(queue, dedup_window_ms=0)  # as if the second came days later
     flashq.many(queue, 50)
     flashq.job(100, queue, unique_key="k", custom_id="c")
     for id in (200, 201):

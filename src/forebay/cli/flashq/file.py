@@ -181,8 +181,7 @@ class FlashqFile:
         for row in self._rows(query, *values):
             tags, depends_on, children, waits = row[-4:]
             waits_for = _listed(depends_on, int) + _listed(children, int) if waits else []
-            once_each = dict.fromkeys(_listed(tags, str))
-            fields: list[Any] = [*row[:-4], tuple(once_each), tuple(waits_for)]
+            fields: list[Any] = [*row[:-4], _once_each(_listed(tags, str)), _once_each(waits_for)]
             yield Job(*fields)
 
     def _has(self, table: str) -> bool:
@@ -240,6 +239,10 @@ def _uri(path: Path) -> str:
 
 def _quoted(name: str) -> str:
     return name.replace('"', '""')
+
+
+def _once_each(items: list[Any]) -> tuple[Any, ...]:
+    return tuple(dict.fromkeys(items))
 
 
 def _listed(text: str | None, kind: Any) -> list[Any]:

@@ -31,13 +31,17 @@ class Planned(Struct, frozen=True):
 
 
 def known_by(job: Job) -> str:
-    """Return the transaction id of a job.
+    """Return the custom id by which a job is known to the server: its own, or one made of flashQ's id.
+
+    flashQ gives ids out again after a restart, so the job's time is in it.
 
     >>> known_by(Job(7, "q", b"1", "waiting", created_at=1_700_000_000_000))
     'flashq:7:1700000000000'
     >>> known_by(Job(7, "q", b"1", "failed", failed_at=1_700_000_000_000))
     'flashq:7:dead:1700000000000'
     """
+    if job.custom_id is not None:
+        return job.custom_id
     return f"flashq:{job.id}:dead:{job.failed_at}" if job.failed_at else f"flashq:{job.id}:{job.created_at}"
 
 
@@ -74,7 +78,7 @@ def is_json(data: bytes | None) -> bool:
 
 def options_of(job: Job, now: int, depends_on: list[int]) -> Options:
     """Return the options of a job: what is left of its delay, its time to live and its attempts."""
-    options: Options = {"transaction_id": known_by(job)}
+    options: Options = {"job_id": known_by(job)}
     if job.state == FAILED:
         options["delay_ms"] = DEAD_DELAY_MS
         if job.error:
@@ -101,8 +105,6 @@ def options_of(job: Job, now: int, depends_on: list[int]) -> Options:
         options["lifo"] = True
     if job.tags:
         options["tags"] = list(job.tags)
-    if job.custom_id is not None:
-        options["job_id"] = job.custom_id
     if job.group_id is not None:
         options["key"] = job.group_id
     return options

@@ -1,7 +1,7 @@
 """Push what is in flashQ's file, in batches, each message once.
 
-A message is known by a ``transaction_id`` made of flashQ's id and the job's time (flashQ gives ids out again
-after a restart), so an import that was interrupted is run again, and pushes only what is not there.
+Every message has a ``job_id``: an import that was interrupted is run again, and pushes what is not there yet.
+(A ``transaction_id`` would be forgotten after an hour, and the jobs that still wait would be there twice.)
 
 Dead letters are pushed with a delay and then discarded: nobody can pop one in between.
 """
