@@ -1,5 +1,7 @@
 """What flashQ kept in its SQLite file is there after an import: once, in its state, with its options."""
 
+import re
+import shlex
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -19,6 +21,16 @@ from tests.cli.running import Done, Run, run
 from tests.serving import Server
 
 HOUR_MS = 3_600_000
+PAGE = (Path(__file__).parents[2] / "docs" / "FLASHQ.md").read_text()
+COMMAND_ROWS = re.findall(r"^\| (`[A-Z` ]+) \| (.*) \|$", PAGE.split("| flashQ | native |")[1], re.MULTILINE)
+FLASHQ_COMMANDS = """
+PUSH PUSHB PULL PULLB ACK ACKB FAIL GETRESULT GETJOB GETSTATE WAITJOB GETJOBBYCUSTOMID CANCEL
+PROGRESS GETPROGRESS DLQ RETRYDLQ PURGEDLQ GETJOBSBATCH SUBSCRIBE UNSUBSCRIBE METRICS STATS CRON
+CRONDELETE CRONLIST RATELIMIT RATELIMITCLEAR PAUSE RESUME SETCONCURRENCY CLEARCONCURRENCY LISTQUEUES
+AUTH LOG GETLOGS HEARTBEAT PARTIAL FLOW GETCHILDREN GETJOBS CLEAN DRAIN OBLITERATE CHANGEPRIORITY
+MOVETODELAYED PROMOTE UPDATEJOB UPDATE DISCARD ISPAUSED COUNT GETJOBCOUNTS KVSET KVGET KVDEL KVMGET
+KVMSET KVEXISTS KVEXPIRE KVTTL KVKEYS KVINCR
+"""
 
 FIRST_TABLES = """
 create table jobs (
@@ -521,3 +533,30 @@ def test_many_jobs_come_over_in_batches(
     assert done.code == 0, done.err
     assert counts(client, queue).waiting == 3 * running.BATCH + 1
     assert len({each["n"] for each in client.pop(queue, 20_000).payloads}) == 3 * running.BATCH + 1
+
+
+# The page.
+
+
+def test_the_page_about_flashq_names_every_command_of_flashq_once() -> None:
+    told = [name for left, _ in COMMAND_ROWS for name in re.findall(r"`([A-Z]+)`", left)]
+    assert len(told) == len(set(told))
+    assert set(told) == set(FLASHQ_COMMANDS.split())
+
+
+def test_the_page_about_flashq_names_native_commands_that_exist() -> None:
+    table = pytest.importorskip("forebay.wire.table")
+    told = {name for _, right in COMMAND_ROWS for name in re.findall(r"`([A-Z]+)`", right)}
+    assert told <= set(table.BY_NAME)
+
+
+def test_the_import_on_the_page_about_flashq_runs_as_it_is(
+    cli: Run, client: SyncClient, queue: str, flashq: Flashq, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flashq.many(queue, 3)
+    monkeypatch.chdir(flashq.close().parent)
+    (block,) = re.findall(r"^ *```sh import\n(.*?)^ *```", PAGE, re.MULTILINE | re.DOTALL)
+    for line in block.split("\n")[:-1]:
+        program, *given = shlex.split(line)
+        assert (program, cli(*given).code) == ("forebay", 0)
+    assert counts(client, queue).waiting == 3
