@@ -9,7 +9,7 @@ CASES  ?= 1000000
 JOBS   ?= 2
 BIN    := .venv/bin
 
-.PHONY: help setup serve test check format sync picture sim crash faults fuzz bench lock clean
+.PHONY: help setup serve test check format sync picture protocol sim crash faults fuzz bench lock clean
 
 help:           ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -48,6 +48,7 @@ check: setup    ## format, lint, types
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/python tools/make_sync.py --check
 	@$(BIN)/python tools/make_places.py --check
+	@$(BIN)/python tools/make_protocol.py --check
 	@$(BIN)/mypy
 
 format: setup   ## put the code in shape
@@ -58,6 +59,9 @@ sync: setup     ## write the blocking client anew from the one for asyncio
 
 picture: setup  ## draw the places of a message in docs/ARCHITECTURE.md from the table of moves
 	@$(BIN)/python tools/make_places.py
+
+protocol: setup ## write the tables of docs/PROTOCOL.md from the declarations of the operations
+	@$(BIN)/python tools/make_protocol.py
 
 sim: setup      ## random lives against the model: make sim STEPS=1000000 SEED=7
 	@$(BIN)/python -m tests.sim.drive --steps $(STEPS) --seed $(SEED)

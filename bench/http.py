@@ -153,10 +153,8 @@ def idle(count: int = 2_000) -> None:
 
 # Events.
 
-BATCH = framed(
-    {"cmd": "PUSHB", "queue": "batches", "messages": [{"to": "a@b.c", "n": n} for n in range(100)]}
-)
-TAKE = framed({"cmd": "PULLB", "queue": "batches", "count": 100, "compact": True, "timeout": 0})
+BATCH = framed({"cmd": "PUSH", "queue": "batches", "messages": [{"to": "a@b.c", "n": n} for n in range(100)]})
+TAKE = framed({"cmd": "POP", "queue": "batches", "count": 100, "compact": True, "wait_ms": 0})
 
 
 def cycles(port: int, connections: int, rounds: int) -> float:
@@ -220,7 +218,7 @@ DATA = b"\ndata: {"
 
 def listeners(count: int = 100, seconds: int = 20) -> None:
     """Many who hear of the same 1,000 events a second, and one who does not read."""
-    pushes = b"".join(framed({"cmd": "PUSH", "queue": f"q{n}", "data": 1}) for n in range(QUEUES))
+    pushes = b"".join(framed({"cmd": "PUSH", "queue": f"q{n}", "payload": 1}) for n in range(QUEUES))
     rounds = seconds * 1_000 // QUEUES
     with serving(CORES[-1]) as server, selectors.DefaultSelector() as selector, connect(server.tcp) as pusher:
         ask = b"GET /v1/events?kind=pushed HTTP/1.1\r\nHost: bench\r\n\r\n"

@@ -51,7 +51,7 @@ def fill(client: Raw, rows: int) -> None:
     for partition in range(PARTITIONS):
         for first in range(0, rows, PUSHED):
             texts = ",".join(payload(row, partition) for row in range(first, min(first + PUSHED, rows)))
-            head = f'"cmd": "PUSHB", "queue": "bench", "partition": "p{partition}"'
+            head = f'"cmd": "PUSH", "queue": "bench", "partition": "p{partition}"'
             client.send_frame(f'{{{head}, "messages": [{texts}]}}'.encode())
             assert client.receive()["ok"]
 
@@ -60,7 +60,7 @@ def little(spark: SparkSession, server: str, address: str) -> list[float]:
     """How long micro-batches take that have ten rows each, queue to queue, in ms."""
     source = spark.readStream.format("forebay").option("server", server).option("queue", "little")
     with Wire(address) as wire, tempfile.TemporaryDirectory() as checkpoint:
-        wire.ask("PUSHB", queue="little", messages=[1] * 10)
+        wire.ask("PUSH", queue="little", messages=[1] * 10)
         query = (
             source.load()
             .select("value", "partition")
@@ -72,7 +72,7 @@ def little(spark: SparkSession, server: str, address: str) -> list[float]:
         )
         query.processAllAvailable()
         for _ in range(LITTLE):
-            wire.ask("PUSHB", queue="little", messages=[1] * 10)
+            wire.ask("PUSH", queue="little", messages=[1] * 10)
             query.processAllAvailable()
         query.stop()
         took = [each.durationMs["triggerExecution"] for each in query.recentProgress if each.numInputRows > 0]

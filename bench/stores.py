@@ -242,7 +242,7 @@ async def pop_through(path: Path, messages: int) -> None:
 
 
 def over_tcp() -> None:
-    request = framed({"cmd": "PUSH", "queue": "single", "data": {"to": "user@example.com", "n": 1}})
+    request = framed({"cmd": "PUSH", "queue": "single", "payload": {"to": "user@example.com", "n": 1}})
     cores = sorted(os.sched_getaffinity(0))
     with home() as path:
         os.sched_setaffinity(0, {cores[0]})

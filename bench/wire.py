@@ -118,7 +118,7 @@ def connect(port: int) -> socket.socket:
 def compare_round_trips(ours: int, theirs: int | None) -> tuple[float, float | None]:
     """Medians of ours and Redis's, taken in turns."""
     payload = json.dumps(PAYLOAD, separators=(",", ":")).encode()
-    push = framed({"cmd": "PUSH", "queue": "rtt", "data": PAYLOAD})
+    push = framed({"cmd": "PUSH", "queue": "rtt", "payload": PAYLOAD})
     lpush = b"*3\r\n$5\r\nLPUSH\r\n$3\r\nrtt\r\n$%d\r\n%s\r\n" % (len(payload), payload)
     us: list[float] = []
     them: list[float] = []
@@ -175,7 +175,7 @@ def best(port: int, request: bytes, connections: int, rounds: int, read: Reader 
 
 
 def throughput(ours: int, theirs: int | None) -> None:
-    single = framed({"cmd": "PUSH", "queue": "single", "data": PAYLOAD})
+    single = framed({"cmd": "PUSH", "queue": "single", "payload": PAYLOAD})
     rate = best(ours, single, 50, 400)
     line = f"  50 connections, single pushes: {rate:>8,.0f}/s"
     if theirs:
@@ -184,12 +184,12 @@ def throughput(ours: int, theirs: int | None) -> None:
         peer = best(theirs, lpush, 50, 400, redis_reply)
         line += f"; Redis LPUSH, same client: {peer:>8,.0f}/s, we do {rate / peer:.2f} of that"
     print(line)
-    pull = framed({"cmd": "PULL", "queue": "single", "timeout": 0})
-    print(f"  50 connections, single pulls:  {best(ours, pull, 50, 300):>8,.0f}/s")
+    pop = framed({"cmd": "POP", "queue": "single", "wait_ms": 0})
+    print(f"  50 connections, single pops:   {best(ours, pop, 50, 300):>8,.0f}/s")
     for size, connections, rounds in ((100, 16, 100), (1_000, 8, 30), (10_000, 4, 10)):
         messages = [{"to": "user@example.com", "n": number} for number in range(size)]
-        push = framed({"cmd": "PUSHB", "queue": f"b{size}", "messages": messages})
-        pop = framed({"cmd": "PULLB", "queue": f"b{size}", "count": size, "compact": True, "timeout": 0})
+        push = framed({"cmd": "PUSH", "queue": f"b{size}", "messages": messages})
+        pop = framed({"cmd": "POP", "queue": f"b{size}", "count": size, "compact": True, "wait_ms": 0})
         pushed = best(ours, push, connections, rounds) * size
         popped = best(ours, pop, connections, rounds) * size
         print(f"  batches of {size:>6,}: push {pushed / 1e6:5.2f} M msg/s, pop {popped / 1e6:5.2f} M msg/s")
@@ -199,9 +199,9 @@ def compare_forms(port: int) -> None:
     """Round trips of the same requests as frames of JSON, as lines and as MessagePack, taken in turns."""
     messages = [{"to": "user@example.com", "n": number} for number in range(100)]
     requests: dict[str, dict[str, object]] = {
-        "push": {"cmd": "PUSH", "queue": "forms", "data": PAYLOAD},
-        "pull": {"cmd": "PULL", "queue": "forms", "timeout": 0},
-        "batch of 100": {"cmd": "PUSHB", "queue": "forms", "messages": messages},
+        "push": {"cmd": "PUSH", "queue": "forms", "payload": PAYLOAD},
+        "pop": {"cmd": "POP", "queue": "forms", "wait_ms": 0},
+        "batch of 100": {"cmd": "PUSH", "queue": "forms", "messages": messages},
     }
     for name, request in requests.items():
         packed = msgspec.msgpack.encode(request)

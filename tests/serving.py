@@ -161,6 +161,8 @@ class Server:
         self.tcp: str = ready["tcp"]
         self.http: str = ready["http"]
         self.unix: str | None = str(home / ready["unix"]) if ready["unix"] else None
+        self.flashq: str = ready["flashq"] or ""
+        """Where clients of flashQ connect to, if it listens for them."""
         return self
 
     def _ready(self) -> dict[str, Any]:
@@ -177,6 +179,10 @@ class Server:
 
     def connect(self) -> Raw:
         host, _, port = self.tcp.rpartition(":")
+        return Raw((host, int(port)))
+
+    def connect_flashq(self) -> Raw:
+        host, _, port = self.flashq.rpartition(":")
         return Raw((host, int(port)))
 
     def connect_unix(self) -> Raw:
@@ -232,39 +238,41 @@ class Server:
 
 def push(client: Raw, queue: str, *payloads: Any, **fields: Any) -> int:
     """Push payloads; the id of the first."""
-    reply = client.ask({"cmd": "PUSHB", "queue": queue, "messages": list(payloads), **fields})
+    reply = client.ask({"cmd": "PUSH", "queue": queue, "messages": list(payloads), **fields})
     assert reply["ok"], reply
     first: int = reply["first"]
     return first
 
 
-def pull(client: Raw, queue: str, **fields: Any) -> Reply:
+def pop(client: Raw, queue: str, **fields: Any) -> Reply:
     """The next message; there must be one."""
-    reply = client.ask({"cmd": "PULL", "queue": queue, "timeout": 0, **fields})
+    reply = client.ask({"cmd": "POP", "queue": queue, "wait_ms": 0, **fields})
     assert reply["ok"], reply
-    job: Reply = reply["job"]
-    assert job is not None, "nothing to pull"
-    return job
+    assert reply["messages"], "nothing to pop"
+    message: Reply = reply["messages"][0]
+    return message
 
 
-def pull_all(client: Raw, queue: str, **fields: Any) -> list[Any]:
+def pop_all(client: Raw, queue: str, **fields: Any) -> list[Any]:
     """The payloads of everything there is."""
-    reply = client.ask({"cmd": "PULLB", "queue": queue, "count": 1_000, "timeout": 0, **fields})
-    return [job["data"] for job in reply["jobs"]]
+    reply = client.ask({"cmd": "POP", "queue": queue, "count": 1_000, "wait_ms": 0, **fields})
+    return [each["payload"] for each in reply["messages"]]
 
 
 def state(client: Raw, message: int | str, **fields: Any) -> Reply:
-    return client.ask({"cmd": "GETSTATE", "id": message, **fields})
+    return client.ask({"cmd": "STATE", "id": message, **fields})
 
 
 def refused(reply: Reply, code: str, field: str | None = None) -> bool:
     """Whether a reply is an error with this code, about this field."""
-    return not reply["ok"] and reply["code"] == code and (not field or reply["details"]["field"] == field)
+    if reply["ok"]:
+        return False
+    error = reply["error"]
+    return error["code"] == code and (not field or error["details"]["field"] == field)
 
 
-def wait_for_pull(client: Raw, queue: str, **fields: Any) -> None:
-    """Have a PULL wait; it does when this returns."""
-    client.send(
-        {"cmd": "PULL", "queue": queue, "reqId": "waiting", **fields}, {"cmd": "STATS", "reqId": "done"}
-    )
+def wait_for_pop(client: Raw, queue: str, **fields: Any) -> None:
+    """Have a POP wait; it does when this returns."""
+    pop = {"cmd": "POP", "queue": queue, "wait_ms": 60_000, "reqId": "waiting", **fields}
+    client.send(pop, {"cmd": "STATS", "reqId": "done"})
     assert client.receive()["reqId"] == "done"

@@ -23,12 +23,12 @@ from forebay.broker.node import Node
 from forebay.config import OFF, Settings, address, split
 from forebay.core.errors import Damaged
 from forebay.logs import set_up_logs
-from forebay.server.flashq import decode
 from forebay.server.flashq.door import Door
 from forebay.server.flashq.web.feed import Noticing
 from forebay.server.flashq.web.server import FlashqHttp
 from forebay.server.http.listener import HttpListener
 from forebay.server.http.server import HttpServer
+from forebay.server.operations import codec
 from forebay.server.sql_inbox import InboxReader
 from forebay.server.tcp.server import TcpServer
 from forebay.store.base import CantOpen, Store, StoreError, TakesPushes
@@ -127,7 +127,7 @@ async def _serve(settings: Settings, out: TextIO) -> None:
         return {**open_, "flashq_http": web.connections}
 
     http = HttpServer(node, loop, settings.http_limits(), __version__, connections, clock=now)
-    server = TcpServer(node, loop, settings.tcp_limits(), decode, http.services)
+    server = TcpServer(node, loop, settings.tcp_limits(), codec, http.services)
     flashq = Door(now, split(settings.flashq_tokens))
     web = FlashqHttp(
         node,
@@ -140,8 +140,8 @@ async def _serve(settings: Settings, out: TextIO) -> None:
         clock=now,
         connections=connections,
     )
-    codec = Noticing(flashq, web.feed)
-    doors = {"flashq": TcpServer(node, loop, settings.tcp_limits(), codec, http.services)}
+    noticing = Noticing(flashq, web.feed)
+    doors = {"flashq": TcpServer(node, loop, settings.tcp_limits(), noticing, http.services)}
     listeners: list[TcpServer | HttpListener] = [server, http, web, *doors.values()]
     try:
         ready = await _listen(settings, server, http, doors, web)

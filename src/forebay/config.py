@@ -65,8 +65,8 @@ class Settings(Struct, frozen=True, kw_only=True):
             f"{', '.join(DOORS)}."
         ),
     ] = ""
-    flashq: Annotated[str, _about("TCP address for clients of flashQ, HOST:PORT or off.")] = OFF
-    flashq_http: Annotated[str, _about("HTTP address for clients of flashQ, HOST:PORT or off.")] = OFF
+    flashq: Annotated[str, _about("TCP address for clients of flashQ, HOST:PORT or off.")] | None = None
+    flashq_http: Annotated[str, _about("HTTP address for clients of flashQ, HOST:PORT or off.")] | None = None
     flashq_tokens: Annotated[
         str,
         _about(
@@ -148,8 +148,8 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     def door(self, name: str) -> str:
         """Return the address of a door's listener, or ``off``."""
-        given: str = getattr(self, name)
-        if given != OFF:
+        given: str | None = getattr(self, name)
+        if given is not None:
             return given
         opened = (DOORS[each] for each in split(self.dialects))
         return next((places[name] for places in opened if name in places), OFF)
@@ -199,7 +199,8 @@ def default(name: str) -> str:
     """Return the default of a setting, as it is shown to people."""
     if name == "shards":
         return f"{SHARDS_EMBEDDED}, or {SHARDS_SHARED} in PostgreSQL"
-    return str(getattr(Settings(), name))
+    value = getattr(Settings(), name)
+    return OFF if value is None else str(value)
 
 
 def names() -> list[str]:
@@ -318,7 +319,8 @@ def _check(settings: Settings, shown: dict[str, str], problems: list[str]) -> No
 
     for name in ("http", "tcp", "flashq", "flashq_http"):
         try:
-            address(getattr(settings, name))
+            given = getattr(settings, name)
+            address(OFF if given is None else given)
         except ValueError:
             bad(name, "HOST:PORT or off")
     if not set(split(settings.dialects)) <= DOORS.keys():

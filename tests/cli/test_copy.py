@@ -13,20 +13,21 @@ from forebay.store.memory import MemoryStore
 from forebay.store.postgres.store import PostgresStore
 from tests.cli.running import run
 from tests.postgres import cluster, run_sql
-from tests.serving import Raw, Server, pull, pull_all, push, refused, state
+from tests.serving import Raw, Server, pop, pop_all, push, refused, state
 
 
 def fill(client: Raw) -> dict[str, int]:
     """A little of everything; ids by what became of them."""
     push(client, "a", *range(500), backoff=600_000)
     push(client, "a", *(["x" * 3_000] * 200), partition="side")
-    found = {"delayed": push(client, "a", "later", delay=600_000), "key": push(client, "b", 1)}
-    client.ask({"cmd": "PUSH", "queue": "b", "data": 2, "unique_key": "k"})
-    done, failed, held = (pull(client, "a", partition="default", lease_ms=600_000) for _ in range(3))
-    client.ask({"cmd": "ACK", "id": done["id"], "result": "fine"})
-    client.ask({"cmd": "FAIL", "id": failed["id"], "error": "no"})
+    found = {"delayed": push(client, "a", "later", delay_ms=600_000), "key": push(client, "b", 1)}
+    client.ask({"cmd": "PUSH", "queue": "b", "payload": 2, "unique_key": "k"})
+    done, failed, held = (pop(client, "a", partition="default", lease_ms=600_000) for _ in range(3))
+    client.ask({"cmd": "ACK", "ids": [done["id"]], "result": "fine"})
+    client.ask({"cmd": "NACK", "ids": [failed["id"]], "error": "no"})
     client.ask({"cmd": "KVSET", "key": "k", "value": {"v": 1}})
-    client.ask({"cmd": "CRON", "name": "c", "queue": "b", "schedule": "0 3 * * *", "data": 1})
+    cron = {"cmd": "CRONPUT", "name": "c", "queue": "b", "schedule": "0 3 * * *", "message": {"payload": 1}}
+    assert client.ask(cron)["ok"]
     return {**found, "done": done["id"], "failed": failed["id"], "active": held["id"]}
 
 
@@ -36,11 +37,11 @@ def looks(client: Raw, ids: dict[str, int]) -> dict[str, object]:
     log = client.ask({"cmd": "READ", "queue": "a", "partition": "side", "offset": 0, "max_count": 1_000})
     return {
         "states": states,
-        "queues": client.ask({"cmd": "LISTQUEUES"})["queues"],
-        "side": [message for run in log["runs"] for message in run["messages"]],
+        "queues": client.ask({"cmd": "QUEUES"})["queues"],
+        "side": [message for run in log["runs"] for message in run["payloads"]],
         "value": client.ask({"cmd": "KVGET", "key": "k"})["value"],
-        "result": client.ask({"cmd": "GETRESULT", "id": ids["done"]})["result"],
-        "crons": [each["name"] for each in client.ask({"cmd": "CRONLIST"})["crons"]],
+        "result": client.ask({"cmd": "RESULT", "id": ids["done"]})["result"],
+        "crons": [each["name"] for each in client.ask({"cmd": "CRONS"})["crons"]],
     }
 
 
@@ -70,7 +71,7 @@ def test_everything_moves_to_a_database_and_back_and_ids_are_never_given_out_twi
         assert looks(client, ids)["states"] == before["states"]
         assert state(client, later)["state"] == "waiting"
         assert push(client, "a", "newer") > later
-        lease = pull(client, "a", partition="default")["lease"]
+        lease = pop(client, "a", partition="default")["lease"]
         assert lease is not None
 
 
@@ -98,9 +99,9 @@ def test_a_server_answers_questions_while_it_is_copied_and_nothing_else(
         assert "is held" in done.out
         assert looks(client, ids) == before
         for request in (
-            {"cmd": "PUSH", "queue": "a", "data": 1},
-            {"cmd": "PULL", "queue": "a", "timeout": 50},
-            {"cmd": "ACK", "id": ids["active"]},
+            {"cmd": "PUSH", "queue": "a", "payload": 1},
+            {"cmd": "POP", "queue": "a", "wait_ms": 50},
+            {"cmd": "ACK", "ids": [ids["active"]]},
             {"cmd": "KVSET", "key": "k", "value": 2},
         ):
             assert refused(client.ask(request), "busy"), request
@@ -108,8 +109,8 @@ def test_a_server_answers_questions_while_it_is_copied_and_nothing_else(
             assert looks(other, ids) == before
         assert run(tmp_path, "hold", "--off", "--server", server.tcp).code == 0
         assert state(client, ids["active"])["state"] == "active"
-        assert client.ask({"cmd": "ACK", "id": ids["active"]})["ok"]
-        assert pull_all(client, "b") == [1, 2]
+        assert client.ask({"cmd": "ACK", "ids": [ids["active"]]})["ok"]
+        assert pop_all(client, "b") == [1, 2]
     assert not list(tmp_path.glob("*copying*"))
 
 
@@ -120,7 +121,7 @@ def test_the_server_that_is_named_has_to_be_the_one_on_the_source(tmp_path: Path
         for place, server in ((url, other), (f"rocksdb:{other.data}", one), (f"rocksdb:{tmp_path}", other)):
             done = run(tmp_path, "copy", place, target, "--server", server.tcp)
             assert (done.code, "keeps its data in" in done.err) == (1, True), done.err
-        assert client.ask({"cmd": "PUSH", "queue": "a", "data": 2})["ok"]
+        assert client.ask({"cmd": "PUSH", "queue": "a", "payload": 2})["ok"]
         assert run(tmp_path, "copy", f"rocksdb:{other.data}", target, "--server", other.tcp).code == 0
 
 

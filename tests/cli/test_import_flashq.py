@@ -271,7 +271,7 @@ def test_what_can_t_come_over_is_named_with_its_reason(
     flashq.job(1, queue, b"{broken")
     flashq.job(2, queue, ttl=500)
     flashq.job(3, queue, tags=msgspec.json.encode(["x" * 300]).decode())
-    flashq.job(4, queue, state="waiting_children", depends_on="[2]")
+    flashq.job(4, queue, state="waiting_children", depends_on="[1]")
     flashq.job(5, queue, state="completed")
     flashq.job(6, "no such/queue")
     for id in range(10, 30):
@@ -316,6 +316,69 @@ def test_a_unique_key_that_another_message_has_is_told(
     done = imported(cli, flashq.close())
     assert (done.code, row(done, queue, "waiting")) == (1, [2, 1, 0, 1])
     assert "another message has its unique key or id" in done.out
+
+
+def test_a_unique_key_that_two_jobs_of_the_file_have_is_told(
+    cli: Run, client: SyncClient, queue: str, flashq: Flashq
+) -> None:
+    for id in (1, 2):
+        flashq.job(id, queue, "the same", unique_key="k")
+    path = flashq.close()
+    done = imported(cli, path)
+    assert (done.code, row(done, queue, "waiting")) == (1, [2, 1, 0, 1])
+    assert row(imported(cli, path), queue, "waiting") == [2, 0, 1, 1]
+    assert counts(client, queue) == Counts(waiting=1)
+
+
+def test_nothing_waits_for_a_job_that_is_over(
+    cli: Run, client: SyncClient, queue: str, flashq: Flashq
+) -> None:
+    flashq.job(1, queue, ttl=500)
+    flashq.job(2, queue, state="completed")
+    flashq.job(3, queue, state="waiting_children", depends_on="[1, 2]")
+    flashq.job(4, queue, b"{broken")
+    flashq.job(5, queue, state="waiting_children", depends_on="[4]", ttl=500)  # over itself
+    flashq.job(6, queue, state="waiting_children", depends_on="[5]")
+    done = imported(cli, flashq.close())
+    skipped = {id: each["reason"] for each in msgspec.json.decode(done.out)["skipped"] for id in each["ids"]}
+    assert skipped == {
+        1: "the time to live is over",
+        2: "completed",
+        4: "the data is not JSON",
+        5: "the time to live is over",
+    }
+    assert sorted(each["id"] for each in client.pop(queue, 5).payloads) == [3, 6]
+
+
+def test_an_empty_name_is_none(cli: Run, client: SyncClient, queue: str, flashq: Flashq) -> None:
+    for id in (1, 2):
+        flashq.job(id, queue, unique_key="", custom_id="", group_id="")
+    done = imported(cli, flashq.close())
+    assert (done.code, row(done, queue, "waiting")) == (0, [2, 2, 0, 0])
+    found = client.browse(queue)
+    assert {(each.unique_key, each.partition) for each in found} == {(None, "default")}
+
+
+def test_what_is_null_has_a_default(cli: Run, client: SyncClient, queue: str, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "nulls.db", isolation_level=None)) as database:
+        database.executescript(FIRST_TABLES.replace(" not null", ""))
+        database.execute("insert into jobs (id, queue, data, ttl) values (1, ?, '1', 60000)", (queue,))
+        database.execute(
+            "update jobs set state = null, priority = null, attempts = null, max_attempts = null"
+        )
+        database.execute("insert into jobs (id) values (2)")
+        for _ in range(2):
+            database.execute("insert into dlq_jobs (queue, data) values (?, '2')", (queue,))
+        database.execute("insert into dlq_jobs (job_id) values (3)")
+        database.execute("insert into cron_jobs (queue, data) values (?, '3')", (queue,))
+        database.execute("insert into cron_jobs (name) values ('c')")
+    done = imported(cli, tmp_path / "nulls.db")
+    assert done.code == 1, done.err
+    assert row(done, queue, "waiting") == [1, 1, 0, 0]
+    assert row(done, queue, "dead") == [2, 2, 0, 0]
+    assert row(done, queue, "cron") == [1, 0, 0, 1]
+    assert [row(done, "", state) for state in ("waiting", "dead", "cron")] == [[1, 0, 0, 1]] * 3
+    assert counts(client, queue) == Counts(waiting=1, dead=2)
 
 
 def test_only_the_queues_that_are_asked_for(cli: Run, client: SyncClient, queue: str, flashq: Flashq) -> None:

@@ -18,7 +18,7 @@ def test_messages_are_browsed_by_what_they_have(cli: Run, client: SyncClient, qu
     late = client.push(queue, "later", delay_ms=60_000, partition="x")
 
     def found(*given: str) -> list[object]:
-        return [each["data"] for each in cli("messages", queue, "--json", *given).objects]
+        return [each["payload"] for each in cli("messages", queue, "--json", *given).objects]
 
     assert found() == [{"to": "ada"}, {"to": "alan"}, "later"]
     assert found("--limit", "1") == [{"to": "ada"}]
@@ -49,7 +49,7 @@ def test_what_does_not_match_is_nothing_to_do(cli: Run, client: SyncClient, queu
 def test_one_message_is_shown_with_all_that_is_known(cli: Run, client: SyncClient, queue: str) -> None:
     id = client.push(queue, {"n": 1}, tags=["t"], headers={"k": "v"}, unique_key="u").id
     shown = dict(line.split(None, 1) for line in cli("message", str(id)).out.splitlines())
-    assert (shown["id"], shown["state"], shown["headers"], shown["data"]) == (
+    assert (shown["id"], shown["state"], shown["headers"], shown["payload"]) == (
         str(id),
         "waiting",
         "k=v",
@@ -133,19 +133,21 @@ def test_dead_letters_are_purged_by_id_or_all(cli: Run, client: SyncClient, queu
 # Crons.
 
 
-def test_crons_are_set_listed_and_deleted(cli: Run, queue: str) -> None:
+def test_crons_are_set_listed_and_deleted(cli: Run, client: SyncClient, queue: str) -> None:
     name = f"cron-of-{queue}"
     given = ["--schedule", "0 3 * * *", "--timezone", "Europe/Rome", "--missed", "none", "--limit", "5"]
     done = cli("crons", "set", name, queue, '{"kind": "all"}', *given, "--priority", "2", "--tag", "t")
     assert done.out.startswith(f"set {name}; it comes next at ")
     (shown,) = (each for each in cli("crons", "list", "--json").objects if each["name"] == name)
-    assert (shown["queue"], shown["data"], shown["schedule"]) == (queue, {"kind": "all"}, "0 3 * * *")
+    assert (shown["queue"], shown["payload"], shown["schedule"]) == (queue, {"kind": "all"}, "0 3 * * *")
     assert (shown["timezone"], shown["missed"], shown["limit"]) == ("Europe/Rome", "none", 5)
     assert name in cli("crons", "list").out
     every = cli("crons", "set", name, queue, "-5", "--every-ms", "3600000", "--json").object
-    assert (every["data"], every["every_ms"], every["schedule"]) == (-5, 3_600_000, None)
+    assert (every["payload"], every["every_ms"], every["schedule"]) == (-5, 3_600_000, None)
     assert cli("crons", "delete", name, "--json").object == {"name": name, "deleted": True}
     assert cli("crons", "delete", name).code == 1
+    for left in client.crons():  # of other tests
+        client.delete_cron(left.name)
     assert cli("crons", "list").code == 4
 
 

@@ -67,7 +67,7 @@ def nobody() -> Iterator[str]:
     ],
 )
 def test_what_a_server_says_has_its_exit_code(code: str, exits: int, cli: Run) -> None:
-    with answering({"ok": False, "error": "because", "code": code}) as address:
+    with answering({"ok": False, "error": {"code": code, "message": "because"}}) as address:
         done = cli("queues", "--server", address)
     assert (done.code, done.out, done.err) == (exits, "", f"forebay: {code}: because\n")
 
@@ -159,13 +159,13 @@ def test_the_server_can_be_named_in_the_environment_and_a_flag_wins(
     assert cli("push", queue, "1").code == 0
     monkeypatch.setenv("FOREBAY_SERVER", "127.0.0.1:1")
     assert cli("pop", queue).code == 2
-    assert cli("pop", queue, "--json", "--server", server.tcp).object["data"] == 1
+    assert cli("pop", queue, "--json", "--server", server.tcp).object["payload"] == 1
 
 
 def test_the_server_can_be_asked_over_http(cli: Run, server: Server, queue: str) -> None:
     url = f"http://{server.http}"
     assert cli("push", queue, '{"a":  1}', "--server", url).code == 0
-    assert cli("pop", queue, "--json", "--ack", "--server", url).object["data"] == {"a": 1}
+    assert cli("pop", queue, "--json", "--ack", "--server", url).object["payload"] == {"a": 1}
     assert cli("pop", queue, "--server", url).code == 4
     assert cli("tail", queue, "--from-start", "--count", "1", "--server", url).code == 0
 

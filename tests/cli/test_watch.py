@@ -20,7 +20,7 @@ def test_tail_prints_the_log_of_all_partitions_and_leases_nothing(
     client.push_many(queue, [1, {"n": 2}], tags=["t"])
     client.push(queue, 3, partition="x")
     shown = cli("tail", queue, "--from-start", "--count", "3", "--json").objects
-    assert [(each["partition"], each["offset"], each["data"]) for each in shown] == [
+    assert [(each["partition"], each["offset"], each["payload"]) for each in shown] == [
         ("default", 0, 1),
         ("default", 1, {"n": 2}),
         ("x", 0, 3),
@@ -38,11 +38,11 @@ def test_tail_goes_on_with_what_is_pushed_and_with_new_partitions(
     given = command("tail", queue, "--from-start", "--count", "3", "--json", "--server", server.tcp)
     with subprocess.Popen(given, env=environment(), stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        assert json.loads(process.stdout.readline())["data"] == "before"
+        assert json.loads(process.stdout.readline())["payload"] == "before"
         client.push(queue, "after", partition="new")
-        assert json.loads(process.stdout.readline())["data"] == "after"
+        assert json.loads(process.stdout.readline())["payload"] == "after"
         client.push(queue, "last")
-        assert json.loads(process.stdout.readline())["data"] == "last"
+        assert json.loads(process.stdout.readline())["payload"] == "last"
         assert process.wait(PATIENCE_S) == 0
 
 

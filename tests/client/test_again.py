@@ -277,7 +277,7 @@ def test_a_pop_waits_no_longer_because_it_was_sent_again(dial: Dial, proxy: Prox
     assert not client.pop(queue, wait_ms=1_000)
     timer.join()
     assert time.monotonic() - begun < 1.5
-    waits = [msgspec.json.decode(each)["timeout"] for each in proxy.commands("PULLB")]
+    waits = [msgspec.json.decode(each)["wait_ms"] for each in proxy.commands("POP")]
     assert waits[-1] < 1_000
 
 

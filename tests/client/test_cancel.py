@@ -27,7 +27,7 @@ def comes_back(direct: SyncClient, queue: str) -> bool:
 
 async def waits(direct: SyncClient, proxy: Proxy) -> None:
     """Return when the server has got a pop that waits."""
-    while not proxy.commands("PULLB"):
+    while not proxy.commands("POP"):
         await asyncio.sleep(0.001)
     await asyncio.to_thread(direct.ping)
 

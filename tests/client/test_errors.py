@@ -4,7 +4,7 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -15,7 +15,7 @@ import pytest
 from forebay.client.aio.client import Client
 from forebay.client.errors import Disconnected
 from forebay.client.sync.client import SyncClient
-from forebay.client.translate import in_our_words
+from forebay.client.types import New
 from forebay.core.errors import Busy, Conflict, ForebayError, Invalid, NotFound
 from tests.client.blocking import Blocking
 from tests.client.conftest import Dial
@@ -109,7 +109,7 @@ def test_a_command_that_waits_by_itself_may_wait_longer_than_an_answer_takes(
     timer = threading.Timer(0.4, lambda: direct.push(queue, 1))
     timer.start()
     try:
-        assert client.ask("PULL", queue=queue)["job"]["data"] == 1
+        assert client.ask("POP", queue=queue, wait_ms=60_000)["messages"][0]["payload"] == 1
     finally:
         timer.join()
 
@@ -243,15 +243,20 @@ def test_a_url_with_a_path_is_asked_there(dial: Dial, server: Server, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("cmd", "field", "ours"),
+    ("field", "wrong"),
     [
-        ("PUSH", "data", "payload"),
-        ("PUSHB", "delay", "delay_ms"),
-        ("TX", "ops[1].data", "ops[1].payload"),
-        ("PULLB", "timeout", "wait_ms"),
-        ("CRON", "repeat_every", "every_ms"),
-        ("PUSH", "unique_key", "unique_key"),
+        ("delay_ms", lambda client: client.push("q", 1, delay_ms=-1)),
+        ("items[1].ttl_ms", lambda client: client.push_many("q", [1, New(2, {"ttl_ms": "x"})])),  # type: ignore[typeddict-item]
+        ("unique_key", lambda client: client.push("q", 1, unique_key="")),
+        ("wait_ms", lambda client: client.pop("q", wait_ms=-1)),
+        ("lease_ms", lambda client: client.pop("q", lease_ms=0)),
+        ("every_ms", lambda client: client.set_cron("c", "q", 1, every_ms=-1)),
+        ("limit", lambda client: client.page("q", limit=0)),
     ],
 )
-def test_an_error_names_the_field_as_this_client_does(cmd: str, field: str, ours: str) -> None:
-    assert in_our_words(Invalid(field, "else"), cmd).field == ours
+def test_an_error_names_the_field_as_this_client_does(
+    field: str, wrong: Callable[[Blocking], object], either: Blocking
+) -> None:
+    with pytest.raises(Invalid) as raised:
+        wrong(either)
+    assert raised.value.field == field

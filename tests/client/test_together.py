@@ -82,7 +82,7 @@ def test_options_of_pushes_that_share_a_request_are_their_own(
             )
 
     pushed = asyncio.run(push())
-    assert len(proxy.commands("PUSHB")) == 1
+    assert len(proxy.commands("PUSH")) == 1
     assert pushed[2].id == pushed[3].id == pushed[4].id
     assert [each.duplicate for each in pushed] == [False, False, False, True, False, False]
     assert pushed[4].replaced

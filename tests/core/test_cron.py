@@ -493,7 +493,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"every_ms": 99}, "every_ms"),
     ({"every_ms": -1}, "every_ms"),
     ({"every_ms": 10 * 365 * 86_400_000 + 1}, "every_ms"),
-    ({"zone": "Europe/Atlantis"}, "zone"),
+    ({"zone": "Europe/Atlantis"}, "timezone"),
     ({"limit": -1}, "limit"),
     ({"limit": crons.COUNT_MAX + 1}, "limit"),
     ({"missed": "some"}, "missed"),

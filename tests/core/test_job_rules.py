@@ -76,7 +76,7 @@ def test_no_two_jobs_of_a_flow_go_by_the_same_name(core: Core, own: Own) -> None
 def test_a_message_that_waits_for_a_batch_goes_by_a_name_of_its_own(core: Core) -> None:
     for own in SAME[:2]:
         command = job_commands.PushJobs(T, "q", [job(), job(**own)], then=("q", job(b"then", **own)))
-        refuse(core, command, Invalid, "then")
+        refuse(core, command, Invalid, "on_complete")
     push(core, job(job_id="x"), then=("other", job(b"then", job_id="x")))
 
 

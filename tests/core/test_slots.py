@@ -426,4 +426,4 @@ def test_zones_have_the_names_of_the_database(zone: str) -> None:
 def test_what_is_no_zone_is_refused(zone: str) -> None:
     with pytest.raises(Invalid) as refused:
         zone_of(zone)
-    assert refused.value.field == "zone"
+    assert refused.value.field == "timezone"

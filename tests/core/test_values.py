@@ -466,8 +466,8 @@ def test_a_pattern_that_finds_nothing_looks_at_only_so_many(
     [
         (queries.KvGet(T, []), "keys"),
         (queries.KvGet(T, [KEY] * (KV_LISTED_MAX + 1)), "keys"),
-        (queries.KvList(T, count=0), "count"),
-        (queries.KvList(T, count=KV_LISTED_MAX + 1), "count"),
+        (queries.KvList(T, count=0), "limit"),
+        (queries.KvList(T, count=KV_LISTED_MAX + 1), "limit"),
         (queries.KvList(T, pattern="x" * 257), "pattern"),
         (queries.KvWatch(T, [KEY], []), "versions"),
         (queries.KvWatch(T, [KEY], [None], -1), "wait_ms"),

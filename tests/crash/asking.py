@@ -7,7 +7,7 @@ from tests.crash.ledger import Violation
 from tests.serving import Raw, Reply, Request
 
 PIPELINE = 500
-OPEN = ("waiting", "delayed", "active", "waiting-children")
+OPEN = ("waiting", "delayed", "active", "parked")
 """States of a message that has not ended."""
 
 
@@ -16,7 +16,7 @@ Labels = tuple[tuple[tuple[str, str], ...], tuple[str, ...]]
 
 
 def labels_of(told: Reply) -> Labels:
-    """What a job, a run of the log or the options of a push say of headers and tags."""
+    """What a message, a run of the log or the options of a push say of headers and tags."""
     return tuple(told.get("headers", {}).items()), tuple(told.get("tags", ()))
 
 
@@ -55,7 +55,7 @@ class Asker:
 
     def log(self, *queues: str) -> list[Found]:
         """Everything in these queues, partition by partition; those that do not exist have nothing."""
-        known = {queue["name"] for queue in self.ask({"cmd": "LISTQUEUES"})["queues"]}
+        known = {queue["queue"] for queue in self.ask({"cmd": "QUEUES"})["queues"]}
         found: list[Found] = []
         for queue in queues:
             if queue in known:
@@ -71,24 +71,27 @@ class Asker:
                 if run["offset"] != len(found):
                     raise Violation(f"{queue}/{partition}: offsets {len(found)} to {run['offset']} are gone")
                 first, about = int(run["first"]), (run["created_at"], labels_of(run))
-                found += [Found(first + number, each, *about) for number, each in enumerate(run["messages"])]
+                found += [Found(first + number, each, *about) for number, each in enumerate(run["payloads"])]
         return found
 
     def states(self, ids: Iterable[int], group: str = "default") -> dict[int, str]:
         asked = list(ids)
-        replies = self.ask_all({"cmd": "GETSTATE", "id": each, "group": group} for each in asked)
+        replies = self.ask_all({"cmd": "STATE", "id": each, "group": group} for each in asked)
         return {each: reply["state"] for each, reply in zip(asked, replies, strict=True)}
 
     def move_back(self, ids: list[int], group: str = "default") -> None:
         """Take messages from consumers that never heard of them."""
         for start in range(0, len(ids), PIPELINE):
             part = ids[start : start + PIPELINE]
-            self.ask({"cmd": "MOVETODELAYED", "ids": part, "group": group, "delay": 0})
+            self.ask({"cmd": "DELAY", "ids": part, "group": group, "delay_ms": 0})
 
-    def pull_all(self, queue: str, lease_ms: int, group: str = "default", count: int = 1_000) -> list[Found]:
+    def pop_all(self, queue: str, lease_ms: int, group: str = "default", count: int = 1_000) -> list[Found]:
         """Everything that can be had right now, under leases."""
         found: list[Found] = []
-        request = {"cmd": "PULLB", "queue": queue, "group": group, "count": count, "timeout": 0}
-        while jobs := self.ask(request | {"lease_ms": lease_ms})["jobs"]:
-            found += [Found(int(job["id"]), job["data"], job["created_at"], labels_of(job)) for job in jobs]
+        request = {"cmd": "POP", "queue": queue, "group": group, "count": count, "wait_ms": 0}
+        while messages := self.ask(request | {"lease_ms": lease_ms})["messages"]:
+            found += [
+                Found(int(each["id"]), each["payload"], each["created_at"], labels_of(each))
+                for each in messages
+            ]
         return found

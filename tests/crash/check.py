@@ -52,7 +52,7 @@ class Check:
 
     def logs(self) -> None:
         """Every confirmed message is at its id; every other push is there whole or not at all."""
-        known = {queue["name"] for queue in self._ask({"cmd": "LISTQUEUES"})["queues"]}
+        known = {queue["queue"] for queue in self._ask({"cmd": "QUEUES"})["queues"]}
         found: dict[str, tuple[str, str, int]] = {}
         """Queue, partition and offset by payload."""
         for queue in (*QUEUES, CALLS):
@@ -79,11 +79,11 @@ class Check:
                 if run["offset"] != len(log):
                     raise Violation(f"{queue}/{partition}: offsets {len(log)} to {run['offset']} are missing")
                 first = int(run["first"])
-                for at, payload in enumerate(run["messages"]):
+                for at, payload in enumerate(run["payloads"]):
                     if ledger.payloads.setdefault(first + at, payload) != payload:
                         raise Violation(f"READ says {payload[:40]!r}: {ledger.history(None, first + at)}")
                     ledger.queue_of[first + at] = queue
-                log += run["messages"]
+                log += run["payloads"]
         for offset, payload in enumerate(log):
             if payload not in ledger.by_payload:
                 raise Violation(f"{queue}/{partition}: nobody pushed {payload[:40]!r} at {offset}")
@@ -140,19 +140,19 @@ class Check:
         """What came of a message is there if its ack is."""
         known = sorted(self._ledger.results)
         for id in self._rng.sample(known, min(RESULTS_TRIED, len(known))):
-            found = self._ask({"cmd": "GETRESULT", "id": id})["result"]
+            found = self._ask({"cmd": "RESULT", "id": id})["result"]
             if found != self._ledger.results[id]:
-                raise Violation(f"GETRESULT says {found!r}: {self._ledger.history('default', id)}")
+                raise Violation(f"RESULT says {found!r}: {self._ledger.history('default', id)}")
 
     def _states(self, group: str, ids: list[int]) -> list[str]:
         states: list[str] = []
         for start in range(0, len(ids), PIPELINE):
             part = ids[start : start + PIPELINE]
-            self._connection.send(*({"cmd": "GETSTATE", "id": each, "group": group} for each in part))
+            self._connection.send(*({"cmd": "STATE", "id": each, "group": group} for each in part))
             for each in part:
                 reply = self._connection.receive()
                 if not reply["ok"]:
-                    raise Violation(f"GETSTATE says {reply}: {self._ledger.history(group, each)}")
+                    raise Violation(f"STATE says {reply}: {self._ledger.history(group, each)}")
                 states.append(reply["state"])
         return states
 
@@ -176,7 +176,7 @@ class Check:
             reply = self._ask({"cmd": "QUEUE", "queue": queue})
             for group in reply["groups"]:
                 wanted = acked[queue, group["group"]]
-                if group["completed"] != wanted:
+                if group["counts"]["completed"] != wanted:
                     raise Violation(
                         f"{wanted} messages were acked in {queue}: {group}\n{self._strays(queue)}"
                     )
@@ -194,7 +194,7 @@ class Check:
     def _is_good(self, group: str, id: int, state: str) -> bool:
         """Whether a message may be in this state, as far as its acks, cancels and purges are known."""
         ledger, which = self._ledger, (group, id)
-        settled = {"completed": ledger.acked, "cancelled": ledger.cancelled, "failed": ledger.purged}
+        settled = {"completed": ledger.acked, "cancelled": ledger.cancelled, "dead": ledger.purged}
         for name, those in settled.items():
             if which in those:
                 return state == name
@@ -217,23 +217,23 @@ class Check:
                 self._take_rest(queue, group, ids)
 
     def _take_rest(self, queue: str, group: str, ids: list[int]) -> None:
-        while self._ask({"cmd": "RETRYDLQ", "queue": queue, "group": group})["left"]:
+        while self._ask({"cmd": "REQUEUE", "queue": queue, "group": group})["left"]:
             pass
         states = dict(zip(ids, self._states(group, ids), strict=True))
-        gone = {id for id, state in states.items() if state in ("completed", "cancelled", "failed")}
+        gone = {id for id, state in states.items() if state in ("completed", "cancelled", "dead")}
         strays = [id for id in gone if not self._may_be_gone(group, id, states[id])]
         if strays:
             raise Violation(f"{group}, {states[strays[0]]}: {self._ledger.history(group, strays[0])}")
         later = [id for id, state in states.items() if state in ("active", "delayed")]
         if later:
-            self._ask({"cmd": "MOVETODELAYED", "ids": later, "group": group, "delay": 0})
+            self._ask({"cmd": "DELAY", "ids": later, "group": group, "delay_ms": 0})
         got: list[int] = []
         while True:
-            request = {"cmd": "PULLB", "queue": queue, "group": group, "count": 1_000, "timeout": 0}
-            jobs = delivered(self._ask(request | {"lease_ms": LONG_MS}))
-            if not jobs:
+            request = {"cmd": "POP", "queue": queue, "group": group, "count": 1_000, "wait_ms": 0}
+            messages = delivered(self._ask(request | {"lease_ms": LONG_MS}))
+            if not messages:
                 break
-            got += [id for id, *_ in jobs]
+            got += [id for id, *_ in messages]
         if sorted(got) != sorted(states.keys() - gone):
             odd = sorted(set(got) ^ (states.keys() - gone)) or got
             raise Violation(f"{group}, {states.get(odd[0])}: {self._ledger.history(group, odd[0])}")
@@ -241,7 +241,7 @@ class Check:
     def _may_be_gone(self, group: str, id: int, state: str) -> bool:
         ledger = self._ledger
         return self._is_good(group, id, state) and (
-            state != "failed" or (group, id) in ledger.purged | ledger.maybe
+            state != "dead" or (group, id) in ledger.purged | ledger.maybe
         )
 
     # Leases.
@@ -259,9 +259,9 @@ class Check:
                 still.append(lease)
         ledger.leases = still
         for lease in self._rng.sample(ledger.ended, min(TRIED_MAX, len(ledger.ended))):
-            cmd = self._rng.choice(("ACK", "FAIL", "EXTEND", "ACKB"))
+            cmd = self._rng.choice(("ACK", "NACK", "EXTEND", "RELEASE"))
             reply = self._connection.ask({"cmd": cmd, "lease": lease.token})
-            if reply["ok"] or reply["code"] != "conflict":
+            if reply["ok"] or reply["error"]["code"] != "conflict":
                 raise Violation(f"{cmd} with the token of an ended lease, {lease}: {reply}")
 
     def live(self) -> None:
@@ -275,13 +275,13 @@ class Check:
 
     def _use(self, lease: Lease) -> None:
         ids = list(lease.holds)
-        request: Request = {"cmd": self._rng.choice(("ACK", "ACKB", "ACKB", "EXTEND", "FAIL"))}
-        if request["cmd"] == "ACKB":
+        request: Request = {"cmd": self._rng.choice(("ACK", "ACK", "ACK", "EXTEND", "NACK"))}
+        if request["cmd"] == "ACK" and self._rng.random() < 2 / 3:
             ids = self._rng.sample(ids, self._rng.randrange(1, len(ids) + 1))
             request |= {"ids": ids, "group": lease.group}
         else:
             request["lease"] = lease.token
-        if request["cmd"] == "FAIL":
+        if request["cmd"] == "NACK":
             for id in ids:
                 lease.holds[id].free_from = now_ms() - SKEW_MS
         reply = self._connection.ask(request)
@@ -293,7 +293,7 @@ class Check:
             lease.lasts_to = max(lease.lasts_to, lease.expires_at)
             return
         for hold in lease.drop(ids):
-            if request["cmd"] == "FAIL":
+            if request["cmd"] == "NACK":
                 hold.happened(f"{self._where}: nacked after the restart")
             else:
                 hold.settle(f"{self._where}: acked after the restart")

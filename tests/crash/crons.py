@@ -54,8 +54,8 @@ class Cron:
     """How often it comes."""
     first: int = 0
     """Its first slot."""
-    last_run: int = 0
-    executions: int = 0
+    last_at: int = 0
+    fired: int = 0
     """As it was told last: it does not go back."""
     delivered: set[int] = field(default_factory=set)
     """Ids that somebody has had."""
@@ -63,7 +63,7 @@ class Cron:
 
     @property
     def is_over(self) -> bool:
-        return self.limit is not None and self.executions >= self.limit
+        return self.limit is not None and self.fired >= self.limit
 
     def last_slot(self, now: int) -> int:
         """The last slot up to an instant; one before the first if there was none."""
@@ -71,7 +71,7 @@ class Cron:
 
     def is_behind(self, now: int) -> bool:
         """Whether it has not come at the last slot up to an instant."""
-        return not self.is_over and now >= self.first and self.last_run < self.last_slot(now)
+        return not self.is_over and now >= self.first and self.last_at < self.last_slot(now)
 
 
 def _crons() -> list[Cron]:
@@ -118,9 +118,14 @@ class Life:
         """Make the crons, and kill the server for the first time."""
         with self.process() as server, server.connect() as connection:
             for cron in self.crons:
-                request: Request = {"cmd": "CRON", "name": cron.name, "queue": cron.name, "data": cron.name}
+                request: Request = {
+                    "cmd": "CRONPUT",
+                    "name": cron.name,
+                    "queue": cron.name,
+                    "message": {"payload": cron.name},
+                }
                 request |= {"schedule": cron.schedule, "missed": cron.missed, "limit": cron.limit}
-                cron.first = Asker(connection).ask(request)["next_run"]
+                cron.first = Asker(connection).ask(request)["next_at"]
             self._aim(server)
         server.check_log()
 
@@ -146,8 +151,8 @@ class Life:
         off_ms = self._rng.uniform(*(NEAR_MS if near else FAR_MS))
         waiting = [server.connect() for _ in self.crons]
         for each, connection in zip(self.crons, waiting, strict=True):
-            request = {"cmd": "PULLB", "queue": each.name, "count": 100, "lease_ms": LEASE_MS}
-            connection.send(*[request | {"timeout": 5_000}] * 3)
+            request = {"cmd": "POP", "queue": each.name, "count": 100, "lease_ms": LEASE_MS}
+            connection.send(*[request | {"wait_ms": 5_000}] * 3)
         slot = cron.last_slot(now_ms()) + cron.every_ms
         target_ms = slot + off_ms
         if target_ms < _now_ms():
@@ -176,16 +181,14 @@ class Life:
             self._look(asker)
         for cron in self.crons:
             log = asker.log(cron.name)
-            told = {each["name"]: each["executions"] for each in asker.ask({"cmd": "CRONLIST"})["crons"]}
-            if not cron.executions <= len(log) <= told.get(cron.name, cron.limit or 0):
-                raise Violation(
-                    f"{cron.name}: {len(log)} messages, {cron.executions} executions, then {told}"
-                )
+            told = {each["name"]: each["fired"] for each in asker.ask({"cmd": "CRONS"})["crons"]}
+            if not cron.fired <= len(log) <= told.get(cron.name, cron.limit or 0):
+                raise Violation(f"{cron.name}: {len(log)} messages, fired {cron.fired} times, then {told}")
             self._check_log(cron, log)
 
     def _look(self, asker: Asker) -> None:
         """See how far the crons have come."""
-        shown = {each["name"]: each for each in asker.ask({"cmd": "CRONLIST"})["crons"]}
+        shown = {each["name"]: each for each in asker.ask({"cmd": "CRONS"})["crons"]}
         now = now_ms()
         for cron in self.crons:
             if cron.name in shown:
@@ -194,22 +197,22 @@ class Life:
                 raise Violation(f"{cron.name} is gone; left are {sorted(shown)}")
             else:
                 # It was removed with the last of its messages.
-                cron.executions, cron.last_run = cron.limit, cron.first + (cron.limit - 1) * cron.every_ms
+                cron.fired, cron.last_at = cron.limit, cron.first + (cron.limit - 1) * cron.every_ms
 
     def _check_shown(self, cron: Cron, told: Reply, now: int) -> None:
-        """What CRONLIST tells is a slot that has come, and never goes back."""
-        last, upcoming = told["last_run"] or 0, told["next_run"]
+        """What CRONS tells is a slot that has come, and never goes back."""
+        last, upcoming = told["last_at"] or 0, told["next_at"]
         if told["skipped"] or told["error"] or cron.is_over:
             raise Violation(f"{cron.name} was skipped, or came after it was over: {told}")
-        if last < cron.last_run or told["executions"] < cron.executions:
-            raise Violation(f"{cron.name} went back from {cron.last_run}, {cron.executions}: {told}")
+        if last < cron.last_at or told["fired"] < cron.fired:
+            raise Violation(f"{cron.name} went back from {cron.last_at}, {cron.fired}: {told}")
         if last and upcoming != last + cron.every_ms:
             raise Violation(f"{cron.name}: {upcoming} is not the slot after {last}")
         if (last - cron.first) % cron.every_ms and last:
             raise Violation(f"{cron.name}: {last} is no slot")
         if last > now:
             raise Violation(f"{cron.name} came at {last}, and it is {now}")
-        cron.last_run, cron.executions = last, told["executions"]
+        cron.last_at, cron.fired = last, told["fired"]
 
     def _check_log(self, cron: Cron, log: list[Found]) -> None:
         """Each message is at a slot of its own, and nothing that was seen is gone."""
@@ -231,9 +234,9 @@ class Life:
             slot = cron.first + number * cron.every_ms
             if each.created_at < slot:
                 raise Violation(f"{cron.name}: message {number} at {each.created_at}, before its slot {slot}")
-        slots = (cron.last_run - cron.first) // cron.every_ms + 1 if cron.last_run else 0
-        if cron.executions != slots:
-            raise Violation(f"{cron.name}: {cron.executions} executions in {slots} slots")
+        slots = (cron.last_at - cron.first) // cron.every_ms + 1 if cron.last_at else 0
+        if cron.fired != slots:
+            raise Violation(f"{cron.name}: {cron.fired} times in {slots} slots")
 
     def _check_last(self, cron: Cron, log: list[Found]) -> None:
         """No two messages are of one slot: a message is of the last slot before it was pushed."""
@@ -254,12 +257,12 @@ class Life:
 
     def add_up(self) -> None:
         for cron in self.crons:
-            slots = (cron.last_run - cron.first) // cron.every_ms + 1
+            slots = (cron.last_at - cron.first) // cron.every_ms + 1
             self.figures.messages += len(cron.log)
             if cron.missed == "all":
                 self.figures.slots += slots
             else:
-                self.figures.passed_over += slots - cron.executions
+                self.figures.passed_over += slots - cron.fired
 
 
 def _now_ms() -> float:
@@ -277,7 +280,7 @@ def _wait_until(target_ms: float) -> None:
 def _drained(connection: Raw) -> list[int]:
     """Ids of what was delivered on a connection before its server was killed."""
     with connection:
-        return [int(job["id"]) for reply in connection.drain() for job in reply["jobs"]]
+        return [int(each["id"]) for reply in connection.drain() for each in reply["messages"]]
 
 
 def run(kills: int, seed: int, say: Say = lambda line: None, planted: str = "") -> Figures:

@@ -114,22 +114,22 @@ class Life:
     def _begin(self, asker: Asker, number: int) -> Round:
         """The one message, in somebody's hands, and all that wait for it."""
         target = int(
-            asker.ask({"cmd": "PUSH", "queue": FIRST, "data": f"r{number}", "max_attempts": 1})["id"]
+            asker.ask({"cmd": "PUSH", "queue": FIRST, "payload": f"r{number}", "max_attempts": 1})["id"]
         )
-        request: Request = {"cmd": "PULL", "queue": FIRST, "timeout": 0, "lease_ms": LEASE_MS}
-        job = asker.ask(request)["job"]
-        if int(job["id"]) != target:
-            raise Violation(f"{job} was delivered, and not {target}")
+        request: Request = {"cmd": "POP", "queue": FIRST, "wait_ms": 0, "lease_ms": LEASE_MS}
+        message = asker.ask(request)["messages"][0]
+        if int(message["id"]) != target:
+            raise Violation(f"{message} was delivered, and not {target}")
         for queue in THEN:
             for group in GROUPS:
-                asker.pull_all(queue, LEASE_MS, group)
+                asker.pop_all(queue, LEASE_MS, group)
         names = [f"r{number}.{at}" for at in range(self._count)]
         replies = asker.ask_all(
             {
                 "cmd": "PUSH",
                 "queue": self._rng.choice(THEN),
                 "partition": self._rng.choice(PARTITIONS),
-                "data": name,
+                "payload": name,
                 "depends_on": [target],
                 "durability": "os",
             }
@@ -137,13 +137,13 @@ class Life:
         )
         waiting = {int(reply["id"]): name for reply, name in zip(replies, names, strict=True)}
         fails = number % 2 == 1
-        return Round(number, target, job["lease"], waiting, fails, left=self._count)
+        return Round(number, target, message["lease"], waiting, fails, left=self._count)
 
     # Kills.
 
     def _end_and_kill(self, server: Process, round: Round) -> None:
         """End the one message, and kill the server somewhere in what follows from that."""
-        request = {"cmd": "FAIL" if round.fails else "ACK", "id": round.target, "lease": round.lease}
+        request = _ending(round)
         with server.connect() as connection:
             connection.send(request)
             if self._rng.random() < 0.7:
@@ -186,9 +186,9 @@ class Life:
         """Have some of what was released before the others are."""
         if round.confirmed and not round.fails:
             queue, group = self._rng.choice(THEN), self._rng.choice(GROUPS)
-            request: Request = {"cmd": "PULLB", "queue": queue, "group": group, "timeout": 0}
-            jobs = asker.ask(request | {"count": 300, "lease_ms": LEASE_MS})["jobs"]
-            self._came(group, [Found(int(job["id"]), job["data"], 0) for job in jobs], round)
+            request: Request = {"cmd": "POP", "queue": queue, "group": group, "wait_ms": 0}
+            messages = asker.ask(request | {"count": 300, "lease_ms": LEASE_MS})["messages"]
+            self._came(group, [Found(int(each["id"]), each["payload"], 0) for each in messages], round)
 
     def _killed(self, round: Round) -> None:
         """See how many still wait, in the files that a kill left."""
@@ -207,13 +207,13 @@ class Life:
         round.left = left
 
     def _waiting(self, asker: Asker) -> int:
-        counts = asker.ask_all({"cmd": "GETJOBCOUNTS", "queue": queue} for queue in THEN)
-        return sum(each["waiting-children"] for each in counts)
+        counts = asker.ask_all({"cmd": "GROUP", "queue": queue} for queue in THEN)
+        return sum(each["counts"]["parked"] for each in counts)
 
     def _see(self, asker: Asker, round: Round) -> None:
         """How many have not been told, and whether the end of the one was kept."""
         state = asker.states([round.target])[round.target]
-        ended = "failed" if round.fails else "completed"
+        ended = "dead" if round.fails else "completed"
         if state not in ("active", ended) or (round.confirmed and state != ended):
             raise Violation(f"the message is {state}: {round.target}, confirmed: {round.confirmed}")
         round.confirmed = state == ended
@@ -226,7 +226,7 @@ class Life:
     def _check(self, asker: Asker, round: Round) -> None:
         self._see(asker, round)
         if not round.confirmed:
-            asker.ask({"cmd": "FAIL" if round.fails else "ACK", "id": round.target, "lease": round.lease})
+            asker.ask(_ending(round))
             round.confirmed = True
         # Telling goes on by itself, a step after another, while these are answered.
         progress_at = time.monotonic()
@@ -246,7 +246,7 @@ class Life:
     def _check_released(self, asker: Asker, round: Round) -> None:
         for group in GROUPS:
             for queue in THEN:
-                self._came(group, asker.pull_all(queue, LEASE_MS, group), round)
+                self._came(group, asker.pop_all(queue, LEASE_MS, group), round)
             missing = round.waiting.keys() - self._got[group]
             if missing:
                 raise Violation(f"{len(missing)} never came to {group}: {sorted(missing)[:5]}")
@@ -261,21 +261,26 @@ class Life:
             had.add(each.id)
 
     def _check_failed(self, asker: Asker, round: Round, states: dict[int, str]) -> None:
-        others = {id: state for id, state in states.items() if state != "failed"}
+        others = {id: state for id, state in states.items() if state != "dead"}
         if others:
             raise Violation(f"{len(others)} did not fail with {round.target}: {list(others.items())[:5]}")
         dead = 0
         for queue in THEN:
-            if any(asker.pull_all(queue, LEASE_MS, group) for group in GROUPS):
+            if any(asker.pop_all(queue, LEASE_MS, group) for group in GROUPS):
                 raise Violation(f"something of {queue} was delivered that failed")
             while True:
-                purged = asker.ask({"cmd": "PURGEDLQ", "queue": queue})
+                purged = asker.ask({"cmd": "DEADPURGE", "queue": queue})
                 dead += purged["count"]
                 if not purged["left"]:
                     break
         if dead != len(round.waiting):
             raise Violation(f"{dead} dead letters of {len(round.waiting)} messages that failed")
         self._figures.failed += dead
+
+
+def _ending(round: Round) -> Request:
+    """The end of the one message."""
+    return {"cmd": "NACK" if round.fails else "ACK", "ids": [round.target], "lease": round.lease}
 
 
 def run(

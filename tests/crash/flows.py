@@ -55,7 +55,7 @@ class Node:
             yield from child.walk()
 
     def request(self, rng: random.Random) -> Request:
-        fields: Request = {"queue": self.queue, "data": self.name, "partition": rng.choice(PARTITIONS)}
+        fields: Request = {"queue": self.queue, "payload": self.name, "partition": rng.choice(PARTITIONS)}
         fields |= {"max_attempts": int(self.mortal), "backoff": 0, "priority": rng.choice((0, 0, 0, 1))}
         if self.children:
             fields["on_failed"] = self.policy
@@ -84,7 +84,7 @@ class Flows:
     """Flows pushed since the last kill, by client."""
 
     def turn(self, client: Client) -> None:
-        kinds = [(30, self._pull), (40, self._ack), (10, self._fail)]
+        kinds = [(30, self._pop), (40, self._ack), (10, self._nack)]
         if self.pushed.get(id(client), 0) < FLOWS_MAX:
             kinds.append((20, self._push))
         client.choose(*kinds)
@@ -98,8 +98,8 @@ class Flows:
         self.roots.append(root)
         request = {"cmd": "FLOW", "durability": rng.choice((None, "os")), **root.request(rng)}
         reply = client.done(request)
-        root.id = int(reply["parent_id"])
-        for child, number in zip(root.children, reply["children_ids"], strict=True):
+        root.id = int(reply["id"])
+        for child, number in zip(root.children, reply["children"], strict=True):
             child.id = int(number)
 
     def _node(self, client: Client, queue: str, children: int) -> Node:
@@ -113,8 +113,8 @@ class Flows:
         self.nodes[node.name] = node
         return node
 
-    def _pull(self, client: Client) -> None:
-        for held in client.pull(client.rng.choice(QUEUES)):
+    def _pop(self, client: Client) -> None:
+        for held in client.pop(client.rng.choice(QUEUES)):
             self._came(held)
 
     def _came(self, held: Held) -> None:
@@ -134,19 +134,19 @@ class Flows:
             return
         for held in taken:
             self.nodes[held.payload].acks += 1
-        reply = client.done({"cmd": "ACKB", "ids": [held.id for held in taken], "group": "default"})
+        reply = client.done({"cmd": "ACK", "ids": [held.id for held in taken], "group": "default"})
         if reply["count"] != len(taken):
             raise Violation(f"{taken} were not acked: {reply}")
         client.hands.trying = []
         for held in taken:
             self.nodes[held.payload].acked = True
 
-    def _fail(self, client: Client) -> None:
+    def _nack(self, client: Client) -> None:
         held = client.hands.give_up(client.rng)
         if held is not None:
             del self.in_hands[held.payload]
             self.nodes[held.payload].nacks += 1
-            client.done({"cmd": "FAIL", "id": held.id, "lease": held.lease})
+            client.done({"cmd": "NACK", "ids": [held.id], "lease": held.lease})
             client.hands.missed -= 1
             self.nacked += 1
 
@@ -163,7 +163,7 @@ class Flows:
         self.in_hands = {held.payload: held.lease for hands in self.hands for held in hands.held}
         whole = [root for root in self.roots if all(child.acked for child in root.children)]
         for root in rng.sample(whole, min(10, len(whole))):
-            told = asker.ask({"cmd": "GETCHILDREN", "parent_id": root.id})
+            told = asker.ask({"cmd": "CHILDREN", "id": root.id})
             if not told["completed"] == told["total"] == len(root.children):
                 raise Violation(f"{root}: {told}")
 
@@ -194,8 +194,8 @@ class Flows:
         if node.acked and state != "completed":
             raise Violation(f"{node} was acked, and is {state}")
         below = [states[child.id or 0] for child in node.children]
-        if state == "failed" and not node.may_have_failed():
-            raise Violation(f"{node} is failed, and nothing killed it: {below}")
+        if state == "dead" and not node.may_have_failed():
+            raise Violation(f"{node} is dead, and nothing killed it: {below}")
         if not _goes_with(node, state, below):
             raise Violation(f"{node} is {state}, its children are {below}")
         node.acked = state == "completed"
@@ -206,7 +206,7 @@ class Flows:
         let_go(asker, self)
         self.in_hands = {}
         while True:
-            got = [(queue, each) for queue in QUEUES for each in asker.pull_all(queue, LEASE_MS)]
+            got = [(queue, each) for queue in QUEUES for each in asker.pop_all(queue, LEASE_MS)]
             if not got:
                 break
             for _, each in got:
@@ -219,10 +219,10 @@ class Flows:
         states = asker.states(nodes)
         for number, state in states.items():
             self._check_state(nodes[number], state, states)
-            if state not in ("completed", "failed", "waiting-children"):
+            if state not in ("completed", "dead", "parked"):
                 raise Violation(f"{nodes[number]} never came: {state}")
-        self.failed = sum(state == "failed" for state in states.values())
-        self.waiting = sum(state == "waiting-children" for state in states.values())
+        self.failed = sum(state == "dead" for state in states.values())
+        self.waiting = sum(state == "parked" for state in states.values())
 
     def summary(self) -> str:
         acked = sum(node.acked for node in self.nodes.values())
@@ -235,9 +235,9 @@ class Flows:
 
 def _goes_with(node: Node, state: str, below: list[str]) -> bool:
     """Whether the state of a message goes with those of its children."""
-    if "failed" in below and node.policy == "fail":
-        return state == "failed"
-    done = ("completed", "failed") if node.policy == "ignore" else ("completed",)
+    if "dead" in below and node.policy == "fail":
+        return state == "dead"
+    done = ("completed", "dead") if node.policy == "ignore" else ("completed",)
     if not all(each in done for each in below):
-        return state == "waiting-children"
-    return state != "waiting-children"
+        return state == "parked"
+    return state != "parked"

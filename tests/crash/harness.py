@@ -144,7 +144,7 @@ class DatabaseLife(Life):
         """Wait until the server has found its database again."""
         deadline = time.monotonic() + PATIENCE_S
         with server.connect() as connection:
-            while not connection.ask({"cmd": "LISTQUEUES"})["ok"]:
+            while not connection.ask({"cmd": "QUEUES"})["ok"]:
                 if time.monotonic() > deadline:
                     raise Violation(f"the server does not find its database again:\n{server.log()}")
                 time.sleep(0.05)

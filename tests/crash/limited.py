@@ -35,23 +35,23 @@ class Limited:
     """Restarts at which as much was active as may be."""
 
     def turn(self, client: Client) -> None:
-        kinds = [(40, self._pull), (20, self._ack), (10, self._fail)]
+        kinds = [(40, self._pop), (20, self._ack), (10, self._nack)]
         if self.pushed.get(id(client), 0) < PUSHED_MAX:
             kinds.append((30, self._push))
         client.choose(*kinds)
 
     def _push(self, client: Client) -> None:
         queue = client.rng.choice((*SHARING, LANES))
-        jobs: list[Request] = []
+        items: list[Request] = []
         for _ in range(client.rng.randrange(1, 5)):
             lane = {"key": client.rng.choice(KEYS)} if queue == LANES else {}
             name = f"{lane.get('key')} {client.new_name()}"
-            jobs.append({"data": name, "backoff": 0, "max_attempts": 0, **lane})
-        self.pushed[id(client)] = self.pushed.get(id(client), 0) + len(jobs)
-        client.done({"cmd": "PUSHB", "queue": queue, "jobs": jobs, "durability": "os"})
+            items.append({"payload": name, "backoff": 0, "max_attempts": 0, **lane})
+        self.pushed[id(client)] = self.pushed.get(id(client), 0) + len(items)
+        client.done({"cmd": "PUSH", "queue": queue, "items": items, "durability": "os"})
 
-    def _pull(self, client: Client) -> None:
-        client.pull(client.rng.choice((*SHARING, LANES)))
+    def _pop(self, client: Client) -> None:
+        client.pop(client.rng.choice((*SHARING, LANES)))
 
     def _ack(self, client: Client) -> None:
         taken = client.hands.take(client.rng, 2)
@@ -60,10 +60,10 @@ class Limited:
             client.hands.trying = []
             self.acked += len(taken)
 
-    def _fail(self, client: Client) -> None:
+    def _nack(self, client: Client) -> None:
         held = client.hands.give_up(client.rng)
         if held is not None:
-            client.done({"cmd": "FAIL", "id": held.id, "lease": held.lease})
+            client.done({"cmd": "NACK", "ids": [held.id], "lease": held.lease})
             client.hands.missed -= 1
 
     # What must be so.
@@ -71,7 +71,7 @@ class Limited:
     def check(self, asker: Asker, rng: random.Random) -> None:
         self.pushed = {}
         if not self.is_set:
-            asker.ask({"cmd": "LIMIT", "name": LIMIT, "concurrency": ACTIVE_MAX})
+            asker.ask({"cmd": "LIMITPUT", "name": LIMIT, "concurrency": ACTIVE_MAX})
             for queue in SHARING:
                 asker.ask({"cmd": "QUEUE", "queue": queue, "options": {"limits": [LIMIT]}})
             self.is_set = True
@@ -90,7 +90,7 @@ class Limited:
         self._check_lanes(asker, lane_of, states, held)
 
     def _check_active(self, asker: Asker, active: int) -> None:
-        (limit,) = asker.ask({"cmd": "LIMITLIST"})["limits"]
+        (limit,) = asker.ask({"cmd": "LIMITS"})["limits"]
         if not limit["active"] == active <= ACTIVE_MAX:
             raise Violation(f"{active} messages are active: {limit}")
 
@@ -98,7 +98,7 @@ class Limited:
         """As many can be had as there is room for."""
         mine = sum(each.id in held for each in shared)
         left = sum(states[each.id] != "completed" for each in shared) - mine
-        got = [each for queue in SHARING for each in asker.pull_all(queue, LEASE_MS)]
+        got = [each for queue in SHARING for each in asker.pop_all(queue, LEASE_MS)]
         if len(got) != min(left, ACTIVE_MAX - mine):
             raise Violation(f"{len(got)} were delivered; {mine} were active, {left} could have been")
         self._check_active(asker, mine + len(got))
@@ -111,7 +111,7 @@ class Limited:
         """One of each key can be had, unless somebody has one."""
         wanted = {lane for number, lane in lane_of.items() if states[number] != "completed"}
         wanted -= {lane_of[number] for number in held if number in lane_of}
-        got = asker.pull_all(LANES, LEASE_MS)
+        got = asker.pop_all(LANES, LEASE_MS)
         if sorted(lane_of[each.id] for each in got) != sorted(wanted):
             raise Violation(f"{got} were delivered, and one each of {sorted(wanted)} could have been")
         asker.move_back([each.id for each in got])
@@ -119,7 +119,7 @@ class Limited:
     def end(self, asker: Asker) -> None:
         """All can be had and acked, a few at a time."""
         let_go(asker, self)
-        while got := [each for queue in (*SHARING, LANES) for each in asker.pull_all(queue, LEASE_MS)]:
+        while got := [each for queue in (*SHARING, LANES) for each in asker.pop_all(queue, LEASE_MS)]:
             asker.ask({"cmd": "ACK", "ids": [each.id for each in got]})
         states = asker.states(each.id for each in asker.log(*SHARING, LANES))
         if set(states.values()) - {"completed"}:

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from tests.crash.ledger import Hold, Lease, Record, Sent, Unknown
 from tests.serving import Raw, Reply, Request
 
-QUEUES = ("jobs", "mails")
+QUEUES = ("orders", "mails")
 CALLS = "calls"
-"""A queue that nobody pulls from: what is in it is cancelled and moved while it is waiting or delayed."""
+"""A queue that nobody pops from: what is in it is cancelled and moved while it is waiting or delayed."""
 PARTITIONS = ("default", "a", "b")
 GROUPS = ("default", "other")
 LONG_MS = 60_000
@@ -54,7 +54,7 @@ class Client:
         self._leases = leases
         """Leases it may settle; those of cycles before included."""
         self._calls: list[int] = []
-        """Messages of its own that were confirmed in the queue nobody pulls from, and not cancelled yet."""
+        """Messages of its own that were confirmed in the queue nobody pops from, and not cancelled yet."""
         self._dead: list[tuple[str, str, int]] = []
         """Queue, group and id of dead letters it has seen."""
         self._pushed = 0
@@ -78,7 +78,7 @@ class Client:
             self._connection.send(*(step.request for step in steps))
             for step in steps:
                 reply = self._connection.receive()
-                if self._may_be_busy and reply.get("code") == "busy":
+                if self._may_be_busy and not reply["ok"] and reply["error"]["code"] == "busy":
                     raise EOFError("what was asked may have been done, or not")
                 waiting.pop(0)
                 self.answers += 1
@@ -89,7 +89,7 @@ class Client:
 
     def _step(self) -> Step:
         kinds: list[tuple[int, Callable[[], Step]]] = [
-            (25, self._pull),
+            (25, self._pop),
             (3, self._list_dead),
             (2, self._look),
         ]
@@ -99,7 +99,7 @@ class Client:
             kinds += [(3, self._purge), (3, self._requeue)]
         if self._pushed < MESSAGES_MAX:
             kinds.append((8, self._push_call))
-            kinds += [(30, self._push), (12, self._push_batch), (6, self._push_jobs)]
+            kinds += [(30, self._push), (12, self._push_batch), (6, self._push_items)]
             if self._large < 2:
                 kinds.append((3, self._push_large))
         lease = self._pick()
@@ -107,7 +107,7 @@ class Client:
             kinds += [
                 (20, lambda: self._ack_lease(lease)),
                 (10, lambda: self._ack_ids(lease)),
-                (6, lambda: self._fail(lease)),
+                (6, lambda: self._nack(lease)),
                 (5, lambda: self._extend(lease)),
             ]
             if lease.expires_at > now_ms() + LONG_MS // 4:
@@ -166,7 +166,7 @@ class Client:
         if self._rng.random() < 0.3:
             found["priority"] = self._rng.randrange(-3, 4)
         if self._rng.random() < 0.2:
-            found["delay"] = self._rng.randrange(0, 50)
+            found["delay_ms"] = self._rng.randrange(0, 50)
         if self._rng.random() < 0.1:
             found["lifo"] = True
         if self._rng.random() < 0.6:
@@ -176,7 +176,13 @@ class Client:
     def _push(self) -> Step:
         queue, partition = self._place()
         payload = self._payload()
-        request = {"cmd": "PUSH", "queue": queue, "partition": partition, "data": payload, **self._options()}
+        request = {
+            "cmd": "PUSH",
+            "queue": queue,
+            "partition": partition,
+            "payload": payload,
+            **self._options(),
+        }
         return self._sent(queue, {partition: [payload]}, request, lambda reply: {partition: [reply["id"]]})
 
     def _push_batch(self) -> Step:
@@ -189,7 +195,7 @@ class Client:
 
     def _batch(self, payloads: list[str]) -> Step:
         queue, partition = self._place()
-        request = {"cmd": "PUSHB", "queue": queue, "partition": partition, "messages": payloads}
+        request = {"cmd": "PUSH", "queue": queue, "partition": partition, "messages": payloads}
         request |= self._options()
 
         def ids(reply: Reply) -> dict[str, list[int]]:
@@ -197,12 +203,12 @@ class Client:
 
         return self._sent(queue, {partition: payloads}, request, ids)
 
-    def _push_jobs(self) -> Step:
+    def _push_items(self) -> Step:
         queue, _ = self._place()
         names = [self._rng.choice(PARTITIONS) for _ in range(self._rng.randrange(2, 7))]
         payloads = [self._payload() for _ in names]
-        jobs = [
-            {"data": payload, "partition": name, **self._options()}
+        items = [
+            {"payload": payload, "partition": name, **self._options()}
             for name, payload in zip(names, payloads, strict=True)
         ]
 
@@ -212,16 +218,16 @@ class Client:
                 found.setdefault(name, []).append(value)
             return found
 
-        request = {"cmd": "PUSHB", "queue": queue, "jobs": jobs}
+        request = {"cmd": "PUSH", "queue": queue, "items": items}
         return self._sent(queue, by_partition(payloads), request, lambda reply: by_partition(reply["ids"]))
 
-    # The queue that nobody pulls from.
+    # The queue that nobody pops from.
 
     def _push_call(self) -> Step:
         partition = self._rng.choice(PARTITIONS)
         payloads = [self._payload() for _ in range(self._rng.randrange(1, 9))]
-        request: Request = {"cmd": "PUSHB", "queue": CALLS, "partition": partition, "messages": payloads}
-        request["delay"] = self._rng.choice((0, 0, 20, LONG_MS))
+        request: Request = {"cmd": "PUSH", "queue": CALLS, "partition": partition, "messages": payloads}
+        request["delay_ms"] = self._rng.choice((0, 0, 20, LONG_MS))
 
         def ids(reply: Reply) -> dict[str, list[int]]:
             found = list(range(reply["first"], reply["first"] + reply["count"]))
@@ -231,9 +237,9 @@ class Client:
         return self._sent(CALLS, {partition: payloads}, request, ids)
 
     def _look(self) -> Step:
-        """Make a group of the queue that nobody pulls from, or let it be."""
+        """Make a group of the queue that nobody pops from, or let it be."""
         group = self._rng.choice(GROUPS)
-        request = {"cmd": "PULL", "queue": CALLS, "partition": "none", "group": group, "timeout": 0}
+        request = {"cmd": "POP", "queue": CALLS, "partition": "none", "group": group, "wait_ms": 0}
         return Step(request, lambda reply: None, lambda: None)
 
     def _some_calls(self) -> list[int]:
@@ -257,14 +263,14 @@ class Client:
 
     def _move_call(self) -> Step:
         request: Request = {"ids": self._some_calls(), "group": self._rng.choice(GROUPS)}
-        how = self._rng.choice(({"cmd": "PROMOTE"}, {"cmd": "MOVETODELAYED", "delay": 30}))
+        how = self._rng.choice(({"cmd": "PROMOTE"}, {"cmd": "DELAY", "delay_ms": 30}))
         if self._rng.random() < 0.4:
-            how = {"cmd": "CHANGEPRIORITY", "priority": self._rng.randrange(-3, 4)}
+            how = {"cmd": "PRIORITY", "priority": self._rng.randrange(-3, 4)}
         request |= how
 
         def answered(reply: Reply) -> None:
             # A cancel that was sent in the same burst may have come before it.
-            if not reply["ok"] and reply["code"] != "conflict":
+            if not reply["ok"] and reply["error"]["code"] != "conflict":
                 self._bad(f"{request} was refused: {reply}")
 
         return Step(request, answered, lambda: None)
@@ -276,11 +282,11 @@ class Client:
 
         def answered(reply: Reply) -> None:
             if reply["ok"]:
-                self._dead = [(queue, group, int(job["id"])) for job in reply["jobs"]]
-            elif reply["code"] != "not_found":
-                self._bad(f"DLQ was refused: {reply}")
+                self._dead = [(queue, group, int(each["id"])) for each in reply["messages"]]
+            elif reply["error"]["code"] != "not_found":
+                self._bad(f"DEAD was refused: {reply}")
 
-        return Step({"cmd": "DLQ", "queue": queue, "group": group, "count": 50}, answered, lambda: None)
+        return Step({"cmd": "DEAD", "queue": queue, "group": group, "limit": 50}, answered, lambda: None)
 
     def _of_dead(self, cmd: str, done: Callable[[str, list[int]], None], sent: Callable[..., None]) -> Step:
         queue, group, _ = self._dead[0]
@@ -290,7 +296,7 @@ class Client:
         def answered(reply: Reply) -> None:
             if reply["ok"]:
                 done(group, [each for each in ids if each not in set(map(int, reply["refused"]))])
-            elif reply["code"] != "not_found":
+            elif reply["error"]["code"] != "not_found":
                 self._bad(f"{cmd} was refused: {reply}")
 
         request = {"cmd": cmd, "queue": queue, "group": group, "ids": ids}
@@ -303,24 +309,22 @@ class Client:
         def sent(group: str, ids: list[int]) -> None:
             self.record.maybe += [(group, each) for each in ids]
 
-        return self._of_dead("PURGEDLQ", done, sent)
+        return self._of_dead("DEADPURGE", done, sent)
 
     def _requeue(self) -> Step:
-        return self._of_dead("RETRYDLQ", lambda group, ids: None, lambda group, ids: None)
+        return self._of_dead("REQUEUE", lambda group, ids: None, lambda group, ids: None)
 
-    # Pulls.
+    # Pops.
 
-    def _pull(self) -> Step:
+    def _pop(self) -> Step:
         queue, group = self._rng.choice(QUEUES), self._rng.choice(GROUPS)
         lease_ms = self._rng.randrange(1, 40) if self._rng.random() < 0.15 else LONG_MS
-        request: Request = {"queue": queue, "group": group, "lease_ms": lease_ms}
-        request["timeout"] = self._rng.choice((0, 0, 20))
+        request: Request = {"cmd": "POP", "queue": queue, "group": group, "lease_ms": lease_ms}
+        request["wait_ms"] = self._rng.choice((0, 0, 20))
         if self._rng.random() < 0.2:
             request["partition"] = self._rng.choice(PARTITIONS)
-        if self._rng.random() < 0.3:
-            request["cmd"] = "PULL"
-        else:
-            request |= {"cmd": "PULLB", "count": self._rng.randrange(1, 40)}
+        if self._rng.random() < 0.7:
+            request["count"] = self._rng.randrange(1, 40)
             request["compact"] = self._rng.random() < 0.5
         return Step(request, lambda reply: self._popped(request, reply), lambda: None)
 
@@ -359,7 +363,7 @@ class Client:
                 if sent_at > lease.lasts_to + SKEW_MS:
                     self._bad(f"{request} was taken after the lease ended at {lease.lasts_to}")
                 done(reply)
-            elif reply["code"] != "conflict" or now_ms() < lease.expires_at - SKEW_MS:
+            elif reply["error"]["code"] != "conflict" or now_ms() < lease.expires_at - SKEW_MS:
                 self._bad(f"{request} was refused while the lease ran to {lease.expires_at}: {reply}")
             else:
                 lease.over = True
@@ -410,7 +414,7 @@ class Client:
 
     def _ack_ids(self, lease: Lease) -> Step:
         ids = self._some(lease)
-        request: Request = {"cmd": "ACKB", "ids": ids}
+        request: Request = {"cmd": "ACK", "ids": ids}
         if self._rng.random() < 0.5 and lease.expires_at > now_ms() + LONG_MS // 4:
             request["group"] = lease.group
         else:
@@ -429,9 +433,9 @@ class Client:
 
         return self._about(lease, request, done, lambda: self._unknown_ack(lease, ids, results))
 
-    def _fail(self, lease: Lease) -> Step:
+    def _nack(self, lease: Lease) -> Step:
         ids = list(lease.holds) if self._rng.random() < 0.5 else self._some(lease)
-        request: Request = {"cmd": "FAIL", "lease": lease.token, "error": "try again"}
+        request: Request = {"cmd": "NACK", "lease": lease.token, "error": "try again"}
         if len(ids) < len(lease.holds):
             request["ids"] = ids
         holds = [lease.holds[each] for each in ids]
@@ -468,12 +472,13 @@ class Client:
 
 
 def delivered(reply: Reply) -> list[tuple[int, str, int, str]]:
-    """(id, payload, expires_at, lease) of every message in the answer to a PULL or PULLB."""
+    """(id, payload, expires_at, lease) of every message in the answer to a POP."""
     if "runs" in reply:
         return [
             (int(run["first"]) + at, data, run["expires_at"], reply["lease"])
             for run in reply["runs"]
-            for at, data in enumerate(run["messages"])
+            for at, data in enumerate(run["payloads"])
         ]
-    jobs = reply["jobs"] if "jobs" in reply else [reply["job"]] if reply["job"] else []
-    return [(int(job["id"]), job["data"], job["expires_at"], job["lease"]) for job in jobs]
+    return [
+        (int(each["id"]), each["payload"], each["expires_at"], each["lease"]) for each in reply["messages"]
+    ]

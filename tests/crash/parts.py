@@ -32,7 +32,7 @@ class Hands:
         self.trying: list[Held] = []
         """What a request is about that was sent and not answered yet."""
         self.missed = 0
-        """Messages that may be leased without it knowing the lease, at most: those of a pull that was not
+        """Messages that may be leased without it knowing the lease, at most: those of a pop that was not
         answered, and those it gave back in a nack that was not, as somebody may have them already."""
 
     def take(self, rng: random.Random, most: int = 1) -> list[Held]:
@@ -114,14 +114,14 @@ class Client:
         self._made += 1
         return f"{self._name}.{self._made}"
 
-    def pull(self, queue: str) -> list[Held]:
+    def pop(self, queue: str) -> list[Held]:
         """Lease some messages, now in its hands."""
         count = self.rng.randrange(1, 7)
         self.hands.missed += count
-        request: Request = {"cmd": "PULLB", "queue": queue, "count": count, "lease_ms": LEASE_MS}
-        reply = self.done(request | {"timeout": self.rng.choice((0, 0, 10))})
+        request: Request = {"cmd": "POP", "queue": queue, "count": count, "lease_ms": LEASE_MS}
+        reply = self.done(request | {"wait_ms": self.rng.choice((0, 0, 10))})
         self.hands.missed -= count
-        got = [Held(int(job["id"]), job["data"], job["lease"]) for job in reply["jobs"]]
+        got = [Held(int(each["id"]), each["payload"], each["lease"]) for each in reply["messages"]]
         self.hands.held += got
         return got
 

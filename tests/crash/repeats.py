@@ -61,20 +61,20 @@ class Repeats:
 
     def _request(self, client: Client) -> Sent:
         names = [client.new_name() for _ in range(client.rng.randrange(1, 6))]
-        request: Request = {"cmd": "PUSHB", "queue": QUEUE, "messages": names, "idempotency_key": names[0]}
+        request: Request = {"cmd": "PUSH", "queue": QUEUE, "messages": names, "idempotency_key": names[0]}
         return Sent(request | {"producer": "p", "partition": client.rng.choice(PARTITIONS)}, names)
 
     def _custom_ids(self, client: Client) -> Sent:
         names = [client.new_name() for _ in range(client.rng.randrange(1, 4))]
-        jobs = [
-            {"data": name, "job_id": f"job {name}", "partition": client.rng.choice(PARTITIONS)}
+        items = [
+            {"payload": name, "job_id": f"job {name}", "partition": client.rng.choice(PARTITIONS)}
             for name in names
         ]
-        return Sent({"cmd": "PUSHB", "queue": QUEUE, "jobs": jobs, "durability": "os"}, names)
+        return Sent({"cmd": "PUSH", "queue": QUEUE, "items": items, "durability": "os"}, names)
 
     def _transaction_ids(self, client: Client) -> Sent:
         name = client.new_name()
-        request = {"cmd": "PUSH", "queue": QUEUE, "data": name, "transaction_id": f"transaction {name}"}
+        request = {"cmd": "PUSH", "queue": QUEUE, "payload": name, "transaction_id": f"transaction {name}"}
         return Sent(request | {"partition": client.rng.choice(PARTITIONS)}, [name])
 
     def _repeat(self, sent: Sent, reply: Reply) -> None:
@@ -123,7 +123,7 @@ class Repeats:
 
     def end(self, asker: Asker) -> None:
         """They can all be had, each once."""
-        got = sorted(each.id for each in asker.pull_all(QUEUE, 60_000))
+        got = sorted(each.id for each in asker.pop_all(QUEUE, 60_000))
         if got != sorted(id for sent in self.sent for id in sent.ids or ()):
             raise Violation(f"delivered were {got}")
 

@@ -170,7 +170,7 @@ class Stages:
             stage = f"{batch.query}.{batch.number}.{client.rng.randrange(TASKS + 2)}"
             write = Write(stage, client.rng.randrange(3), "default", [client.new_name()], {})
             reply = self._send(client, batch, write)
-            if reply["ok"] or reply["code"] != "conflict":
+            if reply["ok"] or reply["error"]["code"] != "conflict":
                 raise Violation(f"{stage} is late, and was answered {reply}")
             self.late += 1
 
@@ -232,7 +232,7 @@ class Stages:
         payload = client.new_name()
         self.pushed[payload] = False
         partition = client.rng.choice(PARTITIONS)
-        client.done({"cmd": "PUSH", "queue": QUEUE, "data": payload, "partition": partition})
+        client.done({"cmd": "PUSH", "queue": QUEUE, "payload": payload, "partition": partition})
         self.pushed[payload] = True
 
     # What must be so.
@@ -316,7 +316,7 @@ class Stages:
             reply = asker.ask(batch.adopting)
             self._adopted(batches, reply)
         self._check_log(asker)
-        if sorted(asker.pull_all(QUEUE, LEASE_MS)) != sorted(asker.log(QUEUE)):
+        if sorted(asker.pop_all(QUEUE, LEASE_MS)) != sorted(asker.log(QUEUE)):
             raise Violation("what is delivered is not what is there")
 
     def summary(self) -> str:

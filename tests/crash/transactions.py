@@ -47,7 +47,7 @@ class Transactions:
     """Messages pushed since the last kill, by client."""
 
     def turn(self, client: Client) -> None:
-        kinds = [(20, self._pull), (40, self._transact), (6, self._transact_in_vain)]
+        kinds = [(20, self._pop), (40, self._transact), (6, self._transact_in_vain)]
         if self.pushed.get(id(client), 0) < PUSHED_MAX:
             kinds.append((20, self._push))
         client.choose(*kinds)
@@ -57,25 +57,25 @@ class Transactions:
     def _push(self, client: Client) -> None:
         names = [client.new_name() for _ in range(client.rng.randrange(1, 20))]
         self.pushed[id(client)] = self.pushed.get(id(client), 0) + len(names)
-        request: Request = {"cmd": "PUSHB", "queue": INTAKE, "messages": names}
+        request: Request = {"cmd": "PUSH", "queue": INTAKE, "messages": names}
         client.done(request | {"partition": client.rng.choice(PARTITIONS), "durability": "os"})
 
-    def _pull(self, client: Client) -> None:
-        client.pull(INTAKE)
+    def _pop(self, client: Client) -> None:
+        client.pop(INTAKE)
 
     def _operations(self, client: Client, tx: Tx, taken: list[Held]) -> list[Request]:
         """An ack, a push for each of the messages, a key and the count, in any order."""
         rng = client.rng
         size = LARGE_BYTES if rng.random() < 0.04 else 0
         if rng.random() < 0.5:
-            operations: list[Request] = [{"cmd": "ACKB", "ids": tx.ids, "group": "default"}]
+            operations: list[Request] = [{"cmd": "ACK", "ids": tx.ids, "group": "default"}]
         else:
-            operations = [{"cmd": "ACK", "id": held.id, "lease": held.lease} for held in taken]
+            operations = [{"cmd": "ACK", "ids": [held.id], "lease": held.lease} for held in taken]
         for number in tx.ids:
             data = {"of": number, "tx": tx.name, "more": "x" * size}
             place = {"queue": rng.choice(DONE), "partition": rng.choice(PARTITIONS)}
-            operations.append({"cmd": "PUSH", "data": data, **place})
-        operations.append({"cmd": "KVINCR", "key": COUNT, "by": len(tx.ids)})
+            operations.append({"cmd": "PUSH", "payload": data, **place})
+        operations.append({"cmd": "KVADD", "key": COUNT, "by": len(tx.ids)})
         operations.append({"cmd": "KVSET", "key": ["tx", tx.name], "value": tx.ids})
         rng.shuffle(operations)
         return operations
@@ -99,10 +99,10 @@ class Transactions:
         self.sent.append(tx)
         wrong = client.rng.choice(
             (
-                {"cmd": "KVINCR", "key": TEXT},
-                {"cmd": "ACK", "id": taken[0].id, "lease": taken[0].lease},
-                {"cmd": "ACK", "id": taken[0].id + (1 << 31), "group": "default"},
-                {"cmd": "PUSH", "queue": DONE[0], "data": "", "depends_on": [1 << 50]},
+                {"cmd": "KVADD", "key": TEXT},
+                {"cmd": "ACK", "ids": [taken[0].id], "lease": taken[0].lease},
+                {"cmd": "ACK", "ids": [taken[0].id + (1 << 31)], "group": "default"},
+                {"cmd": "PUSH", "queue": DONE[0], "payload": "", "depends_on": [1 << 50]},
             )
         )
         reply = client.ask({"cmd": "TX", "ops": [*self._operations(client, tx, taken), wrong]})
@@ -124,7 +124,7 @@ class Transactions:
             odd = sorted(completed ^ pushed.keys())
             told = [(number, states[number], pushed.get(number)) for number in odd[:5]]
             raise Violation(f"{len(completed)} were acked and {len(pushed)} pushed: {told}")
-        count = asker.ask({"cmd": "KVGET", "key": COUNT})["value"] or 0
+        count = asker.ask({"cmd": "KVMGET", "keys": [COUNT]})["values"][0] or 0
         if count != len(completed):
             raise Violation(f"{len(completed)} were acked, and {count} counted")
         self._check_fates(pushed)
@@ -170,7 +170,7 @@ class Transactions:
         let_go(asker, self)
         states = asker.states(each.id for each in asker.log(INTAKE))
         wanted = sorted(number for number, state in states.items() if state != "completed")
-        got = sorted(each.id for each in asker.pull_all(INTAKE, LEASE_MS))
+        got = sorted(each.id for each in asker.pop_all(INTAKE, LEASE_MS))
         if got != wanted:
             raise Violation(f"not done are {wanted}, delivered were {got}")
 

@@ -61,10 +61,10 @@ class Uniques:
     def turn(self, client: Client) -> None:
         client.choose(
             (30, self._push),
-            (10, self._push_jobs),
-            (25, self._pull),
+            (10, self._push_items),
+            (25, self._pop),
             (25, self._ack),
-            (18, self._fail),
+            (18, self._nack),
             (4, self._cancel),
         )
 
@@ -74,10 +74,10 @@ class Uniques:
         """The payload of a message with a key, and its options."""
         payload = client.new_name()
         self.pushes[payload] = Pushed(key)
-        options: Request = {"data": payload, "unique_key": key, "max_attempts": 2, "backoff": 0}
+        options: Request = {"payload": payload, "unique_key": key, "max_attempts": 2, "backoff": 0}
         options["partition"] = client.rng.choice(PARTITIONS)
         if client.rng.random() < 0.1:
-            options["delay"] = 5
+            options["delay_ms"] = 5
         if client.rng.random() < 0.5:
             self.wills.add(payload)
             options["keys_if_undelivered"] = [["dead", payload]]
@@ -90,10 +90,10 @@ class Uniques:
         reply = client.done({"cmd": "PUSH", "queue": QUEUE, "durability": durability, **options})
         self._answered(payload, int(reply["id"]), reply.get("duplicate", False), sent_at)
 
-    def _push_jobs(self, client: Client) -> None:
+    def _push_items(self, client: Client) -> None:
         made = [self._options(client, client.rng.choice(KEYS)) for _ in range(client.rng.randrange(2, 5))]
         sent_at = time.monotonic()
-        reply = client.done({"cmd": "PUSHB", "queue": QUEUE, "jobs": [options for _, options in made]})
+        reply = client.done({"cmd": "PUSH", "queue": QUEUE, "items": [options for _, options in made]})
         duplicates = set(reply.get("duplicates", ()))
         for at, ((payload, _), id) in enumerate(zip(made, reply["ids"], strict=True)):
             self._answered(payload, int(id), at in duplicates, sent_at)
@@ -108,8 +108,8 @@ class Uniques:
 
     # Ends.
 
-    def _pull(self, client: Client) -> None:
-        client.pull(QUEUE)
+    def _pop(self, client: Client) -> None:
+        client.pop(QUEUE)
 
     def _ending(self, id: int) -> Ending:
         ending = self.endings.setdefault(id, Ending())
@@ -119,20 +119,20 @@ class Uniques:
     def _ack(self, client: Client) -> None:
         for held in client.hands.take(client.rng):
             ending = self._ending(held.id)
-            if self._took(client, {"cmd": "ACK", "id": held.id, "lease": held.lease}, ending):
+            if self._took(client, {"cmd": "ACK", "ids": [held.id], "lease": held.lease}, ending):
                 ending.ended_at = time.monotonic()
         client.hands.trying = []
 
-    def _fail(self, client: Client) -> None:
+    def _nack(self, client: Client) -> None:
         held = client.hands.give_up(client.rng)
         if held is not None:
-            self._took(client, {"cmd": "FAIL", "id": held.id, "lease": held.lease}, self._ending(held.id))
+            self._took(client, {"cmd": "NACK", "ids": [held.id], "lease": held.lease}, self._ending(held.id))
             client.hands.missed -= 1
 
     def _took(self, client: Client, request: Request, ending: Ending) -> bool:
         """Whether a lease was still good; only a cancel ends it."""
         reply = client.ask(request)
-        if not reply["ok"] and not (reply["code"] == "conflict" and ending.cancels):
+        if not reply["ok"] and not (reply["error"]["code"] == "conflict" and ending.cancels):
             raise Violation(f"{request} was refused: {reply}")
         return bool(reply["ok"])
 
@@ -141,10 +141,10 @@ class Uniques:
         if pushed.id is not None:
             ending = self._ending(pushed.id)
             ending.cancels += 1
-            reply = client.ask({"cmd": "CANCEL", "id": pushed.id})
+            reply = client.ask({"cmd": "CANCEL", "ids": [pushed.id]})
             if reply["ok"]:
                 ending.ended_at = time.monotonic()
-            elif reply["code"] != "conflict":
+            elif reply["error"]["code"] != "conflict":
                 raise Violation(f"{pushed} could not be cancelled: {reply}")
 
     # What must be so.
@@ -193,7 +193,7 @@ class Uniques:
             part = wills[start : start + LISTED_MAX]
             values = asker.ask({"cmd": "KVMGET", "keys": [["dead", payload] for payload in part]})["values"]
             for payload, value in zip(part, values, strict=True):
-                died = states.get(payload) == "failed"
+                died = states.get(payload) == "dead"
                 self.died += died
                 if value != (payload if died else None):
                     raise Violation(f"{payload} is {states.get(payload)}, and its key has {value}")
@@ -217,7 +217,7 @@ class Uniques:
             for _ in range(2):
                 payload = f"probe.{len(self.pushes)}"
                 pushed = self.pushes[payload] = Pushed(key)
-                request = {"cmd": "PUSH", "queue": QUEUE, "data": payload, "unique_key": key}
+                request = {"cmd": "PUSH", "queue": QUEUE, "payload": payload, "unique_key": key}
                 reply = asker.ask(request | {"max_attempts": 2, "backoff": 0})
                 pushed.id, pushed.duplicate = int(reply["id"]), reply.get("duplicate", False)
                 if pushed.duplicate != (key in opened) or opened.get(key, pushed.id) != pushed.id:
@@ -231,13 +231,13 @@ class Uniques:
         later = [id for id, state in asker.states(kept.values()).items() if state == "delayed"]
         asker.move_back(later)
         wanted = {id for id, state in asker.states(kept.values()).items() if state in OPEN}
-        got = asker.pull_all(QUEUE, 60_000)
+        got = asker.pop_all(QUEUE, 60_000)
         if {each.id for each in got} != wanted or len(got) != len(wanted):
             raise Violation(f"open are {sorted(wanted)}, delivered were {sorted(each.id for each in got)}")
         if got:
             asker.ask({"cmd": "ACK", "ids": [each.id for each in got]})
         for key in KEYS:
-            reply = asker.ask({"cmd": "PUSH", "queue": QUEUE, "data": "last", "unique_key": key})
+            reply = asker.ask({"cmd": "PUSH", "queue": QUEUE, "payload": "last", "unique_key": key})
             if "duplicate" in reply:
                 raise Violation(f"{key} is not free: {reply}")
 

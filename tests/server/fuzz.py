@@ -29,12 +29,12 @@ from forebay.core.bounds import Limits
 from forebay.core.errors import CODES, ForebayError
 from forebay.core.records.commit import Commit
 from forebay.server.http.connection import Connection, HttpLimits
-from forebay.server.http.operation import Asked, Operation, Request, encode
+from forebay.server.http.operation import Bound, encode
 from forebay.server.http.request_body import Reader
-from forebay.server.http.routes import OPERATIONS
 from forebay.server.http.server import HttpServer
+from forebay.server.operations.carried import Carried, Context
 from forebay.store.memory import MemoryStore
-from tests.server.fuzzing import Maker, Seen
+from tests.server.fuzzing import ROUTES, Maker, Seen
 from tests.server.http.raw import Http
 from tests.server.test_fuzz import Client, House, Loop, Sender, check_answer
 from tests.serving import PATIENCE_S, Server, framed
@@ -112,9 +112,9 @@ class Direct:
     def __init__(self, maker: Maker) -> None:
         self._maker = maker
         self._readers = [
-            (operation, Reader(operation.request))
-            for operation in OPERATIONS
-            if operation.request.command is not Request.command  # others are only asked for over the wire
+            (bound, Reader(bound.kind))
+            for bound in ROUTES
+            if issubclass(bound.kind, Carried) and bound.kind.is_command  # others need more than a node
         ]
         self._left = 0
         self.good = 0
@@ -133,13 +133,13 @@ class Direct:
         if not self._left:
             self._renew()
         self._left -= 1
-        operation, reader = self._maker.random.choice(self._readers)
-        given = self._maker.body(operation) if operation.has_body else self._maker.query(operation)
-        path = self._maker.path(operation)
-        what = f"{operation.method} {operation.path} {path} ".encode() + given
+        bound, reader = self._maker.random.choice(self._readers)
+        given = self._maker.body(bound) if bound.route.has_body else self._maker.query(bound)
+        path = self._maker.path(bound)
+        what = f"{bound.route.method} {bound.route.path} {path} ".encode(errors="replace") + given
         before = self._store.commits
         try:
-            self._ask(operation, reader, given, path)
+            self._ask(bound, reader, given, path)
         except ForebayError as error:
             check_status(error.status, error.code)
             promise("bug" not in error.message, f"{error.message}: {what!r}")
@@ -150,10 +150,12 @@ class Direct:
             raise Broken(f"{type(error).__name__}: {error}: {what!r}") from error
         return what
 
-    def _ask(self, operation: Operation, reader: Reader, given: bytes, path: dict[str, str]) -> None:
-        request: Request = reader.body(given) if operation.has_body else reader.query(given)
-        asked = Asked(path=path)
-        command = request.command(asked)
+    def _ask(self, bound: Bound, reader: Reader, given: bytes, path: dict[str, str]) -> None:
+        request = reader.body(given) if bound.route.has_body else reader.query(given)
+        for name, value in {**bound.unset, **path}.items():
+            setattr(request, name, value)
+        context = Context()
+        command = request.command(context)
         asker = Asker()
         self._node.ask(asker, 0, command)
         self._loop.run()
@@ -163,8 +165,7 @@ class Direct:
         if isinstance(reply, ForebayError):
             raise reply
         self._maker.seen.note(reply)
-        if operation.name != "Bulk":
-            decode(encode(request.reply(reply, asked)))
+        decode(encode(request.reply(reply, context)))
         self.good += 1
         self._now += 100
         self._loop.ring()  # what is due now is no later case's doing

@@ -1,7 +1,8 @@
 """Requests carried out by a core of their own, with neither a server nor a socket between."""
 
+import asyncio
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -9,9 +10,11 @@ from forebay.core.api import commands as core
 from forebay.core.bounds import Limits
 from forebay.core.engine import Taken, load
 from forebay.core.errors import ForebayError
-from forebay.server.flashq import decode, request as flashq_request
+from forebay.server.operations import codec
+from forebay.server.operations.carried import Context
+from forebay.server.tcp.codec import Services
 
-CONTEXT = flashq_request.Context("acme", 7)
+CONTEXT = Context("acme", 7)
 SHARDS = 4
 NOW = 1_700_000_000_000
 UUID = "018bcfe5-67ff-7000-8001-040000000400"
@@ -26,7 +29,24 @@ def body_of(request: Request) -> bytes:
 
 
 def command_of(cmd: str, **fields: Any) -> core.Command:
-    return decode.decode(body_of({"cmd": cmd, **fields})).command(CONTEXT)
+    command: core.Command = codec.decode(body_of({"cmd": cmd, **fields})).command(CONTEXT)
+    return command
+
+
+class _Steps:
+    """Carries out requests of several steps, one command of the core after the other."""
+
+    def __init__(self, talk: "Talk") -> None:
+        self._talk = talk
+        self.questions = self
+        self.node = self
+        self.limits = Limits()
+
+    async def ask(self, command: core.Command) -> core.Reply | ForebayError:
+        try:
+            return self._talk.engine.apply(command, NOW)
+        except ForebayError as error:
+            return error
 
 
 class Talk:
@@ -40,22 +60,25 @@ class Talk:
             shard.numbering.made = numbers_made
 
     def ask(self, cmd: str, **fields: Any) -> dict[str, Any]:
-        request = decode.decode(body_of({"cmd": cmd, **fields}))
-        reply = self.engine.apply(request.command(CONTEXT), NOW)
-        answer: dict[str, Any] = json.loads(decode.encode(request, reply, CONTEXT))
+        request = codec.decode(body_of({"cmd": cmd, **fields}))
+        if request.is_command:
+            reply = self.engine.apply(request.command(CONTEXT), NOW)
+        else:
+            reply = asyncio.run(request.carry_out(cast(Services, _Steps(self)), CONTEXT))
+        answer: dict[str, Any] = json.loads(codec.encode(request, reply, CONTEXT))
         return answer
 
     def refusal(self, body: bytes) -> dict[str, Any]:
         """The answer to a request that breaks a rule."""
         try:
-            request = decode.decode(body)
+            request = codec.decode(body)
         except ForebayError as refused:
             error = refused
         else:
             with pytest.raises(ForebayError) as found:
                 self.engine.apply(request.command(CONTEXT), NOW)
-            error = decode.in_words(request, found.value)
-        answer: dict[str, Any] = json.loads(decode.encode_error(error))
+            error = codec.in_words(request, found.value)
+        answer: dict[str, Any] = json.loads(codec.encode_error(error))
         assert answer["ok"] is False
         return answer
 
@@ -67,7 +90,8 @@ def refusal(cmd: str, **fields: Any) -> dict[str, Any]:
 def invalid(cmd: str, **fields: Any) -> tuple[str, str]:
     """Field and accepted of a request that is invalid."""
     answer = refusal(cmd, **fields)
-    assert answer["code"] == "invalid"
-    details = answer["details"]
-    assert answer["error"] == f"{details['field']} must be {details['accepted']}"
+    error = answer["error"]
+    assert error["code"] == "invalid"
+    details = error["details"]
+    assert error["message"] == f"{details['field']} must be {details['accepted']}"
     return details["field"], details["accepted"]

@@ -8,17 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from forebay.server.tcp.connection import TcpLimits
 from tests.serving import (
     PATIENCE_S,
     Raw,
     Server,
     framed,
     packed,
-    pull,
+    pop,
     push,
     refused,
     state,
-    wait_for_pull,
+    wait_for_pop,
 )
 
 # Frames that are no requests.
@@ -37,17 +38,17 @@ DEEP = b"[" * 5_000 + b"]" * 5_000
         (b"{", "invalid", "frame"),
         (b'{"cmd":"STATS"', "invalid", "frame"),
         (b'{"cmd":"STATS"}}', "invalid", "frame"),
-        (b'{"cmd":"PUSH","queue":"q","data":"\xff"}', "invalid", "frame"),
-        (b'{"cmd":"PUSH","queue":"q","data":"\xed\xa0\x80"}', "invalid", "frame"),
-        (b'{"cmd":"PUSH","queue":"q","data":%s}' % DEEP, "invalid", "payload"),
+        (b'{"cmd":"PUSH","queue":"q","payload":"\xff"}', "invalid", "frame"),
+        (b'{"cmd":"PUSH","queue":"q","payload":"\xed\xa0\x80"}', "invalid", "frame"),
+        (b'{"cmd":"PUSH","queue":"q","payload":%s}' % DEEP, "invalid", "payload"),
         (b'{"cmd":"PUSH","queue":"q","other":%s}' % DEEP, "invalid", None),
         (b'{"cmd":%s' % (b"[" * 100_000), "invalid", None),
         (b"{}", "invalid", "cmd"),
         (b'{"cmd":"NOPE"}', "invalid", "cmd"),
         (b'{"cmd":"PUSH"}', "invalid", "queue"),
-        (b'{"cmd":"METRICS"}', "unsupported", None),
+        (b'{"cmd":"PULL","queue":"q"}', "invalid", "cmd"),
         (b'{"cmd":"STAGE","queue":"q"}', "invalid", "stage"),
-        (b'{"cmd":"PUSH","queue":"q","data":1,"stall_timeout":5}', "unsupported", None),
+        (b'{"cmd":"PUSH","queue":"q","payload":1,"data":5}', "invalid", "data"),
     ],
     ids=lambda value: repr(value[:40]) if isinstance(value, bytes) else None,
 )
@@ -57,12 +58,13 @@ def test_a_malformed_frame_is_answered_and_the_connection_goes_on(
     client.send(framed(body), {"cmd": "STATS"})
     reply = client.receive()
     assert refused(reply, code, field)
-    assert set(reply) <= {"ok", "error", "code", "details"}
+    assert set(reply) == {"ok", "error"}
+    assert set(reply["error"]) <= {"code", "message", "details"}
     assert client.receive()["ok"]
 
 
 def test_a_bad_request_is_answered_with_its_req_id(client: Raw) -> None:
-    for request in ({"cmd": "NOPE"}, {"cmd": "TX"}, {"cmd": "PUSH"}, {"cmd": "PULL", "queue": ""}):
+    for request in ({"cmd": "NOPE"}, {"cmd": "TX"}, {"cmd": "PUSH"}, {"cmd": "POP", "queue": ""}):
         assert client.ask({**request, "reqId": "mine"})["reqId"] == "mine"
 
 
@@ -83,7 +85,7 @@ def test_a_stream_that_has_no_frames_gets_one_error_and_is_closed(client: Raw, s
 
 
 def test_requests_before_a_stream_breaks_are_answered(client: Raw, queue: str) -> None:
-    client.send({"cmd": "PUSH", "queue": queue, "data": 1, "reqId": "before"}, b"\xff\xff\xff\xff")
+    client.send({"cmd": "PUSH", "queue": queue, "payload": 1, "reqId": "before"}, b"\xff\xff\xff\xff")
     replies = [client.receive(), client.receive()]
     assert sorted(reply["ok"] for reply in replies) == [False, True]
     assert client.eof()
@@ -93,7 +95,7 @@ def test_requests_before_a_stream_breaks_are_answered(client: Raw, queue: str) -
 
 
 def test_a_client_that_sends_nothing_more_still_gets_its_answers(client: Raw, queue: str) -> None:
-    client.send(packed(*({"cmd": "PUSH", "queue": queue, "data": at} for at in range(1_000))))
+    client.send(packed(*({"cmd": "PUSH", "queue": queue, "payload": at} for at in range(1_000))))
     client.half_close()
     ids = [client.receive()["id"] for _ in range(1_000)]
     assert ids == list(range(ids[0], ids[0] + 1_000))
@@ -101,12 +103,12 @@ def test_a_client_that_sends_nothing_more_still_gets_its_answers(client: Raw, qu
 
 
 def test_a_client_that_sends_nothing_more_does_not_wait(client: Raw, other: Raw, queue: str) -> None:
-    client.send({"cmd": "PULL", "queue": queue})
+    client.send({"cmd": "POP", "queue": queue, "wait_ms": 60_000})
     client.half_close()
-    assert client.receive() == {"ok": True, "job": None}
+    assert client.receive() == {"ok": True, "lease": None, "messages": []}
     assert client.eof()
     push(other, queue, "kept")
-    assert pull(other, queue)["data"] == "kept"
+    assert pop(other, queue)["payload"] == "kept"
 
 
 def test_a_client_that_leaves_in_the_middle_of_a_frame_is_let_go(client: Raw) -> None:
@@ -145,18 +147,18 @@ def crowded() -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("leave", [close, reset])
-def test_a_client_that_left_while_its_pull_waited_takes_no_message(
+def test_a_client_that_left_while_its_pop_waited_takes_no_message(
     crowded: Server, queue: str, leave: Callable[[Raw], None]
 ) -> None:
     with admitted(crowded) as stays:
         leaves = admitted(crowded)
-        wait_for_pull(leaves, queue)
+        wait_for_pop(leaves, queue)
         leave(leaves)
         # There is room again: the server has seen it leave.
         with admitted(crowded) as comes:
             message = push(stays, queue, "kept")
-            assert pull(comes, queue)["data"] == "kept"
-            assert state(comes, message)["attempts"] == 0
+            assert pop(comes, queue)["payload"] == "kept"
+            assert state(comes, message)["failures"] == 0
 
 
 def test_one_connection_too_many_is_told_busy_and_closed(crowded: Server) -> None:
@@ -185,7 +187,7 @@ def test_a_client_that_never_reads_is_closed(queue: str) -> None:
         push(client, queue, "x" * 1_000_000)
         client.send(packed(*[{"cmd": "READ", "queue": queue, "offset": 0}] * 50))
         # Time for the server to look for such clients more than once.
-        assert idle.ask({"cmd": "PULL", "queue": f"{queue}.none", "timeout": 2_500})["job"] is None
+        assert idle.ask({"cmd": "POP", "queue": f"{queue}.none", "wait_ms": 2_500})["messages"] == []
         assert len(client.drain()) < 50
 
 
@@ -198,7 +200,7 @@ MEMORY_BYTES = 200 << 20
 def echo(queue: str, at: int) -> bytes:
     """Push a large message and read it back."""
     return packed(
-        {"cmd": "PUSHB", "queue": queue, "messages": [PAYLOAD]},
+        {"cmd": "PUSH", "queue": queue, "messages": [PAYLOAD]},
         {"cmd": "READ", "queue": queue, "offset": at, "max_count": 1},
     )
 
@@ -267,7 +269,7 @@ def test_a_unix_socket_serves_the_same_queues_and_is_gone_with_the_server(queue:
     with Server("--unix", "forebay.sock") as server:
         with server.connect() as client, server.connect_unix() as local:
             push(local, queue, 1)
-            assert pull(client, queue)["data"] == 1
+            assert pop(client, queue)["payload"] == 1
         assert server.unix is not None
         assert Path(server.unix).is_socket()
         server.terminate()
@@ -277,9 +279,9 @@ def test_a_unix_socket_serves_the_same_queues_and_is_gone_with_the_server(queue:
 
 def test_a_server_that_is_told_to_stop_answers_who_waits_and_ends_well(queue: str) -> None:
     with Server() as server, server.connect() as client, server.connect() as idle:
-        wait_for_pull(client, queue)
+        wait_for_pop(client, queue)
         server.terminate()
-        assert client.receive() == {"reqId": "waiting", "ok": True, "job": None}
+        assert client.receive() == {"reqId": "waiting", "ok": True, "lease": None, "messages": []}
         assert client.eof()
         assert idle.eof()
         assert server.wait() == 0
@@ -300,3 +302,29 @@ def test_a_server_that_is_told_to_stop_does_not_wait_for_half_a_frame() -> None:
         server.terminate()
         assert client.eof()
         assert server.wait() == 0
+
+
+def test_a_client_that_sends_nothing_more_gets_all_its_answers(client: Raw, queue: str) -> None:
+    """Also those of requests that take several steps: only waits end with what a client sends."""
+    push(client, queue, 1, 2)
+    client.send(
+        {"cmd": "BROWSE", "queue": queue},
+        {"cmd": "BULK", "queue": queue, "action": "cancel"},
+        {"cmd": "WEBHOOKS"},
+        {"cmd": "EVENTS", "after": "", "queues": ["none"], "wait_ms": 60_000},
+        {"cmd": "STATE", "id": 1},
+    )
+    client.half_close()
+    browsed, acted, listed, polled, missing = client.drain()
+    assert [each["payload"] for each in browsed["messages"]] == [1, 2]
+    assert acted["count"] == 2
+    assert listed["ok"] is polled["ok"] is True
+    assert (polled["events"], refused(missing, "not_found")) == ([], True)
+
+
+def test_requests_of_several_steps_are_carried_out_some_at_a_time(client: Raw, queue: str) -> None:
+    push(client, queue, *range(3))
+    count = 5 * TcpLimits().tasks_max
+    client.send(*({"cmd": "BROWSE", "queue": queue, "limit": 1 + at % 3} for at in range(count)))
+    found = [len(client.receive()["messages"]) for _ in range(count)]
+    assert found == [1 + at % 3 for at in range(count)]

@@ -11,7 +11,7 @@ import pytest
 from forebay.client.sync.client import SyncClient
 from forebay.core.errors import Busy
 from tests.postgres import Cluster, cluster, find_binaries
-from tests.serving import Server, pull_all, refused
+from tests.serving import Server, pop_all, refused
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def test_while_the_database_is_away_pushes_are_busy_and_a_client_that_tries_agai
         database.stop(signal.SIGINT)
         with pytest.raises(Busy):
             hasty.push("q", "never")
-        assert refused(client.ask({"cmd": "PUSH", "queue": "q", "data": "nor this"}), "busy")
+        assert refused(client.ask({"cmd": "PUSH", "queue": "q", "payload": "nor this"}), "busy")
         request = urllib.request.Request(
             f"http://{server.http}/v1/queues/q/messages", data=b'{"payload": 1}', method="POST"
         )
@@ -46,8 +46,8 @@ def test_while_the_database_is_away_pushes_are_busy_and_a_client_that_tries_agai
         pushing.start()
         database.start()
         pushing.join()
-        assert set(pull_all(client, "q")) - {"never", "nor this"} == {"before", "later"}
-        assert pull_all(client, "q") == []
+        assert set(pop_all(client, "q")) - {"never", "nor this"} == {"before", "later"}
+        assert pop_all(client, "q") == []
         patient.close()
         hasty.close()
 
@@ -59,4 +59,4 @@ def test_a_restart_of_the_database_is_hardly_noticed(database: Cluster) -> None:
             database.stop(signal.SIGINT)
             database.start()
         with server.connect() as raw:
-            assert pull_all(raw, "q") == [0, 1, 2]
+            assert pop_all(raw, "q") == [0, 1, 2]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.server.talking import invalid
-from tests.serving import Raw, Server, pull, pull_all, push, refused
+from tests.serving import Raw, Server, pop, pop_all, push, refused
 
 
 @pytest.fixture
@@ -24,39 +24,39 @@ def home() -> Iterator[Path]:
 @pytest.mark.parametrize("durability", ["fsync", "os"])
 def test_a_push_is_answered_with_what_it_survives(client: Raw, queue: str, durability: str) -> None:
     given = {"queue": queue, "durability": durability}
-    assert client.ask({"cmd": "PUSH", "data": 1, **given})["durability"] == durability
-    assert client.ask({"cmd": "PUSHB", "messages": [2, 3], **given})["durability"] == durability
-    assert client.ask({"cmd": "PUSHB", "jobs": [{"data": 4}], **given})["durability"] == durability
-    assert pull_all(client, queue) == [1, 2, 3, 4]
+    assert client.ask({"cmd": "PUSH", "payload": 1, **given})["durability"] == durability
+    assert client.ask({"cmd": "PUSH", "messages": [2, 3], **given})["durability"] == durability
+    assert client.ask({"cmd": "PUSH", "items": [{"payload": 4}], **given})["durability"] == durability
+    assert pop_all(client, queue) == [1, 2, 3, 4]
 
 
 def test_a_queue_says_what_its_pushes_survive(client: Raw, queue: str) -> None:
     made = client.ask({"cmd": "QUEUE", "queue": queue, "options": {"durability": "os"}})
     assert made["options"]["durability"] == "os"
-    assert client.ask({"cmd": "PUSH", "queue": queue, "data": 1})["durability"] == "os"
+    assert client.ask({"cmd": "PUSH", "queue": queue, "payload": 1})["durability"] == "os"
 
 
 def test_a_memory_queue_is_one_for_good(client: Raw, queue: str) -> None:
     client.ask({"cmd": "QUEUE", "queue": queue, "options": {"durability": "memory"}})
-    assert client.ask({"cmd": "PUSH", "queue": queue, "data": 1})["durability"] == "memory"
-    assert refused(client.ask({"cmd": "PUSH", "queue": queue, "data": 2, "durability": "os"}), "conflict")
+    assert client.ask({"cmd": "PUSH", "queue": queue, "payload": 1})["durability"] == "memory"
+    assert refused(client.ask({"cmd": "PUSH", "queue": queue, "payload": 2, "durability": "os"}), "conflict")
     changed = {"cmd": "QUEUE", "queue": queue, "options": {"durability": "fsync"}}
     assert refused(client.ask(changed), "conflict")
-    assert pull(client, queue)["data"] == 1
+    assert pop(client, queue)["payload"] == 1
 
 
 def test_a_durability_nobody_knows_is_refused_with_those_there_are() -> None:
     accepted = "fsync or os (only a whole queue can be memory)"
-    assert invalid("PUSH", queue="q", data=1, durability="disk") == ("durability", accepted)
-    assert invalid("PUSHB", queue="q", messages=[1], durability="memory") == ("durability", accepted)
+    assert invalid("PUSH", queue="q", payload=1, durability="disk") == ("durability", accepted)
+    assert invalid("PUSH", queue="q", messages=[1], durability="memory") == ("durability", accepted)
     given = invalid("QUEUE", queue="q", options={"durability": "disk"})
     assert given == ("durability", "fsync, os or memory")
 
 
-def test_the_durability_of_jobs_is_given_beside_them() -> None:
-    jobs = [{"data": 1}, {"data": 2, "durability": "os"}]
-    field, _ = invalid("PUSHB", queue="q", jobs=jobs)
-    assert field == "durability"
+def test_the_durability_of_items_is_given_beside_them() -> None:
+    items = [{"payload": 1}, {"payload": 2, "durability": "os"}]
+    field, _ = invalid("PUSH", queue="q", items=items)
+    assert field == "items[1].durability"
 
 
 def test_a_backup_goes_into_a_directory_that_does_not_exist_yet(client: Raw, queue: str, home: Path) -> None:
@@ -66,15 +66,15 @@ def test_a_backup_goes_into_a_directory_that_does_not_exist_yet(client: Raw, que
     assert (home / "monday" / "FORMAT").exists()
     assert refused(client.ask({"cmd": "BACKUP", "directory": target}), "conflict")
     assert refused(client.ask({"cmd": "BACKUP", "directory": "monday"}), "invalid", "directory")
-    assert pull_all(client, queue) == [1, 2, 3]
+    assert pop_all(client, queue) == [1, 2, 3]
 
 
 def test_a_store_in_memory_has_nothing_to_back_up(home: Path) -> None:
     with Server("--store", "memory:") as server, server.connect() as client:
         reply = client.ask({"cmd": "BACKUP", "directory": str(home / "x")})
         assert refused(reply, "conflict")
-        assert "memory" in reply["error"]
-        assert client.ask({"cmd": "PUSH", "queue": "q", "data": 1})["durability"] == "memory"
+        assert "memory" in reply["error"]["message"]
+        assert client.ask({"cmd": "PUSH", "queue": "q", "payload": 1})["durability"] == "memory"
     assert not (home / "x").exists()
 
 
@@ -91,9 +91,9 @@ def test_what_was_confirmed_is_there_after_the_process_was_killed(home: Path) ->
             host, _, port = ready["tcp"].rpartition(":")
             with Raw((host, int(port))) as client:
                 for level in ("fsync", "os"):
-                    given = {"queue": level, "data": life, "durability": level}
+                    given = {"queue": level, "payload": life, "durability": level}
                     ids.append(client.ask({"cmd": "PUSH", **given})["id"])
-                    assert pull_all(client, level, group=f"g{life}") == list(range(life + 1))
+                    assert pop_all(client, level, group=f"g{life}") == list(range(life + 1))
             os.kill(process.pid, signal.SIGKILL)
     assert len(set(ids)) == len(ids)
     assert [each >> 32 for each in ids[::2]] == [ids[0] >> 32] * 3

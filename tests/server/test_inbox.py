@@ -12,14 +12,14 @@ import msgspec
 import pytest
 
 from forebay.core.errors import Invalid
-from forebay.server.http.operations.push import Message
 from forebay.server.sql_inbox import message_of
 from forebay.store.base import Arrival
 from forebay.store.postgres.session import Blocking, Refused, Session
 from forebay.store.postgres.sql import migrations
+from forebay.wire.operations.push import Item
 from tests.crash.process import Process
 from tests.postgres import ask_sql, cluster, run_sql
-from tests.serving import PATIENCE_S, Raw, Server, pull, pull_all
+from tests.serving import PATIENCE_S, Raw, Server, pop, pop_all
 
 
 @pytest.fixture(scope="module")
@@ -41,10 +41,8 @@ def client(server: Server) -> Iterator[Raw]:
 
 def take(client: Raw, queue: str, count: int) -> list[Any]:
     """The payloads of so many messages, as soon as they are there."""
-    reply = client.ask(
-        {"cmd": "PULLB", "queue": queue, "count": count, "min_count": count, "timeout": 20_000}
-    )
-    return [job["data"] for job in reply["jobs"]]
+    reply = client.ask({"cmd": "POP", "queue": queue, "count": count, "min_count": count, "wait_ms": 20_000})
+    return [each["payload"] for each in reply["messages"]]
 
 
 def until(is_so: Callable[[], bool]) -> None:
@@ -80,11 +78,11 @@ def test_nothing_is_seen_before_the_transaction_commits_and_nothing_of_one_that_
 
     in_sessions(url, work)
     assert take(client, "seen", 1) == [7]
-    assert pull_all(client, "seen") == []
+    assert pop_all(client, "seen") == []
 
 
 def test_messages_come_in_the_order_in_which_their_transactions_committed(client: Raw, url: str) -> None:
-    client.ask({"cmd": "PUSH", "queue": "order", "data": 0})
+    client.ask({"cmd": "PUSH", "queue": "order", "payload": 0})
 
     async def work(one: Session, other: Session) -> None:
         for number in range(20):
@@ -112,13 +110,13 @@ def test_a_savepoint_that_is_rolled_back_takes_only_its_own_pushes_along(client:
         """,
     )
     assert take(client, "points", 2) == [2, 4]
-    assert pull_all(client, "points") == []
+    assert pop_all(client, "points") == []
     assert ask_sql(url, "select * from forebay.inbox_turns") == []
 
 
-def test_options_are_those_of_a_push_over_http(client: Raw, url: str) -> None:
+def test_options_are_those_of_a_push_over_the_wire(client: Raw, url: str) -> None:
     (push,) = (each.text for each in migrations() if each.name == "push")
-    names = {field.name for field in msgspec.structs.fields(Message)} - {"payload"}
+    names = {field.name for field in msgspec.structs.fields(Item)} - {"payload"}
     assert all(f"'{name}'" in push for name in names)
     run_sql(
         url,
@@ -129,7 +127,7 @@ def test_options_are_those_of_a_push_over_http(client: Raw, url: str) -> None:
         """,
     )
     assert take(client, "opts", 2) == ["high", "low"]
-    assert pull_all(client, "opts") == []
+    assert pop_all(client, "opts") == []
 
 
 @pytest.mark.parametrize(
@@ -178,17 +176,17 @@ def test_a_queue_that_is_full_holds_up_no_other_and_gets_its_messages_in_order_l
     client: Raw, url: str
 ) -> None:
     client.ask({"cmd": "QUEUE", "queue": "full", "options": {"max_size": 1}})
-    client.ask({"cmd": "PUSH", "queue": "full", "data": 0})
+    client.ask({"cmd": "PUSH", "queue": "full", "payload": 0})
     run_sql(url, "select forebay.push('full', '1'), forebay.push('open', '2');")
     assert take(client, "open", 1) == [2]
-    job = pull(client, "full")
-    client.ask({"cmd": "ACK", "id": job["id"]})
+    message = pop(client, "full")
+    client.ask({"cmd": "ACK", "ids": [message["id"]]})
     assert take(client, "full", 1) == [1]
 
 
 def test_a_transaction_that_is_slow_to_commit_is_not_passed_over(client: Raw, url: str) -> None:
     """It has its turn, others come and go behind it, and it is seen when it is there."""
-    client.ask({"cmd": "PUSH", "queue": "slow", "data": 0})
+    client.ask({"cmd": "PUSH", "queue": "slow", "payload": 0})
 
     async def work(one: Session, other: Session) -> None:
         for number in range(5):
@@ -205,8 +203,8 @@ def test_a_transaction_that_is_slow_to_commit_is_not_passed_over(client: Raw, ur
 
 def test_a_queue_takes_as_many_as_it_has_room_for(client: Raw, url: str) -> None:
     client.ask({"cmd": "QUEUE", "queue": "room", "options": {"max_size": 3}})
-    client.ask({"cmd": "PUSH", "queue": "room", "data": 0})
-    assert pull(client, "room")["data"] == 0
+    client.ask({"cmd": "PUSH", "queue": "room", "payload": 0})
+    assert pop(client, "room")["payload"] == 0
     run_sql(url, "select forebay.push('room', to_jsonb(n)) from generate_series(1, 3) as n")
     assert take(client, "room", 2) == [1, 2]
     client.ask({"cmd": "QUEUE", "queue": "room", "options": {"max_size": 0}})
@@ -271,7 +269,7 @@ class Application:
             try:
                 async with session.transaction():
                     for name in names:
-                        await session.execute(f"select forebay.push('jobs', '\"{name}\"')")
+                        await session.execute(f"select forebay.push('work', '\"{name}\"')")
                     if self._random.random() < 0.2:
                         raise ZeroDivisionError
             except ZeroDivisionError:
@@ -291,7 +289,7 @@ def test_kills_of_the_server_lose_no_push_and_double_none(tmp_path: Path) -> Non
             thread.start()
     for _ in range(6):
         with Process(tmp_path, *flags) as server, server.connect() as client:
-            client.ask({"cmd": "PULL", "queue": "nothing", "timeout": rng.randrange(30, 300)})
+            client.ask({"cmd": "POP", "queue": "nothing", "wait_ms": rng.randrange(30, 300)})
     for each in applications:
         each.stopped.set()
     for thread in threads:
@@ -299,10 +297,10 @@ def test_kills_of_the_server_lose_no_push_and_double_none(tmp_path: Path) -> Non
     wanted = [name for each in applications for names in each.committed for name in names]
     assert len(wanted) > 100
     with Process(tmp_path, *flags) as server, server.connect() as client:
-        client.ask({"cmd": "PUSH", "queue": "jobs", "data": "end"})
+        client.ask({"cmd": "PUSH", "queue": "work", "payload": "end"})
         until(lambda: not ask_sql(url, "select count(*) from forebay.inbox")[0]["count"])
-        log = client.ask({"cmd": "READ", "queue": "jobs", "offset": 0, "max_count": 100_000})
-        found = [name for run in log["runs"] for name in run["messages"] if name != "end"]
+        log = client.ask({"cmd": "READ", "queue": "work", "offset": 0, "max_count": 100_000})
+        found = [name for run in log["runs"] for name in run["payloads"] if name != "end"]
     assert sorted(found) == sorted(wanted)
     for each in applications:
         mine = [name for name in found if name.startswith(each._name)]

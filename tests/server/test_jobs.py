@@ -1,4 +1,4 @@
-"""Jobs by id, what a queue holds back, strict order, and answers that could not be sent: over the wire."""
+"""Messages by id, what a queue holds back, strict order, and answers that could not be sent."""
 
 import socket
 import struct
@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.serving import Raw, Reply, Server, packed, pull, push, refused, state
+from tests.serving import Raw, Reply, Server, packed, pop, push, refused, state
 
 HOUR_MS = 3_600_000
 
@@ -15,62 +15,68 @@ def configure(client: Raw, queue: str, **options: object) -> Reply:
     return client.ask({"cmd": "QUEUE", "queue": queue, "options": options})
 
 
-def test_a_job_is_shown_with_its_payload_and_where_it_stands(client: Raw, queue: str) -> None:
+def test_a_message_is_shown_with_its_payload_and_where_it_stands(client: Raw, queue: str) -> None:
     message = push(client, queue, {"n": 1}, priority=4)
-    found = client.ask({"cmd": "GETJOB", "id": message})
-    assert found["state"] == found["job"]["state"] == "waiting"
-    shown = {name: found["job"][name] for name in ("id", "queue", "partition", "offset", "data", "priority")}
-    assert shown == {
+    found = client.ask({"cmd": "MESSAGE", "id": message})
+    assert found == {
+        "ok": True,
         "id": message,
+        "uuid": found["uuid"],
         "queue": queue,
         "partition": "default",
         "offset": 0,
-        "data": {"n": 1},
+        "payload": {"n": 1},
+        "state": "waiting",
+        "created_at": found["created_at"],
+        "deliveries": 0,
+        "failures": 0,
         "priority": 4,
     }
-    job = pull(client, queue)
-    client.ask({"cmd": "FAIL", "id": job["id"], "error": "no", "delay": 60_000})
-    found = client.ask({"cmd": "GETJOB", "id": message})
-    assert (found["state"], found["job"]["attempts"], found["job"]["error"]) == ("delayed", 1, "no")
-    assert found["job"]["run_at"] > found["job"]["created_at"]
+    popped = pop(client, queue)
+    client.ask({"cmd": "NACK", "ids": [popped["id"]], "error": "no", "delay_ms": 60_000})
+    found = client.ask({"cmd": "MESSAGE", "id": message})
+    assert (found["state"], found["failures"], found["error"]) == ("delayed", 1, "no")
+    assert found["due_at"] > found["created_at"]
 
 
-def test_several_jobs_are_shown_without_those_that_are_not_there(client: Raw, queue: str) -> None:
+def test_several_messages_are_shown_without_those_that_are_not_there(client: Raw, queue: str) -> None:
     ids = [push(client, queue, number) for number in range(3)]
-    found = client.ask({"cmd": "GETJOBSBATCH", "ids": [ids[2], 1 << 60, ids[0]]})
-    assert [job["data"] for job in found["jobs"]] == [2, 0]
+    found = client.ask({"cmd": "MESSAGES", "ids": [ids[2], 1 << 60, ids[0]]})
+    assert [each["payload"] for each in found["messages"]] == [2, 0]
 
 
-def test_a_job_that_is_not_there_is_not_found(client: Raw, queue: str) -> None:
+def test_a_message_that_is_not_there_is_not_found(client: Raw, queue: str) -> None:
     message = push(client, queue, 1)
-    assert refused(client.ask({"cmd": "GETJOB", "id": message + 1}), "not_found")
-    assert refused(client.ask({"cmd": "GETJOBSBATCH", "ids": []}), "invalid", "ids")
-    assert refused(client.ask({"cmd": "GETJOBSBATCH", "ids": [message] * 1_001}), "invalid", "ids")
+    assert refused(client.ask({"cmd": "MESSAGE", "id": message + 1}), "not_found")
+    assert refused(client.ask({"cmd": "MESSAGES", "ids": []}), "invalid", "ids")
+    assert refused(client.ask({"cmd": "MESSAGES", "ids": [message] * 1_001}), "invalid", "ids")
 
 
-def test_jobs_too_large_to_be_shown_together_are_refused(client: Raw, queue: str) -> None:
+def test_messages_too_large_to_be_shown_together_are_refused(client: Raw, queue: str) -> None:
     large = "x" * 1_000_000
     ids = [push(client, queue, large) for _ in range(18)]
-    assert refused(client.ask({"cmd": "GETJOBSBATCH", "ids": ids}), "invalid", "ids")
-    assert len(client.ask({"cmd": "GETJOBSBATCH", "ids": ids[:3]})["jobs"]) == 3
+    assert refused(client.ask({"cmd": "MESSAGES", "ids": ids}), "invalid", "ids")
+    assert len(client.ask({"cmd": "MESSAGES", "ids": ids[:3]})["messages"]) == 3
 
 
-def test_a_heartbeat_keeps_a_job_and_tells_when_it_was_cancelled(client: Raw, other: Raw, queue: str) -> None:
+def test_an_extension_keeps_a_message_and_tells_when_it_was_cancelled(
+    client: Raw, other: Raw, queue: str
+) -> None:
     push(client, queue, 1)
-    job = pull(client, queue, lease_ms=10_000)
-    reply = client.ask({"cmd": "HEARTBEAT", "id": job["id"], "lease_ms": 60_000})
+    message = pop(client, queue, lease_ms=10_000)
+    reply = client.ask({"cmd": "EXTEND", "ids": [message["id"]], "lease_ms": 60_000})
     assert (reply["ok"], reply["cancelled"]) == (True, False)
-    assert reply["expires_at"] > job["expires_at"]
-    other.ask({"cmd": "CANCEL", "id": job["id"]})
-    assert client.ask({"cmd": "HEARTBEAT", "id": job["id"]})["cancelled"] is True
-    assert refused(client.ask({"cmd": "ACK", "id": job["id"]}), "conflict")
+    assert reply["expires_at"] > message["expires_at"]
+    other.ask({"cmd": "CANCEL", "ids": [message["id"]]})
+    assert client.ask({"cmd": "EXTEND", "ids": [message["id"]]})["cancelled"] is True
+    assert refused(client.ask({"cmd": "ACK", "ids": [message["id"]]}), "conflict")
 
 
-def test_a_pull_waits_until_its_queue_lets_go(client: Raw, queue: str) -> None:
+def test_a_pop_waits_until_its_queue_lets_go(client: Raw, queue: str) -> None:
     assert configure(client, queue, delayed_processing_ms=150)["options"]["delayed_processing_ms"] == 150
     began = time.monotonic()
     push(client, queue, "later")
-    assert pull(client, queue, timeout=10_000)["data"] == "later"
+    assert pop(client, queue, wait_ms=10_000)["payload"] == "later"
     assert time.monotonic() - began >= 0.14
 
 
@@ -78,34 +84,34 @@ def test_a_partition_comes_when_no_more_comes(client: Raw, queue: str) -> None:
     configure(client, queue, window_buffer_ms=150)
     for number in range(3):
         push(client, queue, number)
-    assert client.ask({"cmd": "PULL", "queue": queue, "timeout": 0})["job"] is None
-    jobs = client.ask({"cmd": "PULLB", "queue": queue, "count": 9, "timeout": 10_000})["jobs"]
-    assert [job["data"] for job in jobs] == [0, 1, 2]
+    assert client.ask({"cmd": "POP", "queue": queue, "wait_ms": 0})["messages"] == []
+    messages = client.ask({"cmd": "POP", "queue": queue, "count": 9, "wait_ms": 10_000})["messages"]
+    assert [each["payload"] for each in messages] == [0, 1, 2]
 
 
 def test_what_waits_too_long_is_evicted(client: Raw, queue: str) -> None:
     configure(client, queue, max_wait_ms=1)
-    assert client.ask({"cmd": "PULL", "queue": queue, "timeout": 0})["job"] is None
+    assert client.ask({"cmd": "POP", "queue": queue, "wait_ms": 0})["messages"] == []
     message = push(client, queue, 1)
     deadline = time.monotonic() + 20
     while state(client, message)["state"] == "waiting":
         assert time.monotonic() < deadline
-    assert client.ask({"cmd": "PULL", "queue": queue, "timeout": 0})["job"] is None
+    assert client.ask({"cmd": "POP", "queue": queue, "wait_ms": 0})["messages"] == []
     assert state(client, message)["state"] == "evicted"
-    assert client.ask({"cmd": "GETJOBCOUNTS", "queue": queue})["evicted"] == 1
+    assert client.ask({"cmd": "GROUP", "queue": queue})["counts"]["evicted"] == 1
 
 
 def test_strict_order_is_kept_and_what_would_break_it_refused(client: Raw, other: Raw, queue: str) -> None:
     configure(client, queue, ordering="partition", backoff=0)
     for number in range(3):
         push(client, queue, number)
-    reply = client.ask({"cmd": "PUSH", "queue": queue, "data": 9, "priority": 1})
+    reply = client.ask({"cmd": "PUSH", "queue": queue, "payload": 9, "priority": 1})
     assert refused(reply, "invalid", "priority")
-    assert "another queue" in reply["error"]
-    first = pull(client, queue)
-    assert other.ask({"cmd": "PULL", "queue": queue, "timeout": 0})["job"] is None
-    client.ask({"cmd": "FAIL", "id": first["id"]})
-    assert pull(other, queue, timeout=10_000)["data"] == 0
+    assert "another queue" in reply["error"]["message"]
+    first = pop(client, queue)
+    assert other.ask({"cmd": "POP", "queue": queue, "wait_ms": 0})["messages"] == []
+    client.ask({"cmd": "NACK", "ids": [first["id"]]})
+    assert pop(other, queue, wait_ms=10_000)["payload"] == 0
     assert refused(configure(client, queue, ordering="message"), "conflict")
 
 
@@ -116,13 +122,13 @@ def test_a_bad_option_is_refused(client: Raw, queue: str, option: str) -> None:
 
 
 def test_what_a_client_that_is_gone_was_to_get_is_given_back(server: Server, client: Raw, queue: str) -> None:
-    """It pulls more than its socket holds, reads nothing, and goes: what was not sent is leased no more."""
+    """It pops more than its socket holds, reads nothing, and goes: what was not sent is leased no more."""
     payload = "x" * 900_000
     for _ in range(60):
         push(client, queue, payload)
     host, port = server.tcp.rsplit(":", 1)
     gone = socket.create_connection((host, int(port)))
-    gone.sendall(packed(*[{"cmd": "PULL", "queue": queue, "timeout": 0, "lease_ms": HOUR_MS}] * 60))
+    gone.sendall(packed(*[{"cmd": "POP", "queue": queue, "wait_ms": 0, "lease_ms": HOUR_MS}] * 60))
     before = active(client, queue)
     while before < 20 or before < active(client, queue):
         before = active(client, queue)
@@ -131,11 +137,11 @@ def test_what_a_client_that_is_gone_was_to_get_is_given_back(server: Server, cli
     deadline = time.monotonic() + 20
     while active(client, queue) == before:
         assert time.monotonic() < deadline, "nothing was given back"
-    again = pull(client, queue, timeout=10_000)
-    assert (again["attempts"], state(client, again["id"])["deliveries"]) == (0, 1)
+    again = pop(client, queue, wait_ms=10_000)
+    assert (again["failures"], state(client, again["id"])["deliveries"]) == (0, 1)
 
 
 def active(client: Raw, queue: str) -> int:
-    found = client.ask({"cmd": "GETJOBCOUNTS", "queue": queue})["active"]
+    found = client.ask({"cmd": "GROUP", "queue": queue})["counts"]["active"]
     assert isinstance(found, int)
     return found

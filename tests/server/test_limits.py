@@ -6,7 +6,7 @@ import pytest
 
 from forebay.core.bounds import Limits
 from forebay.wire.framing import ABSURD
-from tests.serving import Raw, Server, framed, pull, pull_all, push, refused, state
+from tests.serving import Raw, Server, framed, pop, pop_all, push, refused, state
 
 FRAME_BYTES_MAX = 65_536
 BATCH_MAX = 100
@@ -38,20 +38,24 @@ def narrow(small: Server) -> Iterator[Raw]:
 def test_a_payload_may_be_as_large_as_the_limit_and_no_larger(client: Raw, queue: str) -> None:
     most = Limits().payload_bytes_max
     fits, too_large = "x" * (most - 2), "x" * (most - 1)
-    assert client.ask({"cmd": "PUSH", "queue": queue, "data": fits})["ok"]
-    assert refused(client.ask({"cmd": "PUSH", "queue": queue, "data": too_large}), "invalid", "data")
-    batch = {"cmd": "PUSHB", "queue": queue, "messages": [1, too_large]}
-    assert refused(client.ask(batch), "invalid", "data")
-    jobs = {"cmd": "PUSHB", "queue": queue, "jobs": [{"data": too_large, "partition": "p"}, {"data": 1}]}
-    assert refused(client.ask(jobs), "invalid", "data")
-    assert pull_all(client, queue) == [fits]
+    assert client.ask({"cmd": "PUSH", "queue": queue, "payload": fits})["ok"]
+    assert refused(client.ask({"cmd": "PUSH", "queue": queue, "payload": too_large}), "invalid", "payload")
+    batch = {"cmd": "PUSH", "queue": queue, "messages": [1, too_large]}
+    assert refused(client.ask(batch), "invalid", "payload")
+    items = {
+        "cmd": "PUSH",
+        "queue": queue,
+        "items": [{"payload": too_large, "partition": "p"}, {"payload": 1}],
+    }
+    assert refused(client.ask(items), "invalid", "payload")
+    assert pop_all(client, queue) == [fits]
 
 
 @pytest.mark.parametrize("lease_ms", [1, Limits().lease_ms_max])
 def test_a_lease_may_last_as_long_as_the_limit(client: Raw, queue: str, lease_ms: int) -> None:
     push(client, queue, 1)
-    job = pull(client, queue, lease_ms=lease_ms)
-    assert job["expires_at"] >= job["created_at"] + lease_ms
+    message = pop(client, queue, lease_ms=lease_ms)
+    assert message["expires_at"] >= message["created_at"] + lease_ms
     assert client.ask({"cmd": "QUEUE", "queue": queue, "options": {"lease_ms": lease_ms}})["ok"]
 
 
@@ -61,33 +65,31 @@ def test_a_lease_may_not_last_longer_than_the_limit_or_not_at_all(
 ) -> None:
     message = push(client, queue, 1)
     for request in (
-        {"cmd": "PULL", "queue": queue, "timeout": 0},
-        {"cmd": "PULLB", "queue": queue, "count": 1, "timeout": 0},
-        {"cmd": "EXTEND", "id": message},
+        {"cmd": "POP", "queue": queue, "wait_ms": 0},
+        {"cmd": "POP", "queue": queue, "count": 2, "wait_ms": 0},
+        {"cmd": "EXTEND", "ids": [message]},
     ):
         assert refused(client.ask({**request, "lease_ms": lease_ms}), "invalid", "lease_ms")
     options = {"cmd": "QUEUE", "queue": queue, "options": {"lease_ms": lease_ms}}
     assert refused(client.ask(options), "invalid", "lease_ms")
 
 
-def test_a_pull_may_wait_as_long_as_the_limit_and_no_longer(client: Raw, queue: str) -> None:
+def test_a_pop_may_wait_as_long_as_the_limit_and_no_longer(client: Raw, queue: str) -> None:
     most = Limits().wait_ms_max
     push(client, queue, 1)
-    pull(client, queue, timeout=most)
-    for timeout in (-1, most + 1, 1 << 80):
-        for request in (
-            {"cmd": "PULL", "queue": queue, "timeout": timeout},
-            {"cmd": "PULLB", "queue": queue, "count": 1, "timeout": timeout},
-        ):
-            assert refused(client.ask(request), "invalid", "timeout")
+    pop(client, queue, wait_ms=most)
+    for wait_ms in (-1, most + 1, 1 << 80):
+        for more in ({}, {"count": 2}, {"compact": True}):
+            request = {"cmd": "POP", "queue": queue, "wait_ms": wait_ms, **more}
+            assert refused(client.ask(request), "invalid", "wait_ms")
 
 
 def test_a_queue_name_may_have_256_characters_and_no_more(client: Raw, queue: str) -> None:
     longest = queue.ljust(256, "x")
     push(client, longest, 1)
-    assert pull(client, longest)["queue"] == longest
-    assert refused(client.ask({"cmd": "PUSH", "queue": longest + "x", "data": 1}), "invalid", "queue")
-    assert refused(client.ask({"cmd": "PULL", "queue": longest + "x"}), "invalid", "queue")
+    assert pop(client, longest)["queue"] == longest
+    assert refused(client.ask({"cmd": "PUSH", "queue": longest + "x", "payload": 1}), "invalid", "queue")
+    assert refused(client.ask({"cmd": "POP", "queue": longest + "x"}), "invalid", "queue")
 
 
 @pytest.mark.parametrize("longest", ["x" * 255, "é" * 127 + "x", "🦀" * 63 + "xyz"])
@@ -95,18 +97,18 @@ def test_names_of_partitions_and_groups_may_have_255_bytes_and_no_more(
     client: Raw, queue: str, longest: str
 ) -> None:
     push(client, queue, 1, partition=longest)
-    job = pull(client, queue, partition=longest, group=longest)
-    assert job["partition"] == longest
-    assert client.ask({"cmd": "ACK", "id": job["id"], "group": longest})["ok"]
-    assert state(client, job["id"], group=longest)["state"] == "completed"
+    message = pop(client, queue, partition=longest, group=longest)
+    assert message["partition"] == longest
+    assert client.ask({"cmd": "ACK", "ids": [message["id"]], "group": longest})["ok"]
+    assert state(client, message["id"], group=longest)["state"] == "completed"
     past = longest + "x"
     for field, request in (
-        ("partition", {"cmd": "PUSH", "queue": queue, "data": 1, "partition": past}),
-        ("partition", {"cmd": "PULL", "queue": queue, "partition": past}),
+        ("partition", {"cmd": "PUSH", "queue": queue, "payload": 1, "partition": past}),
+        ("partition", {"cmd": "POP", "queue": queue, "partition": past}),
         ("partition", {"cmd": "READ", "queue": queue, "offset": 0, "partition": past}),
-        ("group", {"cmd": "PULL", "queue": queue, "group": past}),
-        ("group", {"cmd": "ACK", "id": job["id"], "group": past}),
-        ("group", {"cmd": "GETSTATE", "id": job["id"], "group": past}),
+        ("group", {"cmd": "POP", "queue": queue, "group": past}),
+        ("group", {"cmd": "ACK", "ids": [message["id"]], "group": past}),
+        ("group", {"cmd": "STATE", "id": message["id"], "group": past}),
     ):
         assert refused(client.ask(request), "invalid", field)
 
@@ -117,21 +119,21 @@ def test_names_of_partitions_and_groups_may_have_255_bytes_and_no_more(
 def test_a_batch_may_be_as_large_as_the_limit_and_no_larger(narrow: Raw, queue: str) -> None:
     messages = list(range(BATCH_MAX))
     first = push(narrow, queue, *messages)
-    jobs = [{"data": at, "partition": str(at % 2)} for at in messages]
-    assert narrow.ask({"cmd": "PUSHB", "queue": f"{queue}.jobs", "jobs": jobs})["ok"]
-    popped = narrow.ask({"cmd": "PULLB", "queue": queue, "count": BATCH_MAX, "timeout": 0})
-    assert len(popped["jobs"]) == BATCH_MAX
+    items = [{"payload": at, "partition": str(at % 2)} for at in messages]
+    assert narrow.ask({"cmd": "PUSH", "queue": f"{queue}.items", "items": items})["ok"]
+    popped = narrow.ask({"cmd": "POP", "queue": queue, "count": BATCH_MAX, "wait_ms": 0})
+    assert len(popped["messages"]) == BATCH_MAX
     ids = [first + at for at in messages]
-    assert narrow.ask({"cmd": "ACKB", "ids": ids})["count"] == BATCH_MAX
+    assert narrow.ask({"cmd": "ACK", "ids": ids})["count"] == BATCH_MAX
     assert (
         narrow.ask({"cmd": "READ", "queue": queue, "offset": 0, "max_count": BATCH_MAX})["next"] == BATCH_MAX
     )
     for field, request in (
-        ("messages", {"cmd": "PUSHB", "queue": queue, "messages": [*messages, 0]}),
-        ("messages", {"cmd": "PUSHB", "queue": queue, "jobs": [*jobs, {"data": 0}]}),
-        ("count", {"cmd": "PULLB", "queue": queue, "count": BATCH_MAX + 1, "timeout": 0}),
-        ("ids", {"cmd": "ACKB", "ids": [*ids, 0]}),
-        ("ids", {"cmd": "FAIL", "ids": [*ids, 0]}),
+        ("messages", {"cmd": "PUSH", "queue": queue, "messages": [*messages, 0]}),
+        ("messages", {"cmd": "PUSH", "queue": queue, "items": [*items, {"payload": 0}]}),
+        ("count", {"cmd": "POP", "queue": queue, "count": BATCH_MAX + 1, "wait_ms": 0}),
+        ("ids", {"cmd": "ACK", "ids": [*ids, 0]}),
+        ("ids", {"cmd": "NACK", "ids": [*ids, 0]}),
         ("ids", {"cmd": "EXTEND", "ids": [*ids, 0]}),
         ("max_count", {"cmd": "READ", "queue": queue, "offset": 0, "max_count": BATCH_MAX + 1}),
     ):
@@ -147,7 +149,7 @@ def test_a_read_that_does_not_say_how_much_gets_what_a_batch_may_have(narrow: Ra
 def test_a_queue_has_as_many_partitions_as_the_limit_and_no_more(narrow: Raw, queue: str) -> None:
     for partition in "abc":
         push(narrow, queue, 1, partition=partition)
-    past = {"cmd": "PUSH", "queue": queue, "data": 1, "partition": "d"}
+    past = {"cmd": "PUSH", "queue": queue, "payload": 1, "partition": "d"}
     assert refused(narrow.ask(past), "busy")
     assert narrow.ask({**past, "partition": "a"})["ok"]
 
@@ -155,8 +157,8 @@ def test_a_queue_has_as_many_partitions_as_the_limit_and_no_more(narrow: Raw, qu
 def test_a_queue_has_as_many_groups_as_the_limit_and_no_more(narrow: Raw, queue: str) -> None:
     push(narrow, queue, 1)
     for group in "abc":
-        pull(narrow, queue, group=group)
-    assert refused(narrow.ask({"cmd": "PULL", "queue": queue, "group": "d", "timeout": 0}), "busy")
+        pop(narrow, queue, group=group)
+    assert refused(narrow.ask({"cmd": "POP", "queue": queue, "group": "d", "wait_ms": 0}), "busy")
 
 
 # Frames.
@@ -173,7 +175,7 @@ def test_a_frame_over_the_limit_is_skipped_and_the_connection_goes_on(narrow: Ra
     narrow.send(framed(body.ljust(FRAME_BYTES_MAX + 1)), {"cmd": "STATS"})
     reply = narrow.receive()
     assert refused(reply, "invalid", "frame")
-    assert str(FRAME_BYTES_MAX) in reply["details"]["accepted"]
+    assert str(FRAME_BYTES_MAX) in reply["error"]["details"]["accepted"]
     assert narrow.receive()["ok"]
 
 

@@ -13,7 +13,7 @@ ROUNDS = 120
 
 
 class Worker:
-    """Pushes, pulls, extends, acks and cancels at random; knows what it pushed and what it got."""
+    """Pushes, pops, extends, acks and cancels at random; knows what it pushed and what it got."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -41,7 +41,7 @@ class Worker:
     def _push(self, client: Raw, queue: str) -> None:
         texts = [f"{self._number}.{self._pushed + at}" for at in range(self._random.randint(1, 4))]
         self._pushed += len(texts)
-        first = client.ask({"cmd": "PUSHB", "queue": queue, "messages": texts})["first"]
+        first = client.ask({"cmd": "PUSH", "queue": queue, "messages": texts})["first"]
         for at, text in enumerate(texts):
             self.sent[first + at] = (queue, text)
         self._open.append(first)
@@ -49,19 +49,20 @@ class Worker:
     def _cancel(self, client: Raw) -> None:
         if self._open and self._random.random() < 0.3:
             message = self._open.pop(self._random.randrange(len(self._open)))
-            reply = client.ask({"cmd": "GETSTATE", "id": message})
-            if reply["state"] == "waiting" and client.ask({"cmd": "CANCEL", "id": message})["ok"]:
+            reply = client.ask({"cmd": "STATE", "id": message})
+            if reply["state"] == "waiting" and client.ask({"cmd": "CANCEL", "ids": [message]})["ok"]:
                 self.cancelled.append(message)
 
     def _work(self, client: Raw, queue: str) -> int:
-        asked = {"cmd": "PULLB", "queue": queue, "count": self._random.randint(1, 5), "timeout": 0}
-        jobs = client.ask({**asked, "lease_ms": HOUR_MS})["jobs"]
-        self.got += [(job["id"], queue, job["data"]) for job in jobs]
-        if jobs and self._random.random() < 0.5:
-            client.ask({"cmd": "EXTEND", "lease": jobs[0]["lease"], "lease_ms": 2 * HOUR_MS})
-        if self._random.random() < 0.8:
-            client.ask({"cmd": "ACKB", "ids": [job["id"] for job in jobs]}) if jobs else None
-        return len(jobs)
+        asked = {"cmd": "POP", "queue": queue, "count": self._random.randint(1, 5), "wait_ms": 0}
+        popped = client.ask({**asked, "lease_ms": HOUR_MS})
+        messages = popped["messages"]
+        self.got += [(each["id"], queue, each["payload"]) for each in messages]
+        if messages and self._random.random() < 0.5:
+            client.ask({"cmd": "EXTEND", "lease": popped["lease"], "lease_ms": 2 * HOUR_MS})
+        if self._random.random() < 0.8 and messages:
+            client.ask({"cmd": "ACK", "ids": [each["id"] for each in messages]})
+        return len(messages)
 
 
 def test_many_clients_over_many_queues_get_each_message_once_and_from_its_own_queue() -> None:

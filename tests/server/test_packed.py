@@ -17,7 +17,8 @@ from forebay.core.log import log as logs
 from forebay.core.log.bodies import body_slices, pack_body
 from forebay.core.queries import payloads as queries_payloads
 from forebay.core.records import keyspace
-from forebay.server.flashq import decode, request as flashq_request
+from forebay.server.operations import codec
+from forebay.server.operations.carried import Context
 from forebay.wire.text import DEPTH_MAX
 from tests.core.harness import Core
 from tests.core.staging import adopt, run, stage
@@ -63,7 +64,7 @@ class Talk:
         reply = self.ask(cmd, **fields)
         assert reply["ok"] is False, reply
         assert self.look() == before
-        return reply["code"], reply.get("details", {}).get("field")
+        return reply["error"]["code"], reply["error"].get("details", {}).get("field")
 
     def stage(self, *payloads: bytes, **fields: Any) -> Fields:
         meant = {"queue": "q", "stage": "s", "body": body(*payloads), "count": len(payloads)} | fields
@@ -111,7 +112,7 @@ def test_a_batch_is_staged_adopted_and_read_as_messagepack(talk: Talk) -> None:
         "offset": 0,
         "created_at": talk.house.now,
         "count": 2,
-        "messages": body(b"1", b'"two"'),
+        "payloads": body(b"1", b'"two"'),
     }
     number = only["first"] >> 32
     whole = {"ok": True, "partition": "default", "number": number, "next": 2, "end": 2, "runs": [only]}
@@ -119,7 +120,7 @@ def test_a_batch_is_staged_adopted_and_read_as_messagepack(talk: Talk) -> None:
     (about,) = talk.ask("OFFSETS", queue="q", at=0, since={"default": 1})["partitions"]
     assert (about["end"], about["at"], about["bytes"], about["since"]) == (2, 0, 6, talk.house.now)
     assert talk.json("ADOPT", **wanted)["repeated"]
-    assert talk.json("READ", queue="q", offset=0)["runs"][0]["messages"] == [1, "two"]
+    assert talk.json("READ", queue="q", offset=0)["runs"][0]["payloads"] == [1, "two"]
 
 
 def test_a_stage_is_dropped_as_messagepack(talk: Talk) -> None:
@@ -132,19 +133,19 @@ def test_messages_are_staged_as_json_too_and_both_go_to_one_stage(talk: Talk) ->
     assert talk.stage(b"3", part=1)["count"] == 3
     assert talk.json("STAGE", queue="q", stage="s", body="AAAAAAEAAAA0", count=1, part=2)["count"] == 4
     talk.json("ADOPT", queue="q", query="x", batch=0, stages=["s"], count=4)
-    assert talk.json("READ", queue="q", offset=0)["runs"][0]["messages"][:2] == [1, {"a": [2]}]
+    assert talk.json("READ", queue="q", offset=0)["runs"][0]["payloads"][:2] == [1, {"a": [2]}]
     found = talk.ask("READ", queue="q", offset=0)["runs"]
-    assert [each["messages"] for each in found] == [body(b"1", b'{"a": [2]}'), body(b"3"), body(b"4")]
+    assert [each["payloads"] for each in found] == [body(b"1", b'{"a": [2]}'), body(b"3"), body(b"4")]
 
 
 def test_options_runs_and_unique_keys_are_staged(talk: Talk) -> None:
-    talk.stage(b"1", b"2", priority=3, delay=0, max_attempts=2, backoff=5)
-    talk.stage(b"3", b"4", b"5", runs=[{"count": 1, "delay": 60_000}, {"count": 2, "priority": 9}])
+    talk.stage(b"1", b"2", priority=3, delay_ms=0, max_attempts=2, backoff=5)
+    talk.stage(b"3", b"4", b"5", runs=[{"count": 1, "delay_ms": 60_000}, {"count": 2, "priority": 9}])
     talk.stage(b"6", b"7", unique_keys=["k", "k"], partition="p")
     adopted = talk.ask("ADOPT", queue="q", query="x", batch=0, stages=["s"])
     assert (adopted["count"], adopted["duplicates"]) == (6, 1)
-    jobs = talk.json("PULLB", queue="q", count=10, timeout=0)["jobs"]
-    assert [job["data"] for job in jobs] == [4, 5, 1, 2, 6]
+    popped = talk.json("POP", queue="q", count=10)["messages"]
+    assert [each["payload"] for each in popped] == [4, 5, 1, 2, 6]
     first, second = talk.ask("READ", queue="q", offset=0)["runs"]
     assert first["attributes"] == [{"priority": 3}]
     assert "ends" not in first
@@ -153,9 +154,8 @@ def test_options_runs_and_unique_keys_are_staged(talk: Talk) -> None:
 
 
 def test_commands_and_options_that_do_not_exist_are_refused_by_name(talk: Talk) -> None:
-    assert talk.refused("METRICS") == ("unsupported", None)
-    assert talk.refused("PUSH", queue="q", data=1, stall_timeout=5) == ("unsupported", None)
-    assert talk.refused("NOPE") == talk.refused("") == ("invalid", "cmd")
+    assert talk.refused("METRICS") == talk.refused("NOPE") == talk.refused("") == ("invalid", "cmd")
+    assert talk.refused("PUSH", queue="q", payload=1, stall_timeout=5) == ("invalid", "stall_timeout")
 
 
 def test_payloads_are_staged_as_values_or_as_a_body_but_not_as_both(talk: Talk) -> None:
@@ -163,7 +163,7 @@ def test_payloads_are_staged_as_values_or_as_a_body_but_not_as_both(talk: Talk) 
     assert talk.stage(b"3", part=1)["count"] == 3
     talk.ask("ADOPT", queue="q", query="x", batch=0, stages=["s"], count=3)
     found = talk.ask("READ", queue="q", offset=0)["runs"]
-    assert [each["messages"] for each in found] == [body(b"1", b'{"a":"Yg=="}'), body(b"3")]
+    assert [each["payloads"] for each in found] == [body(b"1", b'{"a":"Yg=="}'), body(b"3")]
     assert talk.refused("STAGE", queue="q", stage="s", messages=[]) == ("invalid", "messages")
     assert talk.refused("STAGE", queue="q", stage="s", messages=[1], body=body(b"1"), count=1) == (
         "invalid",
@@ -201,7 +201,7 @@ def test_both_forms_are_mixed_on_one_connection_and_answered_in_order(client: Ra
     assert [each["form"] for each in replies] == [*forms, "packed", "json"]
     assert [each["stage"] for each in replies[:20]] == names
     assert replies[20]["count"] == 20
-    assert [each for part in replies[21]["runs"] for each in part["messages"]] == list(range(20))
+    assert [each for part in replies[21]["runs"] for each in part["payloads"]] == list(range(20))
 
 
 def test_a_request_id_comes_back_in_whichever_form_it_went(client: Raw, queue: str) -> None:
@@ -213,7 +213,12 @@ def test_a_request_id_comes_back_in_whichever_form_it_went(client: Raw, queue: s
         client.send({"cmd": "OFFSETS", "queue": queue, "reqId": each})
         got = [receive(client) for _ in range(4)]
         assert [reply["reqId"] for reply in got] == [each] * 4
-        assert sorted(reply["code"] for reply in got) == ["invalid", "invalid", "not_found", "not_found"]
+        assert sorted(reply["error"]["code"] for reply in got) == [
+            "invalid",
+            "invalid",
+            "not_found",
+            "not_found",
+        ]
     client.send_frame(pack({"cmd": "OFFSETS", "queue": queue, "reqId": 1.5}))
     assert "reqId" not in receive(client)
 
@@ -225,7 +230,7 @@ def test_an_error_has_the_form_of_the_request(client: Raw, queue: str) -> None:
     first, second = receive(client), receive(client)
     assert (first.pop("form"), second.pop("form")) == ("packed", "json")
     assert first == second
-    assert first["code"] == "not_found"
+    assert first["error"]["code"] == "not_found"
 
 
 # What is no request.
@@ -265,7 +270,7 @@ BROKEN = [
 @pytest.mark.parametrize("frame", BROKEN, ids=lambda each: each[:30].hex())
 def test_a_broken_map_is_answered_as_messagepack_and_the_connection_goes_on(talk: Talk, frame: bytes) -> None:
     reply = unpack(talk.raw(frame))
-    assert (reply["ok"], reply["code"]) == (False, "invalid")
+    assert (reply["ok"], reply["error"]["code"]) == (False, "invalid")
     assert talk.look() == []
     assert talk.stage(b"1")["ok"]
 
@@ -275,8 +280,8 @@ def test_a_broken_map_is_answered_as_messagepack_and_the_connection_goes_on(talk
 )
 def test_what_may_have_been_meant_as_text_is_answered_as_json(talk: Talk, frame: bytes) -> None:
     reply = json.loads(talk.raw(frame))
-    assert (reply["code"], reply["details"]["field"]) == ("invalid", "frame")
-    assert "one JSON object or MessagePack map" in reply["error"]
+    assert (reply["error"]["code"], reply["error"]["details"]["field"]) == ("invalid", "frame")
+    assert "one JSON object or MessagePack map" in reply["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -284,8 +289,8 @@ def test_what_may_have_been_meant_as_text_is_answered_as_json(talk: Talk, frame:
 )
 def test_what_no_text_begins_with_is_answered_as_messagepack(talk: Talk, frame: bytes) -> None:
     reply = unpack(talk.raw(frame))
-    assert (reply["code"], reply["details"]["field"]) == ("invalid", "frame")
-    assert "MessagePack map" in reply["error"]
+    assert (reply["error"]["code"], reply["error"]["details"]["field"]) == ("invalid", "frame")
+    assert "MessagePack map" in reply["error"]["message"]
 
 
 def test_every_beginning_of_a_good_request_is_refused(talk: Talk) -> None:
@@ -293,7 +298,7 @@ def test_every_beginning_of_a_good_request_is_refused(talk: Talk) -> None:
         {"cmd": "STAGE", "queue": "q", "stage": "s", "body": body(b"1"), "count": 1, "runs": [{"count": 1}]}
     )
     for end in range(1, len(good)):
-        assert unpack(talk.raw(good[:end]))["code"] == "invalid"
+        assert unpack(talk.raw(good[:end]))["error"]["code"] == "invalid"
     assert talk.look() == []
     assert unpack(talk.raw(good))["ok"]
 
@@ -360,8 +365,8 @@ WRONG: list[tuple[str, Fields, str]] = [
     ("STAGE", STAGE | {"runs": [{"count": 1, "colour": 1}]}, "runs[0].colour"),
     ("STAGE", STAGE | {"runs": [{}]}, "runs[0].count"),
     ("STAGE", STAGE | {"priority": HUGE}, "priority"),
-    ("STAGE", STAGE | {"delay": -1}, "delay"),
-    ("STAGE", STAGE | {"ttl": HUGE}, "ttl"),
+    ("STAGE", STAGE | {"delay_ms": -1}, "delay_ms"),
+    ("STAGE", STAGE | {"ttl_ms": HUGE}, "ttl_ms"),
     ("STAGE", STAGE | {"unique_keys": []}, ""),
     ("STAGE", STAGE | {"unique_keys": ["a", "b"]}, "unique_keys"),
     ("STAGE", STAGE | {"unique_keys": [""]}, "unique_key"),
@@ -395,7 +400,7 @@ def test_a_value_that_is_none_is_refused_and_its_field_named(
 
 
 def test_numbers_beyond_reason_are_refused_where_there_is_a_log(talk: Talk) -> None:
-    talk.json("PUSH", queue="q", data=1)
+    talk.json("PUSH", queue="q", payload=1)
     for field, values in {
         "offset": [-1, 2, HUGE, (1 << 64) - 1, -HUGE],
         "max_count": [0, -1],
@@ -482,9 +487,9 @@ def test_each_payload_is_one_json_value_with_nothing_around_it(talk: Talk, name:
 
 def test_a_body_that_is_too_large_is_refused_before_its_payloads_are_looked_at() -> None:
     bad = body(*[b"no JSON" * 20_000] * 2)
-    request = decode.decode_packed(pack({"cmd": "STAGE", **STAGE, "body": bad, "count": 2}))
+    request = codec.decode_packed(pack({"cmd": "STAGE", **STAGE, "body": bad, "count": 2}))
     with pytest.raises(Invalid, match=f"at most {SEGMENT_BYTES_MAX} bytes"):
-        request.packed_command(flashq_request.Context("default", 7))
+        request.packed_command(Context("default", 7))
 
 
 def test_good_payloads_are_kept_byte_for_byte(talk: Talk) -> None:
@@ -501,18 +506,18 @@ def test_good_payloads_are_kept_byte_for_byte(talk: Talk) -> None:
     assert talk.stage(*good)["count"] == len(good)
     talk.ask("ADOPT", **ADOPT)
     (only,) = talk.ask("READ", queue="q", offset=0)["runs"]
-    assert list(body_slices(only["messages"], len(good), 0, len(good))) == good
+    assert list(body_slices(only["payloads"], len(good), 0, len(good))) == good
 
 
 def test_which_payload_is_bad_is_said(talk: Talk) -> None:
     reply = talk.stage(b"1", b"2", b"[3", b"4]", b"5")
-    assert "number 2 is not" in reply["error"]
+    assert "number 2 is not" in reply["error"]["message"]
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=lambda each: repr(each[:20]))
 def test_a_payload_may_be_staged_if_it_may_be_pushed(talk: Talk, text: bytes) -> None:
     """But for blanks around it, which a push takes away."""
-    pushed = json.loads(talk.raw(b'{"cmd":"PUSHB","queue":"q","messages":[1,' + text + b",2]}"))
+    pushed = json.loads(talk.raw(b'{"cmd":"PUSH","queue":"q","messages":[1,' + text + b",2]}"))
     assert talk.stage(b"1", text, b"2")["ok"] == pushed["ok"]
 
 
@@ -533,7 +538,7 @@ def test_whatever_values_are_staged_come_back_and_no_other_cut_of_them_is_taken(
     assert talk.stage(*payloads)["ok"]
     talk.ask("ADOPT", **ADOPT)
     (only,) = talk.ask("READ", queue="q", offset=0)["runs"]
-    assert list(body_slices(only["messages"], len(values), 0, len(values))) == payloads
+    assert list(body_slices(only["payloads"], len(values), 0, len(values))) == payloads
     joined = b"".join(payloads)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(joined)), min_size=0, max_size=6)))
     ends = [0, *cuts, len(joined)]
@@ -555,11 +560,11 @@ def is_value(piece: bytes) -> bool:
 def packed_read(core: Core, offset: int, count: int, size: int = 1 << 24) -> Fields:
     """The answer to a packed READ, as a client has it."""
     frame = pack({"cmd": "READ", "queue": "q", "offset": offset, "max_count": count, "max_bytes": size})
-    request, context = decode.decode_packed(frame), flashq_request.Context("default", 7)
+    request, context = codec.decode_packed(frame), Context("default", 7)
     reply = core.ask(request.packed_command(context), queries.LogSlice)
     fetch(core, reply)
     core.commit()  # an answer leaves after its commit
-    answer: Fields = unpack(decode.encode(request, reply, context, packed=True))
+    answer: Fields = unpack(codec.encode(request, reply, context, packed=True))
     return answer
 
 
@@ -586,8 +591,8 @@ def rows_of(answer: Fields) -> Iterator[Row]:
         assert len(ends) == len(times) == len(which)
         assert list(ends) == sorted(set(ends)), "runs are not empty"
         assert ends[-1] == count
-        payloads = list(body_slices(each["messages"], count, 0, count))
-        assert each["messages"] == body(*payloads), "nothing of what was not asked for"
+        payloads = list(body_slices(each["payloads"], count, 0, count))
+        assert each["payloads"] == body(*payloads), "nothing of what was not asked for"
         run_at = 0
         for at, payload in enumerate(payloads):
             run_at += ends[run_at] <= at
@@ -674,12 +679,12 @@ def test_a_read_ends_where_it_is_large_enough() -> None:
 
 def test_what_forms_is_read_like_what_is_kept(talk: Talk) -> None:
     """One frame behind the other, so that all of it is one commit."""
-    push = json.dumps({"cmd": "PUSHB", "queue": "q", "messages": [1, 2], "priority": 4}).encode()
-    plain = json.dumps({"cmd": "PUSHB", "queue": "q", "messages": [3]}).encode()
+    push = json.dumps({"cmd": "PUSH", "queue": "q", "messages": [1, 2], "priority": 4}).encode()
+    plain = json.dumps({"cmd": "PUSH", "queue": "q", "messages": [3]}).encode()
     read = pack({"cmd": "READ", "queue": "q", "offset": 1})
     *_, answer = talk.client.say(framed(push) + framed(plain) + framed(read))
     (only,) = unpack(answer)["runs"]
-    assert only["messages"] == body(b"2", b"3")
+    assert only["payloads"] == body(b"2", b"3")
     assert [row[4] for row in rows_of(unpack(answer))] == [4, 0]
 
 
@@ -690,7 +695,14 @@ GOOD: list[Fields] = [
     {"cmd": "OFFSETS", "queue": "q", "at": 5, "since": {"default": 1}},
     {"cmd": "STAGE", **STAGE, "part": 0, "query": "x", "batch": 1, "expire_ms": 5_000},
     {"cmd": "STAGE", **STAGE, "stage": "t", "runs": [{"count": 1, "priority": 2}], "unique_keys": ["k"]},
-    {"cmd": "STAGE", "queue": "q", "stage": "u", "body": body(b"1", b'"2"', b"[3]"), "count": 3, "delay": 5},
+    {
+        "cmd": "STAGE",
+        "queue": "q",
+        "stage": "u",
+        "body": body(b"1", b'"2"', b"[3]"),
+        "count": 3,
+        "delay_ms": 5,
+    },
     {"cmd": "ADOPT", **ADOPT, "count": 1, "durability": "os", "keep_ms": 5_000},
     {"cmd": "ADOPT", "queue": "q", "query": "y", "batch": 3, "stages": ["t", "u"]},
     {"cmd": "UNSTAGE", "queue": "q", "stages": ["s", "t"]},
@@ -705,7 +717,7 @@ anything = st.recursive(
     max_leaves=6,
 )
 field_names = st.sampled_from(
-    sorted({name for each in GOOD for name in each} | {"reqId", "messages", "ttl", "nope"})
+    sorted({name for each in GOOD for name in each} | {"reqId", "messages", "ttl_ms", "nope"})
 )
 
 
@@ -743,13 +755,13 @@ def test_whatever_comes_is_answered_once_and_what_is_refused_changes_nothing(sen
     for frame in sent:
         before = talk.look()
         answer = talk.raw(frame)
-        is_map = decode.is_packed(frame)
+        is_map = codec.is_packed(frame)
         assert answer.startswith(b"{") != is_map, "the answer has the form of the request"
         reply = unpack(answer) if is_map else json.loads(answer)
         if reply["ok"]:
             continue
-        assert reply["code"] in CODES
-        assert "bug" not in reply["error"], reply
+        assert reply["error"]["code"] in CODES
+        assert "bug" not in reply["error"]["message"], reply
         assert talk.look() == before
-    assert talk.json("PUSH", queue="still-here", data=1)["ok"]
+    assert talk.json("PUSH", queue="still-here", payload=1)["ok"]
     talk.house.works()

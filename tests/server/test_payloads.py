@@ -59,12 +59,12 @@ def nested(text: str, levels: int, kinds: str = "[") -> str:
 
 
 def in_frame(payload: str, wrapped: int, padding: int = 0) -> bytes:
-    """A payload as PUSH (1), messages of PUSHB (2) and jobs of PUSHB (3) carry it."""
+    """A payload as PUSH carries it: by itself (1), in messages (2) and in items (3)."""
     beside = json.dumps("x" * padding)
     carried = {
-        1: f'"data":{payload}',
+        1: f'"payload":{payload}',
         2: f'"messages":[1,{payload},2]',
-        3: f'"jobs":[{{"data":1}},{{"data":{payload}}},{{"data":2}}]',
+        3: f'"items":[{{"payload":1}},{{"payload":{payload}}},{{"payload":2}}]',
     }
     return f'{{"cmd":{beside},{carried[wrapped]}}}'.encode()
 

@@ -13,7 +13,7 @@ from forebay.wire.text import check_depth
 from tests.server.talking import invalid
 from tests.server.test_framing import LIMIT, cut, expected, plain, stream
 from tests.server.test_fuzz import FRAME_BYTES_MAX, Client, House, Sender, answers_due
-from tests.serving import Raw, Server, packed, pull, push, wait_for_pull
+from tests.serving import Raw, Server, packed, pop, push, wait_for_pop
 
 uneven = st.lists(st.sampled_from([b"", b"a", b"x" * LIMIT, b"y" * (LIMIT + 1)]), max_size=12)
 
@@ -60,7 +60,7 @@ def test_a_client_that_sends_nothing_more_and_never_reads_is_closed(queue: str) 
         push(client, queue, "x" * 1_000_000)
         client.send(packed(*[{"cmd": "READ", "queue": queue, "offset": 0}] * 50))
         client.half_close()
-        assert idle.ask({"cmd": "PULL", "queue": f"{queue}.none", "timeout": 2_200})["job"] is None
+        assert idle.ask({"cmd": "POP", "queue": f"{queue}.none", "wait_ms": 2_200})["messages"] == []
         assert len(client.drain()) < 50
 
 
@@ -82,75 +82,79 @@ def test_strings_around_every_level_do_not_hide_the_nesting() -> None:
     for _ in range(300):
         payload = f'["]",{payload},"["]'
     with pytest.raises(Invalid):
-        check_depth(f'{{"data":{payload}}}'.encode(), 1, len(payload))
+        check_depth(f'{{"payload":{payload}}}'.encode(), 1, len(payload))
 
 
 def test_a_long_string_with_brackets_costs_little_memory() -> None:
     with Server() as server, server.connect() as client:
-        long = {"cmd": "PUSH", "queue": "q", "data": "x" * 20_000_000 + "[[["}
-        assert client.ask(long)["code"] == "invalid"
+        long = {"cmd": "PUSH", "queue": "q", "payload": "x" * 20_000_000 + "[[["}
+        assert client.ask(long)["error"]["code"] == "invalid"
         with open(f"/proc/{server.pid}/status") as status:
             (line,) = [line for line in status if line.startswith("VmHWM")]
         assert int(line.split()[1]) < 400_000
 
 
-def test_answers_behind_a_waiting_pull_do_not_fill_the_memory(queue: str) -> None:
+def test_answers_behind_a_waiting_pop_do_not_fill_the_memory(queue: str) -> None:
     with Server() as server, server.connect() as client, server.connect() as other:
         push(other, queue, "x" * 1_000_000)
         before = server.rss_bytes()
-        client.send({"cmd": "PULL", "queue": f"{queue}.none", "timeout": 2_000})
+        client.send({"cmd": "POP", "queue": f"{queue}.none", "wait_ms": 2_000})
         client.send(packed(*[{"cmd": "READ", "queue": queue, "offset": 0}] * 600))
-        other.ask({"cmd": "PULL", "queue": f"{queue}.never", "timeout": 800})
+        other.ask({"cmd": "POP", "queue": f"{queue}.never", "wait_ms": 800})
         assert server.rss_bytes() < before + (200 << 20)
-        assert client.receive()["job"] is None
+        assert client.receive()["messages"] == []
         for _ in range(600):
             assert client.receive()["ok"]
 
 
-def test_a_client_that_left_with_10000_waiting_pulls_takes_no_message(queue: str) -> None:
+def test_a_client_that_left_with_10000_waiting_pops_takes_no_message(queue: str) -> None:
     with Server() as server, server.connect() as other:
         with server.connect() as client:
-            client.send(packed(*[{"cmd": "PULL", "queue": queue, "reqId": n} for n in range(10_000)]))
-            other.ask({"cmd": "PULL", "queue": f"{queue}.none", "timeout": 500})
-        other.ask({"cmd": "PULL", "queue": f"{queue}.none", "timeout": 500})
+            client.send(
+                packed(
+                    *[{"cmd": "POP", "queue": queue, "wait_ms": 60_000, "reqId": n} for n in range(10_000)]
+                )
+            )
+            other.ask({"cmd": "POP", "queue": f"{queue}.none", "wait_ms": 500})
+        other.ask({"cmd": "POP", "queue": f"{queue}.none", "wait_ms": 500})
         push(other, queue, "kept")
-        assert pull(other, queue)["data"] == "kept"
+        assert pop(other, queue)["payload"] == "kept"
 
 
-def test_an_unknown_field_of_a_job_is_refused_and_the_known_ones_are_listed() -> None:
-    jobs = [{"data": 1}, {"data": 1, "colour": 1}]
-    assert invalid("PUSHB", queue="q", jobs=jobs) == (
-        "jobs[1].colour",
-        "left out; known here are data, partition, durability, priority, delay, ttl, timeout, max_attempts,"
-        " backoff, lifo, unique_key, dedup, dedup_window_ms, dedup_max_ms, job_id, transaction_id,"
-        " depends_on, on_failed, keys_if_undelivered, key, group_id, debounce_id, debounce_ttl,"
-        " headers, tags",
+def test_an_unknown_field_of_an_item_is_refused_and_the_known_ones_are_listed() -> None:
+    items = [{"payload": 1}, {"payload": 1, "colour": 1}]
+    assert invalid("PUSH", queue="q", items=items) == (
+        "items[1].colour",
+        "left out; known here are priority, delay_ms, ttl_ms, timeout_ms, max_attempts, backoff, lifo,"
+        " headers, tags, partition, key, unique_key, dedup, dedup_window_ms, dedup_max_ms, job_id,"
+        " transaction_id, depends_on, on_failed, keys_if_undelivered, payload",
     )
 
 
-def test_a_stream_that_breaks_while_a_pull_waits_is_closed(client: Raw, queue: str) -> None:
-    wait_for_pull(client, queue, timeout=600_000)
+def test_a_stream_that_breaks_while_a_pop_waits_is_closed(client: Raw, queue: str) -> None:
+    wait_for_pop(client, queue, wait_ms=600_000)
     client.socket.settimeout(3)
     client.send(b"\xff\xff\xff\xff")
     client.drain()
 
 
 def test_the_error_of_a_broken_stream_comes_after_the_answers_before_it(client: Raw, queue: str) -> None:
-    client.send({"cmd": "PULL", "queue": queue, "timeout": 50}, b"\xff\xff\xff\xff")
-    assert client.receive() == {"ok": True, "job": None}
-    assert client.receive()["code"] == "invalid"
+    client.send({"cmd": "POP", "queue": queue, "wait_ms": 50}, b"\xff\xff\xff\xff")
+    assert client.receive() == {"ok": True, "lease": None, "messages": []}
+    assert client.receive()["error"]["code"] == "invalid"
     assert client.eof()
 
 
-def test_a_pull_that_does_not_say_how_long_waits_as_long_as_it_may(queue: str) -> None:
-    with Server("--wait-ms-max", "1000") as server, server.connect() as client:
-        assert client.ask({"cmd": "PULL", "queue": queue}) == {"ok": True, "job": None}
+def test_a_pop_that_does_not_say_how_long_does_not_wait(client: Raw, queue: str) -> None:
+    client.send({"cmd": "POP", "queue": queue, "reqId": "first"}, {"cmd": "STATS", "reqId": "second"})
+    assert client.receive() == {"reqId": "first", "ok": True, "lease": None, "messages": []}
+    assert client.receive()["reqId"] == "second"
 
 
 def test_a_server_that_is_told_to_stop_stops_under_load(queue: str) -> None:
     with Server() as server, server.connect() as client:
         stop = threading.Event()
-        requests = packed(*[{"cmd": "PUSH", "queue": queue, "data": 1}] * 200)
+        requests = packed(*[{"cmd": "PUSH", "queue": queue, "payload": 1}] * 200)
 
         def load() -> None:
             while not stop.is_set():

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from forebay.core.log.bodies import body_slices, pack_body
-from tests.serving import Raw, Reply, Request, pull_all, push, refused, wait_for_pull
+from tests.serving import Raw, Reply, Request, pop_all, push, refused, wait_for_pop
 
 
 def stage(client: Raw, queue: str, *messages: Any, **fields: Any) -> Reply:
@@ -25,7 +25,7 @@ def adopt(client: Raw, queue: str, *stages: str, **fields: Any) -> Reply:
     [
         {},
         {"priority": 5},
-        {"delay": 20},
+        {"delay_ms": 20},
         {"unique_keys": ["k"]},
         {"unique_keys": ["k"], "priority": 5},
         {"lifo": True},
@@ -34,19 +34,19 @@ def adopt(client: Raw, queue: str, *stages: str, **fields: Any) -> Reply:
     ids=str,
 )
 def test_who_waits_gets_what_is_adopted(client: Raw, other: Raw, queue: str, options: Request) -> None:
-    wait_for_pull(client, queue, timeout=20_000)
+    wait_for_pop(client, queue, wait_ms=20_000)
     stage(other, queue, "staged", **options)
     assert adopt(other, queue, "s")["count"] == 1
     reply = client.receive()
-    assert (reply["reqId"], reply["job"]["data"]) == ("waiting", "staged")
+    assert (reply["reqId"], reply["messages"][0]["payload"]) == ("waiting", "staged")
 
 
 def test_who_waits_for_several_gets_them_when_all_are_adopted(client: Raw, other: Raw, queue: str) -> None:
-    client.send({"cmd": "PULLB", "queue": queue, "count": 5, "min_count": 4, "timeout": 20_000})
+    client.send({"cmd": "POP", "queue": queue, "count": 5, "min_count": 4, "wait_ms": 20_000})
     stage(other, queue, 1, 2)
     stage(other, queue, 3, 4, stage="t")
     adopt(other, queue, "t", "s")
-    assert [job["data"] for job in client.receive()["jobs"]] == [3, 4, 1, 2]
+    assert [each["payload"] for each in client.receive()["messages"]] == [3, 4, 1, 2]
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["messages", "a body"])
@@ -63,13 +63,12 @@ def test_what_was_staged_long_before_is_read_from_the_disk(client: Raw, queue: s
         push(client, queue, number, partition="other")
     reply = adopt(client, queue, "s", count=50)
     first = int(reply["partitions"][0]["first"])
-    job = client.ask({"cmd": "GETJOB", "id": first + 7})
-    assert job["job"]["data"] == messages[7]
+    assert client.ask({"cmd": "MESSAGE", "id": first + 7})["payload"] == messages[7]
     read = client.ask({"cmd": "READ", "queue": queue, "offset": 10, "max_count": 20})
-    assert [each for run in read["runs"] for each in run["messages"]] == messages[10:30]
+    assert [each for run in read["runs"] for each in run["payloads"]] == messages[10:30]
     (run,) = client.ask_packed({"cmd": "READ", "queue": queue, "offset": 45})["runs"]
-    assert [each.decode()[1:-1] for each in body_slices(run["messages"], 5, 0, 5)] == messages[45:]
-    assert pull_all(client, queue, partition="default") == messages
+    assert [each.decode()[1:-1] for each in body_slices(run["payloads"], 5, 0, 5)] == messages[45:]
+    assert pop_all(client, queue, partition="default") == messages
 
 
 def test_one_large_payload_may_be_a_body_of_its_own(client: Raw, queue: str) -> None:
@@ -79,7 +78,7 @@ def test_one_large_payload_may_be_a_body_of_its_own(client: Raw, queue: str) -> 
         payload
     )
     adopt(client, queue, "s")
-    assert pull_all(client, queue) == ["x" * 1_000_000]
+    assert pop_all(client, queue) == ["x" * 1_000_000]
 
 
 def test_refusals_have_their_codes(client: Raw, queue: str) -> None:
@@ -109,10 +108,10 @@ def test_refusals_have_their_codes(client: Raw, queue: str) -> None:
 
 
 def test_what_is_staged_counts_for_nobody(client: Raw, queue: str) -> None:
-    assert client.ask({"cmd": "PULL", "queue": queue, "timeout": 0})["job"] is None  # a group that counts
+    assert pop_all(client, queue) == []  # a group that counts
     stage(client, queue, 1, 2, 3)
     told = client.ask({"cmd": "QUEUE", "queue": queue})
     assert told["staged"]["messages"] == 3
-    assert [told["groups"][0][each] for each in ("waiting", "delayed", "active")] == [0, 0, 0]
+    assert [told["groups"][0]["counts"][each] for each in ("waiting", "delayed", "active")] == [0, 0, 0]
     assert client.ask({"cmd": "OFFSETS", "queue": queue})["partitions"] == []
     assert client.ask({"cmd": "UNSTAGE", "queue": queue, "stages": ["s"]})["count"] == 3

@@ -66,7 +66,7 @@ class Feeder:
         self._pushes += 1
         self._ask(
             {
-                "cmd": "PUSHB",
+                "cmd": "PUSH",
                 "queue": "in",
                 "partition": partition,
                 "messages": messages,

@@ -65,7 +65,7 @@ def log_of(client: Raw, queue: str, partition: str = "default") -> list[Any]:
         reply = client.ask(asked)
         assert reply["ok"], reply
         for run in reply["runs"]:
-            found += run["messages"]
+            found += run["payloads"]
         at = reply["next"]
         if at >= reply["end"]:
             return found

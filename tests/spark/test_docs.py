@@ -53,7 +53,7 @@ def test_the_packed_frames_are_what_a_server_takes_and_answers(server: Server) -
         for part in block.split("\n\n")
     )
     with server.connect() as client:
-        client.send_frame(b'{"cmd": "PUSHB", "queue": "tiny", "messages": [1,{"a":2}]}')
+        client.send_frame(b'{"cmd": "PUSH", "queue": "tiny", "messages": [1,{"a":2}]}')
         assert client.receive()["ok"]
         client.send(asked)
         found = client._exactly(int.from_bytes(client._exactly(4), "big"))

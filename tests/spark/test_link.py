@@ -57,6 +57,10 @@ class Flaky:
         self._listener.close()
 
 
+def refusal(code: str) -> dict[str, Any]:
+    return {"ok": False, "error": {"code": code, "message": "full"}}
+
+
 def _frame(connection: socket.socket) -> bytes | None:
     """The next frame; None when the other side is gone."""
     head = connection.recv(4, socket.MSG_WAITALL)
@@ -74,14 +78,14 @@ def test_writes_to_a_stage_go_out_again_and_count_once(server: Server) -> None:
         stage.finish()
         link.ask("ADOPT", queue="flaky", query="q", batch=0, stages=["s"], count=30)
         read = client.ask({"cmd": "READ", "queue": "flaky", "offset": 0})
-        assert [each for run in read["runs"] for each in run["messages"]] == list(range(30))
+        assert [each for run in read["runs"] for each in run["payloads"]] == list(range(30))
         assert flaky.asked > 31
     flaky.close()
 
 
 def test_reads_go_on_where_they_were(server: Server) -> None:
     with server.connect() as client:
-        client.ask({"cmd": "PUSHB", "queue": "reads", "messages": ["x" * 1_000 for _ in range(5_000)]})
+        client.ask({"cmd": "PUSH", "queue": "reads", "messages": ["x" * 1_000 for _ in range(5_000)]})
     flaky = Flaky(server.tcp, lambda number: number % 2 == 1)
     with Link(flaky.address, 10_000) as link:
         found = [run for log in link.read("reads", "default", 10, 4_990) for run in log.runs]
@@ -109,15 +113,15 @@ def test_a_server_that_stays_away_is_named() -> None:
 
 def test_a_body_is_not_copied_on_its_way(server: Server) -> None:
     with server.connect() as client, Link(server.tcp, 1_000) as link:
-        client.ask({"cmd": "PUSHB", "queue": "views", "messages": [1, 2, 3]})
+        client.ask({"cmd": "PUSH", "queue": "views", "messages": [1, 2, 3]})
         (log,) = link.read("views", "default", 0, 3)
-        assert isinstance(log.runs[0].messages, memoryview)
+        assert isinstance(log.runs[0].payloads, memoryview)
 
 
 def test_frames_of_both_forms_are_mixed(server: Server) -> None:
     with server.connect() as client:
-        assert _packed(client, {"cmd": "OFFSETS", "queue": "none"})["code"] == "not_found"
-        assert client.ask({"cmd": "OFFSETS", "queue": "none"})["code"] == "not_found"
+        assert _packed(client, {"cmd": "OFFSETS", "queue": "none"})["error"]["code"] == "not_found"
+        assert client.ask({"cmd": "OFFSETS", "queue": "none"})["error"]["code"] == "not_found"
 
 
 def _packed(client: Raw, request: dict[str, Any]) -> dict[str, Any]:
@@ -134,7 +138,7 @@ def test_a_busy_server_is_asked_again_with_everything_behind_it() -> None:
     def answer(request: dict[str, Any]) -> dict[str, Any]:
         asked.append(request["part"])
         if asked.count(0) == 1:
-            return {"ok": False, "error": "full", "code": "busy" if request["part"] == 0 else "conflict"}
+            return refusal("busy" if request["part"] == 0 else "conflict")
         return {"ok": True, "part": request["part"], "count": 1}
 
     listener = socket.create_server(("127.0.0.1", 0))
@@ -169,9 +173,7 @@ def test_a_server_that_stays_busy_says_why() -> None:
                 return
             with client, suppress(ConnectionError):
                 while _frame(client) is not None:
-                    client.sendall(
-                        framed(msgspec.msgpack.encode({"ok": False, "error": "full", "code": "busy"}))
-                    )
+                    client.sendall(framed(msgspec.msgpack.encode(refusal("busy"))))
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()

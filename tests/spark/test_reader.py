@@ -64,16 +64,16 @@ def client(server: Server) -> Iterator[Raw]:
 
 
 def remade(client: Raw, queue: str, *payloads: Any) -> None:
-    assert client.ask({"cmd": "OBLITERATE", "queue": queue})["ok"]
+    assert client.ask({"cmd": "QUEUEDELETE", "force": True, "queue": queue})["ok"]
     push(client, queue, *payloads)
 
 
 def emptied(client: Raw, queue: str, count: int) -> None:
     """Drop so many messages from the beginning of a queue."""
     client.ask({"cmd": "QUEUE", "queue": queue, "options": {"completed_retention_ms": 0}})
-    pulled = client.ask({"cmd": "PULLB", "queue": queue, "count": count, "timeout": 0, "compact": True})
-    client.ask({"cmd": "ACK", "lease": pulled["lease"]})
-    client.ask({"cmd": "CLEAN", "queue": queue, "state": "completed", "grace": 0})
+    popped = client.ask({"cmd": "POP", "queue": queue, "count": count, "wait_ms": 0, "compact": True})
+    client.ask({"cmd": "ACK", "lease": popped["lease"]})
+    client.ask({"cmd": "PURGE", "queue": queue, "states": ["completed"]})
 
 
 def test_a_partition_that_was_read_to_its_end_may_go_and_come_back(server: Server, client: Raw) -> None:
@@ -81,7 +81,7 @@ def test_a_partition_that_was_read_to_its_end_may_go_and_come_back(server: Serve
     push(client, "back-b", 10)
     stream = Stream(server, "back-*")
     assert stream.step() == ["1", "2", "10"]
-    client.ask({"cmd": "OBLITERATE", "queue": "back-a"})
+    client.ask({"cmd": "QUEUEDELETE", "force": True, "queue": "back-a"})
     push(client, "back-b", 11)
     assert stream.step() == ["11"]
     push(client, "back-a", 3, 4, 5)
@@ -99,7 +99,7 @@ def test_a_partition_that_goes_unread_is_data_loss(server: Server, client: Raw, 
     if comes_back:
         remade(client, queue, "new")
     else:
-        client.ask({"cmd": "OBLITERATE", "queue": queue})
+        client.ask({"cmd": "QUEUEDELETE", "force": True, "queue": queue})
     with pytest.raises(DataLoss, match=f"queue '{queue}'"):
         stream.step()
     going_on = Stream(server, f"{queue}*", failOnDataLoss="false")
@@ -113,7 +113,7 @@ def test_nobody_knows_what_was_read_of_a_partition_that_went_while_the_query_was
     push(client, "down", 1)
     stream = Stream(server, "down*")
     assert stream.step() == ["1"]
-    client.ask({"cmd": "OBLITERATE", "queue": "down"})
+    client.ask({"cmd": "QUEUEDELETE", "force": True, "queue": "down"})
     with pytest.raises(DataLoss, match="was removed"):
         stream.restarted().step()
 

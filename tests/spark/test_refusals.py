@@ -53,7 +53,7 @@ WHERE = "of a row of task 3"
         ({"value": ["1", "2"], "unique_key": ["a", ""]}, f"column unique_key {WHERE} can't be written"),
         ({"value": ["1", "2"], "priority": [5, 2 * 10**9]}, f"column priority {WHERE} can't be written"),
         ({"value": ["1", "2"], "priority": [5, 2 * 10**9]}, "it is '2000000000'"),
-        ({"value": ["1"], "delay_ms": [-1]}, f"column delay_ms {WHERE} can't be written: delay must be"),
+        ({"value": ["1"], "delay_ms": [-1]}, f"column delay_ms {WHERE} can't be written: delay_ms must be"),
         (
             {"value": ["1"], "tags": pa.array([["a", "b" * 300]], TAGS)},
             f"column tags {WHERE} can't be written",
@@ -129,8 +129,8 @@ def test_headers_without_a_value_and_tags_that_repeat_are_left_out(server: Serve
         gathering.add(batch(value=["1", "2", "3"], headers=headers, tags=tags))
         gathering.finish()
         link.ask("ADOPT", queue="labels", query="q", batch=0, stages=["s"])
-        jobs = link.ask("PULLB", queue="labels", count=3, timeout=0)["jobs"]
-    assert [(job["data"], job.get("headers"), job.get("tags")) for job in jobs] == [
+        messages = link.ask("POP", queue="labels", count=3, wait_ms=0)["messages"]
+    assert [(each["payload"], each.get("headers"), each.get("tags")) for each in messages] == [
         (1, {"a": "1"}, ["x"]),
         (2, None, None),
         (3, None, None),

@@ -43,7 +43,7 @@ def test_a_struct_becomes_json(place: Place) -> None:
 def test_without_a_column_value_all_columns_make_up_an_object(place: Place) -> None:
     place.write(place.spark.sql("SELECT id, 'x' AS name, 5 AS priority FROM range(2)").coalesce(1))
     assert place.log() == [{"id": 0, "name": "x"}, {"id": 1, "name": "x"}]
-    asked = {"cmd": "PULLB", "queue": place.queue, "count": 5, "timeout": 0, "compact": True}
+    asked = {"cmd": "POP", "queue": place.queue, "count": 5, "wait_ms": 0, "compact": True}
     (run,) = place.client.ask(asked)["runs"]
     assert run["priority"] == 5
 
@@ -62,18 +62,18 @@ def test_rows_go_where_and_when_their_columns_say(place: Place) -> None:
     )
     place.write(place.spark.createDataFrame(rows, kinds).coalesce(1), partition="rest")
     assert [place.log(partition=name) for name in ("a", "b", "rest")] == [[1, 3, 5], [2], [4]]
-    asked = {"cmd": "PULLB", "queue": place.queue, "count": 9, "timeout": 0}
-    jobs = place.client.ask(asked)["jobs"]
+    asked = {"cmd": "POP", "queue": place.queue, "count": 9, "wait_ms": 0}
+    messages = place.client.ask(asked)["messages"]
     assert {
-        (job["data"], job["priority"], job.get("headers", {}).get("k"), "".join(job.get("tags", [])))
-        for job in jobs
+        (each["payload"], each["priority"], each.get("headers", {}).get("k"), "".join(each.get("tags", [])))
+        for each in messages
     } == {
         (1, 0, None, "x"),
         (2, 5, "v", ""),
         (3, 5, None, "xy"),
         (5, 0, "v", "z"),
     }
-    counts = place.client.ask({"cmd": "GETJOBCOUNTS", "queue": place.queue})
+    counts = place.client.ask({"cmd": "GROUP", "queue": place.queue})["counts"]
     assert (counts["active"], counts["delayed"]) == (4, 1)
 
 

@@ -191,7 +191,7 @@ def test_payloads_are_columns_where_their_type_is_given(place: Place) -> None:
 
 def test_payloads_over_several_lines_are_read_too(place: Place) -> None:
     place.client.send_frame(
-        b'{"cmd": "PUSHB", "queue": "%s", "messages": [{\n"id":\r\n 1}, {"id": 2}]}' % place.queue.encode()
+        b'{"cmd": "PUSH", "queue": "%s", "messages": [{\n"id":\r\n 1}, {"id": 2}]}' % place.queue.encode()
     )
     assert place.client.receive()["ok"]
     rows = place.table(parse="id int").select("value.id", "_corrupt").collect()
@@ -270,10 +270,10 @@ def test_rows_that_were_dropped_are_an_error_that_names_them_or_a_warning(place:
     place.push(*range(10))
     options = {"completed_retention_ms": 0}
     place.client.ask({"cmd": "QUEUE", "queue": place.queue, "options": options})
-    asked = {"cmd": "PULLB", "queue": place.queue, "count": 10, "timeout": 0, "compact": True}
-    pulled = place.client.ask(asked)
-    place.client.ask({"cmd": "ACK", "lease": pulled["lease"]})
-    place.client.ask({"cmd": "CLEAN", "queue": place.queue, "state": "completed", "grace": 0})
+    asked = {"cmd": "POP", "queue": place.queue, "count": 10, "wait_ms": 0, "compact": True}
+    popped = place.client.ask(asked)
+    place.client.ask({"cmd": "ACK", "lease": popped["lease"]})
+    place.client.ask({"cmd": "PURGE", "queue": place.queue, "states": ["completed"]})
     place.push(10)
     assert values(place.table()) == [10], "the earliest is what is there"
     start = f'{{"{place.queue}": {{"default": 4}}}}'

@@ -143,7 +143,7 @@ def test_a_late_task_finds_its_batch_over(place: Place, tmp_path: Path) -> None:
     query = place.run(place.stream().select("value"), tmp_path)
     late = {"cmd": "STAGE", "queue": f"{place.queue}.out", "query": str(query.id), "batch": 0}
     reply = place.client.ask({**late, "stage": "late", "messages": [1]})
-    assert (reply["ok"], reply["code"]) == (False, "conflict")
+    assert (reply["ok"], reply["error"]["code"]) == (False, "conflict")
     assert place.log(f"{place.queue}.out") == list(range(5))
 
 
@@ -152,9 +152,9 @@ def test_rows_that_were_dropped_stop_the_query_or_are_passed_over(place: Place, 
     place.run(place.stream().select("value"), tmp_path)
     place.push(*range(10, 20))
     place.client.ask({"cmd": "QUEUE", "queue": place.queue, "options": {"completed_retention_ms": 0}})
-    asked = {"cmd": "PULLB", "queue": place.queue, "count": 20, "timeout": 0, "compact": True}
+    asked = {"cmd": "POP", "queue": place.queue, "count": 20, "wait_ms": 0, "compact": True}
     place.client.ask({"cmd": "ACK", "lease": place.client.ask(asked)["lease"]})
-    place.client.ask({"cmd": "CLEAN", "queue": place.queue, "state": "completed", "grace": 0})
+    place.client.ask({"cmd": "PURGE", "queue": place.queue, "states": ["completed"]})
     place.push(20)
     query = place.start(place.stream().select("value"), tmp_path)
     with pytest.raises(StreamingQueryException, match="offsets 10 up to 20"):
@@ -168,7 +168,7 @@ def test_a_queue_that_was_made_anew_stops_the_query_or_is_read_from_its_beginnin
 ) -> None:
     place.push(*range(10))
     place.run(place.stream().select("value"), tmp_path)
-    place.client.ask({"cmd": "OBLITERATE", "queue": place.queue})
+    place.client.ask({"cmd": "QUEUEDELETE", "force": True, "queue": place.queue})
     place.push(*range(100, 115))
     query = place.start(place.stream().select("value"), tmp_path)
     with pytest.raises(StreamingQueryException, match="was deleted and made again"):

@@ -380,6 +380,6 @@ def _log(asker: Asker, queue: str, partition: str) -> list[dict[str, int]]:
     while True:
         read = asker.ask(place | {"offset": len(found)})
         for run in read["runs"]:
-            found += run["messages"]
+            found += run["payloads"]
         if len(found) >= read["end"]:
             return found

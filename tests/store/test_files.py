@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.serving import Server, pull_all, push, refused
+from tests.serving import Server, pop_all, push, refused
 
 DONE, USAGE, SERVER, NOTHING, DAMAGE = 0, 1, 2, 4, 5
 
@@ -56,8 +56,8 @@ def test_a_backup_of_a_running_server_holds_what_was_confirmed_before_it_and_not
     assert forebay("verify", backup).returncode == DONE
     assert forebay("restore", backup, "--data", data).returncode == DONE
     with Server("--data", str(data)) as server, server.connect() as client:
-        assert pull_all(client, "q") == list(range(1_000))
-        assert pull_all(client, "q") == []
+        assert pop_all(client, "q") == list(range(1_000))
+        assert pop_all(client, "q") == []
 
 
 def test_ids_given_out_after_a_backup_are_not_given_out_again_by_its_restored_copy(tmp_path: Path) -> None:
@@ -70,15 +70,15 @@ def test_ids_given_out_after_a_backup_are_not_given_out_again_by_its_restored_co
         }
         lost = push(client, "q", "after")
         lost_too = push(client, "q", "after", partition="new")
-        lease = client.ask({"cmd": "PULLB", "queue": "q", "count": 3, "compact": True})["lease"]
+        lease = client.ask({"cmd": "POP", "queue": "q", "count": 3, "compact": True})["lease"]
     assert forebay("restore", backup, "--data", data).returncode == DONE
     with Server("--data", str(data)) as server, server.connect() as client:
         again = [push(client, "q", "x"), push(client, "q", "x", partition="other")]
         assert not {lost, lost_too} & set(again)
-        taken = client.ask({"cmd": "PULLB", "queue": "q", "count": 9, "compact": True})
+        taken = client.ask({"cmd": "POP", "queue": "q", "count": 9, "compact": True})
         assert taken["lease"] != lease
         assert refused(client.ask({"cmd": "ACK", "lease": lease}), "conflict")
-        assert refused(client.ask({"cmd": "ACK", "id": lost}), "conflict")
+        assert refused(client.ask({"cmd": "ACK", "ids": [lost]}), "conflict")
 
 
 def test_two_copies_of_one_backup_give_out_different_ids_and_leases(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_two_copies_of_one_backup_give_out_different_ids_and_leases(tmp_path: Pa
         assert forebay("restore", backup, "--data", data).returncode == DONE
         with Server("--data", str(data)) as server, server.connect() as client:
             ids.add(push(client, "q", "after"))
-            leases.add(client.ask({"cmd": "PULLB", "queue": "q", "count": 9, "compact": True})["lease"])
+            leases.add(client.ask({"cmd": "POP", "queue": "q", "count": 9, "compact": True})["lease"])
     assert len(ids) == len(leases) == 2
 
 
@@ -108,7 +108,7 @@ def test_a_backup_is_restored_into_any_directory_that_is_new_or_empty(tmp_path: 
     done = forebay("restore", backup, "--data", name, cwd=here)
     assert done.returncode == DONE, done.stderr
     with Server("--data", str(here / name)) as server, server.connect() as client:
-        assert pull_all(client, "q") == [1]
+        assert pop_all(client, "q") == [1]
 
 
 def test_a_restore_that_fails_leaves_nothing_behind(tmp_path: Path, filled: Path) -> None:
@@ -146,7 +146,7 @@ def test_repair_leaves_the_directory_of_a_running_server_alone(tmp_path: Path) -
         assert (data / "FORMAT").read_bytes() == before
         push(client, "q", 2)
     with Server("--data", str(data)) as server, server.connect() as client:
-        assert pull_all(client, "q") == [1, 2]
+        assert pop_all(client, "q") == [1, 2]
 
 
 def test_payloads_whose_file_is_gone_are_damaged_and_nothing_else_is(filled: Path) -> None:
@@ -156,8 +156,8 @@ def test_payloads_whose_file_is_gone_are_damaged_and_nothing_else_is(filled: Pat
     blob.unlink()
     assert forebay("verify", filled).returncode == DAMAGE
     with Server("--data", str(filled)) as server, server.connect() as client:
-        assert client.ask({"cmd": "PULL", "queue": "first", "timeout": 0})["code"] == "damaged"
-        assert pull_all(client, "third") == ["c"]
+        assert client.ask({"cmd": "POP", "queue": "first", "wait_ms": 0})["error"]["code"] == "damaged"
+        assert pop_all(client, "third") == ["c"]
         push(client, "first", "d")
 
 
@@ -220,17 +220,17 @@ def test_verify_names_the_damaged_segment_and_no_other(filled: Path) -> None:
 def test_a_damaged_segment_stops_neither_the_rest_of_its_queue_nor_another(filled: Path) -> None:
     blob_flipped(filled)
     with Server("--data", str(filled)) as server, server.connect() as client:
-        assert pull_all(client, "second") == ["a", "b"]
+        assert pop_all(client, "second") == ["a", "b"]
         read = errors = 0
         while True:
             reply = client.ask(
-                {"cmd": "PULLB", "queue": "first", "count": 1_000, "compact": True, "timeout": 0}
+                {"cmd": "POP", "queue": "first", "count": 1_000, "compact": True, "wait_ms": 0}
             )
             if reply["ok"] and not reply["runs"]:
                 break
-            assert reply["ok"] or reply["code"] == "damaged"
+            assert reply["ok"] or reply["error"]["code"] == "damaged"
             errors += not reply["ok"]
-            read += sum(len(run["messages"]) for run in reply.get("runs", ()))
+            read += sum(len(run["payloads"]) for run in reply.get("runs", ()))
         assert 50_000 < read < 100_000
         assert errors <= 1, "a damaged segment is met once, not message by message"
 
@@ -266,7 +266,7 @@ def test_a_damaged_log_is_refused_until_it_is_repaired_and_what_came_before_stay
     assert forebay("repair", crashed).returncode == USAGE
     assert forebay("repair", crashed, "--accept-loss").returncode == DONE
     with Server("--data", str(crashed)) as server, server.connect() as client:
-        assert pull_all(client, "q") == list(range(9))
+        assert pop_all(client, "q") == list(range(9))
         assert push(client, "q", "again") != first
 
 
@@ -282,14 +282,14 @@ def test_a_queue_in_memory_keeps_its_options_over_a_restart_and_nothing_else(tmp
     data = tmp_path / "data"
     with Server("--data", str(data)) as server, server.connect() as client:
         assert client.ask({"cmd": "QUEUE", "queue": "m", "options": {"durability": "memory"}})["ok"]
-        reply = client.ask({"cmd": "PUSHB", "queue": "m", "messages": [1, 2]})
+        reply = client.ask({"cmd": "PUSH", "queue": "m", "messages": [1, 2]})
         assert reply["durability"] == "memory"
-        assert pull_all(client, "m") == [1, 2]
+        assert pop_all(client, "m") == [1, 2]
         push(client, "m", "kept nowhere")
     files = b"".join(path.read_bytes() for path in (data / "db").iterdir())
     assert b"kept nowhere" not in files
     with Server("--data", str(data)) as server, server.connect() as client:
-        assert pull_all(client, "m") == []
+        assert pop_all(client, "m") == []
         assert client.ask({"cmd": "QUEUE", "queue": "m"})["options"]["durability"] == "memory"
         assert push(client, "m", 4) != reply["first"]
 
@@ -300,7 +300,7 @@ def test_a_server_keeps_its_number_of_shards(tmp_path: Path) -> None:
         first = push(client, "q", 1)
     for flags, told in (("--shards", "64"), 1), (("--shards", "3"), 0), ((), 0):
         with Server("--data", str(data), *flags) as server, server.connect() as client:
-            assert client.ask({"cmd": "GETSTATE", "id": first})["state"] == "waiting"
+            assert client.ask({"cmd": "STATE", "id": first})["state"] == "waiting"
             assert (
                 server._read_log().count("is ignored: the store was made with 3 shards, and keeps them")
                 == told

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.crash.process import DATA, Process
-from tests.serving import Raw, Reply, Server, pull_all, refused
+from tests.serving import Raw, Reply, Server, pop_all, refused
 from tests.store.test_files import DAMAGE, DONE, blob_flipped, forebay, reports
 
 
@@ -34,7 +34,7 @@ def check(client: Raw, adopted: Reply) -> None:
     assert adopt(client, 0, "a") == adopted | {"repeated": True}
     assert stage(client, "b", 1, query="x", batch=1, part=1, unique_keys=["k"])["count"] == 701
     assert adopt(client, 1, "b")["count"] == 701
-    assert len(pull_all(client, "q")) == 704
+    assert len(pop_all(client, "q")) == 704
 
 
 def test_what_is_staged_survives_a_stop_and_is_good(tmp_path: Path) -> None:
@@ -91,9 +91,9 @@ def test_a_damaged_body_of_a_stage_is_found_and_stops_nothing_else(tmp_path: Pat
         assert adopt(client, 0, "a", "b")["ok"]
         got = 0
         while True:
-            reply = client.ask({"cmd": "PULLB", "queue": "q", "count": 100, "timeout": 0})
-            if reply["ok"] and not reply["jobs"]:
+            reply = client.ask({"cmd": "POP", "queue": "q", "count": 100, "wait_ms": 0})
+            if reply["ok"] and not reply["messages"]:
                 break
             assert reply["ok"] or refused(reply, "damaged"), reply
-            got += len(reply.get("jobs", ()))
+            got += len(reply.get("messages", ()))
         assert 3 <= got < 703

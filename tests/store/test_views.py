@@ -15,7 +15,7 @@ from forebay.core.log.numbers import number_of
 from forebay.core.state import Queue
 from forebay.store.postgres.store import migrate_at
 from tests.postgres import ask_sql, cluster, run_sql
-from tests.serving import Raw, Server, pull, push
+from tests.serving import Raw, Server, pop, push
 from tests.sim.checks import TENANT
 from tests.sim.drive import Driver
 from tests.sim.job_drive import JobDriver
@@ -193,7 +193,7 @@ def client(server: Server) -> Iterator[Raw]:
 def test_queues_partitions_and_groups_have_the_columns_that_people_look_for(client: Raw, url: str) -> None:
     client.ask({"cmd": "QUEUE", "queue": "shown", "options": {"max_wait_ms": 90_000, "lease_ms": 5_000}})
     push(client, "shown", 1, 2, partition="side")
-    client.ask({"cmd": "PULLB", "queue": "shown", "count": 1, "group": "audit", "timeout": 0})
+    client.ask({"cmd": "POP", "queue": "shown", "count": 1, "group": "audit", "wait_ms": 0})
     (queue,) = ask_sql(url, "select * from forebay.queues where queue = 'shown'")
     assert (queue["max_wait_ms"], queue["max_wait_time_seconds"], queue["lease_ms"]) == (90_000, 90, 5_000)
     assert (queue["encryption_enabled"], queue["paused"], queue["max_attempts"]) == (False, False, 3)
@@ -209,11 +209,13 @@ def test_queues_partitions_and_groups_have_the_columns_that_people_look_for(clie
 
 
 def test_a_message_is_shown_with_its_result_its_progress_and_its_error(client: Raw, url: str) -> None:
-    push(client, "work", {"n": "ä\u0000b"}, {"n": 2}, {"n": 3}, timeout=7_000, ttl=60_000, max_attempts=5)
-    done, failed, active = (pull(client, "work") for _ in range(3))
-    client.ask({"cmd": "ACK", "id": done["id"], "result": {"sum": 7}})
-    client.ask({"cmd": "FAIL", "id": failed["id"], "error": "no \u0000 way"})
-    client.ask({"cmd": "PROGRESS", "id": active["id"], "progress": 40, "message": "so far"})
+    push(
+        client, "work", {"n": "ä\u0000b"}, {"n": 2}, {"n": 3}, timeout_ms=7_000, ttl_ms=60_000, max_attempts=5
+    )
+    done, failed, active = (pop(client, "work") for _ in range(3))
+    client.ask({"cmd": "ACK", "ids": [done["id"]], "result": {"sum": 7}})
+    client.ask({"cmd": "NACK", "ids": [failed["id"]], "error": "no \u0000 way"})
+    client.ask({"cmd": "SETPROGRESS", "id": active["id"], "progress": 40, "message": "so far"})
     rows = ask_sql(url, "select * from forebay.messages where queue = 'work' order by \"offset\"")
     assert [row["state"] for row in rows] == ["completed", "delayed", "active"]
     first, second, third = rows
@@ -236,11 +238,11 @@ def test_a_message_is_shown_with_its_result_its_progress_and_its_error(client: R
 
 def test_dependencies_crons_and_nodes_are_shown(client: Raw, url: str) -> None:
     first = push(client, "flow", "first")
-    then = client.ask({"cmd": "PUSH", "queue": "flow", "data": "then", "depends_on": [first]})["id"]
+    then = client.ask({"cmd": "PUSH", "queue": "flow", "payload": "then", "depends_on": [first]})["id"]
     found = ask_sql(url, "select number, depends_on from forebay.dependencies where queue = 'flow'")
     assert found == [{"number": then, "depends_on": first}]
-    cron = {"cmd": "CRON", "name": "nightly", "queue": "flow", "schedule": "0 3 * * *", "data": {"a": 1}}
-    assert client.ask(cron)["ok"]
+    cron = {"cmd": "CRONPUT", "name": "nightly", "queue": "flow", "schedule": "0 3 * * *"}
+    assert client.ask(cron | {"message": {"payload": {"a": 1}}})["ok"]
     (row,) = ask_sql(url, "select * from forebay.crons")
     assert (row["name"], row["queue"], row["schedule"], row["data"]) == (
         "nightly",
@@ -258,10 +260,10 @@ def test_what_retention_took_is_shown_with_the_reason(client: Raw, url: str) -> 
     options = {"max_attempts": 1, "dead_letters": False, "completed_retention_ms": 0}
     client.ask({"cmd": "QUEUE", "queue": "short", "options": options})
     push(client, "short", *range(4), partition="p")
-    jobs = [pull(client, "short") for _ in range(4)]
-    client.ask({"cmd": "FAIL", "id": jobs[0]["id"], "error": "no"})
-    client.ask({"cmd": "ACKB", "ids": [job["id"] for job in jobs[1:]]})
-    assert client.ask({"cmd": "CLEAN", "queue": "short", "grace": 0, "state": "completed"})["ok"]
+    ids = [pop(client, "short")["id"] for _ in range(4)]
+    client.ask({"cmd": "NACK", "ids": ids[:1], "error": "no"})
+    client.ask({"cmd": "ACK", "ids": ids[1:]})
+    assert client.ask({"cmd": "PURGE", "queue": "short", "states": ["completed"]})["ok"]
     rows = ask_sql(url, "select * from forebay.retention_history where queue = 'short' order by executed_at")
     told = {
         (row["retention_type"], row["messages_deleted"], row["completed_deleted"], row["failed_deleted"])

@@ -9,19 +9,11 @@ from forebay.cli.commands import Command, Group, PayloadCommand, asks_server, co
 from forebay.cli.errors import DONE, NOTHING
 from forebay.cli.output import note, print_json, print_table, shown_time
 from forebay.cli.parameters import argument_bytes, checked, message_options, options_given
-from forebay.client.types import Cron
 
 
 @click.group(cls=Group)
 def crons() -> None:
     """Messages by a schedule: list, set, delete."""
-
-
-def _shown(cron: Cron) -> dict[str, object]:
-    """Return a cron as ``--json`` prints it, where payloads are called data."""
-    return {
-        "data" if name == "payload" else name: value for name, value in msgspec.structs.asdict(cron).items()
-    }
 
 
 @crons.command("list", cls=Command, example="forebay crons list")
@@ -32,7 +24,7 @@ def list_(server: str | None, as_json: bool) -> int:
         found = client.crons()
     if as_json:
         for each in found:
-            print_json(_shown(each))
+            print_json(msgspec.structs.asdict(each))
     elif found:
         head = ["NAME", "QUEUE", "SCHEDULE", "TIMEZONE", "NEXT", "FIRED", "ERROR"]
         rows = [
@@ -101,7 +93,7 @@ def set_(
             **options_given(given),
         )
     if as_json:
-        print_json(_shown(made))
+        print_json(msgspec.structs.asdict(made))
     else:
         print(f"set {name}; it comes next at {shown_time(made.next_at)}")
     return DONE

@@ -42,17 +42,17 @@ STATES = (
 
 
 class Shown(msgspec.Struct):
-    """A message as ``--json`` prints it; its data stays as it was written."""
+    """A message as ``--json`` prints it; its payload stays as it was written."""
 
     id: int | str
     uuid: str
     queue: str
     partition: str
     offset: int
-    data: msgspec.Raw | None
+    payload: msgspec.Raw | None
     state: str
     created_at: int
-    attempts: int
+    failures: int
     deliveries: int
     priority: int
     headers: dict[str, str]
@@ -119,7 +119,7 @@ def print_message(client: "SyncClient", seen: Seen, group: str, as_json: bool) -
         "offset": seen.offset,
         "state": seen.state,
         "created": shown_time(seen.created_at),
-        "attempts": seen.failures,
+        "failures": seen.failures,
         "deliveries": seen.deliveries,
         "priority": seen.priority,
         "headers": [f"{name}={value}" for name, value in seen.headers.items()],
@@ -130,7 +130,7 @@ def print_message(client: "SyncClient", seen: Seen, group: str, as_json: bool) -
         "job id": seen.job_id,
         "unique key": seen.unique_key,
         "depends on": seen.depends_on,
-        "data": "damaged" if seen.payload is None else one_line(seen.payload),
+        "payload": "damaged" if seen.payload is None else one_line(seen.payload),
         "progress": noted.progress and f"{noted.progress.progress} % {noted.progress.message or ''}",
         "result": noted.result and one_line(noted.result),
     }

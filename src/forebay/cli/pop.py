@@ -12,15 +12,15 @@ from forebay.client.types import Message
 
 
 class Popped(msgspec.Struct):
-    """A message as ``--json`` prints it; its data stays as it was written."""
+    """A message as ``--json`` prints it; its payload stays as it was written."""
 
     id: int | str
     queue: str
     partition: str
     offset: int
-    data: msgspec.Raw
+    payload: msgspec.Raw
     created_at: int
-    attempts: int
+    failures: int
     priority: int
     lease: str
     expires_at: int

@@ -69,7 +69,7 @@ def _shown(record: Record, queue: str) -> dict[str, object]:
         "queue": queue,
         "partition": record.partition,
         "offset": record.offset,
-        "data": record.payload,
+        "payload": record.payload,
         "created_at": record.created_at,
         "headers": record.headers,
         "tags": record.tags,

@@ -12,23 +12,43 @@ from forebay.core.errors import ForebayError
 class Outcome(Struct):
     """The common fields of every response."""
 
+    class Refusal(Struct):
+        code: str = ""
+        message: str = ""
+        details: dict[str, Any] = {}
+
     ok: bool
-    error: str = ""
-    code: str = ""
-    details: dict[str, Any] = {}
+    error: Any = None
+    """Of a refusal; a response without one may have a field of this name that means something else."""
     reqId: int = 0
 
+    @property
+    def refusal(self) -> Refusal:
+        return msgspec.convert(self.error, Outcome.Refusal)
+
+    @property
+    def code(self) -> str:
+        return "" if self.ok else self.refusal.code
+
     def problem(self) -> ForebayError:
-        return error_of(self.code, self.error, self.details)
+        refusal = self.refusal
+        return error_of(refusal.code, refusal.message, refusal.details)
 
 
 _outcome = msgspec.json.Decoder(Outcome).decode
 
 
+def checked(found: Outcome) -> Outcome:
+    """Raise unless an error is one of a Forebay server: other servers may say ``ok``, too."""
+    if not found.ok:
+        msgspec.convert(found.error, Outcome.Refusal)
+    return found
+
+
 def outcome(body: bytes) -> Outcome:
     """Decode the common fields. Raises ``ConnectionError`` if a response is not a Forebay server's."""
     try:
-        return _outcome(body)
+        return checked(_outcome(body))
     except msgspec.DecodeError as error:
         raise ConnectionError(f"what answers there is no Forebay server: {error}") from None
 
@@ -36,12 +56,7 @@ def outcome(body: bytes) -> Outcome:
 class Failure(Struct):
     """An error response over HTTP."""
 
-    class Problem(Struct):
-        code: str = ""
-        message: str = ""
-        details: dict[str, Any] = {}
-
-    error: Problem
+    error: Outcome.Refusal
 
 
 def failure(body: bytes, status: int) -> ForebayError:

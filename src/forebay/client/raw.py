@@ -10,13 +10,7 @@ from forebay.client.outcome import Outcome
 from forebay.core.errors import Invalid
 from forebay.wire.framing import FRAME_BYTES_MAX, HEAD
 
-PULL_WAIT_MS = 60_000
-"""The server's default timeout of a pull."""
 CHUNK = 1 << 20
-
-
-WAITING = ("PULL", "PULLB", "WAITJOB", "KVWATCH")
-"""Commands that may long-poll; none of them longer by default than a PULL."""
 
 
 _decode_outcome = msgspec.json.Decoder(Outcome).decode
@@ -27,7 +21,11 @@ T = TypeVar("T")
 def _fine(answer: T, outcome: Outcome) -> T:
     """Return the response, unless it is an error."""
     if not outcome.ok:
-        raise Refused(outcome.error, outcome.code, outcome.details)
+        try:
+            refusal = outcome.refusal
+        except msgspec.ValidationError as error:
+            raise Disconnected(f"what answers there is no Forebay server: {error}") from None
+        raise Refused(refusal.message, refusal.code, refusal.details)
     return answer
 
 
@@ -52,8 +50,7 @@ class Wire:
     def ask_raw(self, cmd: str, **fields: Any) -> bytes:
         """Return the response as the bytes received, so that payloads stay as they were written."""
         body = msgspec.json.encode({"cmd": cmd, **fields})
-        wait_ms = fields.get("timeout", PULL_WAIT_MS) if cmd in WAITING else 0
-        self._send(body, wait_ms)
+        self._send(body, fields.get("wait_ms", 0))
         answer = bytes(self._receive())
         return _fine(answer, _decode_outcome(answer))
 

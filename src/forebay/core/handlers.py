@@ -405,7 +405,7 @@ def _add_note(shard: Shard, command: AddNote, now: int) -> Noted:
 
 
 def _tell_progress(shard: Shard, command: TellProgress, now: int) -> Noted:
-    check_range("percent", command.percent, 0, 100)
+    check_range("progress", command.percent, 0, 100)
     token = _noting(shard, command)
     (message,) = current_ids(shard, [command.id])
     where = notes.leased_now(shard, command.tenant, message, token, command.owner)

@@ -44,6 +44,7 @@ def explain(error: Exception, kind: type[Struct], whole: str) -> Invalid:
         if inner is None:
             return Invalid(place, "left out; there is no such field here")
         names = [each.encode_name for each in msgspec.structs.fields(inner)]
+        names = [name for name in names if not name.startswith(HIDDEN)]
         if not names:
             return Invalid(place, "left out; nothing is known here")
         meant = get_close_matches(unknown, names, 1)
@@ -74,31 +75,17 @@ def names_within(kind: type[Struct]) -> frozenset[str]:
     todo, seen = [kind], {kind}
     while todo:
         for each in msgspec.structs.fields(todo.pop()):
-            found.add(each.encode_name)
+            found.add(each.encode_name.removeprefix(HIDDEN))
             new = [inner for inner in _structs(each.type) if inner not in seen]  # a class may nest itself
             todo += new
             seen |= set(new)
     return frozenset(found)
 
 
-FIELD_NAMES = {
-    "count": ("limit",),
-    "delay_ms": ("delay",),
-    "every_ms": ("repeat_every",),
-    "grace_ms": ("grace",),
-    "keys": ("unique_keys",),
-    "payload": ("data", "message"),
-    "percent": ("progress",),
-    "skip": ("offset",),
-    "start": ("from", "to"),
-    "states": ("state",),
-    "then": ("on_complete",),
-    "timeout_ms": ("timeout",),
-    "ttl_ms": ("ttl",),
-    "wait_ms": ("timeout",),
-    "zone": ("timezone",),
-}
-"""Fields of core commands, and their names in requests."""
+FIELD_NAMES = {"from": ("to",), "payload": ("message", "value")}
+"""Fields that the core checks under one name, where requests have another name for them."""
+HIDDEN = "\x7f"
+"""Prefix of fields that a carrier does not take from the body or query, but sets itself."""
 
 
 def in_words_of(error: ForebayError, names: frozenset[str]) -> ForebayError:

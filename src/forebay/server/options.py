@@ -1,28 +1,23 @@
 """Options as all listeners accept them in JSON, and as they are shown in replies."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET
 
 from forebay.core.api import commands as core
 from forebay.core.bounds import DELAY_MS_MAX
 from forebay.core.errors import Invalid
-from forebay.core.state import BASE_MS, DOUBLINGS, Backoff, QueueOptions, Rate, Retention
+from forebay.core.state import BASE_MS, DOUBLINGS, Backoff, QueueOptions, Rate
 from forebay.core.words import EXPONENTIAL, FIXED, LIST, NONE
+from forebay.wire.options import (
+    RATES,
+    AnyBackoff as AnyBackoff,
+    AnyRate as AnyRate,
+    BackoffIn,
+    OptionsIn as OptionsIn,
+)
 
-
-class BackoffIn(Struct, forbid_unknown_fields=True, gc=False):
-    """How long to wait before a retry."""
-
-    kind: str = EXPONENTIAL
-    base_ms: int | None = None
-    cap_ms: int | None = None
-    jitter: float = 0.0
-    steps: list[int] | None = None
-
-
-AnyBackoff = int | list[int] | BackoffIn
 _USED = {
     NONE: (),
     FIXED: ("base_ms", "jitter"),
@@ -58,17 +53,6 @@ def shown_backoff(backoff: Backoff) -> object:
     return {name: shown[name] for name in shown if name not in unused.get(backoff.kind, ("steps",))}
 
 
-class RateIn(Struct, forbid_unknown_fields=True, gc=False):
-    """So many messages (or bytes) within a time."""
-
-    limit: int
-    per_ms: int = 1_000
-    burst: int = 0
-
-
-AnyRate = int | RateIn
-
-
 def rate_of(given: AnyRate | None) -> Rate | None:
     """Return a Rate: a number is a limit per second; 0 or null is no limit."""
     if isinstance(given, int):
@@ -80,38 +64,10 @@ def shown_rate(rate: Rate | None) -> dict[str, int] | None:
     return None if rate is None else {"limit": rate.limit, "per_ms": rate.per_ms, "burst": rate.capacity}
 
 
-_RATES = ("rate_limit", "byte_limit", "partition_rate_limit")
-_FORMS: dict[str, Any] = {
-    "backoff": AnyBackoff,
-    "limits": list[str],
-    **dict.fromkeys(_RATES, AnyRate | None),
-    **dict.fromkeys(Retention.__struct_fields__, int | None),
-}
-"""Types of options that requests may give in other forms than the core has them."""
-
-if TYPE_CHECKING:
-
-    class OptionsIn(Struct):
-        """Options of a queue. Those that are absent stay as they are."""
-
-else:
-    OptionsIn = msgspec.defstruct(
-        "OptionsIn",
-        [
-            (each.name, _FORMS.get(each.name, each.type) | UnsetType, UNSET)
-            for each in msgspec.structs.fields(QueueOptions)
-        ],
-        module=__name__,
-        namespace={"__doc__": "Options of a queue. Those that are absent stay as they are."},
-        forbid_unknown_fields=True,
-        gc=False,
-    )
-
-
 def configure(tenant: str, queue: str, given: OptionsIn, partition: str | None = None) -> core.Configure:
     """Return the command that sets the options given."""
     options = {name: value for name, value in msgspec.structs.asdict(given).items() if value is not UNSET}
-    for name in options.keys() & set(_RATES):
+    for name in options.keys() & set(RATES):
         options[name] = rate_of(options[name])
     if "backoff" in options:
         options["backoff"] = backoff_of(options["backoff"])
@@ -123,6 +79,6 @@ def configure(tenant: str, queue: str, given: OptionsIn, partition: str | None =
 def shown_options(options: QueueOptions) -> dict[str, Any]:
     """Return the options of a queue in the form in which they can be set."""
     shown = msgspec.structs.asdict(options) | {"backoff": shown_backoff(options.backoff)}
-    for name in ("rate_limit", "byte_limit", "partition_rate_limit"):
+    for name in RATES:
         shown[name] = shown_rate(shown[name])
     return shown

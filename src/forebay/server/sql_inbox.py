@@ -15,13 +15,13 @@ import msgspec
 from msgspec import Raw
 
 from forebay.broker.node import Node
-from forebay.core.api.commands import Arrive, Push
-from forebay.core.api.jobs import PushJobs
+from forebay.core.api.commands import Arrive
 from forebay.core.errors import Busy, Damaged, ForebayError, Invalid
 from forebay.core.words import is_own
-from forebay.server.http.operations.push import Message, attributes_of, job_of, push_of
 from forebay.server.node_client import NodeClient
+from forebay.server.operations.push import attributes_of, job_of, push_of
 from forebay.store.base import Arrival, Arrivals, StoreError
+from forebay.wire.operations.push import Item
 from forebay.wire.text import check_depth
 
 logger = logging.getLogger("forebay.inbox")
@@ -83,7 +83,7 @@ class InboxReader:
         self._busy = {queue: until for queue, until in self._busy.items() if until > now}
         rows = await self._arrivals.look(LOOK_MAX, list(self._busy))
         refused: list[Refused] = []
-        queues: dict[tuple[str, str], list[tuple[Arrival, Message]]] = {}
+        queues: dict[tuple[str, str], list[tuple[Arrival, Item]]] = {}
         for row in rows:
             try:
                 message = message_of(row)
@@ -99,7 +99,7 @@ class InboxReader:
             await self._arrivals.refuse(refused)
         return len(rows)
 
-    async def _push(self, rows: list[tuple[Arrival, Message]]) -> list[Refused]:
+    async def _push(self, rows: list[tuple[Arrival, Item]]) -> list[Refused]:
         """Push rows of one queue, in order; return those that were refused."""
         first = rows[0][0]
         place = f"{first.tenant}/{first.queue}"
@@ -107,7 +107,6 @@ class InboxReader:
             return []
         try:
             push = push_of(first.tenant, first.queue, [message for _, message in rows])
-            assert isinstance(push, Push | PushJobs)
             reply = await self._questions.ask(Arrive(push, [row.number for row, _ in rows]))
         except ForebayError as error:
             reply = error
@@ -123,14 +122,14 @@ class InboxReader:
         return await self._push(rows[:half]) + await self._push(rows[half:])
 
 
-def message_of(row: Arrival) -> Message:
+def message_of(row: Arrival) -> Item:
     """Convert a row to a message; raise Invalid with what is wrong with it."""
     if is_own(row.tenant):
         raise Invalid("tenant", "a name without _ at its start: those are the server's own")
     payload = row.payload.encode()
     check_depth(payload, 0, len(payload))
     if row.options is None:
-        return Message(payload=Raw(payload))
+        return Item(payload=Raw(payload))
     try:
         message = _decode(b'{"payload":' + payload + b"," + row.options.encode()[1:])
     except msgspec.ValidationError as error:
@@ -140,4 +139,4 @@ def message_of(row: Arrival) -> Message:
     return message
 
 
-_decode = msgspec.json.Decoder(Message).decode
+_decode = msgspec.json.Decoder(Item).decode

@@ -16,7 +16,7 @@ from forebay.spark.schemas import ABOUT, BadRows
 
 SHOWN_MAX = 80
 """Most characters of a bad value shown in an error."""
-COLUMNS = {"body": "value", "frame": "value", "payload": "value", "delay": "delay_ms"}
+COLUMNS = {"body": "value", "frame": "value", "payload": "value"}
 """Columns by their name at the server, where that differs."""
 
 
@@ -80,7 +80,7 @@ def _is_name(name: str) -> bool:
 def _is_fine(run: dict[str, Any]) -> bool:
     """Return whether a run's attributes are valid."""
     headers, tags = tuple(run.get("headers", {}).items()), tuple(run.get("tags", ()))
-    given = Attributes(run.get("priority", 0), run.get("delay", 0), headers=headers, tags=tags)
+    given = Attributes(run.get("priority", 0), run.get("delay_ms", 0), headers=headers, tags=tags)
     try:
         check_attributes(Limits(), given)
     except Invalid:

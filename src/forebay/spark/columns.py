@@ -100,7 +100,7 @@ NOTHING, LINE_END = same("", 1)[0], same("\n", 1)[0]
 def _payloads(run: Run) -> pa.Array:
     """Return the payloads of a run; checked, not copied."""
     start = OFFSET_BYTES * (run.count + 1)
-    offsets, data = run.messages[:start], run.messages[start:]
+    offsets, data = run.payloads[:start], run.payloads[start:]
     found = pa.StringArray.from_buffers(run.count, pa.py_buffer(offsets), pa.py_buffer(data))
     found.validate(full=True)
     return found

@@ -47,7 +47,7 @@ class Run(Struct):
     offset: int
     created_at: int
     count: int
-    messages: memoryview
+    payloads: memoryview
     ends: bytes = b""
     times: bytes = b""
     which: bytes = b""
@@ -131,7 +131,7 @@ class Link:
             time.sleep(pause_s)
 
     def queues(self) -> list[str]:
-        return [each["name"] for each in self.ask("LISTQUEUES")["queues"]]
+        return [each["queue"] for each in self.ask("QUEUES")["queues"]]
 
     def extents(self, queue: str, at: int | None = None, since: dict[str, int] | None = None) -> Extents:
         """Return the extents of all partitions of a queue."""

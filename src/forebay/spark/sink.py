@@ -300,7 +300,7 @@ class Rows:
     def __init__(self, values: pa.Array, columns: dict[str, Any]) -> None:
         self._values = values
         self._columns = columns
-        """If present, ``priority``, ``delay``: numbers; ``unique_key``, ``headers``, ``tags``: objects."""
+        """If present, ``priority``, ``delay_ms``: numbers; ``unique_key``, ``headers``, ``tags``: objects."""
         offsets = np.frombuffer(values.buffers()[1], np.int32, len(values) + 1, 4 * values.offset)
         self._offsets = offsets
         self.count = len(values)
@@ -309,9 +309,9 @@ class Rows:
     @staticmethod
     def of(batch: pa.RecordBatch) -> "Rows":
         columns: dict[str, Any] = {}
-        for name, option in (("priority", "priority"), ("delay_ms", "delay")):
+        for name in ("priority", "delay_ms"):
             if name in batch.schema.names:
-                columns[option] = pc.fill_null(batch.column(name), 0).to_numpy().astype(np.int64)
+                columns[name] = pc.fill_null(batch.column(name), 0).to_numpy().astype(np.int64)
         for name, as_sent in (("unique_key", None), ("headers", _headers), ("tags", _tags)):
             if name in batch.schema.names:
                 given = batch.column(name).to_pylist()

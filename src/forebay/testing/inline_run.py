@@ -41,8 +41,8 @@ def in_order(fields: dict[str, Any]) -> list[Order]:
     for child in fields.get("children", ()):
         found += in_order(child)
         last.append(found[-1])
-    options = {name: value for name, value in fields.items() if name not in ("queue", "data", "children")}
-    return [*found, Order(fields["queue"], bytes(fields["data"]), options, last)]
+    options = {name: value for name, value in fields.items() if name not in ("queue", "payload", "children")}
+    return [*found, Order(fields["queue"], bytes(fields["payload"]), options, last)]
 
 
 class Ran(Struct, frozen=True):

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 from forebay.client.sync.client import SyncClient
 from forebay.core.bounds import Limits
-from forebay.server.flashq import decode
 from forebay.server.http.connection import HttpLimits
 from forebay.server.http.server import HttpServer
+from forebay.server.operations import codec
 from forebay.server.tcp.connection import TcpLimits
 from forebay.server.tcp.server import TcpServer
 from forebay.store.base import Store
@@ -78,7 +78,7 @@ class Life:
             lambda: {"tcp": self._tcp.connections},
             clock=self._clock.now,
         )
-        self._tcp = TcpServer(self._node, loop, TcpLimits(), decode, self._web.services)
+        self._tcp = TcpServer(self._node, loop, TcpLimits(), codec, self._web.services)
         self._http_at = await self._web.listen(HERE, _port(self._http_at))
         self.tcp = await self._tcp.listen_tcp(HERE, _port(self.tcp))
         self._web.webhooks.start()

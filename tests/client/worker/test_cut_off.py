@@ -11,6 +11,7 @@ from forebay.client.tasks.app import App
 from forebay.client.tasks.flow import chain
 from forebay.client.tasks.task import GiveUp
 from forebay.client.worker.worker import Worker
+from forebay.wire.operations.flows import PushFlow
 from tests.client.worker.working import Way, play, until, until_state, working
 from tests.serving import Server
 
@@ -53,7 +54,7 @@ def test_a_job_that_ends_while_the_way_is_cut_is_settled_later_and_not_run_again
     play(life())
 
 
-@pytest.mark.parametrize("cmd", ["ACKB", "FAIL", "DISCARD"])
+@pytest.mark.parametrize("cmd", ["ACK", "NACK", "DISCARD"])
 def test_an_answer_that_gets_lost_does_not_end_other_jobs_of_the_lease(
     app: App, server: Server, cmd: str
 ) -> None:
@@ -64,7 +65,7 @@ def test_an_answer_that_gets_lost_does_not_end_other_jobs_of_the_lease(
     async def quick() -> None:
         begun.append("quick")
         await quick_may_end.wait()
-        if cmd == "FAIL":
+        if cmd == "NACK":
             raise ValueError
         if cmd == "DISCARD":
             raise GiveUp
@@ -260,7 +261,7 @@ def test_a_job_does_not_begin_after_its_lease_because_results_came_late(app: App
             asked = asyncio.Event()
 
             def at_children(data: bytes) -> bool:
-                found = b'"GETJOB"' in data
+                found = b'"MESSAGE"' in data
                 if found:
                     asked.set()
                 return found
@@ -299,7 +300,7 @@ def test_a_lost_connection_amid_the_question_for_results_is_no_failure_of_the_jo
             asked = asyncio.Event()
 
             def at_children(data: bytes) -> bool:
-                found = b'"GETJOB"' in data
+                found = b'"MESSAGE"' in data
                 if found:
                     asked.set()
                 return found
@@ -308,7 +309,7 @@ def test_a_lost_connection_amid_the_question_for_results_is_no_failure_of_the_jo
             await stack.enter_async_context(working(app))
             flow: Any = chain(one.call(), last.then())
             near = App(app.name, server=server.tcp)
-            job = near.job((await near.aclient._ask(dict[str, Any], "FLOW", flow._fields()))["parent_id"])
+            job = near.job((await near.aclient._ask(PushFlow(**flow._fields()))).id)
             await asked.wait()
             way.cut()
             way.let_go()

@@ -286,7 +286,7 @@ def test_what_is_on_its_way_to_a_worker_that_stops_is_given_back(
             app.server = way.address
             if whose == "the app's":
                 await app.aclient.queues()  # now it has a client that the worker does not close
-            way.holds = lambda data: b'"PULLB"' in data
+            way.holds = lambda data: b'"POP"' in data
             worker = Worker(app)
             running = asyncio.create_task(worker.run())
             await until(lambda: way.holds is None)  # it waits for jobs
@@ -347,7 +347,7 @@ def test_a_worker_that_asks_whether_a_lease_lives_stops_in_time(app: App, server
         async with Client(server.tcp) as client, Way(server.tcp) as way:
             _held(app, way)
             worker = Worker(app, drain_s=0.1, lease_ms=2_000)
-            way.holds = lambda data: b'"PULLB"' in data
+            way.holds = lambda data: b'"POP"' in data
             running = asyncio.create_task(worker.run())
             await until(lambda: way.holds is None)
             await client.push(app.queue, {"task": "held"})

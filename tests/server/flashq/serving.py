@@ -21,11 +21,6 @@ class FlashqServer(Server):
         super().__enter__()
         return self
 
-    def _ready(self) -> dict[str, Any]:
-        ready = super()._ready()
-        self.flashq: str = ready["flashq"]
-        return ready
-
     @property
     def address(self) -> tuple[str, int]:
         host, _, port = self.flashq.rpartition(":")

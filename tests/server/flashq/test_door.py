@@ -229,6 +229,34 @@ def test_the_newest_jobs_are_shown_first_page_by_page(line: Talk) -> None:
     assert [each["id"] for each in line.do("GETJOBS", limit=2)["jobs"]] == left[:2]
 
 
+def test_no_job_is_read_for_a_page_behind_the_last(line: Talk) -> None:
+    line.push("pages", 1)
+    for offset in (1, 2, 1 << 60):
+        assert line.do("GETJOBS", queue="pages", offset=offset)["jobs"] == []
+        assert line.do("GETJOBS", offset=offset) == {"ok": True, "jobs": [], "total": 1}
+
+
+@pytest.mark.parametrize("name", ["job_id", "jobId", "customId", "custom_id"])
+def test_every_run_of_a_cron_is_a_job_of_its_own(line: Talk, name: str) -> None:
+    line.do("CRON", name="c", queue="again", data=1, repeat_every=100, options={name: "one", "delay": 60_000})
+    first, second = (line.do("PULL", queue="again", timeout=10_000)["job"] for _ in range(2))
+    assert first["id"] != second["id"]
+    line.do("CRONDELETE", name="c")
+
+
+def test_the_level_of_a_log_line_is_a_short_word(line: Talk) -> None:
+    job = line.push("logs", 1)
+    line.do("LOG", id=job, message="m", level="x" * 32)
+    refused = line.ask("LOG", id=job, message="m", level="x" * 33)
+    assert refused == {"ok": False, "error": "Invalid level: at most 32 characters"}
+    assert [each["level"] for each in line.do("GETLOGS", id=job)["logs"]] == ["x" * 32]
+
+
+def test_a_pull_from_a_queue_that_can_not_be_is_refused(line: Talk) -> None:
+    assert line.ask("PULL", queue="no such/queue", timeout=0)["error"] == "Invalid characters in queue name"
+    assert line.ask("PULL", queue="q" * 1_000, timeout=0)["error"] == "Queue name must be 1-256 characters"
+
+
 def test_a_flow_is_a_parent_that_waits_for_its_children(line: Talk) -> None:
     children = [{"queue": "parts", "data": each} for each in range(2)]
     flow = line.do("FLOW", queue="whole", data="all", children=children, priority=3)

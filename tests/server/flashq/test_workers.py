@@ -1,6 +1,6 @@
 """Workers are counted, connections are not."""
 
-from forebay.server.flashq.workers import ACTIVE_MS, WORKERS_MAX, Workers
+from forebay.server.flashq.workers import ACTIVE_MS, QUEUES_MAX, WORKERS_MAX, Workers
 
 
 class Clock:
@@ -16,7 +16,10 @@ def test_a_connection_that_pulls_is_a_worker_until_it_ends() -> None:
     workers.pulled(1, "a")
     workers.pulled(1, "b")
     workers.pulled(2, "a")
-    assert [(each.id, each.queues) for each in workers.active()] == [("tcp-1", ["a", "b"]), ("tcp-2", ["a"])]
+    assert [(each.id, list(each.queues)) for each in workers.active()] == [
+        ("tcp-1", ["a", "b"]),
+        ("tcp-2", ["a"]),
+    ]
     workers.left(1)
     workers.left(3)
     assert workers.count == 1
@@ -48,3 +51,21 @@ def test_only_so_many_workers_are_remembered() -> None:
         workers.report(f"w{number}", [])
     assert workers.count == WORKERS_MAX
     assert workers.active()[0].id == "w5"
+
+
+def test_only_so_many_queues_of_a_worker_are_remembered() -> None:
+    workers = Workers(Clock())
+    for number in range(QUEUES_MAX + 5):
+        workers.pulled(1, f"q{number}")
+    (worker,) = workers.active()
+    assert list(worker.queues) == [f"q{number}" for number in range(QUEUES_MAX)]
+
+
+def test_a_queue_that_can_not_be_makes_no_worker() -> None:
+    workers = Workers(Clock())
+    for name in ("", "no such/queue", "q" * 257):
+        workers.pulled(1, name)
+    assert workers.count == 0
+    workers.pulled(1, "q")
+    workers.pulled(1, "x" * 1_000_000)
+    assert [list(each.queues) for each in workers.active()] == [["q"]]

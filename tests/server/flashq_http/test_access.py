@@ -78,6 +78,19 @@ def test_an_incoming_webhook_needs_a_signature_instead(visitor: Door) -> None:
     assert counts["waiting"] == 1
 
 
+def test_an_incoming_webhook_that_needs_no_signature_needs_a_token() -> None:
+    body, path = b'{"a": 1}', "/webhooks/incoming/hooked"
+    with (
+        DoorServer("--store", "memory:", "--flashq-tokens", TOKEN) as unsigned,
+        Door(unsigned.door) as stranger,
+    ):
+        assert refusal(stranger.send("POST", path, body))[0] == 401
+        assert stranger.ask("GET", "/metrics/prometheus").status == 200
+        assert stranger.send("POST", path, body, BEARER).json["data"]["data"] == {"a": 1}
+        counts = stranger.ask("GET", "/queues/hooked/counts", headers=BEARER).json["data"]
+        assert counts["waiting"] == 1
+
+
 def test_a_token_in_the_query_opens_streams_only(guarded: DoorServer, visitor: Door) -> None:
     with connect(f"ws://{guarded.door}/ws/events?token={TOKEN}", open_timeout=PATIENCE_S, close_timeout=1):
         pass

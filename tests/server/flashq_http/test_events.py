@@ -1,14 +1,27 @@
 """Events of jobs, as server-sent events and over WebSockets: one per job, with what is known of it."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
+import msgspec
 import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
+from forebay.server.events.hub import Listener, Wanted
+from forebay.server.flashq.commands.notes import Progress
+from forebay.server.flashq.web.feed import (
+    PENDING_BYTES_MAX,
+    PENDING_MAX,
+    TOO_FAST,
+    Feed,
+    Interest,
+    Noted,
+    Pending,
+)
 from tests.server.flashq_http.talking import Door, DoorServer
 from tests.server.http.streaming import Stream
 from tests.serving import PATIENCE_S
@@ -130,6 +143,72 @@ def test_a_dashboard_gets_all_figures(served: DoorServer, door: Door, queue: str
     assert queue in [each["name"] for each in told["queues"]]
     for name in ("metrics", "workers", "crons", "metrics_history", "system_metrics", "timestamp"):
         assert name in told
+
+
+def test_a_dashboard_that_is_left_leaves_no_trace() -> None:
+    with DoorServer("--store", "memory:") as server, Door(server.door) as door:
+        for number in range(20):
+            with socket(server, "/ws/dashboard") as figures:
+                take(figures, number % 2)  # before or after the first figures are made
+                figures.socket.close()
+        assert door.data("GET", "/health")["status"] == "healthy"
+        assert "bug" not in server.log
+        assert "Traceback" not in server.log
+
+
+def note(data: bytes) -> Noted:
+    return Noted("partial", 1, 0, msgspec.Raw(data), msgspec.UNSET)
+
+
+def test_what_waits_to_be_told_has_a_bound_of_entries() -> None:
+    pending = Pending()
+    assert all(pending.add(b"{}") for _ in range(PENDING_MAX))
+    assert not pending.add(b"{}")
+    assert not pending.add(note(b"1"))
+    pending.next()
+    assert pending.add(note(b"1"))
+    assert len(pending) == PENDING_MAX
+
+
+def test_what_waits_to_be_told_has_a_bound_of_bytes() -> None:
+    pending = Pending()
+    assert pending.add(b"{}")
+    assert pending.add(note(b"x" * (PENDING_BYTES_MAX - 2)))
+    assert not pending.add(note(b"1"))
+    pending.next()
+    assert pending.add(note(b"12"))
+    pending.clear()
+    assert pending.add(note(b"x" * (PENDING_BYTES_MAX + 1)))  # alone, whatever its size
+    assert not pending.add(b"{}")
+
+
+class QuietHub:
+    """A hub in which nothing happens."""
+
+    def join(self, wanted: Wanted) -> tuple[Listener, dict[int, int]]:
+        return Listener(asyncio.get_running_loop()), {}
+
+    def leave(self, wanted: Wanted, listener: Listener) -> None:
+        pass
+
+    def reached(self) -> str:
+        return ""
+
+
+def test_a_note_for_which_there_is_no_room_is_left_out_with_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def note_at_once(count: int) -> None:
+        feed = Feed(cast(Any, QuietHub()), cast(Any, None), asyncio.get_running_loop(), lambda: 0)
+        listener = feed.join(Interest())
+        for _ in range(count):
+            feed.notice(Progress(id=1, progress=50), None)
+        feed.leave(listener)
+
+    asyncio.run(note_at_once(PENDING_MAX))
+    assert not caplog.messages
+    asyncio.run(note_at_once(PENDING_MAX + 2))
+    assert caplog.messages == [TOO_FAST]
 
 
 def test_streams_end_when_the_server_stops() -> None:

@@ -1,5 +1,9 @@
 """Figures of the server: metrics, their history, workers, health and settings."""
 
+from typing import Any
+
+import pytest
+
 from tests.server.flashq_http.talking import Door, DoorServer
 
 NAMES = (
@@ -57,6 +61,23 @@ def test_a_worker_is_listed_once_it_says_so(door: Door) -> None:
     assert {name: found[name] for name in said} == said
     assert isinstance(found["last_heartbeat"], int)
     assert door.refusal("POST", f"/workers/{'w' * 257}/heartbeat", said)[0] == 400
+
+
+@pytest.mark.parametrize(
+    ("field", "most", "past"),
+    [
+        ("queues", ["q" * 256], ["q" * 257]),
+        ("queues", ["q"] * 1_000, ["q"] * 1_001),
+        ("concurrency", (1 << 53) - 1, 1 << 53),
+        ("jobs_processed", (1 << 53) - 1, 1 << 53),
+        ("concurrency", 0, -1),
+    ],
+)
+def test_what_a_worker_says_of_itself_has_a_bound(door: Door, field: str, most: Any, past: Any) -> None:
+    said: dict[str, Any] = {"queues": []}
+    assert door.data("POST", "/workers/w-2/heartbeat", {**said, field: most}) is None
+    assert door.refusal("POST", "/workers/w-3/heartbeat", {**said, field: past})[0] == 400
+    assert "w-3" not in [each["id"] for each in door.data("GET", "/workers")]
 
 
 def test_the_server_tells_of_itself(served: DoorServer, door: Door) -> None:

@@ -3,7 +3,6 @@
 from concurrent.futures import ThreadPoolExecutor
 
 from tests.server.flashq_http.talking import Door, DoorServer
-from tests.serving import wait_for_pull
 
 
 def test_a_pull_waits_for_a_job(served: DoorServer, door: Door, queue: str) -> None:
@@ -57,7 +56,9 @@ def test_a_pull_whose_answer_can_not_be_sent_gives_its_job_back(served: DoorServ
         with served.connect_door() as tcp:
             # Wait behind the job on the other door, so that a job that was given back is seen at once.
             assert tcp.ask({"cmd": "PULL", "queue": queue, "timeout": 0})["job"]["id"] == job
-            wait_for_pull(tcp, queue, timeout=30_000)
+            pull = {"cmd": "PULL", "queue": queue, "timeout": 30_000, "reqId": "waiting"}
+            tcp.send(pull, {"cmd": "STATS", "reqId": "done"})
+            assert tcp.receive()["reqId"] == "done"
             with Door(served.door) as half:
                 half.connection.connect()
                 sock = half.connection.sock

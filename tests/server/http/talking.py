@@ -101,7 +101,7 @@ class Http:
 
     def push(self, queue: str, *payloads: Any, **options: Any) -> int:
         """Push payloads; the id of the first."""
-        first: int = self.post(f"{at(queue)}/messages", payloads=list(payloads), **options)["first"]
+        first: int = self.post(f"{at(queue)}/messages", messages=list(payloads), **options)["first"]
         return first
 
     def pop(self, queue: str, count: int = 1, **fields: Any) -> Any:

@@ -4,20 +4,24 @@ import re
 import shlex
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
+import schemathesis
 from starlette.routing import Route
 
 from forebay.server.http.docs import fields
 from forebay.server.http.docs.openapi import STATUSES, document
 from forebay.server.http.docs.page import curl, page
-from forebay.server.http.routes import OPERATIONS, VIEWS
+from forebay.server.http.operation import Bound
+from forebay.server.http.routes import ROUTES, VIEWS
+from tests.server.http.examples import fields_of, prepare
 from tests.server.http.streaming import Here, Stream
-from tests.server.http.talking import Http, at
+from tests.server.http.talking import Http
 from tests.serving import Server
 
-DOCUMENT = document(OPERATIONS, VIEWS, "0")
+DOCUMENT = document(ROUTES, VIEWS, "0")
 PAGE = page(DOCUMENT)
 SCHEMAS = DOCUMENT["components"]["schemas"]
 ASKED = [
@@ -26,6 +30,8 @@ ASKED = [
     for method, operation in methods.items()
 ]
 NAMES = [operation["operationId"] for _, _, operation in ASKED]
+REQUESTS = {bound.name: bound.operation.name for bound in ROUTES}
+"""Names of the requests over TCP."""
 
 
 def inside(value: Any) -> Iterator[dict[str, Any]]:
@@ -34,6 +40,34 @@ def inside(value: Any) -> Iterator[dict[str, Any]]:
         yield value
     for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
         yield from inside(each)
+
+
+def test_the_document_is_valid_openapi() -> None:
+    schemathesis.openapi.from_dict(DOCUMENT).validate()
+
+
+def test_every_route_and_every_view_is_in_the_document_once() -> None:
+    assert sorted(NAMES) == sorted([each.name for each in ROUTES] + [each.name for each in VIEWS])
+
+
+@pytest.mark.parametrize("bound", ROUTES, ids=lambda bound: bound.name)
+def test_the_document_has_the_fields_that_are_taken(bound: Bound) -> None:
+    operation = DOCUMENT["paths"][bound.route.path][bound.route.method.lower()]
+    found = {
+        place: {each["name"] for each in operation["parameters"] if each["in"] == place}
+        for place in ("path", "query")
+    }
+    assert found["path"] == set(bound.route.places)
+    if not bound.route.has_body:
+        assert found["query"] == fields_of(bound)
+        return
+    assert found["query"] == set()
+    schema = operation["requestBody"]["content"]["application/json"]["schema"]
+    if bound.name == "Incoming":
+        assert schema == {}
+        return
+    properties = SCHEMAS[schema["$ref"].rpartition("/")[2]]["properties"]
+    assert set(properties) == fields_of(bound)
 
 
 def test_every_reference_leads_to_a_schema_and_no_schema_is_unused() -> None:
@@ -105,31 +139,19 @@ def test_the_page_links_to_each_of_its_sections() -> None:
         assert f'<h2 id="{link}">' in PAGE
 
 
-def prepare(http: Http) -> dict[str, str]:
-    """What examples may ask for, and what stands in them for something that only the server knows."""
-    http.ask("DELETE", at("emails"), force=True)
-    http.push("emails", 1)
-    http.put("/v1/groups/emails/audit")
-    http.put("/v1/crons/nightly", queue="reports", message={"payload": 1}, every_ms=3_600_000)
-    http.put("/v1/kv/users/7", value=1)
-    registered = http.post("/v1/webhooks", url="http://1.1.1.1:9/", queues=["nobodys"])
-    found = {"WEBHOOK": registered["id"], "LEASE": http.pop("emails", count=1)["lease"]}
-    return {**found, "ID": str(http.push("emails", 2)), "https://example.com/hook": "http://1.1.1.1:9/"}
-
-
 @pytest.fixture(scope="module")
 def served() -> Iterator[Server]:
-    with Server("--store", "memory:") as running:
+    with Server() as running:
         yield running
 
 
 @pytest.mark.parametrize(("path", "method", "operation"), ASKED, ids=NAMES)
 def test_every_example_of_the_page_works(
-    path: str, method: str, operation: dict[str, Any], served: Server
+    path: str, method: str, operation: dict[str, Any], served: Server, tmp_path: Path
 ) -> None:
     command = curl(path, method, operation)
     with Http(served.http) as http:
-        for name, value in prepare(http).items():
+        for name, value in prepare(http, REQUESTS.get(operation["operationId"], ""), tmp_path).items():
             command = command.replace(name, value)
         program, *arguments = shlex.split(command)
         assert program == "curl"

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -17,14 +18,14 @@ from forebay.core.errors import Damaged, ForebayError
 from forebay.core.records.keyspace import body_key
 from forebay.core.routing.placement import shard_of_queue
 from forebay.core.state import Event
-from forebay.core.words import DEFAULT, EVENT_KINDS
+from forebay.core.words import DEFAULT
 from forebay.server.events import hub
 from forebay.server.http import event_streams
 from forebay.server.node_client import NodeClient
 from forebay.store.base import StoreError
 from tests.broker.loop import ObedientStore, SlowStore
-from tests.server.http.streaming import Here, Sse, Stream, ask, get
-from tests.serving import Raw, Server, pull, push
+from tests.server.http.streaming import Here, Sse, Stream, ask, get, narrow
+from tests.serving import Raw, Server, pop, push
 
 
 def listen(server: Server | Here, query: str = "", **headers: str) -> Stream:
@@ -36,18 +37,16 @@ def told(found: list[Sse]) -> list[tuple[str, int]]:
     return [(each.name, each.told.get("count", 0)) for each in found]
 
 
-def test_a_life_is_told_as_it_happens_under_every_name(server: Server, client: Raw, queue: str) -> None:
+def test_a_life_is_told_as_it_happens(server: Server, client: Raw, queue: str) -> None:
     with listen(server, f"queue={queue}").ready() as stream:
         first = push(client, queue, 1, 2, 3)
         created, pushed = stream.take(2)
-        reply = client.ask({"cmd": "PULLB", "queue": queue, "count": 3, "timeout": 0})
+        reply = client.ask({"cmd": "POP", "queue": queue, "count": 3, "wait_ms": 0})
         popped = stream.next()
-        client.ask({"cmd": "ACKB", "ids": [each["id"] for each in reply["jobs"]]})
+        client.ask({"cmd": "ACK", "ids": [each["id"] for each in reply["messages"]]})
         settled = stream.next()
-    assert (created.name, created.told["event"]) == ("created", "queue:created")
+    assert (created.name, created.told["kind"]) == ("created", "created")
     assert pushed.told == {
-        "event": "job:pushed",
-        "event_type": "pushed",
         "kind": "pushed",
         "tenant": "default",
         "queue": queue,
@@ -55,57 +54,50 @@ def test_a_life_is_told_as_it_happens_under_every_name(server: Server, client: R
         "count": 3,
         "runs": [["default", 0, 3, first]],
     }
-    assert (popped.told["event"], popped.told["group"]) == ("job:popped", "default")
-    assert (settled.told["event"], settled.told["event_type"]) == ("job:completed", "completed")
+    assert (popped.told["kind"], popped.told["group"]) == ("popped", "default")
     assert settled.told["kind"] == "settled"
     assert settled.told["duration_ms"] >= 0
     assert settled.told["runs"] == pushed.told["runs"]
-
-
-def test_every_kind_has_names_that_others_know_it_by() -> None:
-    assert hub.NAMES.keys() == set(EVENT_KINDS)
-    assert hub.kinds_of([*EVENT_KINDS, *(theirs for _, theirs in hub.NAMES.values())]) == set(EVENT_KINDS)
 
 
 def test_what_is_evicted_is_told_with_its_count(server: Server, client: Raw, queue: str) -> None:
     client.ask({"cmd": "QUEUE", "queue": queue, "options": {"max_wait_ms": 1}})
     with listen(server, f"queue={queue}&kind=evicted").ready() as stream:
         push(client, queue, 1, 2)
-        client.ask({"cmd": "PULL", "queue": f"{queue}.none", "timeout": 5})
-        assert client.ask({"cmd": "PULL", "queue": queue, "timeout": 0})["job"] is None
+        client.ask({"cmd": "POP", "queue": f"{queue}.none", "wait_ms": 5})
+        assert client.ask({"cmd": "POP", "queue": queue, "wait_ms": 0})["messages"] == []
         evicted = stream.next()
-    assert evicted.told["event"] == "messages:evicted"
+    assert evicted.told["kind"] == "evicted"
     assert (evicted.told["queue"], evicted.told["count"]) == (queue, 2)
 
 
 def test_what_expired_is_told(server: Server, client: Raw, queue: str) -> None:
     with listen(server, f"queue={queue}&kind=expired").ready() as stream:
-        client.ask({"cmd": "PUSH", "queue": queue, "data": 1, "ttl": 1})
-        client.ask({"cmd": "PULL", "queue": f"{queue}.none", "timeout": 5})
-        assert client.ask({"cmd": "PULL", "queue": queue, "timeout": 0})["job"] is None
-        assert stream.next().told["event"] == "messages:expired"
+        client.ask({"cmd": "PUSH", "queue": queue, "payload": 1, "ttl_ms": 1})
+        client.ask({"cmd": "POP", "queue": f"{queue}.none", "wait_ms": 5})
+        assert client.ask({"cmd": "POP", "queue": queue, "wait_ms": 0})["messages"] == []
+        assert stream.next().told["kind"] == "expired"
 
 
 def test_an_ack_of_a_batch_is_told(server: Server, client: Raw, queue: str) -> None:
-    """flashQ's ACKB tells nobody."""
     first = push(client, queue, 1, 2)
-    client.ask({"cmd": "PULLB", "queue": queue, "count": 2, "timeout": 0})
-    with listen(server, f"queue={queue}&kind=completed").ready() as stream:
-        client.ask({"cmd": "ACKB", "ids": [first, first + 1]})
+    client.ask({"cmd": "POP", "queue": queue, "count": 2, "wait_ms": 0})
+    with listen(server, f"queue={queue}&kind=settled").ready() as stream:
+        client.ask({"cmd": "ACK", "ids": [first, first + 1]})
         assert stream.next().told["count"] == 2
 
 
-def test_filters_by_queue_and_kind_ours_or_others(server: Server, client: Raw, queue: str) -> None:
+def test_filters_by_queue_and_kind(server: Server, client: Raw, queue: str) -> None:
     one, two, three = (f"{queue}.{n}" for n in "123")
     with (
         listen(server, f"queue={one}&queue={two}").ready() as queues,
-        listen(server, f"queue={one}&kind=failed&kind=popped").ready() as kinds,
+        listen(server, f"queue={one}&kind=dead&kind=popped").ready() as kinds,
         listen(server, f"queue={three}").ready() as last,
     ):
         for each in (one, two, three):
             client.ask({"cmd": "QUEUE", "queue": each, "options": {"max_attempts": 1}})
             push(client, each, 1)
-            client.ask({"cmd": "FAIL", "id": pull(client, each)["id"], "error": "no"})
+            client.ask({"cmd": "NACK", "ids": [pop(client, each)["id"]], "error": "no"})
         found = queues.take(10)
         assert {each.told["queue"] for each in found} == {one, two}
         assert [each.name for each in kinds.take(2)] == ["popped", "dead"]
@@ -151,9 +143,9 @@ def busy(client: Raw, queue: str, chance: random.Random, steps: int) -> None:
         if chance.random() < 0.6:
             push(client, name, *range(chance.randint(1, 4)))
         else:
-            reply = client.ask({"cmd": "PULLB", "queue": name, "count": 3, "timeout": 0})
-            if reply["jobs"]:
-                client.ask({"cmd": "ACKB", "ids": [each["id"] for each in reply["jobs"]]})
+            reply = client.ask({"cmd": "POP", "queue": name, "count": 3, "wait_ms": 0})
+            if reply["messages"]:
+                client.ask({"cmd": "ACK", "ids": [each["id"] for each in reply["messages"]]})
 
 
 class Follower:
@@ -246,7 +238,7 @@ def is_end(told: Sse, queue: str) -> bool:
 
 def test_from_all_begins_with_the_first_event_that_is_kept(server: Server, client: Raw, queue: str) -> None:
     push(client, queue, 1)
-    pull(client, queue)
+    pop(client, queue)
     with listen(server, f"from=all&queue={queue}") as stream:
         assert told(stream.take(3)) == [("created", 0), ("pushed", 1), ("popped", 1)]
         push(client, queue, 2)
@@ -290,9 +282,7 @@ def test_events_go_on_over_restarts_and_kills(tmp_path: Path) -> None:
 
 
 def plain(data: str) -> dict[str, Any]:
-    """An event without the names that others know it by."""
     found: dict[str, Any] = json.loads(data)
-    del found["event"], found["event_type"]
     return found
 
 
@@ -343,7 +333,7 @@ def test_what_a_failed_commit_held_is_not_told() -> None:
         push(client, "q", 1)
         with listen(here, "queue=q").ready() as stream:
             store.commit_error = StoreError("no")
-            assert client.ask({"cmd": "PUSH", "queue": "q", "data": 2})["code"] == "busy"
+            assert client.ask({"cmd": "PUSH", "queue": "q", "payload": 2})["error"]["code"] == "busy"
             push(client, "q", 3, 4, 5)
             assert told([stream.next()]) == [("pushed", 3)]
             last = stream.last_id
@@ -373,7 +363,7 @@ def test_without_a_log_events_are_told_all_the_same(queue: str) -> None:
             push(client, queue, 3)
             assert told([stream.next()]) == [("pushed", 1)]
         with listen(server, f"queue={queue}&from=all").ready() as stream:
-            pull(client, queue)
+            pop(client, queue)
             assert told([stream.next()]) == [("popped", 1)]
 
 
@@ -517,15 +507,79 @@ def test_those_who_want_the_same_share_what_is_made_of_it(monkeypatch: pytest.Mo
             stream.close()
 
 
+# Polls.
+
+
+def polled(server: Server | Here, **query: str) -> dict[str, Any]:
+    status, answer = get(server.http, f"/v1/events/poll?{urlencode(query)}")
+    assert status == 200, answer
+    found: dict[str, Any] = answer
+    return found
+
+
+def test_a_poll_goes_on_from_where_the_last_one_was(server: Server, client: Raw, queue: str) -> None:
+    begin = polled(server, queues=queue)
+    assert begin["events"] == []
+    push(client, queue, 1, 2)
+    found = polled(server, queues=queue, after=begin["after"])
+    assert [(each["kind"], each.get("count", 0)) for each in found["events"]] == [
+        ("created", 0),
+        ("pushed", 2),
+    ]
+    assert polled(server, queues=queue, after=found["after"])["events"] == []
+    pop(client, queue)
+    kinds = [each["kind"] for each in polled(server, queues=queue, after=found["after"])["events"]]
+    assert kinds == ["popped"]
+    assert polled(server, queues=queue, kinds="dead", after=begin["after"])["events"] == []
+
+
+def test_a_poll_waits_for_an_event(server: Server, client: Raw, queue: str) -> None:
+    after = polled(server)["after"]
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(polled, server, queues=queue, after=after, wait_ms="30000")
+        push(client, queue, 1)
+        assert {each["queue"] for each in waiting.result()["events"]} == {queue}
+
+
+@pytest.mark.parametrize("query", ["kinds=nothing", "wait_ms=-1", "after=x", "queue=q", "kind=dead"])
+def test_a_bad_poll_is_refused(server: Server, query: str) -> None:
+    status, answer = get(server.http, f"/v1/events/poll?{query}")
+    assert (status, answer["error"]["code"]) == (400, "invalid")
+
+
+def test_one_who_leaves_while_a_poll_waits_is_forgotten() -> None:
+    with Here() as here:
+        after = polled(here)["after"]
+        leaving = narrow(here.http, 4_096)
+        path = f"/v1/events/poll?after={after}&wait_ms=60000"
+        leaving.sendall(f"GET {path} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
+        while not here.call(lambda: here.server.hub.count):
+            pass
+        leaving.close()
+        while here.call(lambda: here.server.hub.count):
+            pass
+
+
+def test_a_poll_that_waits_is_answered_when_the_server_stops() -> None:
+    with Server("--store", "memory:") as server, ThreadPoolExecutor() as pool:
+        after = polled(server)["after"]
+        waiting = pool.submit(polled, server, after=after, wait_ms="60000")
+        while not streams(server):
+            pass
+        server.terminate()
+        assert waiting.result()["events"] == []
+        assert server.wait() == 0
+
+
 # Those who do not read, and those who leave.
 
 
 def noisy(client: Raw, queue: str) -> None:
     """Half a megabyte of events: an ack here and there, so that each has a thousand runs."""
     first = push(client, queue, *[0] * 20_000)
-    client.ask({"cmd": "PULLB", "queue": queue, "count": 20_000, "timeout": 0})
-    client.ask({"cmd": "ACKB", "ids": list(range(first, first + 20_000, 2))})
-    client.ask({"cmd": "ACKB", "ids": list(range(first + 1, first + 20_000, 2))})
+    client.ask({"cmd": "POP", "queue": queue, "count": 20_000, "wait_ms": 0})
+    client.ask({"cmd": "ACK", "ids": list(range(first, first + 20_000, 2))})
+    client.ask({"cmd": "ACK", "ids": list(range(first + 1, first + 20_000, 2))})
 
 
 def heard_all(stream: Stream, count: int) -> None:
@@ -568,8 +622,8 @@ def test_a_large_batch_alone_drops_nobody(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(hub, "WAITING_BYTES_MAX", 1_000)
     with Here() as here, here.connect() as client, listen(here, "queue=q").ready() as stream:
         first = push(client, "q", *range(1_000))
-        client.ask({"cmd": "PULLB", "queue": "q", "count": 1_000, "timeout": 0})
-        client.ask({"cmd": "ACKB", "ids": list(range(first, first + 1_000, 2))})
+        client.ask({"cmd": "POP", "queue": "q", "count": 1_000, "wait_ms": 0})
+        client.ask({"cmd": "ACK", "ids": list(range(first, first + 1_000, 2))})
         settled = stream.until("settled")[-1]
         assert len(settled.data) > 10_000
 
@@ -617,7 +671,7 @@ def test_an_event_that_is_on_its_way_when_one_leaves_and_another_comes_is_heard_
         with listen(here, "queue=q").ready() as stream:
             last = stream.last_id
             store.shut()
-            client.send({"cmd": "PUSH", "queue": "q", "data": 2})
+            client.send({"cmd": "PUSH", "queue": "q", "payload": 2})
             while not here.call(lambda: here.node._committer.busy):
                 pass
         while here.call(lambda: here.server.hub.count):
@@ -643,7 +697,7 @@ def opened_amid_a_commit_that_fails(store: SlowStore, here: Here, client: Raw, q
     """A stream that somebody opens while a push is being kept, which then is not."""
     push(client, "q", 1)
     store.shut()
-    client.send({"cmd": "PUSH", "queue": "q", "data": 2})
+    client.send({"cmd": "PUSH", "queue": "q", "payload": 2})
     while not here.call(lambda: here.node._committer.busy):
         pass
     with ThreadPoolExecutor() as pool:
@@ -660,7 +714,7 @@ def test_nobody_is_given_an_id_that_is_ahead_of_what_is_kept() -> None:
     with settle_in(store) as here, here.connect() as client:
         with opened_amid_a_commit_that_fails(store, here, client, "queue=q") as stream:
             assert stream.status == 503
-        assert client.receive()["code"] == "busy"
+        assert client.receive()["error"]["code"] == "busy"
         with listen(here, "queue=q").ready() as stream:
             push(client, "q", 3, 4)
             assert told([stream.next()]) == [("pushed", 2)]
@@ -673,7 +727,7 @@ def test_one_who_goes_on_while_the_store_fails_is_told_so(caplog: pytest.LogCapt
             error = stream.next()
             assert (error.name, error.told["error"]["code"]) == ("error", "busy")
             assert stream.is_over()
-        assert client.receive()["code"] == "busy"
+        assert client.receive()["error"]["code"] == "busy"
         with listen(here, "queue=q&from=all") as stream:
             assert told(stream.take(2)) == [("created", 0), ("pushed", 1)]
     assert "bug" not in caplog.text

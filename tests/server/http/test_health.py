@@ -9,11 +9,9 @@ from forebay.server.node_client import NodeClient
 from forebay.store.base import StoreError
 from tests.broker.loop import BEGIN, ObedientStore
 from tests.server.http.streaming import Here, ask, get
-from tests.serving import pull, push
+from tests.serving import pop, push
 
 Figures = dict[str, float]
-BOUNDS = ("0.1", "1.0", "+Inf")
-"""flashQ's bounds of durations."""
 
 
 def figures(here: Here) -> Figures:
@@ -37,7 +35,7 @@ def test_a_server_that_can_not_write_is_alive_and_not_ready() -> None:
     with Here(store) as here, here.connect() as client:
         store.commit_error = StoreError("no room")
         store.claim_error = StoreError("no room")
-        assert client.ask({"cmd": "PUSH", "queue": "q", "data": 1})["code"] == "busy"
+        assert client.ask({"cmd": "PUSH", "queue": "q", "payload": 1})["error"]["code"] == "busy"
         status, said = get(here.http, "/readyz")
         assert (status, said["ready"]) == (503, False)
         assert said["why"]
@@ -55,34 +53,34 @@ def test_the_oldest_is_the_one_that_waits_for_longest_whatever_else_there_is() -
     with Here() as here, here.connect() as client:
         for queue in ("read", "unread"):
             if queue == "read":
-                client.ask({"cmd": "PULL", "queue": queue, "timeout": 0})
-            client.ask({"cmd": "PUSH", "queue": queue, "data": 0, "delay": 3_600_000})
-            cancelled = client.ask({"cmd": "PUSH", "queue": queue, "data": 1})["id"]
-            assert client.ask({"cmd": "CANCEL", "id": cancelled})["ok"]
+                client.ask({"cmd": "POP", "queue": queue, "wait_ms": 0})
+            client.ask({"cmd": "PUSH", "queue": queue, "payload": 0, "delay_ms": 3_600_000})
+            cancelled = client.ask({"cmd": "PUSH", "queue": queue, "payload": 1})["id"]
+            assert client.ask({"cmd": "CANCEL", "ids": [cancelled]})["ok"]
             assert oldest(here, queue) == 0
             here.now += 1_000
-            client.ask({"cmd": "PUSH", "queue": queue, "data": 2, "priority": 5})
+            client.ask({"cmd": "PUSH", "queue": queue, "payload": 2, "priority": 5})
             here.now += 1_000
-            client.ask({"cmd": "PUSH", "queue": queue, "data": 3})
+            client.ask({"cmd": "PUSH", "queue": queue, "payload": 3})
             here.now += 1_000
             assert oldest(here, queue) == 2
-            assert pull(client, queue)["data"] == 2
+            assert pop(client, queue)["payload"] == 2
             assert oldest(here, queue) == 1
 
 
 def test_leases_that_run_out_are_counted() -> None:
     with Here() as here, here.connect() as client:
         push(client, "q", 1, 2)
-        pull(client, "q")
+        pop(client, "q")
         here.now += 3_600_000
-        pull(client, "q")
+        pop(client, "q")
         assert figures(here)["forebay_leases_expired_total"] == 1
 
 
 def test_messages_are_counted_by_queue_and_state() -> None:
     with Here() as here, here.connect() as client:
         push(client, "q", 1, 2, 3)
-        pull(client, "q")
+        pop(client, "q")
         here.now = BEGIN + 5_000
         found = figures(here)
         for state, count in (("waiting", 2), ("active", 1), ("completed", 0)):
@@ -99,7 +97,7 @@ def test_what_was_evicted_is_counted_by_queue() -> None:
         client.ask({"cmd": "QUEUE", "queue": "q", "options": {"max_wait_ms": 1_000}})
         push(client, "q", 1, 2)
         here.now = BEGIN + 5_000
-        assert client.ask({"cmd": "PULL", "queue": "q", "timeout": 0})["job"] is None
+        assert client.ask({"cmd": "POP", "queue": "q", "wait_ms": 0})["messages"] == []
         assert figures(here)['forebay_messages_total{kind="evicted",queue="q",tenant="default"}'] == 2
 
 
@@ -109,10 +107,10 @@ def test_what_retention_takes_is_counted_by_queue() -> None:
         client.ask({"cmd": "QUEUE", "queue": "done", "options": {"completed_retention_ms": 0}})
         push(client, "q", 1, 2, 3)
         push(client, "done", 1, 2)
-        client.ask({"cmd": "ACKB", "ids": [pull(client, "done")["id"] for _ in range(2)]})
+        client.ask({"cmd": "ACK", "ids": [pop(client, "done")["id"] for _ in range(2)]})
         for _ in range(9):
             here.now += 10_000
-            client.ask({"cmd": "PULL", "queue": "none", "timeout": 0})
+            client.ask({"cmd": "POP", "queue": "none", "wait_ms": 0})
         found = figures(here)
         assert found['forebay_messages_total{kind="outdated",queue="q",tenant="default"}'] == 3
         assert found['forebay_messages_total{kind="retired",queue="done",tenant="default"}'] == 2
@@ -129,31 +127,11 @@ def test_of_very_many_queues_some_have_figures_and_all_are_counted(monkeypatch: 
         assert found["forebay_queues"] == 5
 
 
-def test_flashq_s_names_are_there() -> None:
-    with Here() as here, here.connect() as client:
-        client.ask({"cmd": "QUEUE", "queue": "q", "options": {"max_attempts": 1}})
-        push(client, "q", 1, 2, 3)
-        done, failed = pull(client, "q")["id"], pull(client, "q")["id"]
-        here.now = BEGIN + 500
-        client.ask({"cmd": "ACK", "id": done})
-        client.ask({"cmd": "FAIL", "id": failed})
-        found = figures(here)
-        assert found['flashq_queue_depth{queue="q"}'] == 1
-        assert found['flashq_jobs_processed_total{queue="q",status="completed"}'] == 1
-        assert found['flashq_jobs_processed_total{queue="q",status="failed"}'] == 1
-        times = {
-            each: found[f'flashq_job_duration_seconds_bucket{{le="{each}",queue="q"}}'] for each in BOUNDS
-        }
-        assert times == {"0.1": 0, "1.0": 1, "+Inf": 1}
-        assert found["flashq_active_workers"] >= 1
-        assert found["flashq_memory_bytes"] > 1 << 20
-
-
 def test_nothing_in_a_label_can_be_taken_for_a_figure() -> None:
     """Names of queues are harmless; should they ever not be, they are escaped."""
     with Here() as here, here.connect() as client:
         evil = 'q"} 1\nevil 1'
-        assert client.ask({"cmd": "PUSH", "queue": evil, "data": 1})["code"] == "invalid"
+        assert client.ask({"cmd": "PUSH", "queue": evil, "payload": 1})["error"]["code"] == "invalid"
         push(client, "q", 1)
         measured = here.call(lambda: here.node.engine.apply(Measure(10), BEGIN))
         assert isinstance(measured, Measured)

@@ -15,11 +15,12 @@ from forebay.core.bounds import Limits
 from forebay.core.words import DEFAULT
 from forebay.server.http.endpoint import Endpoint
 from forebay.server.http.request_body import Gone
-from forebay.server.http.routes import OPERATIONS
+from forebay.server.http.routes import ROUTES
 from forebay.server.node_client import NodeClient
+from forebay.server.tcp.codec import Services
 from forebay.store.memory import MemoryStore
 
-OPERATION = {operation.name: operation for operation in OPERATIONS}
+BOUND = {bound.name: bound for bound in ROUTES}
 NOW = 1_700_000_000_000
 
 
@@ -60,6 +61,8 @@ class House:
     def __init__(self) -> None:
         self.node = Node(MemoryStore(), asyncio.get_running_loop(), lambda: NOW, Limits(), shards=1)
         self.questions = NodeClient(self.node)
+        none: Any = None  # nobody polls for events, nor registers webhooks
+        self._services = Services(self.questions, none, none)
         self.sent: list[Any] = []
 
     async def call(self, name: str, body: Any, connection: Fake, **headers: str) -> Any:
@@ -84,7 +87,7 @@ class House:
             ],
             "forebay.connection": connection,
         }
-        await Endpoint(OPERATION[name], self.questions, 1_000_000)(scope, receive, send)
+        await Endpoint(BOUND[name], self._services, 1_000_000)(scope, receive, send)
         return self.sent[-1]["body"]
 
     async def push(self, payload: Any) -> None:

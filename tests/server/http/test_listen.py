@@ -11,7 +11,7 @@ from forebay.server.http.connection import HttpLimits
 from forebay.store.base import StoreError
 from tests.broker.loop import ObedientStore
 from tests.server.http.streaming import Here, Sse, Stream, ask, get, narrow
-from tests.serving import Raw, Server, pull, push
+from tests.serving import Raw, Server, pop, push
 
 
 def listen(server: Server | Here, queue: str, query: str = "") -> Stream:
@@ -23,7 +23,7 @@ def payloads(found: list[Sse]) -> list[Any]:
 
 
 def ack(client: Raw, *found: Sse) -> None:
-    reply = client.ask({"cmd": "ACKB", "ids": [each.told["id"] for each in found]})
+    reply = client.ask({"cmd": "ACK", "ids": [each.told["id"] for each in found]})
     assert reply["ok"], reply
 
 
@@ -49,7 +49,7 @@ def test_messages_come_as_they_are_pushed_each_with_its_id(server: Server, clien
         two, three = stream.take(2)
         assert payloads([two, three]) == [2, 3]
         ack(client, one, two, three)
-    assert client.ask({"cmd": "GETSTATE", "id": first})["state"] == "completed"
+    assert client.ask({"cmd": "STATE", "id": first})["state"] == "completed"
 
 
 def test_what_a_connection_held_is_there_for_others_at_once(server: Server, client: Raw, queue: str) -> None:
@@ -59,8 +59,8 @@ def test_what_a_connection_held_is_there_for_others_at_once(server: Server, clie
         ack(client, one)
     found: list[tuple[int, int]] = []
     while len(found) < 2:
-        jobs = client.ask({"cmd": "PULLB", "queue": queue, "count": 10, "timeout": 30_000})["jobs"]
-        found += [(job["data"], job["attempts"]) for job in jobs]
+        more = client.ask({"cmd": "POP", "queue": queue, "count": 10, "wait_ms": 30_000})["messages"]
+        found += [(each["payload"], each["failures"]) for each in more]
     assert found == [(2, 0), (3, 0)]
 
 
@@ -70,7 +70,7 @@ def test_no_more_than_max_are_held_and_more_come_when_others_settle_them(
     push(client, queue, *range(7))
     with listen(server, queue, "max=2") as stream:
         held = stream.take(2)
-        assert pull(client, queue)["data"] == 2
+        assert pop(client, queue)["payload"] == 2
         ack(client, held[0])
         held += stream.take(1)
         status, _ = ask(
@@ -91,7 +91,7 @@ def test_what_fails_makes_room_and_comes_again(server: Server, client: Raw, queu
     push(client, queue, 1, 2)
     with listen(server, queue, "max=1") as stream:
         (one,) = stream.take(1)
-        client.ask({"cmd": "FAIL", "id": one.told["id"], "error": "no"})
+        client.ask({"cmd": "NACK", "ids": [one.told["id"]], "error": "no"})
         (again,) = stream.take(1)
         assert (again.told["payload"], again.told["failures"], again.told["deliveries"]) == (1, 1, 2)
         ack(client, again)
@@ -126,7 +126,7 @@ def test_a_group_a_partition_and_a_place_to_begin(server: Server, client: Raw, q
 
 
 def test_a_payload_with_line_breaks_is_one_line(server: Server, client: Raw, queue: str) -> None:
-    body = b'{"cmd":"PUSH","queue":"%s","data":{"a":\n[1,\r\n2],\r"b":"x\\ny"}}' % queue.encode()
+    body = b'{"cmd":"PUSH","queue":"%s","payload":{"a":\n[1,\r\n2],\r"b":"x\\ny"}}' % queue.encode()
     client.send_frame(body)
     assert client.receive()["ok"]
     with listen(server, queue) as stream:
@@ -153,7 +153,7 @@ def test_a_page_of_a_foreign_origin_leases_nothing(server: Server, client: Raw, 
     for headers in ({"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
         status, answer = get(server.http, path, headers)
         assert (status, answer["error"]["code"]) == (403, "denied")
-    assert pull(client, queue)["attempts"] == 0
+    assert pop(client, queue)["failures"] == 0
     with Stream(server.http, path, {"Origin": f"http://{server.http}"}) as stream:
         assert stream.status == 200
 
@@ -189,7 +189,7 @@ def test_a_queue_that_is_removed_and_made_again_is_listened_to(
     with listen(server, queue) as stream:
         (one,) = stream.take(1)
         ack(client, one)
-        assert client.ask({"cmd": "OBLITERATE", "queue": queue})["ok"]
+        assert client.ask({"cmd": "QUEUEDELETE", "force": True, "queue": queue})["ok"]
         push(client, queue, 2)
         assert payloads(stream.take(1)) == [2]
 
@@ -203,7 +203,7 @@ def test_a_server_that_stops_ends_the_stream_and_takes_back_what_it_held() -> No
             assert list(stream) == []
         store = here.store
     with Here(store, at=here.now) as again, again.connect() as client:
-        assert pull(client, "q")["attempts"] == 0
+        assert pop(client, "q")["failures"] == 0
 
 
 def test_sigterm_ends_streams_of_messages() -> None:
@@ -223,14 +223,14 @@ def test_one_that_leaves_while_the_store_fails_gives_back_what_it_held_when_it_w
         with listen(here, "q") as stream:
             assert payloads(stream.take(1)) == [1]
             here.store.commit_error = here.store.claim_error = StoreError("no")
-            assert client.ask({"cmd": "PUSH", "queue": "q", "data": 2})["code"] == "busy"
+            assert client.ask({"cmd": "PUSH", "queue": "q", "payload": 2})["error"]["code"] == "busy"
         while here.call(lambda: here.server.hub.count):
             pass
         here.store.commit_error = here.store.claim_error = None
-        job = client.ask({"cmd": "PULL", "queue": "q", "timeout": 20_000})
-        while job.get("code") == "busy":
-            job = client.ask({"cmd": "PULL", "queue": "q", "timeout": 20_000})
-        assert (job["job"]["data"], job["job"]["attempts"]) == (1, 0)
+        reply = client.ask({"cmd": "POP", "queue": "q", "wait_ms": 20_000})
+        while not reply["ok"] and reply["error"]["code"] == "busy":
+            reply = client.ask({"cmd": "POP", "queue": "q", "wait_ms": 20_000})
+        assert [(each["payload"], each["failures"]) for each in reply["messages"]] == [(1, 0)]
 
 
 def test_one_that_does_not_read_gives_back_what_it_held(queue: str) -> None:
@@ -239,11 +239,11 @@ def test_one_that_does_not_read_gives_back_what_it_held(queue: str) -> None:
         path = "/v1/queues/q/listen"
         lazy = narrow(here.http, 4_096)
         lazy.sendall(f"GET {path} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
-        reply = client.ask({"cmd": "PULLB", "queue": "q", "count": 50, "timeout": 0})
-        held = len(reply["jobs"])
+        reply = client.ask({"cmd": "POP", "queue": "q", "count": 50, "wait_ms": 0})
+        held = len(reply["messages"])
         while held < 50:
-            more = client.ask({"cmd": "PULLB", "queue": "q", "count": 50, "timeout": 30_000})["jobs"]
-            assert all(job["attempts"] == 0 for job in more)
+            more = client.ask({"cmd": "POP", "queue": "q", "count": 50, "wait_ms": 30_000})["messages"]
+            assert all(each["failures"] == 0 for each in more)
             held += len(more)
         lazy.close()
 
@@ -253,11 +253,11 @@ def test_messages_of_a_connection_that_left_while_they_came_are_not_lost(
 ) -> None:
     for at in range(20):
         with listen(server, queue):
-            client.send({"cmd": "PUSH", "queue": queue, "data": at})
+            client.send({"cmd": "PUSH", "queue": queue, "payload": at})
         assert client.receive()["ok"]
     found: list[int] = []
     while len(found) < 20:
-        jobs = client.ask({"cmd": "PULLB", "queue": queue, "count": 20, "timeout": 30_000})["jobs"]
-        assert all(job["attempts"] == 0 for job in jobs)
-        found += [job["data"] for job in jobs]
+        more = client.ask({"cmd": "POP", "queue": queue, "count": 20, "wait_ms": 30_000})["messages"]
+        assert all(each["failures"] == 0 for each in more)
+        found += [each["payload"] for each in more]
     assert sorted(found) == list(range(20))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from forebay.core.words import STATES
-from forebay.server.http.operations.messages import ACTIONS
+from forebay.wire.operations.messages import ACTIONS
 from tests.server.http.talking import Answer, Http, at
 from tests.serving import Server
 
@@ -27,7 +27,7 @@ def refused(answer: Answer, status: int, code: str) -> bool:
 def test_what_is_refused_is_told_by_the_name_it_has_here(field: str, http: Http, queue: str) -> None:
     for body in (
         {"payload": 1, field: -2_000_000_000},
-        {"messages": [{"payload": 1, field: -2_000_000_000}]},
+        {"items": [{"payload": 1, field: -2_000_000_000}]},
     ):
         answer = http.ask("POST", f"{at(queue)}/messages", body)
         assert refused(answer, 400, "invalid")
@@ -41,8 +41,8 @@ def test_a_push_of_one_says_its_id(http: Http, queue: str) -> None:
     assert (message["id"], message["payload"]) == (answer["id"], {"a": 1})
 
 
-def test_payloads_have_consecutive_ids(http: Http, queue: str) -> None:
-    answer = push(http, queue, payloads=[1, None, "x"], priority=3, durability="os")
+def test_messages_that_share_options_have_consecutive_ids(http: Http, queue: str) -> None:
+    answer = push(http, queue, messages=[1, None, "x"], priority=3, durability="os")
     assert (answer["count"], answer["durability"]) == (3, "os")
     found = http.pop(queue, 9)["messages"]
     assert [each["id"] for each in found] == list(range(answer["first"], answer["first"] + 3))
@@ -50,11 +50,11 @@ def test_payloads_have_consecutive_ids(http: Http, queue: str) -> None:
     assert {each["priority"] for each in found} == {3}
 
 
-def test_messages_have_each_their_own_options(http: Http, queue: str) -> None:
+def test_items_have_each_their_own_options(http: Http, queue: str) -> None:
     answer = push(
         http,
         queue,
-        messages=[
+        items=[
             {"payload": 1},
             {"payload": 2, "priority": 5},
             {"payload": 3, "partition": "p"},
@@ -70,8 +70,8 @@ def test_messages_have_each_their_own_options(http: Http, queue: str) -> None:
     assert http.state(queue, answer["ids"][4]) == "delayed"
 
 
-def test_messages_that_are_alike_have_the_ids_they_are_told(http: Http, queue: str) -> None:
-    answer = push(http, queue, messages=[{"payload": n, "tags": ["t"]} for n in range(3)])
+def test_items_that_are_alike_have_the_ids_they_are_told(http: Http, queue: str) -> None:
+    answer = push(http, queue, items=[{"payload": n, "tags": ["t"]} for n in range(3)])
     assert [each["id"] for each in http.pop(queue, 9)["messages"]] == answer["ids"]
 
 
@@ -88,13 +88,13 @@ def test_a_unique_key_is_known_again(http: Http, queue: str) -> None:
     assert again == {**first, "duplicate": True}
     replaced = push(http, queue, payload=3, unique_key="k", dedup="replace")
     assert (replaced["id"], replaced["replaced"]) == (first["id"], True)
-    many = push(http, queue, messages=[{"payload": 4}, {"payload": 5, "unique_key": "k"}])
+    many = push(http, queue, items=[{"payload": 4}, {"payload": 5, "unique_key": "k"}])
     assert (many["duplicates"], many["ids"][1]) == ([1], first["id"])
     assert sorted(http.popped(queue)) == [3, 4]
 
 
 def test_a_request_that_is_sent_again_is_done_once(http: Http, queue: str) -> None:
-    for fields in ({"payload": 1}, {"payloads": [1, 2]}, {"messages": [{"payload": 1}, {"payload": 2}]}):
+    for fields in ({"payload": 1}, {"messages": [1, 2]}, {"items": [{"payload": 1}, {"payload": 2}]}):
         key = json.dumps(fields)
         first = push(http, queue, idempotency_key=key, producer="p", **fields)
         again = push(http, queue, idempotency_key=key, producer="p", **fields)
@@ -211,7 +211,9 @@ def test_what_a_pop_may_ask_for_has_limits(fields: dict[str, Any], http: Http, q
     assert answer.details["field"] == next(iter(fields))
 
 
-# Ack, nack, extend.
+# Ack, nack, release, extend.
+
+SETTLING = ("/v1/ack", "/v1/nack", "/v1/release", "/v1/extend")
 
 
 def test_a_lease_is_acked_whole(http: Http, queue: str) -> None:
@@ -219,7 +221,7 @@ def test_a_lease_is_acked_whole(http: Http, queue: str) -> None:
     lease = http.pop(queue, 3)["lease"]
     assert http.post("/v1/ack", lease=lease) == {"count": 3, "refused": []}
     assert http.counts(queue) == {"completed": 3}
-    for path in ("/v1/ack", "/v1/nack", "/v1/extend"):
+    for path in SETTLING:
         assert refused(http.ask("POST", path, {"lease": lease}), 409, "conflict")
 
 
@@ -240,9 +242,9 @@ def test_a_uuid_means_the_message_it_was_given_for(http: Http, queue: str) -> No
     assert http.post("/v1/ack", ids=[uuid])["count"] == 1
 
 
-@pytest.mark.parametrize("path", ["/v1/ack", "/v1/nack", "/v1/extend"])
+@pytest.mark.parametrize("path", SETTLING)
 @pytest.mark.parametrize(
-    ("body", "field"), [({}, "lease"), ({"ids": []}, "ids"), ({"ids": ["x"]}, "id"), ({"ids": [-1]}, "id")]
+    ("body", "field"), [({}, "lease"), ({"ids": []}, "ids"), ({"ids": ["x"]}, "ids"), ({"ids": [-1]}, "ids")]
 )
 def test_what_is_to_be_settled_must_be_said(path: str, body: dict[str, Any], field: str, http: Http) -> None:
     answer = http.ask("POST", path, body)
@@ -289,6 +291,30 @@ def test_what_is_nacked_with_a_delay_waits_for_it(http: Http, queue: str) -> Non
     assert seen["due_at"] - seen["created_at"] >= 3_600_000
 
 
+def test_what_is_released_is_there_at_once_as_if_it_had_not_been_delivered(http: Http, queue: str) -> None:
+    http.push(queue, 1, 2)
+    lease = http.pop(queue, 2)["lease"]
+    assert http.post("/v1/release", lease=lease) == {"count": 2, "refused": []}
+    again = http.pop(queue, 2)["messages"]
+    assert [(each["payload"], each["deliveries"], each["failures"]) for each in again] == [
+        (1, 1, 0),
+        (2, 1, 0),
+    ]
+
+
+def test_messages_are_delayed_promoted_prioritised_updated_and_discarded(http: Http, queue: str) -> None:
+    first = http.push(queue, "a", "b", "c")
+    one = {"count": 1, "refused": []}
+    assert http.post("/v1/delay", ids=[first], delay_ms=3_600_000) == one
+    assert http.state(queue, first) == "delayed"
+    assert http.post("/v1/promote", ids=[first, first + 1]) == {"count": 1, "refused": [first + 1]}
+    assert http.post("/v1/priority", ids=[first + 2], priority=5) == one
+    assert http.put(f"/v1/messages/{first + 2}", payload="new")["id"] == first + 2
+    assert http.post("/v1/discard", ids=[first + 1]) == one
+    assert http.state(queue, first + 1) == "dead"
+    assert http.popped(queue) == ["new", "a"]
+
+
 def test_a_lease_that_is_extended_lasts_longer(http: Http, queue: str) -> None:
     first = http.push(queue, 1)
     popped = http.pop(queue, lease_ms=60_000)
@@ -325,16 +351,16 @@ def test_a_transaction_does_all_of_it(http: Http, queue: str) -> None:
     done = http.post(
         "/v1/transaction",
         ops=[
-            {"op": "ack", "ids": [first], "lease": popped["lease"], "results": [7]},
-            {"op": "nack", "ids": [second], "error": "later", "delay_ms": 60_000},
-            {"op": "push", "queue": f"{queue}-out", "messages": [{"payload": "a"}, {"payload": "b"}]},
-            {"op": "write", "mutations": [{"kind": "set", "key": [queue], "value": 1}]},
+            {"cmd": "ACK", "ids": [first], "lease": popped["lease"], "results": [7]},
+            {"cmd": "NACK", "ids": [second], "error": "later", "delay_ms": 60_000},
+            {"cmd": "PUSH", "queue": f"{queue}-out", "items": [{"payload": "a"}, {"payload": "b"}]},
+            {"cmd": "KVWRITE", "mutations": [{"kind": "set", "key": [queue], "value": 1}]},
         ],
     )["results"]
     assert [sorted(each) for each in done] == [
-        ["count"],
-        ["count"],
-        ["durability", "ids"],
+        ["count", "refused"],
+        ["count", "refused"],
+        ["count", "durability", "ids"],
         ["deleted", "version"],
     ]
     assert http.counts(queue) == {"completed": 1, "delayed": 1}
@@ -346,18 +372,21 @@ def test_a_transaction_does_all_of_it(http: Http, queue: str) -> None:
 @pytest.mark.parametrize(
     "bad",
     [
-        {"op": "ack", "lease": "1.2.3"},
-        {"op": "ack"},
-        {"op": "push", "queue": "not a name", "messages": [{"payload": 1}]},
-        {"op": "push", "queue": "q", "messages": []},
+        {"cmd": "ACK", "lease": "1.2.3"},
+        {"cmd": "ACK"},
+        {"cmd": "PUSH", "queue": "not a name", "payload": 1},
+        {"cmd": "PUSH", "queue": "q", "messages": []},
+        {"cmd": "PUSH", "queue": "q"},
         {
-            "op": "write",
+            "cmd": "KVWRITE",
             "checks": [{"key": "missing", "version": "0000000000000000000000001"}],
             "mutations": [],
         },
-        {"op": "write"},
-        {"op": "dance"},
-        {"op": "write", "mutations": [{"kind": "set", "key": "k"}]},
+        {"cmd": "KVWRITE"},
+        {"cmd": "DANCE"},
+        {"cmd": "POP", "queue": "q"},
+        {"op": "push", "queue": "q", "payload": 1},
+        {"cmd": "KVWRITE", "mutations": [{"kind": "set", "key": "k"}]},
     ],
 )
 def test_a_transaction_of_which_something_is_refused_does_nothing(
@@ -366,9 +395,9 @@ def test_a_transaction_of_which_something_is_refused_does_nothing(
     http.push(queue, 1)
     lease = http.pop(queue)["lease"]
     good = [
-        {"op": "push", "queue": f"{queue}-out", "messages": [{"payload": 1}]},
-        {"op": "ack", "lease": lease},
-        {"op": "write", "mutations": [{"kind": "set", "key": queue, "value": 1}]},
+        {"cmd": "PUSH", "queue": f"{queue}-out", "items": [{"payload": 1}]},
+        {"cmd": "ACK", "lease": lease},
+        {"cmd": "KVWRITE", "mutations": [{"kind": "set", "key": queue, "value": 1}]},
     ]
     for ops in ([*good, bad], [bad, *good]):
         answer = http.ask("POST", "/v1/transaction", {"ops": ops})
@@ -377,7 +406,7 @@ def test_a_transaction_of_which_something_is_refused_does_nothing(
     assert http.counts(queue) == {"active": 1}
     assert http.ask("GET", at(f"{queue}-out")).status == 404
     assert http.ask("GET", f"/v1/kv/{queue}").status == 404
-    assert http.post("/v1/transaction", ops=good)["results"][1] == {"count": 1}
+    assert http.post("/v1/transaction", ops=good)["results"][1] == {"count": 1, "refused": []}
 
 
 # Look.
@@ -400,7 +429,7 @@ def one_of_each(http: Http, queue: str) -> dict[str, list[Any]]:
     http.pop(queue, 4)
     http.post("/v1/ack", ids=[first])
     http.post("/v1/nack", ids=[first + 1, first + 2], error="no")
-    http.delete(f"{at(queue)}/dead", id=[first + 2])
+    http.delete(f"{at(queue)}/dead", ids=[first + 2])
     http.post("/v1/cancel", ids=[first + 4])
     http.push(queue, "delayed", delay_ms=3_600_000)
     push(http, queue, payload="parked", depends_on=[first + 3])
@@ -578,7 +607,7 @@ def test_a_bulk_goes_on_where_it_stopped(limit: int, http: Http, queue: str) -> 
 
 def test_a_bulk_of_more_than_a_page_reaches_what_a_dry_run_counts(http: Http, queue: str) -> None:
     delayed = {"payload": 1, "delay_ms": 3_600_000}
-    http.post(f"{at(queue)}/messages", messages=[{"payload": 0}, delayed] * 1_500)
+    http.post(f"{at(queue)}/messages", items=[{"payload": 0}, delayed] * 1_500)
     tried = bulk(http, queue, "cancel", state="waiting", dry_run=True)
     done = bulk(http, queue, "cancel", state="waiting")
     assert (tried["matched"], done["matched"], done["count"]) == (1_500, 1_500, 1_500)

@@ -299,6 +299,8 @@ def test_dead_letters_are_listed_with_their_errors(http: Http, queue: str) -> No
     letter = found["messages"][0]
     assert (letter["id"], letter["payload"], letter["error"]) == (first, "a", "no")
     assert (letter["deliveries"], letter["failures"], letter["group"]) == (1, 1, "default")
+    assert (letter["queue"], letter["state"]) == (queue, "dead")
+    assert letter["ended_at"] >= letter["created_at"]
     assert (letter["tags"], letter["headers"]) == (["t"], {"h": "v"})
     page = http.get(f"{at(queue)}/dead", limit=1, skip=1)
     assert ([each["payload"] for each in page["messages"]], page["total"]) == (["b"], 3)
@@ -327,7 +329,7 @@ def test_dead_letters_are_purged(http: Http, queue: str) -> None:
     first = bury(http, queue, "a", "b", "c", "d")
     path = f"{at(queue)}/dead"
     assert http.delete(path, dry_run=True) == {"count": 4, "left": 4, "dry_run": True, "refused": []}
-    assert http.delete(path, id=[first, str(first + 2)])["count"] == 2
+    assert http.delete(path, ids=[first, str(first + 2)])["count"] == 2
     assert [each["payload"] for each in http.get(path)["messages"]] == ["b", "d"]
     assert http.delete(path) == {"count": 2, "left": 0, "dry_run": False, "refused": []}
     assert http.counts(queue) == {"discarded": 4}

@@ -117,15 +117,17 @@ def test_the_reference_page_has_every_path(http: Http) -> None:
         (b'{"payload": 1, "priority": 1.5}', "priority"),
         (b'{"payload": 1, "headers": {"a": 1}}', "headers[...]"),
         (b'{"payload": 1, "backoff": {"surprise": 1}}', "backoff.surprise"),
-        (b'{"messages": [{"payload": 1, "surprise": 1}]}', "messages[0].surprise"),
-        (b'{"messages": [{"priority": 1}]}', "messages[0].payload"),
+        (b'{"items": [{"payload": 1, "surprise": 1}]}', "items[0].surprise"),
+        (b'{"items": [{"priority": 1}]}', "items[0].payload"),
         (b"{}", "payload"),
         (b"", "payload"),
-        (b'{"payload": 1, "payloads": [1]}', "payload"),
-        (b'{"payloads": []}', "payloads"),
+        (b'{"payload": 1, "messages": [1]}', "payload"),
+        (b'{"messages": [1], "items": [{"payload": 1}]}', "payload"),
         (b'{"messages": []}', "messages"),
-        (b'{"messages": [{"payload": 1}], "priority": 1}', "partition and the options of a message"),
-        (b'{"payloads": [1], "unique_key": "k"}', "keys and ids of a message"),
+        (b'{"items": []}', "items"),
+        (b'{"payloads": [1]}', "payloads"),
+        (b'{"items": [{"payload": 1}], "priority": 1}', "priority"),
+        (b'{"messages": [1], "unique_key": "k"}', "unique_key"),
         (b'{"payload": 1, "producer": "me"}', "producer"),
     ],
 )
@@ -140,7 +142,7 @@ def test_what_can_not_be_taken_is_told_by_its_place(body: bytes, field: str, htt
 
 def test_a_payload_may_be_as_deep_as_it_says(http: Http, queue: str) -> None:
     deep = b"[" * 128 + b"]" * 128
-    for body in (b'{"payload": %s}', b'{"payloads": [%s]}', b'{"messages": [{"payload": %s}]}'):
+    for body in (b'{"payload": %s}', b'{"messages": [%s]}', b'{"items": [{"payload": %s}]}'):
         assert http.send("POST", f"{at(queue)}/messages", body % deep).status == 200
         more = http.send("POST", f"{at(queue)}/messages", body % (b"[" + deep + b"]"))
         assert (more.status, more.details["field"]) == (400, "payload")
@@ -292,7 +294,7 @@ def test_a_small_answer_is_not_packed(http: Http) -> None:
 
 
 def test_a_body_may_be_packed(http: Http, queue: str) -> None:
-    body = packed(b'{"payloads": [1, 2, 3]}')
+    body = packed(b'{"messages": [1, 2, 3]}')
     for each in (body, iter([body[:5], body[5:]])):
         answer = http.send("POST", f"{at(queue)}/messages", each, {"content-encoding": "gzip"})
         assert answer.json["count"] == 3
@@ -480,15 +482,19 @@ def test_a_field_that_does_not_exist_is_told_by_the_name_it_was_given(http: Http
 
 
 def test_what_is_not_known_deep_inside_is_told_what_is(http: Http) -> None:
-    wrong = {"op": "write", "mutations": [{"kind": "set", "key": "k", "valu": 1}]}
+    wrong = {"cmd": "KVWRITE", "mutations": [{"kind": "set", "key": "k", "valu": 1}]}
     answer = http.ask("POST", "/v1/transaction", {"ops": [wrong]})
     assert answer.details["field"] == "ops[0].mutations[0].valu"
     assert "value was meant?" in answer.details["accepted"]
 
 
-def test_an_operation_that_does_not_exist_is_told_which_do(http: Http) -> None:
-    answer = http.ask("POST", "/v1/transaction", {"ops": [{"op": "pop", "queue": "q"}]})
-    assert answer.details == {"field": "ops[0].op", "accepted": "one of ack, nack, push, write"}
+def test_a_request_that_no_transaction_may_hold_is_told_which_may(http: Http) -> None:
+    answer = http.ask("POST", "/v1/transaction", {"ops": [{"cmd": "POP", "queue": "q"}]})
+    names = "PUSH, FLOW, ACK, NACK, KVSET, KVDELETE, KVADD, KVWRITE"
+    assert answer.details == {
+        "field": "ops[0].cmd",
+        "accepted": f"one of {names}: a transaction has no other",
+    }
 
 
 def test_what_is_refused_before_it_is_a_request_has_an_id_too(server: Server) -> None:
@@ -546,3 +552,14 @@ def test_what_waits_is_answered_with_nothing_when_the_server_stops(queue: str) -
         server.terminate()
         answer = waiting.connection.getresponse()
         assert (answer.status, json.loads(answer.read())) == (200, {"lease": None, "messages": []})
+
+
+@pytest.mark.parametrize("name", ["\x7fqueue", "\x7freqId"])
+def test_no_field_has_a_name_that_only_the_server_gives(http: Http, queue: str, name: str) -> None:
+    answer = http.ask("POST", f"{at(queue)}/messages", {"payload": 1, name: "other"})
+    assert (answer.status, answer.code) == (400, "invalid")
+    named: dict[str, Any] = {"\x7foptions": 1}
+    answer = http.ask("GET", at(queue), **named)
+    assert (answer.status, answer.code) == (400, "invalid")
+    assert queue not in [each["queue"] for each in http.get("/v1/queues")["queues"]]
+    assert http.ask("POST", f"{at(queue)}/messages", {"payload": {name: 1}}).status == 200

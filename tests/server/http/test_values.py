@@ -1,10 +1,12 @@
 """Keys, values and crons over HTTP."""
 
+import json
 from typing import Any
 
 import pytest
 
 from tests.server.http.talking import Answer, Http, at
+from tests.serving import Server
 
 HOUR_MS = 3_600_000
 
@@ -96,6 +98,44 @@ def test_without_a_prefix_every_key_is_listed(http: Http, queue: str) -> None:
     http.put(f"/v1/kv/{queue}", value=1)
     for query in ({}, {"prefix": ""}, {"prefix": "/"}):
         assert [queue] in names(http.get("/v1/kv", limit=1_000, **query)["entries"])
+
+
+def test_keys_are_listed_from_one_up_to_another_and_by_a_pattern(http: Http, queue: str) -> None:
+    for each in ("a", "b/1", "b/2", "c"):
+        http.put(f"/v1/kv/{queue}/{each}", value=1)
+    found = http.get("/v1/kv", start=f"{queue}/b", end=f"{queue}/c")["entries"]
+    assert names(found) == [[queue, "b", "1"], [queue, "b", "2"]]
+    for each in ("one", "two"):
+        http.put(f"/v1/kv/{queue}-{each}", value=1)
+    assert names(http.get("/v1/kv", pattern=f"{queue}-t?o")["entries"]) == [[f"{queue}-two"]]
+    assert names(http.get("/v1/kv", pattern=f"{queue}*")["entries"]) == [[f"{queue}-one"], [f"{queue}-two"]]
+
+
+def test_several_values_are_got_at_once_in_their_order(http: Http, queue: str) -> None:
+    version = http.put(f"/v1/kv/{queue}", value=None)["version"]
+    found = http.post("/v1/kv-get", keys=[[queue, "none"], queue])
+    assert found == {"values": [None, None], "versions": [None, version]}
+
+
+def test_a_number_is_added_to(http: Http, queue: str) -> None:
+    path = f"/v1/kv/{queue}/n"
+    first = http.post(path)
+    assert (first["key"], first["value"]) == ([queue, "n"], 1)
+    assert http.post(path, by=-3)["value"] == -2
+    assert http.get(path)["value"] == -2
+    http.put(path, value="text")
+    assert refused(http.ask("POST", path, {}), 409, "conflict")
+
+
+def test_a_watch_waits_until_a_key_changes(server: Server, http: Http, queue: str) -> None:
+    unchanged = http.post("/v1/kv-watch", keys=[queue], versions=[None])
+    assert unchanged == {"changed": False, "values": [None], "versions": [None]}
+    with Http(server.http) as other:
+        body = json.dumps({"keys": [queue], "versions": [None], "wait_ms": 30_000})
+        other.connection.request("POST", "/v1/kv-watch", body)
+        version = http.put(f"/v1/kv/{queue}", value=7)["version"]
+        found = json.loads(other.connection.getresponse().read())
+    assert found == {"changed": True, "values": [7], "versions": [version]}
 
 
 def test_what_a_list_may_ask_for_has_limits(http: Http) -> None:

@@ -24,15 +24,16 @@ from forebay.cli.errors import CliError
 
 FAILED = "failed"
 """State of dead letters; in ``jobs``, of those that were discarded."""
-REQUIRED = ""
+REQUIRED = frozenset({"id", "job_id", "name", "queue", "data", "state", "priority", "created_at", "run_at"})
+"""Columns without which a table is not flashQ's. They may be null."""
 JOB_COLUMNS = {
-    "id": REQUIRED,
-    "queue": REQUIRED,
-    "data": REQUIRED,
-    "state": REQUIRED,
-    "priority": REQUIRED,
-    "created_at": REQUIRED,
-    "run_at": REQUIRED,
+    "id": "0",
+    "queue": "''",
+    "data": "NULL",
+    "state": "'waiting'",
+    "priority": "0",
+    "created_at": "0",
+    "run_at": "0",
     "attempts": "0",
     "max_attempts": "0",
     "backoff": "0",
@@ -48,17 +49,17 @@ JOB_COLUMNS = {
 }
 """Columns of ``jobs``, and what stands for one that is missing or null. The order is that of ``Job``."""
 DEAD_COLUMNS = {
-    "job_id": REQUIRED,
-    "queue": REQUIRED,
-    "data": REQUIRED,
+    "job_id": "-rowid",
+    "queue": "''",
+    "data": "NULL",
     "failed_at": "0",
     "attempts": "0",
     "error": "NULL",
 }
 CRON_COLUMNS = {
-    "name": REQUIRED,
-    "queue": REQUIRED,
-    "data": REQUIRED,
+    "name": "''",
+    "queue": "''",
+    "data": "NULL",
     "schedule": "NULL",
     "repeat_every": "NULL",
     "priority": "0",
@@ -66,7 +67,7 @@ CRON_COLUMNS = {
     "max_limit": "NULL",
 }
 """Columns of ``cron_jobs``, in the order of ``CronRow``."""
-WAITS = "replace(lower(state), '-', '_') IN ('waiting_children', 'waiting_parent')"
+WAITS = "replace(lower(coalesce(state, '')), '-', '_') IN ('waiting_children', 'waiting_parent')"
 """Whether a job waits for others: for its dependencies, or as the parent of a flow for its children."""
 
 
@@ -136,7 +137,7 @@ class FlashqFile:
         """Return how many jobs, dead letters and crons each queue has together."""
         found: dict[str, int] = {}
         for table in filter(self._has, ("jobs", "dlq_jobs", "cron_jobs")):
-            for queue, count in self._rows(f"SELECT queue, count(*) FROM {table} GROUP BY queue"):
+            for queue, count in self._rows(f"SELECT coalesce(queue, ''), count(*) FROM {table} GROUP BY 1"):
                 found[queue] = found.get(queue, 0) + count
         return found
 
@@ -147,7 +148,7 @@ class FlashqFile:
 
     def jobs(self, queue: str) -> Iterator[Job]:
         """Yield the jobs of a queue that wait for no other, in flashQ's order of delivery."""
-        return self._jobs(f"queue = ? AND NOT {WAITS}", queue)
+        return self._jobs(f"{_of_queue(queue)} AND NOT {WAITS}", queue)
 
     def waiting_jobs(self) -> Iterator[Job]:
         """Yield the jobs of all queues that wait for others."""
@@ -156,18 +157,13 @@ class FlashqFile:
     def dead_jobs(self, queue: str) -> Iterator[Job]:
         """Yield the dead letters of a queue, oldest first."""
         if self._has("dlq_jobs"):
-            columns = self._select("dlq_jobs", DEAD_COLUMNS)
-            query = f"SELECT {columns} FROM dlq_jobs WHERE queue = ? ORDER BY rowid"
-            for id, _, data, failed_at, attempts, error in self._rows(query, queue):
-                yield Job(id, queue, data, FAILED, failed_at=failed_at, attempts=attempts, error=error)
+            yield from self._dead_jobs(_of_queue(queue), queue)
 
-    def has_job(self, id: int) -> bool:
-        """Return whether a job is not done: in flashQ's eyes, whether others still wait for it."""
-        if next(self._rows("SELECT 1 FROM jobs WHERE id = ?", id), None):
-            return True
-        if not self._has("dlq_jobs"):
-            return False
-        return next(self._rows("SELECT 1 FROM dlq_jobs WHERE job_id = ? LIMIT 1", id), None) is not None
+    def jobs_with(self, id: int) -> Iterator[Job]:
+        """Yield the jobs and dead letters with an id, of all queues."""
+        yield from self._jobs("id = ?", id)
+        if self._has("dlq_jobs"):
+            yield from self._dead_jobs("job_id = ?", id)
 
     def crons(self) -> Iterator[CronRow]:
         if self._has("cron_jobs"):
@@ -183,6 +179,12 @@ class FlashqFile:
             waits_for = _listed(depends_on, int) + _listed(children, int) if waits else []
             fields: list[Any] = [*row[:-4], _once_each(_listed(tags, str)), _once_each(waits_for)]
             yield Job(*fields)
+
+    def _dead_jobs(self, where: str, *values: object) -> Iterator[Job]:
+        columns = self._select("dlq_jobs", DEAD_COLUMNS)
+        query = f"SELECT {columns} FROM dlq_jobs WHERE {where} ORDER BY rowid"
+        for id, queue, data, failed_at, attempts, error in self._rows(query, *values):
+            yield Job(id, queue, data, FAILED, failed_at=failed_at, attempts=attempts, error=error)
 
     def _has(self, table: str) -> bool:
         return table in self._columns
@@ -201,13 +203,13 @@ class FlashqFile:
         found = []
         for name, default in wanted.items():
             if name not in self._columns[table]:
-                if default == REQUIRED:
+                if name in REQUIRED:
                     raise CliError(f"{self._path} is not flashQ's: its table {table} has no column {name}")
                 found.append(default)
             elif name == "data":  # as bytes: it may be text that is not UTF-8
                 found.append("CAST(data AS BLOB)")
             else:
-                found.append(f"coalesce({name}, {default})" if default else name)
+                found.append(f"coalesce({name}, {default})")
         return ", ".join(found)
 
     def _rows(self, query: str, *values: object) -> Iterator[Any]:
@@ -235,6 +237,11 @@ def _uri(path: Path) -> str:
     """
     in_use = any(path.with_name(path.name + suffix).exists() for suffix in ("-wal", "-journal"))
     return f"file:{quote(str(path.absolute()))}?mode=ro" + ("" if in_use else "&immutable=1")
+
+
+def _of_queue(queue: str) -> str:
+    """Return the condition for rows of a queue. Those without one are found under an empty name."""
+    return "queue = ?" if queue else "coalesce(queue, '') = ?"
 
 
 def _quoted(name: str) -> str:

@@ -40,7 +40,7 @@ def known_by(job: Job) -> str:
     >>> known_by(Job(7, "q", b"1", "failed", failed_at=1_700_000_000_000))
     'flashq:7:dead:1700000000000'
     """
-    if job.custom_id is not None:
+    if job.custom_id:
         return job.custom_id
     return f"flashq:{job.id}:dead:{job.failed_at}" if job.failed_at else f"flashq:{job.id}:{job.created_at}"
 
@@ -56,11 +56,17 @@ def state_of(job: Job, now: int, depends_on: Iterable[int] = ()) -> str:
 
 def reason_to_skip(job: Job, now: int) -> str | None:
     """Return why a job is not imported, or None."""
+    return reason_to_end(job, now) or (None if is_json(job.data) else NOT_JSON)
+
+
+def reason_to_end(job: Job, now: int) -> str | None:
+    """Return why nothing is lost without a job, or None: what waits for it need not wait any more."""
     if job.state == COMPLETED:
         return COMPLETED
-    if job.state != FAILED and job.ttl and job.created_at + job.ttl <= max(now, job.run_at):
+    ends_at = job.created_at + job.ttl if job.created_at and job.ttl else None
+    if job.state != FAILED and ends_at is not None and ends_at <= max(now, job.run_at):
         return EXPIRED
-    return None if is_json(job.data) else NOT_JSON
+    return None
 
 
 def is_json(data: bytes | None) -> bool:
@@ -87,8 +93,8 @@ def options_of(job: Job, now: int, depends_on: list[int]) -> Options:
         if job.run_at > now:
             options["delay_ms"] = min(job.run_at - now, DELAY_MS_MAX)
         if job.ttl:
-            options["ttl_ms"] = min(job.created_at + job.ttl - now, DELAY_MS_MAX)
-        if job.unique_key is not None:
+            options["ttl_ms"] = max(min((job.created_at or now) + job.ttl - now, DELAY_MS_MAX), 1)
+        if job.unique_key:
             options["unique_key"] = job.unique_key
     if depends_on:
         # In flashQ a job waits for one that failed until that is retried.
@@ -105,7 +111,7 @@ def options_of(job: Job, now: int, depends_on: list[int]) -> Options:
         options["lifo"] = True
     if job.tags:
         options["tags"] = list(job.tags)
-    if job.group_id is not None:
+    if job.group_id:
         options["key"] = job.group_id
     return options
 

@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from forebay.cli.flashq.file import FAILED, CronRow, FlashqFile, Job
-from forebay.cli.flashq.plan import Planned, is_json, options_of, priority_of, reason_to_skip, state_of
+from forebay.cli.flashq.plan import (
+    Planned,
+    is_json,
+    known_by,
+    options_of,
+    priority_of,
+    reason_to_end,
+    reason_to_skip,
+    state_of,
+)
 from forebay.cli.flashq.report import (
     CRON,
     DEPENDENCY,
@@ -56,13 +65,15 @@ class Import:
         """New ids by old ones, of jobs that others wait for."""
         self._wanted: set[int] = set()
         """Old ids of these."""
+        self._began = 0
+        """When the import began: what is over then is skipped, and nothing waits for it."""
 
     def run(self, advance: Advance) -> None:
+        self._began = self._now()
         chosen = set(self._queues)
         waiting = [job for job in self._source.waiting_jobs() if job.queue in chosen]
         asked_for = {id for job in waiting for id in job.waits_for}
-        # What is not in the file any more is done.
-        self._wanted = {id for id in asked_for if self._source.has_job(id)}
+        self._wanted = set(filter(self._is_left, asked_for))
         for queue in self._queues:
             for jobs in (self._source.dead_jobs(queue), self._source.jobs(queue)):
                 for batch in batches(jobs):
@@ -88,9 +99,14 @@ class Import:
             self._report.tally(job.queue, state).in_file += 1
             self._report.skip(job.queue, state, job.id, DEPENDENCY)
 
+    def _is_left(self, id: int) -> bool:
+        """Return whether a job is not done: what is not in the file any more is, and what is over."""
+        return any(reason_to_end(job, self._began) is None for job in self._source.jobs_with(id))
+
     def _is_ready(self, job: Job) -> bool:
-        """Return whether all that a job waits for is imported, or done."""
-        return all(id in self._ids for id in job.waits_for if id in self._wanted)
+        """Return whether all that a job waits for is imported, or done; or whether it is over itself."""
+        waits_for = (id for id in job.waits_for if id in self._wanted)
+        return all(id in self._ids for id in waits_for) or reason_to_end(job, self._began) is not None
 
     def _now(self) -> int:
         return int(self._clock() * 1000)
@@ -99,13 +115,14 @@ class Import:
         now = self._now()
         planned = []
         for job in jobs:
-            depends_on = [self._ids[id] for id in job.waits_for if id in self._wanted]
-            state = state_of(job, now, depends_on)
+            waits_for = [id for id in job.waits_for if id in self._wanted]
+            state = state_of(job, now, waits_for)
             self._report.tally(queue, state).in_file += 1
-            reason = reason_to_skip(job, now)
+            reason = reason_to_skip(job, self._began)
             if reason is not None:
                 self._report.skip(queue, state, job.id, reason)
             else:
+                depends_on = [self._ids[id] for id in waits_for]
                 message = New(msgspec.Raw(job.data or b""), options_of(job, now, depends_on))
                 planned.append(Planned(job, state, message))
         if planned:
@@ -150,13 +167,16 @@ class Import:
 
     def _is_same(self, planned: Planned, id: int) -> bool:
         """Return whether a known message is this job, and not another with its unique key or id."""
-        if self._client is None or (planned.job.unique_key, planned.job.custom_id) == (None, None):
+        job = planned.job
+        if self._client is None or not (job.unique_key or job.custom_id):
             return True
         try:
             found = self._client.message(id)
         except NotFound:
             return True
-        return bool(found.payload == msgspec.json.decode(planned.message.payload))
+        if found.job_id != known_by(job):
+            return False
+        return not job.custom_id or bool(found.payload == msgspec.json.decode(planned.message.payload))
 
     def _is_undead(self, id: int) -> bool:
         """Return whether a known dead letter was never discarded; one that was requeued is left alone."""
@@ -189,6 +209,9 @@ class Import:
             return
         except NotFound:
             pass
+        except Invalid as error:
+            self._report.skip(cron.queue, CRON, cron.name, error.message)
+            return
         try:
             client.set_cron(
                 cron.name,

@@ -133,7 +133,9 @@ class Connection(asyncio.Protocol):
         elif said.code == "busy" and not self._was_answered:
             self._fail(said.problem())  # too many connections: nothing was read
         else:
-            self.abort(said.error or "the server answered something that nobody asked")
+            self.abort(
+                (not said.ok and said.refusal.message) or "the server answered something that nobody asked"
+            )
 
     def connection_lost(self, error: Exception | None) -> None:
         self.is_lost = True

@@ -9,9 +9,10 @@ from typing import Any
 from msgspec import Raw, Struct
 
 from forebay.client.errors import Disconnected
-from forebay.client.translate import EACH_ITS_OWN, OkId, OkMany, pushed_one
+from forebay.client.translate import EACH_ITS_OWN, ids_pushed, pushed_one
 from forebay.client.types import Pushed
 from forebay.core.errors import Busy, ForebayError
+from forebay.wire.operations import push as wire
 
 BATCH = 10_000
 BATCH_BYTES = 4 * 1024 * 1024
@@ -58,8 +59,7 @@ class Pusher:
 
     async def _alone(self, queue: str, payload: bytes, options: dict[str, Any]) -> Pushed:
         known = {} if "idempotency_key" in options else self._once()
-        fields = {"queue": queue, "data": Raw(payload), **options, **known}
-        pushed: OkId = await self._ask(OkId, "PUSH", fields)
+        pushed = await self._ask(wire.Push(queue=queue, payload=Raw(payload), **options, **known))
         return pushed_one(pushed, options)
 
     async def _see_to(self, queue: str, all_waiting: dict[str, deque[Waiting]]) -> None:
@@ -101,24 +101,24 @@ class Pusher:
                     each.future.set_result(done)
 
     async def _together(self, queue: str, batch: list[Waiting]) -> list[Pushed]:
-        done: OkMany
+        done: wire.Pushed
         known = self._once()
         shared = batch[0].options
         if not shared.keys() & EACH_ITS_OWN and all(each.options == shared for each in batch):
             payloads = [Raw(each.payload) for each in batch]
-            fields = {"queue": queue, "messages": payloads, **shared, **known}
-            done = await self._ask(OkMany, "PUSHB", fields)
-            return [Pushed(id, done.durability) for id in done.all_ids()]
-        jobs = [{"data": Raw(each.payload), **each.options} for each in batch]
-        done = await self._ask(OkMany, "PUSHB", {"queue": queue, "jobs": jobs, **known})
+            done = await self._ask(wire.Push(queue=queue, messages=payloads, **shared, **known))
+            return [Pushed(id, done.durability) for id in ids_pushed(done)]
+        items = [wire.Item(payload=Raw(each.payload), **each.options) for each in batch]
+        done = await self._ask(wire.Push(queue=queue, items=items, **known))
+        duplicates, replaced = set(done.duplicates or ()), set(done.replacements or ())
         return [
             Pushed(
                 id,
                 done.durability,
-                at in done.duplicates and bool(each.options.keys() & EACH_ITS_OWN),
-                at in done.replaced,
+                at in duplicates and bool(each.options.keys() & EACH_ITS_OWN),
+                at in replaced,
             )
-            for at, (id, each) in enumerate(zip(done.all_ids(), batch, strict=True))
+            for at, (id, each) in enumerate(zip(ids_pushed(done), batch, strict=True))
         ]
 
 

@@ -6,19 +6,20 @@ ack of a settled message is refused.
 
 import os
 import secrets
-from collections.abc import Mapping
 from itertools import count
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from forebay.client.address import server_of
 from forebay.client.aio.connection import Link, Unclaimed, connect, now, sleep
 from forebay.client.backoff import Patience
 from forebay.client.errors import Disconnected
 from forebay.client.payloads import decoder
-from forebay.client.translate import WAITS_MS, in_our_words, request
+from forebay.client.translate import body_of
 from forebay.core.errors import Busy, Conflict, Invalid
+from forebay.wire.table import ANSWERS
 
 KNOWN_MS_MIN = 60_000
 """Shortest time the server remembers a push for deduplication, so that it can be retried."""
@@ -42,37 +43,27 @@ class Asking:
 
         ``from_`` means the field ``from``.
         """
-        said = {name.rstrip("_"): value for name, value in fields.items()}
-        wait_ms = said.get("timeout", WAITS_MS.get(cmd, 0))
+        said = {name.rstrip("_"): value for name, value in fields.items() if value is not None}
+        wait_ms = said.get("wait_ms", 0)
         if not isinstance(wait_ms, int):
-            raise Invalid("timeout", "a whole number of milliseconds")
-        return await self._ask(Any, cmd, said, wait_ms=wait_ms, again=False)
+            raise Invalid("wait_ms", "a whole number of milliseconds")
+        return decoder()(await self._carry({"cmd": cmd, **said}, wait_ms, False, None))
 
     async def _ask(
-        self,
-        kind: Any,
-        cmd: str,
-        fields: Mapping[str, Any],
-        *,
-        wait_ms: int = 0,
-        again: bool = True,
-        unclaimed: Unclaimed | None = None,
+        self, request: Struct, *, again: bool = True, unclaimed: Unclaimed | None = None, kind: Any = None
     ) -> Any:
-        """Return the response to a command, decoded into a type."""
+        """Return the answer to a request, as the operation declares it unless another type is given."""
+        answer = await self._carry(request, getattr(request, "wait_ms", 0), again, unclaimed)
         try:
-            answer = await self._carry(cmd, fields, wait_ms, again, unclaimed)
-        except Invalid as error:
-            raise in_our_words(error, cmd) from None
-        try:
-            return decoder(kind)(answer)
+            return decoder(kind or ANSWERS[type(request)])(answer)
         except msgspec.DecodeError as error:
             raise Disconnected(f"the server answered something else: {error}") from None
 
     async def _carry(
-        self, cmd: str, fields: Mapping[str, Any], wait_ms: int, again: bool, unclaimed: Unclaimed | None
+        self, request: Struct | dict[str, Any], wait_ms: int, again: bool, unclaimed: Unclaimed | None
     ) -> bytes:
         """Return the response to a request, retried with backoff where that is safe."""
-        body = request(cmd, fields)
+        body = body_of(request)
         over_at = now() + wait_ms / 1000 if wait_ms else 0.0
         patience = Patience(self._retry_s)
         unsure = False
@@ -83,7 +74,7 @@ class Asking:
             if wait_ms:
                 left_s = max(over_at - now(), 0.0) if attempt else wait_ms / 1000
                 if attempt:
-                    body = request(cmd, {**fields, "timeout": int(left_s * 1000)})
+                    body = body_of(_waiting(request, int(left_s * 1000)))
             try:
                 return await self._link.ask(body, left_s, unclaimed)
             except Disconnected as error:
@@ -120,3 +111,10 @@ class Asking:
         """Close the connections. Later requests are refused."""
         self._is_closed = True
         await self._link.close()
+
+
+def _waiting(request: Struct | dict[str, Any], wait_ms: int) -> Struct | dict[str, Any]:
+    """Return a request that waits for what is left of its time."""
+    if isinstance(request, dict):
+        return {**request, "wait_ms": wait_ms}
+    return msgspec.structs.replace(request, wait_ms=wait_ms)

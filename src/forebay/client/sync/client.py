@@ -3,14 +3,17 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
+from forebay.client.payloads import decoder
 from forebay.client.sync.connection import now
 from forebay.client.sync.messages import Messages
 from forebay.client.sync.queues import Queues
 from forebay.client.sync.transactions import Transaction
 from forebay.client.sync.values import Values
-from forebay.client.translate import OkEvents
 from forebay.client.types import Event
 from forebay.core.errors import Invalid
+from forebay.wire.operations.server import Polled, PollEvents
 
 POLL_MS = 20_000
 """Timeout of one long poll for events."""
@@ -50,19 +53,18 @@ class SyncClient(Messages, Queues):
                 raise Invalid(name, "a list of names")
         if after is None and start == "all":
             after = ""
-        fields: dict[str, Any] = {"queues": list(queues), "kinds": list(kinds)}
+        request = PollEvents(queues=list(queues), kinds=list(kinds))
         if after is None:
-            begun: OkEvents = self._ask(OkEvents, "EVENTS", fields)
+            begun: Polled = self._ask(request)
             after = begun.after
         heard_at = now()
         while True:
             left_ms = POLL_MS if wait_s is None else max(int(1000 * (heard_at + wait_s - now())), 0)
-            wait_ms = min(POLL_MS, left_ms)
-            asked = {**fields, "after": after, "timeout": wait_ms}
-            found: OkEvents = self._ask(OkEvents, "EVENTS", asked, wait_ms=wait_ms)
+            request = replace(request, after=after, wait_ms=min(POLL_MS, left_ms))
+            found: Polled = self._ask(request)
             for number, each in enumerate(found.events, 1):
                 # Continuing behind one in the middle repeats the others: none is missed.
-                yield _event(each, found.after if number == len(found.events) else after)
+                yield _event(decoder()(each), found.after if number == len(found.events) else after)
             after = found.after
             if found.events:
                 heard_at = now()

@@ -11,25 +11,17 @@ from forebay.client.sync.push_batcher import Pusher
 from forebay.client.sync.requests import Asking
 from forebay.client.translate import (
     EACH_ITS_OWN,
-    Done,
-    OkAwaited,
-    OkCount,
-    OkExtended,
-    OkId,
-    OkJob,
-    OkJobs,
-    OkLog,
-    OkMany,
-    OkRows,
-    OkRuns,
-    OkState,
+    OF_ALL,
+    body_of,
+    delivered,
     ids_of,
-    job_of,
+    ids_pushed,
+    item_of,
     meant,
     options_of,
-    our_state,
-    request,
-    their_state,
+    pushed_one,
+    records,
+    seen,
 )
 from forebay.client.types import (
     DEFAULT,
@@ -52,6 +44,7 @@ from forebay.client.types import (
     Stretch,
 )
 from forebay.core.errors import Conflict, ForebayError, Invalid, NotFound
+from forebay.wire.operations import dead_letters, messages, notes, pop as wire_pop, push as wire_push, queues
 
 OUT_OF_TIME = "lease expired"
 """The server's error for a message whose lease expired."""
@@ -89,20 +82,23 @@ class Messages(Asking):
         durability = ""
         try:
             for number, chunk in enumerate(_chunks(payloads, batch)):
-                pushed: OkMany = self._push_chunk(queue, chunk, shared, number)
+                pushed = self._push_chunk(queue, chunk, shared, number)
+                new = ids_pushed(pushed)
                 if pushed.duplicate and "idempotency_key" in shared:
-                    duplicates += range(len(ids), len(ids) + pushed.count)
-                for at in sorted(pushed.duplicates):
+                    duplicates += range(len(ids), len(ids) + len(new))
+                for at in sorted(pushed.duplicates or ()):
                     if "idempotency_key" in shared or _says_what_it_is(chunk[at], shared):
                         duplicates.append(len(ids) + at)
-                ids += pushed.all_ids()
+                ids += new
                 durability = pushed.durability
         except ForebayError as error:
             error.pushed = PushedMany(ids, durability, duplicates)  # type: ignore[attr-defined]
             raise
         return PushedMany(ids, durability, duplicates)
 
-    def _push_chunk(self, queue: str, chunk: list[Any], shared: dict[str, Any], number: int) -> Any:
+    def _push_chunk(
+        self, queue: str, chunk: list[Any], shared: dict[str, Any], number: int
+    ) -> wire_push.Pushed:
         known = self._once()
         if "idempotency_key" in shared:
             key = shared["idempotency_key"]
@@ -110,9 +106,12 @@ class Messages(Asking):
         if any(isinstance(each, New) for each in chunk) or shared.keys() & EACH_ITS_OWN:
             beside = {name: value for name, value in shared.items() if name in OF_ALL}
             apart = {name: value for name, value in shared.items() if name not in OF_ALL}
-            jobs = [job_of(each, apart) for each in chunk]
-            return self._ask(OkMany, "PUSHB", {"queue": queue, "jobs": jobs, **beside, **known})
-        return self._ask(OkMany, "PUSHB", {"queue": queue, "messages": chunk, **shared, **known})
+            items = [item_of(each, apart) for each in chunk]
+            request = wire_push.Push(queue=queue, items=items, **{**beside, **known})
+        else:
+            request = wire_push.Push(queue=queue, messages=chunk, **{**shared, **known})
+        pushed: wire_push.Pushed = self._ask(request)
+        return pushed
 
     # Pop and settle.
 
@@ -134,28 +133,25 @@ class Messages(Asking):
         ``type`` is what payloads are decoded into; a message that does not fit is nacked and left out.
         ``start`` is where a new group begins: all, new or a time.
         """
-        fields = {
-            "queue": queue,
-            "count": count,
-            "timeout": wait_ms,
-            "min_count": min_count,
-            "group": group,
-            "partition": partition,
-            "lease_ms": lease_ms,
-            "from": start,
-            "compact": True,
-        }
-
+        request = wire_pop.Pop(
+            queue=queue,
+            count=count,
+            wait_ms=wait_ms,
+            min_count=1 if min_count is None else min_count,
+            group=group,
+            partition=partition,
+            lease_ms=lease_ms,
+            start="all" if start is None else start,
+            compact=True,
+        )
         decode = decoder(type)
-        popped: OkRuns = self._ask(OkRuns, "PULLB", fields, wait_ms=wait_ms, unclaimed=_given_back)
-        messages, bad = popped.messages(queue, group, decode)
+        popped: wire_pop.Popped = self._ask(request, unclaimed=_given_back)
+        found, bad = delivered(popped, queue, group, decode)
         if bad:
-            messages = self._without(bad, messages, popped.lease)
-        return Batch(messages, popped.lease if messages else None)
+            found = self._without(bad, found, popped.lease)
+        return Batch(found, popped.lease if found else None)
 
-    def _without(
-        self, bad: list[tuple[int, str]], messages: list[Message], lease: str | None
-    ) -> list[Message]:
+    def _without(self, bad: list[tuple[int, str]], found: list[Message], lease: str | None) -> list[Message]:
         """Nack undecodable messages and return those of the others that are still leased.
 
         In strict order, the messages behind a nacked one go back with it.
@@ -164,18 +160,17 @@ class Messages(Asking):
             for id, why in bad:
                 error = f"the payload is not what was asked for: {why}"
                 with suppress(Conflict):  # it went back with the one before
-                    self._ask(OkCount, "FAIL", {"ids": [id], "lease": lease, "error": error})
-            if not messages:
+                    self._ask(wire_pop.Nack(ids=[id], lease=lease, error=error))
+            if not found:
                 return []
-            ids = [each.id for each in messages]
-            kept: OkCount = self._ask(OkCount, "EXTEND", {"ids": ids, "lease": lease})
+            kept: wire_pop.Extended = self._ask(wire_pop.Extend(ids=[each.id for each in found], lease=lease))
             gone = set(map(int, kept.refused))
-            return [each for each in messages if each.id not in gone]
+            return [each for each in found if each.id not in gone]
         except Conflict:
             return []
         except BaseException:
             with suppress(ForebayError):
-                self._link.ask(request("RELEASE", {"lease": lease}))
+                self._link.ask(body_of(wire_pop.Release(lease=lease)))
             raise
 
     @contextmanager
@@ -240,7 +235,7 @@ class Messages(Asking):
         """
         settled = []
         for fields in meant(what, lease, group, results):
-            settled.append(self._ask(OkCount, "ACKB", fields))
+            settled.append(self._ask(wire_pop.Ack(**fields)))
         return _settled(settled)
 
     def nack(
@@ -257,12 +252,12 @@ class Messages(Asking):
 
         With ``final`` they become dead letters at once.
         """
-        also = {"error": error, "delay": delay_ms, "final": final}
+        also: dict[str, Any] = {"error": error, "delay_ms": delay_ms, "final": final}
         settled = []
         for fields in meant(what, lease, group):
             # Without a lease, a retry could fail the next delivery.
             again = fields["lease"] is not None
-            settled.append(self._ask(OkCount, "FAIL", {**fields, **also}, again=again))
+            settled.append(self._ask(wire_pop.Nack(**fields, **also), again=again))
         return _settled(settled)
 
     def extend(
@@ -274,9 +269,8 @@ class Messages(Asking):
         group: str | None = None,
     ) -> Extended:
         """Extend leases to ``lease_ms`` from now."""
-        found = [
-            self._ask(OkExtended, "EXTEND", {**each, "lease_ms": lease_ms})
-            for each in meant(what, lease, group)
+        found: list[wire_pop.Extended] = [
+            self._ask(wire_pop.Extend(**each, lease_ms=lease_ms)) for each in meant(what, lease, group)
         ]
         return Extended(min(each.expires_at for each in found), any(each.cancelled for each in found))
 
@@ -287,20 +281,19 @@ class Messages(Asking):
         settled = []
         for fields in meant(what, lease, group):
             again = fields["lease"] is not None
-            settled.append(self._ask(OkCount, "RELEASE", fields, again=again))
+            settled.append(self._ask(wire_pop.Release(**fields), again=again))
         return _settled(settled)
 
     # Read.
 
     def message(self, id: Id, *, group: str = DEFAULT, type: Any = Any) -> Seen:
         """Return a message, with its state in a group."""
-        found: OkJob = self._ask(OkJob, "GETJOB", {"id": id, "group": group})
-        return found.job.seen(type)
+        return seen(self._ask(messages.GetMessage(id=id, group=group)), type)
 
     def state(self, id: Id, *, group: str = DEFAULT) -> str:
         """Return the state of a message: waiting, delayed, parked, active, completed, dead, …"""
-        found: OkState = self._ask(OkState, "GETSTATE", {"id": id, "group": group})
-        return our_state(found.state)
+        found: messages.Stands = self._ask(messages.GetState(id=id, group=group))
+        return found.state
 
     def page(
         self,
@@ -318,20 +311,20 @@ class Messages(Asking):
         type: Any = Any,
     ) -> Page:
         """Return messages of a queue that match. A page may be short or empty: continue at its cursor."""
-        fields = {
-            "queue": queue,
-            "state": their_state(state),
-            "group": group,
-            "partition": partition,
-            "tag": tag,
-            "since": since,
-            "before": before,
-            "text": text,
-            "limit": limit,
-            "cursor": cursor,
-        }
-        found: OkJobs = self._ask(OkJobs, "BROWSE", fields)
-        return Page([each.seen(type) for each in found.jobs], found.total, found.cursor)
+        request = messages.Browse(
+            queue=queue,
+            state=state,
+            group=group,
+            partition=partition,
+            tag=tag,
+            since=since,
+            before=before,
+            text=text,
+            limit=limit,
+            cursor=cursor,
+        )
+        found: messages.Browsed = self._ask(request)
+        return Page([seen(each, type) for each in found.messages], found.total, found.cursor)
 
     def browse(
         self,
@@ -378,15 +371,11 @@ class Messages(Asking):
         type: Any = Any,
     ) -> Stretch:
         """Return a part of a partition's log from an offset on, without a lease. Read on at ``next``."""
-        fields = {
-            "queue": queue,
-            "offset": offset,
-            "partition": partition,
-            "max_count": max_count,
-            "max_bytes": max_bytes,
-        }
-        found: OkLog = self._ask(OkLog, "READ", fields)
-        return Stretch(found.records(type), found.next, found.end)
+        request = messages.ReadLog(
+            queue=queue, offset=offset, partition=partition, max_count=max_count, max_bytes=max_bytes
+        )
+        found: messages.Stretch = self._ask(request)
+        return Stretch(records(found, type), found.next, found.end)
 
     def records(
         self, queue: str, *, offset: int = 0, partition: str = DEFAULT, type: Any = Any
@@ -397,7 +386,7 @@ class Messages(Asking):
                 stretch = self.read(queue, offset=offset, partition=partition, type=type)
             except NotFound:
                 # The partition has no messages yet; if the queue is missing, this raises.
-                self._ask(Done, "QUEUE", {"queue": queue})
+                self._ask(queues.Configure(queue=queue))
                 return
             for each in stretch.records:
                 yield each
@@ -407,42 +396,40 @@ class Messages(Asking):
 
     def result(self, id: Id, *, wait_ms: int = 0, group: str = DEFAULT, type: Any = Any) -> Result:
         """Return the outcome of a message; waits for its end up to ``wait_ms``."""
-        fields = {"id": id, "timeout": wait_ms, "group": group}
-        found: OkAwaited = self._ask(OkAwaited, "WAITJOB", fields, wait_ms=wait_ms)
+        found: notes.Came = self._ask(notes.GetResult(id=id, wait_ms=wait_ms, group=group))
         value = value_of(found.result, type)
-        return Result(int(found.id), found.done, our_state(found.state), value, found.error)
+        return Result(int(found.id), found.done, found.state, value, found.error or None)
 
     # Change.
 
     def cancel(self, what: Settling, *, group: str | None = None) -> Settled:
         """Stop the delivery of messages: to one group, or to all."""
-        return self._change("CANCEL", what, {"group": group})
+        return self._change(messages.Cancel(ids=ids_of(what), group=group))
 
     def promote(self, what: Settling, *, group: str = DEFAULT) -> Settled:
         """Deliver delayed messages now."""
-        return self._change("PROMOTE", what, {"group": group})
+        return self._change(messages.Promote(ids=ids_of(what), group=group))
 
     def delay(self, what: Settling, delay_ms: int, *, group: str = DEFAULT) -> Settled:
         """Deliver messages so many ms from now; leased ones are taken from their consumers."""
-        return self._change("MOVETODELAYED", what, {"delay": delay_ms, "group": group})
+        return self._change(messages.Delay(ids=ids_of(what), delay_ms=delay_ms, group=group))
 
     def prioritise(self, what: Settling, priority: int, *, group: str = DEFAULT) -> Settled:
         """Change the priority of messages that wait or are delayed."""
-        return self._change("CHANGEPRIORITY", what, {"priority": priority, "group": group})
+        return self._change(messages.Prioritise(ids=ids_of(what), priority=priority, group=group))
 
     def discard(self, what: Settling, *, group: str = DEFAULT) -> Settled:
         """Make messages dead letters at once."""
-        return self._change("DISCARD", what, {"group": group})
+        return self._change(messages.Discard(ids=ids_of(what), group=group))
 
-    def _change(self, cmd: str, what: Settling, fields: dict[str, Any]) -> Settled:
-        return _settled([self._ask(OkCount, cmd, {"ids": ids_of(what), **fields})])
+    def _change(self, request: messages.Cancel | messages.OfGroup) -> Settled:
+        return _settled([self._ask(request)])
 
     def update(self, id: Id, payload: Any) -> Pushed:
         """Replace the payload of a message that waits or is delayed."""
         # Not retried: a second one would append another message.
-        fields = {"id": id, "data": Raw(encode(payload))}
-        found: OkId = self._ask(OkId, "UPDATEJOB", fields, again=False)
-        return Pushed(int(found.id), found.durability)
+        request = messages.Update(id=id, payload=Raw(encode(payload)))
+        return pushed_one(self._ask(request, again=False), {})
 
     # Progress and logs.
 
@@ -450,21 +437,20 @@ class Messages(Asking):
         self, id: Id, progress: int, message: str | None = None, *, lease: str | None = None
     ) -> None:
         """Report the progress of a leased message, from 0 to 100."""
-        self._ask(Done, "PROGRESS", {"id": id, "progress": progress, "message": message, "lease": lease})
+        self._ask(notes.SetProgress(id=id, progress=progress, message=message, lease=lease))
 
     def progress(self, id: Id) -> Progress:
-        found = self._ask(dict[str, Any], "GETPROGRESS", {"id": id})
-        told = found["progress"]
-        return Progress(told["progress"], told["message"], told["updated_at"])
+        found: notes.Progressed = self._ask(notes.GetProgress(id=id))
+        return Progress(found.progress, found.message, found.updated_at)
 
     def log(self, id: Id, message: str, *, level: str = "info") -> None:
         """Add a line to a message's log."""
-        self._ask(Done, "LOG", {"id": id, "message": message, "level": level}, again=False)
+        self._ask(notes.AddLog(id=id, message=message, level=level), again=False)
 
     def logs(self, id: Id) -> list[Line]:
         """Return the newest lines of a message's log, oldest first."""
-        found: OkRows = self._ask(OkRows, "GETLOGS", {"id": id})
-        return [Line(**each) for each in found.logs]
+        found: notes.Logs = self._ask(notes.GetLogs(id=id))
+        return [Line(each.timestamp, each.level, each.message) for each in found.logs]
 
     # Dead letters.
 
@@ -472,9 +458,9 @@ class Messages(Asking):
         self, queue: str, *, group: str = DEFAULT, limit: int = 100, skip: int = 0, type: Any = Any
     ) -> Page:
         """Return dead letters of a group, by partition and offset."""
-        fields = {"queue": queue, "group": group, "count": limit, "offset": skip}
-        found: OkJobs = self._ask(OkJobs, "DLQ", fields)
-        return Page([each.seen(type) for each in found.jobs], found.total, None)
+        request = dead_letters.ListDead(queue=queue, group=group, limit=limit, skip=skip)
+        found: dead_letters.DeadLetters = self._ask(request)
+        return Page([seen(each, type) for each in found.messages], found.total, None)
 
     def requeue_dead(
         self,
@@ -485,7 +471,9 @@ class Messages(Asking):
         dry_run: bool = False,
     ) -> Settled:
         """Deliver dead letters again, as if for the first time: these, or all of them."""
-        return self._all_dead("RETRYDLQ", queue, ids, group, dry_run)
+        given = None if ids is None else list(ids)
+        request = dead_letters.RequeueDead(queue=queue, ids=given, group=group, dry_run=dry_run)
+        return self._all_dead(request)
 
     def purge_dead(
         self,
@@ -496,22 +484,18 @@ class Messages(Asking):
         dry_run: bool = False,
     ) -> Settled:
         """Drop dead letters for good: these, or all of them."""
-        return self._all_dead("PURGEDLQ", queue, ids, group, dry_run)
-
-    def _all_dead(self, cmd: str, queue: str, ids: Sequence[Id] | None, group: str, dry_run: bool) -> Settled:
-        """Repeat a command that handles a part at a time, until nothing is left."""
         given = None if ids is None else list(ids)
-        fields = {"queue": queue, "ids": given, "group": group, "dry_run": dry_run or None}
-        done: OkCount = self._ask(OkCount, cmd, fields)
+        request = dead_letters.PurgeDead(queue=queue, ids=given, group=group, dry_run=dry_run)
+        return self._all_dead(request)
+
+    def _all_dead(self, request: dead_letters.OfDead) -> Settled:
+        """Repeat a request that handles a part at a time, until nothing is left."""
+        done: dead_letters.Buried = self._ask(request)
         count = done.count
-        while ids is None and done.left and done.count and not dry_run:
-            done = self._ask(OkCount, cmd, fields)
+        while request.ids is None and done.left and done.count and not request.dry_run:
+            done = self._ask(request)
             count += done.count
         return Settled(count, list(map(int, done.refused)))
-
-
-OF_ALL = {"durability", "idempotency_key"}
-"""Options of a batch as a whole."""
 
 
 def _chunks(payloads: Iterable[Any], most: int) -> Iterable[list[Any]]:
@@ -535,11 +519,11 @@ def _says_what_it_is(item: Any, shared: dict[str, Any]) -> bool:
     return bool(EACH_ITS_OWN & {*shared, *own})
 
 
-def _settled(found: list[OkCount]) -> Settled:
+def _settled(found: list[wire_pop.Settled]) -> Settled:
     return Settled(sum(each.count for each in found), [int(id) for each in found for id in each.refused])
 
 
 def _given_back(answer: bytes) -> bytes | None:
     """Return the request that releases the messages of an unclaimed pop."""
-    lease = decoder(OkRuns)(answer).lease
-    return None if lease is None else request("RELEASE", {"lease": lease})
+    lease = decoder(wire_pop.Popped)(answer).lease
+    return None if lease is None else body_of(wire_pop.Release(lease=lease))

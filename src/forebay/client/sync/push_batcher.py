@@ -5,8 +5,9 @@ from typing import Any
 
 from msgspec import Raw
 
-from forebay.client.translate import OkId, pushed_one
+from forebay.client.translate import pushed_one
 from forebay.client.types import Pushed
+from forebay.wire.operations import push as wire
 
 
 class Pusher:
@@ -18,6 +19,5 @@ class Pusher:
 
     def push(self, queue: str, payload: bytes, options: dict[str, Any]) -> Pushed:
         known = {} if "idempotency_key" in options else self._once()
-        fields = {"queue": queue, "data": Raw(payload), **options, **known}
-        pushed: OkId = self._ask(OkId, "PUSH", fields)
+        pushed = self._ask(wire.Push(queue=queue, payload=Raw(payload), **options, **known))
         return pushed_one(pushed, options)

@@ -2,24 +2,26 @@
 
 from typing import Any, Unpack
 
+import msgspec
 from msgspec import Raw
 
 from forebay.client.payloads import encode
 from forebay.client.sync.requests import Asking
-from forebay.client.translate import (
-    Done,
-    OkCount,
-    OkCrons,
-    OkGroups,
-    OkQueue,
-    OkRows,
-    counts_of,
-    groups_of,
-    options_of,
-    their_state,
+from forebay.client.translate import counts_of, cron_of, groups_of, options_of
+from forebay.client.types import (
+    DEFAULT,
+    Cleared,
+    Cron,
+    Deleted,
+    Group,
+    Options,
+    Partition,
+    Queue,
+    QueueSummary,
+    Stats,
 )
-from forebay.client.types import DEFAULT, Cleared, Cron, Deleted, Group, Options, Queue, QueueSummary, Stats
-from forebay.core.errors import NotFound
+from forebay.core.errors import Invalid
+from forebay.wire.operations import crons, groups, limits, messages, push, queues as wire_queues, server
 
 
 class Queues(Asking):
@@ -27,31 +29,29 @@ class Queues(Asking):
 
     def queues(self) -> list[QueueSummary]:
         """Return all queues, with the counts of their group ``default``."""
-        found: OkRows = self._ask(OkRows, "LISTQUEUES", {})
-        return [QueueSummary(each["name"], each["paused"], counts_of(each)) for each in found.queues]
+        found: wire_queues.Queues = self._ask(wire_queues.ListQueues())
+        return [QueueSummary(each.queue, each.paused, counts_of(each.counts)) for each in found.queues]
 
     def queue(self, queue: str) -> Queue:
         """Return a queue with its options, partitions and groups."""
-        found: OkQueue = self._ask(OkQueue, "QUEUE", {"queue": queue})
-        return found.shown()
+        return _queue(self._ask(wire_queues.Configure(queue=queue)))
 
     def configure(self, queue: str, *, partition: str | None = None, **options: Any) -> Queue:
         """Create a queue if it is missing, and set the given options. See QUEUE in docs/PROTOCOL.md."""
-        fields = {"queue": queue, "options": options, "partition": partition}
-        found: OkQueue = self._ask(OkQueue, "QUEUE", fields)
-        return found.shown()
+        given: Any = options  # sent as they are: the server says what is wrong with one
+        return _queue(self._ask(wire_queues.Configure(queue=queue, options=given, partition=partition)))
 
     def pause(self, queue: str, *, until: int | None = None) -> None:
         """Stop delivery until the queue is resumed, or until a time."""
-        self._ask(Done, "PAUSE", {"queue": queue, "until": until})
+        self._ask(wire_queues.Pause(queue=queue, until=until))
 
     def resume(self, queue: str) -> None:
         """Resume delivery."""
-        self._ask(Done, "RESUME", {"queue": queue})
+        self._ask(wire_queues.Resume(queue=queue))
 
     def drain(self, queue: str, *, group: str = DEFAULT, dry_run: bool = False) -> Cleared:
         """Cancel all messages of a group that wait, are delayed or parked. Leased ones go on."""
-        return self._clear("DRAIN", queue, group, dry_run, None)
+        return self._clear(wire_queues.Drain(queue=queue, group=group, dry_run=dry_run))
 
     def purge(
         self,
@@ -62,28 +62,21 @@ class Queues(Asking):
         dry_run: bool = False,
     ) -> Cleared:
         """Clear out messages of a group in some states: by default all but leased ones."""
-        theirs = None if states is None else [their_state(each) for each in states]
-        return self._clear("PURGE", queue, group, dry_run, theirs)
+        return self._clear(wire_queues.Purge(queue=queue, group=group, dry_run=dry_run, states=states))
 
-    def _clear(
-        self, cmd: str, queue: str, group: str, dry_run: bool, states: list[str | None] | None
-    ) -> Cleared:
-        """Repeat a command that handles a part at a time, until nothing is left."""
-        fields = {"queue": queue, "group": group, "dry_run": dry_run, "states": states}
-        done: OkCount = self._ask(OkCount, cmd, fields)
+    def _clear(self, request: wire_queues.Clearing) -> Cleared:
+        """Repeat a request that handles a part at a time, until nothing is left."""
+        done: wire_queues.Cleared = self._ask(request)
         count = done.count
-        while done.more and not dry_run:
-            done = self._ask(OkCount, cmd, fields)
+        while done.more and not request.dry_run:
+            done = self._ask(request)
             count += done.count
-        return Cleared(count, dry_run)
+        return Cleared(count, request.dry_run)
 
     def delete_queue(self, queue: str, *, force: bool = False) -> Deleted:
         """Delete a queue with its messages once none is leased any more; with ``force``, now."""
-        if force:
-            self._ask(Done, "OBLITERATE", {"queue": queue})
-            return Deleted(queue, True, 0, 0)
-        found = self._ask(dict[str, Any], "DELETE", {"queue": queue})
-        return Deleted(found["queue"], found["deleted"], found["active"], found["until"])
+        found: wire_queues.Deleted = self._ask(wire_queues.Delete(queue=queue, force=force))
+        return Deleted(found.queue, found.deleted, found.active, found.until)
 
     def seek(
         self,
@@ -95,14 +88,15 @@ class Queues(Asking):
         offset: int | None = None,
     ) -> dict[str, int]:
         """Move a group to another place: all, new, a time, or an offset. Returns its cursors by partition."""
-        fields = {"queue": queue, "group": group, "to": to, "partition": partition, "offset": offset}
-        found: OkRows = self._ask(OkRows, "SEEK", fields)
-        return {each["partition"]: each["cursor"] for each in found.partitions}
+        where: Any = {"queue": queue, "group": group, "partition": partition}
+        found: groups.Sought = self._ask(groups.Seek(**where, to=to, offset=offset))
+        return {each.partition: each.cursor for each in found.partitions}
 
     def offsets(self, queue: str, *, at: int | None = None) -> dict[str, dict[str, Any]]:
         """Return where the log of each partition begins and ends; with ``at``, its offset at a time."""
-        found: OkRows = self._ask(OkRows, "OFFSETS", {"queue": queue, "at": at})
-        return {each["partition"]: each for each in found.partitions}
+        request = messages.Offsets(queue=queue, at=at)
+        found = self._ask(request, kind=dict[str, Any])
+        return {each["partition"]: each for each in found["partitions"]}
 
     # Groups.
 
@@ -112,13 +106,12 @@ class Queues(Asking):
 
     def create_group(self, queue: str, group: str, *, start: str | int = "all") -> list[Group]:
         """Create a group that begins at all, new or a time; an existing one stays as it is."""
-        fields = {"queue": queue, "group": group, "from": start}
-        found: OkGroups = self._ask(OkGroups, "GROUP", fields)
+        found: groups.Groups = self._ask(groups.PutGroup(queue=queue, group=group, start=start))
         return groups_of(found.groups)
 
     def delete_group(self, queue: str, group: str) -> list[Group]:
         """Delete a group, with its leases, schedule and dead letters."""
-        found: OkGroups = self._ask(OkGroups, "GROUPDELETE", {"queue": queue, "group": group})
+        found: groups.Groups = self._ask(groups.DeleteGroup(queue=queue, group=group))
         return groups_of(found.groups)
 
     # Crons.
@@ -137,25 +130,24 @@ class Queues(Asking):
         **options: Unpack[Options],
     ) -> Cron:
         """Push a message by a schedule, or every so many ms. Replaces a cron of the same name."""
-        fields = {
-            "name": name,
-            "queue": queue,
-            "data": Raw(encode(payload)),
-            "schedule": schedule,
-            "repeat_every": every_ms,
-            "timezone": timezone,
-            "limit": limit,
-            "missed": missed,
-            **options_of(options),
-        }
-        self._ask(Done, "CRON", fields)
-        return self.cron(name)
+        given = options_of(options)
+        for option in ("durability", "idempotency_key"):
+            if option in given:
+                raise Invalid(option, "left out: a cron has none")
+        request = crons.PutCron(
+            name=name,
+            queue=queue,
+            message=push.Item(payload=Raw(encode(payload)), **given),
+            schedule=schedule,
+            every_ms=every_ms,
+            timezone=timezone or "UTC",
+            limit=limit,
+            missed=missed or "last",
+        )
+        return cron_of(self._ask(request))
 
     def cron(self, name: str) -> Cron:
-        for each in self.crons():
-            if each.name == name:
-                return each
-        raise NotFound(f"there is no cron {name}")
+        return cron_of(self._ask(crons.GetCron(name=name)))
 
     def crons(self) -> list[Cron]:
         """Return all crons, by name."""
@@ -163,13 +155,13 @@ class Queues(Asking):
         more = True
         while more:
             after = found[-1].name if found else None
-            page: OkCrons = self._ask(OkCrons, "CRONLIST", {"after": after})
-            found += [each.shown() for each in page.crons]
+            page: crons.Crons = self._ask(crons.ListCrons(after=after))
+            found += map(cron_of, page.crons)
             more = page.more
         return found
 
     def delete_cron(self, name: str) -> None:
-        self._ask(Done, "CRONDELETE", {"name": name})
+        self._ask(crons.DeleteCron(name=name))
 
     # Named limits.
 
@@ -177,39 +169,46 @@ class Queues(Asking):
         self, name: str, *, rate_limit: Any = None, byte_limit: Any = None, concurrency: int | None = None
     ) -> None:
         """Set a limit for all queues that have its name among their ``limits``."""
-        fields = {
-            "name": name,
-            "rate_limit": rate_limit,
-            "byte_limit": byte_limit,
-            "concurrency": concurrency,
-        }
-        self._ask(Done, "LIMIT", fields)
+        rates: Any = {"rate_limit": rate_limit, "byte_limit": byte_limit}
+        self._ask(limits.PutLimit(name=name, **rates, concurrency=concurrency or 0))
 
     def limits(self) -> list[dict[str, Any]]:
-        found: OkRows = self._ask(OkRows, "LIMITLIST", {})
-        return found.limits
+        found: limits.Limits = self._ask(limits.ListLimits())
+        return [msgspec.structs.asdict(each) for each in found.limits]
 
     def delete_limit(self, name: str) -> None:
-        self._ask(Done, "LIMITDELETE", {"name": name})
+        self._ask(limits.DeleteLimit(name=name))
 
     # The server.
 
     def stats(self) -> Stats:
         """Return counts over all queues."""
-        found = self._ask(dict[str, Any], "STATS", {})
-        return Stats(found["queues"], counts_of(found))
+        found: wire_queues.Totals = self._ask(wire_queues.CountAll())
+        return Stats(found.queues, counts_of(found.counts))
 
     def hold(self, held: bool = True) -> str:
         """Hold the server, so that it only answers queries and stores no changes; or resume it.
 
         Returns the address of its store.
         """
-        found = self._ask(dict[str, Any], "HOLD", {"held": held})
-        store: str = found["store"]
-        return store
+        found: server.Held = self._ask(server.Hold(held=held))
+        return found.store
 
     def backup(self, directory: str) -> str:
         """Copy the server's store into a new directory on its machine."""
-        found = self._ask(dict[str, Any], "BACKUP", {"directory": directory}, again=False)
-        made: str = found["directory"]
-        return made
+        found: server.BackedUp = self._ask(server.Backup(directory=directory), again=False)
+        return found.directory
+
+
+def _queue(found: wire_queues.Queue) -> Queue:
+    partitions = [
+        Partition(each.partition, each.first, each.end, each.bytes, each.lane) for each in found.partitions
+    ]
+    return Queue(
+        found.queue,
+        found.options,
+        found.paused,
+        found.paused_until,
+        partitions,
+        groups_of(found.groups),
+    )

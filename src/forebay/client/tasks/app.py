@@ -14,6 +14,7 @@ from forebay.client.sync.client import SyncClient
 from forebay.client.tasks.task import Call, Given, Job, Retry, Task
 from forebay.client.types import Pushed
 from forebay.core.errors import Invalid
+from forebay.wire.operations.flows import FlowPushed, PushFlow
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -59,14 +60,14 @@ class Backend:
 
     def push_flow(self, app: "App", fields: dict[str, Any]) -> Pushed:
         """Push jobs that depend on each other: ``fields`` are those of FLOW in docs/PROTOCOL.md."""
-        return _last(app.client._ask(dict[str, Any], "FLOW", fields))
+        return _last(app.client._ask(PushFlow(**fields)))
 
     async def apush_flow(self, app: "App", fields: dict[str, Any]) -> Pushed:
-        return _last(await app.aclient._ask(dict[str, Any], "FLOW", fields))
+        return _last(await app.aclient._ask(PushFlow(**fields)))
 
 
-def _last(answer: dict[str, Any]) -> Pushed:
-    return Pushed(int(answer["parent_id"]), answer["durability"])
+def _last(answer: FlowPushed) -> Pushed:
+    return Pushed(int(answer.id), answer.durability)
 
 
 class App:

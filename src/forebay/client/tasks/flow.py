@@ -60,7 +60,7 @@ class Flow(Struct, frozen=True):
 
 def _node(call: Call, place: int, results: str = "") -> dict[str, Any]:
     payload = Raw(call.payload(results=results, place=place))
-    return {"queue": call.task.queue, "data": payload, **options_of(call.message())}
+    return {"queue": call.task.queue, "payload": payload, **options_of(call.message())}
 
 
 def chain(first: Call | Flow, *calls: Call) -> Call | Flow:

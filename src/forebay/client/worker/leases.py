@@ -12,6 +12,7 @@ from forebay.client.errors import Disconnected
 from forebay.client.types import Message
 from forebay.client.worker.run import CANCELLED, LOST, Run
 from forebay.core.errors import Busy, Conflict, ForebayError, Invalid
+from forebay.wire.operations.pop import Ack, Extend
 
 logger = logging.getLogger("forebay.worker")
 
@@ -28,13 +29,6 @@ class Failure(Struct):
     gives_up: bool = False
     is_plain: bool = False
     """Its error and delay are our own, so the server can't reject them."""
-
-
-class Kept(Struct):
-    """Reply to an extend: which messages are no longer part of the lease."""
-
-    cancelled: bool
-    refused: list[int | str] = []
 
 
 class Lease(Struct, eq=False):
@@ -195,8 +189,13 @@ class LeaseKeeper:
         elif not lease.is_whole or len(ids) != len(lease.open):
             fields["ids"] = ids
         try:
-            await self._client._ask(dict[str, Any], "ACKB", fields)
-        except (Busy, Disconnected, Conflict):
+            await self._client._ask(Ack(**fields))
+        except Conflict:
+            if not lease.open.keys() - ids:
+                raise
+            # None of these is leased any more. Whether the others are is for an extend to find out.
+            lease.extend_at = 0.0
+        except (Busy, Disconnected):
             raise
         except ForebayError as error:
             await self._ack_each(lease, finished, error)
@@ -263,12 +262,12 @@ class LeaseKeeper:
             fields["ids"] = list(lease.open)
         try:
             async with asyncio.timeout(max(lease.until - sent_at, 0.001)):
-                extended = await self._client._ask(Kept, "EXTEND", fields)
+                extended = await self._client._ask(Extend(**fields))
                 # The whole lease was extended, but some of it was cancelled: the reply names what only if
                 # asked by id.
                 if extended.cancelled and lease.is_whole:
                     fields["ids"] = list(lease.open)
-                    extended = await self._client._ask(Kept, "EXTEND", fields)
+                    extended = await self._client._ask(Extend(**fields))
         except Conflict:
             if lease.open and not lease.finished:
                 self.lose(lease)

@@ -20,12 +20,13 @@ from forebay.client.errors import Disconnected
 from forebay.client.tasks.app import App, Hook
 from forebay.client.tasks.call import Work, parse
 from forebay.client.tasks.task import GiveUp, RetryLater, Task
-from forebay.client.translate import request
+from forebay.client.translate import body_of
 from forebay.client.types import DEFAULT, Message
 from forebay.client.worker.leases import Failure, Lease, LeaseKeeper
 from forebay.client.worker.processes import Raised
 from forebay.client.worker.run import CANCELLED, LOST, STOPPED, Run, Running, result_of
 from forebay.core.errors import Busy, Conflict, ForebayError, Invalid, NotFound
+from forebay.wire.operations.queues import CountAll
 
 logger = logging.getLogger("forebay.worker")
 
@@ -222,7 +223,7 @@ class Worker:
         for attempt in count():
             try:
                 if not attempt:
-                    await self._client._link.ask(request("STATS", {}))  # fails fast, for the log
+                    await self._client._link.ask(body_of(CountAll()))  # fails fast, for the log
                 await self.app.declare()
                 return
             except (Busy, Disconnected) as error:

@@ -17,7 +17,7 @@ from forebay.core.words import CANCELLED, DEFAULT
 def check_start(start: int | str, now: int) -> None:
     """Raise unless ``start`` is a valid start of a group."""
     if not (start in ("all", "new") if isinstance(start, str) else 0 <= start <= now):
-        raise Invalid("start", "all, new, or a time in ms that is not in the future")
+        raise Invalid("from", "all, new, or a time in ms that is not in the future")
 
 
 def check_group(limits: Limits, queue: Queue | None, name: str) -> None:

@@ -37,7 +37,7 @@ def check_settle(limits: Limits, command: Settle) -> None:
     """Raise unless the command's fields are valid."""
     if command.ids is None:
         if command.lease is None:
-            raise Invalid("lease", "given, or else id or ids")
+            raise Invalid("lease", "given, or else ids")
     elif not 1 <= len(command.ids) <= limits.batch_max:
         raise Invalid("ids", f"a list of 1 to {limits.batch_max} ids")
     if command.group is not None:

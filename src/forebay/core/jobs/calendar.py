@@ -91,7 +91,7 @@ def zone_of(name: str) -> tzinfo:
                 return ZoneInfo.from_file(rules, key=name)
         except (OSError, ValueError):
             pass
-    raise Invalid("zone", "a name of the time zone database, such as Europe/Rome")
+    raise Invalid("timezone", "a name of the time zone database, such as Europe/Rome")
 
 
 def next_slot(schedule: str, zone: str, every_ms: int, began_at: int, after: int) -> int:

@@ -56,7 +56,7 @@ def check(shard: Shard, command: PushJobs, now: int, plan: Plan | None = None, *
     only what is wrong at any time is checked: the queue may be full right now.
     """
     limits, jobs = shard.limits, command.jobs
-    check_range("jobs", len(jobs), 1, limits.batch_max)
+    check_range("messages", len(jobs), 1, limits.batch_max)
     check_payloads(limits, [job.payload for job in jobs])
     queue = shard.names.queues.get((command.tenant, command.queue))
     names: set[str] = set()
@@ -112,7 +112,7 @@ def check(shard: Shard, command: PushJobs, now: int, plan: Plan | None = None, *
         check_waiting(job)
         mine = names_of(job)
         if name == command.queue and mine and any(each in mine for other in jobs for each in names_of(other)):
-            raise Invalid("then", "a message with keys and ids that none of the batch has")
+            raise Invalid("on_complete", "a message with keys and ids that none of the batch has")
         check_ordered(shard.names.queues.get((command.tenant, name)), WAITING)
 
 

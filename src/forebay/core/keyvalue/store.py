@@ -56,7 +56,7 @@ def _fitting(shard: Shard, found: list[Value | None]) -> list[Value | None]:
 def listed(shard: Shard, command: KvList, now: int) -> KvListed:
     """Return entries under a prefix, in order."""
     shard.names.check_own(command.tenant)
-    check_range("count", command.count, 1, KV_LISTED_MAX)
+    check_range("limit", command.count, 1, KV_LISTED_MAX)
     if command.pattern is not None and len(command.pattern) > PATTERN_CHARS_MAX:
         raise Invalid("pattern", f"at most {PATTERN_CHARS_MAX} characters")
     values = shard.values.by_tenant.get(command.tenant)
@@ -127,7 +127,7 @@ Left = dict[bytes, Value | None]
 
 def check(shard: Shard, command: KvWrite, now: int, before: Left | None = None) -> Left:
     """Return what a write would leave; raise unless it is valid. ``before`` is what earlier writes leave."""
-    check_range("changes", len(command.checks) + len(command.changes), 1, KV_WRITES_MAX)
+    check_range("mutations", len(command.checks) + len(command.changes), 1, KV_WRITES_MAX)
     check_name("tenant", command.tenant)
     shard.names.check_count(command.tenant, 0)
     shard.names.check_own(command.tenant)

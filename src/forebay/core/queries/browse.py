@@ -25,7 +25,7 @@ NOWHERE = (1 << 62, 1 << 62)
 
 def browse(limits: Limits, shard: Shard, queue: Queue, command: Browse, now: int) -> ShownAll:
     """Return messages in a state with their payloads; fewer if they are large."""
-    check_range("count", command.count, 1, bounds.SHOWN_MAX)
+    check_range("limit", command.count, 1, bounds.SHOWN_MAX)
     check_range("skip", command.skip, 0, SKIP_MAX)
     check_name("group", command.group)
     if command.state is not None and command.state not in STATES:

@@ -11,7 +11,7 @@ from forebay.core.state import Dead, Queue, Track, priority_of
 
 def list_dead(limits: Limits, queue: Queue, command: ListDead) -> DeadFound:
     """Return dead letters of a group with their errors; fewer if they are large."""
-    check_range("count", command.count, 1, DEAD_SHOWN_MAX)
+    check_range("limit", command.count, 1, DEAD_SHOWN_MAX)
     check_range("skip", command.skip, 0, 1 << 62)
     check_name("group", command.group)
     group = queue.groups.get(command.group)

@@ -29,7 +29,7 @@ def check(command: Clean) -> None:
     check_name("group", command.group)
     check_range("grace_ms", command.grace_ms, 0, DELAY_MS_MAX)
     if command.count is not None:
-        check_range("count", command.count, 1, COUNT_MAX)
+        check_range("limit", command.count, 1, COUNT_MAX)
     if not command.states or not set(command.states) <= set(CLEANED_STATES):
         raise Invalid("states", f"one of {', '.join(CLEANED_STATES)}")
 

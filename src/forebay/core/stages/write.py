@@ -127,7 +127,7 @@ def _check(shard: Shard, queue: Queue | None, command: StageWrite) -> int:
         )
     if command.keys:
         if len(command.keys) != count:
-            raise Invalid("keys", f"a list of {count}, one for each message, or null")
+            raise Invalid("unique_keys", f"a list of {count}, one for each message, or null")
         for key in command.keys:
             if key is not None:
                 check_name("unique_key", key)

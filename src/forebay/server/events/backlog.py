@@ -16,8 +16,6 @@ encode = msgspec.json.Encoder().encode
 class Lost(msgspec.Struct, gc=False, kw_only=True, rename={"start": "from", "end": "to"}):
     """Sent in place of events of a shard, from offset ``from`` up to ``to``, that are no longer kept."""
 
-    event: str = "events:lost"
-    event_type: str = "lost"
     kind: str = "lost"
     shard: int
     start: int

@@ -21,39 +21,16 @@ FLUSH_S = 0.02
 WAITING_BYTES_MAX = 1 << 20
 """Bytes queued for one subscriber, unless they are a single batch; beyond this the subscriber is dropped."""
 
-NAMES = {
-    "pushed": ("job:pushed", "pushed"),
-    "popped": ("job:popped", "popped"),
-    "settled": ("job:completed", "completed"),
-    "retried": ("job:retried", "retried"),
-    "returned": ("job:returned", "returned"),
-    "dead": ("job:failed", "failed"),
-    "requeued": ("job:requeued", "requeued"),
-    "cancelled": ("job:cancelled", "cancelled"),
-    "discarded": ("job:discarded", "discarded"),
-    "expired": ("messages:expired", "expired"),
-    "evicted": ("messages:evicted", "evicted"),
-    "created": ("queue:created", "created"),
-    "configured": ("queue:configured", "configured"),
-    "deleted": ("queue:deleted", "deleted"),
-    "retired": ("messages:retired", "retired"),
-    "outdated": ("messages:outdated", "outdated"),
-    "removed": ("partition:removed", "removed"),
-}
-"""Names of events in flashQ's protocol: ``event`` and ``event_type`` of each kind."""
-_OURS = {theirs: kind for kind, (_, theirs) in NAMES.items()} | {kind: kind for kind in EVENT_KINDS}
-_PREFIXES = {
-    kind: f'{{"event":"{event}","event_type":"{event_type}",'.encode()
-    for kind, (event, event_type) in NAMES.items()
-}
-
 
 def kinds_of(names: Iterable[str], field: str = "kind") -> frozenset[str]:
-    """Return event kinds by their names, Forebay's or flashQ's; raise if one is unknown."""
-    found = frozenset(_OURS.get(name, "") for name in names)
-    if "" in found:
-        raise Invalid(field, f"of {', '.join(_OURS)}")
+    """Return event kinds by their names; raise if one is unknown."""
+    found = frozenset(names)
+    if not found <= _KINDS:
+        raise Invalid(field, f"of {', '.join(EVENT_KINDS)}")
     return found
+
+
+_KINDS = frozenset(EVENT_KINDS)
 
 
 class Wanted(Struct, frozen=True):
@@ -102,11 +79,6 @@ def parse_positions(text: str, shards: int) -> Positions:
             raise Invalid("after", "the id of an event as this server gave it out, as Last-Event-ID, too")
         found[int(shard)] = int(offset)
     return found
-
-
-def named(kind: str, payload: bytes) -> bytes:
-    """Return an event with flashQ's names added in front."""
-    return _PREFIXES[kind] + payload[1:]
 
 
 class Batch(Struct, frozen=True, gc=False):
@@ -320,7 +292,7 @@ class Hub:
             for place in ((each.tenant, each.queue), (each.tenant, "")):
                 for wanted in self._by_queue.get(place, ()):
                     if not wanted.kinds or kind in wanted.kinds:
-                        event = event or (kind, named(kind, each.payload))
+                        event = event or (kind, each.payload)
                         found.setdefault(wanted, []).append(event)
         after = shown_positions(self._positions)
         for wanted, events in found.items():
@@ -339,4 +311,4 @@ def matching(payloads: Iterable[bytes], wanted: Wanted) -> Iterator[tuple[str, b
     for payload in payloads:
         event = read_event(payload)
         if wanted.has(event.tenant, event.queue, event.kind):
-            yield event.kind, named(event.kind, bytes(payload))
+            yield event.kind, bytes(payload)

@@ -27,11 +27,11 @@ class Polls(Backlog):
 
         Without ``after`` return none, only the id to start from: that of this instant.
         """
-        check_range("timeout", wait_ms, 0, self.questions.node.limits.wait_ms_max)
+        check_range("wait_ms", wait_ms, 0, self.questions.node.limits.wait_ms_max)
         for field, names in (("queues", queues), ("kinds", kinds)):
             if len(names) > NAMES_MAX:
                 raise Invalid(field, f"a list of at most {NAMES_MAX} names")
-        wanted = Wanted(tenant, frozenset(queues), kinds_of(kinds))
+        wanted = Wanted(tenant, frozenset(queues), kinds_of(kinds, "kinds"))
         begin = self.hub.parse(after) if after else {} if after is not None else None
         listener, end = self.hub.join(wanted)
         try:

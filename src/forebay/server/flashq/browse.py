@@ -1,5 +1,7 @@
 """Browse jobs with the newest first, as GETJOBS shows them. The log is read from its end, page by page."""
 
+from contextlib import suppress
+
 from forebay.core.api import queries
 from forebay.core.bounds import SHOWN_MAX
 from forebay.core.errors import NotFound
@@ -18,14 +20,17 @@ async def newest(
     """Return one page of jobs in a state (any if None) and how many there are."""
     limit = min(limit, JOBS_MAX)
     names = [queue] if queue is not None else await _names(services, tenant)
-    found: list[queries.Shown] = []
-    total = 0
+    counts: dict[str, int] = {}
     for name in names:
-        try:
-            total += await _count(services, tenant, name, state)
-            found += await _last(services, tenant, name, state, offset + limit if limit else 0)
-        except NotFound:
-            continue
+        with suppress(NotFound):
+            counts[name] = await _count(services, tenant, name, state)
+    total = sum(counts.values())
+    if not limit or offset >= total:
+        return [], total
+    found: list[queries.Shown] = []
+    for name in counts:
+        with suppress(NotFound):
+            found += await _last(services, tenant, name, state, offset + limit)
     if len(names) > 1:
         found.sort(key=lambda each: (each.state.created_at, each.state.id), reverse=True)
     return found[offset : offset + limit], total
@@ -46,8 +51,6 @@ async def _last(
     services: Services, tenant: str, queue: str, state: str | None, count: int
 ) -> list[queries.Shown]:
     """Return the last jobs of a queue, without those that flashQ does not know any more."""
-    if not count:
-        return []
     reply = await ask(services, queries.Browse(tenant, queue, state, count=1))
     assert isinstance(reply, queries.ShownAll)
     found: list[queries.Shown] = []

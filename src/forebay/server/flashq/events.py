@@ -1,39 +1,52 @@
-"""EVENTS: poll for events. Listeners carry this one out; it is not a command of the core."""
+"""flashQ's events: one per job, where the server has one per commit, kind and queue."""
 
-import asyncio
-from typing import ClassVar
+from collections.abc import Iterator
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
-from forebay.core.api.commands import Command
-from forebay.core.errors import Unsupported
-from forebay.server.events.hub import BEGINNING
-from forebay.server.events.poll import Polls, Told
-from forebay.server.flashq import replies
-from forebay.server.flashq.request import Context, Request
-from forebay.server.tcp.codec import Services
+from forebay.core.state import Event
+from forebay.core.words import DEFAULT
+from forebay.wire.types import Id
+
+KINDS = {"pushed": "pushed", "settled": "completed", "dead": "failed"}
+"""flashQ's type of an event, by our kind. Of flashQ's ``progress`` the server has no event."""
+OURS = {theirs: ours for ours, theirs in KINDS.items()}
+
+_read = msgspec.json.Decoder(Event).decode
 
 
-class Events(Request, tag="EVENTS", gc=False, kw_only=True):
-    is_command: ClassVar[bool] = False
-    queues: list[str] = msgspec.field(default_factory=list)
-    kinds: list[str] = msgspec.field(default_factory=list)
-    after: str | None = None
-    timeout: int = 0
+class JobEvent(Struct, gc=False, kw_only=True, omit_defaults=True):
+    """What happened to one job, as it is sent."""
 
-    def command(self, context: Context) -> Command:
-        raise Unsupported("this listener has no events")
+    event: str
+    event_type: str
+    queue: str
+    job_id: Id
+    timestamp: int
+    data: Raw | UnsetType | None = UNSET
+    """The job's data when it is pushed, its result when it is completed, or a partial result."""
+    error: str | UnsetType | None = UNSET
+    progress: int | UnsetType = UNSET
+    duration_ms: int | UnsetType | None = UNSET
 
-    async def told(self, polls: Polls, context: Context) -> Told:
-        return await polls.events(context.tenant, self.queues, self.kinds, self.after, self.timeout)
 
-    async def carry_out(self, services: Services, context: Context) -> Told:
-        try:
-            return await self.told(services.polls, context)
-        except asyncio.CancelledError:
-            return [], self.after or BEGINNING
-
-    def reply(self, reply: Told, context: Context) -> Struct:
-        events, after = reply
-        return replies.OkEvents(ok=True, events=list(map(Raw, events)), after=after, reqId=self.reqId)
+def job_events(payload: bytes) -> Iterator[JobEvent]:
+    """Spread an event of the server into one for each job; none for what flashQ has no event for."""
+    told = _read(payload)
+    kind = KINDS.get(told.kind)
+    if kind is None or told.group not in ("", DEFAULT):
+        return
+    name, duration_ms = f"job:{kind}", UNSET if told.duration_ms is None else told.duration_ms
+    for _, _, count, first in told.runs:
+        begin = int(first)
+        for number in range(begin, begin + count):
+            shown: Id = number if isinstance(first, int) else str(number)
+            yield JobEvent(
+                event=name,
+                event_type=kind,
+                queue=told.queue,
+                job_id=shown,
+                timestamp=told.at,
+                duration_ms=duration_ms,
+            )

@@ -5,53 +5,21 @@ come between answers, and have ``event`` where answers have ``ok``.
 """
 
 import asyncio
-from collections.abc import Iterator
 
 import msgspec
-from msgspec import Struct
 
 from forebay.core.errors import Busy, Unsupported
-from forebay.core.state import Event
-from forebay.core.words import DEFAULT
 from forebay.server.events.hub import Listener, Wanted
+from forebay.server.flashq.events import OURS, job_events
 from forebay.server.tcp.codec import Outlet
-from forebay.wire.types import Id
 
-KINDS = {"pushed": "pushed", "completed": "settled", "failed": "dead"}
-"""flashQ's events, and ours. Of flashQ's ``progress`` the server has no event."""
-NAMES = {ours: theirs for theirs, ours in KINDS.items()}
 SUBSCRIPTIONS_MAX = 100
 """Subscriptions of one connection."""
 AT_ONCE = 1_000
 """Events written at a time: then the client must have read some of them."""
 
-_read = msgspec.json.Decoder(Event).decode
 _to_json = msgspec.json.Encoder().encode
 _to_packed = msgspec.msgpack.Encoder().encode
-
-
-class JobEvent(Struct, omit_defaults=True, gc=False):
-    """What happened to one job."""
-
-    event: str
-    event_type: str
-    queue: str
-    job_id: Id
-    timestamp: int
-    duration_ms: int | None = None
-
-
-def job_events(payload: bytes) -> Iterator[JobEvent]:
-    """Spread an event of the server into one for each job; none for what flashQ has no event for."""
-    told = _read(payload)
-    name = NAMES.get(told.kind)
-    if name is None or told.group not in ("", DEFAULT):
-        return
-    for _, _, count, first in told.runs:
-        begin = int(first)
-        for number in range(begin, begin + count):
-            shown: Id = number if isinstance(first, int) else str(number)
-            yield JobEvent(f"job:{name}", name, told.queue, shown, told.at, told.duration_ms)
 
 
 class Subscriptions:
@@ -76,7 +44,7 @@ class Subscriptions:
         self.remove(queue)
         if len(self._tasks) >= SUBSCRIPTIONS_MAX:
             raise Busy(f"A connection has at most {SUBSCRIPTIONS_MAX} subscriptions")
-        kinds = frozenset(KINDS[each] for each in events or KINDS if each in KINDS)
+        kinds = frozenset(OURS[each] for each in events or OURS if each in OURS)
         if not kinds:
             return
         hub = outlet.services.polls.hub

@@ -4,7 +4,7 @@ import asyncio
 import gzip
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from msgspec import Struct
 from starlette.types import Message, Receive, Scope, Send
@@ -13,9 +13,12 @@ from forebay.core.api.commands import Command, Pop, Popped, Reply
 from forebay.core.api.queries import Await, KvWatch
 from forebay.core.errors import Busy, ForebayError, Invalid, Unsupported
 from forebay.server.decode_errors import in_words_of, names_within
-from forebay.server.http.operation import Asked, Operation, encode
+from forebay.server.http.operation import Bound, encode, places_of
 from forebay.server.http.request_body import Gone, Reader, check_no_body, header, whole
 from forebay.server.node_client import NodeClient as NodeClient
+from forebay.server.operations.carried import Context
+from forebay.server.tcp.codec import Services
+from forebay.wire.operation import Answer, Problem as Problem
 
 logger = logging.getLogger("forebay.http")
 
@@ -30,15 +33,7 @@ PACK_ASIDE = 128 * 1024
 class Errors(Struct, gc=False):
     """Body of every error response."""
 
-    error: "Problem"
-
-
-class Problem(Struct, gc=False, omit_defaults=True):
-    """An error: ``code`` is stable, ``message`` is for people, ``details`` are for programs."""
-
-    code: str
-    message: str
-    details: dict[str, str | int] = {}
+    error: Problem
 
 
 class Patient(NodeClient):
@@ -78,14 +73,17 @@ def may_wait(command: Command) -> bool:
 
 
 class Endpoint:
-    """One operation."""
+    """One operation on one of its routes."""
 
-    def __init__(self, operation: Operation, questions: NodeClient, body_bytes_max: int) -> None:
-        self.operation = operation
-        self._questions = questions
-        self._reader = Reader(operation.request)
-        self._has_body = operation.has_body
-        self._fields = names_within(operation.request)
+    def __init__(self, bound: Bound, services: Services, body_bytes_max: int) -> None:
+        self.bound = bound
+        self._services = services
+        self._questions = services.questions
+        self._reader = Reader(bound.kind)
+        self._has_body = bound.route.has_body
+        self._places = bound.route.places
+        self._is_plain = not bound.unset and "key" not in self._places
+        self._fields = names_within(bound.kind)
         self._body_bytes_max = body_bytes_max
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -101,29 +99,36 @@ class Endpoint:
             raise
 
     def in_our_words(self, error: ForebayError) -> ForebayError:
-        """Return an error of the core with the HTTP name of its field."""
+        """Return an error of the core with the name of its field in the request."""
         if type(error) is not Invalid or error.field in self._fields:
             return error
-        if ".jobs" in error.field:
-            error = Invalid(error.field.replace(".jobs", ".messages"), error.accepted)
         return in_words_of(error, self._fields)
 
     async def _request(self, scope: Scope, receive: Receive) -> Any:
-        if not self._has_body:
+        if self._has_body:
+            check_no_query(scope)
+            request = self._reader.body(await whole(scope, receive, self._body_bytes_max))
+        else:
             check_no_body(scope)
-            return self._reader.query(scope["query_string"])
-        check_no_query(scope)
-        return self._reader.body(await whole(scope, receive, self._body_bytes_max))
-
-    def _asked(self, scope: Scope) -> Any:
-        return Asked(path=scope["path_params"], raw_path=scope.get("raw_path", b""))
+            request = self._reader.query(scope["query_string"])
+        if self._places:
+            given = scope["path_params"]
+            if self._is_plain:
+                for name in self._places:
+                    setattr(request, name, given[name])
+            else:
+                for name, value in {**self.bound.unset, **places_of(scope)}.items():
+                    setattr(request, name, value)
+        return request
 
     async def _answer(self, scope: Scope, receive: Receive) -> Struct:
-        return await self._carried_out(await self._request(scope, receive), scope, receive)
+        return await self.carried_out(await self._request(scope, receive), scope, receive)
 
-    async def _carried_out(self, request: Any, scope: Scope, receive: Receive) -> Struct:
-        asked = self._asked(scope)
-        command = request.command(asked)
+    async def carried_out(self, request: Any, scope: Scope, receive: Receive) -> Answer:
+        """Carry out a request; return its answer."""
+        if not request.is_command:
+            return await self._step_by_step(request, scope, receive)
+        command = request.command(CONTEXT)
         if may_wait(command):
             reply = await Patient(self._questions.node).answer(command, scope, receive)
         else:
@@ -136,7 +141,7 @@ class Endpoint:
                 raise Gone
             scope[LEASED] = reply
         try:
-            answer: Struct = request.reply(reply, asked)
+            answer: Answer = request.reply(reply, CONTEXT)
             return answer
         except ForebayError:
             raise
@@ -144,6 +149,24 @@ class Endpoint:
             logger.exception("bug: the answer to %s could not be put", type(request).__name__)
             self._questions.node.give_back(reply)
             raise Busy("the server met a bug of its own") from None
+
+    async def _step_by_step(self, request: Any, scope: Scope, receive: Receive) -> Answer:
+        if not getattr(request, "wait_ms", 0):
+            return cast(Answer, request.reply(await request.carry_out(self._services, CONTEXT), CONTEXT))
+        task = asyncio.ensure_future(request.carry_out(self._services, CONTEXT))
+        gone = asyncio.ensure_future(until_gone(scope, receive))
+        try:
+            await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise Gone
+            return cast(Answer, request.reply(task.result(), CONTEXT))
+        finally:
+            gone.cancel()
+            task.cancel()
+
+
+CONTEXT = Context()
+"""Every request over HTTP: leases belong to no connection."""
 
 
 def check_no_query(scope: Scope) -> None:

@@ -11,7 +11,6 @@ from forebay.broker.node import Node
 from forebay.core.api.commands import Pop, Popped, Reply
 from forebay.core.bounds import check_range
 from forebay.core.errors import ForebayError, Invalid
-from forebay.core.state import Event
 from forebay.core.words import DEFAULT
 from forebay.server.events.backlog import Backlog, Lost as Lost
 from forebay.server.events.hub import (
@@ -23,11 +22,11 @@ from forebay.server.events.hub import (
     kinds_of,
     shown_positions,
 )
-from forebay.server.http.endpoint import Patient, send_error, told, until_gone
-from forebay.server.http.operation import Asked, Request, encode
-from forebay.server.http.operations.pop import delivered
+from forebay.server.http.endpoint import CONTEXT, Patient, send_error, told, until_gone
+from forebay.server.http.operation import Query, encode
 from forebay.server.http.request_body import Reader, header
 from forebay.server.node_client import NodeClient
+from forebay.server.operations.pop import delivered
 
 PING_S = 15.0
 """Silence on a stream before a ping is sent."""
@@ -46,7 +45,7 @@ STREAM = [
 ]
 
 
-class Events(Request, kw_only=True):
+class Events(Query, kw_only=True):
     """Which events to send, and where to start: after the id ``after``, or ``from`` all that are kept."""
 
     queue: list[str] = msgspec.field(default_factory=list)
@@ -54,10 +53,10 @@ class Events(Request, kw_only=True):
     after: str | None = None
     start: str = msgspec.field(default="new", name="from")
 
-    def wanted(self, asked: Asked) -> Wanted:
+    def wanted(self) -> Wanted:
         if self.start not in ("new", "all"):
             raise Invalid("from", "new or all")
-        return Wanted(asked.tenant, frozenset(self.queue), kinds_of(self.kind))
+        return Wanted(CONTEXT.tenant, frozenset(self.queue), kinds_of(self.kind))
 
     def begin(self, scope: Scope, hub: Hub) -> Positions | None:
         """Return the positions to start from; None to start with new events."""
@@ -65,13 +64,6 @@ class Events(Request, kw_only=True):
         if last is not None:
             return hub.parse(last)
         return {} if self.start == "all" else None
-
-
-class Happened(Event, kw_only=True):
-    """A lifecycle event."""
-
-    event: str
-    event_type: str
 
 
 class EventStream(Backlog):
@@ -85,7 +77,7 @@ class EventStream(Backlog):
         try:
             request = self._reader.query(scope["query_string"])
             assert isinstance(request, Events)
-            wanted, begin = request.wanted(Asked()), request.begin(scope, self.hub)
+            wanted, begin = request.wanted(), request.begin(scope, self.hub)
         except ForebayError as error:
             await send_error(scope, send, error)
             return
@@ -195,7 +187,7 @@ class EventSocket(Backlog):
         try:
             request = self._reader.query(scope["query_string"])
             assert isinstance(request, Events)
-            wanted, begin = request.wanted(Asked()), request.begin(scope, self.hub)
+            wanted, begin = request.wanted(), request.begin(scope, self.hub)
         except ForebayError as error:
             # Browsers show the reason of a close only for a WebSocket that was accepted.
             await send({"type": "websocket.accept"})
@@ -208,7 +200,7 @@ class EventSocket(Backlog):
             await send({"type": "websocket.accept"})
             if begin is None:
                 await self.check_kept(end)
-                listening = b'{"event":"listening","event_type":"listening","kind":"listening"}'
+                listening = b'{"kind":"listening"}'
                 await _send_frames(send, Batch([("listening", listening)], shown_positions(end)))
             else:
                 async for batch in self.missed(wanted, begin, end):
@@ -240,7 +232,7 @@ async def _send_frames(send: Send, batch: Batch) -> None:
         await send({"type": "websocket.send", "text": payload.decode()})
 
 
-class Listen(Request, kw_only=True):
+class Listen(Query, kw_only=True):
     """Which messages to lease to this connection: at most ``max`` at a time that are not settled."""
 
     group: str = DEFAULT
@@ -315,7 +307,7 @@ class _Listening(Patient):
 
     async def run(self) -> None:
         # Any event of the queue (an ack, for example) may mean that there is room for more messages.
-        wanted = Wanted(Asked().tenant, frozenset({self._queue}))
+        wanted = Wanted(CONTEXT.tenant, frozenset({self._queue}))
         listener, _ = self._hub.join(wanted)
         gone = asyncio.ensure_future(_end_with(self._scope, self._receive, listener))
         pings = Pings(listener)
@@ -367,7 +359,7 @@ class _Listening(Patient):
     def _pop(self, room: int, wait_ms: int = WAIT_MS) -> Pop:
         request = self._request
         return Pop(
-            Asked().tenant,
+            CONTEXT.tenant,
             self._queue,
             request.group,
             room,

@@ -12,7 +12,6 @@ from forebay.core.api.queries import Measure, Measured
 from forebay.core.state import BUCKETS_MS
 from forebay.core.words import EVENT_KINDS
 from forebay.server.events.hub import Hub
-from forebay.server.flashq import metrics as flashq
 from forebay.server.http.endpoint import respond
 from forebay.server.node_client import NodeClient
 
@@ -42,17 +41,12 @@ class Metrics:
 
     def _text(self, measured: Measured | None, connections: dict[str, int]) -> bytes:
         registry = CollectorRegistry()
-        process = list(self._process.collect())
-        memory = next(
-            (each.samples[0].value for each in process if each.name == "process_resident_memory_bytes"), 0.0
-        )
         families = [
-            *process,
+            *self._process.collect(),
             *_node(self._questions.node, connections, self._hub.count),
-            *flashq.of_process(sum(connections.values()), memory),
         ]
         if measured is not None:
-            families += [*_queues(measured), *flashq.of_queues(measured)]
+            families += _queues(measured)
         registry.register(_Collected(families))
         return generate_latest(registry)
 

@@ -1,75 +1,50 @@
-"""Base classes and types of all HTTP operations.
+"""How HTTP carries an operation: its route, and the class that its body or query is decoded into.
 
-An operation is a class: its fields are what the body (or the query, for GET and DELETE) may hold, ``command``
-returns the core's command, ``reply`` renders the core's reply. The OpenAPI document is generated from the
-same classes.
+Fields in the path are not in the body: they get other names there, which nobody uses, and are set from the
+path.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import UNSET, Struct, UnsetType
+from starlette.types import Scope
 
-from forebay.core import ids
-from forebay.core.api import commands as core
-from forebay.core.keyvalue import keys
-from forebay.core.words import DEFAULT
+from forebay.core.errors import Invalid
+from forebay.server.decode_errors import HIDDEN
+from forebay.wire.operation import Operation, Route
+from forebay.wire.types import Key, KeyPart
 
-Id = int | str
-"""A message id: a number, sent as a decimal string from 2**53 on. UUIDs are accepted, too."""
-KeyPart = str | int | float | bool
-Key = str | list[KeyPart]
-"""Key of a value; a string is a key of one part."""
+VALUES = "/v1/kv/"
+"""Path in front of a key."""
 
 
-class Asked(Struct, frozen=True, gc=False):
-    """Tenant and path of a request."""
-
-    tenant: str = DEFAULT
-    path: dict[str, str] = {}
-    """Path parameters."""
-    raw_path: bytes = b""
-    """The whole path as received, still escaped."""
-    owner: int = 0
-    """The connection that leases belong to; 0 for none."""
-
-    @property
-    def queue(self) -> str:
-        return self.path["queue"]
-
-
-class Request(Struct, forbid_unknown_fields=True, gc=False, kw_only=True):
-    """Fields of the body or the query of an operation."""
+class Query(Struct, forbid_unknown_fields=True, gc=False, kw_only=True):
+    """What the query of a view, or the body of an operation that only HTTP has, may hold."""
 
     def nested(self) -> tuple[int, int]:
-        """Return the levels of nesting around its payloads and the length of the longest, 0 for none."""
         return 0, 0
 
-    def command(self, asked: Asked) -> core.Command:
-        raise NotImplementedError
 
-    def reply(self, reply: Any, asked: Asked) -> Struct:
-        raise NotImplementedError
+class Bound(Struct, frozen=True):
+    """An operation on one of its routes."""
 
-
-class Operation(Struct, frozen=True):
-    """One operation, as in the table of routes and in the OpenAPI document."""
-
-    method: str
-    path: str
-    request: type[Request]
-    answer: type[Struct]
-    summary: str
-    tag: str
+    operation: Operation
+    route: Route
+    kind: type[Any]
+    """The class that a body or query is decoded into."""
+    unset: dict[str, Any] = {}
+    """Fields that this route does not carry, as they are if nobody gives them."""
 
     @property
     def name(self) -> str:
-        return self.request.__name__
+        return self.route.name or self.operation.request.__name__
 
     @property
-    def has_body(self) -> bool:
-        return self.method in ("POST", "PUT")
+    def summary(self) -> str:
+        return self.route.summary or self.operation.summary
 
 
 class View(Struct, frozen=True):
@@ -77,7 +52,7 @@ class View(Struct, frozen=True):
 
     path: str
     name: str
-    request: type[Request]
+    request: type[Query]
     answer: type[Struct] | None
     """The response, or each event of a stream; None if it is not JSON."""
     kind: str
@@ -91,27 +66,49 @@ class View(Struct, frozen=True):
     tag: str = "server"
 
 
-def shown(message: int) -> Id:
-    """Return an id for a reply: as a string if it is too large for JavaScript's numbers."""
-    return message if message < ids.JSON_SAFE else str(message)
+def bound(operation: Operation, route: Route, kind: type[Struct]) -> Bound:
+    """Bind an operation to a route; ``kind`` is the class that carries it out."""
+    fields = msgspec.structs.fields(kind)
+    taken = {*route.places, "reqId"}
+    if route.fields is not None:
+        taken |= {each.name for each in fields} - set(route.fields)
+    own: list[Any] = []
+    unset: dict[str, Any] = {}
+    for each in fields:
+        if each.name in taken:
+            default = UNSET if each.required or each.name in route.places else each.default
+            hidden = msgspec.field(default=default, name=f"{HIDDEN}{each.encode_name}")
+            own.append((each.name, each.type | UnsetType, hidden))
+            if each.name not in route.places and each.name != "reqId":
+                unset[each.name] = default
+        elif each.name in route.given:
+            own.append((each.name, type(route.given[each.name]), route.given[each.name]))
+    made = msgspec.defstruct(
+        f"{kind.__name__}Body", own, bases=(kind,), tag=False, kw_only=True, module=__name__
+    )
+    return Bound(operation, route, made, unset)
 
 
-def shown_all(messages: Sequence[int]) -> Sequence[Id]:
-    return messages if not messages or max(messages) < ids.JSON_SAFE else list(map(str, messages))
+def places_of(scope: Scope) -> dict[str, Any]:
+    """Return the fields in the path of a request."""
+    found: dict[str, Any] = dict(scope["path_params"])
+    if "key" in found:
+        found["key"] = key_of(found["key"], scope.get("raw_path", b""))
+    return found
 
 
-def addresses(given: Sequence[Id]) -> list[int]:
-    """Return the ids of a request as numbers."""
-    return list(map(ids.parse, given))
+def key_of(path: str, raw_path: bytes) -> Key:
+    """Return the key in a path: each part of the path is a string, in which %2F is a slash."""
+    if b"%2f" in raw_path.lower():
+        return parts_of([unquote(part) for part in raw_path.decode().removeprefix(VALUES).split("/")])
+    return parts_of(path.split("/"))
 
 
-def packed(key: Key) -> bytes:
-    """Return a key in the core's encoding."""
-    return keys.pack([key] if isinstance(key, str) else key)
-
-
-def longest(payloads: Sequence[Raw]) -> int:
-    return max(map(len, payloads), default=0)
+def parts_of(parts: list[str]) -> Key:
+    if not all(parts):
+        raise Invalid("key", "parts that are not empty, with / between them")
+    found: list[KeyPart] = list(parts)
+    return found
 
 
 encode: Callable[[object], bytes] = msgspec.json.Encoder().encode

@@ -12,11 +12,21 @@ from forebay.core.api.jobs import PushedJobs
 from forebay.core.bounds import Limits
 from forebay.core.errors import Busy, ForebayError, Invalid
 from forebay.server.decode_errors import explain
-from forebay.server.http.endpoint import Endpoint, check_no_query, respond, send_error, stop_reading
-from forebay.server.http.operation import Asked, Id, encode, shown
-from forebay.server.http.operations.push import Message, are_alike, job_of, push_of
+from forebay.server.http.endpoint import (
+    CONTEXT,
+    Endpoint,
+    check_no_query,
+    respond,
+    send_error,
+    stop_reading,
+)
+from forebay.server.http.operation import encode
 from forebay.server.http.request_body import header, is_packed, parts
+from forebay.server.operations.carried import shown
+from forebay.server.operations.push import are_alike, job_of, push_of
+from forebay.wire.operations.push import Item
 from forebay.wire.text import check_depth, check_text
+from forebay.wire.types import Id
 
 LINES = (b"application/x-ndjson", b"application/ndjson", b"application/jsonl", b"application/x-jsonlines")
 CHUNK_BYTES = 1 << 20
@@ -110,7 +120,7 @@ class PushEndpoint(Endpoint):
         for start in range(0, len(found), most):
             batch = found[start : start + most]
             try:
-                reply = await self._questions.ask(push_of(Asked().tenant, queue, batch))
+                reply = await self._questions.ask(push_of(CONTEXT.tenant, queue, batch))
                 if isinstance(reply, ForebayError):
                     raise reply
             except ForebayError as error:
@@ -125,12 +135,12 @@ def _too_long(most: int, line: int, kept: int) -> Stopped:
     return Stopped(Invalid("line", f"at most {most} bytes"), line, kept)
 
 
-_messages = msgspec.json.Decoder(list[Message]).decode
-_message = msgspec.json.Decoder(Message).decode
+_messages = msgspec.json.Decoder(list[Item]).decode
+_message = msgspec.json.Decoder(Item).decode
 _values = msgspec.json.Decoder(list[Raw]).decode
 
 
-def _decoded(lines: list[bytes], line: int, kept: int) -> list[Message]:
+def _decoded(lines: list[bytes], line: int, kept: int) -> list[Item]:
     """Decode lines, all at once; one by one only to find the bad one."""
     given = list(filter(None, lines))
     joined = b"[" + b",".join(given) + b"]"
@@ -154,11 +164,11 @@ def _decoded(lines: list[bytes], line: int, kept: int) -> list[Message]:
             except Invalid as error:
                 raise Stopped(error, line + at, kept) from None
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                raise Stopped(explain(error, Message, "line"), line + at, kept) from None
+                raise Stopped(explain(error, Item, "line"), line + at, kept) from None
     raise Stopped(Invalid("line", "one message"), line, kept)
 
 
-def _first_bad(messages: list[Message], limits: Limits) -> int:
+def _first_bad(messages: list[Item], limits: Limits) -> int:
     """Return the index of the first message that would be refused; 0 if none is bad on its own."""
     for at, each in enumerate(messages):
         try:
@@ -171,14 +181,13 @@ def _first_bad(messages: list[Message], limits: Limits) -> int:
 
 
 def _count(done: Streamed, reply: Reply) -> None:
-    if isinstance(reply, Pushed):
-        done.count += reply.count
-        first = reply.first
-    else:
-        assert isinstance(reply, PushedJobs)
+    if isinstance(reply, PushedJobs):
         done.count += len(reply.ids)
         done.duplicates += len(reply.duplicates)
-        first = reply.ids[0]
+        first, done.durability = reply.ids[0], reply.durability
+    else:
+        assert isinstance(reply, Pushed)
+        done.count += reply.count
+        first, done.durability = reply.first, reply.durability
     if done.first is None:
         done.first = shown(first)
-    done.durability = reply.durability

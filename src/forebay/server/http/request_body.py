@@ -3,16 +3,17 @@
 import asyncio
 import zlib
 from collections.abc import AsyncIterator, Iterator
-from typing import Any, TypeVar, get_args
+from typing import Any, get_args
 from urllib.parse import parse_qsl
 
 import msgspec
 from starlette.types import Receive, Scope
 
 from forebay.core.errors import Invalid, Unsupported
-from forebay.server.decode_errors import explain
-from forebay.server.http.operation import Request
+from forebay.server.decode_errors import HIDDEN, explain
+from forebay.server.operations.codec import explain_field
 from forebay.wire.text import check_depth, check_text
+from forebay.wire.types import Key
 
 QUERY_FIELDS_MAX = 1_000
 """Fields of one query: each id of a DELETE is one."""
@@ -158,36 +159,37 @@ def _misread(why: Invalid) -> Misread:
     return Misread(why.field, why.accepted)
 
 
-Kind = TypeVar("Kind", bound=Request)
-
-
 class Reader:
     """Decodes bodies or queries into requests of one class."""
 
-    def __init__(self, kind: type[Request]) -> None:
+    def __init__(self, kind: type[Any]) -> None:
         self._kind = kind
         self._decode = msgspec.json.Decoder(kind).decode
-        self._lists = {each.encode_name for each in msgspec.structs.fields(kind) if _is_list(each.type)}
+        fields = msgspec.structs.fields(kind)
+        self._keys = {each.encode_name for each in fields if _is_key(each.type)}
+        self._lists = {each.encode_name for each in fields if _is_list(each.type)} - self._keys
 
-    def body(self, body: bytes) -> Request:
+    def body(self, body: bytes) -> Any:
         """Decode a body; an empty one is an empty object."""
         if not body.isascii():
             try:
                 check_text(body)
             except Invalid as error:
                 raise Invalid("body", error.accepted) from None
+        if any(map(body.__contains__, HIDDEN_FORMS)):
+            _check_names(body)
         try:
             request = self._decode(body or b"{}")
         except RecursionError:
             raise Invalid("body", "nested less deep") from None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise _misread(explain(error, self._kind, "body")) from None
+            raise _misread(explain_field(error, self._kind, "body")) from None
         wrapped, longest = request.nested()
         if wrapped:
             check_depth(body, wrapped, longest)
         return request
 
-    def query(self, query: bytes) -> Request:
+    def query(self, query: bytes) -> Any:
         """Decode a query."""
         if not query:
             given: dict[str, Any] = {}
@@ -207,13 +209,36 @@ class Reader:
             raise Invalid("query", f"at most {QUERY_FIELDS_MAX} fields of UTF-8") from None
         given: dict[str, Any] = {}
         for name, value in pairs:
+            if name.startswith(HIDDEN):
+                raise Invalid("query", "without names that begin with a control character")
             if name in self._lists:
                 given.setdefault(name, []).append(value)
             elif name in given:
                 raise Invalid(name, "given once")
+            elif name in self._keys:
+                given[name] = [part for part in value.split("/") if part]
             else:
                 given[name] = value
         return given
+
+
+HIDDEN_FORMS = (HIDDEN.encode(), b"\\u007f", b"\\u007F")
+"""How the prefix of hidden fields may stand in JSON."""
+_names = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+def _check_names(body: bytes) -> None:
+    """Raise if a field has a name that only the server gives."""
+    try:
+        given = _names(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return  # whoever decodes it next says what is wrong
+    if any(name.startswith(HIDDEN) for name in given):
+        raise Invalid("body", "without fields whose names begin with a control character")
+
+
+def _is_key(kind: Any) -> bool:
+    return set(get_args(Key)) <= set(get_args(kind))
 
 
 def _is_list(kind: Any) -> bool:

@@ -13,7 +13,6 @@ from forebay.broker.node import Node
 from forebay.core.errors import NotFound, Unsupported
 from forebay.server.events.hub import Hub
 from forebay.server.events.poll import Polls
-from forebay.server.http.bulk import BulkEndpoint
 from forebay.server.http.connection import HttpLimits
 from forebay.server.http.docs.openapi import document
 from forebay.server.http.docs.page import page
@@ -21,13 +20,12 @@ from forebay.server.http.endpoint import Endpoint, Resource, respond, send_error
 from forebay.server.http.event_streams import EventSocket, EventStream, ListenStream
 from forebay.server.http.guard import Guard, refuse
 from forebay.server.http.health import Healthz, Readyz
+from forebay.server.http.incoming import IncomingEndpoint
 from forebay.server.http.listener import HttpListener
 from forebay.server.http.metrics import Metrics
-from forebay.server.http.operation import Operation, encode
-from forebay.server.http.operations.webhooks import IncomingEndpoint, WebhookEndpoint
+from forebay.server.http.operation import Bound, encode
 from forebay.server.http.push_stream import PushEndpoint
-from forebay.server.http.routes import OPERATIONS, QUEUE, VIEWS
-from forebay.server.http.search import BrowseEndpoint
+from forebay.server.http.routes import QUEUE, ROUTES, VIEWS
 from forebay.server.http.wire_command import CommandEndpoint
 from forebay.server.node_client import NodeClient
 from forebay.server.tcp.codec import Services
@@ -66,7 +64,7 @@ class HttpServer(HttpListener):
 
     def _app(self, questions: NodeClient) -> ASGIApp:
         self.routes: list[BaseRoute] = [
-            *_routes(questions, self.limits.body_bytes_max, self._endpoints()),
+            *_routes(self.services, self.limits.body_bytes_max, self._endpoints()),
             *self._streams(questions),
             *self._pages(questions),
         ]
@@ -83,16 +81,10 @@ class HttpServer(HttpListener):
         return Guard(app, self.limits.origins)
 
     def _endpoints(self) -> dict[str, "EndpointKind"]:
-        """Return the endpoints of operations that are more than one command of the core."""
-        webhooks = partial(WebhookEndpoint, webhooks=self.webhooks)
+        """Return the endpoints of operations whose bodies are read in a way of their own."""
         return {
             "Push": PushEndpoint,
-            "Command": partial(CommandEndpoint, polls=self.polls),
-            "Browse": BrowseEndpoint,
-            "Bulk": BulkEndpoint,
-            "ListWebhooks": webhooks,
-            "RegisterWebhook": webhooks,
-            "DeleteWebhook": webhooks,
+            "Command": CommandEndpoint,
             "Incoming": partial(IncomingEndpoint, secret=self.limits.webhook_secret, clock=self._clock),
         }
 
@@ -104,7 +96,7 @@ class HttpServer(HttpListener):
         ]
 
     def _pages(self, questions: NodeClient) -> list[BaseRoute]:
-        described = cache(partial(document, OPERATIONS, VIEWS, self._version))
+        described = cache(partial(document, ROUTES, VIEWS, self._version))
         return [
             Route("/healthz", GetOnly(Healthz())),
             Route("/readyz", GetOnly(Readyz(self.node))),
@@ -121,22 +113,22 @@ class HttpServer(HttpListener):
         super().end_all()
 
 
-EndpointKind = Callable[[Operation, NodeClient, int], Endpoint]
+EndpointKind = Callable[[Bound, Services, int], Endpoint]
 
 
-def _routes(questions: NodeClient, body_bytes_max: int, kinds: dict[str, EndpointKind]) -> list[BaseRoute]:
+def _routes(services: Services, body_bytes_max: int, kinds: dict[str, EndpointKind]) -> list[BaseRoute]:
     """Return one route per path, with all its methods."""
     by_path: dict[str, dict[str, Endpoint]] = {}
-    for operation in OPERATIONS:
-        kind = kinds.get(operation.name, Endpoint)
-        endpoint = kind(operation, questions, body_bytes_max)
-        by_path.setdefault(operation.path, {})[operation.method] = endpoint
+    for each in ROUTES:
+        kind = kinds.get(each.name, Endpoint)
+        endpoint = kind(each, services, body_bytes_max)
+        by_path.setdefault(each.route.path, {})[each.route.method] = endpoint
     return [Route(_with_slashes(path), Resource(methods)) for path, methods in by_path.items()]
 
 
 def _with_slashes(path: str) -> str:
-    """Let keys, and names of groups, crons and webhooks, contain slashes."""
-    for place in ("key", "group", "name"):
+    """Let keys, job ids, and names of groups, crons and stages contain slashes."""
+    for place in ("key", "group", "name", "job_id", "stage"):
         path = path.replace(f"{{{place}}}", f"{{{place}:path}}")
     return path
 

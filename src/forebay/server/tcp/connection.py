@@ -8,6 +8,7 @@ requests are carried out all the same.
 import asyncio
 import logging
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import UNSET, Struct, UnsetType
@@ -17,6 +18,7 @@ from forebay.core.api.queries import DeadFound, LogSlice, QueuesFound, ShownAll
 from forebay.core.errors import Busy, ForebayError, Invalid, Unsupported
 from forebay.server.tcp.codec import Attends, Ready, Request, Services
 from forebay.wire.framing import Frames, Lines, Lost, TooLong, cutter
+from forebay.wire.operations.messages import Browsed
 from forebay.wire.text import check_text
 from forebay.wire.types import RequestId
 
@@ -43,6 +45,8 @@ class TcpLimits(Struct, frozen=True):
     """Unanswered requests of one connection; reading stops until some replies have left."""
     rows_max: int = 20_000
     """Rows of unsent replies of one connection; its further requests wait."""
+    tasks_max: int = 64
+    """Requests of one connection that are carried out step by step at a time; its further requests wait."""
     turn_max: int = 256
     """Requests of one connection carried out before other connections get their turn."""
     turn_ms: int = 5
@@ -101,8 +105,8 @@ class Connection(asyncio.Protocol):
         """When the client last read any of its replies."""
         self._unsent = 0
         """Bytes the client had not read at the last check."""
-        self._tasks: set[asyncio.Task[None]] = set()
-        """Tasks of requests that are carried out step by step."""
+        self._tasks: dict[asyncio.Task[None], bool] = {}
+        """Tasks of requests that are carried out step by step, and whether each waits for something."""
         self._room: asyncio.Future[None] | None = None
         """Resolved when the client has read enough for more that it did not ask for."""
         self.context = server.codec.context(server.next_owner(), self._node.limits)
@@ -139,8 +143,9 @@ class Connection(asyncio.Protocol):
         self._eof = True
         self._frames.end()
         self._node.give_up(self)
-        for task in list(self._tasks):
-            task.cancel()
+        for task, waits in list(self._tasks.items()):
+            if waits:
+                task.cancel()
         if not self._pump_planned:
             self._pump()
         return True
@@ -197,7 +202,12 @@ class Connection(asyncio.Protocol):
 
     def _blocked(self) -> bool:
         limits = self._limits
-        return self._write_paused or self._in_flight >= limits.in_flight_max or self._rows >= limits.rows_max
+        return (
+            self._write_paused
+            or self._in_flight >= limits.in_flight_max
+            or self._rows >= limits.rows_max
+            or len(self._tasks) >= limits.tasks_max
+        )
 
     def _pump(self) -> None:
         """Carry out complete frames: at most one turn, and no more than can be answered."""
@@ -296,9 +306,21 @@ class Connection(asyncio.Protocol):
             raise Unsupported("this listener carries out commands only")
         ticket = (request, self._number() if request.reqId is UNSET else -1, packed)
         self._in_flight += 1
+        waits = bool(getattr(request, "wait_ms", 0))
         task = self._server.loop.create_task(self._carry_out(ticket, services))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = waits
+        task.add_done_callback(partial(self._task_ended, ticket))
+        if waits and self._eof:
+            task.cancel()  # a client that sends nothing more does not wait either
+
+    def _task_ended(self, ticket: Ticket, task: "asyncio.Task[None]") -> None:
+        del self._tasks[task]
+        if task.cancelled() and not self._lost:  # before its first step
+            request, number, packed = ticket
+            self._put(number, (request, packed, Busy("the connection ended before this was answered")))
+            self.flush()
+        if (self._frames.waiting or self._eof) and not self._blocked():
+            self._plan_pump()
 
     async def _carry_out(self, ticket: Ticket, services: Services) -> None:
         request, number, packed = ticket
@@ -313,6 +335,7 @@ class Connection(asyncio.Protocol):
             logger.exception("bug: %s could not be carried out", type(request).__name__)
             reply = Busy("the server met a bug of its own")
         if not self._lost:
+            self._rows += _rows(reply)
             self._put(number, (request, packed, reply))
             self.flush()
 
@@ -439,7 +462,9 @@ def _rows(reply: Any) -> int:
             return len(reply.runs)
         case QueuesFound():
             return len(reply.queues)
-        case (list() as events, str()):
-            return len(events)
+        case Browsed():
+            return len(reply.messages)
+        case (list() as rows, str() | int()):
+            return len(rows)
         case _:
             return 0

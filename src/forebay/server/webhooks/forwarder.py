@@ -31,7 +31,7 @@ from forebay.core.errors import Busy, Conflict, Damaged, ForebayError
 from forebay.core.keyvalue import keys
 from forebay.core.state import EmittedEvent
 from forebay.core.words import EVENTS, SET, system_of
-from forebay.server.events.hub import Hub, Wanted, named, read_event
+from forebay.server.events.hub import Hub, Wanted, read_event
 from forebay.server.node_client import NodeClient
 from forebay.server.webhooks.batches import Part, Progress, Round, commits, lost, parts
 from forebay.server.webhooks.courier import AGAIN_S, Courier, Office, Webhook, configuration, queue_of
@@ -344,14 +344,14 @@ class Forwarder:
                 event = read_event(payload)
                 for known in self.by_tenant.get(event.tenant, {}).values():
                     if known.wants(shard, place, event.tenant, event.queue, event.kind):
-                        for each in self._in_form(known.webhook, event.kind, bytes(payload)):
+                        for each in self._in_form(known.webhook, bytes(payload)):
                             told.tell(known.webhook.id, place, each)
         return log.next
 
-    def _in_form(self, webhook: Webhook, kind: str, event: bytes) -> Iterable[bytes]:
+    def _in_form(self, webhook: Webhook, event: bytes) -> Iterable[bytes]:
         """Return an event as a webhook is told of it."""
         form = self._office.forms.get(webhook.form)
-        return [named(kind, event)] if form is None else form.spread(event)
+        return [event] if form is None else form.spread(event)
 
     # Push.
 

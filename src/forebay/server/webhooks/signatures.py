@@ -8,8 +8,8 @@ from collections.abc import Callable
 SIGNED_S = 300
 """How far the timestamp of a signature may be from now, in seconds."""
 SIGNATURE, TIMESTAMP = "X-Forebay-Signature", "X-Forebay-Timestamp"
-OTHERS = ("x-hub-signature-256", "x-flashq-signature")
-"""Headers with an HMAC of the body alone: GitHub's and flashQ's."""
+OTHERS = ("x-hub-signature-256",)
+"""Headers with an HMAC of the body alone: GitHub's."""
 STAMPED = re.compile(rb"[0-9]+\.")
 """How the text that Forebay signs begins. Such a body without a timestamp header is refused: any delivery's
 signature would be valid for it for ever."""
@@ -25,15 +25,20 @@ def signature(secret: str, body: bytes, timestamp: int | None = None) -> str:
     return "sha256=" + hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
 
 
-def is_signed(secret: str, body: bytes, header: Callable[[str], str], now_ms: int) -> bool:
-    """Return whether a request has a signature that only a holder of the secret could make."""
+def is_signed(
+    secret: str, body: bytes, header: Callable[[str], str], now_ms: int, others: tuple[str, ...] = OTHERS
+) -> bool:
+    """Return whether a request has a signature that only a holder of the secret could make.
+
+    ``others`` are headers with an HMAC of the body alone.
+    """
     seconds = header(TIMESTAMP.lower())
     if seconds:
         return _is_ours(secret, body, seconds, header(SIGNATURE.lower()), now_ms)
     if STAMPED.match(body):
         return False
     wanted = signature(secret, body)
-    return any(_same(header(name), wanted) for name in OTHERS)
+    return any(_same(header(name), wanted) for name in others)
 
 
 def _is_ours(secret: str, body: bytes, seconds: str, given: str, now_ms: int) -> bool:

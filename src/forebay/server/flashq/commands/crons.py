@@ -3,7 +3,6 @@
 from typing import Any
 
 from msgspec import UNSET, Raw, Struct, UnsetType
-from msgspec.structs import replace
 
 from forebay.core.api import commands as core, jobs as job_commands, queries
 from forebay.core.bounds import NEVER
@@ -17,6 +16,9 @@ from forebay.server.flashq.commands.push import NULL
 from forebay.server.flashq.errors import Refused
 from forebay.server.tcp.codec import Services
 from forebay.wire.types import RequestId
+
+NOT_OF_CRONS = ("delay", "job_id", "jobId", "customId", "custom_id")
+"""Options that are ignored here, as flashQ's crons have none of them."""
 
 
 class CronOptions(Options, gc=False, kw_only=True):
@@ -48,10 +50,10 @@ class Cron(Options, Command, tag_field="cmd", tag="CRON", gc=False, kw_only=True
         options = self.options or CronOptions()
         inner = {name: getattr(options, name) for name in Options.__struct_fields__}
         inner |= {name: getattr(self, name) for name in inner if getattr(self, name) is not None}
+        # A cron says when, and pushes a new job each time: with an id, only the first push would make one.
+        inner |= dict.fromkeys(NOT_OF_CRONS)
         data = options.data if self.data is UNSET else self.data
         job = job_of(Options(**inner), bytes(NULL if data is None else data), caller.limits)
-        if job.attributes.delay_ms:  # a cron says when, a delay on top of it would say so twice
-            job.attributes = replace(job.attributes, delay_ms=0)
         limit = self.limit if self.limit is not None else options.limit
         return job_commands.CronPut(
             caller.tenant, self.name, self.queue, job, self.schedule, self.repeat_every, limit=limit or 0

@@ -4,34 +4,19 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from forebay.core.api import commands as core, queries
-from forebay.core.errors import Conflict, Damaged, ForebayError, NotFound
+from forebay.core.errors import Conflict, ForebayError, NotFound
 from forebay.core.words import LINE, PART, RESULT
 from forebay.server.flashq import answers
 from forebay.server.flashq.caller import Caller
 from forebay.server.flashq.command import AboutJob, Whole, shown
-from forebay.server.flashq.errors import job_not_found
+from forebay.server.flashq.errors import Refused, job_not_found
+from forebay.server.operations.notes import LEVEL_CHARS_MAX, Line, payload_of
 
 AWAITED_MS = 30_000
 """Wait of WAITJOB without a timeout."""
 
 _encode = msgspec.json.Encoder().encode
-
-
-class Line(Struct, gc=False):
-    """A log line as it is stored."""
-
-    level: str
-    message: str
-
-
 _line = msgspec.json.Decoder(Line).decode
-
-
-def _payload(note: queries.Note) -> bytes:
-    if not note.segment.present:
-        raise Damaged("What was kept beside the job is damaged")
-    (payload,) = note.payloads()
-    return payload
 
 
 class GetResult(AboutJob, tag="GETRESULT", gc=False, kw_only=True):
@@ -40,7 +25,7 @@ class GetResult(AboutJob, tag="GETRESULT", gc=False, kw_only=True):
 
     def reply(self, reply: queries.NotesFound, caller: Caller) -> Struct:
         (results,) = reply.notes
-        result = Raw(_payload(results[-1])) if results else None
+        result = Raw(payload_of(results[-1])) if results else None
         return answers.Result(id=shown(reply.state.id), result=result)
 
     def otherwise(self, error: ForebayError) -> Struct | ForebayError:
@@ -65,7 +50,7 @@ class WaitJob(AboutJob, tag="WAITJOB", gc=False, kw_only=True):
         if state.state != "completed":
             raise job_not_found(self.id)
         (results,) = reply.notes
-        return answers.Awaited(result=Raw(_payload(results[-1])) if results else UNSET)
+        return answers.Awaited(result=Raw(payload_of(results[-1])) if results else UNSET)
 
 
 class Progress(AboutJob, tag="PROGRESS", gc=False, kw_only=True):
@@ -95,7 +80,10 @@ class Log(AboutJob, tag="LOG", gc=False, kw_only=True):
     level: str | None = None
 
     def asked(self, caller: Caller) -> core.Command:
-        line = _encode(Line(self.level or "info", self.message))
+        level = self.level or "info"
+        if len(level) > LEVEL_CHARS_MAX:
+            raise Refused("level", f"Invalid level: at most {LEVEL_CHARS_MAX} characters")
+        line = _encode(Line(level, self.message))
         return core.AddNote(caller.tenant, self.number, LINE, line)
 
     def reply(self, reply: core.Noted, caller: Caller) -> Struct:
@@ -110,7 +98,7 @@ class GetLogs(AboutJob, tag="GETLOGS", gc=False, kw_only=True):
         (lines,) = reply.notes
         logs = []
         for note in lines:
-            line = _line(_payload(note))
+            line = _line(payload_of(note))
             logs.append(answers.LogLine(note.created_at, line.message, line.level))
         return answers.Logs(id=shown(reply.state.id), logs=logs)
 

@@ -28,6 +28,7 @@ class Pull(Asked, tag="PULL", gc=False, kw_only=True):
         return self._pop(caller, 1)
 
     def _pop(self, caller: Caller, count: int) -> core.Pop:
+        # Now, and not with the answer: a worker that waits for its first job works, too.
         caller.workers.pulled(caller.owner, self.queue)
         wait_ms = caller.wait_ms(self.timeout)
         return core.Pop(caller.tenant, self.queue, count=count, wait_ms=wait_ms, owner=caller.owner)

@@ -11,8 +11,10 @@ from forebay.server.http.endpoint import stop_reading
 from forebay.server.http.request_body import header
 
 OPEN = ("/health", "/metrics/prometheus")
-OPEN_BELOW = ("/docs", "/webhooks/incoming/")
-"""Paths that need no token, as in flashQ. Incoming webhooks are signed instead."""
+OPEN_BELOW = "/docs"
+"""Paths that need no token, as in flashQ."""
+INCOMING = "/webhooks/incoming/"
+"""Paths that need no token if they need a signature instead."""
 STREAMS = ("/ws", "/events")
 """Paths whose token may stand in the query: a browser can't send headers with these."""
 
@@ -23,11 +25,13 @@ FIELDS_MAX = 100
 class Bearers:
     """Lets requests with a token through."""
 
-    def __init__(self, app: ASGIApp, tokens: Tokens) -> None:
+    def __init__(self, app: ASGIApp, tokens: Tokens, *, incoming_signed: bool) -> None:
+        """``incoming_signed`` says whether incoming webhooks are refused without a signature."""
         self._app, self._tokens = app, tokens
+        self._open_below = (OPEN_BELOW, INCOMING) if incoming_signed else (OPEN_BELOW,)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._tokens and not _is_open(scope["path"]) and not self._tokens.has(_given(scope)):
+        if self._tokens and not self._is_open(scope["path"]) and not self._tokens.has(_given(scope)):
             if scope["type"] == "websocket":
                 await receive()
             refused = Refused(401, "Invalid or missing authentication token")
@@ -35,9 +39,8 @@ class Bearers:
             return
         await self._app(scope, receive, send)
 
-
-def _is_open(path: str) -> bool:
-    return path in OPEN or path.startswith(OPEN_BELOW)
+    def _is_open(self, path: str) -> bool:
+        return path in OPEN or path.startswith(self._open_below)
 
 
 def _given(scope: Scope) -> str:

@@ -22,15 +22,16 @@ from forebay.core.api.queries import Shown
 from forebay.core.errors import ForebayError
 from forebay.core.state import Event
 from forebay.core.words import DEFAULT
-from forebay.server.events.hub import Batch, Hub, Listener, Wanted
+from forebay.server.events.hub import WAITING_BYTES_MAX, Batch, Hub, Listener, Wanted
 from forebay.server.flashq.command import shown
 from forebay.server.flashq.door import Door
+from forebay.server.flashq.events import KINDS, JobEvent
 from forebay.server.flashq.web.details import Details, payload_of
 from forebay.server.node_client import NodeClient
 
 logger = logging.getLogger("forebay.flashq")
 
-KINDS = {"pushed": "pushed", "settled": "completed", "dead": "failed", "retried": "timeout"}
+TOLD = KINDS | {"retried": "timeout"}
 """flashQ's type of an event, by our kind. Of retries it has an event only for jobs that ran out of time."""
 TYPES = ("pushed", "completed", "failed", "timeout", "progress", "partial")
 NOTED = {"PROGRESS": "progress", "PARTIAL": "partial"}
@@ -39,26 +40,16 @@ OUT_OF_TIME = "lease expired"
 """Error that the core gives a job whose lease ran out."""
 TOGETHER = 200
 """Jobs looked up at a time."""
+TOO_FAST = "events came faster than they could be told: some are left out"
+PENDING_MAX = 10_000
+PENDING_BYTES_MAX = 4 * WAITING_BYTES_MAX
+"""Events and notes that may wait to be told, and their bytes: room for all that the hub gives at a time, and
+for notes in between. What comes beyond this is left out."""
 YIELD_BYTES = 64 * 1024
 """Bytes made before the streams get their turn to write: a large batch must not overflow their buffers."""
 
 _encode = msgspec.json.Encoder().encode
 _event = msgspec.json.Decoder(Event).decode
-
-
-class JobEvent(Struct, gc=False, kw_only=True, omit_defaults=True):
-    """An event as it is sent."""
-
-    event: str
-    event_type: str
-    queue: str
-    job_id: int | str
-    timestamp: int
-    data: Raw | UnsetType = UNSET
-    """The job's data when it is pushed, its result when it is completed, or a partial result."""
-    error: str | UnsetType = UNSET
-    progress: int | UnsetType = UNSET
-    duration_ms: int | UnsetType = UNSET
 
 
 class Interest(Struct, frozen=True):
@@ -87,6 +78,40 @@ class Noted(Struct, gc=False):
     progress: int | UnsetType
 
 
+def _size(happened: bytes | Noted) -> int:
+    data = happened.data if isinstance(happened, Noted) else happened
+    return 0 if data is UNSET else len(data)
+
+
+class Pending:
+    """What waits to be told, in its order. It has a bound: beyond that, what comes is refused."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[bytes | Noted] = deque()
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, happened: bytes | Noted) -> bool:
+        """Return whether there was room for it."""
+        has_room = len(self._waiting) < PENDING_MAX and self._bytes + _size(happened) <= PENDING_BYTES_MAX
+        if has_room or not self._waiting:
+            self._waiting.append(happened)
+            self._bytes += _size(happened)
+            return True
+        return False
+
+    def next(self) -> bytes | Noted:
+        found = self._waiting.popleft()
+        self._bytes -= _size(found)
+        return found
+
+    def clear(self) -> None:
+        self._waiting.clear()
+        self._bytes = 0
+
+
 class Feed:
     """Makes events of jobs for all who listen at this door."""
 
@@ -95,10 +120,12 @@ class Feed:
     ) -> None:
         self._hub, self._loop, self._clock = hub, loop, clock
         self._details = Details(questions)
-        self._wanted = Wanted(DEFAULT, frozenset(), frozenset(KINDS))
+        self._wanted = Wanted(DEFAULT, frozenset(), frozenset(TOLD))
         self._listeners: dict[Listener, Interest] = {}
         self._source: Listener | None = None
-        self._pending: deque[bytes | Noted] = deque()
+        self._pending = Pending()
+        self._is_short = False
+        """Whether something was left out, and that was logged, since nothing was pending."""
         self._task: Task[None] | None = None
 
     # Listeners.
@@ -151,12 +178,18 @@ class Feed:
         # The hub collects events for a moment: what happened before the note is told before it.
         self._hub.reached()
         self._collect(self._source)
-        self._pending.append(noted)
+        self._add(noted)
         self._source.wake()
 
     def _collect(self, source: Listener) -> None:
         for batch, _ in source.take():
-            self._pending.extend(payload for _, payload in batch.events)
+            for _, payload in batch.events:
+                self._add(payload)
+
+    def _add(self, happened: bytes | Noted) -> None:
+        if not self._pending.add(happened) and not self._is_short:
+            self._is_short = True
+            logger.warning(TOO_FAST)
 
     async def _run(self, source: Listener) -> None:
         try:
@@ -165,11 +198,12 @@ class Feed:
                     await source.wait()
                 self._collect(source)
                 if source.dropped:
-                    logger.warning("events came faster than they could be told: some are left out")
+                    logger.warning(TOO_FAST)
                     self._hub.leave(self._wanted, source)
                     source = self._source = self._hub.join(self._wanted)[0]
                 while self._pending:
-                    await self._tell(self._pending.popleft())
+                    await self._tell(self._pending.next())
+                self._is_short = False
             self.end()
         except Exception:
             logger.exception("bug: events could not be told")
@@ -205,7 +239,7 @@ class Feed:
     # Lifecycle events.
 
     async def _of_jobs(self, event: Event) -> AsyncIterator[tuple[int, JobEvent]]:
-        kind = KINDS[event.kind]
+        kind = TOLD[event.kind]
         for jobs in _in_parts(self._wanted_of(event, kind)):
             details = await self._details.shown(jobs)
             results = await self._details.results(jobs) if kind == "completed" else {}

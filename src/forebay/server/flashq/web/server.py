@@ -119,7 +119,7 @@ class FlashqHttp(HttpListener):
             *self._resources(),
         ]
         app: ASGIApp = Router(routes, redirect_slashes=False, default=nothing_here)
-        app = Bearers(app, tokens)
+        app = Bearers(app, tokens, incoming_signed=bool(self.limits.webhook_secret))
         if self.limits.origins:
             app = CORSMiddleware(
                 app,

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from forebay.core import ids
 from forebay.core.errors import ForebayError
@@ -15,6 +15,7 @@ from forebay.server.flashq.web.envelope import send_refusal
 from forebay.server.flashq.web.feed import TYPES, Feed, Interest
 from forebay.server.http.endpoint import until_gone
 from forebay.server.http.event_streams import Out, Pings
+from forebay.server.http.request_body import Gone
 
 EVERY = "events"
 """In the place of a queue's name, a WebSocket gets the events of all: flashQ's paper has /ws/events."""
@@ -118,6 +119,11 @@ class EventSocket:
             self._feed.leave(listener)
 
 
+async def _nothing() -> Message:
+    """Receive nothing, for ever."""
+    return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
+
+
 class Dashboard:
     """All figures as one text frame, every DASHBOARD_S."""
 
@@ -130,10 +136,11 @@ class Dashboard:
         gone = asyncio.ensure_future(until_gone(scope, receive))
         try:
             while not gone.done():
-                figures = await self._figures(Call(self._commands, scope, receive, 0))
+                # Only one may receive: else the figures would take the end of the connection from it.
+                figures = await self._figures(Call(self._commands, scope, _nothing, 0))
                 await send({"type": "websocket.send", "text": figures.decode()})
                 await asyncio.wait({gone}, timeout=DASHBOARD_S)
-        except OSError:
+        except (OSError, Gone):
             pass  # the client disconnected
         except Refused as refused:
             await send({"type": "websocket.close", "code": 1013, "reason": refused.error[:100]})

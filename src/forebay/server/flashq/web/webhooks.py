@@ -8,26 +8,25 @@ from msgspec import UNSET, Raw, Struct
 from forebay.core import ids
 from forebay.core.errors import ForebayError, NotFound
 from forebay.core.words import DEFAULT
-from forebay.server.flashq.subscription import job_events
+from forebay.server.flashq.events import KINDS, OURS, JobEvent, job_events
 from forebay.server.flashq.web import several
 from forebay.server.flashq.web.calls import Call
 from forebay.server.flashq.web.commands import Refused, refused
 from forebay.server.flashq.web.details import Details, payload_of
-from forebay.server.flashq.web.feed import KINDS
 from forebay.server.flashq.web.routes import Route
-from forebay.server.http.operations.webhooks import payload_of as payload_of_body
+from forebay.server.http.incoming import payload_of as payload_of_body
 from forebay.server.http.request_body import header
 from forebay.server.node_client import NodeClient
 from forebay.server.tcp.codec import Services
 from forebay.server.webhooks.courier import Webhook
 from forebay.server.webhooks.registry import new_id, new_secret
-from forebay.server.webhooks.signatures import is_signed, signature
+from forebay.server.webhooks.signatures import OTHERS, is_signed, signature
 
 _encode = msgspec.json.Encoder().encode
 
-OURS = {theirs: ours for ours, theirs in KINDS.items() if ours != "retried"}
-"""Our kind of an event, by flashQ's type. Progress is no event that is kept, so webhooks are not sent it."""
 ALWAYS = "*"
+SIGNATURES = ("x-flashq-signature", *OTHERS)
+"""Headers in which the sender of an incoming request may sign it."""
 FORM = "flashq"
 """Name of flashQ's form of deliveries; it is stored with each webhook."""
 
@@ -67,14 +66,9 @@ def kinds_of(events: list[str]) -> list[str]:
     return [OURS[each] for each in names]
 
 
-class PostedEvent(Struct, gc=False, kw_only=True):
-    """An event of one job, as it is kept until it is posted, and as it is posted."""
+class PostedEvent(JobEvent, gc=False, kw_only=True, omit_defaults=False):
+    """An event of one job as it is posted: what it does not have is null."""
 
-    event: str
-    event_type: str
-    queue: str
-    job_id: int | str
-    timestamp: int
     data: Raw | None = None
     error: str | None = None
     duration_ms: int | None = None
@@ -132,14 +126,13 @@ class WebhookRoutes:
             found = await self._webhooks.all(DEFAULT)
         except ForebayError as error:
             raise refused(error) from None
-        names = {ours: theirs for theirs, ours in OURS.items()}
         return Raw(
             _encode(
                 [
                     Registered(
                         each.id,
                         each.url,
-                        [names[kind] for kind in each.kinds if kind in names] or [ALWAYS],
+                        [KINDS[kind] for kind in each.kinds if kind in KINDS] or [ALWAYS],
                         each.queues[0] if each.queues else None,
                         None,
                         each.created_at,
@@ -183,7 +176,7 @@ class WebhookRoutes:
         def text_of(name: str) -> str:
             return header(scope, name.encode()).decode("latin-1")
 
-        if self._secret and not is_signed(self._secret, body, text_of, self._clock()):
+        if self._secret and not is_signed(self._secret, body, text_of, self._clock(), SIGNATURES):
             raise Refused(401, "The signature is missing or not that of this server's webhook secret")
         try:
             payload, _ = payload_of_body(body, text_of("content-type"))

@@ -1,16 +1,22 @@
 """Routes of the registry of workers."""
 
+from typing import Annotated
+
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Meta, Raw, Struct
 
 from forebay.server.flashq.web.calls import Call
 from forebay.server.flashq.web.commands import Refused
 from forebay.server.flashq.web.routes import Route
-from forebay.server.flashq.workers import Worker, Workers
+from forebay.server.flashq.workers import QUEUES_MAX, Worker, Workers
 
-QUEUES_MAX = 1_000
 NAME_CHARS_MAX = 256
-"""Limits of one worker: all of them are kept in memory."""
+"""Characters of a worker's id, and of the name of each of its queues: all are kept in memory."""
+COUNT_MAX = (1 << 53) - 1
+"""What a worker may say of its concurrency and of its jobs: the most that every client reads exactly."""
+
+Name = Annotated[str, Meta(max_length=NAME_CHARS_MAX)]
+Count = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
 
 _encode = msgspec.json.Encoder().encode
 
@@ -18,9 +24,9 @@ _encode = msgspec.json.Encoder().encode
 class Heartbeat(Struct, gc=False):
     """What a worker says of itself."""
 
-    queues: list[str]
-    concurrency: int = 0
-    jobs_processed: int = 0
+    queues: Annotated[list[Name], Meta(max_length=QUEUES_MAX)]
+    concurrency: Count = 0
+    jobs_processed: Count = 0
 
 
 class Shown(Struct, gc=False):
@@ -40,7 +46,7 @@ def shown(workers: Workers) -> list[Shown]:
 
 def _shown(worker: Worker) -> Shown:
     counts = worker.concurrency, worker.last_seen, worker.jobs_processed
-    return Shown(worker.id, worker.queues, *counts)
+    return Shown(worker.id, list(worker.queues), *counts)
 
 
 class WorkerRoutes:
@@ -60,7 +66,7 @@ class WorkerRoutes:
 
     async def heartbeat(self, call: Call) -> Raw:
         said: Heartbeat = await call.read(Heartbeat)
-        if len(call.path["id"]) > NAME_CHARS_MAX or len(said.queues) > QUEUES_MAX:
-            raise Refused(400, f"A worker has at most {NAME_CHARS_MAX} characters and {QUEUES_MAX} queues")
+        if len(call.path["id"]) > NAME_CHARS_MAX:
+            raise Refused(400, f"The id of a worker has at most {NAME_CHARS_MAX} characters")
         self._workers.report(call.path["id"], said.queues, said.concurrency, said.jobs_processed)
         return Raw(b"null")

@@ -8,22 +8,27 @@ import msgspec
 from msgspec import Struct
 
 from forebay.core.errors import CODES
-from forebay.server.http.docs import examples
+from forebay.server.decode_errors import HIDDEN
 from forebay.server.http.docs.fields import about, choices
 from forebay.server.http.endpoint import Errors
-from forebay.server.http.operation import Operation, View
-from forebay.server.http.operations.push import Message, Push
-from forebay.server.http.operations.webhooks import Incoming
+from forebay.server.http.incoming import Incoming
+from forebay.server.http.operation import Bound, View
 from forebay.server.http.push_stream import Streamed
+from forebay.wire.operation import Answer
+from forebay.wire.operations.push import Item, Push
 
 PLACES = {
     "queue": "Name of the queue: 1 to 256 characters of A-Z a-z 0-9 _ . -",
     "id": "Id of the message.",
     "group": "Name of the group.",
     "name": "Name of the cron.",
+    "PutLimit.name": "Name of the limit.",
+    "DeleteLimit.name": "Name of the limit.",
+    "job_id": "The job_id it was pushed with.",
+    "stage": "Name of the stage.",
     "key": "The key: its parts with / between them.",
-    "DeleteWebhook.name": "Id of the webhook.",
-    "Incoming.name": "Name of the queue that it is pushed to.",
+    "DeleteWebhook.id": "Id of the webhook.",
+    "Incoming.id": "Name of the queue that it is pushed to.",
 }
 """Descriptions of path parameters, by name, or by operation and name."""
 STATUSES = {
@@ -40,16 +45,21 @@ STATUSES = {
 }
 ALWAYS = (400, 408, 431, 503)
 """Statuses that any request may get."""
-SETTLING = ("Ack", "Nack", "Extend", "Transaction", "Cancel")
+SETTLING = (
+    *("Ack", "Nack", "Release", "Extend", "Transact", "Cancel"),
+    *("Promote", "Delay", "Prioritise", "Discard", "AddValue"),
+)
 """Operations that name messages or queues in their bodies."""
 REF = "#/components/schemas/{name}"
+CARRYING = "forebay.server.operations."
+"""Module names of classes that carry out what others declare."""
 
 
-def document(operations: Sequence[Operation], views: Sequence[View], version: str) -> dict[str, Any]:
+def document(operations: Sequence[Bound], views: Sequence[View], version: str) -> dict[str, Any]:
     """Return the whole document."""
     paths: dict[str, dict[str, Any]] = {}
     for each in operations:
-        paths.setdefault(each.path, {})[each.method.lower()] = _operation(each)
+        paths.setdefault(each.route.path, {})[each.route.method.lower()] = _operation(each)
     for view in views:
         paths.setdefault(view.path, {})["get"] = _view(view)
     return {
@@ -66,10 +76,11 @@ def document(operations: Sequence[Operation], views: Sequence[View], version: st
     }
 
 
-def _schemas(operations: Sequence[Operation], views: Sequence[View]) -> dict[str, Any]:
-    kinds: list[Any] = [Errors, Message, Streamed]
+def _schemas(operations: Sequence[Bound], views: Sequence[View]) -> dict[str, Any]:
+    kinds: list[Any] = [Errors, Item, Streamed]
     for each in operations:
-        kinds += [each.request, each.answer] if each.has_body else [each.answer]
+        answer = each.operation.answer
+        kinds += [each.kind, answer] if each.route.has_body else [answer]
     kinds += [view.answer for view in views if view.answer is not None]
     kinds = [kind for kind in kinds if kind is not Incoming]
     _, components = msgspec.json.schema_components(kinds, ref_template=REF)
@@ -93,14 +104,29 @@ def _structs(kinds: Iterable[Any]) -> Iterator[type[Struct]]:
 
 
 def _explain(kind: type[Struct], schema: dict[str, Any]) -> None:
-    """Add descriptions and accepted values to the fields of a schema."""
+    """Add descriptions and accepted values to the fields of a schema; leave out what HTTP does not carry."""
+    _leave_out(kind, schema)
     for name, each in schema["properties"].items():
         if told := about(kind, name):
             each["description"] = told
         if can_be := choices(kind, name):
             _limit(each, list(can_be))
-    if "description" in schema:
-        schema["description"] = _text(schema["description"])
+    schema["description"] = _about(kind)
+
+
+def _about(kind: type[Struct]) -> str:
+    """Return the docstring of the class that declares what another one carries."""
+    docs = (each.__doc__ for each in kind.__mro__ if not each.__module__.startswith(CARRYING))
+    return _text(next(filter(None, docs)))
+
+
+def _leave_out(kind: type[Struct], schema: dict[str, Any]) -> None:
+    unsaid = ("ok", "reqId") if issubclass(kind, Answer) and "cmd" not in schema["properties"] else ("reqId",)
+    for name in list(schema["properties"]):
+        if name.startswith(HIDDEN) or name in unsaid:
+            del schema["properties"][name]
+    if "required" in schema:
+        schema["required"] = [name for name in schema["required"] if name in schema["properties"]]
 
 
 def _limit(schema: dict[str, Any], can_be: list[str]) -> None:
@@ -111,30 +137,32 @@ def _limit(schema: dict[str, Any], can_be: list[str]) -> None:
             _limit(each, can_be)
 
 
-def _operation(operation: Operation) -> dict[str, Any]:
+def _operation(bound: Bound) -> dict[str, Any]:
+    operation, route = bound.operation, bound.route
     found: dict[str, Any] = {
-        "operationId": operation.name,
-        "summary": operation.summary,
+        "operationId": bound.name,
+        "summary": bound.summary,
         "description": _text(operation.request.__doc__),
         "tags": [operation.tag],
-        "parameters": _parameters(operation),
+        "parameters": _parameters(bound),
         "responses": {
-            "200": {"description": _text(operation.answer.__doc__), "content": _json(_answers(operation))},
-            **_errors(_statuses(operation)),
+            "200": {"description": _text(operation.answer.__doc__), "content": _json(_answers(bound))},
+            **_errors(_statuses(bound)),
         },
     }
-    if operation.has_body:
-        content = _json({"$ref": REF.format(name=operation.name)})
+    if route.has_body:
+        content = _json({"$ref": REF.format(name=bound.kind.__name__)})
         if operation.request is Push:
-            content["application/x-ndjson"] = {"schema": {"$ref": REF.format(name=Message.__name__)}}
+            content["application/x-ndjson"] = {"schema": {"$ref": REF.format(name=Item.__name__)}}
         elif operation.request is Incoming:
             content = {
                 **_json({}),
                 "text/plain": {"schema": {"type": "string"}},
                 "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
             }
-        content["application/json"]["example"] = examples.BODIES.get(operation.name, {})
-        found["requestBody"] = {"required": _needs_body(operation.request), "content": content}
+        example = {name: value for name, value in operation.example.items() if name not in route.places}
+        content["application/json"]["example"] = example
+        found["requestBody"] = {"required": _needs_body(bound.kind), "content": content}
     return found
 
 
@@ -162,17 +190,19 @@ def _view(view: View) -> dict[str, Any]:
     return found
 
 
-def _statuses(operation: Operation) -> set[int]:
+def _statuses(bound: Bound) -> set[int]:
     """Return the error statuses of an operation."""
     found = set(ALWAYS)
-    if operation.method != "GET":
+    if bound.route.method != "GET":
         found |= {403, 409}
-    if operation.has_body:
+    if bound.route.has_body:
         found |= {413, 501}
-    if "{" in operation.path or operation.name in SETTLING:
+    if bound.route.places or bound.name in SETTLING:
         found.add(404)
-    if "{queue}" in operation.path or operation.name in SETTLING:
+    if {"queue", "id"} & set(bound.route.places) or bound.name in SETTLING:
         found |= {409, 500}
+    if bound.operation.tag in ("events", "webhooks"):
+        found.add(501)
     return found
 
 
@@ -181,9 +211,9 @@ def _errors(statuses: Iterable[int]) -> dict[str, Any]:
     return {str(each): {"description": STATUSES[each], "content": content} for each in sorted(statuses)}
 
 
-def _answers(operation: Operation) -> dict[str, Any]:
-    one = {"$ref": REF.format(name=operation.answer.__name__)}
-    if operation.request is Push:
+def _answers(bound: Bound) -> dict[str, Any]:
+    one = {"$ref": REF.format(name=bound.operation.answer.__name__)}
+    if bound.operation.request is Push:
         return {"anyOf": [one, {"$ref": REF.format(name=Streamed.__name__)}]}
     return one
 
@@ -193,14 +223,16 @@ def _json(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _needs_body(kind: type[Struct]) -> bool:
-    return any(each.required for each in msgspec.structs.fields(kind)) or kind is Push
+    return any(each.required for each in msgspec.structs.fields(kind)) or issubclass(kind, Push)
 
 
 def _of(table: dict[str, str], name: str, place: str) -> str:
     return table.get(f"{name}.{place}") or table[place]
 
 
-def _parameters(asked: Operation | View) -> list[dict[str, Any]]:
+def _parameters(asked: Bound | View) -> list[dict[str, Any]]:
+    path = asked.path if isinstance(asked, View) else asked.route.path
+    examples = VIEW_EXAMPLES if isinstance(asked, View) else asked.operation.example
     found: list[dict[str, Any]] = [
         {
             "name": place,
@@ -208,22 +240,31 @@ def _parameters(asked: Operation | View) -> list[dict[str, Any]]:
             "required": True,
             "description": _of(PLACES, asked.name, place),
             "schema": {"type": "string"},
-            "example": _of(examples.PLACES, asked.name, place),
+            "example": _text_of(examples[place]),
         }
-        for place in re.findall(r"\{(\w+)\}", asked.path)
+        for place in re.findall(r"\{(\w+)\}", path)
     ]
-    if isinstance(asked, View) or not asked.has_body:
-        (schema,), components = msgspec.json.schema_components([asked.request], ref_template=REF)
+    if isinstance(asked, View) or not asked.route.has_body:
+        kind = asked.request if isinstance(asked, View) else asked.kind
+        (schema,), components = msgspec.json.schema_components([kind], ref_template=REF)
         whole = components[schema["$ref"].rpartition("/")[2]]
-        _explain(asked.request, whole)
+        _explain(kind, whole)
         required = whole.get("required", [])
         for name, each in whole["properties"].items():
             described = {"description": told} if (told := each.pop("description", "")) else {}
             one = {"name": name, "in": "query", "required": name in required, **described, "schema": each}
-            if name in examples.QUERIES.get(asked.name, {}):
-                one["example"] = examples.QUERIES[asked.name][name]
+            if name in examples:
+                one["example"] = _text_of(examples[name])
             found.append(one)
     return found
+
+
+VIEW_EXAMPLES: dict[str, Any] = {"queue": "emails", "max": 10, "kind": "dead"}
+
+
+def _text_of(value: Any) -> Any:
+    """Return a value as it stands in a URL: a key, or a list of one, as its text."""
+    return "/".join(map(str, value)) if isinstance(value, list) else value
 
 
 def _text(docstring: str | None) -> str:

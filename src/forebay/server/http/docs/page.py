@@ -53,7 +53,8 @@ def page(document: dict[str, Any]) -> str:
         f"<h1>{escape(info['title'])} API</h1><p>Version {escape(info['version'])}. "
         f'{escape(info["description"])} For programs: <a href="/openapi.json">openapi.json</a>.</p>'
         "<p>Fields marked * are required. In the examples, put the lease of a pop where LEASE is, the id of "
-        "a message where ID is, and that of a webhook where WEBHOOK is.</p>"
+        "a message where ID is, that of a webhook where WEBHOOK is, and a new directory where DIRECTORY "
+        "is.</p>"
         f"<nav>{links}</nav>{sections}<script>{_SCRIPT}</script></body></html>"
     )
 

@@ -1,1 +1,0 @@
-"""Native operations of the HTTP API, one module per resource."""

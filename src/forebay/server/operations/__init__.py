@@ -1,0 +1,1 @@
+"""Every native operation, translated: requests to commands of the core, its replies to answers."""

@@ -1,0 +1,97 @@
+"""What carriers ask of every request: its command, its answer, and how deep its payloads are wrapped."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from forebay.core import ids
+from forebay.core.api import commands as core
+from forebay.core.errors import ForebayError, Invalid
+from forebay.core.keyvalue import keys
+from forebay.core.words import DEFAULT
+from forebay.server.tcp.codec import Services
+from forebay.wire.operation import Answer
+from forebay.wire.types import Id, Key, RequestId
+
+
+class Context(Struct, frozen=True, gc=False):
+    """Tenant and connection of a request."""
+
+    tenant: str = DEFAULT
+    owner: int = 0
+    """The connection that leases belong to; 0 for none."""
+
+
+class Carried:
+    """A request that carriers can carry out. Mixed into the class that declares its fields."""
+
+    __slots__ = ()
+    is_command: ClassVar[bool] = True
+    """Whether it is one command of the core."""
+    reqId: RequestId | UnsetType
+
+    def nested(self) -> tuple[int, int]:
+        """Return the levels of nesting around its payloads and the length of the longest, 0 for none."""
+        return 0, 0
+
+    def command(self, context: Context) -> core.Command:
+        raise NotImplementedError
+
+    def reply(self, reply: Any, context: Context) -> Answer:
+        raise NotImplementedError
+
+    async def carry_out(self, services: Services, context: Context) -> Any:
+        """Carry out a request that is more than one command; ``reply`` gets what it returns."""
+        raise NotImplementedError
+
+    def packed_command(self, context: Context) -> core.Command:
+        """Return the command for a request that came as MessagePack."""
+        return self.command(context)
+
+    def packed_reply(self, reply: Any, context: Context) -> Answer | None:
+        """Return the answer in a form of its own for MessagePack, or None to convert the JSON answer."""
+        return None
+
+
+async def ask(services: Services, command: core.Command) -> Any:
+    """Return the reply of the core; raise if it is an error."""
+    reply = await services.questions.ask(command)
+    if isinstance(reply, ForebayError):
+        raise reply
+    return reply
+
+
+def shown(message: int) -> Id:
+    """Return an id for an answer: as a string if it is too large for JavaScript's numbers."""
+    return message if message < ids.JSON_SAFE else str(message)
+
+
+def shown_all(messages: Sequence[int]) -> Sequence[Id]:
+    return messages if not messages or max(messages) < ids.JSON_SAFE else list(map(str, messages))
+
+
+def addresses(given: Sequence[Id]) -> list[int]:
+    """Parse the ids of a request. A list of valid integers is returned as it is, checked by loops in C."""
+    if len(given) == 1 and type(given[0]) is int and 0 <= given[0] < 1 << 64:
+        return given  # type: ignore[return-value]
+    if given and set(map(type, given)) == {int} and min(given) >= 0 and max(given) < 1 << 64:  # type: ignore[operator]
+        return given  # type: ignore[return-value]
+    try:
+        return list(map(ids.parse, given))
+    except Invalid as error:
+        raise Invalid("ids", f"a list of ids, and one of them {error.accepted}") from None
+
+
+def packed(key: Key) -> bytes:
+    """Return a key in the core's encoding."""
+    return keys.pack([key] if isinstance(key, str) else key)
+
+
+def longest(payloads: Sequence[Raw]) -> int:
+    return max(map(len, payloads), default=0)
+
+
+def given_or_unset(value: Any) -> Any:
+    """Return UNSET for None: an answer leaves out what is not known."""
+    return UNSET if value is None else value

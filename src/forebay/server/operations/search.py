@@ -1,0 +1,170 @@
+"""Browse messages by a filter, and act on all that match: page by page, each page one command."""
+
+from typing import ClassVar
+
+from forebay.core.api import commands as core, queries
+from forebay.core.api.queries import Shown, ShownAll, Spot
+from forebay.core.bounds import DELAY_MS_MAX, PRIORITY_MAX, SHOWN_MAX, check_range
+from forebay.core.errors import Busy, Conflict, Invalid, NotFound
+from forebay.server.cursors import EFFORT, cursor_of, holds, parse_cursor
+from forebay.server.operations.carried import Carried, Context, ask
+from forebay.server.operations.messages import seen
+from forebay.server.tcp.codec import Services
+from forebay.wire.operations import messages as wire
+from forebay.wire.operations.messages import ACTIONS, Acted, Browsed
+
+STEPS_MAX = 100
+"""Pages that one search, or one bulk action, scans before it returns a cursor."""
+
+
+class Filter(Carried, wire.Filter):
+    is_command: ClassVar[bool] = False
+
+    def browse(self, context: Context, count: int, after: Spot | None, counted: bool) -> queries.Browse:
+        """Return the command that finds a page."""
+        return queries.Browse(
+            context.tenant,
+            self.queue,
+            self.state,
+            self.group,
+            count,
+            0,
+            self.partition,
+            self.tag,
+            self.since,
+            self.before,
+            after,
+            counted,
+            EFFORT,
+        )
+
+    async def page(
+        self, services: Services, context: Context, count: int, after: Spot | None, *, counted: bool
+    ) -> ShownAll:
+        reply = await ask(services, self.browse(context, count, after, counted))
+        assert isinstance(reply, ShownAll)
+        return reply
+
+    def matches(self, found: Shown) -> bool:
+        return self.text is None or holds(found, self.text.encode())
+
+
+def spot_of(found: Shown) -> Spot:
+    """Return the position at which a browse resumes with this message."""
+    return found.queue.partitions[found.partition].key, found.offset
+
+
+class Browse(Filter, wire.Browse):
+    async def carry_out(self, services: Services, context: Context) -> Browsed:
+        check_range("limit", self.limit, 1, SHOWN_MAX)
+        after = parse_cursor(self.cursor)
+        found = Browsed(messages=[], total=0, cursor=None)
+        for step in range(STEPS_MAX):
+            wanted = self.limit - len(found.messages)
+            count = wanted if self.text is None else SHOWN_MAX
+            reply = await self.page(services, context, count, after, counted=not step)
+            found.total, after = found.total + reply.total, reply.next
+            for each in reply.deliveries:
+                if self.matches(each):
+                    if len(found.messages) == self.limit:
+                        after = spot_of(each)
+                        break
+                    found.messages.append(seen(each))
+            is_enough = len(found.messages) >= self.limit or (self.text is None and found.messages)
+            if after is None or is_enough:
+                break
+        found.cursor = cursor_of(after)
+        return found
+
+    def reply(self, reply: Browsed, context: Context) -> Browsed:
+        return reply
+
+
+class Bulk(wire.Bulk, Filter):  # in this order: the default of its limit is not that of a filter
+    def check(self) -> None:
+        """Raise unless the fields go together."""
+        if self.action not in ACTIONS:
+            raise Invalid("action", f"one of {', '.join(ACTIONS)}")
+        if (self.action == "delay") != (self.delay_ms is not None):
+            raise Invalid("delay_ms", "given with the action delay, and with no other")
+        if (self.action == "priority") != (self.priority is not None):
+            raise Invalid("priority", "given with the action priority, and with no other")
+        if self.state not in (None, *ACTIONS[self.action]):
+            raise Invalid("state", f"left out, or one of {', '.join(ACTIONS[self.action])}, to {self.action}")
+        if self.delay_ms is not None:
+            check_range("delay_ms", self.delay_ms, 0, DELAY_MS_MAX)
+        if self.priority is not None:
+            check_range("priority", self.priority, -PRIORITY_MAX, PRIORITY_MAX)
+
+    def matches(self, found: Shown) -> bool:
+        return found.state.state in ACTIONS[self.action] and super().matches(found)
+
+    async def carry_out(self, services: Services, context: Context) -> Acted:
+        self.check()
+        if len(states := ACTIONS[self.action]) == 1:
+            (self.state,) = states
+        check_range("limit", self.limit, 1, services.questions.node.limits.batch_max)
+        after = parse_cursor(self.cursor)
+        done = Acted(matched=0, count=0, dry_run=self.dry_run, cursor=None)
+        for step in range(STEPS_MAX):
+            left = self.limit - done.matched
+            most = min(SHOWN_MAX, left) if self.text is None else SHOWN_MAX
+            reply = await self.page(services, context, most, after, counted=False)
+            meant = list(filter(self.matches, reply.deliveries))
+            try:
+                if self.action == "cancel" and not (self.dry_run or step):
+                    # Create the group first: in a group that does not exist yet, nothing can be cancelled.
+                    await ask(services, core.GroupPut(context.tenant, self.queue, self.group))
+                done.count += await self._act(services, context, meant[:left])
+            except Busy:
+                if not done.count:
+                    raise
+                break  # the cursor continues with the rest
+            done.matched += len(meant[:left])
+            after = spot_of(meant[left]) if len(meant) > left else reply.next
+            if after is None or done.matched >= self.limit:
+                break
+        done.cursor = cursor_of(after)
+        return done
+
+    def reply(self, reply: Acted, context: Context) -> Acted:
+        return reply
+
+    async def _act(self, services: Services, context: Context, meant: list[Shown]) -> int:
+        if self.dry_run or not meant:
+            return 0
+        tenant = context.tenant
+        if self.action != "cancel":
+            return await _do(services, self._command(tenant, [each.state.id for each in meant]))
+        parked = [each.state.id for each in meant if each.state.state == "parked"]  # in every group
+        others = [each.state.id for each in meant if each.state.state != "parked"]
+        count = await _do(services, core.Cancel(tenant, parked)) if parked else 0
+        return count + (await _do(services, self._command(tenant, others)) if others else 0)
+
+    def _command(self, tenant: str, messages: list[int]) -> core.Command:
+        """Return the command that applies the action to some messages."""
+        match self.action:
+            case "cancel":
+                return core.Cancel(tenant, messages, self.group)
+            case "promote":
+                return core.Move(tenant, messages, self.group, delay_ms=0, only_delayed=True)
+            case "delay":
+                return core.Move(tenant, messages, self.group, delay_ms=self.delay_ms)
+            case "priority":
+                return core.Move(tenant, messages, self.group, priority=self.priority)
+            case "discard":
+                return core.Discard(tenant, messages, self.group)
+            case "requeue":
+                return core.Requeue(tenant, self.queue, self.group, messages)
+            case _:
+                return core.Purge(tenant, self.queue, self.group, messages)
+
+
+async def _do(services: Services, command: core.Command) -> int:
+    """Carry out a command; return how many messages it changed."""
+    try:
+        reply = await ask(services, command)
+    except (Conflict, NotFound):
+        return 0  # another client was faster
+    assert isinstance(reply, core.Settled | core.Buried)
+    return reply.count

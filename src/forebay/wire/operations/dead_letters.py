@@ -1,0 +1,84 @@
+"""Dead letters: list, requeue, purge."""
+
+from collections.abc import Sequence
+
+from forebay.core.words import DEFAULT
+from forebay.wire.operation import READ, WRITE, Answer, Operation, Request, Route
+from forebay.wire.operations.messages import Seen
+from forebay.wire.types import Id
+
+
+class ListDead(Request, tag="DEAD", kw_only=True):
+    """List the dead letters of a group."""
+
+    queue: str
+    group: str = DEFAULT
+    limit: int = 100
+    skip: int = 0
+
+
+class DeadLetter(Seen, kw_only=True):
+    """A message that failed too often."""
+
+    group: str
+
+
+class DeadLetters(Answer, kw_only=True):
+    """Some dead letters; ``total`` is how many there are."""
+
+    messages: list[DeadLetter]
+    total: int
+
+
+class OfDead(Request, kw_only=True):
+    """Dead letters of a group: those with these ids, or all of them."""
+
+    queue: str
+    ids: list[Id] | None = None
+    group: str = DEFAULT
+    dry_run: bool = False
+
+
+class RequeueDead(OfDead, tag="REQUEUE", kw_only=True):
+    """Deliver dead letters again, as if for the first time: those with these ids, or all of them."""
+
+
+class PurgeDead(OfDead, tag="DEADPURGE", kw_only=True):
+    """Remove dead letters: those with these ids, or all of them."""
+
+
+class Buried(Answer, kw_only=True):
+    """How many dead letters were requeued or purged, and how many are left."""
+
+    count: int
+    left: int
+    dry_run: bool
+    refused: Sequence[Id]
+
+
+DEAD = "/v1/queues/{queue}/dead"
+TAG = "dead letters"
+
+OPERATIONS = [
+    Operation(
+        ListDead, DeadLetters, READ, TAG, "List dead letters", (Route("GET", DEAD),), {"queue": "emails"}
+    ),
+    Operation(
+        RequeueDead,
+        Buried,
+        WRITE,
+        TAG,
+        "Deliver dead letters again",
+        (Route("POST", DEAD),),
+        {"queue": "emails", "dry_run": True},
+    ),
+    Operation(
+        PurgeDead,
+        Buried,
+        WRITE,
+        TAG,
+        "Remove dead letters",
+        (Route("DELETE", DEAD),),
+        {"queue": "emails", "dry_run": True},
+    ),
+]

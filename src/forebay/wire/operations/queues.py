@@ -1,0 +1,240 @@
+"""Queues: list, describe, configure, pause, drain, purge, delete; totals of all queues."""
+
+from typing import Any
+
+from msgspec import Struct
+
+from forebay.core.words import DEFAULT
+from forebay.wire.operation import READ, WRITE, Answer, Operation, Request, Route
+from forebay.wire.options import OptionsIn
+
+
+class Counted(Struct, gc=False, kw_only=True):
+    """Messages of a group by state."""
+
+    waiting: int
+    delayed: int
+    parked: int
+    active: int
+    completed: int
+    dead: int
+    expired: int
+    cancelled: int
+    evicted: int
+    discarded: int
+
+
+class ListQueues(Request, tag="QUEUES", kw_only=True):
+    """List all queues."""
+
+
+class QueueSummary(Struct, gc=False, kw_only=True):
+    """A queue, and the messages of its group ``default`` by state."""
+
+    queue: str
+    paused: bool
+    counts: Counted
+
+
+class Queues(Answer, kw_only=True):
+    """All queues."""
+
+    queues: list[QueueSummary]
+
+
+class Configure(Request, tag="QUEUE", kw_only=True):
+    """Return a queue with its options, partitions and groups.
+
+    With ``options``, create it if it is missing and set those; of one partition, if it is named.
+    """
+
+    queue: str
+    options: OptionsIn | None = None
+    partition: str | None = None
+
+
+class Partition(Struct, gc=False, kw_only=True):
+    """A partition: where its log begins and ends, and how many bytes of payloads it keeps."""
+
+    partition: str
+    first: int
+    end: int
+    bytes: int
+    lane: bool
+    retention: dict[str, int]
+    """Retention options that differ from the queue's."""
+
+
+class GroupSummary(Answer, kw_only=True):
+    """A group, and its messages by state."""
+
+    group: str
+    counts: Counted
+
+
+class StagedSummary(Struct, gc=False, kw_only=True):
+    """Staged messages that are not adopted yet."""
+
+    stages: int
+    messages: int
+    bytes: int
+
+
+class Queue(Answer, kw_only=True):
+    """A queue with its options, partitions and groups."""
+
+    queue: str
+    options: dict[str, Any]
+    paused: bool
+    partitions: list[Partition]
+    groups: list[GroupSummary]
+    staged: StagedSummary
+    paused_until: int | None = None
+
+
+class Delete(Request, tag="QUEUEDELETE", kw_only=True):
+    """Close a queue, and delete it when none of its messages is leased; with ``force``, at once."""
+
+    queue: str
+    force: bool = False
+
+
+class Deleted(Answer, kw_only=True):
+    """With ``active`` messages still leased, the queue is closed for now, and deleted by ``until``."""
+
+    queue: str
+    deleted: bool
+    active: int
+    until: int
+
+
+class Pause(Request, tag="PAUSE", kw_only=True):
+    """Stop deliveries until the queue is resumed, or until a time."""
+
+    queue: str
+    until: int | None = None
+
+
+class Resume(Request, tag="RESUME", kw_only=True):
+    """Resume deliveries."""
+
+    queue: str
+
+
+class Pausing(Answer, kw_only=True):
+    """Whether a queue is paused, and until when, if that is known."""
+
+    paused: bool
+    until: int | None = None
+
+
+class Clearing(Request, kw_only=True):
+    """Messages of a group that are cleared, or only counted."""
+
+    queue: str
+    group: str = DEFAULT
+    dry_run: bool = False
+
+
+class Drain(Clearing, tag="DRAIN", kw_only=True):
+    """Cancel all messages of a group that are waiting, delayed or parked. Leased ones are not affected."""
+
+
+DRAINED = ("waiting", "delayed", "parked")
+PURGED = (*DRAINED, "dead", "completed")
+
+
+class Purge(Clearing, tag="PURGE", kw_only=True):
+    """Clear messages of a group in some ``states``, by default in all but the leased.
+
+    Only those that are so for ``grace_ms`` or longer, and at most ``limit``.
+    """
+
+    states: list[str] | None = None
+    grace_ms: int = 0
+    limit: int | None = None
+
+
+class Cleared(Answer, kw_only=True):
+    """How many messages were cleared; with ``more``, repeat the request."""
+
+    count: int
+    more: bool
+    dry_run: bool
+
+
+class CountAll(Request, tag="STATS", kw_only=True):
+    """Count the messages of all queues."""
+
+
+class Totals(Answer, kw_only=True):
+    """Messages of all queues by state, each in its group ``default``."""
+
+    queues: int
+    counts: Counted
+
+
+QUEUE = "/v1/queues/{queue}"
+TAG = "queues"
+
+OPERATIONS = [
+    Operation(ListQueues, Queues, READ, TAG, "List queues", (Route("GET", "/v1/queues"),), {}),
+    Operation(
+        Configure,
+        Queue,
+        WRITE,
+        TAG,
+        "Configure a queue",
+        (
+            Route("GET", QUEUE, ("queue",), role=READ, summary="Describe a queue", name="Describe"),
+            Route("PUT", QUEUE, given={"options": OptionsIn()}),
+        ),
+        {"queue": "emails", "options": {"max_attempts": 5}},
+    ),
+    Operation(
+        Delete,
+        Deleted,
+        WRITE,
+        TAG,
+        "Delete a queue",
+        (Route("DELETE", QUEUE),),
+        {"queue": "emails"},
+    ),
+    Operation(
+        Pause,
+        Pausing,
+        WRITE,
+        TAG,
+        "Pause a queue",
+        (Route("POST", f"{QUEUE}/pause"),),
+        {"queue": "emails"},
+    ),
+    Operation(
+        Resume,
+        Pausing,
+        WRITE,
+        TAG,
+        "Resume a queue",
+        (Route("POST", f"{QUEUE}/resume"),),
+        {"queue": "emails"},
+    ),
+    Operation(
+        Drain,
+        Cleared,
+        WRITE,
+        TAG,
+        "Cancel what waits",
+        (Route("POST", f"{QUEUE}/drain"),),
+        {"queue": "emails", "dry_run": True},
+    ),
+    Operation(
+        Purge,
+        Cleared,
+        WRITE,
+        TAG,
+        "Clear messages out",
+        (Route("POST", f"{QUEUE}/purge"),),
+        {"queue": "emails", "states": ["completed"]},
+    ),
+    Operation(CountAll, Totals, READ, "server", "Count over all queues", (Route("GET", "/v1/stats"),), {}),
+]
