@@ -7,17 +7,18 @@ from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from forebay.core.errors import ForebayError, Invalid
+from forebay.wire.types import RequestId
 
-_AT = re.compile(r" - at `\$\.?([^`]*)`$")
+AT = re.compile(r" - at `\$\.?([^`]*)`$")
 _EXPECTED = re.compile(r"Expected `([^`]*)`")
 _UNKNOWN = re.compile(r"Object contains unknown field `([^`]*)`")
-_MISSING = re.compile(r"Object missing required field `([^`]*)`")
+MISSING = re.compile(r"Object missing required field `([^`]*)`")
 _VALUE = re.compile(r"Invalid value '")
 _INDEX = re.compile(r"\[[^]]*\]")
-_WORDS = {
+KIND_WORDS = {
     "int": "an integer",
     "float": "a number",
     "str": "a string",
@@ -30,7 +31,7 @@ _WORDS = {
 def places(error: Exception) -> tuple[str, str]:
     """Return the path of a decoding error, and the unknown field there, if that is the error."""
     text = str(error)
-    at, unknown = _AT.search(text), _UNKNOWN.search(text)
+    at, unknown = AT.search(text), _UNKNOWN.search(text)
     return at.group(1) if at else "", unknown.group(1) if unknown else ""
 
 
@@ -50,12 +51,12 @@ def explain(error: Exception, kind: type[Struct], whole: str) -> Invalid:
         meant = get_close_matches(unknown, names, 1)
         hint = f"{meant[0]} was meant? " if meant else ""
         return Invalid(place, f"left out; {hint}known here are {', '.join(names)}")
-    if missing := _MISSING.search(text):
+    if missing := MISSING.search(text):
         return Invalid(f"{where}.{missing.group(1)}" if where else missing.group(1), "given")
     if _VALUE.search(text) and (names := sorted(_tags(kind, where.rpartition(".")[2]))):
         return Invalid(where, f"one of {', '.join(names)}")
     if expected := _EXPECTED.search(text):
-        kinds = [_WORDS.get(each, each) for each in expected.group(1).split(" | ")]
+        kinds = [KIND_WORDS.get(each, each) for each in expected.group(1).split(" | ")]
         return Invalid(where or whole, " or ".join(kinds))
     return Invalid(where or whole, f"well-formed; {text}")
 
@@ -117,3 +118,20 @@ def _structs(kind: Any) -> Iterator[type[Struct]]:
             yield from _structs(each)
     elif isinstance(kind, type) and issubclass(kind, Struct):
         yield kind
+
+
+json_fields = msgspec.json.Decoder(dict[str, Raw]).decode
+packed_fields = msgspec.msgpack.Decoder(dict[str, Raw]).decode
+
+
+def request_id(body: bytes) -> RequestId | UnsetType:
+    """Return the reqId of a body that could not be decoded, or UNSET if it has no valid one."""
+    try:
+        given: RequestId
+        if body.startswith(b"{"):
+            given = msgspec.json.decode(json_fields(body)["reqId"], type=RequestId)
+        else:
+            given = msgspec.msgpack.decode(packed_fields(body)["reqId"], type=RequestId)
+    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, RecursionError):
+        return UNSET
+    return given

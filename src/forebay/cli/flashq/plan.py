@@ -46,7 +46,7 @@ def known_by(job: Job) -> str:
 
 
 def state_of(job: Job, now: int, depends_on: Iterable[int] = ()) -> str:
-    """Return the state that a job is imported in; what somebody was working on waits again."""
+    """Return the state that a job is imported in; a job that was being worked on waits again."""
     if job.state in (FAILED, COMPLETED):
         return "dead" if job.state == FAILED else COMPLETED
     if depends_on:

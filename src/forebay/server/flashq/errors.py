@@ -7,24 +7,20 @@ import re
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, Raw, UnsetType
 
 from forebay.core.errors import Conflict, Denied, ForebayError, Invalid, NotFound
-from forebay.wire.types import RequestId
+from forebay.server.decode_errors import (
+    AT,
+    KIND_WORDS,
+    MISSING,
+    json_fields,
+    packed_fields,
+    request_id as request_id,
+)
 
 QUEUE_CHARS_MAX = 256
 _BYTES = re.compile(r"at most (\d+) bytes; one has")
-_AT = re.compile(r" - at `\$\.?([^`]*)`$")
 _EXPECTED = re.compile(r"Expected `([^`]*)`(.*?)(?:, got .*)?(?: - at .*)?$")
-_MISSING = re.compile(r"Object missing required field `([^`]*)`")
-_KINDS = {
-    "int": "an integer",
-    "float": "a number",
-    "str": "a string",
-    "bool": "true or false",
-    "array": "a list",
-    "object": "an object",
-}
 _WORDS = {
     "delay_ms": "delay",
     "every_ms": "repeat_every",
@@ -35,8 +31,6 @@ _WORDS = {
     "wait_ms": "timeout",
 }
 """Fields of the core, and their names here."""
-_fields = msgspec.json.Decoder(dict[str, Raw]).decode
-_packed_fields = msgspec.msgpack.Decoder(dict[str, Raw]).decode
 
 
 class Refused(Invalid):
@@ -86,7 +80,7 @@ def explain(body: bytes, error: Exception, known: frozenset[str], *, packed: boo
     """Return the error for a body that failed to decode with ``error``."""
     form: Any = msgspec.msgpack if packed else msgspec.json
     try:
-        fields = (_packed_fields if packed else _fields)(body)
+        fields = (packed_fields if packed else json_fields)(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return Refused("frame", f"Invalid {'MessagePack' if packed else 'JSON'}")
     try:
@@ -100,27 +94,14 @@ def explain(body: bytes, error: Exception, known: frozenset[str], *, packed: boo
 
 def _explain_field(text: str) -> ForebayError:
     """Return the error for a field that is missing or has another type than it must have."""
-    at = _AT.search(text)
+    at = AT.search(text)
     where = at[1] if at else ""
-    if missing := _MISSING.search(text):
+    if missing := MISSING.search(text):
         field = f"{where}.{missing[1]}" if where else missing[1]
         return Refused(field, f"Missing field: {field}")
     field = where or "frame"
     if expected := _EXPECTED.search(text):
-        kinds = [_KINDS.get(each, each) for each in expected[1].split(" | ") if each != "null"]
+        kinds = [KIND_WORDS.get(each, each) for each in expected[1].split(" | ") if each != "null"]
         bound = expected[2].replace("`", "") if expected[2].startswith(" >=") else ""
         return Refused(field, f"Invalid {field}: must be {' or '.join(kinds)}{bound}")
     return Refused(field, f"Invalid {field}")
-
-
-def request_id(body: bytes) -> RequestId | UnsetType:
-    """Return the reqId of a body that could not be decoded, or UNSET if it has no valid one."""
-    try:
-        given: RequestId
-        if body.startswith(b"{"):
-            given = msgspec.json.decode(_fields(body)["reqId"], type=RequestId)
-        else:
-            given = msgspec.msgpack.decode(_packed_fields(body)["reqId"], type=RequestId)
-    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, RecursionError):
-        return UNSET
-    return given

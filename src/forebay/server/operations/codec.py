@@ -4,12 +4,21 @@ from functools import cache
 from typing import Any, Union
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
 from forebay.core.bounds import Limits
 from forebay.core.errors import ForebayError, Invalid
 from forebay.core.words import DEFAULT
-from forebay.server.decode_errors import explain as explained, in_words_of, inside, names_within, places
+from forebay.server.decode_errors import (
+    explain as explained,
+    in_words_of,
+    inside,
+    json_fields,
+    names_within,
+    packed_fields,
+    places,
+    request_id as request_id,
+)
 from forebay.server.operations.carried import Context
 from forebay.server.operations.table import COMMANDS
 from forebay.server.operations.transactions import AnyOp
@@ -24,8 +33,6 @@ _decode = msgspec.json.Decoder(AnyRequest).decode
 _encode = msgspec.json.Encoder().encode
 _decode_packed = msgspec.msgpack.Decoder(AnyRequest).decode
 _encode_packed = msgspec.msgpack.Encoder().encode
-_fields = msgspec.json.Decoder(dict[str, Raw]).decode
-_packed_fields = msgspec.msgpack.Decoder(dict[str, Raw]).decode
 
 IN_TRANSACTION = ", ".join(str(kind.__struct_config__.tag) for kind in AnyOp.__args__)
 
@@ -114,23 +121,10 @@ def encode_error(
 # Why a body could not be decoded. Only bad input gets here, and payloads are not decoded.
 
 
-def request_id(body: bytes) -> RequestId | UnsetType:
-    """Return the reqId of a body that could not be decoded, or UNSET if it has no valid one."""
-    try:
-        given: RequestId
-        if body.startswith(b"{"):
-            given = msgspec.json.decode(_fields(body)["reqId"], type=RequestId)
-        else:
-            given = msgspec.msgpack.decode(_packed_fields(body)["reqId"], type=RequestId)
-    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, RecursionError):
-        return UNSET
-    return given
-
-
 def explain(body: bytes, error: Exception, *, packed: bool = False) -> ForebayError:
     """Return the error for a body that failed to decode with ``error``."""
     form: Any = msgspec.msgpack if packed else msgspec.json
-    fields_of = _packed_fields if packed else _fields
+    fields_of = packed_fields if packed else json_fields
     try:
         fields = fields_of(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -4,7 +4,7 @@
     PROGRESS, PARTIAL ─────────────────────────────┘
 
 Lifecycle events name ranges of ids. Whoever listens here wants single jobs with data, results and errors, so
-the feed looks these up, once for all who listen. It runs only while somebody does.
+the feed looks these up, once for all listeners. It runs only while there are any.
 """
 
 import asyncio
@@ -266,7 +266,7 @@ class Feed:
                 )
 
     def _wanted_of(self, event: Event, kind: str) -> Iterable[int]:
-        """Return the jobs of an event that somebody wants to hear of."""
+        """Return the jobs of an event that a listener wants."""
         given = [range(ids.parse(run[3]), ids.parse(run[3]) + run[2]) for run in event.runs]
         wanted = [
             each
@@ -279,7 +279,7 @@ class Feed:
         return (job for job in jobs if any(job in run for run in given))
 
     def _offer(self, job: int, made: JobEvent) -> int:
-        """Send an event to those who want it; return its bytes."""
+        """Send an event to the listeners that want it; return its bytes."""
         payload = _encode(made)
         if b"\n" in payload or b"\r" in payload:  # a payload as it was pushed may have breaks between values
             payload = payload.replace(b"\r", b" ").replace(b"\n", b" ")

@@ -27,7 +27,7 @@ REFUSED = {
         "POST",
         "/server/reset",
     ): "Nothing forgets all jobs at once; clear-queues, clear-dlq and clear-completed do parts",
-    ("POST", "/server/reset-metrics"): "Totals are counters, which begin anew only when the server starts",
+    ("POST", "/server/reset-metrics"): "Totals are counters, which start from 0 with the server only",
     ("POST", "/settings/auth"): AT_START,
     ("POST", "/settings/queue-defaults"): AT_START,
     ("POST", "/settings/cleanup"): AT_START,
