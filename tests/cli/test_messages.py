@@ -33,7 +33,7 @@ def test_messages_are_browsed_by_what_they_have(cli: Run, client: SyncClient, qu
 def test_messages_are_a_table_for_people(cli: Run, client: SyncClient, queue: str) -> None:
     (id,) = killed(client, queue, {"long": "x" * 200})
     rows = cli("messages", queue).rows
-    assert rows[0] == ["ID", "STATE", "PARTITION", "CREATED", "ATTEMPTS", "ERROR", "DATA"]
+    assert rows[0] == ["ID", "STATE", "PARTITION", "CREATED", "FAILURES", "ERROR", "PAYLOAD"]
     assert rows[1][:3] == [str(id), "dead", "default"]
     assert rows[1][-1].endswith("x…")
 

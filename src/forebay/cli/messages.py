@@ -146,7 +146,7 @@ def print_messages(found: list[Seen], as_json: bool) -> None:
         for each in found:
             print_json(shown(each))
         return
-    head = ["ID", "STATE", "PARTITION", "CREATED", "ATTEMPTS", "ERROR", "DATA"]
+    head = ["ID", "STATE", "PARTITION", "CREATED", "FAILURES", "ERROR", "PAYLOAD"]
     rows = [
         [
             each.id,
@@ -159,7 +159,7 @@ def print_messages(found: list[Seen], as_json: bool) -> None:
         ]
         for each in found
     ]
-    print_table(head, rows, left=["STATE", "PARTITION", "CREATED", "ERROR", "DATA"])
+    print_table(head, rows, left=["STATE", "PARTITION", "CREATED", "ERROR", "PAYLOAD"])
 
 
 @click.command(cls=Command, example="forebay messages emails --state delayed --tag urgent")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PAYLOAD_SHOWN = 80
 """Most characters of a payload in a table."""
 
-CUT = ("DATA", "ERROR")
+CUT = ("PAYLOAD", "ERROR")
 """Columns that are cut on a narrow terminal. The others stay whole: people copy ids out of them."""
 CUT_CELLS_MIN = 6
 """Least width of such a column; with it, messages fit into 80 columns."""
