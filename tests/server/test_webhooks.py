@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import selectors
-import threading
 from asyncio import AbstractEventLoop, Future
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import count, islice, pairwise
@@ -29,6 +27,7 @@ from forebay.server.webhooks.forwarder import POSITION
 from forebay.server.webhooks.post import Letter
 from forebay.server.webhooks.registry import WEBHOOKS_MAX, Webhooks
 from forebay.store.memory import MemoryStore
+from tests.leaping import LeapingLoop
 
 BEGIN = 1_700_000_000_000
 SHARDS = 4
@@ -65,32 +64,6 @@ class Mortal(MemoryStore):
     def bodies(self, keys: Sequence[bytes]) -> list[bytes | Damaged | None]:
         found = zip(keys, super().bodies(keys), strict=True)
         return [Damaged("Corruption") if key in self.damaged else body for key, body in found]
-
-
-class Leaping(selectors.DefaultSelector):
-    """Waits for nothing but threads: time leaps to the next timer instead."""
-
-    loop: "LeapingLoop"
-
-    def select(self, timeout: float | None = None) -> Any:
-        if any(each.name == "forebay-webhook" for each in threading.enumerate()):
-            return super().select(0.001 if timeout is None else min(timeout, 0.001))
-        ready = super().select(0)
-        if not ready and timeout != 0:
-            assert timeout is not None, "nothing would ever happen any more"
-            self.loop.at += timeout
-        return ready
-
-
-class LeapingLoop(asyncio.SelectorEventLoop):
-    def __init__(self, at: float) -> None:
-        selector = Leaping()
-        selector.loop = self
-        self.at = at
-        super().__init__(selector)
-
-    def time(self) -> float:
-        return self.at
 
 
 class Sent:
@@ -169,7 +142,7 @@ class World:
 
     def run(self, story: Callable[["Life"], Awaitable[None]], *, told: bool = True) -> None:
         """Start, live through a story, and stop as one should; or be killed. Webhooks may be left out."""
-        loop = LeapingLoop(self.at)
+        loop = LeapingLoop(self.at, threads="forebay-webhook")
         try:
             loop.run_until_complete(self._live(loop, story, told))
         except Killed:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from forebay.client.tasks.app import App
+from forebay.client.worker import leases
+from tests.client.worker.simulated import simulated as simulated
 from tests.serving import Server
 
 
@@ -22,3 +24,12 @@ def app(server: Server, request: pytest.FixtureRequest) -> Iterator[App]:
     app = App(name, server=server.tcp, queue=f"jobs-{name}")
     yield app
     app.close()
+
+
+@pytest.fixture
+def quick_extends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers hear of cancelled jobs in half a second, though their leases are long.
+
+    A short lease would do that, too, and end whenever the machine is busy for a moment.
+    """
+    monkeypatch.setattr(leases, "EXTEND_S_MAX", 0.1)

@@ -13,15 +13,16 @@ from forebay.client.tasks.app import App
 from forebay.client.tasks.task import Failed, GiveUp, Job, RetryLater
 from forebay.client.worker.run import current
 from forebay.core.errors import Invalid
-from tests.client.worker.working import play, until, until_state, working
+from tests.client.worker.simulated import Simulated
+from tests.client.worker.working import PATIENCE_S, play, until, until_state, working
 
 
 async def _ends(app: App, bad: Any, fine: Any, state: str = "dead", **options: Any) -> None:
     """A bad job ends in some way, and the worker does the next one."""
-    async with working(app, lease_ms=1_000, concurrency=1, **options):
+    async with working(app, concurrency=1, **options):
         job: Job = await bad.apush()
         await until_state(app, job.id, state)
-        assert await (await fine.apush()).aresult(5) == "fine"
+        assert await (await fine.apush()).aresult() == "fine"
 
 
 def _fine(app: App) -> Any:
@@ -117,7 +118,7 @@ def test_a_result_that_is_too_large_does_not_hold_up_others_of_its_lease(app: Ap
 
     async def life() -> None:
         ids = await made.apush_many([1 << 20, 1])
-        async with working(app, lease_ms=1_000):
+        async with working(app):
             await until_state(app, ids[1], "completed")
             await until_state(app, ids[0], "dead")
 
@@ -155,10 +156,10 @@ def test_a_thread_task_that_holds_on_to_its_interruption_ends_all_the_same(app: 
             return "caught"
 
     async def life() -> None:
-        async with working(app, lease_ms=1_000, concurrency=1):
+        async with working(app, concurrency=1):
             job = await bad.apush()
             await until_state(app, job.id, "dead", "completed")
-            assert await (await fine.apush()).aresult(5) == "fine"
+            assert await (await fine.apush()).aresult() == "fine"
 
     fine = _fine(app)
     play(life())
@@ -176,7 +177,10 @@ def test_a_thread_task_that_makes_another_error_of_its_interruption_fails(app: A
     play(_ends(app, bad, _fine(app)))
 
 
-def test_a_task_that_makes_another_error_of_its_cancellation_leaves_no_trace_in_the_next(app: App) -> None:
+def test_a_task_that_makes_another_error_of_its_cancellation_leaves_no_trace_in_the_next(
+    simulated: Simulated,
+) -> None:
+    app = simulated.app()
     begun = asyncio.Event()
 
     @app.task(retry=1)
@@ -197,14 +201,14 @@ def test_a_task_that_makes_another_error_of_its_cancellation_leaves_no_trace_in_
             group.create_task(asyncio.sleep(10))
 
     async def life() -> None:
-        async with working(app, lease_ms=300, concurrency=1):
+        async with working(app, concurrency=1):
             job = await stubborn.apush()
             await begun.wait()
             await job.acancel()
             after = await grouped.apush()
             await until_state(app, after.id, "dead")
 
-    play(life())
+    simulated.play(life())
 
 
 def test_a_context_variable_of_one_job_is_not_there_in_the_next(app: App) -> None:
@@ -236,12 +240,12 @@ def test_the_blocking_way_to_tell_progress_is_refused_where_it_would_wait_for_it
 
     async def life() -> None:
         async with working(app):
-            await (await wrong.apush()).aresult(5)
+            await (await wrong.apush()).aresult()
 
     # A worker that blocks for ever can't be stopped from inside its loop: it gets a thread of its own.
     thread = threading.Thread(target=lambda: asyncio.run(life()), daemon=True)
     thread.start()
-    thread.join(5)
+    thread.join(PATIENCE_S)
     assert said == ["refused"]
 
 
@@ -287,7 +291,7 @@ def test_a_job_that_ends_after_it_was_cancelled_does_not_take_its_neighbours_alo
             go_on.set()
             await until(lambda: worker._holding.count < 2)
             slow_may_end.set()
-            assert await second.aresult(5) == "done"
+            assert await second.aresult() == "done"
             assert begun.count("slow") == 1
 
     play(life())
@@ -384,7 +388,7 @@ def test_a_task_that_cancels_its_runner_after_its_end_ends_no_worker(app: App) -
                 await task.apush()
             await asyncio.sleep(0.2)
             jobs = [await fine.apush() for _ in range(10)]
-            assert [await each.aresult(5) for each in jobs] == ["fine"] * 10
+            assert [await each.aresult() for each in jobs] == ["fine"] * 10
             assert (worker._woken, len(worker._runners)) == (0, 2)
 
     play(life())
@@ -418,6 +422,6 @@ def test_a_runner_that_is_cancelled_just_when_a_job_comes_ends_no_worker(app: Ap
             (runner,) = worker._runners
             runner.cancel()
             worker._idle.pop()  # as a job does that comes before the runner has noticed
-            assert await (await fine.apush()).aresult(5) == "fine"
+            assert await (await fine.apush()).aresult() == "fine"
 
     play(life())

@@ -14,6 +14,7 @@ from forebay.client.sync.client import SyncClient
 from forebay.client.tasks.app import App
 from forebay.client.tasks.task import Job
 from forebay.client.worker.worker import Worker
+from tests.client.worker.simulated import Simulated
 from tests.client.worker.working import Process, Way, play, until, working
 from tests.serving import PATIENCE_S, Server
 
@@ -149,7 +150,7 @@ def test_a_worker_that_waits_for_its_server_ends_at_the_first_sigterm(tmp_path: 
         worker.wait_for("imported")
         time.sleep(0.5)  # it says nothing until it has tried for a while
         worker.tell(signal.SIGTERM)
-        assert worker.wait(5) == 0
+        assert worker.wait() == 0
 
 
 def test_what_takes_longer_than_the_drain_is_interrupted_and_given_back(app: App) -> None:
@@ -196,7 +197,7 @@ def test_a_thread_that_does_not_listen_does_not_hold_up_the_end_for_ever(app: Ap
     @app.task
     def deaf() -> None:
         begun.set()
-        may_end.wait(20)
+        may_end.wait(120)
 
     async def life() -> None:
         async with working(app, drain_s=0.1, lease_ms=500):
@@ -204,7 +205,7 @@ def test_a_thread_that_does_not_listen_does_not_hold_up_the_end_for_ever(app: Ap
             await until(begun.is_set)
 
     try:
-        play(life(), 15)
+        play(life())
     finally:
         may_end.set()
 
@@ -216,7 +217,7 @@ def test_a_thread_that_does_not_listen_is_not_given_back_while_it_runs(app: App)
     @app.task
     def deaf() -> None:
         begun.set()
-        may_end.wait(20)
+        may_end.wait(120)
         ended.append(time.monotonic())
 
     async def life() -> None:
@@ -265,12 +266,12 @@ def test_what_could_not_be_given_back_is_not_settled_with_the_rest_of_its_lease(
                 await until(lambda: not worker._ready and worker._holding.count == 1)
                 way.refuses = False
                 may_end.set()
-                await asyncio.wait_for(running, 8)
+                await asyncio.wait_for(running, PATIENCE_S)
             assert await client.state(first.id) == "completed"
             assert begun == ["a"]
             assert await client.state(second.id) in ("active", "waiting")  # and not: completed
 
-    play(life(), 15)
+    play(life())
 
 
 @pytest.mark.parametrize("whose", ["the worker's", "the app's"])
@@ -297,10 +298,10 @@ def test_what_is_on_its_way_to_a_worker_that_stops_is_given_back(
             worker.stop()
             await until(lambda: worker._client._link._finishing)  # type: ignore[attr-defined]
             way.let_go()
-            await asyncio.wait_for(running, 8)
+            await asyncio.wait_for(running, PATIENCE_S)
             assert await client.state(id) == "waiting"
 
-    play(life(), 15)
+    play(life())
 
 
 def _held(app: App, way: Way) -> Any:
@@ -337,14 +338,16 @@ def test_a_worker_that_can_give_nothing_back_stops_in_time(app: App, server: Ser
             await until(lambda: len(worker._ready) == 4)
             way.hold()
             worker.stop()
-            await asyncio.wait_for(running, 15)
+            await asyncio.wait_for(running, PATIENCE_S)
 
     play(life(), PATIENCE_S)
 
 
-def test_a_worker_that_asks_whether_a_lease_lives_stops_in_time(app: App, server: Server) -> None:
+def test_a_worker_that_asks_whether_a_lease_lives_stops_in_time(simulated: Simulated) -> None:
+    app = simulated.app()
+
     async def life() -> None:
-        async with Client(server.tcp) as client, Way(server.tcp) as way:
+        async with Client(simulated.address) as client, Way(simulated.address) as way:
             _held(app, way)
             worker = Worker(app, drain_s=0.1, lease_ms=2_000)
             way.holds = lambda data: b'"POP"' in data
@@ -356,9 +359,9 @@ def test_a_worker_that_asks_whether_a_lease_lives_stops_in_time(app: App, server
             way.let_go()
             await until(lambda: way.holds is None)
             worker.stop()
-            await asyncio.wait_for(running, 15)
+            await asyncio.wait_for(running, PATIENCE_S)
 
-    play(life(), PATIENCE_S)
+    simulated.play(life())
 
 
 DEAF = """

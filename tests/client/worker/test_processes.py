@@ -228,10 +228,10 @@ def test_a_result_that_can_not_be_sent_between_processes_says_so() -> None:
     play(life())
 
 
-def test_a_process_whose_job_was_cancelled_is_killed(tmp_path: Path) -> None:
+def test_a_process_whose_job_was_cancelled_is_killed(tmp_path: Path, quick_extends: None) -> None:
     async def life() -> None:
         file = tmp_path / "pid"
-        async with working(app, lease_ms=300):
+        async with working(app):
             job = await slow.apush(str(file))
             await until(lambda: file.exists() and file.read_text())
             await job.acancel()

@@ -233,9 +233,9 @@ def test_the_results_of_a_group_with_large_arguments_are_all_there(app: App) -> 
             calls = [sized.call(number, "x" * 900_000) for number in range(20)]
             # More than the server shows of the payloads of those that were waited for.
             job = await group(calls, total.then()).apush()
-            assert await job.aresult(20) == list(range(20))
+            assert await job.aresult() == list(range(20))
 
-    play(life(), 25)
+    play(life())
 
 
 def test_a_job_may_wait_for_jobs_that_were_pushed_before(app: App) -> None:

@@ -20,7 +20,8 @@ from forebay.client.tasks.task import Failed, GiveUp, NotDone, Retry, RetryLater
 from forebay.client.worker.run import Run, current
 from forebay.client.worker.worker import Worker
 from forebay.core.errors import Invalid
-from tests.client.worker.working import play, until, until_state, working
+from tests.client.worker.simulated import Simulated
+from tests.client.worker.working import PATIENCE_S, play, until, until_state, working
 from tests.serving import Server
 
 
@@ -355,27 +356,29 @@ def test_a_timeout_that_a_task_raises_is_its_own(app: App) -> None:
     play(life())
 
 
-def test_a_lease_is_kept_for_as_long_as_a_job_runs(app: App) -> None:
+def test_a_lease_is_kept_for_as_long_as_a_job_runs(simulated: Simulated) -> None:
+    app = simulated.app()
     runs: list[int] = []
 
     @app.task
     async def slow() -> str:
         runs.append(current().attempt)
-        await asyncio.sleep(0.8)
+        await asyncio.sleep(50)
         return "done"
 
     async def life() -> None:
-        async with working(app, lease_ms=200), working(app, lease_ms=200):
-            assert await (await slow.apush()).aresult() == "done"
+        async with working(app, lease_ms=5_000), working(app, lease_ms=5_000):
+            assert await (await slow.apush()).aresult(60) == "done"
         assert runs == [1]
 
-    play(life())
+    simulated.play(life())
 
 
 # Cancelled.
 
 
-def test_a_coroutine_that_was_cancelled_ends_when_its_lease_is_extended(app: App) -> None:
+def test_a_coroutine_that_was_cancelled_ends_when_its_lease_is_extended(simulated: Simulated) -> None:
+    app = simulated.app()
     begun, ended = asyncio.Event(), asyncio.Event()
 
     @app.task
@@ -387,17 +390,21 @@ def test_a_coroutine_that_was_cancelled_ends_when_its_lease_is_extended(app: App
             ended.set()
 
     async def life() -> None:
-        async with working(app, lease_ms=300):
+        async with working(app, lease_ms=20_000) as worker:
             job = await slow.apush()
             await begun.wait()
+            (lease,) = worker._holding.leases()
             await job.acancel()
             await ended.wait()
+            assert asyncio.get_running_loop().time() < lease.until
             assert await job.astate() == "cancelled"
 
-    play(life())
+    simulated.play(life())
 
 
-def test_a_thread_that_was_cancelled_ends_and_others_of_its_lease_go_on(app: App) -> None:
+def test_a_thread_that_was_cancelled_ends_and_others_of_its_lease_go_on(
+    app: App, quick_extends: None
+) -> None:
     begun: list[str] = []
     ended: list[str] = []
     may_end = threading.Event()
@@ -414,7 +421,7 @@ def test_a_thread_that_was_cancelled_ends_and_others_of_its_lease_go_on(app: App
 
     async def life() -> None:
         first, second = await slow.apush("a"), await slow.apush("b")
-        async with working(app, lease_ms=300):
+        async with working(app):
             await until(lambda: len(begun) == 2)
             await first.acancel()
             await until(lambda: ended)
@@ -426,7 +433,8 @@ def test_a_thread_that_was_cancelled_ends_and_others_of_its_lease_go_on(app: App
     play(life())
 
 
-def test_what_is_cancelled_before_it_began_does_not_begin(app: App) -> None:
+def test_what_is_cancelled_before_it_began_does_not_begin(simulated: Simulated) -> None:
+    app = simulated.app()
     begun: list[str] = []
     may_end = asyncio.Event()
 
@@ -438,14 +446,14 @@ def test_what_is_cancelled_before_it_began_does_not_begin(app: App) -> None:
     async def life() -> None:
         await gated.apush("a")
         second = await gated.apush("b")
-        async with working(app, concurrency=1, prefetch=2, lease_ms=300) as worker:
+        async with working(app, concurrency=1, prefetch=2) as worker:
             await until(lambda: begun and worker._ready)
             await second.acancel()
             await until(lambda: worker._holding.count == 1)
             may_end.set()
         assert begun == ["a"]
 
-    play(life())
+    simulated.play(life())
 
 
 # What is told.
@@ -613,14 +621,14 @@ def test_a_worker_with_slow_jobs_leaves_the_others_to_other_workers(app: App) ->
             await until(lambda: len(begun) == 2)
             await asyncio.sleep(0.1)
             async with working(app, concurrency=2):
-                await until(lambda: len(begun) == 4, 3)
+                await until(lambda: len(begun) == 4)
                 may_end.set()
 
     play(life())
 
 
 def test_threads_run_side_by_side(app: App) -> None:
-    meet = threading.Barrier(8, timeout=5)
+    meet = threading.Barrier(8, timeout=PATIENCE_S)
 
     @app.task(retry=1)
     def met() -> None:

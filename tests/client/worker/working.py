@@ -13,11 +13,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+from forebay.client.address import where
 from forebay.client.tasks.app import App
 from forebay.client.worker.worker import Worker
 
 T = TypeVar("T")
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 """How long a test waits for what must come."""
 SOON_S = 0.01
 
@@ -37,16 +38,17 @@ App.__init__ = _noted  # type: ignore[method-assign]
 
 def play(played: Coroutine[Any, Any, T], within_s: float = PATIENCE_S) -> T:
     """What a coroutine returns, in an event loop of its own."""
+    return asyncio.run(bounded(played, within_s))
 
-    async def bounded() -> T:
-        try:
-            async with asyncio.timeout(within_s):
-                return await played
-        finally:
-            for app in list(APPS):
-                await app.aclose()
 
-    return asyncio.run(bounded())
+async def bounded(played: Coroutine[Any, Any, T], within_s: float) -> T:
+    """What a coroutine returns in time; all apps are closed behind it."""
+    try:
+        async with asyncio.timeout(within_s):
+            return await played
+    finally:
+        for app in list(APPS):
+            await app.aclose()
 
 
 @asynccontextmanager
@@ -81,7 +83,7 @@ async def until_state(app: App, id: int, *states: str) -> str:
 
 
 class Way:
-    """A TCP proxy: what goes through it can be held up, or cut."""
+    """A proxy: what goes through it can be held up, or cut. It is of the kind of its server: TCP or Unix."""
 
     def __init__(self, server: str) -> None:
         self.lead_to(server)
@@ -98,9 +100,13 @@ class Way:
         """What of the requests makes the way close behind it: the request goes through, nothing else does."""
 
     async def __aenter__(self) -> "Way":
-        self._listener = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        host, port = self._listener.sockets[0].getsockname()
-        self.address = f"{host}:{port}"
+        if isinstance(self._server, str):
+            self.address = f"{self._server}-{id(self):x}"
+            self._listener = await asyncio.start_unix_server(self._accept, self.address)
+        else:
+            self._listener = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+            host, port = self._listener.sockets[0].getsockname()
+            self.address = f"{host}:{port}"
         return self
 
     async def __aexit__(
@@ -119,7 +125,7 @@ class Way:
             writer.transport.abort()
             return
         try:
-            theirs, ours = await asyncio.open_connection(*self._server)
+            theirs, ours = await self._connect()
         except OSError:  # there is no server right now
             writer.transport.abort()
             return
@@ -130,6 +136,11 @@ class Way:
         ):
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if isinstance(self._server, str):
+            return await asyncio.open_unix_connection(self._server)
+        return await asyncio.open_connection(*self._server)
 
     async def _carry(
         self,
@@ -154,8 +165,7 @@ class Way:
 
     def lead_to(self, server: str) -> None:
         """Connections from now on are to this server."""
-        host, _, port = server.rpartition(":")
-        self._server = host, int(port)
+        self._server = where(server)
 
     def hold(self) -> None:
         """Let nothing through, and close nothing."""
