@@ -176,7 +176,8 @@ class Reader:
                 check_text(body)
             except Invalid as error:
                 raise Invalid("body", error.accepted) from None
-        if any(map(body.__contains__, HIDDEN_FORMS)):
+        # A byte is looked for in a third of the time that bytes take, and every body pays for it.
+        if HIDDEN_BYTE in body or (BACKSLASH in body and HIDDEN_ESCAPED in body):
             _check_names(body)
         try:
             request = self._decode(body or b"{}")
@@ -222,8 +223,9 @@ class Reader:
         return given
 
 
-HIDDEN_FORMS = (HIDDEN.encode(), b"\\u007f", b"\\u007F")
-"""How the prefix of hidden fields may stand in JSON."""
+HIDDEN_BYTE, BACKSLASH = ord(HIDDEN), ord("\\")
+HIDDEN_ESCAPED = b"\\u007"
+"""How the prefix of hidden fields may stand in JSON; its last digit is f or F."""
 _names = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 

@@ -253,15 +253,15 @@ class Push(Carried, wire.Push):
     def reply(
         self, reply: core.Pushed | list[core.Pushed] | job_commands.PushedJobs, context: Context
     ) -> Pushed:
+        if isinstance(reply, core.Pushed):  # the usual one first
+            if self.payload is not UNSET:
+                return Pushed(id=shown(reply.first), durability=reply.durability)
+            return Pushed(first=shown(reply.first), count=reply.count, durability=reply.durability)
         if isinstance(reply, job_commands.PushedJobs):
             return self._reply_jobs(reply)
-        if isinstance(reply, list):
-            assert self.items is not UNSET
-            ids = shown_all(in_order(self.items, reply))
-            return Pushed(ids=ids, count=len(ids), durability=reply[0].durability)
-        if self.payload is not UNSET:
-            return Pushed(id=shown(reply.first), durability=reply.durability)
-        return Pushed(first=shown(reply.first), count=reply.count, durability=reply.durability)
+        assert self.items is not UNSET
+        ids = shown_all(in_order(self.items, reply))
+        return Pushed(ids=ids, count=len(ids), durability=reply[0].durability)
 
     def _reply_jobs(self, reply: job_commands.PushedJobs) -> Pushed:
         found = Pushed(durability=reply.durability)
