@@ -194,7 +194,8 @@ def test_every_kind_of_event_is_in_the_protocol(kind: str) -> None:
 def test_every_field_of_an_event_is_in_the_protocol_with_an_example() -> None:
     (example,) = blocks("json event", EVENTS)
     fields = {each.encode_name for each in msgspec.structs.fields(Event)}
-    assert set(json.loads(example)) == fields
+    (progressed,) = blocks("json progressed", EVENTS)
+    assert set(json.loads(example)) | set(json.loads(progressed)) == fields
     table = EVENTS.split("| field | |")[1].split("\n\n")[0]
     assert set(re.findall(r"`(\w+)`", re.sub(r"\|[^|]*\|$", "", table, flags=re.MULTILINE))) == fields
     lost = {each.encode_name for each in msgspec.structs.fields(Lost)}
@@ -217,6 +218,12 @@ def test_the_streams_that_are_shown_are_what_the_server_sends() -> None:
             *_, settled = stream.until("settled")
         (example,) = blocks("json event", EVENTS)
         assert settled.told.keys() == json.loads(example).keys()
+        with Stream(here.http, "/v1/events?queue=emails&from=all") as stream:
+            client.ask({"cmd": "SETPROGRESS", "id": pop(client, "emails")["id"], "progress": 50})
+            *_, told = stream.until("progressed")
+        (example,) = blocks("json progressed", EVENTS)
+        assert told.told.keys() == json.loads(example).keys()
+        assert told.told["progress"] == json.loads(example)["progress"]
         assert comments(here, "/v1/events") == ["listening"]
         assert comments(here, "/v1/events?from=all") == ["resuming", "caught up"]
         assert comments(here, "/v1/queues/emails/listen") == ["listening"]

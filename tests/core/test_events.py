@@ -125,7 +125,37 @@ def test_every_way_to_end_has_its_kind(core: Core) -> None:
     core.ask(c.Purge("default", "q"), c.Buried)
     core.ask(c.Obliterate("default", "q"), c.Cleaned)
     told = {kind for kind, _ in kinds(core)}
-    assert told == set(EVENT_KINDS) - {"settled", "retried", "returned", "retired", "outdated", "removed"}
+    assert told == set(EVENT_KINDS) - {
+        "settled",
+        "retried",
+        "returned",
+        "retired",
+        "outdated",
+        "removed",
+        "progressed",
+    }
+
+
+def test_progress_is_told_with_its_percentage_the_last_of_a_commit(core: Core) -> None:
+    first = core.push(b"0", b"1", b"2")
+    other = core.push(b"3", partition="other")
+    core.pop(4)
+    core.commit()
+    for message, percent in ((first + 2, 7), (other, 9), (first, 5), (first, 50), (first + 1, 100)):
+        core.ask(c.TellProgress("default", message, percent, "so far"), c.Noted)
+    (told,) = [each for each in log(core) if each["kind"] == "progressed"]
+    assert (told["count"], told["progress"]) == (4, [50, 100, 7, 9])
+    assert told["runs"] == [["default", 0, 3, first], ["other", 0, 1, other]]
+    assert "group" not in told
+
+
+def test_the_progress_of_an_updated_message_is_told_under_its_id(core: Core) -> None:
+    message = core.push(b"0")
+    core.ask(c.Update("default", message, b"1"), c.Pushed)
+    core.pop()
+    core.ask(c.TellProgress("default", message, 30, ""), c.Noted)
+    (told,) = [each for each in log(core) if each["kind"] == "progressed"]
+    assert (told["progress"], told["runs"]) == ([30], [["default", 1, 1, message]])
 
 
 def test_what_is_no_longer_kept_is_told_with_the_reason(core: Core) -> None:

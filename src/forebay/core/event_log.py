@@ -31,7 +31,7 @@ from forebay.core.state import (
     ShownRun,
     tally,
 )
-from forebay.core.words import DEFAULT, EVENT_KINDS, EVENTS, is_own, system_of
+from forebay.core.words import DEFAULT, EVENT_KINDS, EVENTS, PROGRESSED, is_own, system_of
 
 SEAL_COUNT = 1_000
 SEAL_BYTES = 128 * 1024
@@ -57,6 +57,11 @@ def keep(shard: Shard, now: int) -> None:
         return
     told: list[tuple[Change, bytes]] = []
     for each in changes:
+        if each.kind == PROGRESSED:  # of a message that reported more than once, the last is told
+            alone = (
+                (where, at, 1) for where, first, count in each.runs for at in range(first, first + count)
+            )
+            each.runs = list(dict.fromkeys(alone))
         if len(each.runs) > 1:
             each.runs = joined(each.runs)
         told += _in_parts(each, now)
@@ -115,9 +120,25 @@ def _event(change: Change, runs: list[ShownRun], now: int) -> Event:
     queue, times = change.queue, change.times
     count = sum([run[2] for run in runs])
     found = Event(EVENT_KINDS[change.kind], queue.tenant, queue.name, now, count, change.group, runs)
+    if change.kind == PROGRESSED:
+        found.progress = _progress(queue, runs)
     if times:
         spent = sum([spent_ms * each for spent_ms, each in times])
         found.duration_ms = spent // sum([each for _, each in times])
+    return found
+
+
+def _progress(queue: Queue, runs: list[ShownRun]) -> list[int]:
+    """Return the progress of the messages of some runs, as it is now."""
+    found: list[int] = []
+    for name, first, count, _ in runs:
+        partition = queue.partitions.get(name)
+        if partition is None:  # removed in the same commit
+            found += [0] * count
+            continue
+        offsets = (partition.led_to.get(at, at) for at in range(first, first + count))
+        told = (partition.progress.get(offset) for offset in offsets)
+        found += [each.percent if each is not None else 0 for each in told]
     return found
 
 

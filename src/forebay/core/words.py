@@ -77,13 +77,14 @@ EVENT_KINDS = (
     "retired",
     "outdated",
     "removed",
+    "progressed",
 )
 """Every kind of event; an outcome has its own number. Stored as numbers."""
 PUSHED, POPPED, SETTLED, RETRIED, RETURNED, DEAD, REQUEUED, CREATED, CONFIGURED, DELETED = range(
-    len(OUTCOMES), len(EVENT_KINDS) - 3
+    len(OUTCOMES), len(EVENT_KINDS) - 4
 )
-RETIRED, OUTDATED, REMOVED = range(len(EVENT_KINDS) - 3, len(EVENT_KINDS))
-"""Why data is no longer kept: settled long ago, too old, or a partition long empty."""
+RETIRED, OUTDATED, REMOVED, PROGRESSED = range(len(EVENT_KINDS) - 4, len(EVENT_KINDS))
+"""The first three say why data is no longer kept: settled long ago, too old, or a partition long empty."""
 DURABILITY_LEVELS = (MEMORY, OS, FSYNC)
 """Durability levels, weakest first."""
 OPEN = ("waiting", "delayed", "active", "parked")

@@ -366,11 +366,15 @@ def test_events_are_sent_over_the_connection_that_subscribed(server: FlashqServe
         other.do("PULLB", queue="watched", count=3, timeout=0)
         other.do("ACKB", ids=ids[:2])
         events = [talk.receive() for _ in range(2)]
+        other.do("PROGRESS", id=ids[2], progress=40, message="nearly")
+        events.append(talk.receive())
         other.do("FAIL", id=ids[2])
         events.append(talk.receive())
     told = [(each["event"], each["event_type"], each["queue"], each["job_id"]) for each in events]
     completed = [("job:completed", "completed", "watched", each) for each in ids[:2]]
-    assert told == [*completed, ("job:failed", "failed", "watched", ids[2])]
+    progress = ("job:progress", "progress", "watched", ids[2])
+    assert told == [*completed, progress, ("job:failed", "failed", "watched", ids[2])]
+    assert [each.get("progress") for each in events] == [None, None, 40, None]
     assert all(type(each["timestamp"]) is int for each in events)
     assert talk.ask("UNSUBSCRIBE", queue="watched") == {"ok": True}
     talk.push("watched", 1)

@@ -12,7 +12,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from forebay.server.events.hub import Listener, Wanted
-from forebay.server.flashq.commands.notes import Progress
+from forebay.server.flashq.commands.notes import Partial
 from forebay.server.flashq.web.feed import (
     PENDING_BYTES_MAX,
     PENDING_MAX,
@@ -157,7 +157,7 @@ def test_a_dashboard_that_is_left_leaves_no_trace() -> None:
 
 
 def note(data: bytes) -> Noted:
-    return Noted("partial", 1, 0, msgspec.Raw(data), msgspec.UNSET)
+    return Noted("partial", 1, 0, msgspec.Raw(data))
 
 
 def test_what_waits_to_be_told_has_a_bound_of_entries() -> None:
@@ -202,7 +202,7 @@ def test_a_note_for_which_there_is_no_room_is_left_out_with_a_warning(
         feed = Feed(cast(Any, QuietHub()), cast(Any, None), asyncio.get_running_loop(), lambda: 0)
         listener = feed.join(Interest())
         for _ in range(count):
-            feed.notice(Progress(id=1, progress=50), None)
+            feed.notice(Partial(id=1, data=msgspec.Raw(b"1")), None)
         feed.leave(listener)
 
     asyncio.run(note_at_once(PENDING_MAX))

@@ -40,6 +40,9 @@ def test_events_are_posted_one_by_one_and_signed(door: Door, queue: str, endpoin
         (second, [2], None),
     ]
     door.pull_job(queue)
+    door.data("POST", f"/jobs/{first}/progress", {"progress": 30})
+    progress = json.loads(endpoint.next().body)
+    assert (progress["event"], progress["job_id"], progress["progress"]) == ("job:progress", first, 30)
     door.data("POST", f"/jobs/{first}/ack", {"result": "done"})
     completed = json.loads(endpoint.next().body)
     assert (completed["event_type"], completed["data"], completed["queue"]) == ("completed", "done", queue)

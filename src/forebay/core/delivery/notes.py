@@ -25,7 +25,7 @@ from forebay.core.shard.shard import Shard
 from forebay.core.state import Lease, Log, Notes, Partition, Progress, Queue
 from forebay.core.structures.table import Table
 from forebay.core.tracks.leased import find
-from forebay.core.words import DEFAULT
+from forebay.core.words import DEFAULT, PROGRESSED
 
 SHOWN_MAX = 1_000
 """Notes of a message per reply: the newest."""
@@ -188,6 +188,7 @@ def tell_progress(shard: Shard, where: Located, percent: int, message: str, now:
     key = keyspace.progress_key(queue.prefix, partition.key, offset)
     shard.changes.put_row(queue, key, codec.pack_progress(told))
     shard.changes.sync_for(queue)
+    shard.changes.change_log.note(PROGRESSED, queue, "", partition, where.first, 1)
     if len(partition.progress) > PROGRESS_MAX:
         _forget_progress(shard, queue, partition, next(iter(partition.progress)))
 

@@ -145,3 +145,5 @@ class Event(Struct, omit_defaults=True, gc=False):
     """Partition, first offset, count and first id of each run."""
     duration_ms: int | None = None
     """Average processing time of settled messages."""
+    progress: list[int] = []
+    """Of progress that was reported: the percentage of each message, in the order of ``runs``."""

@@ -9,8 +9,8 @@ from forebay.core.state import Event
 from forebay.core.words import DEFAULT
 from forebay.wire.types import Id
 
-KINDS = {"pushed": "pushed", "settled": "completed", "dead": "failed"}
-"""flashQ's type of an event, by our kind. Of flashQ's ``progress`` the server has no event."""
+KINDS = {"pushed": "pushed", "settled": "completed", "dead": "failed", "progressed": "progress"}
+"""flashQ's type of an event, by our kind."""
 OURS = {theirs: ours for ours, theirs in KINDS.items()}
 
 _read = msgspec.json.Decoder(Event).decode
@@ -38,6 +38,7 @@ def job_events(payload: bytes) -> Iterator[JobEvent]:
     if kind is None or told.group not in ("", DEFAULT):
         return
     name, duration_ms = f"job:{kind}", UNSET if told.duration_ms is None else told.duration_ms
+    progress = iter(told.progress)
     for _, _, count, first in told.runs:
         begin = int(first)
         for number in range(begin, begin + count):
@@ -49,4 +50,5 @@ def job_events(payload: bytes) -> Iterator[JobEvent]:
                 job_id=shown,
                 timestamp=told.at,
                 duration_ms=duration_ms,
+                progress=next(progress, UNSET),
             )

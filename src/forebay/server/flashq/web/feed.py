@@ -1,7 +1,7 @@
 """flashQ's events: one per job, with what is known of it.
 
     hub (one event per commit, kind and queue) ──> feed ──> one event per job ──> streams, sockets
-    PROGRESS, PARTIAL ─────────────────────────────┘
+    PARTIAL ───────────────────────────────────────┘
 
 Lifecycle events name ranges of ids. Whoever listens here wants single jobs with data, results and errors, so
 the feed looks these up, once for all listeners. It runs only while there are any.
@@ -12,6 +12,7 @@ import logging
 from asyncio import AbstractEventLoop, Task
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -20,7 +21,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from forebay.core import ids
 from forebay.core.api.queries import Shown
 from forebay.core.errors import ForebayError
-from forebay.core.state import Event
+from forebay.core.state import Event, ShownRun
 from forebay.core.words import DEFAULT
 from forebay.server.events.hub import WAITING_BYTES_MAX, Batch, Hub, Listener, Wanted
 from forebay.server.flashq.command import shown
@@ -34,7 +35,7 @@ logger = logging.getLogger("forebay.flashq")
 TOLD = KINDS | {"retried": "timeout"}
 """flashQ's type of an event, by our kind. Of retries it has an event only for jobs that ran out of time."""
 TYPES = ("pushed", "completed", "failed", "timeout", "progress", "partial")
-NOTED = {"PROGRESS": "progress", "PARTIAL": "partial"}
+NOTED = {"PARTIAL": "partial"}
 """Commands with an event of their own: these are notes of a job, and no part of its lifecycle."""
 OUT_OF_TIME = "lease expired"
 """Error that the core gives a job whose lease ran out."""
@@ -75,7 +76,6 @@ class Noted(Struct, gc=False):
     job: int
     at: int
     data: Raw | UnsetType
-    progress: int | UnsetType
 
 
 def _size(happened: bytes | Noted) -> int:
@@ -167,14 +167,7 @@ class Feed:
         kind = NOTED.get(type(request).__struct_config__.tag)
         if kind is None:
             return
-        progress = getattr(request, "progress", UNSET)
-        noted = Noted(
-            kind,
-            ids.parse(request.id),
-            self._clock(),
-            getattr(request, "data", UNSET),
-            UNSET if progress is UNSET else min(max(progress, 0), 100),
-        )
+        noted = Noted(kind, ids.parse(request.id), self._clock(), getattr(request, "data", UNSET))
         # The hub collects events for a moment: what happened before the note is told before it.
         self._hub.reached()
         self._collect(self._source)
@@ -233,13 +226,14 @@ class Feed:
             job_id=shown(noted.job),
             timestamp=noted.at,
             data=noted.data,
-            progress=noted.progress,
         )
 
     # Lifecycle events.
 
     async def _of_jobs(self, event: Event) -> AsyncIterator[tuple[int, JobEvent]]:
         kind = TOLD[event.kind]
+        told = chain.from_iterable(map(_ids_of, event.runs))
+        progress = dict(zip(told, event.progress, strict=True)) if event.progress else {}
         for jobs in _in_parts(self._wanted_of(event, kind)):
             details = await self._details.shown(jobs)
             results = await self._details.results(jobs) if kind == "completed" else {}
@@ -261,13 +255,14 @@ class Feed:
                         timestamp=event.at,
                         data=data,
                         error=error if error and kind in ("failed", "timeout") else UNSET,
+                        progress=progress.get(job, UNSET),
                         duration_ms=UNSET if event.duration_ms is None else event.duration_ms,
                     ),
                 )
 
     def _wanted_of(self, event: Event, kind: str) -> Iterable[int]:
         """Return the jobs of an event that a listener wants."""
-        given = [range(ids.parse(run[3]), ids.parse(run[3]) + run[2]) for run in event.runs]
+        given = [_ids_of(run) for run in event.runs]
         wanted = [
             each
             for each in self._listeners.values()
@@ -289,6 +284,10 @@ class Feed:
             if interest.has(made.queue, job, made.event_type):
                 listener.offer(batch, stream)
         return len(stream)
+
+
+def _ids_of(run: ShownRun) -> range:
+    return range(ids.parse(run[3]), ids.parse(run[3]) + run[2])
 
 
 def _in_parts(jobs: Iterable[int]) -> Iterable[list[int]]:

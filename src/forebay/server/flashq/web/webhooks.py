@@ -55,7 +55,7 @@ def kinds_of(events: list[str]) -> list[str]:
     """Return our kinds of flashQ's events, which come as completed, job.completed or job:completed.
 
     >>> kinds_of(["job.completed", "failed"]), kinds_of(["*"])
-    (['settled', 'dead'], ['pushed', 'settled', 'dead'])
+    (['settled', 'dead'], ['pushed', 'settled', 'dead', 'progressed'])
     """
     if ALWAYS in events:
         return list(OURS.values())
@@ -98,7 +98,7 @@ class FlashqForm:
             if event.event_type == "pushed":
                 data = payload_of(found)
                 event.data = None if data is UNSET else data
-            else:
+            elif event.event_type == "failed":
                 event.error = found.state.error or None
         return _encode(event)
 
