@@ -114,6 +114,11 @@ def test_purge_clears_out_the_states_that_are_named(cli: Run, client: SyncClient
     assert cli(*given, "--dry-run", "--json").object == {"count": 1, "dry_run": True}
     assert cli(*given).out == f"cleared out 1 message of {queue}\n"
     assert client.groups(queue)[0].counts.waiting == 3
+    given[-1] = "completed"
+    client.ack(client.pop(queue, 3))
+    assert cli(*given, "--grace-ms", "60000").code == 4
+    assert cli(*given, "--limit", "2", "--json").object == {"count": 2, "dry_run": False}
+    assert client.groups(queue)[0].counts.completed == 1
     assert cli("queue", "purge", queue, "--yes", "--state", "active").code == 1
 
 

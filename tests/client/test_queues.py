@@ -25,7 +25,9 @@ def test_a_queue_is_made_shown_cleared_and_deleted(either: Blocking, queue: str)
     assert either.stats().counts.waiting >= 4
     assert either.drain(queue, dry_run=True).count == 5
     assert either.purge(queue, ["delayed"]).count == 1
-    assert either.drain(queue).count == 4
+    assert either.purge(queue, ["waiting"], limit=3).count == 3
+    assert either.purge(queue, grace_ms=HOUR_MS).count == 0
+    assert either.drain(queue).count == 1
     assert either.offsets(queue)["default"]["end"] == 6
     assert not either.delete_queue(queue).deleted
     assert either.delete_queue(queue, force=True).deleted

@@ -194,21 +194,27 @@ def settled(core: Core, *payloads: bytes) -> int:
     return first
 
 
-def test_what_is_completed_goes_in_whole_segments_when_every_group_is_done() -> None:
+def test_what_is_completed_is_dropped_for_its_group_and_for_good_when_every_group_is_done() -> None:
     core = Core()
     first = settled(core, *numbers(3))
     held = core.push(b"3", b"4")
     core.ack(core.pop().lease)
     core.commit()
     core.pop(2, group="audit")
-    assert clean(core, "completed") == c.Cleaned(0)
+    assert clean(core, "completed") == c.Cleaned(4)
+    (partition,) = core.engine.queues["default", "q"].partitions.values()
+    assert partition.log.first == 0
+    assert core.counts() == queries.Counts(waiting=1)
+    assert core.counts(group="audit") == queries.Counts(active=2, waiting=3)
     core.ack(core.pop(9, group="audit").lease)
     core.wait(HOUR_MS // 2)  # the first lease ran out, and comes again
     core.ack(core.pop(9, group="audit").lease)
-    assert clean(core, "completed") == c.Cleaned(3)
-    with pytest.raises(NotFound):
-        core.state(first)
-    assert [core.state(held), core.state(held + 1)] == ["completed", "waiting"]
+    assert clean(core, "completed", group="audit") == c.Cleaned(5)
+    assert partition.log.first == 3, "the other segment has what waits"
+    for message in (first, held):
+        with pytest.raises(NotFound):
+            core.state(message)
+    assert core.state(held + 1) == "waiting"
     core.restart()
     assert core.popped(9) == [b"4"]
 
@@ -222,13 +228,53 @@ def test_what_is_completed_is_spared_for_its_grace() -> None:
     assert clean(core, "completed", grace_ms=SWEEP_MS) == c.Cleaned(3)
 
 
-def test_of_what_is_completed_a_limit_takes_about_so_many_the_oldest() -> None:
+def test_of_what_is_completed_a_limit_takes_exactly_so_many_the_oldest() -> None:
     core = Core()
     first = [settled(core, *numbers(2)) for _ in range(5)]
-    assert clean(core, "completed", count=4).count in (4, 6)
+    assert clean(core, "completed", count=3) == c.Cleaned(3)
     with pytest.raises(NotFound):
         core.state(first[1])
-    assert core.state(first[4]) == "completed"
+    assert core.counts() == queries.Counts(completed=7)
+    assert core.state(first[1] + 1) == "completed"
+    core.restart()
+    assert clean(core, "completed", count=1) == c.Cleaned(1)
+    assert clean(core, "completed") == c.Cleaned(6)
+    assert clean(core, "completed") == c.Cleaned(0)
+    assert core.counts() == queries.Counts()
+
+
+def test_of_several_partitions_the_oldest_are_dropped_first() -> None:
+    core = Core()
+    ids = []
+    for number in range(9):
+        ids.append(core.push(b"%d" % number, partition=f"p{number % 2}"))
+        core.commit()
+        core.wait(1)
+    core.pop(9)
+    core.ack(ids=ids)
+    assert clean(core, "completed", count=5) == c.Cleaned(5)
+    found = core.ask(queries.Show("default", ids), queries.ShownAll)
+    assert [each.state.id for each in found.deliveries] == ids[5:]
+
+
+def test_what_is_acked_late_is_found_behind_what_was_dropped() -> None:
+    core = Core()
+    first = core.push(*numbers(6))
+    core.pop(6)
+    core.ack(ids=[first + 2, first + 3])
+    assert clean(core, "completed") == c.Cleaned(2)
+    core.ack(ids=[first])
+    assert clean(core, "completed", count=1) == c.Cleaned(1)
+    core.ack(ids=[first + 1, first + 5])
+    assert clean(core, "completed") == c.Cleaned(2)
+
+
+def test_a_dry_run_counts_what_is_completed() -> None:
+    core = Core()
+    settled(core, *numbers(5))
+    clean(core, "completed", count=2)
+    would = core.ask(queries.WouldClean("default", "q", ("completed",)), c.Cleaned)
+    assert would == c.Cleaned(3) == clean(core, "completed")
 
 
 def test_what_nobody_read_is_not_completed() -> None:

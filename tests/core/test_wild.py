@@ -16,7 +16,8 @@ from forebay.core.log import log as logs
 from forebay.core.records import keyspace
 from forebay.core.retention import carve, merge as merges
 from forebay.core.shard.timers import SWEEP_MS
-from forebay.core.state import PLAIN, Attributes, Backoff, Queue, Segment
+from forebay.core.state import PLAIN, Attributes, Backoff, Cleanup, Queue, Segment
+from forebay.core.tracks.dropped import dropped_count
 from forebay.core.words import LINE, STATES
 from tests.core.harness import Core
 from tests.sim.world import snapshot
@@ -37,6 +38,15 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 LOSSY = ("forgetful", "idle")
 """Kinds that drop what nobody settled."""
+
+
+CLEANUPS = [
+    Cleanup(True),
+    Cleanup(on_fail=True),
+    Cleanup(keep_ms=50),
+    Cleanup(True, keep_count=1),
+    Cleanup(keep_count=2),
+]
 
 
 class Life:
@@ -82,6 +92,8 @@ class Life:
                 priority=0 if self.ordered else pick.choice([0, 3]),
                 delay_ms=pick.choice([0, 15, 300_000]),
                 max_attempts=pick.choice([None, 1]),
+                cleanup=pick.choice([None, None, *CLEANUPS]),
+                stall_ms=pick.choice([0, 0, 30]),
             )
         payloads = [
             b"%d " % (self.pushed + at) * pick.choice([1, 60]) for at in range(pick.choice([1, 2, 12]))
@@ -94,6 +106,8 @@ class Life:
         for id_, payload in enumerate(payloads, first):
             assert id_ not in self.payloads, "an id is given out once"
             self.payloads[id_] = payload
+            if having.cleanup is not None:
+                self.over.add(("default", id_))
 
     def pop(self) -> None:
         pick = self.pick
@@ -302,6 +316,9 @@ class Life:
         tracks = [track for group in self.queue.groups.values() for track in group.tracks.values()]
         assert kinds[b"v"] == sum(len(track.schedule) for track in tracks)
         assert kinds[b"d"] == sum(track.dead.size for track in tracks)
+        ties = [(each.key, at) for each in partitions for at in each.ties]
+        assert kinds[b"k"] == len(ties) == sum(each.links_count for each in partitions)
+        assert set(self.queue.kept) <= set(ties)
         assert kinds[b"o"] == sum(track.outcomes.size for track in tracks)
         assert kinds[b"s"] == sum(track.skips.size for track in tracks)
 
@@ -312,13 +329,16 @@ class Life:
             found = self.core.counts(group=name)
             fields = {state: getattr(found, state) for state in queries.Counts.__struct_fields__}
             assert min(fields.values()) >= 0, fields
-            assert sum(fields.values()) == kept, fields
+            dropped = sum(map(dropped_count, self.queue.groups[name].tracks.values()))
+            assert sum(fields.values()) == kept - dropped, fields
         if self.pick.random() < 0.2:
             self._check_states()
 
     def _check_states(self) -> None:
         for name in self.queue.groups:
             found = self.core.counts(group=name)
+            every = self.core.ask(queries.Browse("default", "q", None, name, 1_000), queries.ShownAll)
+            assert every.total == sum(getattr(found, state) for state in queries.Counts.__struct_fields__)
             for state in STATES:
                 shown = self.core.ask(queries.Browse("default", "q", state, name, 1_000), queries.ShownAll)
                 assert len(shown.deliveries) == shown.total == getattr(found, state), state

@@ -21,7 +21,7 @@ from forebay.core.tracks.dead_letters import dead_over
 from forebay.core.tracks.leased import leased_runs
 from forebay.core.tracks.outcomes import outcome_at
 from forebay.core.tracks.planning import count_unplanned
-from forebay.core.words import OPEN, OUTCOMES
+from forebay.core.words import DROPPED, DROPS, OPEN, OUTCOMES
 from forebay.store.base import Store
 from tests.sim import job_checks, model as m
 from tests.sim.inside import notifying, values_of
@@ -31,6 +31,8 @@ from tests.sim.system_model import SystemModel
 
 TENANT = "default"
 SHARDS = 4
+SHOWN_AS = {m.DONE: "completed", m.DROPPED: "completed", m.DISCARDED: "dead", m.DROPPED_DEAD: "dead"}
+"""States that are called otherwise than the cells of the model."""
 
 
 def load(store: Store, limits: Limits, now: int, down_ms: int = 0) -> Engine:
@@ -489,7 +491,7 @@ class Checks:
             past = (letter.level, letter.dead_at, letter.deliveries, letter.failures, letter.error)
             _compare(past, cells[letter.first : letter.first + letter.count])
         for first, count, outcome, at in track.outcomes:
-            _put(kinds, OUTCOMES[outcome], first, count)
+            _put(kinds, m.DROPS[outcome - DROPPED] if outcome in DROPS else OUTCOMES[outcome], first, count)
             assert all(cell.due_at == at for cell in cells[first : first + count])
         for lease, leased in leased_runs(shard, track, 0, log.end):
             assert shard.leases[lease.name] is lease
@@ -522,13 +524,19 @@ class Checks:
         self._tick(queue)
         _, offset = self.model.queues[queue].current((partition, offset))
         message = self.model.queues[queue].messages[partition][offset]
-        if not self.model.queues[queue].has((partition, offset)):
+        if not self._shows(self.model.queues[queue], (partition, offset), group):
             self._refused(command, NotFound)
             return
         reply = self._apply(command)
         assert isinstance(reply, queries.StateFound)
         wanted = self._state(message, queue, partition, offset, group)
         assert job_checks.as_modelled(reply) == wanted, (reply, wanted)
+
+    @staticmethod
+    def _shows(known: m.Queue, place: m.Place, group: str) -> bool:
+        """Whether a message is kept, and not dropped in a group."""
+        reader = known.groups.get(group)
+        return known.has(place) and (reader is None or reader.cells[place[0]][place[1]].kind not in m.DROPS)
 
     def _state(
         self, message: m.Message, queue: str, partition: str, offset: int, group: str
@@ -547,8 +555,9 @@ class Checks:
             found.state, found.ended_at = "cancelled", message.withdrawn_at
             return found
         if cell.kind in m.ENDED:
-            found.state = {m.DONE: "completed", m.DISCARDED: "dead"}.get(cell.kind, cell.kind)
-            found.ended_at = {m.DONE: None, m.EXPIRED: message.over_at}.get(cell.kind, cell.due_at)
+            found.state = SHOWN_AS.get(cell.kind, cell.kind)
+            ended_at = {m.EXPIRED: message.over_at}.get(cell.kind, cell.due_at)
+            found.ended_at = None if found.state == "completed" or cell.kind in m.DROPS else ended_at
             return found
         found.deliveries, found.failures, found.error = cell.deliveries, cell.failures, cell.error
         found.priority = -(cell.level // 2)

@@ -1,13 +1,14 @@
 """A long random life of jobs, replayable by its seed: ``python -m tests.sim.job_drive --seed 7``."""
 
 from collections.abc import Callable, Sequence
+from random import Random
 
 from msgspec.structs import replace
 
 from forebay.core.api.jobs import FlowJob, Job, KvChange
 from forebay.core.ids import spans_of
 from forebay.core.keyvalue.keys import pack
-from forebay.core.state import Attributes, Identity, NamedLimit, Rate
+from forebay.core.state import Attributes, Cleanup, Identity, NamedLimit, Rate
 from forebay.core.words import CHANGE_KINDS, DEDUP_MODES, MISSED
 from forebay.store.memory import MemoryStore
 from tests.sim.drive import EVERY, PARTITIONS, Driver, main
@@ -23,6 +24,13 @@ RATES = [Rate(3, 1_000), Rate(2, 30, 5), Rate(100, 1_000)]
 BYTES = [Rate(20, 1_000), Rate(2, 10, 60), Rate(5_000, 1_000)]
 TIMED = ["timed", "often"]
 """Queues that crons push to."""
+CLEANUPS = [
+    Cleanup(True),
+    Cleanup(True, True),
+    Cleanup(on_fail=True),
+    Cleanup(keep_ms=5),
+    Cleanup(keep_ms=3_000),
+]
 KEYS = [pack([name]) for name in "abcd"]
 """Keys, packed."""
 
@@ -37,6 +45,7 @@ class JobDriver(Driver):
     def __init__(
         self, seed: int, begin: Callable[[], JobWorld] = lambda: JobWorld(MemoryStore(), every=EVERY)
     ) -> None:
+        self.cleaning = Random(seed)
         super().__init__(seed, begin)
 
     def step(self) -> None:
@@ -46,6 +55,13 @@ class JobDriver(Driver):
         self.world.catch_up()
         chosen = self.random.choice(self.actions())
         chosen()
+
+    def attributes(self, queue: str) -> Attributes:
+        """The same, and now and then when a message is dropped after its end."""
+        found = super().attributes(queue)
+        if self.cleaning.random() < 0.1:
+            return replace(found, cleanup=self.cleaning.choice(CLEANUPS))
+        return found
 
     def actions(self) -> list[Callable[[], None]]:
         return [

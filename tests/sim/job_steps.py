@@ -184,6 +184,7 @@ class JobWorld(World):
         targets = self.model.targets(current.attributes)
         assert reply.total == len(targets)
         kept = [each for each in targets if not each.gone and not each.lost]
+        kept = [each for each in kept if self._shows(self.model.queues[each.queue], each.place, "default")]
         got = [
             (each.queue.name, (each.partition, each.offset), as_modelled(each.state))
             for each in reply.shown.deliveries

@@ -5,18 +5,21 @@ Nothing here is told that a message ended. Whoever is links_count looks where it
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from forebay.core.api.jobs import FlowJob, Job
 from forebay.core.ids import spans_of
-from forebay.core.state import Attributes, Identity
+from forebay.core.state import Attributes, Cleanup, Identity
 from tests.sim.model import (
     CANCELLED,
     DEAD,
     DISCARDED,
     DONE,
+    DROPPED,
+    DROPPED_DEAD,
+    DROPS,
     EXPIRED,
     LEASED,
     OPEN,
@@ -119,13 +122,13 @@ class JobModel(Model):
         if group is None:
             return CANCELLED if message.withdrawn_at else None
         kind = group.cells[message.place[0]][message.place[1]].kind
-        return None if kind in OPEN else kind
+        return None if kind in OPEN else {DROPPED: DONE, DROPPED_DEAD: DISCARDED}.get(kind, kind)
 
     def follow(self, now: int, core: Core) -> None:
         """See to everything that follows from what ended."""
         again = True
         while again:
-            again = any(self._untie_ended(each) for each in list(self.tied))
+            again = any(self._untie_ended(each, now) for each in list(self.tied))
             again |= any(self._look(each, now, core) for each in list(self.waiting))
         self.over.clear()
         self.released.clear()
@@ -133,15 +136,38 @@ class JobModel(Model):
     def _how(self, message: Message) -> str | None:
         return EXPIRED if message in self.over else self.standing(message)
 
-    def _untie_ended(self, message: Message) -> bool:
+    def _untie_ended(self, message: Message, now: int) -> bool:
         """Free what a message holds if it has ended."""
-        how = self.standing(message) or self._how(message)
-        if message.tie is not None and how is not None:
-            if message.tie.keys and (how in (DEAD, DISCARDED) or message.was in (DEAD, DISCARDED)):
-                self.died.append((message, message.tie.keys))
-            self.untie(message)
-            return True
-        return False
+        how, tie = self.standing(message) or self._how(message), message.tie
+        if tie is not None and tie.completed_at and how is None:  # it is read again
+            tie.completed_at, tie.watch_at = 0, message.over_at if message.attributes.ttl_ms else 0
+        if tie is None or how is None:
+            return False
+        if tie.completed_at and how == DONE:
+            if self._is_dropped(self.queues[message.queue], message):
+                self.untie(message)
+            return False
+        cleanup = tie.cleanup or Cleanup()
+        if how == DEAD and tie.cleanup and tie == Tied(cleanup=tie.cleanup) and not cleanup.on_fail:
+            return False  # it may be requeued
+        if tie.keys and (how in (DEAD, DISCARDED) or message.was in (DEAD, DISCARDED)):
+            self.died.append((message, tie.keys))
+        self.untie(message)
+        if how in (DEAD, DISCARDED) and cleanup.on_fail:
+            self.drop(message, DROPPED_DEAD)
+        elif how == DEAD:
+            self.tie(message, Tied())
+        elif how == DONE and cleanup.on_complete:
+            self.drop(message, DROPPED)
+        elif how == DONE and cleanup.keep_ms:
+            self.tie(message, Tied(watch_at=now + cleanup.keep_ms, completed_at=now))
+        return True
+
+    def drop(self, message: Message, kind: str) -> None:
+        """A message is shown no longer."""
+        known, (partition, at) = self.queues[message.queue], message.place
+        known.groups["default"].cells[partition][at].end(kind, 0)
+        self.forget_names(known)
 
     def untie(self, message: Message) -> Tied:
         tie, uniques = message.tie, self.queues.get(message.queue, Queue()).uniques
@@ -152,7 +178,15 @@ class JobModel(Model):
         del self.tied[message]
         return tie
 
+    def push(self, *given: Any, **how: Any) -> list[Message]:
+        """What was pushed: its cleanup is tied to its end."""
+        new = super().push(*given, **how)
+        for message in new:
+            self.tie(message, Tied())
+        return new
+
     def tie(self, message: Message, tie: Tied) -> None:
+        tie.cleanup = message.attributes.cleanup
         if tie != Tied():
             message.tie = tie
             self.tied[message] = None
@@ -288,7 +322,11 @@ class JobModel(Model):
         """End messages whose end has consequences with their time to live."""
         for message in list(self.tied):
             if message.tie is not None and 0 < message.tie.watch_at <= now and not message.gone:
-                self._expire(message, message.tie, now)
+                if message.tie.completed_at:
+                    self.untie(message)
+                    self.drop(message, DROPPED)
+                else:
+                    self._expire(message, message.tie, now)
 
     def _expire(self, message: Message, tie: Tied, now: int) -> None:
         groups, (partition, at) = self.queues[message.queue].groups, message.place
@@ -504,7 +542,14 @@ class JobModel(Model):
             name: each
             for name, each in known.named.items()
             if not each.lost and (not each.gone or each.place in known.successors)
+            if not self._is_dropped(known, each)
         }
+
+    @staticmethod
+    def _is_dropped(known: Queue, message: Message) -> bool:
+        partition, at = known.current(message.place)
+        group = known.groups.get("default")
+        return group is not None and group.cells[partition][at].kind in DROPS
 
 
 def ids_of(attributes: Attributes) -> list[int]:

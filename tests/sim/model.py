@@ -19,6 +19,9 @@ from tests.sim.state import (
     DEAD as DEAD,
     DISCARDED as DISCARDED,
     DONE as DONE,
+    DROPPED as DROPPED,
+    DROPPED_DEAD as DROPPED_DEAD,
+    DROPS as DROPS,
     DUE as DUE,
     ENDED as ENDED,
     EVICTED as EVICTED,
@@ -388,10 +391,12 @@ class Basics:
     def extend(self, token: str, lease_ms: int | None, now: int) -> int:
         """The earliest end of the lease."""
         lease = self.leases[token]
-        cells = [self.cell(lease, place) for place in lease.cells]
-        for cell in cells:
-            cell.due_at = max(cell.due_at, now + (lease_ms or self.queues[lease.queue].options.lease_ms))
-        return min(cell.due_at for cell in cells)
+        cells = {place: self.cell(lease, place) for place in lease.cells}
+        for place, cell in cells.items():
+            own_ms = self._message(lease, place).attributes.timeout_ms
+            own_ms = lease_ms or own_ms or self.queues[lease.queue].options.lease_ms
+            cell.due_at = max(cell.due_at, now + own_ms)
+        return min(cell.due_at for cell in cells.values())
 
     def _fail(self, lease: Lease, place: Place, error: str, now: int, delay_ms: int | None) -> None:
         """One failure more: dead, or to be delivered again after a while."""

@@ -3,14 +3,16 @@
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from forebay.core.state import Attributes, QueueOptions
+from forebay.core.state import Attributes, Cleanup, QueueOptions
 from tests.sim.labels import Labels
 
 FRESH, LEASED, SCHEDULED, DEAD = "fresh", "leased", "scheduled", "dead"
 PARKED = "parked"
 """It waits for other messages; it does so in every group."""
 DONE, EXPIRED, CANCELLED, DISCARDED, EVICTED = "done", "expired", "cancelled", "discarded", "evicted"
-ENDED = (DONE, EXPIRED, CANCELLED, DISCARDED, EVICTED)
+DROPPED, DROPPED_DEAD = DROPS = "dropped", "dropped dead"
+"""It was done, or dead, and is shown no longer."""
+ENDED = (DONE, EXPIRED, CANCELLED, DISCARDED, EVICTED, *DROPS)
 WAITING = (FRESH, SCHEDULED)
 OPEN = (*WAITING, LEASED, PARKED)
 DUE = "due"
@@ -36,7 +38,10 @@ class Tied:
     keys: tuple[bytes, ...] = ()
     """Keys that get its payload if it dies."""
     watch_at: int = 0
-    """When it is looked at because its time to live is over; 0 if it has none."""
+    """When it is looked at because its time to live is over, or it was kept long enough; 0 if never."""
+    cleanup: Cleanup | None = None
+    completed_at: int = 0
+    """When it was completed, if it is kept for a while since."""
 
 
 @dataclass(eq=False)

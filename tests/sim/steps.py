@@ -405,7 +405,8 @@ class Steps(Telling):
         refused = [place for place, each in zip(places, held, strict=True) if each is None]
         ends = [place for place, each in zip(current, held, strict=True) if each is None]
         cancelled = reader is not None and any(
-            reader.cells[name][at].kind in (m.CANCELLED, m.DEAD, m.DISCARDED) for name, at in ends
+            reader.cells[name][at].kind in (m.CANCELLED, m.DEAD, m.DISCARDED, m.DROPPED_DEAD)
+            for name, at in ends
         )
         if not tokens and not cancelled:
             self._refused(command)

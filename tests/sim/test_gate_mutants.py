@@ -159,7 +159,7 @@ MUTANTS: dict[str, Planted] = {
         "parts[0].offset < first.offset",
         "parts[0].offset > first.offset",
     ),
-    "a nack counts for those behind it, too": (give_back._all_back, "_Requeued(how.now)", "how"),
+    "a nack counts for those behind it, too": (give_back._all_back, "_Requeued(how.now, behind=True)", "how"),
     "a nack counts for the last of its messages": (
         give_back._all_back,
         "key=_offset)",

@@ -8,13 +8,13 @@ from forebay.core import transact
 from forebay.core.delivery import groups, limits, pop, settle, take
 from forebay.core.jobs import check as job_check, cron, dependencies, flows, push as job_push
 from forebay.core.keyvalue import store as kv_store
-from forebay.core.links import dedup, expiry, successors, ties
+from forebay.core.links import cleanup, dedup, expiry, successors, ties
 from forebay.core.loading import build, decode
 from forebay.core.queues import named_limits, seek
 from forebay.core.shard import limiters, shard
 from forebay.core.shard.shard import Shard
 from forebay.core.state import Bucket
-from forebay.core.tracks import dead_letters as dead_runs, outcomes, planning
+from forebay.core.tracks import dead_letters as dead_runs, dropped, outcomes, planning
 from tests.sim.job_drive import JobDriver
 from tests.sim.test_drive import PLANS
 from tests.sim.test_jobs import STEP
@@ -488,6 +488,34 @@ MUTANTS: dict[str, Planted] = {
         "ended.how in (DIED, DISCARDED)",
         "False",
     ),
+    # What is dropped after its end.
+    "what is removed on completion stays": (cleanup.clean_up, "elif cleanup.on_complete:", "elif False:"),
+    "what is removed on failure stays": (
+        cleanup.clean_up,
+        "in (DIED, DISCARDED) and cleanup.on_fail",
+        "in (DIED, DISCARDED) and False",
+    ),
+    "a cleanup is forgotten by a requeue": (
+        cleanup.clean_up,
+        "tie(shard, queue, partition, offset, Tie(cleanup=cleanup))",
+        "pass",
+    ),
+    "a cleanup is forgotten by a replacement": (
+        job_push.Pushing._tie,
+        "tied = replace(tied, cleanup=untie(self.shard, self.queue, partition, offset).cleanup)",
+        "untie(self.shard, self.queue, partition, offset)",
+    ),
+    "what is kept goes a little late": (
+        cleanup.clean_up,
+        "now + cleanup.keep_ms",
+        "now + 1 + cleanup.keep_ms",
+    ),
+    "the id of what was dropped leads nowhere": (cleanup._forget_job_id, "in partition.job_ids", "in ()"),
+    "neighbours that were dropped are stored twice": (
+        dropped._drop,
+        "shard.changes.put_row(track.queue, key, None)",
+        "shard.changes.touch()",
+    ),
     "what is discarded leaves nothing to its keys": (
         dependencies.settle_consequences,
         "ended.how in (DIED, DISCARDED)",
@@ -499,11 +527,11 @@ MUTANTS: dict[str, Planted] = {
 LIVES = list(zip(range(SEEDS), cycle([500, PLANS]), cycle([STEP, STEP, 1_000]), strict=False))
 """Seeds, runs that a pop plans, and rows that are told in one turn."""
 FIRST = {
-    "a single push does not hold its key": 6,
-    "a flow has room for each of its messages alone": 10,
+    "a single push does not hold its key": 18,
+    "a flow has room for each of its messages alone": 19,
     "a named limit begins as if nothing were leased": 6,
     "a cron comes once too often": 8,
-    "a queue that goes leaves what it had leased": 14,
+    "a queue that goes leaves what it had leased": 1,
     "a transaction settles what is not leased": 15,
     "what waits for a batch needs no room": 4,
     "nobody is told of what is gone": 4,
@@ -512,8 +540,10 @@ FIRST = {
     "a pop takes more bytes than there are": 3,
     "nobody is told when bytes come": 3,
     "who is out of bytes gets more": 3,
-    "a value lasts a little too long": 3,
+    "a value lasts a little too long": 1,
     "a transaction does not see what it wrote": 3,
+    "the message of a cron is older than its slot": 6,
+    "neighbours that were dropped are stored twice": 4,
 }
 """Seeds whose lives meet a bug that others seldom do: they go first."""
 

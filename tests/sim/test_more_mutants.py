@@ -12,7 +12,7 @@ from forebay.core.queries import browse
 from forebay.core.queues import clean, seek
 from forebay.core.retention import carve, removal, sweep
 from forebay.core.shard import addresses, changes
-from forebay.core.tracks import leased, withdrawn
+from forebay.core.tracks import dropped, leased, places, withdrawn
 from tests.sim.drive import LIMITS, Driver
 from tests.sim.test_drive import PLANS, WORTH
 from tests.sim.test_mutants import CAUGHT, Planted, planted
@@ -102,6 +102,13 @@ MUTANTS: dict[str, Planted] = {
         "each_due_before(now)",
     ),
     "more than was asked for is cancelled": (clean._cancel, "end, run.first + left)", "end)"),
+    "more of what is completed goes than was asked for": (
+        sweep.drop_completed,
+        "track, high = group.tracks[key], min(high, low + most - dropped.count)",
+        "track = group.tracks[key]",
+    ),
+    "what was dropped is shown": (dropped.is_dropped, "ended[0] in DROPS", "False"),
+    "what was dropped is browsed": (dropped.dropped_over, "if row[2] in DROPS:", "if False:"),
     "more dead letters than were asked for are discarded": (clean._up_to, "left -= high - low", "pass"),
     "dead letters are spared one millisecond too long": (
         clean._discard_dead,
@@ -115,7 +122,7 @@ MUTANTS: dict[str, Planted] = {
         "at = max(at, log.segments[0].base)",
     ),
     "what is completed is shown twice": (
-        browse._completed,
+        places.completed,
         "reached = max(reached, high)",
         "reached = max(reached, low)",
     ),

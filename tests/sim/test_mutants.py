@@ -83,7 +83,7 @@ MUTANTS: dict[str, Planted] = {
         "command.owner and",
         "False and",
     ),
-    "an extended lease may get shorter": (extend._prolong, "max(run.expires_at, expires_at)", "expires_at"),
+    "an extended lease may get shorter": (extend._prolong, "max(run.expires_at, until)", "until"),
     "a body's last payload is cut short": (body_slices, "data + ends[-1]", "data + ends[-1] - 1"),
     "a new group does not hold what it has not read": (
         sweep._mark,
@@ -165,7 +165,7 @@ MUTANTS: dict[str, Planted] = {
         "self.left -= 1",
     ),
     "an expired message still shows as waiting": (
-        message_state.state,
+        message_state._state,
         "attributes.ttl_ms and expired_at <= now",
         "False",
     ),
@@ -197,8 +197,8 @@ MUTANTS: dict[str, Planted] = {
     ),
     "the message's own timeout counts for nothing": (
         take.PopCursor._expires_at,
-        "attributes.timeout_ms or ",
-        "",
+        "self.lease_ms or attributes.timeout_ms or ",
+        "self.lease_ms or ",
     ),
     "one message that runs out takes its lease along": (
         give_back.expire,
@@ -305,7 +305,7 @@ MUTANTS: dict[str, Planted] = {
         "shard.changes.touch()",
     ),
     "an outcome is not stored": (
-        outcomes.record_outcome,
+        outcomes.add_outcome,
         "shard.changes.put_row(track.queue, key, codec.pack_numbers((end - first, outcome, now)))",
         "shard.changes.touch()",
     ),
@@ -386,8 +386,8 @@ MUTANTS: dict[str, Planted] = {
     ),
     "tags without headers are not stored": (
         runs._packed,
-        "if attributes.headers or attributes.tags:",
-        "if attributes.headers:",
+        "if attributes.headers or attributes.tags else",
+        "if attributes.headers else",
     ),
     "an updated message has no headers": (
         update._remaining,

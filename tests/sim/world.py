@@ -8,6 +8,7 @@ from forebay.core.log import log as logs
 from forebay.core.log.numbers import number_of
 from forebay.core.records import keyspace
 from forebay.core.retention import carve, merge as merges
+from forebay.core.tracks.dropped import is_dropped
 from forebay.core.words import LINE, PART, RESULT, STATES as STATES
 from tests.sim import model as m
 from tests.sim.checks import SHARDS, TENANT, load, snapshot
@@ -80,15 +81,15 @@ class World(Steps):
         """Clear out what is old enough."""
         self._tick(queue)
         known = self.model.queues[queue]
-        before = self._count_kept(known)
-        reply = self._apply(c.Clean(TENANT, queue, states, group, grace_ms, count))
-        assert isinstance(reply, c.Cleaned)
         if {"waiting", "delayed"} & set(states):
             self.model.group(queue, group, "all")
+        completed = self._completed(known, group)
+        reply = self._apply(c.Clean(TENANT, queue, states, group, grace_ms, count))
+        assert isinstance(reply, c.Cleaned)
+        left = m.FOREVER if count is None else count
+        dropped = self._drop(queue, group, completed, left, grace_ms) if "completed" in states else 0
         self._trim(queue)
-        dropped = before - self._count_kept(known)
-        assert dropped == 0 or "completed" in states
-        left = max((m.FOREVER if count is None else count) - dropped, 0)
+        left = max(left - dropped, 0)
         old = (self.now - grace_ms, left, self.now)
         done = self.model.clean(queue, group, states, *old, lambda place: self._went(queue, group, place))
         assert reply == c.Cleaned(dropped + done), (reply, dropped, done)
@@ -99,8 +100,31 @@ class World(Steps):
         """Whether the core has a message of a group no longer scheduled."""
         return not self._is_scheduled(self.model.queues[queue].messages[place[0]][place[1]], group)
 
-    def _count_kept(self, known: m.Queue) -> int:
-        return sum(known.has((name, at)) for name, each in known.messages.items() for at in range(len(each)))
+    @staticmethod
+    def _completed(known: m.Queue, group: str) -> list[m.Place]:
+        """What a group has completed, and is still shown."""
+        cells = known.groups[group].cells if group in known.groups else {}
+        every = ((name, at) for name, each in cells.items() for at in range(len(each)))
+        return [(name, at) for name, at in every if cells[name][at].kind == m.DONE and known.has((name, at))]
+
+    def _drop(self, queue: str, group: str, completed: list[m.Place], most: int, grace_ms: int) -> int:
+        """The model learns what a clean dropped: the first of each partition, and as many as it should."""
+        found, known = self.engine.queues[TENANT, queue], self.model.queues[queue]
+        by_partition: dict[str, list[bool]] = {}
+        dropped = 0
+        for name, at in completed:
+            track = found.groups[group].tracks[found.partitions[name].key]
+            is_gone = not logs.has(track.partition.log, at) or is_dropped(track, at)
+            by_partition.setdefault(name, []).append(is_gone)
+            if is_gone:
+                known.groups[group].cells[name][at].end(m.DROPPED, 0)
+                dropped += 1
+        for gone in by_partition.values():
+            assert sorted(gone, reverse=True) == gone, "the oldest go first"
+        assert dropped <= most
+        assert grace_ms or dropped == min(most, len(completed))
+        self.model.forget_names(known)
+        return dropped
 
     def obliterate(self, queue: str) -> None:
         """Remove a queue with all it has."""
@@ -133,7 +157,7 @@ class World(Steps):
             got.append((each.queue.name, (each.partition, each.offset), *told))
         wanted: list[object] = []
         for partition, at in map(known.current, places):
-            if known.has((partition, at)):
+            if self._shows(known, (partition, at), group):
                 message = known.messages[partition][at]
                 state = self._state(message, queue, partition, at, group)
                 wanted.append((queue, (partition, at), message.payload, message.labels, state))
@@ -187,7 +211,7 @@ class World(Steps):
     def _stands(self, known: m.Queue, place: m.Place, state: str | None, group: str) -> bool:
         """Whether a message is kept and stands so in a group."""
         name, at = place
-        if not known.has(place):
+        if not self._shows(known, place, group):
             return False
         if state is None:
             return True

@@ -190,6 +190,14 @@ def drain(queue: str, group: str, dry_run: bool, yes: bool, server: str | None, 
     multiple=True,
     help="Only those in this state; may be repeated. All but those that are leased if there is none.",
 )
+@click.option("--limit", type=click.IntRange(1), metavar="COUNT", help="At most so many, the oldest first.")
+@click.option(
+    "--grace-ms",
+    type=click.IntRange(0),
+    default=0,
+    metavar="MS",
+    help="Only those that are so for this long.",
+)
 @of_group
 @may_be_dry
 @may_ask
@@ -197,6 +205,8 @@ def drain(queue: str, group: str, dry_run: bool, yes: bool, server: str | None, 
 def purge(
     queue: str,
     states: tuple[str, ...],
+    limit: int | None,
+    grace_ms: int,
     group: str,
     dry_run: bool,
     yes: bool,
@@ -208,7 +218,9 @@ def purge(
         client.queue(queue)
         which = " and ".join(states) or "all but the leased"
         confirm(f"Clear out {which} messages of {queue}, group {group}?", yes or dry_run)
-        cleared = client.purge(queue, list(states) or None, group=group, dry_run=dry_run)
+        cleared = client.purge(
+            queue, list(states) or None, group=group, grace_ms=grace_ms, limit=limit, dry_run=dry_run
+        )
     return _print_cleared(cleared, queue, "cleared out", as_json)
 
 

@@ -131,7 +131,7 @@ def _push(shard: Shard, command: Push, now: int) -> Pushed:
     partition = queue.partitions.get(command.partition) if queue is not None else None
     if queue is None or partition is None:
         shard.check_room(command.tenant, command.queue, queue, {command.partition}, 1)
-        queue = shard.made(command.tenant, command.queue)
+        queue = shard.made(command.tenant, command.queue, command.completed_count)
         partition = shard.add_partition(queue, command.partition)
     pushed = push(shard, queue, partition, payloads, lengths, durability, attributes, now)
     if attributes.depends_on:
@@ -187,7 +187,7 @@ def _pop(shard: Shard, command: Pop, now: int) -> Popped:
         if queue is None:
             shard.names.check_new(command.tenant, command.queue)
         check_group(shard.limits, queue, command.group)
-        queue = shard.made(command.tenant, command.queue)
+        queue = shard.made(command.tenant, command.queue, command.completed_count)
         group = new_group(shard, queue, command.group, command.start, now)
     return pop(shard, queue, group, command, now)
 
@@ -307,7 +307,7 @@ def _pause(shard: Shard, command: Pause, now: int) -> Paused:
         raise Invalid("until", "a time in ms that is in the future")
     if (command.tenant, command.queue) not in shard.names.queues:
         shard.names.check_new(command.tenant, command.queue)
-    queue = shard.made(command.tenant, command.queue)
+    queue = shard.made(command.tenant, command.queue, command.completed_count)
     shard.pause(queue, command.until or NEVER)
     return describe.paused(queue, now)
 
@@ -335,7 +335,7 @@ def _configure(shard: Shard, command: Configure, now: int) -> QueueFound:
         return _configure_partition(shard, command, command.partition, changes, now)
     if known is None:
         shard.names.check_new(command.tenant, command.queue)
-    queue = shard.made(command.tenant, command.queue)
+    queue = shard.made(command.tenant, command.queue, command.completed_count)
     before = queue.options
     set_options(queue, replace(before, **changes))
     queue.room = 0
@@ -432,7 +432,7 @@ def _await(shard: Shard, command: Await, now: int) -> NotesFound:
 
 
 def _show(shard: Shard, command: Show, now: int) -> ShownAll:
-    current = Show(command.tenant, current_ids(shard, command.ids), command.group)
+    current = Show(command.tenant, current_ids(shard, command.ids), command.group, command.dropped)
     return message_state.show(shard, current, now)
 
 

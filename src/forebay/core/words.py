@@ -28,6 +28,11 @@ EXPIRED, CANCELLED, DISCARDED, EVICTED = range(4)
 OUTCOMES = ("expired", "cancelled", "discarded", "evicted")
 COMPLETED, DIED, GONE = range(4, 7)
 """Other ends of a message: acked, dead, no longer kept. Stored as numbers."""
+DROPPED, DROPPED_DEAD = DROPS = (7, 8)
+"""Outcomes of messages that were completed, or dead, and then dropped: their group shows them no longer,
+though their segment is kept. That is no news, so there is no event of it. Stored as numbers."""
+ENDS = 9
+"""All of these numbers are below it."""
 NONE, FIXED, EXPONENTIAL, LIST = "none", "fixed", "exponential", "list"
 """Kinds of backoff."""
 FAIL, IGNORE, WAIT = "fail", "ignore", "wait"

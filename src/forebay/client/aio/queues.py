@@ -59,16 +59,25 @@ class Queues(Asking):
         states: list[str] | None = None,
         *,
         group: str = DEFAULT,
+        grace_ms: int = 0,
+        limit: int | None = None,
         dry_run: bool = False,
     ) -> Cleared:
-        """Clear out messages of a group in some states: by default all but leased ones."""
-        return await self._clear(wire_queues.Purge(queue=queue, group=group, dry_run=dry_run, states=states))
+        """Clear out messages of a group in some states: by default all but leased ones.
+
+        Only those that are so for ``grace_ms`` or longer, and at most ``limit``, the oldest first.
+        """
+        asked = wire_queues.Purge(queue=queue, group=group, dry_run=dry_run, states=states)
+        asked.grace_ms, asked.limit = grace_ms, limit
+        return await self._clear(asked)
 
     async def _clear(self, request: wire_queues.Clearing) -> Cleared:
         """Repeat a request that handles a part at a time, until nothing is left."""
         done: wire_queues.Cleared = await self._ask(request)
         count = done.count
         while done.more and not request.dry_run:
+            if isinstance(request, wire_queues.Purge) and request.limit is not None:
+                request.limit -= done.count
             done = await self._ask(request)
             count += done.count
         return Cleared(count, request.dry_run)

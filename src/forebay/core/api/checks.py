@@ -37,6 +37,8 @@ def check_partitions(limits: Limits, queue: Queue | None, names: set[str]) -> No
 
 
 ATTEMPTS_MAX = 1_000_000
+KEPT_MAX = 1 << 52
+"""Largest ``keep_count`` of a message."""
 
 
 def check_backoff(backoff: Backoff) -> None:
@@ -86,6 +88,11 @@ def check_attributes(limits: Limits, attributes: Attributes) -> Attributes:
         check_range("ttl_ms", attributes.ttl_ms, 0, DELAY_MS_MAX)
     if attributes.timeout_ms:
         check_range("timeout_ms", attributes.timeout_ms, 0, limits.lease_ms_max)
+    if attributes.stall_ms:
+        check_range("stall_ms", attributes.stall_ms, 0, limits.lease_ms_max)
+    if attributes.cleanup is not None:
+        check_range("keep_ms", attributes.cleanup.keep_ms, 0, DELAY_MS_MAX)
+        check_range("keep_count", attributes.cleanup.keep_count, 0, KEPT_MAX)
     if attributes.max_attempts is not None:
         check_range("max_attempts", attributes.max_attempts, 0, ATTEMPTS_MAX)
     if attributes.backoff is not None:

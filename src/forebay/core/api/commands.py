@@ -7,8 +7,9 @@ Every command carries its tenant. Its handler checks all fields first: a command
 from collections.abc import Sequence
 from typing import ClassVar
 
-from msgspec import UNSET, Struct
+from msgspec import Struct
 
+from forebay.core.api.configure import Configure as Configure
 from forebay.core.api.jobs import (
     CronDelete,
     CronDeleted,
@@ -67,7 +68,7 @@ from forebay.core.api.queries import (
 )
 from forebay.core.api.stages import Adopt, Staged, StageWrite, Unstage, Unstaged
 from forebay.core.log.slices import SegmentSlice
-from forebay.core.state import PLAIN, Adopted, Attributes, Queue, QueueOptions
+from forebay.core.state import PLAIN, Adopted, Attributes, Queue
 from forebay.core.words import DEFAULT
 
 Start = int | str
@@ -85,6 +86,8 @@ class Push(Struct, gc=False):
     """fsync or os; the queue's if None."""
     attributes: Attributes = PLAIN
     """Attributes of all these messages."""
+    completed_count: int = 0
+    """completed_retention_count of the queue, if this creates it."""
 
 
 class Pushed(Struct, gc=False):
@@ -139,6 +142,8 @@ class Pop(Struct, gc=False):
     """How long to wait for messages. The node waits; the core only validates it."""
     owner: int = 0
     """The connection that sent the pop; 0 if none."""
+    completed_count: int = 0
+    """completed_retention_count of the queue, if this creates it."""
 
 
 class Delivery(SegmentSlice, gc=False, frozen=True):
@@ -377,37 +382,13 @@ class Pause(Struct, gc=False):
     tenant: str
     queue: str
     until: int | None = None
+    completed_count: int = 0
+    """completed_retention_count of the queue, if this creates it."""
 
 
 class Resume(Struct, gc=False):
     tenant: str
     queue: str
-
-
-class Configure:
-    """Create a queue if it is missing, and set the given options: fields of ``QueueOptions``."""
-
-    __slots__ = ("options", "partition", "queue", "tenant")
-
-    def __init__(self, tenant: str, queue: str, *, partition: str | None = None, **options: object) -> None:
-        unknown = options.keys() - set(QueueOptions.__struct_fields__)
-        assert not unknown, f"a queue has no options {unknown}"
-        self.tenant = tenant
-        self.queue = queue
-        self.partition = partition
-        """Only for this existing partition, which has retention options of its own."""
-        self.options = {name: value for name, value in options.items() if value is not UNSET}
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Configure) and self._fields() == other._fields()
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return f"Configure{self._fields()}"
-
-    def _fields(self) -> tuple[str, str, str | None, dict[str, object]]:
-        return self.tenant, self.queue, self.partition, self.options
 
 
 class TenantPut(Struct, gc=False):

@@ -30,6 +30,8 @@ class PushJobs(Struct, gc=False):
     """Completion callback: a queue, and a message for it that waits for all of these."""
     known_ms: int = 0
     """How long the request is remembered; the queue's dedup_window_ms if 0."""
+    completed_count: int = 0
+    """completed_retention_count of the queue, if this creates it."""
 
 
 class PushedJobs(Struct, gc=False):
@@ -61,6 +63,8 @@ class PushFlow(Struct, gc=False):
     tenant: str
     root: FlowJob
     durability: str | None = None
+    completed_count: int = 0
+    """completed_retention_count of the queues that this creates."""
 
 
 class FlowPushed(Struct, gc=False):
@@ -94,6 +98,8 @@ class CronPut(Struct, gc=False):
     """Number of runs; 0 is unlimited."""
     missed: str = "last"
     """Which missed slots are made up for: none, last or all."""
+    completed_count: int = 0
+    """completed_retention_count of the queue, if this creates it."""
 
 
 class CronDelete(Struct, gc=False):

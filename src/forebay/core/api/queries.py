@@ -48,6 +48,8 @@ class DeadLetter(SegmentSlice, gc=False, frozen=True):
     dead_at: int
     error: str
     priority: int
+    leased_at: int = 0
+    """When its last delivery began; 0 if there was none."""
 
 
 class DeadFound(Struct, gc=False):
@@ -232,6 +234,8 @@ class Show(Query, gc=False):
     tenant: str
     ids: list[int]
     group: str = DEFAULT
+    dropped: bool = False
+    """Whether messages are shown, too, that were dropped, as they were."""
 
 
 class GetNotes(Query, gc=False):

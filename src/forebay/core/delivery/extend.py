@@ -4,13 +4,14 @@ from forebay.core.api.commands import Extend, Extended, Settle, Settled
 from forebay.core.bounds import NEVER, check_range
 from forebay.core.delivery.settle import check_settle, check_settled, resolve_successors, set_due
 from forebay.core.ids import Range, parse_lease
+from forebay.core.log import log as logs
 from forebay.core.shard.addresses import leased, locate, settled_by
 from forebay.core.shard.shard import Shard
-from forebay.core.state import Lease
+from forebay.core.state import PLAIN, Lease, LeaseRun
 from forebay.core.tracks.dead_letters import dead_over
 from forebay.core.tracks.leased import find_all
 from forebay.core.tracks.outcomes import outcome_at
-from forebay.core.words import CANCELLED, DEFAULT, DISCARDED
+from forebay.core.words import CANCELLED, DEFAULT, DISCARDED, DROPPED_DEAD
 
 CANCELLED_LOOKED_AT = 1_000
 """Unleased ids of one extend that are checked for a cancel."""
@@ -50,13 +51,29 @@ def extend_ids(shard: Shard, token: Lease | None, ids: list[Range], command: Ext
 
 
 def _prolong(shard: Shard, lease: Lease, lease_ms: int | None, now: int) -> int:
-    expires_at = now + (lease_ms or min(lease.queue.options.lease_ms, shard.limits.lease_ms_max))
+    queue_lease_ms = min(lease.queue.options.lease_ms, shard.limits.lease_ms_max)
+    is_longer = False
     for run in lease.runs.values():
-        run.expires_at = max(run.expires_at, expires_at)
-    if expires_at > lease.due_at:
+        until = now + lease_ms if lease_ms is not None else _until(lease, run, queue_lease_ms, now)
+        is_longer = is_longer or until > run.expires_at
+        run.expires_at = max(run.expires_at, until)
+    if is_longer:
         set_due(shard, lease)
         shard.changes.touch_lease(lease)
     return lease.due_at
+
+
+def _until(lease: Lease, run: LeaseRun, queue_lease_ms: int, now: int) -> int:
+    """Return until when a delivery is extended by itself: as long as its messages were leased at first.
+
+    What can stall is extended until it would have stalled, but not past its timeout.
+    """
+    log = lease.group.tracks[run.partition].partition.log
+    attributes = logs.attributes_at(log, run.first) if log.mixed else PLAIN
+    if not attributes.stall_ms:
+        return now + (attributes.timeout_ms or queue_lease_ms)
+    is_limited = attributes.timeout_ms and lease.leased_at
+    return min(now + attributes.stall_ms, lease.leased_at + attributes.timeout_ms if is_limited else NEVER)
 
 
 def _is_cancelled(shard: Shard, tenant: str, token: Lease | None, name: str, message: int) -> bool:
@@ -70,7 +87,7 @@ def _is_cancelled(shard: Shard, tenant: str, token: Lease | None, name: str, mes
     track = group.tracks[found.place.partition.key]
     ended = outcome_at(track, found.first)
     if ended is not None:
-        return ended[0] in (CANCELLED, DISCARDED)
+        return ended[0] in (CANCELLED, DISCARDED, DROPPED_DEAD)
     return bool(dead_over(track, found.first, found.first + 1))
 
 

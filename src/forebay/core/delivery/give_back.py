@@ -19,7 +19,7 @@ from forebay.core.log import log as logs
 from forebay.core.records.codec import interned
 from forebay.core.shard.addresses import leased, settled_by
 from forebay.core.shard.shard import Shard
-from forebay.core.state import IN_LINE, Dead, Lease, LeaseRun, Scheduled
+from forebay.core.state import IN_LINE, Attributes, Dead, Lease, LeaseRun, Scheduled, Track
 from forebay.core.tracks.cursor import fresh, skip
 from forebay.core.tracks.dead_letters import add_dead
 from forebay.core.tracks.leased import LeasedSlice, find, find_all, leased_runs, stretches
@@ -27,6 +27,9 @@ from forebay.core.words import REQUEUE, RETRIED, RETURNED
 
 DAMAGED = "the message is damaged"
 OUT_OF_TIME = "lease expired"
+STALLED = "stalled: its consumer was not heard of in time"
+STALLS_MAX = 3
+"""Stalls that make a message dead."""
 FAILED_TOO_OFTEN = "failed too often"
 DELIVERED_TOO_OFTEN = "delivered too often"
 ByRun = dict[tuple[int, int, int], list[LeasedSlice]]
@@ -152,7 +155,12 @@ def expire(shard: Shard, now: int) -> None:
             if lease.queue.ordered:
                 over = _and_behind(lease, over)
             requeue = lease.queue.options.on_lease_expiry == REQUEUE
-            _give_back(shard, lease, over, _Requeued(due_at) if requeue else _Failed(OUT_OF_TIME, due_at))
+            _give_back(
+                shard,
+                lease,
+                over,
+                _Requeued(due_at) if requeue else _Failed(OUT_OF_TIME, due_at, expired=True),
+            )
 
 
 def _and_behind(lease: Lease, over: list[LeaseRun]) -> list[LeaseRun]:
@@ -190,12 +198,16 @@ class _Failed(NamedTuple):
     """How long to wait instead of the backoff."""
     final: bool = False
     """Make it dead, however few failures it had."""
+    expired: bool = False
+    """Whether the lease expired, and nobody sent a nack."""
 
 
 class _Requeued(NamedTuple):
     """The delivery ended without a failure."""
 
     now: int
+    behind: bool = False
+    """Whether it ended because one before it failed, in strict order: then it is no stall."""
 
 
 class _Undelivered(NamedTuple):
@@ -235,7 +247,7 @@ def _all_back(shard: Shard, found: list[LeasedSlice], how: How) -> None:
                 _come_back(shard, lease, run, offset, 1, how)
                 offset, length = offset + 1, length - 1
             if length:
-                _come_back(shard, lease, run, offset, length, _Requeued(how.now))
+                _come_back(shard, lease, run, offset, length, _Requeued(how.now, behind=True))
         else:
             _come_back(shard, lease, run, offset, length, how)
 
@@ -246,20 +258,24 @@ def _come_back(shard: Shard, lease: Lease, run: LeaseRun, first: int, count: int
     options = lease.queue.options
     deliveries, failures, error, due_at = run.deliveries, run.failures, run.error, how.now
     died = False
-    if isinstance(how, _Undelivered):
+    if isinstance(how, _Undelivered) or _is_behind(how, track, first):
         deliveries -= 1
     else:
         died = 0 < options.max_deliveries <= deliveries
     if isinstance(how, _Failed):
         attributes = logs.attributes_at(track.partition.log, first)
-        failures, error = failures + 1, how.error
-        died = died or how.final or 0 < retry.attempts(attributes, options) <= failures
-        backoff = attributes.backoff or options.backoff
-        due_at += retry.wait_ms(backoff, failures, first) if how.delay_ms is None else how.delay_ms
+        if how.expired and _has_stalled(attributes, lease, how.now):
+            error, died = STALLED, died or deliveries - failures >= STALLS_MAX
+        else:
+            failures, error = failures + 1, how.error
+            died = died or how.final or 0 < retry.attempts(attributes, options) <= failures
+            backoff = attributes.backoff or options.backoff
+            due_at += retry.wait_ms(backoff, failures, first) if how.delay_ms is None else how.delay_ms
     if died:
         shard.timers.plan_sweep(lease.queue, how.now)
         error = error or (FAILED_TOO_OFTEN if isinstance(how, _Failed) else DELIVERED_TOO_OFTEN)
-        add_dead(shard, track, Dead(first, count, deliveries, failures, how.now, error, run.level))
+        past = (deliveries, failures, how.now, error, run.level, lease.leased_at)
+        add_dead(shard, track, Dead(first, count, *past))
         return
     kind = RETURNED if isinstance(how, _Undelivered) else RETRIED
     shard.changes.change_log.note(kind, lease.queue, lease.group.name, track.partition, first, count)
@@ -267,3 +283,15 @@ def _come_back(shard: Shard, lease: Lease, run: LeaseRun, first: int, count: int
     shard.schedule(track, run_again, how.now)
     if track.partition.ties:
         come_back(shard, track, first, count, how.now)
+
+
+def _is_behind(how: How, track: Track, first: int) -> bool:
+    """Whether messages that can stall return behind one that failed, which is no stall of theirs."""
+    is_behind = isinstance(how, _Requeued) and how.behind
+    return is_behind and logs.attributes_at(track.partition.log, first).stall_ms > 0
+
+
+def _has_stalled(attributes: Attributes, lease: Lease, now: int) -> bool:
+    """Whether a delivery that expired has stalled: its timeout, if it has one, is not over."""
+    is_over = attributes.timeout_ms and lease.leased_at and now >= lease.leased_at + attributes.timeout_ms
+    return bool(attributes.stall_ms) and not is_over

@@ -84,6 +84,8 @@ def _done(shard: Shard, lease: Lease, track: Track, first: int, count: int, now:
     spent_ms = now - lease.leased_at if lease.leased_at else None
     change_log = shard.changes.change_log
     change_log.note(SETTLED, lease.queue, lease.group.name, track.partition, first, count, spent_ms)
+    if first < track.completed_from:
+        track.completed_from = first
     if track.partition.links_count:
         shard.end(track, first, first + count, COMPLETED)
 

@@ -187,6 +187,8 @@ class PopCursor(Struct, eq=False):
                 self.left = 0
 
     def _expires_at(self, attributes: Attributes) -> int:
+        if attributes.stall_ms and not self.lease_ms:
+            return self.now + min(attributes.stall_ms, attributes.timeout_ms or attributes.stall_ms)
         return self.now + (self.lease_ms or attributes.timeout_ms or self.queue_lease_ms)
 
     def _take_scheduled(self, track: Track, run: Scheduled) -> None:

@@ -36,7 +36,7 @@ def put(shard: Shard, command: CronPut, now: int) -> CronsFound:
     if before is not None:
         _remove(shard, before)
     cron.next_at = _next(cron, max(now, cron.last_slot))
-    shard.made(command.tenant, command.queue)
+    shard.made(command.tenant, command.queue, command.completed_count)
     add(shard, cron)
     _keep(shard, cron)
     return CronsFound([cron])

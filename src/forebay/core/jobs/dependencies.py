@@ -16,6 +16,7 @@ from forebay.core.delivery.groups import new_group
 from forebay.core.errors import Invalid, NotFound
 from forebay.core.ids import OFFSET_BITS, OFFSET_MASK, Range, ranges
 from forebay.core.keyvalue import store as kv_store
+from forebay.core.links.cleanup import clean_up
 from forebay.core.links.expiry import watch_ttl
 from forebay.core.links.ties import tied_over, untie
 from forebay.core.log import log as logs
@@ -186,10 +187,14 @@ def settle_consequences(shard: Shard, now: int) -> None:
         for ended in ends:
             partition = ended.partition
             for offset in tied_over(partition, ended.first, ended.end) if partition.ties else ():
+                if ended.how == COMPLETED and partition.ties[offset].completed_at:
+                    continue  # old news
                 tie = untie(shard, ended.queue, partition, offset)
                 if tie.keys and ended.how in (DIED, DISCARDED):
                     left: kv_store.Left = {key: Value(tie.payload, kv_store.UNWRITTEN) for key in tie.keys}
                     kv_store.apply(shard, ended.queue.tenant, left)
+                if tie.cleanup is not None:
+                    clean_up(shard, ended, offset, tie, now)
             if partition.dependents.size:
                 notify_dependents(shard, ended, now)
 

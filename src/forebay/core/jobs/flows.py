@@ -77,7 +77,9 @@ def _push_one(shard: Shard, command: PushFlow, node: FlowJob, children: list[int
     job = node.job
     if children:
         job = replace(job, attributes=job_push.waiting_for(job.attributes, children))
-    return job_push.apply(shard, PushJobs(command.tenant, node.queue, [job], command.durability), now)
+    alone = PushJobs(command.tenant, node.queue, [job], command.durability)
+    alone.completed_count = command.completed_count
+    return job_push.apply(shard, alone, now)
 
 
 def children(shard: Shard, command: Children, now: int) -> ChildrenFound:

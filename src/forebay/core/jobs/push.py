@@ -39,7 +39,7 @@ def waiting_for(attributes: Attributes, ids: list[int]) -> Attributes:
 
 def apply(shard: Shard, command: PushJobs, now: int) -> PushedJobs:
     """Push checked jobs."""
-    queue = shard.made(command.tenant, command.queue)
+    queue = shard.made(command.tenant, command.queue, command.completed_count)
     durability = reached(queue, command.durability, shard.reach)
     if command.request is not None:
         once = remembered(queue, command, now)
@@ -56,7 +56,8 @@ def apply(shard: Shard, command: PushJobs, now: int) -> PushedJobs:
     if command.then is not None:
         where, job = command.then
         job = replace(job, attributes=waiting_for(job.attributes, pushing.ids))
-        (pushed.then,) = apply(shard, PushJobs(command.tenant, where, [job]), now).ids
+        last = PushJobs(command.tenant, where, [job], completed_count=command.completed_count)
+        (pushed.then,) = apply(shard, last, now).ids
     if command.request is not None:
         until = now + (command.known_ms or queue.options.dedup_window_ms)
         throttled = tuple(pushing.throttled)
@@ -279,7 +280,7 @@ class Pushing(Struct, eq=False):
         queue, shard, attributes = self.queue, self.shard, job.attributes
         if own.is_key_alone and not attributes.ttl_ms:
             assert own.unique_key is not None
-            tie(shard, queue, partition, offset, Tie(own.unique_key))
+            self._tie(partition, offset, Tie(own.unique_key))
             return
         if own.unique_key is not None and own.dedup == THROTTLE:
             once = RememberedPush(self.now + own.window_ms, ((message, 1),), self.durability)
@@ -288,7 +289,7 @@ class Pushing(Struct, eq=False):
         if held or own.keys:
             expires_at = max(self.now, partition.log.time) + attributes.ttl_ms if attributes.ttl_ms else 0
             payload = bytes(job.payload) if own.keys else b""
-            tie(shard, queue, partition, offset, Tie(held, own.keys, payload, expires_at))
+            self._tie(partition, offset, Tie(held, own.keys, payload, expires_at))
         if own.job_id is not None:
             first = self._first(partition, offset, message)
             before = partition.job_ids.get(first)
@@ -301,6 +302,12 @@ class Pushing(Struct, eq=False):
         if own.transaction_id is not None:
             partition.transactions[own.transaction_id] = (offset, self.now)
             self.transactions.append((offset, own.transaction_id))
+
+    def _tie(self, partition: Partition, offset: int, tied: Tie) -> None:
+        """Tie consequences to the end of a message; one that replaced another may have its cleanup tied."""
+        if offset in partition.ties:
+            tied = replace(tied, cleanup=untie(self.shard, self.queue, partition, offset).cleanup)
+        tie(self.shard, self.queue, partition, offset, tied)
 
     def _first(self, partition: Partition, offset: int, message: int) -> int:
         """Return the offset of the id that a message is shown under."""

@@ -6,6 +6,7 @@ become free, and its dependents must be notified.
 
 from msgspec.structs import replace
 
+from forebay.core.links.cleanup import DROPS_MAX, drop_kept
 from forebay.core.links.ties import NO_TIE, tie, tied_over, untie
 from forebay.core.log import log as logs
 from forebay.core.shard.ends import Ended
@@ -36,11 +37,21 @@ def watch_ttl(shard: Shard, queue: Queue, partition: Partition, first: int, end:
 
 
 def expire_tied(shard: Shard, now: int) -> None:
-    """Expire tied messages whose ttl has ended."""
-    while places := shard.timers.expiry.first_due(now):
+    """Expire tied messages whose ttl has ended, and drop those that were kept for long enough.
+
+    Of very many that are kept equally long, the next tick drops more.
+    """
+    left = DROPS_MAX
+    while left and (places := shard.timers.expiry.first_due(now)):
         for key, offset in places:
             place = shard.places[key]
-            _expire(shard, place.queue, place.partition, offset, now)
+            if place.partition.ties[offset].completed_at:
+                if not left:
+                    break
+                left -= 1
+                drop_kept(shard, place.queue, place.partition, offset)
+            else:
+                _expire(shard, place.queue, place.partition, offset, now)
 
 
 def _expire(shard: Shard, queue: Queue, partition: Partition, offset: int, now: int) -> None:
@@ -79,7 +90,8 @@ def come_back(shard: Shard, track: Track, first: int, count: int, now: int) -> N
     queue, partition = track.queue, track.partition
     for offset in tied_over(partition, first, first + count):
         tied = partition.ties[offset]
-        if tied.expires_at > now + 1 and _expired_at(partition, offset) <= now:
+        is_open = not tied.completed_at  # a group may return what the group default has completed
+        if is_open and tied.expires_at > now + 1 and _expired_at(partition, offset) <= now:
             untie(shard, queue, partition, offset)
             tie(shard, queue, partition, offset, replace(tied, expires_at=now + 1))
 

@@ -2,6 +2,7 @@
 
 from msgspec.structs import replace
 
+from forebay.core.log import log as logs
 from forebay.core.records import codec, keyspace
 from forebay.core.shard.ends import Ended
 from forebay.core.shard.shard import Shard
@@ -18,6 +19,8 @@ def tie(shard: Shard, queue: Queue, partition: Partition, offset: int, tied: Tie
     partition.links_count += 1
     if tied.unique_key:
         queue.uniques[tied.unique_key] = (partition.key, offset)
+    if tied.completed_at and tied.cleanup is not None and tied.cleanup.keep_count:
+        queue.kept[partition.key, offset] = None
     queue.tied_bytes += len(tied.payload) * len(tied.keys)
     if tied.expires_at:
         shard.timers.expiry.add(tied.expires_at, (partition.key, offset))
@@ -31,6 +34,8 @@ def untie(shard: Shard, queue: Queue, partition: Partition, offset: int) -> Tie:
     partition.links_count -= 1
     if tied.unique_key and queue.uniques.get(tied.unique_key) == (partition.key, offset):
         del queue.uniques[tied.unique_key]
+    if tied.completed_at:
+        queue.kept.pop((partition.key, offset), None)
     queue.tied_bytes -= len(tied.payload) * len(tied.keys)
     if tied.expires_at:
         shard.timers.expiry.remove(tied.expires_at, (partition.key, offset))
@@ -74,3 +79,14 @@ def recheck(shard: Shard, queue: Queue, partition: Partition) -> None:
         for low, high, how in standing(shard, queue, partition, first, end):
             if how is not None:
                 shard.ends.append(Ended(queue, partition, low, high, how))
+            elif low in partition.ties and partition.ties[low].completed_at:
+                _start_over(shard, queue, partition, low)
+
+
+def _start_over(shard: Shard, queue: Queue, partition: Partition, offset: int) -> None:
+    """Keep a message, completed once, until it is completed again."""
+    segment = partition.log.segments[logs.find(partition.log, offset)]
+    _, created_at, attributes = segment.run_at(offset - segment.base)
+    expires_at = created_at + attributes.ttl_ms if attributes.ttl_ms else 0
+    tied = replace(untie(shard, queue, partition, offset), completed_at=0, expires_at=expires_at)
+    tie(shard, queue, partition, offset, tied)

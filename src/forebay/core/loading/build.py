@@ -142,9 +142,12 @@ def _partition(key: int, packed: PackedPartition, log: Log, found: DecodedRecord
 
 def _add_ties(shard: Shard, queue: Queue, found: DecodedRecords) -> None:
     """Index the messages of a queue by unique key and custom id, and set the timers of ties."""
+    kept: list[tuple[int, int, int]] = []
     for partition in queue.partitions.values():
         key = partition.key
         for offset, tie in partition.ties.items():
+            if tie.completed_at and tie.cleanup is not None and tie.cleanup.keep_count:
+                kept.append((tie.completed_at, key, offset))
             if tie.unique_key:
                 queue.uniques[tie.unique_key] = (key, offset)
             if tie.expires_at:
@@ -152,6 +155,7 @@ def _add_ties(shard: Shard, queue: Queue, found: DecodedRecords) -> None:
             queue.tied_bytes += len(tie.payload) * len(tie.keys)
         for offset, name in partition.job_ids.items():
             queue.named[name] = (key, offset)
+    queue.kept.update(((key, offset), None) for _, key, offset in sorted(kept))
     for request, once in found.remembered.items():
         queue.remembered[request] = once
         shard.timers.remembered.add(once.until, (queue.prefix, request))
@@ -225,6 +229,8 @@ def _add_lease(shard: Shard, lease: Lease, runs: list[LeaseRun], gained: int) ->
     for run in runs:
         run.expires_at += gained
         lease.runs[run.partition, run.first] = run
+    if lease.leased_at:
+        lease.leased_at += gained  # timeouts count from it
     lease.due_at = min(run.expires_at for run in runs)
     hold(shard, lease)
     if gained:

@@ -33,7 +33,7 @@ from forebay.core.state import (
     Value,
 )
 from forebay.core.structures.table import Table
-from forebay.core.words import OUTCOMES
+from forebay.core.words import DROPS, ENDS, OUTCOMES
 
 
 class Rows(Struct, eq=False):
@@ -49,7 +49,7 @@ class Rows(Struct, eq=False):
 
 
 def _no_rows() -> Rows:
-    return Rows(Schedule(), Table("qq"), Table("qq"), {}, Table("qqqq"), [0] * len(OUTCOMES))
+    return Rows(Schedule(), Table("qq"), Table("qq"), {}, Table("qqqq"), [0] * ENDS)
 
 
 class DecodedRecords(Struct, eq=False):
@@ -185,7 +185,7 @@ def _decode(queue: Queue, found: DecodedRecords, key: bytes, value: bytes) -> No
             group, partition, first = keyspace.key_fields(key)
             rows, row = found.rows[group, partition], (first, *_fields(value, 3))
             rows.outcomes.add(row)
-            if row[2] not in range(len(OUTCOMES)):
+            if row[2] not in range(len(OUTCOMES)) and row[2] not in DROPS:
                 raise Damaged(f"there is no outcome {row[2]}")
             rows.ended[row[2]] += row[1]
         case b"s":

@@ -58,10 +58,10 @@ def pack_runs(runs: Iterable[Run], created_at: int) -> Packed:
 
 
 def _packed(attributes: Attributes) -> bytes:
-    """Encode attributes; headers and tags come last, and are left out if there are none."""
-    if attributes.headers or attributes.tags:
+    """Encode attributes. The last ones are left out if they are not set: few messages have them."""
+    if attributes.cleanup is not None or attributes.stall_ms:
         return _encode(attributes)
-    return _encode(astuple(attributes)[:-2])
+    return _encode(astuple(attributes)[: -2 if attributes.headers or attributes.tags else -4])
 
 
 def pack_sets(sets: Sequence[Attributes]) -> bytes:

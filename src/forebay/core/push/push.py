@@ -6,6 +6,7 @@ from forebay.core.api.commands import Pushed
 from forebay.core.bounds import NEVER
 from forebay.core.errors import Conflict, Invalid
 from forebay.core.ids import OFFSET_BITS
+from forebay.core.links.cleanup import tie_cleanup
 from forebay.core.log import log as logs
 from forebay.core.log.numbers import fits
 from forebay.core.shard.shard import Shard
@@ -53,6 +54,8 @@ def push(
         attributes = _from(attributes, now - log.time)
     offset = logs.append(log, payloads, lengths, sum(lengths), now, attributes)
     shard.changes.change_log.note(PUSHED, queue, "", partition, offset, count)
+    if attributes is not PLAIN and attributes.cleanup is not None:
+        tie_cleanup(shard, queue, partition, offset, offset + count, attributes.cleanup)
     if attributes is PLAIN or attributes.in_line:
         wake_readers(shard, queue, partition)
     elif attributes.depends_on:

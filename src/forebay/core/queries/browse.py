@@ -14,13 +14,12 @@ from forebay.core.shard.shard import Shard
 from forebay.core.state import Group, Partition, Queue, Track
 from forebay.core.structures.spans import Span, covered, outside, overlapping
 from forebay.core.tracks.cursor import fresh
-from forebay.core.tracks.places import DEAD, LEASED, PARKED, PLACES, SETTLED, spans_in
+from forebay.core.tracks.dropped import dropped_count, dropped_over
+from forebay.core.tracks.places import DEAD, LEASED, PARKED, completed, spans_in
 from forebay.core.tracks.planning import unplanned_due
 from forebay.core.words import OUTCOMES, STATES
 
 SKIP_MAX = 1 << 62
-NOWHERE = (1 << 62, 1 << 62)
-"""Past the end of every log."""
 
 
 def browse(limits: Limits, shard: Shard, queue: Queue, command: Browse, now: int) -> ShownAll:
@@ -57,7 +56,8 @@ def browse(limits: Limits, shard: Shard, queue: Queue, command: Browse, now: int
 def _total(queue: Queue, group: Group | None, state: str | None, now: int) -> int:
     """Count the messages in a state."""
     if state is None:
-        return sum(logs.count_kept(partition.log) for partition in queue.partitions.values())
+        kept = sum(logs.count_kept(partition.log) for partition in queue.partitions.values())
+        return kept - sum(map(dropped_count, group.tracks.values())) if group is not None else kept
     found: int = getattr(describe.counts(queue, group, now), state)
     return found
 
@@ -113,11 +113,11 @@ def _spans(
 ) -> Iterable[Part]:
     """Yield spans of a state in a group from an offset on, and spans scanned without a match."""
     log = partition.log
+    track = group.tracks[partition.key] if group is not None else None
     if state is None:
-        return _asked(logs.kept_spans(log))
-    if group is None:
+        return _kept(partition, track, at)
+    if track is None:
         return unread(partition, state, at, now)
-    track = group.tracks[partition.key]
     match state:
         case "parked":
             return _asked(spans_in(shard, track, PARKED, at, log.end))
@@ -131,10 +131,22 @@ def _spans(
         case "dead":
             return _asked(spans_in(shard, track, DEAD, at, log.end))
         case "completed":
-            return _completed(shard, track, at)
+            return completed(shard, track, at)
     outcome = OUTCOMES.index(state)
     rows = overlapping(track.outcomes, at, log.end)
     return ((first, first + count, which == outcome) for first, count, which, _ in rows)
+
+
+def _kept(partition: Partition, track: Track | None, at: int) -> Iterator[Part]:
+    """Yield everything that is kept, without what a group has dropped."""
+    for low, high in logs.kept_spans(partition.log):
+        for first, end in dropped_over(track, low, high) if track is not None and high > at else ():
+            if first > low:
+                yield low, first, True
+            yield first, end, False
+            low = end
+        if low < high:
+            yield low, high, True
 
 
 def _asked(spans: Iterable[Span]) -> Iterator[Part]:
@@ -169,29 +181,3 @@ def unread(partition: Partition, state: str, at: int, now: int) -> Iterator[Part
             else:
                 yield segment.base + start, segment.base + end, False
             start = end
-
-
-def _completed(shard: Shard, track: Track, at: int) -> Iterator[Part]:
-    """Settled without an outcome: in none of the other places."""
-    log = track.partition.log
-    open_or_dead = [place for place in PLACES if place != SETTLED]
-    others: Iterator[Span] = merge(
-        *(spans_in(shard, track, place, at, log.end) for place in open_or_dead),
-        covered(track.outcomes, at, log.end),
-    )
-    low, high = next(others, NOWHERE)
-    for reached, end in logs.kept_spans(log):
-        if end <= at:
-            continue
-        reached = max(reached, at)
-        while low < end:
-            if low > reached:
-                yield reached, low, True
-            if high > reached:
-                yield max(low, reached), min(high, end), False
-            reached = max(reached, high)
-            if high > end:
-                break
-            low, high = next(others, NOWHERE)
-        if reached < end:
-            yield reached, end, True

@@ -55,4 +55,5 @@ def _letters(track: Track, run: Dead, first: int, count: int) -> Iterator[DeadLe
             run.dead_at,
             run.error,
             priority_of(run.level),
+            run.leased_at,
         )

@@ -8,20 +8,36 @@ from forebay.core.delivery.notes import of_message
 from forebay.core.errors import Invalid, NotFound
 from forebay.core.ids import OFFSET_BITS, OFFSET_MASK
 from forebay.core.log import log as logs
-from forebay.core.shard.addresses import first_offset, require
+from forebay.core.shard.addresses import NOT_KEPT, Located, first_offset, require
 from forebay.core.shard.shard import Shard
 from forebay.core.state import Dead, Lease, LeaseRun, Partition, Scheduled, Track, priority_of
 from forebay.core.tracks.dead_letters import dead_over
+from forebay.core.tracks.dropped import is_dropped
 from forebay.core.tracks.leased import leased_runs
 from forebay.core.tracks.outcomes import outcome_at
 from forebay.core.tracks.places import FRESH, SCHEDULED, is_in
-from forebay.core.words import DISCARDED, OUTCOMES
+from forebay.core.words import DISCARDED, DROPPED, DROPPED_DEAD, OUTCOMES
+
+STATE_OF = dict(enumerate(OUTCOMES)) | {
+    DISCARDED: "dead",
+    DROPPED: "completed",
+    DROPPED_DEAD: "dead",
+}
+"""The state that a message with an outcome is shown in; notes of dropped messages are shown for a while."""
 
 
 def state(shard: Shard, command: State, now: int) -> StateFound:
     """Return the state of a message in a group; for a missing group, everything waits."""
     check_name("group", command.group)
     where = require(shard, command.tenant, command.id)
+    group = where.place.queue.groups.get(command.group)
+    if group is not None and is_dropped(group.tracks[where.place.partition.key], where.first):
+        raise NotFound(NOT_KEPT)
+    return _state(shard, command, where, now)
+
+
+def _state(shard: Shard, command: State, where: Located, now: int) -> StateFound:
+    """Return the state of a message; of one that was dropped, the state that it had."""
     place, offset = where.place, where.first
     partition = place.partition
     log = partition.log
@@ -61,8 +77,9 @@ def notes(
     shard: Shard, tenant: str, message: int, kinds: tuple[int, ...], group: str, now: int
 ) -> NotesFound:
     """Return the notes of a message, and its state."""
-    stands = state(shard, State(tenant, message, group), now)
+    check_name("group", group)
     where = require(shard, tenant, message)
+    stands = _state(shard, State(tenant, message, group), where, now)
     queue, partition, offset = where.place.queue, where.place.partition, where.first
     first = first_offset(shard, where)
     most = shard.limits.read_bytes_max
@@ -93,8 +110,12 @@ def show_each(shard: Shard, command: Show, now: int) -> list[Shown]:
     """Return the messages that are kept, with their segments."""
     found: list[Shown] = []
     for message in command.ids:
+        asked = State(command.tenant, message, command.group)
         try:
-            stands = state(shard, State(command.tenant, message, command.group), now)
+            if command.dropped:
+                stands = _state(shard, asked, require(shard, command.tenant, message), now)
+            else:
+                stands = state(shard, asked, now)
         except NotFound:
             continue
         place = shard.places[message >> OFFSET_BITS]
@@ -130,10 +151,9 @@ def _show(shard: Shard, track: Track, offset: int, found: StateFound, due_at: in
         if isinstance(run, Scheduled):
             _show_waiting(track, found, run.due_at, now)
         else:
-            found.state, found.ended_at = "dead", run.dead_at
+            found.state, found.ended_at, found.leased_at = "dead", run.dead_at, run.leased_at or None
     elif ended is not None:
-        found.state = "dead" if ended[0] == DISCARDED else OUTCOMES[ended[0]]
-        found.ended_at = ended[1]
+        found.state, found.ended_at = STATE_OF[ended[0]], ended[1] or None
     elif is_in(shard, track, SCHEDULED, offset):  # not planned yet, so it has no run
         _show_due(found, due_at, now)
     elif is_in(shard, track, FRESH, offset):

@@ -10,7 +10,7 @@ from forebay.core.delivery.cancel import cancel_parked
 from forebay.core.errors import Invalid
 from forebay.core.log import log as logs
 from forebay.core.queries.describe import counts as counts_of
-from forebay.core.retention.sweep import drop_completed, droppable
+from forebay.core.retention.sweep import drop_completed
 from forebay.core.shard.shard import Place, Shard
 from forebay.core.state import Group, Queue, Scheduled, Track
 from forebay.core.tracks.cursor import fresh, skip
@@ -39,8 +39,9 @@ def clean(shard: Shard, queue: Queue, group: Group | None, command: Clean, now: 
     left = COUNT_MAX if command.count is None else command.count
     before = now - command.grace_ms
     cleaned = Cleaned(0)
-    if "completed" in command.states:
-        cleaned.count += drop_completed(shard, queue, command.grace_ms, left, now)
+    if "completed" in command.states and group is not None:
+        dropped = drop_completed(shard, queue, group, command.grace_ms, left, now)
+        cleaned = Cleaned(dropped.count, dropped.more)
     waits = {"waiting", "delayed"} & set(command.states)
     runs = RUNS_MAX
     if _reaches_parked(queue, command.states):
@@ -48,7 +49,7 @@ def clean(shard: Shard, queue: Queue, group: Group | None, command: Clean, now: 
             place = Place(queue, partition, 0)
             count, cut_up = _cancel_parked(shard, place, before, left - cleaned.count, runs, now)
             cleaned.count, runs = cleaned.count + count, runs - cut_up
-        cleaned.more = runs <= 0 and cleaned.count < left
+        cleaned.more = cleaned.more or (runs <= 0 and cleaned.count < left)
     for track in group.tracks.values() if group is not None else ():
         if waits:
             count, cut_up = _cancel(shard, track, waits, before, left - cleaned.count, runs, now)
@@ -69,9 +70,7 @@ def would_clean(queue: Queue, command: WouldClean, now: int) -> Cleaned:
     """Count the messages that the command would clear now."""
     counts = counts_of(queue, queue.groups.get(command.group), now)
     states = set(command.states)
-    found = sum(getattr(counts, state) for state in states & {"waiting", "delayed", "dead"})
-    if "completed" in states:
-        found += droppable(queue, now)
+    found = sum(getattr(counts, state) for state in states & {"waiting", "delayed", "dead", "completed"})
     if _reaches_parked(queue, command.states):
         found += counts.parked
     return Cleaned(found)

@@ -34,6 +34,7 @@ def check_options(limits: Limits, queue: Queue | None, command: Configure) -> di
         "lease_ms": (1, limits.lease_ms_max),
         "completed_retention_ms": (0, RETENTION_MS_MAX),
         "completed_retention_bytes": (0, RETENTION_BYTES_MAX),
+        "completed_retention_count": (0, SIZE_MAX),
         "max_attempts": (0, ATTEMPTS_MAX),
         "max_deliveries": (0, ATTEMPTS_MAX),
         "delayed_processing_ms": (0, DELAY_MS_MAX),

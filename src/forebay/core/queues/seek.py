@@ -101,5 +101,5 @@ def _begin_again(shard: Shard, track: Track, begin: int) -> None:
     track.skips = Table("qq")
     track.group.unplanned.pop(track.partition.key, None)
     track.cursor, track.planned, track.unplanned, track.aside = begin, NEVER, 0, 0
-    track.listed = None
+    track.listed, track.completed_from = None, 0
     start_track(shard, track)

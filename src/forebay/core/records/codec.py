@@ -10,6 +10,7 @@ from functools import lru_cache
 from itertools import starmap
 
 from msgspec import Struct, msgpack
+from msgspec.structs import astuple
 
 from forebay.core.bounds import NEVER
 from forebay.core.records.keyspace import DEPENDENT_LAYOUT, NAME_BYTES, SCHEDULED_LAYOUT
@@ -101,7 +102,7 @@ def pack_scheduled(run: Scheduled) -> bytes:
 
 
 def pack_dead(run: Dead) -> bytes:
-    return _encode((run.count, run.deliveries, run.failures, run.dead_at, run.error, run.level))
+    return _encode(astuple(run)[1:])
 
 
 def pack_tie(tie: Tie) -> bytes:
@@ -226,9 +227,19 @@ class PackedScheduled(Struct, array_like=True):
     level: int = IN_LINE
 
 
+class PackedDead(Struct, array_like=True):
+    count: int
+    deliveries: int
+    failures: int
+    dead_at: int
+    error: str
+    level: int
+    leased_at: int = 0
+
+
 unpack_cursor = msgpack.Decoder(PackedCursor).decode
 unpack_group = msgpack.Decoder(PackedGroup).decode
-_unpack_dead = msgpack.Decoder(tuple[int, int, int, int, str, int]).decode
+_unpack_dead = msgpack.Decoder(PackedDead).decode
 _unpack_header = msgpack.Decoder(PackedHeader).decode
 _unpack_lease = msgpack.Decoder(PackedLease).decode
 unpack_partition = msgpack.Decoder(PackedPartition).decode
@@ -313,5 +324,5 @@ def unpack_scheduled(key: bytes, value: bytes) -> tuple[int, int, Scheduled]:
 
 
 def unpack_dead(first: int, value: bytes) -> Dead:
-    count, deliveries, failures, dead_at, error, level = _unpack_dead(value)
-    return Dead(first, count, deliveries, failures, dead_at, interned(error), level)
+    count, deliveries, failures, dead_at, error, level, leased_at = astuple(_unpack_dead(value))
+    return Dead(first, count, deliveries, failures, dead_at, interned(error), level, leased_at)

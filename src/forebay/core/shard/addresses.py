@@ -41,11 +41,14 @@ def offset_of(shard: Shard, message: int) -> int:
     return shard.places[message >> OFFSET_BITS].first + (message & OFFSET_MASK)
 
 
+NOT_KEPT = "there is no such message, or it is no longer kept"
+
+
 def require(shard: Shard, tenant: str, message: int) -> Located:
     """Locate a message; raise if it is not kept."""
     where = locate(shard, tenant, Range(message, 1))
     if where is None:
-        raise NotFound("there is no such message, or it is no longer kept")
+        raise NotFound(NOT_KEPT)
     return where
 
 

@@ -14,6 +14,8 @@ Its commands apply one after another.
 
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from forebay.core.api.checks import check_partitions
 from forebay.core.bounds import NEVER, Limits
 from forebay.core.log import log as logs
@@ -123,11 +125,13 @@ class Shard:
         if numbers:
             self.numbering.check(numbers)
 
-    def made(self, tenant: str, name: str) -> Queue:
+    def made(self, tenant: str, name: str, completed_count: int = 0) -> Queue:
         """Return a queue; create it if it is missing. Its name was checked."""
         queue = self.names.queues.get((tenant, name))
         if queue is None:
             queue = self.add_queue(tenant, name)
+            if completed_count:
+                queue.options = replace(queue.options, completed_retention_count=completed_count)
             self.changes.change_log.note_queue(CREATED, queue)
         return queue
 

@@ -8,6 +8,10 @@ SWEEP_MS = 10_000
 """Sweeps run at multiples of this, so that a restart does not change when they run."""
 
 
+SOON_MS = 100
+"""When a sweep that was cut short goes on."""
+
+
 def next_sweep_at(now: int) -> int:
     """Return the first multiple of ``SWEEP_MS`` after ``now``."""
     return (now // SWEEP_MS + 1) * SWEEP_MS
@@ -74,9 +78,15 @@ class Timers:
         queue.unswept = True
         self.sweep_again(queue, now)
 
+    def sweep_soon(self, queue: Queue, now: int) -> None:
+        """Sweep a queue again in a moment: there was more to do than one sweep does."""
+        self._sweep_by(queue, now + SOON_MS)
+
     def sweep_again(self, queue: Queue, now: int) -> None:
         """Sweep a queue at the next round time after ``now``, or earlier if that is planned."""
-        at = next_sweep_at(now)
+        self._sweep_by(queue, next_sweep_at(now))
+
+    def _sweep_by(self, queue: Queue, at: int) -> None:
         if queue.sweep_at:
             if queue.sweep_at <= at:
                 return

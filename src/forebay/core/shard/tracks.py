@@ -7,7 +7,7 @@ from forebay.core.records import keyspace
 from forebay.core.shard.limiters import attach_track
 from forebay.core.state import IN_LINE, Group, Log, Mark, Partition, Queue, Schedule, Scheduled, Track
 from forebay.core.structures.table import Table
-from forebay.core.words import OUTCOMES
+from forebay.core.words import ENDS
 
 FIRST_LEVEL = -2 * PRIORITY_MAX
 """Lowest level: a track listed here is checked next, and relisted where it belongs."""
@@ -61,7 +61,7 @@ def new_track(queue: Queue, group: Group, partition: Partition, cursor: int = 0)
         dead=Table("qq"),
         letters={},
         outcomes=Table("qqqq"),
-        ended=[0] * len(OUTCOMES),
+        ended=[0] * ENDS,
         singles={},
         spans=[],
     )

@@ -26,6 +26,7 @@ from forebay.core.state.attributes import (
     PLAIN as PLAIN,
     Attributes as Attributes,
     Backoff as Backoff,
+    Cleanup as Cleanup,
     count_sets as count_sets,
     level_of as level_of,
     priority_of as priority_of,

@@ -22,6 +22,19 @@ class Backoff(Struct, frozen=True, gc=False, array_like=True):
     """Waits of a list backoff, one per retry; the last one repeats."""
 
 
+class Cleanup(Struct, frozen=True, gc=False, array_like=True):
+    """When a message is dropped after it has ended in the group ``default``, earlier than its queue says."""
+
+    on_complete: bool = False
+    """As soon as it is completed."""
+    on_fail: bool = False
+    """As soon as it would be a dead letter."""
+    keep_ms: int = 0
+    """This long after it was completed; 0 is no limit."""
+    keep_count: int = 0
+    """When more than so many messages of its queue that have such a number were completed; 0 is no limit."""
+
+
 class Attributes(Struct, frozen=True, gc=False, array_like=True):
     """Attributes shared by the messages of a run."""
 
@@ -49,6 +62,10 @@ class Attributes(Struct, frozen=True, gc=False, array_like=True):
     """Headers from the producer: names and values."""
     tags: tuple[str, ...] = ()
     """Tags to browse by."""
+    cleanup: Cleanup | None = None
+    """When it is dropped after its end; None is when its queue says."""
+    stall_ms: int = 0
+    """A delivery that is not extended for this long has stalled, which is no failure; 0 is no limit."""
 
     @property
     def weight(self) -> int:

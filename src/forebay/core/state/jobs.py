@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 from forebay.core.bounds import NEVER
-from forebay.core.state.attributes import PLAIN, Attributes
+from forebay.core.state.attributes import PLAIN, Attributes, Cleanup
 from forebay.core.words import DROP
 
 
@@ -47,7 +47,11 @@ class Tie(Struct, frozen=True, gc=False, array_like=True):
     payload: bytes = b""
     """Its payload, if there are such keys."""
     expires_at: int = 0
-    """When its ttl ends, if it has one."""
+    """When its ttl ends, if it has one; of a completed one, when it is dropped."""
+    cleanup: Cleanup | None = None
+    """When it is dropped after its end, if its queue does not decide that."""
+    completed_at: int = 0
+    """When it was completed, if it is kept for a while since."""
 
 
 class RememberedPush(Struct, frozen=True, gc=False, array_like=True):

@@ -1,5 +1,7 @@
 """A queue and its options."""
 
+from collections import OrderedDict
+
 from msgspec import Struct, field
 
 from forebay.core.state.attributes import Backoff
@@ -21,6 +23,9 @@ class QueueOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """How long messages that every group has settled stay readable."""
     completed_retention_bytes: int = 256 * 1024 * 1024
     """How many bytes of them stay; whichever ends first."""
+    completed_retention_count: int = 0
+    """How many messages that the group default has completed stay; if there are more, the oldest go until
+    half of it is left. 0 is no limit."""
     durability: str = FSYNC
     """What a confirmed change survives: fsync, os, or memory (the queue's content is not stored at all)."""
     max_attempts: int = 3
@@ -102,6 +107,9 @@ class Queue(Struct, eq=False, kw_only=True):
     """*memory* Unique key to partition key and offset of its holder."""
     named: dict[str, tuple[int, int]] = {}
     """*memory* Custom id to partition key and offset of its message."""
+    kept: OrderedDict[tuple[int, int], None] = field(default_factory=OrderedDict)
+    """*memory* Completed messages that are kept by their number (``Cleanup.keep_count``), oldest first:
+    partition key and offset."""
     tied_bytes: int = 0
     """*memory* Payload bytes kept in ties."""
     stored: bool = True

@@ -25,6 +25,8 @@ class Dead(Struct, frozen=True, gc=False):
     dead_at: int
     error: str
     level: int
+    leased_at: int = 0
+    """When its last delivery began; 0 if there was none."""
 
 
 class Track(Struct, eq=False, kw_only=True):
@@ -53,6 +55,8 @@ class Track(Struct, eq=False, kw_only=True):
     outcomes: Table
     """(first, count, outcome, at) of messages settled otherwise than by an ack. Each is a record of its
     own."""
+    completed_from: int = 0
+    """*memory* All that is completed and not dropped is at or past it."""
     ended: list[int]
     """*memory* Messages in ``outcomes``, by outcome."""
     dead_messages: int = 0

@@ -17,6 +17,11 @@ def record_outcome(
         shard.watched.notify(track.partition.key, first, end)
     if track.partition.links_count:
         shard.end(track, first, end, outcome)
+    add_outcome(shard, track, first, end, outcome, now)
+
+
+def add_outcome(shard: Shard, track: Track, first: int, end: int, outcome: int, now: int) -> None:
+    """Add an outcome to those of a track, joined with the one before it if they are alike."""
     track.ended[outcome] += end - first
     before = track.outcomes.below(first)
     if before is not None and before[0] + before[1] == first and before[2:] == (outcome, now):

@@ -16,7 +16,7 @@ from forebay.core.structures.spans import Span, clipped, covered, outside, overl
 from forebay.core.tracks.cursor import fresh, skip
 from forebay.core.tracks.leased import leased_runs, stretches
 from forebay.core.tracks.planning import cut_scheduled, unplanned, unplanned_due
-from forebay.core.words import CANCELLED, COMPLETED, DEFAULT, DIED
+from forebay.core.words import CANCELLED, COMPLETED, DEFAULT, DIED, DISCARDED, DROPPED, DROPPED_DEAD
 
 FRESH, LEASED, SCHEDULED, PARKED, DEAD, SETTLED = PLACES = (
     "fresh",
@@ -48,7 +48,7 @@ MOVES: dict[tuple[str, str], tuple[str, ...]] = {
     (PARKED, DEAD): ("dependency failed",),
     (PARKED, SETTLED): ("cancel", "clean", "expire", "retention", "dependency failed"),
     (DEAD, SCHEDULED): ("requeue", "seek"),
-    (DEAD, SETTLED): ("purge", "clean", "retention"),
+    (DEAD, SETTLED): ("purge", "clean", "retention", "cleanup"),
     (LEASED, FRESH): ("seek",),
     (SCHEDULED, FRESH): ("seek",),
     (DEAD, FRESH): ("seek",),
@@ -216,5 +216,41 @@ def _read(shard: Shard, track: Track, first: int, end: int) -> list[Stands]:
         found += [(low, high, None) for low, high in spans_in(shard, track, place, first, end)]
     found += [(low, high, DIED) for low, high in spans_in(shard, track, DEAD, first, end)]
     for row in overlapping(track.outcomes, first, end):
-        found.append((max(row[0], first), min(row[0] + row[1], end), row[2]))
+        how = _BEFORE.get(row[2], row[2])
+        found.append((max(row[0], first), min(row[0] + row[1], end), how))
     return found
+
+
+_BEFORE = {DROPPED: COMPLETED, DROPPED_DEAD: DISCARDED}
+"""How messages ended that were dropped since."""
+NOWHERE = (1 << 62, 1 << 62)
+"""Past the end of every log."""
+
+
+def completed(shard: Shard, track: Track, at: int) -> Iterator[tuple[int, int, bool]]:
+    """Yield the completed messages of a track from an offset on, and, with False, the others between.
+
+    They are settled without an outcome, and in none of the other places.
+    """
+    log = track.partition.log
+    open_or_dead = [place for place in PLACES if place != SETTLED]
+    others: Iterator[Span] = merge(
+        *(spans_in(shard, track, place, at, log.end) for place in open_or_dead),
+        covered(track.outcomes, at, log.end),
+    )
+    low, high = next(others, NOWHERE)
+    for reached, end in logs.kept_spans(log):
+        if end <= at:
+            continue
+        reached = max(reached, at)
+        while low < end:
+            if low > reached:
+                yield reached, low, True
+            if high > reached:
+                yield max(low, reached), min(high, end), False
+            reached = max(reached, high)
+            if high > end:
+                break
+            low, high = next(others, NOWHERE)
+        if reached < end:
+            yield reached, end, True

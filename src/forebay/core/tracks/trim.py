@@ -12,6 +12,7 @@ from forebay.core.tracks.planning import cut_scheduled, unplanned
 
 def give_up(shard: Shard, track: Track, before: int) -> None:
     """Settle unread messages of a group below an offset, without an outcome."""
+    track.completed_from = 0
     for low, high in list(fresh(track, track.cursor, before)):
         skip(shard, track, low, high)
     if track.planned < before:
@@ -48,6 +49,11 @@ def _cut_rows(shard: Shard, track: Track, table: Table, low: int, high: int) -> 
             _add_row(shard, track, table, (first, low - first, *row[2:]))
         if end > high:
             _add_row(shard, track, table, (high, end - high, *row[2:]))
+
+
+def clear_outcomes(shard: Shard, track: Track, first: int, end: int) -> None:
+    """Forget the outcomes of [first, end)."""
+    _cut_rows(shard, track, track.outcomes, first, end)
 
 
 def clear_from(shard: Shard, track: Track, begin: int) -> None:

@@ -29,6 +29,8 @@ STATES = {
 }
 """flashQ's names of states. It does not know the others: such a job is gone."""
 UNKNOWN = "unknown"
+COMPLETED_MAX = 50_000
+"""Completed jobs that a queue made by this door keeps, as flashQ does: beyond it, the older half goes."""
 OUR_STATES = {theirs: ours for ours, theirs in STATES.items()} | {"waiting-parent": "parked"}
 
 

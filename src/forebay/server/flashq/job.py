@@ -11,13 +11,16 @@ from typing import Any
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from forebay.core.api import commands as core, queries
-from forebay.core.state import PLAIN, Attributes, Partition, Progress, Queue
+from forebay.core.state import PLAIN, Attributes, Cleanup, Partition, Progress, Queue
 from forebay.core.words import NONE
 from forebay.server.flashq.command import STATES, UNKNOWN, shown
 from forebay.wire.types import Id
 
 DEPENDENCIES_SHOWN = 1_000
 """Ids in ``depends_on`` that are shown with a job, at most."""
+
+
+NO_CLEANUP = Cleanup()
 
 
 class Job(Struct, gc=False, kw_only=True):
@@ -71,6 +74,7 @@ def _as_pushed(attributes: Attributes, lease_ms_max: int) -> dict[str, Any]:
     backoff = attributes.backoff
     timeout = attributes.timeout_ms
     waits_for = dependencies(attributes)
+    cleanup = attributes.cleanup or NO_CLEANUP
     return {
         "max_attempts": attributes.max_attempts or 0,
         "backoff": 0 if backoff is None or backoff.kind == NONE else backoff.base_ms,
@@ -82,11 +86,11 @@ def _as_pushed(attributes: Attributes, lease_ms_max: int) -> dict[str, Any]:
         "children_completed": len(waits_for),
         "tags": attributes.tags,
         "lifo": attributes.lifo,
-        "remove_on_complete": getattr(attributes, "remove_on_complete", False),
-        "remove_on_fail": getattr(attributes, "remove_on_fail", False),
-        "stall_timeout": getattr(attributes, "stall_ms", 0),
-        "keep_completed_age": getattr(attributes, "keep_completed_ms", 0),
-        "keep_completed_count": getattr(attributes, "keep_completed_count", 0),
+        "remove_on_complete": cleanup.on_complete,
+        "remove_on_fail": cleanup.on_fail,
+        "stall_timeout": attributes.stall_ms,
+        "keep_completed_age": cleanup.keep_ms,
+        "keep_completed_count": cleanup.keep_count,
     }
 
 
@@ -123,12 +127,18 @@ def found(each: queries.Shown, lease_ms_max: int, *, with_state: bool) -> Job:
         group_id=each.partition if each.queue.partitions[each.partition].lane else None,
         **_as_pushed(state.attributes, lease_ms_max),
     )
+    job.stall_count = _stalls(state.attributes, state.deliveries - (state.state == "active"), state.failures)
     if state.state == "parked":
         job.children_completed = 0
     _tell(job, state.progress, state.error if state.failures > (state.state == "dead") else "")
     if with_state:
         job.state = state_of(state)
     return job
+
+
+def _stalls(attributes: Attributes, deliveries: int, failures: int) -> int:
+    """Count the deliveries of a job that ended without a failure: it stalled in each."""
+    return max(deliveries - failures, 0) if attributes.stall_ms else 0
 
 
 def _tell(job: Job, progress: Progress | None, error: str) -> None:
@@ -147,6 +157,8 @@ def dead(letters: queries.DeadFound, lease_ms_max: int) -> list[Job]:
         pushed = _as_pushed(attributes, lease_ms_max)
         job = _beside(letters.queue, partition, each, 0, _payload(each), attributes.delay_ms, pushed)
         job.attempts = each.failures
+        job.started_at = job.last_heartbeat = each.leased_at
+        job.stall_count = _stalls(attributes, each.deliveries, each.failures)
         _tell(job, partition.progress.get(_first(partition, each.offset)), each.error * (each.failures > 1))
         jobs.append(job)
     return jobs
@@ -166,10 +178,10 @@ def pulled(popped: core.Popped, lease_ms_max: int) -> Iterator[Job]:
             job = _beside(queue, partition, each, at, Raw(payload), attributes.delay_ms, pushed)
             job.attempts = each.failures
             # When it was leased follows from when the lease ends: the reply has only that.
-            job.started_at = each.expires_at - (
-                attributes.timeout_ms or pushed["stall_timeout"] or queue_lease_ms
-            )
+            given = [ms for ms in (attributes.timeout_ms, attributes.stall_ms) if ms]
+            job.started_at = each.expires_at - min(given, default=queue_lease_ms)
             job.last_heartbeat = job.started_at
+            job.stall_count = _stalls(attributes, each.deliveries - 1, each.failures)
             if partition.progress:
                 _tell(job, partition.progress.get(_first(partition, each.offset + at)), "")
             yield job

@@ -10,7 +10,7 @@ from forebay.core.errors import ForebayError, Invalid, NotFound
 from forebay.core.state import Cron as CoreCron
 from forebay.server.flashq import answers
 from forebay.server.flashq.caller import Caller
-from forebay.server.flashq.command import Asked, Command, Whole, ask
+from forebay.server.flashq.command import COMPLETED_MAX, Asked, Command, Whole, ask
 from forebay.server.flashq.commands.options import Options, job_of
 from forebay.server.flashq.commands.push import NULL
 from forebay.server.flashq.errors import Refused
@@ -56,7 +56,14 @@ class Cron(Options, Command, tag_field="cmd", tag="CRON", gc=False, kw_only=True
         job = job_of(Options(**inner), bytes(NULL if data is None else data), caller.limits)
         limit = self.limit if self.limit is not None else options.limit
         return job_commands.CronPut(
-            caller.tenant, self.name, self.queue, job, self.schedule, self.repeat_every, limit=limit or 0
+            caller.tenant,
+            self.name,
+            self.queue,
+            job,
+            self.schedule,
+            self.repeat_every,
+            limit=limit or 0,
+            completed_count=COMPLETED_MAX,
         )
 
     def reply(self, reply: queries.CronsFound, caller: Caller) -> Struct:

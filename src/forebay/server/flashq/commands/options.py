@@ -5,15 +5,13 @@ SDKs write some of them in camel case, too. Null means that an option is not giv
 
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any
 
 from msgspec import Struct
 
 from forebay.core.api.jobs import Job
 from forebay.core.bounds import DELAY_MS_MAX, Limits, check_name
-from forebay.core.errors import Unsupported
 from forebay.core.ids import spans_of
-from forebay.core.state import DOUBLINGS, Attributes, Backoff, Identity
+from forebay.core.state import DOUBLINGS, Attributes, Backoff, Cleanup, Identity
 from forebay.core.words import DEFAULT, DROP, NONE, THROTTLE, WAIT
 from forebay.server.flashq.command import Whole, parse_ids
 from forebay.server.flashq.errors import Refused
@@ -103,23 +101,11 @@ def plain_attributes(limits: Limits) -> Attributes:
     return attributes_of(Options(), limits)
 
 
-def kept_of(given: Options) -> dict[str, Any]:
-    """Return the attributes that say how long a job is kept and when it counts as stalled.
-
-    They are under the names that ``Attributes`` has for them; those at their default are left out.
-    """
-    wanted = {
-        "remove_on_complete": given.remove_on_complete,
-        "remove_on_fail": given.remove_on_fail,
-        "stall_ms": given.stall_timeout,
-        "keep_completed_ms": given.keep_completed_age,
-        "keep_completed_count": given.keep_completed_count,
-    }
-    return {name: value for name, value in wanted.items() if value}
-
-
-OPTION_NAMES = {"stall_ms": "stall_timeout", "keep_completed_ms": "keep_completed_age"}
-"""Names of options whose attributes are called otherwise."""
+def cleanup_of(given: Options) -> Cleanup | None:
+    """Return when a job is dropped after its end, if it says so."""
+    completed, failed = bool(given.remove_on_complete), bool(given.remove_on_fail)
+    age, count = given.keep_completed_age or 0, given.keep_completed_count or 0
+    return Cleanup(completed, failed, age, count) if completed or failed or age or count else None
 
 
 def attributes_of(given: Options, limits: Limits) -> Attributes:
@@ -132,10 +118,6 @@ def attributes_of(given: Options, limits: Limits) -> Attributes:
     likes. The longest lease that the server allows stands for that.
     *Dependencies.* A job whose dependency failed waits until that is retried.
     """
-    kept = kept_of(given)
-    if kept:
-        name = next(iter(kept))
-        raise Unsupported(f"{OPTION_NAMES.get(name, name)} is not supported yet")
     backoff = AT_ONCE
     if given.backoff:
         backoff = Backoff(base_ms=given.backoff, cap_ms=min(given.backoff << DOUBLINGS, DELAY_MS_MAX))
@@ -151,7 +133,8 @@ def attributes_of(given: Options, limits: Limits) -> Attributes:
         depends_on=spans_of(parse_ids(given.depends_on)) if given.depends_on else (),
         on_failed=WAIT,
         tags=tuple(dict.fromkeys(given.tags)) if given.tags else (),
-        **kept,
+        cleanup=cleanup_of(given),
+        stall_ms=given.stall_timeout or 0,
     )
 
 

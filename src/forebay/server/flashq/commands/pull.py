@@ -6,17 +6,15 @@ found out by the ``timeout`` or ``stall_timeout`` of the job, as in flashQ. Only
 sent any more gives its jobs back at once.
 """
 
-from typing import Any
-
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from forebay.core.api import commands as core, queries
+from forebay.core.api import commands as core
 from forebay.core.errors import ForebayError, NotFound
 from forebay.server.flashq import answers, job
 from forebay.server.flashq.caller import Caller
-from forebay.server.flashq.command import AboutJob, Asked, Whole, ask, parse_ids
+from forebay.server.flashq.command import COMPLETED_MAX, AboutJob, Asked, Whole, parse_ids
 from forebay.server.flashq.errors import job_not_found
-from forebay.server.tcp.codec import Ready, Services
+from forebay.server.tcp.codec import Ready
 from forebay.wire.types import Id
 
 
@@ -31,7 +29,14 @@ class Pull(Asked, tag="PULL", gc=False, kw_only=True):
         # Now, and not with the answer: a worker that waits for its first job works, too.
         caller.workers.pulled(caller.owner, self.queue)
         wait_ms = caller.wait_ms(self.timeout)
-        return core.Pop(caller.tenant, self.queue, count=count, wait_ms=wait_ms, owner=caller.owner)
+        return core.Pop(
+            caller.tenant,
+            self.queue,
+            count=count,
+            wait_ms=wait_ms,
+            owner=caller.owner,
+            completed_count=COMPLETED_MAX,
+        )
 
     def reply(self, reply: core.Popped, caller: Caller) -> Struct:
         return answers.OneJob(job=next(job.pulled(reply, caller.limits.lease_ms_max), None))
@@ -91,18 +96,10 @@ class Fail(AboutJob, tag="FAIL", gc=False, kw_only=True):
 
 
 class Heartbeat(AboutJob, tag="HEARTBEAT", gc=False, kw_only=True):
-    """A worker is alive: its job has its whole time again."""
+    """A worker is alive: its job has its whole time again, and so have those that were pulled with it."""
 
-    is_command = False
-
-    async def steps(self, services: Services, caller: Caller) -> Any:
-        found = await ask(services, queries.State(caller.tenant, self.number))
-        assert isinstance(found, queries.StateFound)
-        given = found.attributes
-        lease_ms = min(given.timeout_ms or getattr(given, "stall_ms", 0), caller.limits.lease_ms_max) or None
-        return await ask(
-            services, core.Extend(caller.tenant, ids=[self.number], owner=caller.owner, lease_ms=lease_ms)
-        )
+    def asked(self, caller: Caller) -> core.Command:
+        return core.Extend(caller.tenant, ids=[self.number], owner=caller.owner)
 
     def reply(self, reply: core.Extended, caller: Caller) -> Struct:
         if not reply.count:  # cancelled meanwhile

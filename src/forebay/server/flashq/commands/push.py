@@ -9,7 +9,7 @@ from forebay.core.bounds import FLOW_DEPTH_MAX
 from forebay.core.errors import NotFound
 from forebay.server.flashq import answers
 from forebay.server.flashq.caller import Caller
-from forebay.server.flashq.command import Asked, Command, ask, shown
+from forebay.server.flashq.command import COMPLETED_MAX, Asked, Command, ask, shown
 from forebay.server.flashq.commands.options import Options, is_plain, job_of, plain_attributes
 from forebay.server.flashq.errors import Refused, debounced, duplicate
 from forebay.server.tcp.codec import Ready, Services
@@ -36,7 +36,7 @@ class Push(Options, Command, tag_field="cmd", tag="PUSH", gc=False, kw_only=True
 
     def _jobs(self, caller: Caller) -> job_commands.PushJobs:
         jobs = [job_of(self, bytes(self.data), caller.limits)]
-        return job_commands.PushJobs(caller.tenant, self.queue, jobs)
+        return job_commands.PushJobs(caller.tenant, self.queue, jobs, completed_count=COMPLETED_MAX)
 
     async def steps(self, services: Services, caller: Caller) -> job_commands.PushedJobs:
         pushed = await ask(services, self._jobs(caller))
@@ -67,7 +67,11 @@ class Push(Options, Command, tag_field="cmd", tag="PUSH", gc=False, kw_only=True
     def asked(self, caller: Caller) -> core.Command:
         if is_plain(self):
             return core.Push(
-                caller.tenant, self.queue, [self.data], attributes=plain_attributes(caller.limits)
+                caller.tenant,
+                self.queue,
+                [self.data],
+                attributes=plain_attributes(caller.limits),
+                completed_count=COMPLETED_MAX,
             )
         return self._jobs(caller)
 
@@ -98,10 +102,15 @@ class PushBatch(Asked, tag="PUSHB", gc=False, kw_only=True):
             raise Ready(job_commands.PushedJobs([], ""))
         if all(map(is_plain, self.jobs)):  # the usual batch: the core takes it as one
             payloads: list[bytes] = [each.data for each in self.jobs]
-            attributes = plain_attributes(caller.limits)
-            return core.Push(caller.tenant, self.queue, payloads, attributes=attributes)
+            return core.Push(
+                caller.tenant,
+                self.queue,
+                payloads,
+                attributes=plain_attributes(caller.limits),
+                completed_count=COMPLETED_MAX,
+            )
         jobs = [job_of(each, bytes(each.data), caller.limits) for each in self.jobs]
-        return job_commands.PushJobs(caller.tenant, self.queue, jobs)
+        return job_commands.PushJobs(caller.tenant, self.queue, jobs, completed_count=COMPLETED_MAX)
 
     def reply(self, reply: core.Pushed | job_commands.PushedJobs, caller: Caller) -> Struct:
         if isinstance(reply, core.Pushed):
@@ -129,7 +138,8 @@ class Flow(Options, Command, tag_field="cmd", tag="FLOW", gc=False, kw_only=True
         return _nested(self, 1)
 
     def asked(self, caller: Caller) -> job_commands.PushFlow:
-        return job_commands.PushFlow(caller.tenant, _node(self, caller, 0))
+        root = _node(self, caller, 0)
+        return job_commands.PushFlow(caller.tenant, root, completed_count=COMPLETED_MAX)
 
     def reply(self, reply: job_commands.FlowPushed, caller: Caller) -> Struct:
         return answers.Flow(parent_id=shown(reply.parent), children_ids=list(map(shown, reply.children)))

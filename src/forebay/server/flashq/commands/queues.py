@@ -10,7 +10,7 @@ from forebay.core.state import Rate
 from forebay.core.words import DEAD, DEFAULT, PUSHED, SETTLED
 from forebay.server.flashq import answers
 from forebay.server.flashq.caller import Caller
-from forebay.server.flashq.command import OUR_STATES, Asked, Whole, ask
+from forebay.server.flashq.command import COMPLETED_MAX, OUR_STATES, Asked, Whole, ask
 from forebay.server.flashq.errors import Refused
 from forebay.server.tcp.codec import Services
 
@@ -35,7 +35,7 @@ class OnQueue(Asked, gc=False, kw_only=True):
 
 class Pause(OnQueue, tag="PAUSE", gc=False, kw_only=True):
     def asked(self, caller: Caller) -> core.Command:
-        return core.Pause(caller.tenant, self.queue)
+        return core.Pause(caller.tenant, self.queue, completed_count=COMPLETED_MAX)
 
 
 class Resume(OnQueue, tag="RESUME", gc=False, kw_only=True):
@@ -58,7 +58,8 @@ class RateLimit(OnQueue, tag="RATELIMIT", gc=False, kw_only=True):
     limit: Whole
 
     def asked(self, caller: Caller) -> core.Command:
-        return core.Configure(caller.tenant, self.queue, rate_limit=Rate(self.limit) if self.limit else None)
+        rate_limit = Rate(self.limit) if self.limit else None
+        return core.Configure(caller.tenant, self.queue, completed_count=COMPLETED_MAX, rate_limit=rate_limit)
 
 
 class Unlimited(OnQueue, gc=False, kw_only=True):
@@ -84,7 +85,9 @@ class SetConcurrency(OnQueue, tag="SETCONCURRENCY", gc=False, kw_only=True):
     limit: Whole
 
     def asked(self, caller: Caller) -> core.Command:
-        return core.Configure(caller.tenant, self.queue, concurrency=self.limit)
+        return core.Configure(
+            caller.tenant, self.queue, completed_count=COMPLETED_MAX, concurrency=self.limit
+        )
 
 
 class GetJobCounts(OnQueue, tag="GETJOBCOUNTS", gc=False, kw_only=True):

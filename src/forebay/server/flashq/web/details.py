@@ -17,7 +17,7 @@ class Details:
         self._questions = questions
 
     async def shown(self, jobs: Sequence[int]) -> dict[int, Shown]:
-        reply = await self._questions.ask(Show(DEFAULT, list(jobs)))
+        reply = await self._questions.ask(Show(DEFAULT, list(jobs), dropped=True))
         return {each.state.id: each for each in reply.deliveries} if isinstance(reply, ShownAll) else {}
 
     async def results(self, jobs: Sequence[int]) -> dict[int, Raw]:

@@ -160,7 +160,7 @@ WORDS = {
     "Deleted.deleted": "Whether it is gone.",
     "Deleted.active": "Messages that are still leased.",
     "until": "When it ends, or the queue goes at the latest.",
-    "more": "Whether there is more: ask again.",
+    "more": "Whether there is more than one request takes, within its limit: ask again.",
     "states": "Which states; all of these if absent.",
     "grace_ms": "Only those that are in their state for this long.",
     "staged": "What is staged, and not adopted yet.",

@@ -372,7 +372,8 @@ language sql stable parallel safe as $$
     union all
     select
         forebay.uint_at(key, 9, 4)::bigint, forebay.uint_at(key, 13, 4)::bigint, forebay.uint_at(key, 17, 8)::bigint + at,
-        (array['expired', 'cancelled', 'dead', 'evicted'])[(value -> 1)::integer + 1], null, null, null, (value -> 2)::bigint,
+        coalesce((array['expired', 'cancelled', 'dead', 'evicted'])[(value -> 1)::integer + 1], 'dropped'),
+        null, null, null, (value -> 2)::bigint,
         null, null, null, null
     from forebay.records_of(prefix, 'o')
     cross join lateral generate_series(0, (value -> 0)::integer - 1) as at
@@ -533,7 +534,7 @@ language sql stable parallel safe as $$
         left join parked y on y.partition_id = m.partition_id and y."offset" = m.offset
         left join withdrawn w on w.partition_id = m.partition_id and w."offset" = m.offset
         left join successors l on l.partition_id = m.partition_id and l.first = m.own
-        where l.last is null or l.last = m.offset
+        where (l.last is null or l.last = m.offset) and coalesce(x.state, '') <> 'dropped'
     ),
     stated as (
         select
