@@ -193,7 +193,7 @@ def test_threads_may_share_a_client(way: str, server: Server, queue: str) -> Non
 FORKED = """
 import os, sys
 from forebay import SyncClient
-client = SyncClient(sys.argv[1], timeout_s=2, retry_s=2)
+client = SyncClient(sys.argv[1], timeout_s=10, retry_s=10)
 client.push(sys.argv[2], "before")
 child = os.fork()
 for at in range(20):

@@ -14,6 +14,7 @@ from forebay.client.tasks.flow import chain, group
 from forebay.client.tasks.task import Retry
 from forebay.client.worker.worker import Worker
 from forebay.testing.server import Server
+from forebay.testing.worker import PATIENCE_S
 
 
 @pytest.fixture
@@ -115,7 +116,7 @@ def test_who_waits_for_a_result_is_told_when_time_to_live_ends_in_a_jump(server:
     while not server._call(lambda: server._node._watchers.count):
         pass
     server.jump(minutes=2)
-    waiter.join(5)
+    waiter.join(PATIENCE_S)
     assert states == ["expired"]
 
 

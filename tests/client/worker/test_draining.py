@@ -292,7 +292,7 @@ def test_what_is_on_its_way_to_a_worker_that_stops_is_given_back(
             running = asyncio.create_task(worker.run())
             await until(lambda: way.holds is None)  # it waits for jobs
             id = (await client.push(app.queue, {"task": "never"})).id
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE_S):
                 while await client.state(id) != "active":
                     await asyncio.sleep(0.01)
             worker.stop()
