@@ -67,11 +67,13 @@ class Connection:
                     await asyncio.sleep(PAUSE_S)
             self.connects += 1
             self._writer = writer
-            self._reading = asyncio.create_task(self._read(reader, writer))
+            self._reading = asyncio.create_task(self._read(reader))
+            # Not in the task itself: one that is cancelled before it began does not run at all.
+            self._reading.add_done_callback(lambda _: writer.close())
             if self._token is not None:
                 await self._call("AUTH", {"token": self._token})
 
-    async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _read(self, reader: asyncio.StreamReader) -> None:
         try:
             while True:
                 if self._framed:
@@ -91,7 +93,6 @@ class Connection:
             pass
         finally:
             self._writer = None
-            writer.close()
             waiting_, self._waiting = self._waiting, {}
             for each in waiting_.values():
                 if not each.done():
