@@ -209,6 +209,50 @@ def test_a_custom_id_is_the_same_message_as_long_as_it_is_kept(core: Core) -> No
     assert push(core, b"3", job_id="mine").duplicates == []
 
 
+@pytest.mark.parametrize("reload", [False, True])
+@pytest.mark.parametrize(
+    ("end", "is_free"),
+    [
+        ("waits", False),
+        ("ack", False),
+        ("die", False),
+        ("update", False),
+        ("purge", True),
+        ("cancel", True),
+        ("expire", True),
+        ("evict", True),
+    ],
+)
+def test_a_custom_id_can_be_taken_from_what_was_withdrawn_alone(
+    core: Core, end: str, is_free: bool, reload: bool
+) -> None:
+    core.configure(max_attempts=1, max_wait_ms=1_000 if end == "evict" else 0)
+    core.pop()
+    attributes = Attributes(ttl_ms=1_000) if end == "expire" else PLAIN
+    (message,) = push(core, b"1", job_id="mine", attributes=attributes).ids
+    match end:
+        case "ack":
+            core.ack(core.pop().lease)
+        case "die" | "purge":
+            core.nack(core.pop().lease)
+        case "update":
+            core.ask(c.Update("default", message, b"2"), c.Pushed)
+        case "cancel":
+            core.cancel(message)
+        case "expire" | "evict":
+            core.wait(1_001)
+    if end == "purge":
+        core.ask(c.Purge("default", "q"), c.Buried)
+    if reload:
+        core.restart()
+    assert push(core, b"3", job_id="mine").duplicates == [0], "as long as it is kept, otherwise"
+    again = push(core, b"4", b"5", job_id="mine", retakes=True)
+    assert again.duplicates == ([1] if is_free else [0, 1])
+    assert (again.ids[0] != message) == is_free
+    core.restart()
+    assert push(core, b"6", job_id="mine").ids == [again.ids[0]]
+
+
 def test_a_transaction_id_is_known_in_its_partition_for_a_while(core: Core) -> None:
     core.configure(dedup_window_ms=5_000)
     first = push(core, b"1", transaction_id="t")

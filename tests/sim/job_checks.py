@@ -22,6 +22,7 @@ def check_queue(queue: Queue, known: m.Queue, now: int) -> None:
         assert message.tie is not None
         assert message.tie.key == key
     assert queue.named == {name: _at(keys, message) for name, message in known.named.items()}
+    assert sum(len(partition.job_ids) for partition in queue.partitions.values()) == len(queue.named)
     once = {"\0".join(name): each for name, each in known.once.items() if each[0] > now}
     found = {_name(name): each for name, each in queue.remembered.items() if each.until > now}
     assert {name: each.until for name, each in found.items()} == {

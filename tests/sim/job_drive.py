@@ -17,6 +17,8 @@ from tests.sim.job_steps import JobWorld, Op
 from tests.sim.model import OPEN, Message
 from tests.sim.system_model import STEPS, Cron
 
+RETAKEN = ("j0", "j3", "j6", "j9")
+"""Custom ids that are taken from messages that were withdrawn."""
 WINDOWS = [5, 40, 1_000, 20_000]
 """Of debounce and throttle."""
 POLICIES = ["fail", "ignore", "wait"]
@@ -109,14 +111,16 @@ class JobDriver(Driver):
             attributes = replace(attributes, delay_ms=0)
         elif pick.random() < 0.1:
             attributes = self.waiting_for(attributes)
+        job_id = f"j{pick.randrange(12)}" if pick.random() < 0.15 else None
         own = Identity(
             key,
             dedup,
             window_ms,
             max_ms,
-            f"j{pick.randrange(12)}" if pick.random() < 0.15 else None,
+            job_id,
             f"t{pick.randrange(12)}" if pick.random() < 0.3 else None,
             (pack(["left", self.world.payloads]),) if pick.random() < 0.3 else (),
+            retakes=job_id in RETAKEN,
         )
         if pick.random() < 0.02:
             return self.world.job(pick.choice(PARTITIONS[1:]), attributes, own, lane=True)

@@ -481,7 +481,9 @@ class JobModel(Model):
         if same is not None and at > now - known.options.dedup_window_ms:
             return same.id if same.gone else same.shown[0]
         if own.job_id is not None and own.job_id in known.named:
-            return known.named[own.job_id].id
+            named = known.named[own.job_id]
+            if not own.retakes or not self._is_withdrawn(batch, known, named):
+                return named.id
         if own.unique_key is None:
             return None
         if own.dedup == "throttle":
@@ -490,6 +492,14 @@ class JobModel(Model):
         holder = known.uniques.get(own.unique_key)
         is_held = holder is not None and self._is_open(batch, holder)
         return holder.shown[0] if holder is not None and is_held and own.dedup == "drop" else None
+
+    def _is_withdrawn(self, batch: Batch, known: Queue, named: Message) -> bool:
+        """Whether a message ended, and neither completed nor as a dead letter."""
+        partition, at = known.current(named.place)
+        if self._is_open(batch, known.messages[partition][at]):
+            return False
+        group = known.groups.get("default")
+        return group is None or group.cells[partition][at].kind not in (DONE, DEAD)
 
     def _is_open(self, batch: Batch, message: Message) -> bool:
         return message in batch.new or batch.core.is_open(message, message.place[0] in batch.looked)

@@ -122,8 +122,33 @@ MUTANTS: dict[str, Planted] = {
     ),
     "a custom id is not stored": (
         job_push.Pushing._enter,
-        "shard.changes.put_row(queue, key, own.job_id.encode())",
+        "shard.changes.put_row(queue, row, own.job_id.encode())",
         "shard.changes.touch()",
+    ),
+    "a custom id is taken from whoever has it": (
+        job_push.Pushing.find,
+        "own.retakes and self._is_withdrawn(named, offset)",
+        "own.retakes",
+    ),
+    "the custom id of a withdrawn message is never free": (
+        job_push.Pushing.find,
+        "own.retakes and self._is_withdrawn(named, offset)",
+        "False",
+    ),
+    "the custom id of an updated message is free": (
+        job_push.Pushing._is_withdrawn,
+        "current_ids(self.shard, [id_at(partition, first)])",
+        "[id_at(partition, first)]",
+    ),
+    "the custom id of a discarded message is not free": (
+        job_push.Pushing._is_withdrawn,
+        "return not is_in(self.shard, track, DEAD, offset_of(self.shard, message))",
+        "return False",
+    ),
+    "a custom id that was taken leads back after a restart": (
+        job_push.Pushing._enter,
+        "forget_job_id(shard, queue, shard.places[key].partition, withdrawn)",
+        "pass",
     ),
     "a custom id outlives its message": (
         dedup.forget_job_id,

@@ -48,6 +48,33 @@ def test_who_waits_for_a_job_that_is_removed_gets_its_result(server: FlashqServe
     assert talk.do("GETRESULT", id=job)["result"] == {"n": 1}
 
 
+@pytest.mark.parametrize(
+    ("cmd", "fields"),
+    [
+        ("CANCEL", {}),
+        ("DRAIN", {}),
+        ("CLEAN", {"state": "waiting", "grace": 0}),
+        ("CLEAN", {"state": "failed", "grace": 0}),
+        ("PURGEDLQ", {}),
+        ("PULL", {"timeout": 0}),
+    ],
+)
+def test_the_custom_id_of_a_job_that_is_gone_is_free(talk: Talk, cmd: str, fields: dict[str, Any]) -> None:
+    """A push with it is a new job: nothing is confirmed that nobody will ever get."""
+    job = talk.push("q", 1, job_id="mine", max_attempts=1, **({"ttl": 1} if cmd == "PULL" else {}))
+    if cmd == "PURGEDLQ" or fields.get("state") == "failed":
+        talk.pull("q")
+        talk.do("FAIL", id=job)
+        assert talk.push("q", 2, job_id="mine") == job, "a dead letter has its id"
+    passes(talk, 20)
+    talk.do(cmd, **({"id": job} if cmd == "CANCEL" else {"queue": "q"}), **fields)
+    again = talk.push("q", 3, job_id="mine")
+    assert again != job
+    assert talk.push("q", 4, job_id="mine") == again
+    assert talk.do("GETJOBBYCUSTOMID", job_id="mine")["job"]["id"] == again
+    assert talk.pull("q")["data"] == 3
+
+
 @pytest.mark.parametrize("name", ["remove_on_fail", "removeOnFail"])
 def test_a_job_that_is_removed_on_failure_is_no_dead_letter(talk: Talk, name: str) -> None:
     job = talk.push("q", 1, max_attempts=2, **{name: True})

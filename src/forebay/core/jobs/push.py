@@ -15,7 +15,7 @@ from forebay.core.delivery.cancel import cancel_everywhere
 from forebay.core.errors import Conflict
 from forebay.core.ids import OFFSET_BITS, OFFSET_MASK, Range
 from forebay.core.jobs import dependencies
-from forebay.core.links.dedup import SEEN, forget_taken, remember, remembered, request_key
+from forebay.core.links.dedup import SEEN, forget_job_id, forget_taken, remember, remembered, request_key
 from forebay.core.links.ties import free, tie, untie
 from forebay.core.log import log as logs
 from forebay.core.log.numbers import fits, id_at
@@ -24,11 +24,12 @@ from forebay.core.push.push import push, reached
 from forebay.core.push.update import check_update, update
 from forebay.core.queries.message_state import state
 from forebay.core.records import codec, keyspace
-from forebay.core.shard.addresses import Located, locate
+from forebay.core.shard.addresses import Located, current_ids, locate, offset_of
 from forebay.core.shard.limiters import attach_track
 from forebay.core.shard.shard import Place, Shard
 from forebay.core.state import PLAIN, Attributes, Identity, Partition, Queue, RememberedPush, Tie
-from forebay.core.words import DEBOUNCE, DROP, OPEN, REPLACE, THROTTLE
+from forebay.core.tracks.places import DEAD, is_in
+from forebay.core.words import DEBOUNCE, DEFAULT, DROP, OPEN, REPLACE, THROTTLE
 
 
 def waiting_for(attributes: Attributes, ids: list[int]) -> Attributes:
@@ -183,7 +184,9 @@ class Pushing(Struct, eq=False):
                 return self._id(partition, offset)
         if own.job_id is not None and own.job_id in queue.named:
             key, offset = queue.named[own.job_id]
-            return self._id(self.shard.places[key].partition, offset)
+            named = self.shard.places[key].partition
+            if not (own.retakes and self._is_withdrawn(named, offset)):
+                return self._id(named, offset)
         if own.unique_key is None:
             return None
         if own.dedup == THROTTLE:
@@ -210,6 +213,17 @@ class Pushing(Struct, eq=False):
         """Whether a message is kept and has not ended."""
         asked = State(self.queue.tenant, id_at(partition, offset))
         return logs.has(partition.log, offset) and state(self.shard, asked, self.now).state in OPEN
+
+    def _is_withdrawn(self, partition: Partition, first: int) -> bool:
+        """Whether a message, known by its first offset, ended neither completed nor as a dead letter."""
+        if first >= partition.log.end:
+            return False  # it is one of those that are pushed here
+        (message,) = current_ids(self.shard, [id_at(partition, first)])
+        stands = state(self.shard, State(self.queue.tenant, message), self.now).state
+        if stands == "dead":
+            track = self.queue.groups[DEFAULT].tracks[partition.key]
+            return not is_in(self.shard, track, DEAD, offset_of(self.shard, message))
+        return stands not in (*OPEN, "completed")
 
     def _id(self, partition: Partition, offset: int) -> int:
         """Return the id that a message is shown under."""
@@ -295,10 +309,13 @@ class Pushing(Struct, eq=False):
             before = partition.job_ids.get(first)
             if before is not None:
                 del queue.named[before]
+            if own.job_id in queue.named:
+                key, withdrawn = queue.named[own.job_id]
+                forget_job_id(shard, queue, shard.places[key].partition, withdrawn)
             partition.job_ids[first] = own.job_id
             queue.named[own.job_id] = (partition.key, first)
-            key = keyspace.job_id_key(queue.prefix, partition.key, first)
-            shard.changes.put_row(queue, key, own.job_id.encode())
+            row = keyspace.job_id_key(queue.prefix, partition.key, first)
+            shard.changes.put_row(queue, row, own.job_id.encode())
         if own.transaction_id is not None:
             partition.transactions[own.transaction_id] = (offset, self.now)
             self.transactions.append((offset, own.transaction_id))

@@ -22,6 +22,8 @@ class Identity(Struct, frozen=True, gc=False):
     """Unique in its partition for the queue's dedup_window_ms."""
     keys: tuple[bytes, ...] = ()
     """Packed keys that get its payload if it dies."""
+    retakes: bool = False
+    """Take the custom id from a message that was withdrawn: cancelled, expired, evicted or discarded."""
 
     @property
     def is_key_alone(self) -> bool:

@@ -145,8 +145,10 @@ def identity_of(given: Options) -> Identity | None:
     if given.debounce_id and ttl:
         if key is not None:
             raise Refused("debounce_id", "A job has a unique_key or a debounce_id, not both")
-        return Identity(given.debounce_id, THROTTLE, ttl, job_id=job_id)
-    return Identity(key, DROP, job_id=job_id) if key is not None or job_id is not None else None
+        return Identity(given.debounce_id, THROTTLE, ttl, job_id=job_id, retakes=True)
+    # The id of a job that is gone for clients is free, or a push would be confirmed and never delivered.
+    known = key is not None or job_id is not None
+    return Identity(key, DROP, job_id=job_id, retakes=True) if known else None
 
 
 def job_of(given: Options, data: bytes, limits: Limits) -> Job:
