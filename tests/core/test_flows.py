@@ -8,7 +8,7 @@ from forebay.core import bounds
 from forebay.core.api import commands as c, jobs as job_commands, queries
 from forebay.core.bounds import FLOW_MAX, Limits
 from forebay.core.errors import Busy, Conflict, ForebayError, Invalid, NotFound
-from forebay.core.state import Attributes, Identity
+from forebay.core.state import Attributes, Cleanup, Identity
 from tests.core.harness import AT_ONCE, Core
 from tests.sim.inside import home
 
@@ -262,6 +262,22 @@ def results(found: queries.ChildrenFound) -> list[list[bytes]]:
         [bytes(payload) for notes in each.notes for note in notes for payload in note.payloads()]
         for each in found.results
     ]
+
+
+def test_children_that_were_dropped_are_shown_as_they_ended() -> None:
+    core = Core()
+    core.configure("child", max_attempts=1, backoff=AT_ONCE)
+    removed = Cleanup(on_complete=True, on_fail=True)
+    nodes = [node(each, cleanup=removed, on_failed="wait") for each in (b"1", b"2")]
+    pushed = push(core, parent(*nodes, on_failed="ignore"))
+    core.pop(2, "child")
+    first, second = pushed.children
+    core.ask(c.Ack("default", ids=[first], results=[b"7"]), c.Settled)
+    core.nack(ids=[second])
+    found = children(core, pushed.parent)
+    assert [each.state.state for each in found.shown.deliveries] == ["completed", "dead"]
+    assert (found.completed, found.total) == (1, 2)
+    assert results(found) == [[b"7"], []]
 
 
 @pytest.mark.parametrize(("size", "shown"), [(1, 3), (40, 2), (200, 1)])

@@ -184,14 +184,13 @@ class JobWorld(World):
         targets = self.model.targets(current.attributes)
         assert reply.total == len(targets)
         kept = [each for each in targets if not each.gone and not each.lost]
-        kept = [each for each in kept if self._shows(self.model.queues[each.queue], each.place, "default")]
         got = [
             (each.queue.name, (each.partition, each.offset), as_modelled(each.state))
             for each in reply.shown.deliveries
         ]
-        assert got == [
-            (each.queue, each.place, self._state(each, each.queue, *each.place, "default")) for each in kept
-        ]
+        states = [self._state(each, each.queue, *each.place, "default") for each in kept]
+        assert got == [(each.queue, each.place, state) for each, state in zip(kept, states, strict=True)]
+        assert reply.completed == len(targets) - sum(each.state != "completed" for each in states)
         results: list[list[bytes]] = []
         for found in reply.results:
             for each in found.notes[0]:

@@ -87,7 +87,8 @@ def children(shard: Shard, command: Children, now: int) -> ChildrenFound:
     (message,) = current_ids(shard, [command.id])
     require(shard, command.tenant, message)
     given, total = _waited_for(shard, command.tenant, command.id)
-    found = message_state.show_each(shard, Show(command.tenant, current_ids(shard, given)), now)
+    asked = Show(command.tenant, current_ids(shard, given), dropped=True)
+    found = message_state.show_each(shard, asked, now)
     open_ = sum(each.state.state != "completed" for each in found)
     sizes = accumulate(map(logs.piece_bytes, found))
     shown = found[: max(sum(size <= shard.limits.read_bytes_max for size in sizes), 1)]
