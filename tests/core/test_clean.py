@@ -9,6 +9,7 @@ from forebay.core.bounds import NEVER, Limits
 from forebay.core.delivery import cancel as cancels
 from forebay.core.errors import Conflict, ForebayError, Invalid, NotFound
 from forebay.core.queues import clean as cleans
+from forebay.core.retention import sweep
 from forebay.core.shard.timers import SWEEP_MS
 from forebay.core.state import Backoff
 from forebay.core.words import LINE
@@ -266,6 +267,19 @@ def test_what_is_acked_late_is_found_behind_what_was_dropped() -> None:
     core.ack(ids=[first])
     assert clean(core, "completed", count=1) == c.Cleaned(1)
     core.ack(ids=[first + 1, first + 5])
+    assert clean(core, "completed") == c.Cleaned(2)
+
+
+def test_there_is_no_more_to_do_once_the_limit_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep, "DROPPED_RUNS_MAX", 3)
+    core = Core()
+    core.configure(max_attempts=1)
+    first = core.push(*numbers(10))
+    core.pop(10)
+    core.ack(ids=list(range(first, first + 10, 2)))
+    core.nack(ids=list(range(first + 1, first + 10, 2)))
+    core.push(*numbers(9))
+    assert clean(core, "completed", "waiting", count=5) == c.Cleaned(5)
     assert clean(core, "completed") == c.Cleaned(2)
 
 

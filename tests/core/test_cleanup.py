@@ -321,7 +321,7 @@ def test_above_its_bound_a_queue_drops_the_older_half_of_it() -> None:
 
 
 def test_a_bound_holds_for_completed_messages_between_dead_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep, "DROPS_MAX", 3)
+    monkeypatch.setattr(sweep, "DROPPED_RUNS_MAX", 3)
     core = Core()
     core.configure(completed_retention_count=4, max_attempts=1)
     first = core.push(*[b"%d" % number for number in range(40)])

@@ -312,9 +312,9 @@ class Sought(Struct, gc=False):
 class Clean(Struct, gc=False):
     """Clear messages of a group by state and age.
 
-    Waiting and delayed messages are cancelled, dead letters discarded. Completed messages are dropped from
-    the log, in whole segments, if every group has settled them. Parked messages are parked in every group,
-    and cancelled in every group: if ``parked`` is the only state, or there is no other group.
+    Waiting and delayed messages are cancelled, dead letters discarded. Completed messages are dropped, the
+    oldest first. Parked messages are parked in every group, and cancelled in every group: if ``parked`` is
+    the only state, or there is no other group.
     """
 
     tenant: str
@@ -325,7 +325,7 @@ class Clean(Struct, gc=False):
     grace_ms: int = 0
     """Minimum age since they were pushed, died, or were settled."""
     count: int | None = None
-    """At most this many; approximate for completed messages."""
+    """At most this many."""
 
 
 class Cleaned(Struct, gc=False):

@@ -60,6 +60,7 @@ def clean(shard: Shard, queue: Queue, group: Group | None, command: Clean, now: 
         if runs <= 0 and cleaned.count < left:
             cleaned.more = True
             break
+    cleaned.more = cleaned.more and cleaned.count < left
     if cleaned.count:
         shard.changes.sync_for(queue)
         shard.timers.plan_sweep(queue, now)

@@ -36,7 +36,7 @@ from forebay.core.words import DEFAULT, EXPIRED, OUTDATED, REMOVED, RETIRED
 
 EVICTIONS_MAX = 10_000
 """Runs evicted in one sweep."""
-DROPS_MAX = 2_000
+DROPPED_RUNS_MAX = 2_000
 """Runs of completed messages dropped at a time, message by message: about 50 ms, besides finding them."""
 MARKS_MAX = 60
 """Retention marks per partition: retention is exact to a sixtieth."""
@@ -94,7 +94,7 @@ def sweep(shard: Shard, queue: Queue, now: int) -> int:
             shard.changes.change_log.note(REMOVED, queue, "", partition, partition.log.end, 0)
         remove_partitions(shard, queue, empty)
     _drop_surplus(shard, queue, options.completed_retention_bytes, holding, now)
-    if _drop_uncounted(shard, queue, now):
+    if _drop_over_count(shard, queue, now):
         shard.timers.sweep_soon(queue, now)
     sweep_notes(shard, queue, now)
     again_at = min(
@@ -239,7 +239,7 @@ def drop_completed(shard: Shard, queue: Queue, group: Group, grace_ms: int, most
         track, high = group.tracks[key], min(high, low + most - dropped.count)
         if spans and spans[-1][0] is track and spans[-1][2] == low:
             spans[-1] = (track, spans[-1][1], high)
-        elif len(spans) == DROPS_MAX:
+        elif len(spans) == DROPPED_RUNS_MAX:
             dropped.more = True
             break
         else:
@@ -279,8 +279,8 @@ def _drop_emptied(shard: Shard, queue: Queue, track: Track, holding: list[Group]
         _drop(shard, queue, partition, before, holding, now)
 
 
-def _drop_uncounted(shard: Shard, queue: Queue, now: int) -> bool:
-    """Drop the older half of what a queue may keep, if it keeps more; return whether there is more to do."""
+def _drop_over_count(shard: Shard, queue: Queue, now: int) -> bool:
+    """Drop completed messages, if there are more than the queue keeps; return whether there is more to do."""
     most, group = queue.options.completed_retention_count, queue.groups.get(DEFAULT)
     if not most or group is None:
         return False
