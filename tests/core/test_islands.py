@@ -510,3 +510,36 @@ def test_so_many_islands_are_made_in_steps(monkeypatch: pytest.MonkeyPatch) -> N
     assert [core.state(each) for each in ids] == ["delayed"] * 6
     core.wait(DAY_MS)
     assert core.popped(99) == padded(*[f"far{number}" for number in range(6)])
+
+
+def test_a_delivery_whose_first_messages_were_carved_away_is_extended_by_the_others() -> None:
+    core = Core()
+    core.configure(completed_retention_ms=0)
+    payload = b"x" * 500
+    core.push(payload, delay_ms=10**8, timeout_ms=5_000)
+    core.push(payload, delay_ms=10**8, timeout_ms=6_000)
+    core.commit()
+    core.push(payload, priority=2)
+    core.commit()
+    first = core.push(*[payload] * 20, delay_ms=60_000, timeout_ms=600_000)
+    core.push(*[payload] * 20)
+    core.commit()
+    core.ack(core.pop(99).lease)
+    core.commit()
+    core.push(payload)
+    core.ack(core.pop(9).lease)
+    core.commit()
+    for _ in range(2):
+        core.wait(SWEEP_MS)
+        core.commit()
+    core.wait(60_000)
+    lease = core.pop(20).lease
+    core.ack(ids=list(range(first, first + 19)))
+    core.commit()
+    for _ in range(2):
+        core.wait(SWEEP_MS)
+    while carved(core) is not None:
+        pass
+    core.commit()
+    extended = core.ask(c.Extend("default", lease), c.Extended)
+    assert extended.expires_at == core.now + 600_000

@@ -64,12 +64,14 @@ def _prolong(shard: Shard, lease: Lease, lease_ms: int | None, now: int) -> int:
 
 
 def _until(lease: Lease, run: LeaseRun, queue_lease_ms: int, now: int) -> int:
-    """Return until when a delivery is extended by itself: as long as its messages were leased at first.
+    """Return until when a delivery is extended by itself: by its messages' timeout, or the queue's lease.
 
     What can stall is extended until it would have stalled, but not past its timeout.
     """
     log = lease.group.tracks[run.partition].partition.log
-    attributes = logs.attributes_at(log, run.first) if log.mixed else PLAIN
+    # The first that is not settled: those before it may be kept no longer.
+    first, _ = next(run.gaps())
+    attributes = logs.attributes_at(log, first) if log.mixed else PLAIN
     if not attributes.stall_ms:
         return now + (attributes.timeout_ms or queue_lease_ms)
     is_limited = attributes.timeout_ms and lease.leased_at
