@@ -464,6 +464,17 @@ def test_a_timeout_ends_a_delivery_that_is_extended_and_is_a_failure() -> None:
     assert (found.state, found.failures, found.error) == ("waiting", 1, "lease expired")
 
 
+def test_dependents_that_are_released_together_keep_their_own_times() -> None:
+    core = Core()
+    awaited = core.push(b"0")
+    stalls = core.push(b"1", stall_ms=5_000, depends_on=((awaited, 1),))
+    slow = core.push(b"2", timeout_ms=60_000, depends_on=((awaited, 1),))
+    core.ack(core.pop().lease)
+    core.pop(5)
+    core.wait(5_000)
+    assert [core.state(stalls), core.state(slow)] == ["waiting", "active"]
+
+
 def test_a_timeout_that_is_shorter_is_no_stall() -> None:
     core = Core()
     core.forgive()

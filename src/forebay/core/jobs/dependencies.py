@@ -26,7 +26,17 @@ from forebay.core.records.keyspace import ended_key
 from forebay.core.shard.addresses import current_ids
 from forebay.core.shard.ends import Ended, Notification, NotificationQueue
 from forebay.core.shard.shard import Place, Shard
-from forebay.core.state import SPAN_MAX, Attributes, Dead, Partition, Queue, Scheduled, Value
+from forebay.core.state import (
+    PLAIN,
+    SPAN_MAX,
+    Attributes,
+    Dead,
+    Partition,
+    Queue,
+    Scheduled,
+    Value,
+    are_treated_alike,
+)
 from forebay.core.structures.spans import Span, union
 from forebay.core.structures.table import Row
 from forebay.core.tracks.dead_letters import add_dead
@@ -130,8 +140,8 @@ def release(shard: Shard, queue: Queue, partition: Partition, spans: list[Span],
 
 
 def _runs(partition: Partition, spans: list[Span], now: int) -> list[Scheduled]:
-    """Return messages as scheduled runs, adjacent ones that are due alike joined."""
-    log = partition.log
+    """Return messages as scheduled runs, adjacent ones that are due and treated alike joined."""
+    log, before = partition.log, PLAIN
     found: list[Scheduled] = []
     for low, high in spans:
         position, first = logs.find(log, low), low
@@ -141,15 +151,15 @@ def _runs(partition: Partition, spans: list[Span], now: int) -> list[Scheduled]:
             end = min(segment.base + run_end, high)
             due_at, level = max(created_at + attributes.delay_ms, now), attributes.level
             last = found[-1] if found else None
-            if last is not None and (last.due_at, last.first + last.count, last.level) == (
-                due_at,
-                first,
-                level,
+            if (
+                last is not None
+                and (last.due_at, last.first + last.count, last.level) == (due_at, first, level)
+                and are_treated_alike(attributes, before)
             ):
                 found[-1] = replace(last, count=last.count + end - first)
             else:
                 found.append(Scheduled(due_at, first, end - first, level))
-            first = end
+            first, before = end, attributes
             position += first == segment.end
     return found
 

@@ -27,6 +27,7 @@ from forebay.core.state.attributes import (
     Attributes as Attributes,
     Backoff as Backoff,
     Cleanup as Cleanup,
+    are_treated_alike as are_treated_alike,
     count_sets as count_sets,
     level_of as level_of,
     priority_of as priority_of,

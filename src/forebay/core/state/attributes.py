@@ -84,6 +84,15 @@ class Attributes(Struct, frozen=True, gc=False, array_like=True):
         return level_of(self.priority, self.lifo)
 
 
+def are_treated_alike(one: Attributes, other: Attributes) -> bool:
+    """Whether messages may share a scheduled run: the first stands for all when it is leased or retried."""
+    return one is other or _treatment(one) == _treatment(other)
+
+
+def _treatment(of: Attributes) -> tuple[object, ...]:
+    return of.ttl_ms, of.timeout_ms, of.stall_ms, of.max_attempts, of.backoff
+
+
 PLAIN = Attributes()
 _unpack_set = lru_cache(maxsize=4_096)(msgpack.Decoder(Attributes).decode)
 _place = struct.Struct("=I").unpack_from
