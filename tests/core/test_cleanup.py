@@ -293,8 +293,34 @@ def test_very_many_that_are_surplus_go_with_several_completions(monkeypatch: pyt
     kept = []
     for at in range(3):
         core.ack(ids=[first + at])
+        core.commit()
         kept.append(core.counts().completed)
     assert kept == [4, 2, 1]
+
+
+def test_very_many_that_are_surplus_go_with_several_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cleanup, "DROPS_MAX", 3)
+    core = Core()
+    core.push(*[b"%d" % number for number in range(20)], cleanup=Cleanup(keep_count=99))
+    core.ack(core.pop(20).lease)
+    core.push(b"20", b"21", b"22", cleanup=Cleanup(keep_count=1))
+    core.ack(core.pop(9).lease)
+    assert core.counts().completed == 20, "three were completed, and three dropped"
+
+
+def test_a_queue_that_goes_with_its_last_ack_drops_nothing_of_it() -> None:
+    core = Core()
+    kept = Cleanup(keep_count=1, keep_ms=1_000)
+    first, second = core.push(b"1", cleanup=kept), core.push(b"2", cleanup=kept)
+    core.push(b"x", queue="other", depends_on=((second, 1),))
+    core.pop(2)
+    core.ack(ids=[first])
+    core.ask(c.Delete("default", "q"), c.Closed)
+    core.ack(ids=[second])
+    assert core.counts("other") == queries.Counts(waiting=1)
+    core.wait(2_000)
+    core.restart()
+    assert ("default", "q") not in core.engine.queues
 
 
 # A bound of the whole queue.

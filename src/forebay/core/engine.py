@@ -258,7 +258,7 @@ class Engine:
         """Return the changes since the last seal: one commit per changed shard."""
         for shard in self.changed:
             assert not shard.ends, "what follows from an end is kept with it"
-            shard.rows_notified = 0
+            shard.rows_notified = shard.kept_dropped = 0
             if shard.changes.change_log.entries:
                 event_log.keep(shard, now)
         commits = [self.control.seal(now)] if self.control.changed else []

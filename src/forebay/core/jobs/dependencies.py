@@ -236,7 +236,7 @@ def notify_dependents(shard: Shard, ended: Ended, now: int) -> None:
     notification.serial = shard.numbering.next_serial()
     notifications.waiting.append(notification)
     shard.timers.alarm.sooner(now)
-    if _is_there(shard, ended):
+    if shard.has(ended.queue, ended.partition):
         key = ended_key(queue.prefix, how, partition.key, notification.serial)
         shard.changes.put_row(queue, key, pack_numbers((end, first)))
         return
@@ -261,7 +261,7 @@ def _go_on(shard: Shard, key: int, now: int) -> None:
         if not notifications.waiting:
             del shard.notifications[key]
         ended = notification.ended
-        if _is_there(shard, ended):
+        if shard.has(ended.queue, ended.partition):
             name = ended_key(ended.queue.prefix, ended.how, key, notification.serial)
             shard.changes.put_row(ended.queue, name, None)
 
@@ -276,17 +276,15 @@ def _is_behind(notifications: NotificationQueue | None, ended: Ended) -> bool:
     )
 
 
-def _is_there(shard: Shard, ended: Ended) -> bool:
-    """Whether the partition still exists, so that progress can be stored beside it."""
-    queue, partition = ended.queue, ended.partition
-    return shard.queues.get(queue.prefix) is queue and queue.partitions.get(partition.name) is partition
-
-
 def _notify_some(
     shard: Shard, notification: Notification, later: dict[tuple[int, int], int], now: int
 ) -> bool:
     """Notify up to ``STEP`` more dependents that registered before this end; return True when done."""
-    most = max(STEP - shard.rows_notified, 1) if _is_there(shard, notification.ended) else NEVER
+    most = (
+        max(STEP - shard.rows_notified, 1)
+        if shard.has(notification.ended.queue, notification.ended.partition)
+        else NEVER
+    )
     rows, more = _rows(notification.ended, notification.reached, most)
     released: Released = {}
     for row in rows:

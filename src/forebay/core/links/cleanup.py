@@ -18,7 +18,7 @@ from forebay.core.tracks.dropped import drop_completed, drop_dead
 from forebay.core.words import COMPLETED, DEFAULT, DIED, DISCARDED
 
 DROPS_MAX = 2_000
-"""Kept messages that one completion, or one tick, drops: about 15 ms."""
+"""Kept messages that completions of one commit, or one tick, drop: about 15 ms."""
 
 
 def tie_cleanup(
@@ -33,8 +33,8 @@ def tie_cleanup(
 def clean_up(shard: Shard, ended: Ended, offset: int, tied: Tie, now: int) -> None:
     """Drop a message that has just ended, or tie to it when it is to be dropped."""
     queue, partition, cleanup = ended.queue, ended.partition, tied.cleanup
-    if cleanup is None or not logs.has(partition.log, offset):
-        return  # retention may have dropped it in the same step
+    if cleanup is None or not shard.has(queue, partition) or not logs.has(partition.log, offset):
+        return  # in the same step its queue may have been deleted, or retention may have dropped it
     if ended.how in (DIED, DISCARDED) and cleanup.on_fail:
         _forget_job_id(shard, queue, partition, offset)
         drop_dead(shard, _track(queue, partition), offset, offset + 1)
@@ -50,7 +50,10 @@ def clean_up(shard: Shard, ended: Ended, offset: int, tied: Tie, now: int) -> No
         drop_at = now + cleanup.keep_ms if cleanup.keep_ms else 0
         tie(shard, queue, partition, offset, Tie(cleanup=cleanup, completed_at=now, expires_at=drop_at))
         surplus = len(queue.kept) - cleanup.keep_count if cleanup.keep_count else 0
-        for key, oldest in list(islice(queue.kept, min(max(surplus, 0), DROPS_MAX))):
+        # What is more than a commit drops goes with the next completion.
+        most = max(min(surplus, DROPS_MAX - shard.kept_dropped), 0)
+        shard.kept_dropped += most
+        for key, oldest in list(islice(queue.kept, most)):
             drop_kept(shard, queue, shard.places[key].partition, oldest)
 
 

@@ -55,6 +55,7 @@ class Shard:
         "ends",
         "events",
         "expired_leases",
+        "kept_dropped",
         "leases",
         "limits",
         "named_limits",
@@ -105,6 +106,8 @@ class Shard:
         """Ended messages whose dependents are notified in batches, by partition key."""
         self.rows_notified = 0
         """Rows of dependents notified in this tick."""
+        self.kept_dropped = 0
+        """Completed messages dropped in this commit, as more were kept than they ask for."""
         self.updated: set[int] = set()
         """Keys of partitions with messages that have successors."""
         self.named_limits = NamedLimits()
@@ -124,6 +127,10 @@ class Shard:
         check_partitions(self.limits, queue, partitions)
         if numbers:
             self.numbering.check(numbers)
+
+    def has(self, queue: Queue, partition: Partition) -> bool:
+        """Whether a partition still exists: it, or its queue, may have been deleted in the same step."""
+        return self.queues.get(queue.prefix) is queue and queue.partitions.get(partition.name) is partition
 
     def made(self, tenant: str, name: str, completed_count: int = 0) -> Queue:
         """Return a queue; create it if it is missing. Its name was checked."""

@@ -109,7 +109,7 @@ class Queue(Struct, eq=False, kw_only=True):
     """*memory* Custom id to partition key and offset of its message."""
     kept: OrderedDict[tuple[int, int], None] = field(default_factory=OrderedDict)
     """*memory* Completed messages that are kept by their number (``Cleanup.keep_count``), oldest first:
-    partition key and offset."""
+    partition key and offset. Those of one millisecond are in order of completion, after a load by place."""
     tied_bytes: int = 0
     """*memory* Payload bytes kept in ties."""
     stored: bool = True
