@@ -111,14 +111,15 @@ def _discard(shard: Shard, command: Move, track: Track, meant: Located, now: int
         # They may be requeued one day: they have to be out of their leases for good.
         for found in take_back(shard, settle, Range(low + shift, high - low), cancelled=True):
             run = found.run
-            past = (run.deliveries, run.failures, run.error)
+            past = (run.deliveries, run.failures, run.error, found.lease.leased_at)
             yield Taken(found.id - shift, found.length, now, run.level, *past)
 
     died = take_out(shard, track, "discard", first, end, now, leased=leased)
     for taken in died:
         counts = (taken.deliveries, taken.failures)
         error = taken.error or GIVEN_UP
-        add_dead(shard, track, Dead(taken.first, taken.length, *counts, now, error, taken.level))
+        past = (*counts, now, error, taken.level, taken.leased_at)
+        add_dead(shard, track, Dead(taken.first, taken.length, *past))
     if died:
         shard.timers.plan_sweep(place.queue, now)
         shard.reconsider(track, now)

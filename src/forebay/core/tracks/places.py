@@ -115,6 +115,8 @@ class Taken(NamedTuple):
     deliveries: int = 0
     failures: int = 0
     error: str = ""
+    leased_at: int = 0
+    """When its delivery began, if it was leased."""
 
     @property
     def span(self) -> Span:

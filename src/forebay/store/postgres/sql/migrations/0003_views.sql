@@ -365,7 +365,7 @@ language sql stable parallel safe as $$
     union all
     select
         forebay.uint_at(key, 9, 4)::bigint, forebay.uint_at(key, 13, 4)::bigint, forebay.uint_at(key, 17, 8)::bigint + at,
-        'dead', null, null, null, (value -> 3)::bigint,
+        'dead', null, null, nullif((value -> 6)::bigint, 0), (value -> 3)::bigint,
         (value -> 1)::integer, (value -> 2)::integer, nullif(value ->> 4, ''), (value -> 5)::bigint
     from forebay.records_of(prefix, 'd')
     cross join lateral generate_series(0, (value -> 0)::integer - 1) as at
@@ -552,7 +552,7 @@ language sql stable parallel safe as $$
         forebay.text_of(m.payload), coalesce((m.o -> 'encryption_enabled')::boolean, false),
         forebay.instant(m.shown_at),
         case when m.state in ('waiting', 'delayed') then forebay.instant(m.due) end,
-        case when m.state = 'active' then forebay.instant(m.started_at) end,
+        case when m.state in ('active', 'dead') then forebay.instant(m.started_at) end,
         case when m.state = 'active' then forebay.instant(m.expires_at) end,
         case
             when m.state = 'expired' then forebay.instant(m.created_at_ms + m.ttl)
