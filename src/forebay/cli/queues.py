@@ -91,7 +91,10 @@ def describe(queue: str, server: str | None, as_json: bool) -> int:
 )
 @about_queue
 @click.argument("options", metavar="OPTION=VALUE...", type=Pair(), nargs=-1, required=True)
-@click.option("--partition", help="Only for this partition; of options about retention.")
+@click.option(
+    "--partition",
+    help="Only for this partition: retention_ms and those of completed messages, but not by count.",
+)
 @asks_server
 def configure(
     queue: str,
@@ -190,13 +193,18 @@ def drain(queue: str, group: str, dry_run: bool, yes: bool, server: str | None, 
     multiple=True,
     help="Only those in this state; may be repeated. All but those that are leased if there is none.",
 )
-@click.option("--limit", type=click.IntRange(1), metavar="COUNT", help="At most so many, the oldest first.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    metavar="COUNT",
+    help="At most so many, of each state the oldest first; not with --dry-run, which counts all.",
+)
 @click.option(
     "--grace-ms",
     type=click.IntRange(0),
     default=0,
     metavar="MS",
-    help="Only those that are so for this long.",
+    help="Only those that are so for this long (completed ones: to a minute); not with --dry-run.",
 )
 @of_group
 @may_be_dry

@@ -1,8 +1,17 @@
 """The lives of jobs over HTTP."""
 
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 from tests.server.flashq_http.talking import Door, DoorServer
+from tests.serving import PATIENCE_S
+
+ROOT = Path(__file__).parents[3]
 
 
 def test_a_job_is_pushed_pulled_and_acknowledged(door: Door, queue: str) -> None:
@@ -183,3 +192,16 @@ def test_all_queues_are_cleared(queue: str) -> None:
             assert door.data("POST", f"/server/{name}") == 1
             assert door.data("POST", f"/server/{name}") == 0
         assert set(door.data("GET", "/stats").values()) == {0}
+
+
+def test_the_page_about_flashq_shows_a_push_and_a_pull_that_work(served: DoorServer) -> None:
+    page = (ROOT / "docs" / "FLASHQ.md").read_text()
+    (shown,) = re.findall(r"```sh curl\n(.*?)```", page, re.DOTALL)
+    answers = []
+    for line in shown.replace("localhost:6790", served.door).strip().splitlines():
+        asked = [sys.executable, "-m", "tests.curl", *shlex.split(line)[1:]]
+        done = subprocess.run(asked, capture_output=True, check=True, timeout=PATIENCE_S, cwd=ROOT)
+        answers.append(json.loads(done.stdout))
+    pushed, pulled = answers
+    assert [each["id"] for each in pulled["data"]] == [pushed["data"]["id"]]
+    assert pulled["data"][0]["data"] == {"to": "ada@example.com"}
