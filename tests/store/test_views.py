@@ -77,13 +77,15 @@ def compare(world: World, url: str) -> int:
 def as_said(row: dict[str, Any]) -> tuple[object, ...]:
     counts = (row["state"], row["priority"], row["attempts"], row["deliveries"], row["error"] or "")
     ids = (row["id"], row["unique_key"], row["job_id"])
-    return *counts, *ids, row["run_at"] if row["state"] == "delayed" else None
+    return *counts, *ids, row["started_at"], row["run_at"] if row["state"] == "delayed" else None
 
 
 def as_found(said: queries.StateFound) -> tuple[object, ...]:
     counts = (said.state, said.priority, said.failures, said.deliveries, said.error)
     ids = (UUID(to_uuid(said.id, said.created_at)), said.unique_key, said.job_id)
-    return *counts, *ids, instant(said.due_at) if said.state == "delayed" and said.due_at else None
+    started_at = instant(said.leased_at) if said.leased_at else None
+    due_at = instant(said.due_at) if said.state == "delayed" and said.due_at else None
+    return *counts, *ids, started_at, due_at
 
 
 def instant(ms: int) -> object:
