@@ -340,8 +340,8 @@ MUTANTS: dict[str, Planted] = {
     ),
     "children are shown as they were pushed": (
         flows.children,
-        "Show(command.tenant, current_ids(shard, given))",
-        "Show(command.tenant, given)",
+        "current_ids(shard, given)",
+        "given",
     ),
     # Limits.
     "a cancel does not lower what is active": (
