@@ -280,7 +280,7 @@ def test_a_pop_waits_no_longer_because_it_was_sent_again(
 
     def cut() -> None:
         sent(1)
-        time.sleep(0.3)
+        time.sleep(0.3)  # so long it has waited at least: clients have no other clock than the real one
         proxy.cut_all()
         sent(2)
         direct.push(queue, 1)

@@ -270,6 +270,17 @@ def test_what_is_acked_late_is_found_behind_what_was_dropped() -> None:
     assert clean(core, "completed") == c.Cleaned(2)
 
 
+def test_a_message_that_is_discarded_while_it_is_leased_keeps_when_that_began() -> None:
+    core = Core()
+    active, waiting = core.push(b"1"), core.push(b"2")
+    core.pop()
+    began = core.now
+    core.wait(5)
+    discard(core, active, waiting)
+    core.restart()
+    assert [core.find(each).leased_at for each in (active, waiting)] == [began, None]
+
+
 def test_there_is_no_more_to_do_once_the_limit_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweep, "DROPPED_RUNS_MAX", 3)
     core = Core()

@@ -93,7 +93,7 @@ def describe(queue: str, server: str | None, as_json: bool) -> int:
 @click.argument("options", metavar="OPTION=VALUE...", type=Pair(), nargs=-1, required=True)
 @click.option(
     "--partition",
-    help="Only for this partition: retention_ms and those of completed messages, but not by count.",
+    help="Only for this partition: retention_ms, completed_retention_ms or partition_retention_ms.",
 )
 @asks_server
 def configure(

@@ -69,9 +69,11 @@ def _until(lease: Lease, run: LeaseRun, queue_lease_ms: int, now: int) -> int:
     What can stall is extended until it would have stalled, but not past its timeout.
     """
     log = lease.group.tracks[run.partition].partition.log
-    # The first that is not settled: those before it may be kept no longer.
-    first, _ = next(run.gaps())
-    attributes = logs.attributes_at(log, first) if log.mixed else PLAIN
+    attributes = PLAIN
+    if log.mixed:
+        # Of the first that is not settled: those before it may be kept no longer.
+        first, _ = next(run.gaps())
+        attributes = logs.attributes_at(log, first)
     if not attributes.stall_ms:
         return now + (attributes.timeout_ms or queue_lease_ms)
     is_limited = attributes.timeout_ms and lease.leased_at
