@@ -115,11 +115,32 @@ def test_dead_letters_are_requeued_by_id_or_all(cli: Run, client: SyncClient, qu
     assert dry.out == f"would have requeued 3 dead letters of {queue}\n"
     assert client.state(first) == "dead"
     done = cli("dead", "requeue", queue, "--id", str(second), "--id", "12")
-    assert (done.out, done.err) == (f"requeued 1 dead letter of {queue}\n", "no dead letter: 12\n")
+    assert (done.out, done.err) == (f"requeued 1 dead letter of {queue}\n", "not requeued: 12\n")
     assert (client.state(first), client.state(second)) == ("dead", "waiting")
-    assert cli("dead", "requeue", queue, "--json").object == {"count": 2, "refused": [], "dry_run": False}
+    done = cli("dead", "requeue", queue, "--json")
+    assert done.object == {"count": 2, "refused": [], "dry_run": False, "dependents": 0, "left": 0}
     assert client.state(third) == "waiting"
     assert cli("dead", "requeue", queue, "--id", "12").code == 1
+
+
+def test_a_dry_run_of_a_requeue_shows_those_that_died_of_it(cli: Run, client: SyncClient, queue: str) -> None:
+    (first,) = killed(client, queue, 1)
+    parent = client.push(f"{queue}.parents", 2, depends_on=[first]).id
+    dry = cli("dead", "requeue", queue, "--dry-run").out
+    assert dry.endswith("would have parked 1 message again that died of these\n")
+    assert "parked" not in cli("dead", "requeue", queue, "--no-dependents", "--dry-run").out
+    assert client.state(parent) == "dead"
+    assert cli("dead", "requeue", queue).out.endswith("parked 1 message again that died of these\n")
+    assert client.state(parent) == "parked"
+
+
+def test_what_can_not_be_requeued_is_said_to_be_left(cli: Run, client: SyncClient, queue: str) -> None:
+    (first,) = killed(client, queue, 1)
+    client.push(queue, 2, depends_on=[first])
+    client.purge_dead(queue, [first])
+    done = cli("dead", "requeue", queue)
+    assert done.code == 4
+    assert done.err.startswith("1 dead letter left: a message they depend on was cancelled or purged")
 
 
 def test_dead_letters_are_purged_by_id_or_all(cli: Run, client: SyncClient, queue: str) -> None:

@@ -16,7 +16,7 @@ from forebay.core.queries.describe import counts
 from forebay.core.records.keyspace import CONTROL
 from forebay.core.shard.shard import Shard
 from forebay.core.shard.timers import next_sweep_at
-from forebay.core.state import Attributes, Group, Partition, Queue, fresh_count
+from forebay.core.state import LOST, Attributes, Group, Partition, Queue, fresh_count
 from forebay.core.tracks.dead_letters import dead_over
 from forebay.core.tracks.leased import leased_runs
 from forebay.core.tracks.outcomes import outcome_at
@@ -188,6 +188,14 @@ class Checks:
         queue, (partition, offset) = self.engine.queues[TENANT, message.queue], message.place
         return offset < queue.groups[group].tracks[queue.partitions[partition].key].planned
 
+    def _is_lost(self, message: m.Message) -> bool:
+        """Whether a dead letter died of a message that can't complete any more."""
+        queue, (partition, offset) = self.engine.queues[TENANT, message.queue], message.place
+        track = queue.groups["default"].tracks[queue.partitions[partition].key]
+        (run,) = dead_over(track, offset, offset + 1)
+        assert (run.unmet == LOST) == (message.hopeless and run.error.startswith("it depends on"))
+        return run.unmet == LOST
+
     def _is_awaited(self, message: m.Message) -> bool:
         """Whether somebody waits for a message, or did when it died."""
         partition, offset = message.place
@@ -199,8 +207,13 @@ class Checks:
 
     def _error_of(self, message: m.Message) -> str | None:
         queue, (partition, offset) = self.engine.queues[TENANT, message.queue], message.place
+        if "default" not in queue.groups:
+            return None
         track = queue.groups["default"].tracks[queue.partitions[partition].key]
         return next((each.error for each in dead_over(track, offset, offset + 1)), None)
+
+    def _is_telling(self) -> bool:
+        return notifying(self.engine)
 
     def _version_of(self, key: bytes) -> int:
         return values_of(self.engine)[TENANT].entries[key].version

@@ -56,8 +56,11 @@ def check_partition(queue: Queue, partition: Partition, known: m.Queue, *, told:
     assert partition.links_count == len(partition.ties) + partition.dependents.size
     parked = {at: unmet for first, count, unmet in partition.parked for at in range(first, first + count)}
     unmet = {at: len(each.unmet) for at, each in enumerate(messages) if each.parked}
-    assert parked == unmet if told else parked.keys() == unmet.keys()
+    assert parked == unmet if told else parked.keys() == unmet.keys(), (queue.name, parked, unmet)
     assert partition.parked_messages == len(parked)
+    doomed = {at for at, each in enumerate(messages) if each.parked and each.doomed}
+    saved = {at for at, each in enumerate(messages) if each.fallen and not each.doomed}
+    assert not told or not (doomed or saved), (queue.name, partition.name, doomed, saved)
     assert partition.lane == (partition.name in known.lanes)
     rows = known.taken.get(partition.name, [])
     taken = {name: message.place[1] for row in rows for message, name, _ in row}
@@ -71,7 +74,7 @@ def check_waiting(engine: Engine, model: JobModel) -> None:
     wanted = {
         (target.id, message.id)
         for message in model.waiting
-        if message.parked
+        if message.parked or message.fallen
         for target in message.unmet.values()
     }
     found: list[tuple[int, int]] = []
@@ -88,13 +91,13 @@ def check_waiting(engine: Engine, model: JobModel) -> None:
                     if place is not None
                     else []
                 )
-                parked = [message.id for message in others if message.parked]
+                parked = [message.id for message in others if message.parked or message.fallen]
                 met = partition.met.get((first, dependent), 0)
                 targets = [messages[first + at] for at in range(count) if not met >> at & 1]
                 found += [(target.id, each) for target in targets for each in parked]
                 if not parked and not notifying(engine):
                     assert all(model.standing(target) in (None, m.DEAD) for target in targets), (first, count)
-    assert notifying(engine) or sorted(found) == sorted(wanted)
+    assert notifying(engine) or sorted(found) == sorted(wanted), (set(found) - wanted, wanted - set(found))
 
 
 def check_limits(group: Group, model: SystemModel, queue: str) -> None:

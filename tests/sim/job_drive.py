@@ -236,7 +236,7 @@ class JobDriver(Driver):
         elif how == "update":
             self.world.update(queue, known.firsts(message.place))
         else:
-            self.world.bury(how, queue, "default", None)
+            self.world.bury(how, queue, "default", None, dependents=pick.random() < 0.8)
 
     def outlive(self) -> None:
         """What holds a key is worked on when its time to live ends, and may come back."""

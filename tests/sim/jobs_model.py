@@ -23,6 +23,7 @@ from tests.sim.model import (
     EXPIRED,
     LEASED,
     OPEN,
+    PARKED,
     SCHEDULED,
     WAITING,
     Cell,
@@ -59,6 +60,8 @@ class Core(NamedTuple):
     """What it says a message died of, if it is a dead letter of the work queue."""
     version_of: Callable[[bytes], int]
     """The version of a key."""
+    is_telling: Callable[[], bool]
+    """Whether some have not been told yet of what they wait for."""
 
 
 Settled = set[tuple[str, Place]] | frozenset[tuple[str, Place]]
@@ -220,23 +223,30 @@ class JobModel(Model):
     def depend(self, message: Message, now: int, core: Core) -> None:
         """Have a message, just pushed, wait for what it depends on."""
         policy = message.attributes.on_failed
-        failed: list[Message] = []
+        lost: list[Message] = []
+        died: list[Message] = []
         pending: list[Message] = []
         for target in self.targets(message.attributes):
             how = DONE if target.gone else self.standing(target)
-            if how is None or (how == DEAD and policy == "wait"):
+            if how is None or (how == DEAD and policy != "ignore"):
                 pending.append(target)
+                died += [target] if how == DEAD and policy == "fail" else []
             elif how != DONE and policy != "ignore":
-                failed.append(target)
-        if failed:
-            self._fail_with(message, failed, now, core)
-        elif not pending:
+                lost.append(target)
+        if lost:
+            message.hopeless = True
+            self._fail_with(message, lost, now, core)
+            return
+        if not pending:
             self._release(message, now, core)
-        else:
-            message.unmet = {each.id: each for each in pending}
-            self.waiting[message] = None
-            for target in pending:
-                self.watch(target)
+            return
+        message.unmet = {each.id: each for each in pending}
+        self.waiting[message] = None
+        if died:
+            message.doomed, message.known_dead = True, {each.id for each in died}
+            self._fail_with(message, died, now, core)
+        for target in pending:
+            self.watch(target)
 
     def watch(self, target: Message) -> None:
         """Have a message that is waited for end with its time to live."""
@@ -252,23 +262,83 @@ class JobModel(Model):
 
         What is to become of it is clear at once, but it may be told later.
         """
-        if not message.parked:
+        if message.fallen and self._work_cell(message).kind != DEAD:
+            message.fallen = False
+        if not message.parked and not message.fallen:
             del self.waiting[message]
             return False
         policy = message.attributes.on_failed
         for target in list(message.unmet.values()):
             how = self._how(target)
-            if how is None or (how == DEAD and policy == "wait"):
-                continue
-            if how != DONE and policy != "ignore":
-                message.failed.append(target)
-            del message.unmet[target.id]
-        if (message.failed or not message.unmet) and not core.is_parked(message):
-            if message.failed:
+            if how is None:
+                message.known_dead.discard(target.id)
+            elif how == DEAD and policy == "fail":
+                if target.id not in message.known_dead:
+                    message.known_dead.add(target.id)
+                    message.failed.append(target)
+                    message.mixed |= not message.doomed and core.is_telling()
+                    message.doomed = True
+            elif how != DEAD or policy == "ignore":
+                if how != DONE and policy != "ignore":
+                    message.failed.append(target)
+                    message.hopeless = message.doomed = True
+                del message.unmet[target.id]
+        return self._tell(message, now, core)
+
+    def _tell(self, message: Message, now: int, core: Core) -> bool:
+        """Have happen to a message what it has been told; whether anything did."""
+        before = (message.parked, message.fallen)
+        is_telling, is_dead = core.is_telling(), core.error_of(message) is not None
+        if message.mixed and not is_telling and not message.hopeless:
+            message.doomed, message.mixed = is_dead, False
+        if message.parked and not core.is_parked(message):
+            if message.doomed or (is_telling and is_dead):
                 self._fail_with(message, message.failed, now, core)
-            else:
+            elif not message.unmet:
                 self._release(message, now, core)
-        return not message.parked
+        elif message.fallen and (not message.doomed or is_telling) and not is_dead:
+            self._rise(message)
+        if message.fallen and message.hopeless and not is_telling:
+            message.fallen = False
+        return before != (message.parked, message.fallen)
+
+    def _work_cell(self, message: Message) -> Cell:
+        partition, at = message.place
+        return self.queues[message.queue].groups["default"].cells[partition][at]
+
+    def _rise(self, message: Message) -> None:
+        """What died of others waits for them again, in every group."""
+        message.parked, message.fallen, message.withdrawn_at = True, False, 0
+        partition, at = message.place
+        for group in self.queues[message.queue].groups.values():
+            group.cells[partition][at] = Cell(PARKED)
+
+    def requeue(self, queue: str, place: Place, group: str, now: int, *, seen: bool) -> None:
+        message = self.queues[queue].messages[place[0]][place[1]]
+        if group != "default" or not message.fallen:
+            super().requeue(queue, place, group, now, seen=seen)
+            return
+        message.doomed = False
+        message.failed.clear()
+        self._rise(message)
+
+    def save_dependents(self, message: Message, telling: bool) -> None:
+        """Save those that are doomed because of a message that was requeued, and those of them in turn."""
+        for each in list(self.waiting):
+            if message.id in each.unmet and each.doomed and not each.hopeless:
+                each.doomed, each.mixed = False, each.mixed or telling
+                self.save_dependents(each, telling)
+
+    def fallen_of(self, messages: list[Message]) -> set[Message]:
+        """Those that died of messages, or of one that did."""
+        found: set[Message] = set()
+        left = list(messages)
+        while left:
+            message = left.pop()
+            new = {each for each in self.waiting if each.fallen and message.id in each.unmet} - found
+            found |= new
+            left += new
+        return found - set(messages)
 
     def _release(self, message: Message, now: int, core: Core) -> None:
         """A message waits for nothing any more."""
@@ -283,7 +353,6 @@ class JobModel(Model):
     def _fail_with(self, message: Message, failed: list[Message], now: int, core: Core) -> None:
         """A message fails because others did."""
         message.parked = False
-        message.unmet.clear()
         known = self.queues[message.queue]
         self._make_work_queue(message.queue, now, core)
         partition, at = message.place
@@ -297,6 +366,9 @@ class JobModel(Model):
                 self._die(cell, known.options, now, error or wanted[0])
         if at >= known.first[partition]:
             message.withdrawn_at = now
+        message.fallen = not message.hopeless and self._work_cell(message).kind == DEAD
+        if not message.fallen:
+            message.unmet.clear()
 
     def _make_work_queue(self, queue: str, now: int, core: Core) -> None:
         """Have a queue a group that what fails can be dead for.

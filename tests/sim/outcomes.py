@@ -45,8 +45,9 @@ class Model(Basics):
             return group in known.groups and self._cancel(known.groups[group], place, now)
         changed = [self._cancel(each, place, now, OPEN) for each in known.groups.values()]
         done = any(changed) if changed else not message.withdrawn_at
-        message.parked = False
-        message.unmet.clear()
+        if message.parked:
+            message.parked = False
+            message.unmet.clear()
         if done and not message.withdrawn_at and offset >= known.first[partition]:
             message.withdrawn_at = now
         return done
@@ -318,7 +319,7 @@ class Model(Basics):
         group = self.queues[message.queue].groups.get("default") if message.queue in self.queues else None
         if group is not None and not message.gone:
             message.was = group.cells[message.place[0]][message.place[1]].kind
-        message.gone, message.parked = True, False
+        message.gone, message.parked, message.fallen = True, False, False
         message.unmet.clear()
 
     def forget_names(self, known: Queue) -> None:

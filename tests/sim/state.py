@@ -62,6 +62,16 @@ class Message:
     """Those it waits for, by id."""
     failed: "list[Message]" = field(default_factory=list)
     """Those it waited for, and that it fails with."""
+    doomed: bool = False
+    """Whether it is dead, or will be once it is told, of one that it depends on."""
+    fallen: bool = False
+    """Whether it died of that, and waits again once it is requeued."""
+    hopeless: bool = False
+    """Whether one that it depends on can't complete any more."""
+    known_dead: "set[int]" = field(default_factory=set)
+    """Those of ``unmet`` whose death it was told of, or will be."""
+    mixed: bool = False
+    """Whether it was doomed and saved while others were still told of it: the order is the core's."""
     tie: Tied | None = None
     gone: bool = False
     """Whether it is no longer kept."""

@@ -20,6 +20,7 @@ from forebay.core.words import RESULT
 from forebay.store.base import Store
 from tests.sim import model as m
 from tests.sim.checks import TENANT, runs_of
+from tests.sim.inside import notifying
 from tests.sim.labels import labels_of
 from tests.sim.telling import Telling
 
@@ -499,21 +500,35 @@ class Steps(Telling):
         for queue in chosen:
             self._check(queue)
 
-    def bury(self, verb: str, queue: str, group: str, places: list[m.Place] | None) -> None:
+    def bury(
+        self, verb: str, queue: str, group: str, places: list[m.Place] | None, dependents: bool = True
+    ) -> None:
         """Requeue, purge, or only count dead letters."""
         self._tick(queue)
         given, current = self._meant(queue, places or [])
         ids = None if places is None else self._ids(queue, given)
         dead = self.model.dead(queue, group)
-        meant = dead if places is None else [place for place in current if place in dead]
-        command: c.Requeue | c.Purge = c.Requeue(TENANT, queue, group, ids)
+        messages = self.model.queues[queue].messages
+        lost = [
+            place
+            for place in dead
+            if verb == "requeue" and group == "default" and self._is_lost(messages[place[0]][place[1]])
+        ]
+        named = dead if places is None else [place for place in current if place in dead]
+        dead = [place for place in dead if place not in lost]
+        meant = [place for place in named if place in dead]
+        command: c.Requeue | c.Purge = c.Requeue(TENANT, queue, group, ids, dependents=dependents)
         if verb != "requeue":
             command = c.Purge(TENANT, queue, group, ids, dry_run=verb == "count")
         if places is not None and not meant:
-            self._refused(command, NotFound)
+            self._refused(command, Conflict if named else NotFound)
             return
+        telling = notifying(self.engine)
+        requeued = [messages[place[0]][place[1]] for place in meant] if verb == "requeue" else []
+        fallen = self.model.fallen_of(requeued) if group == "default" and dependents else set()
         reply = self._apply(command)
         assert isinstance(reply, c.Buried)
+        assert telling or reply.dependents == len(fallen)
         refused = [place for place, what in zip(given, current, strict=True) if what not in dead]
         assert sorted(reply.refused) == sorted(self._ids(queue, refused))
         for place in meant:
@@ -523,6 +538,8 @@ class Steps(Telling):
                 self.model.requeue(queue, place, group, self.now, seen=seen)
                 if group == "default" and self._is_awaited(message):
                     self.model.watch(message)
+                if group == "default" and (dependents or message.parked):
+                    self.model.save_dependents(message, notifying(self.engine))
             elif verb == "purge":
                 self.model.purge(queue, place, group, self.now)
         assert (reply.count, reply.left) == (len(meant), len(self.model.dead(queue, group)))

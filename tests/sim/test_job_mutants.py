@@ -6,7 +6,7 @@ import pytest
 
 from forebay.core import transact
 from forebay.core.delivery import groups, limits, pop, settle, take
-from forebay.core.jobs import check as job_check, cron, dependencies, flows, push as job_push
+from forebay.core.jobs import check as job_check, cron, dependencies, flows, push as job_push, requeue
 from forebay.core.keyvalue import store as kv_store
 from forebay.core.links import cleanup, dedup, expiry, successors, ties
 from forebay.core.loading import build, decode
@@ -205,8 +205,53 @@ MUTANTS: dict[str, Planted] = {
     ),
     "nobody waits for a requeue": (
         dependencies._notify_one,
-        "if policy == WAIT and ended.how == DIED:",
+        "if ended.how == DIED and (policy == WAIT or not parked):",
+        "if ended.how == DIED and not parked:",
+    ),
+    "what died of another is delivered when it is requeued": (
+        requeue.requeue,
+        "if run.unmet >= 0:",
         "if False:",
+    ),
+    "one that is requeued revives nobody": (
+        dependencies.tell_revived,
+        "if revives:",
+        "if False:",
+    ),
+    "one that is revived revives nobody": (
+        dependencies.revive,
+        "tell_revived(shard, place, low, high)",
+        "pass",
+    ),
+    "the dead do not count what is completed": (
+        dependencies._notify_one,
+        "replace(run, unmet=run.unmet - met)",
+        "run",
+    ),
+    "the dead wait for what can't complete": (
+        dependencies._notify_one,
+        "for run in died if is_lost else ():",
+        "for run in ():",
+    ),
+    "nobody is known to have died of one that is requeued": (
+        dependencies._notify_one,
+        "failed, is_lost = id_at(ended.partition, waited_for), ended.how != DIED",
+        "failed, is_lost = id_at(ended.partition, waited_for), True",
+    ),
+    "what is revived stays cancelled for other groups": (
+        dependencies.revive,
+        "erase_outcome(shard, group.tracks[partition.key], low, high, CANCELLED)",
+        "pass",
+    ),
+    "what is revived stays cancelled for groups to come": (
+        dependencies.revive,
+        "restore(shard, place, low, high)",
+        "pass",
+    ),
+    "a push forgets that it depends on a dead letter": (
+        dependencies._wanted,
+        "elif attributes.on_failed != WAIT:",
+        "elif False:",
     ),
     "what failed before fails nobody": (
         dependencies._wanted,

@@ -4,7 +4,8 @@ from itertools import cycle
 
 import pytest
 
-from forebay.core.delivery import dead_letters, move, notes, pop, settle
+from forebay.core.delivery import move, notes, pop, settle
+from forebay.core.jobs import requeue
 from forebay.core.links import successors
 from forebay.core.log import log as logs
 from forebay.core.push import room as push_room, update
@@ -265,7 +266,7 @@ MUTANTS: dict[str, Planted] = {
     ),
     "a full queue takes more": (push_room.make_room, "queue.room -= count", "pass"),
     "what is leased takes no room": (push_room.size, " + track.leased", ""),
-    "what is requeued takes no room": (dead_letters.requeue, "queue.room = 0", "pass"),
+    "what is requeued takes no room": (requeue.requeue, "queue.room = 0", "pass"),
     "no lease is required": (addresses.settled_by, "queue.options.require_lease and", "False and"),
     "bodies of a queue that was removed stay": (
         removal.remove_queue,

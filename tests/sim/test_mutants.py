@@ -4,6 +4,7 @@ import pytest
 
 from forebay.core.delivery import dead_letters, extend, give_back, groups, move, pop, retry, settle, take
 from forebay.core.errors import ForebayError
+from forebay.core.jobs import requeue
 from forebay.core.loading import build
 from forebay.core.log import log as logs, runs, slices
 from forebay.core.log.bodies import body_slices
@@ -257,7 +258,7 @@ MUTANTS: dict[str, Planted] = {
         "shard.changes.touch()",
     ),
     "a requeued dead letter keeps its failures": (
-        dead_letters.requeue,
+        requeue._schedule,
         "high - low, run.level)",
         "high - low, run.level, run.deliveries, run.failures)",
     ),

@@ -1,5 +1,7 @@
 """``forebay dead``: dead letters, to look at, requeue or give up."""
 
+from typing import Any
+
 import click
 import msgspec
 
@@ -73,14 +75,37 @@ def show(id: str, group: str, server: str | None, as_json: bool) -> int:
 @these
 @of_group
 @may_be_dry
+@click.option("--no-dependents", is_flag=True, help="Leave those dead that died of these.")
 @asks_server
 def requeue(
-    queue: str, ids: tuple[str, ...], group: str, dry_run: bool, server: str | None, as_json: bool
+    queue: str,
+    ids: tuple[str, ...],
+    group: str,
+    dry_run: bool,
+    no_dependents: bool,
+    server: str | None,
+    as_json: bool,
 ) -> int:
-    """Deliver dead letters again: some, or all of them."""
+    """Deliver dead letters again: some, or all of them.
+
+    What died of a dependency waits again until its dependencies are completed.
+    """
     with connected(server) as client:
-        settled = client.requeue_dead(queue, ids or None, group=group, dry_run=dry_run)
-    return _print(settled, queue, "requeued", dry_run, as_json)
+        done = client.requeue_dead(
+            queue, ids or None, group=group, dry_run=dry_run, dependents=not no_dependents
+        )
+        left = client.dead(queue, group=group, limit=1).total if not ids and not dry_run else 0
+    if as_json:
+        print_json({**_shown(done, dry_run), "dependents": done.dependents, "left": left})
+        return DONE if done.count else NOTHING
+    _print(done, queue, "requeued", dry_run, as_json)
+    if done.dependents:
+        would = "would have " if dry_run else ""
+        print(f"{would}parked {counted(done.dependents, 'message')} again that died of these")
+    if left:
+        why = "a message they depend on was cancelled or purged, or has expired"
+        note(f"{counted(left, 'dead letter')} left: {why}")
+    return DONE if done.count else NOTHING
 
 
 @dead.command(cls=Command, example="forebay dead purge emails --dry-run")
@@ -108,12 +133,17 @@ def purge(
 
 
 def _print(settled: Settled, queue: str, done: str, dry_run: bool, as_json: bool) -> int:
-    refused = list(map(json_id, settled.refused))
+    shown = _shown(settled, dry_run)
     if as_json:
-        print_json({"count": settled.count, "refused": refused, "dry_run": dry_run})
+        print_json(shown)
     else:
         would = "would have " if dry_run else ""
         print(f"{would}{done} {counted(settled.count, 'dead letter')} of {queue}")
-        for each in refused:
-            note(f"no dead letter: {each}")
+        for each in shown["refused"]:
+            note(f"not {done}: {each}")
     return DONE if settled.count else NOTHING
+
+
+def _shown(settled: Settled, dry_run: bool) -> dict[str, Any]:
+    refused = list(map(json_id, settled.refused))
+    return {"count": settled.count, "refused": refused, "dry_run": dry_run}

@@ -137,6 +137,13 @@ class Settled(Struct, frozen=True):
     refused: list[int]
 
 
+class Requeued(Settled, frozen=True):
+    """How many dead letters were requeued, and which ids can't be."""
+
+    dependents: int
+    """Dead letters besides that died of these and are parked again, in any queue; up to 1,000 are counted."""
+
+
 class Extended(Struct, frozen=True):
     """A lease that was extended."""
 

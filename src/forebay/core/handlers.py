@@ -91,7 +91,7 @@ from forebay.core.delivery.pop import check_pop, pop
 from forebay.core.delivery.settle import as_given, resolve_successors
 from forebay.core.errors import Invalid
 from forebay.core.ids import Range
-from forebay.core.jobs import check as job_check, cron, dependencies, flows, push as job_push
+from forebay.core.jobs import check as job_check, cron, dependencies, flows, push as job_push, requeue
 from forebay.core.keyvalue import store as kv_store
 from forebay.core.log.numbers import numbers_needed
 from forebay.core.push.checks import check_ordered, check_payloads
@@ -255,7 +255,7 @@ def _requeue(shard: Shard, command: Requeue, now: int) -> Buried:
     dead_letters.check(shard.limits, command)
     queue = shard.names.known(command.tenant, command.queue)
     given = resolve_successors(shard, command)
-    done = dead_letters.requeue(shard, queue, command, now)
+    done = requeue.requeue(shard, queue, command, now)
     return replace(done, refused=as_given(done.refused, given))
 
 

@@ -31,7 +31,10 @@ COMPLETED, DIED, GONE = range(4, 7)
 DROPPED, DROPPED_DEAD = DROPS = (7, 8)
 """Outcomes of messages that were completed, or dead, and then dropped: their group shows them no longer,
 though their segment is kept. That is no news, so there is no event of it. Stored as numbers."""
-ENDS = 9
+REVIVED = 9
+"""No end, but the opposite, told to dependents in the same way: a dead message was requeued. Stored as a
+number."""
+ENDS = 10
 """All of these numbers are below it."""
 NONE, FIXED, EXPONENTIAL, LIST = "none", "fixed", "exponential", "list"
 """Kinds of backoff."""

@@ -216,6 +216,34 @@ def test_what_waits_for_a_failed_one_fails_too_or_gets_none_for_it(app: App, on_
     play(life())
 
 
+@pytest.mark.parametrize("only", ["child", "all"])
+def test_a_requeued_group_waits_for_its_child_and_computes_the_right_result(app: App, only: str) -> None:
+    number, _, total = _calculator(app)
+    is_mended = False
+
+    @app.task(retry=1)
+    async def fragile(value: int) -> int:
+        if not is_mended:
+            raise ValueError("the cause")
+        return value
+
+    async def life() -> None:
+        nonlocal is_mended
+        async with working(app):
+            flow = chain(group([number.call(3), fragile.call(4)], total.then()), total.then())
+            job = await flow.apush()
+            with pytest.raises(Failed):
+                await job.aresult()
+            is_mended = True
+            dead = (await app.aclient.dead(app.queue)).messages
+            assert len(dead) == 3
+            ids = [each.id for each in dead if only == "all" or each.payload["task"] == "fragile"]
+            await app.aclient.requeue_dead(app.queue, ids)
+            assert await job.aresult() == [3, 4]
+
+    play(life())
+
+
 def test_a_group_of_nothing_is_refused(app: App) -> None:
     with pytest.raises(Invalid, match="calls"):
         group([], _calculator(app)[2].then())

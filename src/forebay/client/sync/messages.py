@@ -37,6 +37,7 @@ from forebay.client.types import (
     Pushed,
     PushedMany,
     Record,
+    Requeued,
     Result,
     Seen,
     Settled,
@@ -469,10 +470,17 @@ class Messages(Asking):
         *,
         group: str = DEFAULT,
         dry_run: bool = False,
-    ) -> Settled:
-        """Deliver dead letters again, as if for the first time: these, or all of them."""
+        dependents: bool = True,
+    ) -> Requeued:
+        """Deliver dead letters again, as if for the first time: these, or all of them.
+
+        What died of a dependency waits again until all its dependencies are completed. So do those that died
+        of these, unless ``dependents`` is False.
+        """
         given = None if ids is None else list(ids)
-        request = dead_letters.RequeueDead(queue=queue, ids=given, group=group, dry_run=dry_run)
+        request = dead_letters.RequeueDead(
+            queue=queue, ids=given, group=group, dry_run=dry_run, dependents=dependents
+        )
         return self._all_dead(request)
 
     def purge_dead(
@@ -488,14 +496,15 @@ class Messages(Asking):
         request = dead_letters.PurgeDead(queue=queue, ids=given, group=group, dry_run=dry_run)
         return self._all_dead(request)
 
-    def _all_dead(self, request: dead_letters.OfDead) -> Settled:
+    def _all_dead(self, request: dead_letters.OfDead) -> Requeued:
         """Repeat a request that handles a part at a time, until nothing is left."""
-        done: dead_letters.Buried = self._ask(request)
-        count = done.count
-        while request.ids is None and done.left and done.count and not request.dry_run:
-            done = self._ask(request)
+        count = dependents = 0
+        while True:
+            done: dead_letters.Buried = self._ask(request)
             count += done.count
-        return Settled(count, list(map(int, done.refused)))
+            dependents += done.dependents if isinstance(done, dead_letters.Requeued) else 0
+            if request.ids is not None or not done.left or not done.count or request.dry_run:
+                return Requeued(count, list(map(int, done.refused)), dependents)
 
 
 def _chunks(payloads: Iterable[Any], most: int) -> Iterable[list[Any]]:

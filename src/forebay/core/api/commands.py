@@ -264,12 +264,15 @@ class Discard(Move, gc=False):
 
 
 class Requeue(Struct, gc=False):
-    """Deliver dead letters again as if for the first time: some, or all."""
+    """Deliver dead letters again as if for the first time: some, or all. A dry run only counts."""
 
     tenant: str
     queue: str
     group: str = DEFAULT
     ids: list[int] | None = None
+    dry_run: bool = False
+    dependents: bool = True
+    """Whether those that died of them are parked again."""
 
 
 class Purge(Struct, gc=False):
@@ -288,6 +291,8 @@ class Buried(Struct, gc=False):
     count: int
     left: int
     refused: Sequence[int] = ()
+    dependents: int = 0
+    """Dead letters besides, in any queue, that died of requeued ones and are parked again."""
 
 
 class Seek(Struct, gc=False):

@@ -4,6 +4,10 @@ A parked run counts its unmet dependencies; a row beside the partition of each d
 it. When a dependency ends, its row is deleted and the count falls in one commit, so each is counted once. At
 0 the message is released to every group. If a dependency fails, ``on_failed`` decides: fail too, ignore the
 failure, or wait for a requeue.
+
+A message that died of a dependency still counts what has not completed, and its rows stay. So a requeue parks
+it again, whether that names it or the dependency: it never runs before everything it depends on is completed.
+When a dependency ends that can't be requeued, the row goes, and the dead letter is marked as lost.
 """
 
 from collections import Counter, deque
@@ -27,6 +31,7 @@ from forebay.core.shard.addresses import current_ids
 from forebay.core.shard.ends import Ended, Notification, NotificationQueue
 from forebay.core.shard.shard import Place, Shard
 from forebay.core.state import (
+    LOST,
     PLAIN,
     SPAN_MAX,
     Attributes,
@@ -34,16 +39,27 @@ from forebay.core.state import (
     Partition,
     Queue,
     Scheduled,
+    Track,
     Value,
     are_treated_alike,
 )
 from forebay.core.structures.spans import Span, union
 from forebay.core.structures.table import Row
-from forebay.core.tracks.dead_letters import add_dead
-from forebay.core.tracks.outcomes import record_outcome
+from forebay.core.tracks.dead_letters import add_dead, change_dead, cut_dead, dead_over
+from forebay.core.tracks.outcomes import erase_outcome, record_outcome
 from forebay.core.tracks.places import standing
-from forebay.core.tracks.withdrawn import withdraw
-from forebay.core.words import CANCELLED, COMPLETED, DEFAULT, DIED, DISCARDED, IGNORE, WAIT
+from forebay.core.tracks.withdrawn import restore, withdraw
+from forebay.core.words import (
+    CANCELLED,
+    COMPLETED,
+    DEFAULT,
+    DIED,
+    DISCARDED,
+    IGNORE,
+    REQUEUED,
+    REVIVED,
+    WAIT,
+)
 
 STEP = 300
 """Rows of dependents notified per tick: about 5 ms. The next tick notifies more."""
@@ -78,8 +94,10 @@ class _Wanted(Struct):
     """Dependencies that are open, or may still be completed by a requeue."""
     open: list[tuple[Place, Span]]
     """Open ones among them."""
-    failed: int | None = None
-    """Id of a dependency that failed for good."""
+    died: int | None = None
+    """Id of a dependency that is dead, if the push fails because of that."""
+    lost: int | None = None
+    """Id of a dependency that ended otherwise, and can't be completed any more."""
 
 
 def _wanted(shard: Shard, attributes: Attributes) -> _Wanted:
@@ -90,12 +108,14 @@ def _wanted(shard: Shard, attributes: Attributes) -> _Wanted:
             continue  # its partition is gone, and it long before
         first = place.first + (each.first & OFFSET_MASK)
         for low, high, how in standing(shard, place.queue, place.partition, first, first + each.length):
-            if how is None or (how == DIED and attributes.on_failed == WAIT):
+            if how is None or (how == DIED and attributes.on_failed != IGNORE):
                 found.pending.append((place, (low, high)))
                 if how is None:
                     found.open.append((place, (low, high)))
+                elif attributes.on_failed != WAIT:
+                    found.died = each.first + low - first
             elif how != COMPLETED and attributes.on_failed != IGNORE:
-                found.failed = each.first + low - first
+                found.lost = each.first + low - first
     return found
 
 
@@ -112,14 +132,18 @@ def depend(shard: Shard, place: Place, first: int, count: int, attributes: Attri
     queue, partition = place.queue, place.partition
     wanted = _wanted(shard, attributes)
     unmet = sum(high - low for _, (low, high) in wanted.pending)
-    if wanted.failed is not None:
-        fail(shard, queue, partition, (first, first + count), wanted.failed, now)
+    span = (first, first + count)
+    if wanted.lost is not None:
+        fail(shard, queue, partition, span, wanted.lost, LOST, now)
         return
     if not unmet:
-        release(shard, queue, partition, [(first, first + count)], now)
+        release(shard, queue, partition, [span], now)
         return
+    if wanted.died is not None:
+        fail(shard, queue, partition, span, wanted.died, unmet, now)
+    else:
+        shard.park(queue, partition, first, count, unmet)
     dependent = id_at(partition, first)
-    shard.park(queue, partition, first, count, unmet)
     for target, (low, high) in wanted.pending:
         for begin in range(low, high, SPAN_MAX):
             row = (begin, dependent, min(SPAN_MAX, high - begin), count)
@@ -164,8 +188,13 @@ def _runs(partition: Partition, spans: list[Span], now: int) -> list[Scheduled]:
     return found
 
 
-def fail(shard: Shard, queue: Queue, partition: Partition, span: Span, failed: int, now: int) -> None:
-    """Fail messages because a dependency failed: dead in the group ``default``, cancelled in others."""
+def fail(
+    shard: Shard, queue: Queue, partition: Partition, span: Span, failed: int, unmet: int, now: int
+) -> None:
+    """Fail messages because a dependency failed: dead in the group ``default``, cancelled in others.
+
+    ``unmet`` counts the dependencies that have not completed; ``LOST`` if one of them never will.
+    """
     shard.rows_notified += FAILING_ROWS
     first, end = span
     group = queue.groups.get(DEFAULT)
@@ -177,13 +206,47 @@ def fail(shard: Shard, queue: Queue, partition: Partition, span: Span, failed: i
     error = f"it depends on {failed}, which did not complete"
     for stretch in logs.stretches(partition.log, first, end):
         count = stretch.end - stretch.first
-        add_dead(shard, track, Dead(stretch.first, count, 0, 0, now, error, stretch.attributes.level))
+        past = (0, 0, now, error, stretch.attributes.level, 0, unmet)
+        add_dead(shard, track, Dead(stretch.first, count, *past))
     for other in queue.groups.values():
         if other is not group:
             record_outcome(shard, other.tracks[partition.key], first, end, CANCELLED, now)
     withdraw(shard, Place(queue, partition, 0), max(first, partition.log.first), end, now)
     shard.changes.sync_for(queue)
     shard.timers.plan_sweep(queue, now)
+
+
+def revive(shard: Shard, place: Place, run: Dead, low: int, high: int, now: int) -> None:
+    """Undo that [low, high) of a run died of a dependency: park it again, or release it if all completed.
+
+    Its own dependents, which died of it, are revived in turn.
+    """
+    queue, partition = place.queue, place.partition
+    shard.rows_notified += FAILING_ROWS
+    cut_dead(shard, queue.groups[DEFAULT].tracks[partition.key], run, low, high)
+    for group in queue.groups.values():
+        if group.name != DEFAULT:
+            erase_outcome(shard, group.tracks[partition.key], low, high, CANCELLED)
+    restore(shard, place, low, high)
+    shard.changes.change_log.note(REQUEUED, queue, DEFAULT, partition, low, high - low)
+    if run.unmet:
+        shard.park(queue, partition, low, high - low, run.unmet)
+    else:
+        release(shard, queue, partition, [(low, high)], now)
+    tell_revived(shard, place, low, high)
+    queue.room = 0
+    shard.changes.sync_for(queue)
+
+
+def tell_revived(shard: Shard, place: Place, low: int, high: int, *, revives: bool = True) -> None:
+    """End requeued messages with their ttl if others wait, and revive those that died of them."""
+    partition = place.partition
+    if not partition.dependents.size:
+        return
+    for first, _, count, _ in partition.waiting_over(low, high):
+        watch_ttl(shard, place.queue, partition, max(first, low), min(first + count, high))
+    if revives:
+        shard.ends.append(Ended(place.queue, partition, low, high, REVIVED))
 
 
 # Consequences of messages that ended, and the dependents that are notified of them.
@@ -196,7 +259,8 @@ def settle_consequences(shard: Shard, now: int) -> None:
         shard.ends.clear()
         for ended in ends:
             partition = ended.partition
-            for offset in tied_over(partition, ended.first, ended.end) if partition.ties else ():
+            is_end = ended.how != REVIVED
+            for offset in tied_over(partition, ended.first, ended.end) if partition.ties and is_end else ():
                 if ended.how == COMPLETED and partition.ties[offset].completed_at:
                     continue  # old news
                 tie = untie(shard, ended.queue, partition, offset)
@@ -321,37 +385,61 @@ def _notify_one(
     place = shard.places.get(dependent >> OFFSET_BITS)
     offset = place.first + (dependent & OFFSET_MASK) if place is not None else 0
     parked = place.partition.parked_over(offset, offset + waiting) if place is not None else []
-    if place is None or not parked:
-        shard.remove_wait(ended.queue, ended.partition, row)  # they were cancelled, or failed
+    died = failed_over(place, offset, offset + waiting) if place is not None else []
+    if place is None or not (parked or died):
+        shard.remove_wait(ended.queue, ended.partition, row)  # they were cancelled or purged
         return
     partition = place.partition
     low, high = max(first, ended.first), min(first + count, ended.end)
+    waited_for = first_unmet(ended.partition, row, low, high)
+    if waited_for is None:
+        return
+    if ended.how == REVIVED:
+        # Those that are made dead again by another notification of this step are revived by a later one.
+        for run in died:
+            revive(shard, place, run, run.first, run.first + run.count, now)
+        return
     policy = IGNORE
     if ended.how != COMPLETED:
-        policy = logs.attributes_at(partition.log, parked[0][0]).on_failed
-    if policy == WAIT and ended.how == DIED:
+        policy = logs.attributes_at(partition.log, parked[0][0] if parked else died[0].first).on_failed
+    if ended.how == DIED and (policy == WAIT or not parked):
         return
     if policy != IGNORE:
-        waited_for = _first_unmet(ended.partition, row, low, high)
-        if waited_for is None:
-            return
-        shard.remove_wait(ended.queue, ended.partition, row)
-        failed = id_at(ended.partition, waited_for)
-        if DEFAULT not in place.queue.groups:
+        failed, is_lost = id_at(ended.partition, waited_for), ended.how != DIED
+        if is_lost:
+            shard.remove_wait(ended.queue, ended.partition, row)
+        if parked and DEFAULT not in place.queue.groups:
             # What is parked or released is counted as such by a group that is made, and not again.
             release_all(shard, released, now)
             new_group(shard, place.queue, DEFAULT, "all", now)
-        for span in shard.take_parked(place.queue, partition, offset, offset + waiting):
-            fail(shard, place.queue, partition, span, failed, now)
+        for begin, length, unmet in parked:
+            shard.unpark(place.queue, partition, begin, length)
+            span = (begin, begin + length)
+            fail(shard, place.queue, partition, span, failed, LOST if is_lost else unmet, now)
+        for run in died if is_lost else ():
+            change_dead(shard, _work_track(place), replace(run, unmet=LOST))
         return
     met = shard.mark_met(ended.queue, ended.partition, row, low, high)
-    for begin, length, unmet in parked if met else ():
+    for run in died:
+        change_dead(shard, _work_track(place), replace(run, unmet=run.unmet - met))
+    for begin, length, unmet in parked:
         shard.unpark(place.queue, partition, begin, length)
         if unmet > met:
             shard.park(place.queue, partition, begin, length, unmet - met)
         else:
             mine = released.setdefault(partition.key, (place.queue, partition, []))
             mine[2].append((begin, begin + length))
+
+
+def _work_track(place: Place) -> Track:
+    return place.queue.groups[DEFAULT].tracks[place.partition.key]
+
+
+def failed_over(place: Place, first: int, end: int) -> list[Dead]:
+    """Return the dead letters in [first, end) that died of a dependency which may still complete."""
+    if DEFAULT not in place.queue.groups or not _work_track(place).dead_messages:
+        return []
+    return [run for run in dead_over(_work_track(place), first, end) if run.unmet >= 0]
 
 
 def recover(shard: Shard, queues: list[Queue], now: int) -> None:
@@ -367,8 +455,11 @@ def recover(shard: Shard, queues: list[Queue], now: int) -> None:
                     expected.setdefault(place.partition.key, []).append((offset, offset + waiting, unmet))
     for queue in queues:
         for partition in queue.partitions.values():
+            place, waited_for = Place(queue, partition, 0), expected.get(partition.key, [])
+            if DEFAULT in queue.groups:
+                _mark_lost(shard, place, waited_for)
             if partition.parked_messages:
-                _recover(shard, queue, partition, expected.get(partition.key, []), now)
+                _recover(shard, queue, partition, waited_for, now)
 
 
 def _recover(
@@ -388,11 +479,22 @@ def _recover(
         if attributes.on_failed != IGNORE:
             named = [each for each, _ in attributes.depends_on]
             gone = next((each for each in named if not _is_known(shard, each)), named[0])
-            fail(shard, queue, partition, (first, first + count), gone, now)
+            fail(shard, queue, partition, (first, first + count), gone, LOST, now)
         elif still[first]:
             shard.park(queue, partition, first, count, still[first])
         else:
             release(shard, queue, partition, [(first, first + count)], now)
+
+
+def _mark_lost(shard: Shard, place: Place, expected: list[tuple[int, int, int]]) -> None:
+    """Mark dead letters as lost of which a dependency was only in memory."""
+    still: Counter[int] = Counter()
+    for first, end, count in expected:
+        for run in failed_over(place, first, end):
+            still[run.first] += count
+    for run in failed_over(place, 0, place.partition.log.end):
+        if run.unmet > still[run.first]:
+            change_dead(shard, _work_track(place), replace(run, unmet=LOST))
 
 
 def _is_known(shard: Shard, message: int) -> bool:
@@ -400,7 +502,7 @@ def _is_known(shard: Shard, message: int) -> bool:
     return message >> OFFSET_BITS in shard.places
 
 
-def _first_unmet(partition: Partition, row: Row, low: int, high: int) -> int | None:
+def first_unmet(partition: Partition, row: Row, low: int, high: int) -> int | None:
     """Return the first unmet message of [low, high) of a row, if there is one."""
     unmet = ((1 << high - low) - 1 << low - row[0]) & ~partition.met.get((row[0], row[1]), 0)
     return row[0] + (unmet & -unmet).bit_length() - 1 if unmet else None

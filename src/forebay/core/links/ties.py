@@ -9,6 +9,7 @@ from forebay.core.shard.shard import Shard
 from forebay.core.state import Partition, Queue, Tie
 from forebay.core.structures.spans import offsets_in
 from forebay.core.tracks.places import standing
+from forebay.core.words import DIED
 
 NO_TIE = Tie()
 
@@ -77,6 +78,8 @@ def recheck(shard: Shard, queue: Queue, partition: Partition) -> None:
     spans += [(row[0], row[0] + row[2]) for row in partition.dependents]
     for first, end in spans:
         for low, high, how in standing(shard, queue, partition, first, end):
+            if how == DIED:
+                continue  # it was dead before; those that were requeued without it wait for it
             if how is not None:
                 shard.ends.append(Ended(queue, partition, low, high, how))
             elif low in partition.ties and partition.ties[low].completed_at:

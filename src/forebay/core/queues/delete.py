@@ -53,8 +53,8 @@ def _check(queue: Queue) -> None:
     rows = sum(partition.dependents.size for partition in queue.partitions.values())
     if rows > TOLD_AT_ONCE:
         raise Conflict(
-            f"{rows} pushes wait for messages of queue {queue.name}, or did: drain it, cancel what is "
-            "active in it, and remove it then"
+            f"{rows} pushes wait for messages of queue {queue.name}, or did: drain it, purge its "
+            "dead letters, cancel what is active in it, and remove it then"
         )
 
 

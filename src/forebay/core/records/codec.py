@@ -15,6 +15,7 @@ from msgspec.structs import astuple
 from forebay.core.bounds import NEVER
 from forebay.core.records.keyspace import DEPENDENT_LAYOUT, NAME_BYTES, SCHEDULED_LAYOUT
 from forebay.core.state import (
+    BY_ITSELF,
     IN_LINE,
     Cron,
     Dead,
@@ -235,6 +236,7 @@ class PackedDead(Struct, array_like=True):
     error: str
     level: int
     leased_at: int = 0
+    unmet: int = BY_ITSELF
 
 
 unpack_cursor = msgpack.Decoder(PackedCursor).decode
@@ -324,5 +326,5 @@ def unpack_scheduled(key: bytes, value: bytes) -> tuple[int, int, Scheduled]:
 
 
 def unpack_dead(first: int, value: bytes) -> Dead:
-    count, deliveries, failures, dead_at, error, level, leased_at = astuple(_unpack_dead(value))
-    return Dead(first, count, deliveries, failures, dead_at, interned(error), level, leased_at)
+    count, deliveries, failures, dead_at, error, *rest = astuple(_unpack_dead(value))
+    return Dead(first, count, deliveries, failures, dead_at, interned(error), *rest)

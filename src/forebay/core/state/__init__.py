@@ -97,6 +97,8 @@ from forebay.core.state.stages import (
     Sums as Sums,
 )
 from forebay.core.state.track import (
+    BY_ITSELF as BY_ITSELF,
+    LOST as LOST,
     Dead as Dead,
     Track as Track,
     fresh_count as fresh_count,

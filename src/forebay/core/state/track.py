@@ -15,8 +15,13 @@ if TYPE_CHECKING:
     from forebay.core.state.queue import Queue
 
 
+BY_ITSELF = -1
+LOST = -2
+"""Values of ``Dead.unmet`` that count nothing. Stored."""
+
+
 class Dead(Struct, frozen=True, gc=False):
-    """A run of dead letters: messages that failed too often."""
+    """A run of dead letters: messages that failed too often, or that depend on one that did."""
 
     first: int
     count: int
@@ -27,6 +32,9 @@ class Dead(Struct, frozen=True, gc=False):
     level: int
     leased_at: int = 0
     """When its last delivery began; 0 if there was none."""
+    unmet: int = BY_ITSELF
+    """Dependencies that have not completed, if it died of one: a requeue parks it until they have.
+    ``BY_ITSELF`` if it died otherwise; ``LOST`` if one of them can't complete any more."""
 
 
 class Track(Struct, eq=False, kw_only=True):

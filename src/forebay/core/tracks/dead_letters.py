@@ -57,6 +57,12 @@ def dead_letter_key(track: Track, first: int) -> bytes:
     return keyspace.dead_key(track.queue.prefix, track.group.number, track.partition.key, first)
 
 
+def change_dead(shard: Shard, track: Track, run: Dead) -> None:
+    """Replace a run of dead letters by one over the same messages."""
+    track.letters[run.first] = run
+    shard.changes.put_row(track.queue, dead_letter_key(track, run.first), codec.pack_dead(run))
+
+
 def cut_dead(shard: Shard, track: Track, run: Dead, low: int, high: int) -> None:
     """Remove [low, high) from a run of dead letters."""
     now_dead = track.letters.get(run.first)

@@ -3,6 +3,7 @@
 from forebay.core.records import codec, keyspace
 from forebay.core.shard.shard import Shard
 from forebay.core.state import Track
+from forebay.core.structures.spans import overlapping
 
 
 def record_outcome(
@@ -30,6 +31,21 @@ def add_outcome(shard: Shard, track: Track, first: int, end: int, outcome: int, 
     track.outcomes.add((first, end - first, outcome, now))
     key = keyspace.outcome_key(track.queue.prefix, track.group.number, track.partition.key, first)
     shard.changes.put_row(track.queue, key, codec.pack_numbers((end - first, outcome, now)))
+
+
+def erase_outcome(shard: Shard, track: Track, first: int, end: int, outcome: int) -> None:
+    """Undo an outcome of the messages of [first, end) that have it."""
+    for row in list(overlapping(track.outcomes, first, end)):
+        low, count, which, at = row
+        if which != outcome:
+            continue
+        track.outcomes.remove(low, count)
+        track.ended[which] -= count
+        key = keyspace.outcome_key(track.queue.prefix, track.group.number, track.partition.key, low)
+        shard.changes.put_row(track.queue, key, None)
+        for begin, limit in ((low, first), (end, low + count)):
+            if begin < limit:
+                add_outcome(shard, track, begin, limit, which, at)
 
 
 def outcome_at(track: Track, offset: int) -> tuple[int, int] | None:

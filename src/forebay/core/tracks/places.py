@@ -48,18 +48,21 @@ MOVES: dict[tuple[str, str], tuple[str, ...]] = {
     (PARKED, DEAD): ("dependency failed",),
     (PARKED, SETTLED): ("cancel", "clean", "expire", "retention", "dependency failed"),
     (DEAD, SCHEDULED): ("requeue", "seek"),
+    (DEAD, PARKED): ("requeue", "revive"),
+    (SETTLED, PARKED): ("revive",),
     (DEAD, SETTLED): ("purge", "clean", "retention", "cleanup"),
     (LEASED, FRESH): ("seek",),
     (SCHEDULED, FRESH): ("seek",),
     (DEAD, FRESH): ("seek",),
     (SETTLED, FRESH): ("seek",),
-    (SETTLED, SCHEDULED): ("seek",),
+    (SETTLED, SCHEDULED): ("seek", "revive"),
 }
 """Which verbs move a message from one place to another. A move that is not here never happens.
 
-``put off`` is what happens to messages whose body can't be read. ``take_out`` serves the verbs that end or
-move whatever they find; a pop, an eviction and a clean take a bounded number of runs in an order of their
-own.
+``put off`` is what happens to messages whose body can't be read. ``revive`` is what a requeue does to those
+that died of a requeued message, and to what died so in groups where it counts as cancelled. ``take_out``
+serves the verbs that end or move whatever they find; a pop, an eviction and a clean take a bounded number of
+runs in an order of their own.
 """
 
 SOURCES: dict[str, frozenset[str]] = {

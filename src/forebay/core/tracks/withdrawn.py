@@ -4,7 +4,7 @@ from forebay.core.records import codec, keyspace
 from forebay.core.shard.ends import Ended
 from forebay.core.shard.shard import Place, Shard
 from forebay.core.state import Partition, Queue
-from forebay.core.structures.spans import outside
+from forebay.core.structures.spans import outside, overlapping
 from forebay.core.words import CANCELLED, DEFAULT
 
 
@@ -32,8 +32,24 @@ def withdraw(shard: Shard, place: Place, first: int, end: int, now: int) -> None
         withdrawn.remove(before[0], before[1])
         first = before[0]
     withdrawn.add((first, end - first, now))
+    _put(shard, place, first, (end - first, now))
+
+
+def restore(shard: Shard, place: Place, first: int, end: int) -> None:
+    """Let groups that do not exist yet have the messages of [first, end) again."""
+    withdrawn = place.partition.withdrawn
+    for low, count, at in list(overlapping(withdrawn, first, end)):
+        withdrawn.remove(low, count)
+        _put(shard, place, low, None)
+        for begin, limit in ((low, first), (end, low + count)):
+            if begin < limit:
+                withdrawn.add((begin, limit - begin, at))
+                _put(shard, place, begin, (limit - begin, at))
+
+
+def _put(shard: Shard, place: Place, first: int, row: tuple[int, int] | None) -> None:
     key = keyspace.withdrawn_key(place.queue.prefix, place.partition.key, first)
-    shard.changes.put_row(place.queue, key, codec.pack_numbers((end - first, now)))
+    shard.changes.put_row(place.queue, key, None if row is None else codec.pack_numbers(row))
 
 
 def trim_withdrawn(shard: Shard, queue: Queue, partition: Partition) -> None:

@@ -10,7 +10,7 @@ from forebay.core.api import commands as core, queries
 from forebay.server.labels import labels_of
 from forebay.server.operations.carried import Carried, Context, addresses, shown, shown_all
 from forebay.wire.operations import dead_letters as wire
-from forebay.wire.operations.dead_letters import Buried, DeadLetter, DeadLetters
+from forebay.wire.operations.dead_letters import Buried, DeadLetter, DeadLetters, Requeued
 
 
 class ListDead(Carried, wire.ListDead):
@@ -58,9 +58,17 @@ class OfDead(Carried, wire.OfDead):
 
 class RequeueDead(OfDead, wire.RequeueDead):
     def command(self, context: Context) -> core.Command:
-        if self.dry_run:
-            return core.Purge(context.tenant, self.queue, self.group, self.meant(), dry_run=True)
-        return core.Requeue(context.tenant, self.queue, self.group, self.meant())
+        how = (self.dry_run, self.dependents)
+        return core.Requeue(context.tenant, self.queue, self.group, self.meant(), *how)
+
+    def reply(self, reply: core.Buried, context: Context) -> Requeued:
+        return Requeued(
+            count=reply.count,
+            left=reply.left,
+            dry_run=self.dry_run,
+            refused=shown_all(reply.refused),
+            dependents=reply.dependents,
+        )
 
 
 class PurgeDead(OfDead, wire.PurgeDead):

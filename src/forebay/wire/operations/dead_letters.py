@@ -40,7 +40,13 @@ class OfDead(Request, kw_only=True):
 
 
 class RequeueDead(OfDead, tag="REQUEUE", kw_only=True):
-    """Deliver dead letters again, as if for the first time: those with these ids, or all of them."""
+    """Deliver dead letters again, as if for the first time: those with these ids, or all of them.
+
+    A message that died of a dependency is parked again until all its dependencies are completed. So are those
+    that died of requeued ones, unless ``dependents`` is false.
+    """
+
+    dependents: bool = True
 
 
 class PurgeDead(OfDead, tag="DEADPURGE", kw_only=True):
@@ -48,12 +54,21 @@ class PurgeDead(OfDead, tag="DEADPURGE", kw_only=True):
 
 
 class Buried(Answer, kw_only=True):
-    """How many dead letters were requeued or purged, and how many are left."""
+    """How many dead letters were purged, and how many are left."""
 
     count: int
     left: int
     dry_run: bool
     refused: Sequence[Id]
+
+
+class Requeued(Buried, kw_only=True):
+    """How many dead letters were requeued, and how many are left.
+
+    ``dependents`` counts others, in any queue, that died of these and are parked again.
+    """
+
+    dependents: int
 
 
 DEAD = "/v1/queues/{queue}/dead"
@@ -65,7 +80,7 @@ OPERATIONS = [
     ),
     Operation(
         RequeueDead,
-        Buried,
+        Requeued,
         WRITE,
         TAG,
         "Deliver dead letters again",
