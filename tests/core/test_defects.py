@@ -55,7 +55,7 @@ def test_6_of_what_is_completed_the_oldest_goes_first_and_never_any_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """flashQ trims an unordered set: which half of the completed jobs goes is chance."""
-    monkeypatch.setattr(notes, "NOTES_MAX", 4)
+    monkeypatch.setattr(notes, "RESULTS_MAX", 4)
     core = Core()
     core.configure(completed_retention_bytes=60)
     ids = []

@@ -314,7 +314,7 @@ def test_a_queue_keeps_the_newest_notes_up_to_a_number(monkeypatch: pytest.Monke
 
 
 def test_of_a_large_batch_of_results_no_more_goes_than_has_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notes, "NOTES_MAX", 20)
+    monkeypatch.setattr(notes, "RESULTS_MAX", 20)
     core = Core()
     for count in (20, 5):
         first = core.push(*[b"1"] * count)
@@ -372,7 +372,7 @@ def test_notes_are_kept_no_longer_than_so_long_even_if_their_message_is() -> Non
 
 def test_notes_and_progress_go_with_their_message() -> None:
     core = Core()
-    core.configure(completed_retention_ms=1_000)
+    core.configure(completed_retention_ms=1_000, result_retention_ms=0)
     message = core.push(b"1")
     core.pop()
     tell(core, message, 50)

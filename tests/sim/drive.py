@@ -514,7 +514,7 @@ class Driver:
     def check_notes(self) -> None:
         queue = self.queue()
         known = self.world.model.queues.get(queue, Queue())
-        for place in [*self.places(queue)[:2], *list(known.noted)[-3:]]:
+        for place in [*self.places(queue)[:2], *list(known.noted)[-3:], *list(known.results)[-3:]]:
             self.world.check_notes(queue, place)
 
     def obliterate(self) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection
 from msgspec.structs import replace
 
 from forebay.core.state import Attributes
+from forebay.core.words import RESULT
 from tests.sim.model import (
     CANCELLED,
     DEAD,
@@ -308,11 +309,11 @@ class Model(Basics):
             for first, at in known.successors.items()
             if first[0] != partition or known.has((partition, at)) or known.has(first)
         }
-        known.noted = {
-            place: each
-            for place, each in known.noted.items()
-            if place in known.successors or known.has(place)
-        }
+        for place, each in list(known.noted.items()):
+            if place not in known.successors and not known.has(place):
+                if RESULT in each.notes and place[0] in known.messages:
+                    known.results[place] = each.notes[RESULT]
+                del known.noted[place]
 
     def _go(self, message: Message) -> None:
         """A message is no longer kept."""
@@ -334,6 +335,7 @@ class Model(Basics):
         for message in known.messages[partition]:
             message.lost = True
         known.taken.pop(partition, None)
+        known.results = {place: each for place, each in known.results.items() if place[0] != partition}
         known.lanes.discard(partition)
         del known.messages[partition], known.first[partition], known.islands[partition]
         for group in known.groups.values():

@@ -173,6 +173,8 @@ class Queue:
     paused_until: int = 0
     successors: dict[Place, int] = field(default_factory=dict)
     """Offset of what took the place of a message, by the first's."""
+    results: dict[Place, list[bytes]] = field(default_factory=dict)
+    """Results of messages that are no longer kept, by their first places."""
     noted: dict[Place, Noted] = field(default_factory=dict)
     """By the first's place."""
     emptied: dict[str, int] = field(default_factory=dict)

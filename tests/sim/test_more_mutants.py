@@ -140,6 +140,11 @@ MUTANTS: dict[str, Planted] = {
         "segment.created_at > now - NOTES_MS_MAX",
         "False",
     ),
+    "results go with their messages": (
+        notes.sweep_notes,
+        "age_ms < own_ms or",
+        "False or",
+    ),
     "what was noted of an updated message is forgotten": (
         notes._is_kept,
         " or (row is not None and row[0] == offset)",

@@ -13,6 +13,8 @@ ERROR_CHARS_MAX = 2_000
 """Characters kept of a nack's error."""
 NOTES_MAX = 20_000
 """Notes of each kind that a queue keeps: the newest."""
+RESULTS_MAX = 100_000
+"""Results that a queue keeps: the newest."""
 NOTES_BYTES_MAX = 64 * 1024 * 1024
 """Bytes of notes of each kind."""
 NOTES_MS_MAX = 7 * 86_400_000

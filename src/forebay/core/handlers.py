@@ -388,7 +388,8 @@ def _stats(shard: Shard, command: Stats, now: int) -> StatsFound:
 
 def _state(shard: Shard, command: State, now: int) -> StateFound:
     (message,) = current_ids(shard, [command.id])
-    return message_state.state(shard, State(command.tenant, message, command.group), now)
+    asked = State(command.tenant, message, command.group, command.by_result)
+    return message_state.last_known(shard, asked, now)
 
 
 def _add_note(shard: Shard, command: AddNote, now: int) -> Noted:

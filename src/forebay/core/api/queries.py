@@ -226,6 +226,8 @@ class State(Query, gc=False):
     tenant: str
     id: int
     group: str = DEFAULT
+    by_result: bool = False
+    """Whether one that is no longer shown counts as completed while its result is kept."""
 
 
 class Show(Query, gc=False):

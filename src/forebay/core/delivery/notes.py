@@ -1,7 +1,7 @@
 """Notes kept beside a message: result, log lines, partial results, progress.
 
 Notes follow the group ``default``. A queue keeps the newest notes of each kind, bounded by count, bytes and
-age, and none for much longer than the message itself.
+age, and none for much longer than the message itself, except for results: they have an age of their own.
 """
 
 from collections.abc import Sequence
@@ -10,10 +10,12 @@ from forebay.core.api.commands import Settle
 from forebay.core.api.queries import Note
 from forebay.core.bounds import (
     ERROR_CHARS_MAX,
+    NEVER,
     NOTES_BYTES_MAX,
     NOTES_MAX,
     NOTES_MS_MAX,
     PROGRESS_MAX,
+    RESULTS_MAX,
     Limits,
 )
 from forebay.core.errors import Conflict, Invalid
@@ -25,7 +27,7 @@ from forebay.core.shard.shard import Shard
 from forebay.core.state import Lease, Log, Notes, Partition, Progress, Queue
 from forebay.core.structures.table import Table
 from forebay.core.tracks.leased import find
-from forebay.core.words import DEFAULT, PROGRESSED
+from forebay.core.words import DEFAULT, PROGRESSED, RESULT
 
 SHOWN_MAX = 1_000
 """Notes of a message per reply: the newest."""
@@ -103,7 +105,8 @@ def of_message(queue: Queue, kind: int, partition: Partition, offset: int, bytes
 def _forget_surplus(shard: Shard, queue: Queue, notes: Notes) -> None:
     """Drop the oldest notes beyond the limits of a queue."""
     log = notes.log
-    surplus, size = log.end - log.first - NOTES_MAX, log.size - NOTES_BYTES_MAX
+    most = RESULTS_MAX if notes.kind == RESULT else NOTES_MAX
+    surplus, size = log.end - log.first - most, log.size - NOTES_BYTES_MAX
     before = log.first
     for segment in log.segments:
         if surplus < segment.count and size <= 0:
@@ -121,8 +124,12 @@ def sweep_notes(shard: Shard, queue: Queue, now: int) -> None:
     for notes in queue.notes.values():
         log = notes.log
         before = log.first
+        own_ms = queue.options.result_retention_ms if notes.kind == RESULT else 0
         for segment in log.segments:
-            if segment.created_at > now - NOTES_MS_MAX and _is_wanted(notes, segment.base, segment.end, kept):
+            age_ms = now - segment.created_at
+            if age_ms < own_ms or (
+                age_ms < NOTES_MS_MAX and _is_wanted(notes, segment.base, segment.end, kept)
+            ):
                 break
             before = segment.end
         if before > log.first:
@@ -131,6 +138,15 @@ def sweep_notes(shard: Shard, queue: Queue, now: int) -> None:
         gone = [offset for offset in partition.progress if not _is_kept(partition, offset)]
         for offset in gone:
             _forget_progress(shard, queue, partition, offset)
+
+
+def too_old_at(queue: Queue, notes: Notes, now: int) -> int:
+    """Return when the oldest notes go by their age alone."""
+    if not notes.log.segments:
+        return NEVER
+    created_at = notes.log.segments[0].created_at
+    own_ms = queue.options.result_retention_ms if notes.kind == RESULT else 0
+    return created_at + (own_ms if now - created_at < own_ms else NOTES_MS_MAX)
 
 
 def _is_wanted(notes: Notes, first: int, end: int, kept: dict[int, Partition]) -> bool:

@@ -6,9 +6,9 @@ from forebay.core.api.queries import NotesFound, Show, Shown, ShownAll, State, S
 from forebay.core.bounds import NEVER, SHOWN_MAX, Limits, check_name
 from forebay.core.delivery.notes import of_message
 from forebay.core.errors import Invalid, NotFound
-from forebay.core.ids import OFFSET_BITS, OFFSET_MASK
+from forebay.core.ids import OFFSET_BITS, OFFSET_MASK, Range
 from forebay.core.log import log as logs
-from forebay.core.shard.addresses import NOT_KEPT, Located, first_offset, require
+from forebay.core.shard.addresses import NOT_KEPT, Located, first_offset, locate, require
 from forebay.core.shard.shard import Shard
 from forebay.core.state import Dead, Lease, LeaseRun, Partition, Scheduled, Track, priority_of
 from forebay.core.tracks.dead_letters import dead_over
@@ -16,7 +16,7 @@ from forebay.core.tracks.dropped import is_dropped
 from forebay.core.tracks.leased import leased_runs
 from forebay.core.tracks.outcomes import outcome_at
 from forebay.core.tracks.places import FRESH, SCHEDULED, is_in
-from forebay.core.words import DISCARDED, DROPPED, DROPPED_DEAD, OUTCOMES
+from forebay.core.words import DEFAULT, DISCARDED, DROPPED, DROPPED_DEAD, OUTCOMES, RESULT
 
 STATE_OF = dict(enumerate(OUTCOMES)) | {
     DISCARDED: "dead",
@@ -78,7 +78,9 @@ def notes(
 ) -> NotesFound:
     """Return the notes of a message, and its state."""
     check_name("group", group)
-    where = require(shard, tenant, message)
+    where = locate(shard, tenant, Range(message, 1))
+    if where is None:
+        return _from_result(shard, State(tenant, message, group), kinds, shard.limits.read_bytes_max)
     stands = _state(shard, State(tenant, message, group), where, now)
     queue, partition, offset = where.place.queue, where.place.partition, where.first
     first = first_offset(shard, where)
@@ -89,6 +91,29 @@ def notes(
     waits = stands.state in ("waiting", "delayed", "parked")
     over_at = created_at + attributes.ttl_ms if attributes.ttl_ms and waits else NEVER
     return NotesFound(queue, stands, found, partition.progress.get(first), over_at)
+
+
+def last_known(shard: Shard, command: State, now: int) -> StateFound:
+    """Return the state of a message; if that is asked for, also of one that is known by its result only."""
+    try:
+        return state(shard, command, now)
+    except NotFound:
+        if not command.by_result:
+            raise
+        return _from_result(shard, command, (), shard.limits.read_bytes_max).state
+
+
+def _from_result(shard: Shard, command: State, kinds: tuple[int, ...], bytes_max: int) -> NotesFound:
+    """Return what is known of a message that is not shown, if its result is still kept: it was completed."""
+    place = shard.places.get(command.id >> OFFSET_BITS)
+    if place is None or place.queue.tenant != command.tenant or command.group != DEFAULT:
+        raise NotFound(NOT_KEPT)
+    offset = place.first + (command.id & OFFSET_MASK)
+    results = of_message(place.queue, RESULT, place.partition, offset, bytes_max)
+    if not results or offset >= place.partition.log.end:
+        raise NotFound(NOT_KEPT)
+    stands = StateFound(command.id, 0, "completed", ended_at=results[-1].created_at)
+    return NotesFound(place.queue, stands, [results if kind == RESULT else [] for kind in kinds])
 
 
 def show(shard: Shard, command: Show, now: int) -> ShownAll:

@@ -5,7 +5,7 @@ from msgspec.structs import fields
 
 from forebay.core.api.checks import ATTEMPTS_MAX, check_backoff, check_rate
 from forebay.core.api.commands import Configure
-from forebay.core.bounds import DELAY_MS_MAX, Limits, check_name, check_range
+from forebay.core.bounds import DELAY_MS_MAX, NOTES_MS_MAX, Limits, check_name, check_range
 from forebay.core.errors import Conflict, Invalid
 from forebay.core.records.codec import PackedQueue
 from forebay.core.shard.limiters import is_limited
@@ -35,6 +35,7 @@ def check_options(limits: Limits, queue: Queue | None, command: Configure) -> di
         "completed_retention_ms": (0, RETENTION_MS_MAX),
         "completed_retention_bytes": (0, RETENTION_BYTES_MAX),
         "completed_retention_count": (0, SIZE_MAX),
+        "result_retention_ms": (0, NOTES_MS_MAX),
         "max_attempts": (0, ATTEMPTS_MAX),
         "max_deliveries": (0, ATTEMPTS_MAX),
         "delayed_processing_ms": (0, DELAY_MS_MAX),

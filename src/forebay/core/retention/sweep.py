@@ -13,9 +13,9 @@ from itertools import chain, islice
 
 from msgspec import Struct
 
-from forebay.core.bounds import NEVER, NOTES_MS_MAX
+from forebay.core.bounds import NEVER
 from forebay.core.delivery.gates import evict
-from forebay.core.delivery.notes import sweep_notes
+from forebay.core.delivery.notes import sweep_notes, too_old_at
 from forebay.core.delivery.pop import ACTIVE_MS
 from forebay.core.links.cleanup import drop_all
 from forebay.core.links.dedup import sweep_taken
@@ -101,8 +101,7 @@ def sweep(shard: Shard, queue: Queue, now: int) -> int:
         (_again_at(queue, partition, now) for partition in queue.partitions.values()), default=NEVER
     )
     for notes in queue.notes.values():
-        if notes.log.segments:
-            again_at = min(again_at, notes.log.segments[0].created_at + NOTES_MS_MAX)
+        again_at = min(again_at, too_old_at(queue, notes, now))
     again_at = min(again_at, sweep_taken(shard, queue, now))
     if options.group_idle_ms and len(queue.groups) > 1:
         idle_at = (group.active_at + options.group_idle_ms + ACTIVE_MS for group in queue.groups.values())

@@ -26,6 +26,9 @@ class QueueOptions(Struct, frozen=True, forbid_unknown_fields=True):
     completed_retention_count: int = 0
     """How many messages that the group default has completed stay; if there are more, the oldest go until
     half of it is left. 0 is no limit."""
+    result_retention_ms: int = 86_400_000
+    """How long a result can be asked for by id, whether or not its message is still kept. A queue keeps the
+    newest 100,000 results, and 64 MiB of them."""
     durability: str = FSYNC
     """What a confirmed change survives: fsync, os, or memory (the queue's content is not stored at all)."""
     max_attempts: int = 3

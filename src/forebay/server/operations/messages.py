@@ -109,7 +109,7 @@ class FindMessage(Carried, wire.FindMessage):
 
 class GetState(Carried, wire.GetState):
     def command(self, context: Context) -> core.Command:
-        return queries.State(context.tenant, ids.parse(self.id), self.group)
+        return queries.State(context.tenant, ids.parse(self.id), self.group, by_result=True)
 
     def reply(self, reply: queries.StateFound, context: Context) -> Stands:
         return Stands(

@@ -1,0 +1,121 @@
+"""Results outlive their messages: they are asked for by id as long as they are kept themselves."""
+
+import pytest
+
+from forebay.core.api import commands as c, queries
+from forebay.core.errors import NotFound
+from forebay.core.records import keyspace
+from forebay.core.shard.timers import SWEEP_MS
+from tests.core.harness import Core
+
+HOUR = 3_600_000
+DAY = 24 * HOUR
+
+
+def completed(core: Core, result: bytes | None = b'"done"') -> int:
+    """Push and complete a message; its id."""
+    message = core.push()
+    core.pop()
+    results = None if result is None else [result]
+    core.ask(c.Ack("default", None, [message], results=results), c.Settled)
+    return message
+
+
+def let_pass(core: Core, ms: int) -> None:
+    """Let time pass, and the sweeps that are due then come."""
+    for wait_ms in (SWEEP_MS, ms // 2, ms // 2, SWEEP_MS, SWEEP_MS):
+        core.commit()
+        core.wait(wait_ms)
+
+
+def result_of(core: Core, message: int, group: str = "default") -> tuple[str, list[bytes]]:
+    core.commit()
+    found = core.ask(queries.Await("default", message, 0, group), queries.NotesFound)
+    (notes,) = found.notes
+    for each in notes:
+        if not each.segment.present:
+            (body,) = core.store.bodies([keyspace.body_key(found.queue.prefix, each.segment.body_name)])
+            assert isinstance(body, bytes)
+            each.segment.body = body
+    return found.state.state, [bytes(payload) for each in notes for payload in each.payloads()]
+
+
+def state_of(core: Core, message: int, group: str = "default", tenant: str = "default") -> str:
+    return core.ask(queries.State(tenant, message, group, by_result=True), queries.StateFound).state
+
+
+def is_kept(core: Core, message: int) -> bool:
+    return bool(core.ask(queries.Show("default", [message]), queries.ShownAll).deliveries)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_result_outlives_its_message_by_a_day(restarts: bool) -> None:
+    core = Core()
+    message = completed(core)
+    let_pass(core, 2 * HOUR)
+    assert not is_kept(core, message)
+    if restarts:
+        core.restart()
+    assert result_of(core, message) == ("completed", [b'"done"'])
+    assert state_of(core, message) == "completed"
+    let_pass(core, DAY)
+    with pytest.raises(NotFound):
+        result_of(core, message)
+    with pytest.raises(NotFound):
+        state_of(core, message)
+
+
+def test_how_long_results_are_kept_is_an_option_of_the_queue() -> None:
+    core = Core()
+    core.configure(result_retention_ms=0)
+    message = completed(core)
+    let_pass(core, HOUR // 2)
+    assert result_of(core, message)[0] == "completed"
+    let_pass(core, 2 * HOUR)
+    with pytest.raises(NotFound):
+        result_of(core, message)
+
+
+def test_a_message_without_a_result_is_gone_with_its_segment() -> None:
+    core = Core()
+    message = completed(core, None)
+    let_pass(core, 2 * HOUR)
+    with pytest.raises(NotFound):
+        state_of(core, message)
+
+
+def test_results_of_messages_that_are_gone_are_of_their_tenant_and_the_group_default() -> None:
+    core = Core()
+    message = completed(core)
+    let_pass(core, 2 * HOUR)
+    with pytest.raises(NotFound):
+        state_of(core, message, group="other")
+    with pytest.raises(NotFound):
+        state_of(core, message, tenant="another")
+
+
+def test_an_updated_message_has_its_result_under_its_first_id() -> None:
+    core = Core()
+    message = core.push(b"1")
+    core.ask(c.Update("default", message, b"2"), c.Pushed)
+    core.pop()
+    core.ask(c.Ack("default", None, [message], results=[b"3"]), c.Settled)
+    let_pass(core, 2 * HOUR)
+    assert result_of(core, message) == ("completed", [b"3"])
+
+
+def test_nothing_is_swept_while_only_results_are_left() -> None:
+    core = Core()
+    completed(core)
+    let_pass(core, 2 * HOUR)
+    assert core.engine.next_due_at() > core.now + 12 * HOUR
+
+
+def test_a_completed_message_that_was_dropped_is_known_by_its_result() -> None:
+    core = Core()
+    message = completed(core)
+    core.commit()
+    core.ask(c.Clean("default", "q", ("completed",)), c.Cleaned)
+    assert (state_of(core, message), result_of(core, message)[0]) == ("completed", "completed")
+    with pytest.raises(NotFound):
+        core.find(message)
