@@ -265,6 +265,7 @@ BOUNDS = {
     "connections_max": (1, None),
     "stall_ms": (1, None),
     "idle_ms": (1, None),
+    "metrics_queues_max": (0, 100_000),
     "events_bytes_max": (0, None),
     "events_retention_ms": (1, None),
 }

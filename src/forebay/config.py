@@ -109,6 +109,11 @@ class Settings(Struct, frozen=True, kw_only=True):
         str, _about("Origins whose pages may use the HTTP API, with commas between them; * is any.")
     ] = ""
 
+    metrics_queues_max: Annotated[
+        int,
+        _about("Queues with metrics of their own; those of all others are summed.", ge=0, le=100_000),
+    ] = _HTTP.metrics_queues_max
+
     webhooks_private: Annotated[
         str, _about("on: webhooks may lead to addresses that are not public, such as 127.0.0.1 or 10.0.0.1.")
     ] = OFF
@@ -170,6 +175,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             origins=split(self.cors),
             webhooks_private=self.webhooks_private == ON,
             webhook_secret=self.webhook_secret,
+            metrics_queues_max=self.metrics_queues_max,
         )
 
 

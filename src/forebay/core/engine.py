@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from forebay.core import event_log
 from forebay.core.api.commands import Command, Pop, Popped, Reply, TenantFound, TenantPut, Wake
-from forebay.core.api.queries import EventPositions, EventsPast, FindJob, Measure, Show
+from forebay.core.api.queries import EventPositions, EventsPast, FindJob, Measure, MeasureQueues, Show
 from forebay.core.bounds import NEVER, Limits, check_name
 from forebay.core.delivery import give_back
 from forebay.core.delivery.give_back import expire
@@ -138,7 +138,7 @@ class Engine:
         """Apply a command whose tenant has no route yet, is spread, or is none."""
         if isinstance(command, TenantPut):
             return self._put_tenant(command)
-        if isinstance(command, EventsPast):
+        if isinstance(command, EventsPast | MeasureQueues):
             return self._apply_in(self._owned(command.shard), command)
         if isinstance(command, Measure | EventPositions):
             return self._gather(command, list(self.shards.values()))

@@ -49,6 +49,7 @@ from forebay.core.api.queries import (
     LogSlice,
     Measure,
     Measured,
+    MeasureQueues,
     NotesFound,
     Offsets,
     OffsetsFound,
@@ -57,6 +58,7 @@ from forebay.core.api.queries import (
     PositionsFound,
     QueueFound,
     QueuesFound,
+    QueuesMeasured,
     Read,
     Show,
     ShownAll,
@@ -508,6 +510,7 @@ Command = (
     | ListQueues
     | Stats
     | Measure
+    | MeasureQueues
     | EventPositions
     | EventsPast
     | State
@@ -557,6 +560,7 @@ Reply = (
     | QueuesFound
     | StatsFound
     | Measured
+    | QueuesMeasured
     | PositionsFound
     | PastFound
     | StateFound

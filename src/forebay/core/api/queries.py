@@ -196,10 +196,32 @@ class Stats(Query, gc=False):
 
 
 class Measure(Query, gc=False):
-    """Metrics of all queues of all tenants, up to ``most``: for the operator."""
+    """Metrics of the node, and the names of its queues: for the operator."""
 
     tenant: ClassVar[str] = ""
-    most: int
+
+
+QueuePlace = tuple[str, str]
+"""Tenant and name of a queue."""
+
+
+class Measured(Struct, gc=False):
+    queues: dict[int, list[QueuePlace]]
+    """All queues of tenants by shard, in the order in which the shard lists them."""
+    leases: int
+    expired_leases: int
+    """Leases that expired since the node was loaded."""
+    now: int
+
+
+class MeasureQueues(Query, gc=False):
+    """Metrics of some queues of a shard: for the operator, a slice at a time, so that none takes long."""
+
+    tenant: ClassVar[str] = ""
+    shard: int
+    places: list[QueuePlace]
+    summed: bool = False
+    """Whether the reply is one sum instead of an entry for each queue."""
 
 
 class QueueMeasured(Struct, gc=False):
@@ -211,13 +233,11 @@ class QueueMeasured(Struct, gc=False):
     tally: Tally | None
 
 
-class Measured(Struct, gc=False):
+class QueuesMeasured(Struct, gc=False):
     queues: list[QueueMeasured]
-    all_queues: int
-    leases: int
-    expired_leases: int
-    """Leases that expired since the node was loaded."""
-    now: int
+    """One without a name if they were to be summed. A queue that is gone is left out."""
+    done: int
+    """Places that were measured; those after them are left for the next slice."""
 
 
 class State(Query, gc=False):

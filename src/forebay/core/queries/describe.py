@@ -53,9 +53,10 @@ def queue_counts(queue: Queue, now: int) -> QueueCounts:
     return QueueCounts(queue.name, found, queue.paused_until > now)
 
 
-def counts(queue: Queue, group: Group | None, now: int) -> Counts:
-    """Count kept messages by state in a group."""
-    found = Counts()
+def counts(queue: Queue, group: Group | None, now: int, found: Counts | None = None) -> Counts:
+    """Count kept messages by state in a group, and add them to ``found`` if that is given."""
+    if found is None:
+        found = Counts()
     for partition in queue.partitions.values():
         kept = logs.count_kept(partition.log)
         if group is None:
@@ -68,7 +69,7 @@ def counts(queue: Queue, group: Group | None, now: int) -> Counts:
             found.cancelled += withdrawn
             continue
         track = group.tracks[partition.key]
-        due = track.schedule.due_messages(now)
+        due = track.schedule.due_messages(now) if track.schedule.messages else 0
         later = _unplanned_later(track, now) if track.unplanned else 0
         waiting = fresh_count(track) + due + track.unplanned - later
         delayed = track.schedule.messages - due + later
@@ -77,13 +78,15 @@ def counts(queue: Queue, group: Group | None, now: int) -> Counts:
         found.parked += partition.parked_messages
         found.active += track.leased
         found.dead += track.dead_messages
-        ended = track.ended
-        found.expired += ended[EXPIRED]
-        found.cancelled += ended[CANCELLED]
-        found.discarded += ended[DISCARDED]
-        found.evicted += ended[EVICTED]
         unsettled = waiting + delayed + track.leased + track.dead_messages + partition.parked_messages
-        found.completed += kept - unsettled - sum(ended)
+        ended = track.ended
+        otherwise = sum(ended)
+        found.completed += kept - unsettled - otherwise
+        if otherwise:
+            found.expired += ended[EXPIRED]
+            found.cancelled += ended[CANCELLED]
+            found.discarded += ended[DISCARDED]
+            found.evicted += ended[EVICTED]
     return found
 
 

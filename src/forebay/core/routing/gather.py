@@ -67,10 +67,9 @@ def find_job(limits: Limits, command: FindJob, found: Sequence[ShownAll]) -> Sho
 
 
 def measure(limits: Limits, command: Measure, found: Sequence[Measured]) -> Measured:
-    queues = [queue for each in found for queue in each.queues][: command.most]
-    all_queues, leases = sum(each.all_queues for each in found), sum(each.leases for each in found)
-    over, now = sum(each.expired_leases for each in found), max((each.now for each in found), default=0)
-    return Measured(queues, all_queues, leases, over, now)
+    queues = {shard: places for each in found for shard, places in each.queues.items()}
+    leases, over = sum(each.leases for each in found), sum(each.expired_leases for each in found)
+    return Measured(queues, leases, over, max((each.now for each in found), default=0))
 
 
 def positions(limits: Limits, command: EventPositions, found: Sequence[PositionsFound]) -> PositionsFound:

@@ -1,26 +1,24 @@
 """Prometheus metrics under flashQ's names, for the tenant ``default``."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from forebay.core.api.queries import Measured
+from forebay.core.api.queries import QueueMeasured
 from forebay.core.state import BUCKETS_MS
-from forebay.core.words import DEAD, DEFAULT, SETTLED
+from forebay.core.words import DEAD, SETTLED
 
 BOUNDS = ((100, "0.1"), (1_000, "1.0"))
 """flashQ's bounds of the duration histogram: in ms, and as label text."""
 
 
-def of_queues(measured: Measured) -> Iterator[Metric]:
+def of_queues(queues: Iterable[QueueMeasured]) -> Iterator[Metric]:
     depth = GaugeMetricFamily("flashq_queue_depth", "Jobs waiting in a queue.", labels=["queue"])
     done = CounterMetricFamily(
         "flashq_jobs_processed", "Jobs processed, by how they ended.", labels=["queue", "status"]
     )
     times = HistogramMetricFamily("flashq_job_duration_seconds", "From delivery to ack.", labels=["queue"])
-    for each in measured.queues:
-        if each.tenant != DEFAULT:
-            continue
+    for each in queues:
         depth.add_metric([each.queue], each.counts.waiting)
         if each.tally is not None:
             done.add_metric([each.queue, "completed"], each.tally.counts[SETTLED])

@@ -56,6 +56,8 @@ class HttpLimits(Struct, frozen=True):
     """Whether webhooks may post to addresses that are not public."""
     webhook_secret: str = ""
     """Secret that incoming webhooks must be signed with; empty if they need no signature."""
+    metrics_queues_max: int = 1_000
+    """Queues with metrics of their own; those of all others are summed."""
 
 
 class Listener(Protocol):

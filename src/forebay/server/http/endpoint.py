@@ -3,8 +3,8 @@
 import asyncio
 import gzip
 import logging
-from collections.abc import Mapping
-from typing import Any, cast
+from collections.abc import Coroutine, Mapping
+from typing import Any, TypeVar, cast
 
 from msgspec import Struct
 from starlette.types import Message, Receive, Scope, Send
@@ -20,6 +20,7 @@ from forebay.server.operations.carried import Context
 from forebay.server.tcp.codec import Services
 from forebay.wire.operation import Answer, Problem as Problem
 
+T = TypeVar("T")
 logger = logging.getLogger("forebay.http")
 
 LEASED = "forebay.leased"
@@ -63,6 +64,20 @@ async def until_gone(scope: Scope, receive: Receive) -> None:
     """Wait until the client of a request disconnects; ignore what it sends meanwhile."""
     while not is_gone(scope) and (await receive())["type"] not in DISCONNECTS:
         pass
+
+
+async def while_there(scope: Scope, receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of work for a client; cancel it and raise Gone if the client disconnects first."""
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(until_gone(scope, receive))
+    try:
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise Gone
+        return task.result()
+    finally:
+        gone.cancel()
+        task.cancel()
 
 
 DISCONNECTS = ("http.disconnect", "websocket.disconnect")
@@ -153,16 +168,8 @@ class Endpoint:
     async def _step_by_step(self, request: Any, scope: Scope, receive: Receive) -> Answer:
         if not getattr(request, "wait_ms", 0):
             return cast(Answer, request.reply(await request.carry_out(self._services, CONTEXT), CONTEXT))
-        task = asyncio.ensure_future(request.carry_out(self._services, CONTEXT))
-        gone = asyncio.ensure_future(until_gone(scope, receive))
-        try:
-            await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
-            if not task.done():
-                raise Gone
-            return cast(Answer, request.reply(task.result(), CONTEXT))
-        finally:
-            gone.cancel()
-            task.cancel()
+        found = await while_there(scope, receive, request.carry_out(self._services, CONTEXT))
+        return cast(Answer, request.reply(found, CONTEXT))
 
 
 CONTEXT = Context()

@@ -100,10 +100,13 @@ class HttpServer(HttpListener):
         return [
             Route("/healthz", GetOnly(Healthz())),
             Route("/readyz", GetOnly(Readyz(self.node))),
-            Route("/metrics", GetOnly(Metrics(questions, self.hub, self._all_connections))),
+            Route("/metrics", GetOnly(self._metrics(questions))),
             Route("/openapi.json", GetOnly(Page(lambda: encode(described()), b"application/json"))),
             Route("/docs", GetOnly(Page(lambda: page(described()).encode(), b"text/html; charset=utf-8"))),
         ]
+
+    def _metrics(self, questions: NodeClient) -> Metrics:
+        return Metrics(questions, self.hub, self._all_connections, self.limits.metrics_queues_max)
 
     def _all_connections(self) -> dict[str, int]:
         return {"http": self.connections, **self._others()}

@@ -12,12 +12,13 @@ from forebay.server.flashq import answers
 from forebay.server.flashq.caller import Caller
 from forebay.server.flashq.command import COMPLETED_MAX, OUR_STATES, Asked, Whole, ask
 from forebay.server.flashq.errors import Refused
+from forebay.server.measure import measure_tenant
 from forebay.server.tcp.codec import Services
 
 DESCRIBED_MAX = 1_000
 """Queues whose limits are shown by LISTQUEUES and METRICS; of further ones none are."""
 MEASURED_MAX = 5_000
-"""Queues of all tenants that METRICS looks at."""
+"""Queues that METRICS lists at most; its totals are those of all."""
 CLEANED = ("waiting", "delayed", "completed", "failed")
 
 
@@ -237,10 +238,9 @@ class Metrics(Asked, tag="METRICS", gc=False, kw_only=True):
     is_command = False
 
     async def steps(self, services: Services, caller: Caller) -> answers.MetricsTold:
-        found = await ask(services, queries.Measure(MEASURED_MAX))
-        assert isinstance(found, queries.Measured)
-        mine = [each for each in found.queues if each.tenant == DEFAULT]
-        tallies = [each.tally for each in mine if each.tally is not None]
+        found = await measure_tenant(services.questions, DEFAULT, MEASURED_MAX)
+        mine = found.queues
+        tallies = [each.tally for each in (*mine, *found.rest) if each.tally is not None]
         completed = sum(each.counts[SETTLED] for each in tallies)
         busy = [each for each in mine if each.counts.waiting or each.counts.active or each.counts.dead]
         limits = await _limits(services, caller, [each.queue for each in busy])

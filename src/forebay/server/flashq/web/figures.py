@@ -13,18 +13,22 @@ from msgspec import Struct
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from forebay.core.api.queries import Measure, Measured, QueueMeasured
+from forebay.core.api.queries import QueueMeasured
 from forebay.core.errors import ForebayError
 from forebay.core.words import DEAD, DEFAULT, PUSHED, SETTLED
 from forebay.server.flashq import metrics as shared
 from forebay.server.flashq.web.commands import Refused, refused
+from forebay.server.flashq.web.system import memory_bytes
 from forebay.server.flashq.workers import Workers
+from forebay.server.http.queue_metrics import Rest
+from forebay.server.measure import TenantMeasured, measure_tenant
 from forebay.server.node_client import NodeClient
+from forebay.server.shared import Shared
 
 logger = logging.getLogger("forebay.flashq")
 
-QUEUES_MAX = 5_000
-"""Queues with figures of their own; further ones are left out."""
+QUEUES_MAX = 1_000
+"""Queues with figures of their own; those of all others are summed."""
 SAMPLE_S = 5.0
 """Interval of the samples of the history."""
 SAMPLES_MAX = 720
@@ -62,6 +66,8 @@ class History:
         self._questions, self._workers, self._loop, self._clock = questions, workers, loop, clock
         self.samples: deque[Sample] = deque(maxlen=SAMPLES_MAX)
         self._task: Task[None] | None = None
+        self._rest = Rest()
+        self._page = Shared(self._made)
 
     async def start(self) -> None:
         """Take the first sample, and go on taking them."""
@@ -79,7 +85,7 @@ class History:
 
     async def _sample(self) -> None:
         try:
-            mine = _mine(await self._measured())
+            mine = (await self._measured(own_max=0)).rest
         except Refused as error:  # the store can't be written: there is no sample of this moment
             logger.warning("a sample of the metrics is missing: %s", error.error)
             return
@@ -105,28 +111,29 @@ class History:
         done = sum(each.tally.counts[SETTLED] for each in queues if each.tally is not None)
         return round((done - before.completed) * 1_000 / passed_ms, 2) if passed_ms > 0 else 0.0
 
-    async def _measured(self) -> Measured:
-        reply = await self._questions.ask(Measure(QUEUES_MAX))
-        if isinstance(reply, ForebayError):
-            raise refused(reply)
-        assert isinstance(reply, Measured)
-        return reply
+    async def _measured(self, own_max: int) -> TenantMeasured:
+        try:
+            return await measure_tenant(self._questions, DEFAULT, own_max)
+        except ForebayError as error:
+            raise refused(error) from None
 
-    async def prometheus(self, memory_bytes: float) -> bytes:
-        measured = await self._measured()
-        mine = _mine(measured)
+    async def prometheus(self) -> bytes:
+        """Return the metrics of all queues; made once for all who ask at the same time."""
+        return await self._page.get()
+
+    async def _made(self) -> bytes:
+        found = await self._measured(QUEUES_MAX)
+        mine = [*found.queues, *found.rest]
+        shown = [*found.queues, self._rest.told(found.rest)] if found.rest else found.queues
         workers = self._workers.count
         families = [
-            *shared.of_queues(measured),
-            *shared.of_process(workers, memory_bytes),
+            *shared.of_queues(shown),
+            *shared.of_process(workers, memory_bytes()[0]),
             *_of_totals(mine, _totals(mine, self._rate(mine))),
+            _by_queue(shown),
             GaugeMetricFamily("flashq_workers_active", "Workers heard of lately.", workers),
         ]
         return await asyncio.to_thread(_text, families)
-
-
-def _mine(measured: Measured) -> list[QueueMeasured]:
-    return [each for each in measured.queues if each.tenant == DEFAULT]
 
 
 def _totals(queues: list[QueueMeasured], per_second: float) -> Totals:
@@ -154,11 +161,14 @@ def _of_totals(queues: list[QueueMeasured], found: Totals) -> Iterator[Metric]:
     yield now
     yield GaugeMetricFamily("flashq_throughput_per_second", "Jobs completed per second.", found.per_second)
     yield GaugeMetricFamily("flashq_latency_ms", "Average time of a job in ms.", found.latency_ms)
-    by_queue = GaugeMetricFamily("flashq_queue_jobs", "Jobs of a queue by state.", labels=["queue", "state"])
+
+
+def _by_queue(queues: list[QueueMeasured]) -> Metric:
+    found = GaugeMetricFamily("flashq_queue_jobs", "Jobs of a queue by state.", labels=["queue", "state"])
     for each in queues:
         for name, ours in (("pending", "waiting"), ("processing", "active"), ("dlq", "dead")):
-            by_queue.add_metric([each.queue, name], getattr(each.counts, ours))
-    yield by_queue
+            found.add_metric([each.queue, name], getattr(each.counts, ours))
+    return found
 
 
 class _Collected:

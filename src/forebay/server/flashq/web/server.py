@@ -2,7 +2,7 @@
 
 import html
 from asyncio import AbstractEventLoop
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 import msgspec
@@ -24,11 +24,11 @@ from forebay.server.flashq.web.feed import Feed
 from forebay.server.flashq.web.figures import History
 from forebay.server.flashq.web.routes import TABLE, Route
 from forebay.server.flashq.web.streams import Dashboard, EventSocket, EventStream
-from forebay.server.flashq.web.system import Facts, System, memory_bytes
+from forebay.server.flashq.web.system import Facts, System
 from forebay.server.flashq.web.webhooks import WebhookRoutes
 from forebay.server.flashq.web.workers import WorkerRoutes, shown
 from forebay.server.http.connection import HttpLimits
-from forebay.server.http.endpoint import respond
+from forebay.server.http.endpoint import respond, while_there
 from forebay.server.http.listener import HttpListener
 from forebay.server.tcp.codec import Services
 
@@ -107,7 +107,7 @@ class FlashqHttp(HttpListener):
     def _app(self, tokens: Tokens) -> ASGIApp:
         stream, socket = EventStream(self.feed, self._commands), EventSocket(self.feed, self._commands)
         routes: list[BaseRoute] = [
-            Path("/metrics/prometheus", Text(self._prometheus, TEXT)),
+            Path("/metrics/prometheus", Text(self._history.prometheus, TEXT)),
             Path("/docs", Text(self._docs, HTML)),
             Path("/events", stream),
             Path("/events/job/{id}", stream),
@@ -146,9 +146,6 @@ class FlashqHttp(HttpListener):
     async def _samples(self, call: Call) -> Raw:
         return Raw(_encode(list(self._history.samples)))
 
-    async def _prometheus(self) -> bytes:
-        return await self._history.prometheus(memory_bytes()[0])
-
     async def _dashboard(self, call: Call) -> bytes:
         """Return all figures, as flashQ's dashboard expects them."""
         return _encode(
@@ -180,7 +177,7 @@ class FlashqHttp(HttpListener):
 class Text:
     """A page that is not JSON."""
 
-    def __init__(self, make: Callable[[], Any], kind: bytes) -> None:
+    def __init__(self, make: Callable[[], Coroutine[Any, Any, bytes]], kind: bytes) -> None:
         self._make, self._kind = make, kind
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -189,7 +186,7 @@ class Text:
             await send_refusal(scope, send, refused, [(b"allow", b"GET, HEAD")])
             return
         try:
-            body = await self._make()
+            body = await while_there(scope, receive, self._make())
         except Refused as refused:
             await send_refusal(scope, send, refused)
             return

@@ -1,0 +1,121 @@
+"""Metrics of queues in the Prometheus text format, written slice by slice.
+
+The objects of prometheus_client would be easier, and took 20 times as long: 2 s for 10,000 queues.
+"""
+
+from collections.abc import Iterable
+from operator import add, sub
+
+from forebay.core.api.queries import Counts, QueueMeasured
+from forebay.core.state import BUCKETS_MS, Tally
+from forebay.core.words import EVENT_KINDS
+
+ALWAYS = ("waiting", "delayed", "active", "completed", "dead")
+"""States that have a series even at 0: dashboards and alerts are made of them."""
+RARE = ("parked", "expired", "cancelled", "evicted", "discarded")
+"""States that have a series while they are not 0."""
+REST_TENANT, REST_QUEUE = "_rest", "*"
+"""Labels of the sum of all queues without series of their own: names that no tenant and no queue can have."""
+FAMILIES = (
+    ("forebay_queue_messages", "gauge", "Messages of the group default, by state."),
+    ("forebay_queue_oldest_seconds", "gauge", "Age of the oldest message that waits."),
+    ("forebay_messages_total", "counter", "What happened to messages since the server started."),
+    ("forebay_message_duration_seconds", "histogram", "From delivery to ack."),
+)
+"""Name, type and description."""
+_BOUNDS = (*(f"{each / 1000:g}" for each in BUCKETS_MS), "+Inf")
+Lines = list[str]
+
+
+class QueueText:
+    """The text of all metrics of queues."""
+
+    def __init__(self, now: int) -> None:
+        self._now = now
+        # One list per family, whose lines must not be mixed with others; joined slice by slice, as to join
+        # all lines at the end would take long in one step.
+        self._parts = [
+            [f"# HELP {name} {told}\n# TYPE {name} {kind}\n".encode()] for name, kind, told in FAMILIES
+        ]
+
+    def add(self, queues: Iterable[QueueMeasured]) -> None:
+        """Add the series of a slice of queues."""
+        lines: tuple[Lines, Lines, Lines, Lines] = [], [], [], []
+        depth, oldest, happened, times = lines
+        for each in queues:
+            queue, tenant = f'queue="{escaped(each.queue)}"', f'tenant="{escaped(each.tenant)}"'
+            _depth(depth, each.counts, queue, tenant)
+            age_ms = 0 if each.oldest_at is None else self._now - each.oldest_at
+            oldest.append(f"forebay_queue_oldest_seconds{{{queue},{tenant}}} {age_ms / 1000}\n")
+            if each.tally is not None:
+                for kind, count in zip(EVENT_KINDS, each.tally.counts, strict=True):
+                    if count:
+                        happened.append(f'forebay_messages_total{{kind="{kind}",{queue},{tenant}}} {count}\n')
+                _times(times, each.tally, queue, tenant)
+        for part, added in zip(self._parts, lines, strict=True):
+            part.append("".join(added).encode())
+
+    def text(self) -> bytes:
+        return b"".join(each for part in self._parts for each in part)
+
+
+def _depth(lines: Lines, counts: Counts, queue: str, tenant: str) -> None:
+    for state in ALWAYS:
+        lines.append(f'forebay_queue_messages{{{queue},state="{state}",{tenant}}} {getattr(counts, state)}\n')
+    for state in RARE:
+        if count := getattr(counts, state):
+            lines.append(f'forebay_queue_messages{{{queue},state="{state}",{tenant}}} {count}\n')
+
+
+def _times(lines: Lines, tally: Tally, queue: str, tenant: str) -> None:
+    """Add the histogram of a queue, if it has settled anything."""
+    total = sum(tally.times)
+    if not total:
+        return
+    below = 0
+    for bound, count in zip(_BOUNDS, tally.times, strict=True):
+        below += count
+        lines.append(f'forebay_message_duration_seconds_bucket{{le="{bound}",{queue},{tenant}}} {below}\n')
+    lines.append(f"forebay_message_duration_seconds_count{{{queue},{tenant}}} {total}\n")
+    lines.append(f"forebay_message_duration_seconds_sum{{{queue},{tenant}}} {tally.spent_ms / 1000}\n")
+
+
+def escaped(label: str) -> str:
+    r"""Return a label's value as it stands between quotes.
+
+    >>> print(escaped('a"\\'))
+    a\"\\
+    """
+    return label.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+
+class Rest:
+    """The sum of all queues without series of their own.
+
+    A queue that is deleted, or gets series of its own, takes its counts out of the sum. Prometheus would take
+    the lower counter for one that began anew, and all of it for an increase: what was once told stays in.
+    """
+
+    def __init__(self) -> None:
+        self._told = [0] * (len(EVENT_KINDS) + len(_BOUNDS) + 1)
+        """Sums that were last told: by kind, by bucket, and of times."""
+        self._gone = list(self._told)
+        """How much of each has left the sum."""
+
+    def told(self, found: Iterable[QueueMeasured]) -> QueueMeasured:
+        """Return the sum of sums."""
+        total = QueueMeasured(REST_TENANT, REST_QUEUE, Counts(), None, None)
+        now = [0] * len(self._told)
+        for each in found:
+            for state in (*ALWAYS, *RARE):
+                setattr(total.counts, state, getattr(total.counts, state) + getattr(each.counts, state))
+            if each.oldest_at is not None:
+                total.oldest_at = min(each.oldest_at, total.oldest_at or each.oldest_at)
+            if each.tally is not None:
+                now = list(map(add, now, [*each.tally.counts, *each.tally.times, each.tally.spent_ms]))
+        left = (max(gap, 0) for gap in map(sub, self._told, map(add, now, self._gone)))
+        self._gone = list(map(add, self._gone, left))
+        self._told = list(map(add, now, self._gone))
+        kinds = len(EVENT_KINDS)
+        total.tally = Tally(REST_TENANT, REST_QUEUE, self._told[:kinds], self._told[kinds:-1], self._told[-1])
+        return total
