@@ -69,8 +69,11 @@ def clock() -> Callable[[], int]:
 def serve(settings: Settings, out: TextIO) -> None:
     """Run a server until it is stopped; ``out`` gets one line of JSON when it is ready."""
     set_up_logs(settings.log_level, settings.log_format)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(settings, out))
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(settings, out))
+    finally:
+        gc.enable()
 
 
 def _allow_files(settings: Settings) -> None:
@@ -102,6 +105,10 @@ async def _serve(settings: Settings, out: TextIO) -> None:
         failures.append(why)
         stop.set()
 
+    # Collected before anything is loaded, then not until all of it is frozen: to look through 10,000 queues,
+    # none of which is garbage, took 0.7 s of the start.
+    gc.collect()
+    gc.disable()
     now = clock()
     store = _open(settings)
     shards = store.shards(settings.shards or store.shards_default)
@@ -152,8 +159,8 @@ async def _serve(settings: Settings, out: TextIO) -> None:
     inbox = _read_inbox(store, node)
     ready["store"] = store.name
     # Everything alive now lives on: freeze it, and collect the rest seldom, to keep GC pauses short.
-    gc.collect()
     gc.freeze()
+    gc.enable()
     gc.set_threshold(50_000, 20, 100)
     out.write(msgspec.json.encode(ready).decode() + "\n")
     out.flush()

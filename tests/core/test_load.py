@@ -1,7 +1,7 @@
 """Loading what is damaged: the queue it concerns is refused, and no other notices."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 import pytest
@@ -9,7 +9,9 @@ import pytest
 from forebay.core.api import commands as c, queries
 from forebay.core.errors import CODES, Damaged, ForebayError
 from forebay.core.records import codec, keyspace
+from forebay.core.records.commit import Record
 from forebay.core.state import PLAIN, Queue
+from forebay.store.memory import MemoryStore
 from tests.core.harness import Core
 
 
@@ -276,3 +278,50 @@ def test_a_header_whose_counts_are_wrong_is_damage() -> None:
     change(core, headers[0], msgspec.msgpack.encode([*fields[:-1], fields[-1] + 1]))
     assert "attributes" in why(core)
     check_good(core)
+
+
+class TornStore(MemoryStore):
+    """A store in which a scan that reaches some keys meets a damaged block, and counts its scans."""
+
+    def __init__(self, before: MemoryStore, torn: bytes) -> None:
+        super().__init__()
+        self._records, self._bodies, self._torn = before._records, before._bodies, torn
+        self.scans = 0
+
+    def scan(self, lower: bytes, upper: bytes) -> Iterator[Record]:
+        self.scans += 1
+        for record in super().scan(lower, upper):
+            if self._torn and record[0].startswith(self._torn):
+                raise Damaged("Corruption: block checksum mismatch")
+            yield record
+
+
+def queues(count: int) -> Core:
+    core = Core()
+    for number in range(count):
+        core.push(b"%d" % number, queue=f"q{number}")
+    core.commit()
+    return core
+
+
+@pytest.mark.parametrize("torn", ["q0", "q3", "q6"])
+def test_a_damaged_block_is_the_damage_of_its_own_queue_and_of_no_neighbour(torn: str) -> None:
+    core = queues(7)
+    prefix = core.engine.queues["default", torn].prefix
+    core.store = TornStore(core.store, prefix)
+    core.restart()
+    assert list(core.engine.damaged) == [("default", torn)]
+    for number in range(7):
+        if torn != f"q{number}":
+            assert core.popped(queue=f"q{number}") == [b"%d" % number]
+
+
+def test_queues_of_a_tenant_are_loaded_with_one_scan() -> None:
+    scans = []
+    for count in (1, 50):
+        core = queues(count)
+        store = core.store = TornStore(core.store, b"")
+        core.restart()
+        assert len(core.engine.queues) >= count
+        scans.append(store.scans)
+    assert scans[0] == scans[1]

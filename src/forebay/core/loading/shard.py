@@ -1,5 +1,7 @@
 """Load the tenants of a shard, one after another: queues, then what belongs to no queue."""
 
+from collections.abc import Iterable
+
 from msgspec import Struct
 
 from forebay.core import event_log
@@ -8,14 +10,15 @@ from forebay.core.jobs import cron
 from forebay.core.jobs.dependencies import recover, settle_consequences
 from forebay.core.loading.build import load_queue
 from forebay.core.loading.decode import decode_own
+from forebay.core.loading.records import QueueRecords
 from forebay.core.queues import named_limits
 from forebay.core.records import keyspace
-from forebay.core.records.commit import Scan
+from forebay.core.records.commit import Record, Scan
 from forebay.core.shard import names
 from forebay.core.shard.limiters import attach, new_limiter
 from forebay.core.shard.names import new_queue
 from forebay.core.shard.shard import Shard
-from forebay.core.state import Queue, Values
+from forebay.core.state import Cron, Queue, Values
 from forebay.core.words import EVENTS, system_of
 
 
@@ -41,14 +44,17 @@ def load_names(shard: Shard, scan: Scan) -> None:
 
 def load_tenant(shard: Shard, tenant: str, scan: Scan, now: int, claim: Taken) -> None:
     """Load everything of a tenant. A damaged queue is left out and listed as such."""
-    down_ms, renumber = claim.down_ms, claim.restored > 0
     known = shard.names.tenants[tenant]
     own: list[Queue] = []
+    records = QueueRecords(scan, keyspace.prefix(known.number, max(known.queues.values(), default=0)))
     for name, number in in_order(known.queues):
-        queue = new_queue(tenant, name, keyspace.prefix(known.number, number), shard.number)
-        found = scan(*keyspace.queue_bounds(queue.prefix))
+        prefix = keyspace.prefix(known.number, number)
         try:
-            crons = load_queue(shard, queue, found, now=now, down_ms=down_ms, renumber=renumber)
+            try:
+                queue, crons = _load_queue(shard, tenant, name, prefix, records.of(prefix), now, claim)
+            except Damaged:
+                # It may be damage of the next queue: the scan has looked into that already.
+                queue, crons = _load_queue(shard, tenant, name, prefix, records.alone(prefix), now, claim)
         except Damaged as error:
             shard.names.damaged[tenant, name] = error.message
             continue
@@ -69,6 +75,15 @@ def load_tenant(shard: Shard, tenant: str, scan: Scan, now: int, claim: Taken) -
             shard.emptied[queue.prefix] = queue
     if tenant == system_of(shard.number) and (tenant, EVENTS) in shard.names.queues:
         event_log.restore(shard, shard.names.queues[tenant, EVENTS], now)
+
+
+def _load_queue(
+    shard: Shard, tenant: str, name: str, prefix: bytes, found: Iterable[Record], now: int, claim: Taken
+) -> tuple[Queue, list[Cron]]:
+    """Load a queue and return it with its crons; raise ``Damaged`` before the shard is touched."""
+    queue = new_queue(tenant, name, prefix, shard.number)
+    renumber = claim.restored > 0
+    return queue, load_queue(shard, queue, found, now=now, down_ms=claim.down_ms, renumber=renumber)
 
 
 def in_order(queues: dict[str, int]) -> list[tuple[str, int]]:
