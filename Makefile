@@ -95,6 +95,7 @@ bench: .venv/bench.txt   ## figures of this machine, side by side with a peer
 	@$(BIN)/python -m bench.delivery
 	@$(BIN)/python -m bench.jobs
 	@$(BIN)/python -m bench.tenants
+	@$(BIN)/python -m bench.queues
 	@$(BIN)/python -m bench.wire
 	@$(BIN)/python -m bench.http
 	@$(BIN)/python -m bench.stores
