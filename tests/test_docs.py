@@ -246,6 +246,7 @@ def test_every_figure_is_in_the_protocol_with_its_labels() -> None:
     with Here() as here, here.connect() as client:
         push(client, "q", 1)
         client.ask({"cmd": "ACK", "ids": [pop(client, "q")["id"]]})
+        pop(client, "q", group="audit")
         text = get(here.http, "/metrics")[1]
     labels: dict[str, set[str]] = {}
     for name in re.findall(r"^# TYPE (\w+)", text, re.MULTILINE):

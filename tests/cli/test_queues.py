@@ -79,7 +79,9 @@ def test_describe_shows_options_partitions_and_groups(cli: Run, client: SyncClie
     assert ["queue", queue] in rows
     assert ["max_attempts", "3"] in rows
     assert ["lane", "0", "2", "2", "yes"] in rows
-    assert ["default", "1", "0", "0", "1", "0", "0"] in rows
+    (group,) = (row for row in rows if row[:1] == ["default"])
+    assert group[1:7] == ["1", "0", "0", "1", "0", "0"]
+    assert group[7].startswith("20"), "when the oldest that waits was pushed"
     shown = cli("queue", "describe", queue, "--json").object
     assert shown["partitions"][0] == {"partition": "lane", "first": 0, "end": 2, "bytes": 2, "lane": True}
     assert shown["groups"][0]["group"] == "default"
@@ -189,6 +191,9 @@ def test_groups_are_made_listed_and_forgotten(cli: Run, client: SyncClient, queu
     listed = {each["group"]: each["waiting"] for each in cli("groups", "list", queue, "--json").objects}
     assert listed == {"late": 0, "all": 2, "since": 2}
     assert cli("groups", "list", queue).rows[0][0] == "GROUP"
+    oldest = {each["group"]: each["oldest_at"] for each in cli("groups", "list", queue, "--json").objects}
+    assert oldest["late"] is None
+    assert oldest["all"] is not None
     assert cli("groups", "delete", queue, "late", "--yes").code == 0
     assert cli("groups", "delete", queue, "all", "--yes", "--json").object["deleted"] is True
     assert [each.group for each in client.groups(queue)] == ["since"]

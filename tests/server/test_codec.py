@@ -230,7 +230,7 @@ ATTRIBUTES = (3, 4, True, 5, 6, 7)
         ("STATE", {"id": 5}, queries.State("acme", 5, "default")),
         ("STATE", {"id": 5, "group": "g"}, queries.State("acme", 5, "g")),
         ("GROUPS", {"queue": "q"}, queries.Describe("acme", "q")),
-        ("GROUP", {"queue": "q"}, queries.GroupCounts("acme", "q", "default")),
+        ("GROUP", {"queue": "q"}, queries.DescribeGroup("acme", "q", "default")),
         ("GROUPPUT", {"queue": "q", "group": "g", "from": "new"}, core.GroupPut("acme", "q", "g", "new")),
         ("GROUPDELETE", {"queue": "q", "group": "g"}, core.GroupDelete("acme", "q", "g")),
         ("STATS", {}, queries.Stats("acme")),

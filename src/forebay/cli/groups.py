@@ -4,9 +4,9 @@ import click
 
 from forebay.cli.commands import Command, Group, about_queue, asks_server, connected, may_ask, of_group
 from forebay.cli.errors import DONE
-from forebay.cli.output import confirm, flat, print_json, print_table
+from forebay.cli.output import confirm, print_json, print_table
 from forebay.cli.parameters import Time
-from forebay.cli.queues import print_groups
+from forebay.cli.queues import flat_group, print_groups
 
 
 @click.group(cls=Group)
@@ -18,12 +18,12 @@ def groups() -> None:
 @about_queue
 @asks_server
 def list_(queue: str, server: str | None, as_json: bool) -> int:
-    """List the groups of a queue, with their messages by state."""
+    """List the groups of a queue: their messages by state, and since when the oldest waits."""
     with connected(server) as client:
         found = client.queue(queue)
     if as_json:
         for each in found.groups:
-            print_json(flat("group", each.group, each.counts))
+            print_json(flat_group(each))
     else:
         print_groups(found)
     return DONE
@@ -46,7 +46,7 @@ def create(queue: str, group: str, start: str | int, server: str | None, as_json
         found = client.create_group(queue, group, start=start)
     (made,) = (each for each in found if each.group == group)
     if as_json:
-        print_json(flat("group", group, made.counts))
+        print_json(flat_group(made))
     else:
         print(f"the group {group} of {queue} is there; {made.counts.waiting} wait for it")
     return DONE

@@ -18,7 +18,7 @@ from forebay.cli.commands import (
 from forebay.cli.errors import DONE, NOTHING
 from forebay.cli.output import confirm, counted, flat, print_fields, print_json, print_table, shown_time
 from forebay.cli.parameters import Pair, Time, json_or_text
-from forebay.client.types import Cleared, Deleted, Queue
+from forebay.client.types import Cleared, Deleted, Group as QueueGroup, Queue
 
 PURGED = ("waiting", "delayed", "parked", "dead", "completed")
 """States that can be purged."""
@@ -113,7 +113,7 @@ def configure(
 
 def _print(found: Queue, as_json: bool) -> None:
     if as_json:
-        groups = [flat("group", each.group, each.counts) for each in found.groups]
+        groups = list(map(flat_group, found.groups))
         print_json({**msgspec.structs.asdict(found), "groups": groups})
         return
     until = found.paused_until
@@ -129,15 +129,20 @@ def _print(found: Queue, as_json: bool) -> None:
         print_groups(found)
 
 
+def flat_group(group: QueueGroup) -> dict[str, object]:
+    """Return a group and its counts as one object."""
+    return {**flat("group", group.group, group.counts), "oldest_at": group.oldest_at}
+
+
 def print_groups(found: Queue) -> None:
-    """Print the groups of a queue, and their messages by state."""
+    """Print the groups of a queue, their messages by state, and the oldest that waits."""
     head = ["GROUP", "WAITING", "DELAYED", "PARKED", "ACTIVE", "COMPLETED", "DEAD"]
     counts = [msgspec.structs.asdict(each.counts) for each in found.groups]
     rows = [
-        [each.group, *(count[name.lower()] for name in head[1:])]
+        [each.group, *(count[name.lower()] for name in head[1:]), shown_time(each.oldest_at)]
         for each, count in zip(found.groups, counts, strict=True)
     ]
-    print_table(head, rows)
+    print_table([*head, "OLDEST"], rows)
 
 
 @queue.command(cls=Command, example="forebay queue pause emails --until 2026-11-16T08:30:00Z")

@@ -206,7 +206,7 @@ def counts_of(found: queues.Counted) -> Counts:
 
 
 def groups_of(found: Sequence[queues.GroupSummary]) -> list[Group]:
-    return [Group(each.group, counts_of(each.counts)) for each in found]
+    return [Group(each.group, counts_of(each.counts), each.oldest_at) for each in found]
 
 
 def cron_of(found: crons.Cron) -> Cron:

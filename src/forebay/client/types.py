@@ -187,10 +187,11 @@ class Partition(Struct, frozen=True):
 
 
 class Group(Struct, frozen=True):
-    """A group, and its messages by state."""
+    """A group, its messages by state, and when the oldest of those that wait was pushed."""
 
     group: str
     counts: Counts
+    oldest_at: int | None = None
 
 
 class Queue(Struct, frozen=True):

@@ -55,11 +55,13 @@ from forebay.core.api.queries import (
     CronList,
     DeadFound,
     Describe,
+    DescribeGroup,
     EventPositions,
     EventsPast,
     FindJob,
     GetNotes,
     GroupCounts,
+    GroupFound,
     KvGet,
     KvList,
     KvWatch,
@@ -376,6 +378,14 @@ def _group_counts(shard: Shard, command: GroupCounts, now: int) -> Counts:
     return describe.counts(queue, queue.groups.get(command.group), now)
 
 
+def _describe_group(shard: Shard, command: DescribeGroup, now: int) -> GroupFound:
+    check_name("group", command.group)
+    queue = shard.names.known(command.tenant, command.queue)
+    group = queue.groups.get(command.group)
+    counts, oldest_at = describe.counts(queue, group, now), metrics.oldest_at(queue, group, now)
+    return GroupFound(command.group, counts, oldest_at)
+
+
 def _list_queues(shard: Shard, command: ListQueues, now: int) -> QueuesFound:
     return QueuesFound([describe.queue_counts(queue, now) for queue in shard.names.of_tenant(command.tenant)])
 
@@ -469,6 +479,7 @@ HANDLERS: dict[type, Callable[..., Reply]] = {
     Configure: _configure,
     Describe: _describe,
     GroupCounts: _group_counts,
+    DescribeGroup: _describe_group,
     ListQueues: _list_queues,
     Stats: _stats,
     Measure: metrics.measure,

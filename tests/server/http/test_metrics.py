@@ -26,7 +26,7 @@ from forebay.store.memory import MemoryStore
 from tests.broker.loop import BEGIN
 from tests.core.harness import Core
 from tests.server.http.streaming import Here
-from tests.server.http.test_health import figures
+from tests.server.http.test_health import Figures, figures
 from tests.serving import Raw, pop, push
 
 QUEUES = 20 * SLICE + 7
@@ -242,6 +242,63 @@ def test_counters_of_the_rest_do_not_fall_when_a_queue_leaves_it() -> None:
         push(client, "c", 1)
         assert figures(here)[name] == 9
         assert figures(here)['forebay_queue_messages{queue="*",state="waiting",tenant="_rest"}'] == 3
+
+
+def of_group(found: Figures, what: str, queue: str, group: str, tenant: str = "default") -> float:
+    return found[f'forebay_group_{what}{{group="{group}",queue="{queue}",tenant="{tenant}"}}']
+
+
+def behind(client: Raw, here: Here, queue: str, group: str) -> None:
+    """Push four messages, a second between them; the group makes a dead letter of the first."""
+    for number in range(4):
+        push(client, queue, number)
+        here.now += 1_000
+    taken = pop(client, queue, group=group)
+    client.ask({"cmd": "QUEUE", "queue": queue, "options": {"max_attempts": 1}})
+    assert client.ask({"cmd": "NACK", "ids": [taken["id"]], "group": group})["ok"]
+
+
+def test_a_group_has_its_lag_its_oldest_message_and_its_dead_letters() -> None:
+    with Here() as here, here.connect() as client:
+        behind(client, here, "q", "audit")
+        found = figures(here)
+        assert of_group(found, "lag_messages", "q", "audit") == 3
+        assert of_group(found, "oldest_seconds", "q", "audit") == 3
+        assert of_group(found, "dead_messages", "q", "audit") == 1
+        assert not any('group="default"' in name for name in found)
+        client.ask({"cmd": "POP", "queue": "q", "group": "audit", "count": 10, "wait_ms": 0})
+        found = figures(here)
+        assert of_group(found, "lag_messages", "q", "audit") == 0
+        assert of_group(found, "oldest_seconds", "q", "audit") == 0
+
+
+def test_groups_without_series_of_their_own_add_up() -> None:
+    with Here(http=HttpLimits(metrics_queues_max=2)) as here, here.connect() as client:
+        for queue in ("a", "b", "c"):
+            behind(client, here, queue, "one")
+            behind(client, here, queue, "two")
+        found = figures(here)
+        own = [
+            name for name in found if name.startswith("forebay_group_lag_messages") and "_rest" not in name
+        ]
+        assert len(own) == 2
+        alone = sum(found[name] for name in own)
+        assert alone + of_group(found, "lag_messages", "*", "*", "_rest") == 3 * (7 + 7)
+        assert of_group(found, "dead_messages", "*", "*", "_rest") == 4
+        second_of_b = BEGIN + 8_000 + 1_000
+        assert of_group(found, "oldest_seconds", "*", "*", "_rest") == (here.now - second_of_b) / 1_000
+
+
+def test_a_group_says_since_when_its_oldest_message_waits() -> None:
+    with Here() as here, here.connect() as client:
+        behind(client, here, "q", "audit")
+        (group,) = client.ask({"cmd": "GROUPS", "queue": "q"})["groups"]
+        assert (group["counts"]["waiting"], group["counts"]["dead"]) == (3, 1)
+        assert group["oldest_at"] == BEGIN + 1_000
+        assert client.ask({"cmd": "GROUP", "queue": "q", "group": "audit"})["oldest_at"] == BEGIN + 1_000
+        assert client.ask({"cmd": "GROUP", "queue": "q", "group": "none"})["oldest_at"] == BEGIN
+        client.ask({"cmd": "POP", "queue": "q", "group": "audit", "count": 10, "wait_ms": 0})
+        assert client.ask({"cmd": "GROUP", "queue": "q", "group": "audit"}).get("oldest_at") is None
 
 
 def test_states_that_most_queues_never_have_are_told_only_if_there_are_such_messages() -> None:

@@ -32,11 +32,13 @@ from forebay.core.api.queries import (
     CronsFound,
     DeadFound,
     Describe,
+    DescribeGroup,
     EventPositions,
     EventsPast,
     FindJob,
     GetNotes,
     GroupCounts,
+    GroupFound,
     KvFound,
     KvGet,
     KvList,
@@ -507,6 +509,7 @@ Command = (
     | Configure
     | Describe
     | GroupCounts
+    | DescribeGroup
     | ListQueues
     | Stats
     | Measure
@@ -559,6 +562,7 @@ Reply = (
     | Counts
     | QueuesFound
     | StatsFound
+    | GroupFound
     | Measured
     | QueuesMeasured
     | PositionsFound

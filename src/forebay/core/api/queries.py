@@ -174,6 +174,14 @@ class GroupCounts(Query, gc=False):
     group: str = DEFAULT
 
 
+class DescribeGroup(Query, gc=False):
+    """One group of a queue."""
+
+    tenant: str
+    queue: str
+    group: str = DEFAULT
+
+
 class WouldClean(Query, gc=False):
     """Number of messages that a ``Clean`` would clear."""
 
@@ -231,6 +239,8 @@ class QueueMeasured(Struct, gc=False):
     oldest_at: int | None
     """When the oldest waiting message of the group ``default`` was pushed, if any waits."""
     tally: Tally | None
+    groups: "list[GroupFound]"
+    """All groups but ``default``; of several queues, if they were summed."""
 
 
 class QueuesMeasured(Struct, gc=False):
@@ -381,6 +391,8 @@ class Counts(Struct, gc=False):
 class GroupFound(Struct, gc=False):
     name: str
     counts: Counts
+    oldest_at: int | None = None
+    """When the oldest waiting message was pushed, if any waits."""
 
 
 class PartitionFound(Struct, gc=False):

@@ -14,6 +14,7 @@ from forebay.core.api.queries import (
 from forebay.core.bounds import NEVER, check_name
 from forebay.core.errors import NotFound
 from forebay.core.log import log as logs
+from forebay.core.queries.oldest import oldest_in
 from forebay.core.state import Group, Partition, Queue, Track, fresh_count
 from forebay.core.structures.spans import covered, outside
 from forebay.core.tracks.planning import unplanned_due
@@ -36,10 +37,15 @@ def describe(queue: Queue, now: int) -> QueueFound:
         )
         for partition in queue.partitions.values()
     ]
-    groups = [GroupFound(group.name, counts(queue, group, now)) for group in queue.groups.values()]
+    groups = [group(queue, each, now) for each in queue.groups.values()]
     stages = queue.stages.values()
     staged = StagedFound(len(stages), sum(each.count for each in stages), queue.staged.bytes)
     return QueueFound(queue.name, queue.options, partitions, groups, paused(queue, now), staged)
+
+
+def group(queue: Queue, group: Group, now: int) -> GroupFound:
+    """Return a group with its messages by state."""
+    return GroupFound(group.name, counts(queue, group, now), oldest_in(queue, group, now))
 
 
 def paused(queue: Queue, now: int) -> Paused:

@@ -8,6 +8,7 @@ from itertools import islice
 
 from forebay.core.api.queries import (
     Counts,
+    GroupFound,
     Measure,
     Measured,
     MeasureQueues,
@@ -17,16 +18,13 @@ from forebay.core.api.queries import (
 from forebay.core.log import log as logs
 from forebay.core.queries import describe
 from forebay.core.queries.browse import unread
+from forebay.core.queries.oldest import LOOKED_AT, oldest_in
 from forebay.core.shard.shard import Shard
-from forebay.core.state import Partition, Queue, Tally, Track, fresh_count
-from forebay.core.tracks.cursor import fresh
-from forebay.core.tracks.planning import unplanned_due
+from forebay.core.state import Group, Partition, Queue, Tally
 from forebay.core.words import DEFAULT, is_own
 
-LOOKED_AT = 100
-"""Runs of a partition that are scanned for the oldest waiting message."""
 PARTITIONS_MAX = 200
-"""Partitions after which a slice ends: about 2 ms."""
+"""Partitions after which a slice ends, each counted once for every group: about 2 ms."""
 
 
 def measure(shard: Shard, command: Measure, now: int) -> Measured:
@@ -42,7 +40,7 @@ def measure_queues(shard: Shard, command: MeasureQueues, now: int) -> QueuesMeas
     for place in command.places:
         queue = shard.names.queues.get(place)
         if queue is not None:
-            partitions += len(queue.partitions)
+            partitions += len(queue.partitions) * (len(queue.groups) or 1)
             if queues and partitions > PARTITIONS_MAX:
                 break
             queues.append(queue)
@@ -53,19 +51,29 @@ def measure_queues(shard: Shard, command: MeasureQueues, now: int) -> QueuesMeas
 
 
 def _measure(shard: Shard, queue: Queue, now: int) -> QueueMeasured:
-    counts = describe.counts(queue, queue.groups.get(DEFAULT), now)
+    group = queue.groups.get(DEFAULT)
+    counts, oldest = describe.counts(queue, group, now), oldest_at(queue, group, now)
     tally = shard.events.tallies.get(queue.prefix)
-    return QueueMeasured(queue.tenant, queue.name, counts, _oldest_at(queue, now), tally)
+    return QueueMeasured(queue.tenant, queue.name, counts, oldest, tally, _others(queue, now))
+
+
+def _others(queue: Queue, now: int) -> list[GroupFound]:
+    """Return the groups of a queue besides ``default``, which most queues do not have."""
+    if len(queue.groups) < 2 and (not queue.groups or DEFAULT in queue.groups):
+        return []
+    return [describe.group(queue, each, now) for name, each in queue.groups.items() if name != DEFAULT]
 
 
 def _sum(shard: Shard, queues: list[Queue], now: int) -> QueueMeasured:
     """Return the metrics of queues together: the oldest message of all, and the sum of everything else."""
-    total = QueueMeasured("", "", Counts(), None, None)
+    total = QueueMeasured("", "", Counts(), None, None, [])
     for queue in queues:
-        describe.counts(queue, queue.groups.get(DEFAULT), now, total.counts)
-        oldest_at = _oldest_at(queue, now)
-        if oldest_at is not None and (total.oldest_at is None or oldest_at < total.oldest_at):
-            total.oldest_at = oldest_at
+        group = queue.groups.get(DEFAULT)
+        describe.counts(queue, group, now, total.counts)
+        oldest = oldest_at(queue, group, now)
+        if oldest is not None and (total.oldest_at is None or oldest < total.oldest_at):
+            total.oldest_at = oldest
+        total.groups += _others(queue, now)
     every = shard.events.tallies
     tallies = [every[queue.prefix] for queue in queues if queue.prefix in every]
     if tallies:
@@ -76,16 +84,13 @@ def _sum(shard: Shard, queues: list[Queue], now: int) -> QueueMeasured:
     return total
 
 
-def _oldest_at(queue: Queue, now: int) -> int | None:
-    """Return when the oldest waiting message of the group ``default`` was pushed; None if none waits.
-
-    Only the head of each priority is checked, and only the first unplanned runs.
-    """
-    group = queue.groups.get(DEFAULT)
+def oldest_at(queue: Queue, group: Group | None, now: int) -> int | None:
+    """Return the same as ``oldest_in``, also for a group that does not exist."""
+    if group is not None:
+        return oldest_in(queue, group, now)
     found: int | None = None
     for partition in queue.partitions.values():
-        heads = _unread(partition, now) if group is None else _heads(group.tracks[partition.key], now)
-        for offset in heads:
+        for offset in _unread(partition, now):
             at = logs.created_at(partition.log, offset)
             if found is None or at < found:
                 found = at
@@ -101,21 +106,3 @@ def _unread(partition: Partition, now: int) -> list[int]:
         return [log.first]
     parts = islice(unread(partition, "waiting", log.first, now), LOOKED_AT)
     return [low for low, _, is_asked in parts if is_asked]
-
-
-def _heads(track: Track, now: int) -> list[int]:
-    """Return first offsets of waiting runs of a track, among them that of the oldest message."""
-    heads: list[int] = []
-    end = track.partition.log.end
-    if fresh_count(track):
-        # Without anything aside, the message at the cursor is fresh: that is the usual case, and four times
-        # as fast as to look for the first fresh one.
-        heads = (
-            [low for low, _ in islice(fresh(track, track.cursor, end), 1)] if track.aside else [track.cursor]
-        )
-    if track.schedule.messages:
-        heads += track.schedule.heads(now)
-    if track.unplanned:
-        rest = islice(unplanned_due(track, track.planned, end), LOOKED_AT)
-        heads += [low for low, _, due_at in rest if due_at <= now]
-    return heads

@@ -7,7 +7,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from starlette.types import Receive, Scope, Send
 
 from forebay.broker.node import Node
-from forebay.core.api.queries import Measured, QueueMeasured
+from forebay.core.api.queries import GroupFound, Measured, QueueMeasured
 from forebay.core.errors import ForebayError
 from forebay.server.events.hub import Hub
 from forebay.server.http.endpoint import respond, while_there
@@ -54,13 +54,22 @@ class Metrics:
     async def _queues(self, measured: Measured) -> bytes:
         text = QueueText(measured.now)
         rest: list[QueueMeasured] = []
+        groups: list[GroupFound] = []
+        left = self._queues_max
         async for each in slices(self._questions, measured, self._queues_max):
+            for queue in each.queues:
+                # One queue may have very many groups: they have a bound of their own, of the same size.
+                own = 0 if each.summed else left
+                groups += queue.groups[own:]
+                queue.groups = queue.groups[:own]
+                left -= len(queue.groups)
             if each.summed:
                 rest += each.queues
             else:
                 text.add(each.queues)
         if rest:
             text.add([self._rest.told(rest)])
+        text.add_groups(groups)
         return text.text()
 
 

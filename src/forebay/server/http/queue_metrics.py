@@ -6,7 +6,7 @@ The objects of prometheus_client would be easier, and took 20 times as long: 2 s
 from collections.abc import Iterable
 from operator import add, sub
 
-from forebay.core.api.queries import Counts, QueueMeasured
+from forebay.core.api.queries import Counts, GroupFound, QueueMeasured
 from forebay.core.state import BUCKETS_MS, Tally
 from forebay.core.words import EVENT_KINDS
 
@@ -14,13 +14,16 @@ ALWAYS = ("waiting", "delayed", "active", "completed", "dead")
 """States that have a series even at 0: dashboards and alerts are made of them."""
 RARE = ("parked", "expired", "cancelled", "evicted", "discarded")
 """States that have a series while they are not 0."""
-REST_TENANT, REST_QUEUE = "_rest", "*"
+REST_TENANT, REST_QUEUE, REST_GROUP = "_rest", "*", "*"
 """Labels of the sum of all queues without series of their own: names that no tenant and no queue can have."""
 FAMILIES = (
     ("forebay_queue_messages", "gauge", "Messages of the group default, by state."),
     ("forebay_queue_oldest_seconds", "gauge", "Age of the oldest message that waits."),
     ("forebay_messages_total", "counter", "What happened to messages since the server started."),
     ("forebay_message_duration_seconds", "histogram", "From delivery to ack."),
+    ("forebay_group_lag_messages", "gauge", "Messages that wait for a group other than default."),
+    ("forebay_group_oldest_seconds", "gauge", "Age of the oldest of them."),
+    ("forebay_group_dead_messages", "gauge", "Dead letters of a group other than default."),
 )
 """Name, type and description."""
 _BOUNDS = (*(f"{each / 1000:g}" for each in BUCKETS_MS), "+Inf")
@@ -40,20 +43,46 @@ class QueueText:
 
     def add(self, queues: Iterable[QueueMeasured]) -> None:
         """Add the series of a slice of queues."""
-        lines: tuple[Lines, Lines, Lines, Lines] = [], [], [], []
-        depth, oldest, happened, times = lines
+        lines: list[Lines] = [[] for _ in FAMILIES]
+        depth, oldest, happened, times, *of_groups = lines
         for each in queues:
             queue, tenant = f'queue="{escaped(each.queue)}"', f'tenant="{escaped(each.tenant)}"'
             _depth(depth, each.counts, queue, tenant)
-            age_ms = 0 if each.oldest_at is None else self._now - each.oldest_at
-            oldest.append(f"forebay_queue_oldest_seconds{{{queue},{tenant}}} {age_ms / 1000}\n")
+            oldest.append(f"forebay_queue_oldest_seconds{{{queue},{tenant}}} {self._age_s(each.oldest_at)}\n")
             if each.tally is not None:
                 for kind, count in zip(EVENT_KINDS, each.tally.counts, strict=True):
                     if count:
                         happened.append(f'forebay_messages_total{{kind="{kind}",{queue},{tenant}}} {count}\n')
                 _times(times, each.tally, queue, tenant)
+            for group in each.groups:
+                self._add_group(of_groups, group, f"{queue},{tenant}")
         for part, added in zip(self._parts, lines, strict=True):
             part.append("".join(added).encode())
+
+    def add_groups(self, groups: Iterable[GroupFound]) -> None:
+        """Add the sum of groups without series of their own, if there are any."""
+        total: GroupFound | None = None
+        for each in groups:
+            total = total or GroupFound(REST_GROUP, Counts())
+            total.counts.waiting += each.counts.waiting
+            total.counts.dead += each.counts.dead
+            if each.oldest_at is not None:
+                total.oldest_at = min(each.oldest_at, total.oldest_at or each.oldest_at)
+        if total is not None:
+            lines: list[Lines] = [[], [], []]
+            self._add_group(lines, total, f'queue="{REST_QUEUE}",tenant="{REST_TENANT}"')
+            for part, added in zip(self._parts[-len(lines) :], lines, strict=True):
+                part.append("".join(added).encode())
+
+    def _add_group(self, of_groups: list[Lines], found: GroupFound, place: str) -> None:
+        lag, oldest, dead = of_groups
+        labels = f'{{group="{escaped(found.name)}",{place}}}'
+        lag.append(f"forebay_group_lag_messages{labels} {found.counts.waiting}\n")
+        oldest.append(f"forebay_group_oldest_seconds{labels} {self._age_s(found.oldest_at)}\n")
+        dead.append(f"forebay_group_dead_messages{labels} {found.counts.dead}\n")
+
+    def _age_s(self, at: int | None) -> float:
+        return 0.0 if at is None else (self._now - at) / 1000
 
     def text(self) -> bytes:
         return b"".join(each for part in self._parts for each in part)
@@ -104,7 +133,7 @@ class Rest:
 
     def told(self, found: Iterable[QueueMeasured]) -> QueueMeasured:
         """Return the sum of sums."""
-        total = QueueMeasured(REST_TENANT, REST_QUEUE, Counts(), None, None)
+        total = QueueMeasured(REST_TENANT, REST_QUEUE, Counts(), None, None, [])
         now = [0] * len(self._told)
         for each in found:
             for state in (*ALWAYS, *RARE):

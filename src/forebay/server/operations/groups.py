@@ -3,7 +3,7 @@
 from forebay.core.api import commands as core, queries
 from forebay.core.errors import Invalid
 from forebay.server.operations.carried import Carried, Context
-from forebay.server.operations.queues import counted, group_of
+from forebay.server.operations.queues import group_of
 from forebay.wire.operations import groups as wire
 from forebay.wire.operations.groups import Cursor, Groups, Sought
 from forebay.wire.operations.queues import GroupSummary
@@ -23,10 +23,10 @@ class ListGroups(Carried, wire.ListGroups):
 
 class GetGroup(Carried, wire.GetGroup):
     def command(self, context: Context) -> core.Command:
-        return queries.GroupCounts(context.tenant, self.queue, self.group)
+        return queries.DescribeGroup(context.tenant, self.queue, self.group)
 
-    def reply(self, reply: queries.Counts, context: Context) -> GroupSummary:
-        return GroupSummary(group=self.group, counts=counted(reply))
+    def reply(self, reply: queries.GroupFound, context: Context) -> GroupSummary:
+        return group_of(reply)
 
 
 class PutGroup(Carried, wire.PutGroup):

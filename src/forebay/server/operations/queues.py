@@ -29,7 +29,7 @@ def counted(counts: queries.Counts) -> Counted:
 
 
 def group_of(found: queries.GroupFound) -> GroupSummary:
-    return GroupSummary(group=found.name, counts=counted(found.counts))
+    return GroupSummary(group=found.name, counts=counted(found.counts), oldest_at=found.oldest_at)
 
 
 class ListQueues(Carried, wire.ListQueues):

@@ -66,10 +66,11 @@ class Partition(Struct, gc=False, kw_only=True):
 
 
 class GroupSummary(Answer, kw_only=True):
-    """A group, and its messages by state."""
+    """A group, its messages by state, and when the oldest of those that wait was pushed."""
 
     group: str
     counts: Counted
+    oldest_at: int | None = None
 
 
 class StagedSummary(Struct, gc=False, kw_only=True):

@@ -148,6 +148,7 @@ WORDS = {
     "paused": "Whether nothing is delivered.",
     "paused_until": "When it is delivered again.",
     "counts": "Messages by state.",
+    "oldest_at": "When the oldest of the messages that wait was pushed.",
     "options": "Options of the queue.",
     "partitions": "Its partitions.",
     "groups": "Its groups.",
