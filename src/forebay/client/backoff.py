@@ -2,8 +2,17 @@
 
 from random import uniform
 
+from msgspec import Struct
+
 FIRST_S = 0.05
 LONGEST_S = 2.0
+
+
+class Within(Struct, frozen=True):
+    """How patient one request is, where it differs from its client."""
+
+    timeout_s: float | None = None
+    retry_s: float | None = None
 
 
 class Patience:

@@ -53,12 +53,18 @@ class AsyncWeb:
         """Running requests."""
         self._is_closed = False
 
-    async def ask(self, body: bytes, wait_s: float = 0.0, unclaimed: Unclaimed | None = None) -> bytes:
+    async def ask(
+        self,
+        body: bytes,
+        wait_s: float = 0.0,
+        unclaimed: Unclaimed | None = None,
+        timeout_s: float | None = None,
+    ) -> bytes:
         if self._loop is not (loop := asyncio.get_running_loop()):
             # Connections of another event loop can't be used.
             self._loop, self._returning, self._asked = loop, Returning(), set()
             self._client = httpx.AsyncClient(base_url=self._server, headers=HEADERS, limits=_limits())
-        asked = asyncio.create_task(self._post(body, wait_s))
+        asked = asyncio.create_task(self._post(body, wait_s, timeout_s))
         self._asked.add(asked)
         asked.add_done_callback(self._asked.discard)
         try:
@@ -72,9 +78,9 @@ class AsyncWeb:
             self._returning.add(self._give_back(asked, unclaimed, wait_s))
             raise
 
-    async def _post(self, body: bytes, wait_s: float) -> bytes:
+    async def _post(self, body: bytes, wait_s: float, timeout_s: float | None = None) -> bytes:
         try:
-            timeout = _timeout(self._timeout_s, wait_s)
+            timeout = _timeout(self._timeout_s if timeout_s is None else timeout_s, wait_s)
             return _answer(await self._client.post(PATH, content=body, timeout=timeout))
         except httpx.HTTPError as error:
             raise _lost(error, self._server) from None
@@ -115,11 +121,17 @@ class Web:
         self._pid = os.getpid()
         self._client = httpx.Client(base_url=self._server, headers=HEADERS, limits=_limits())
 
-    def ask(self, body: bytes, wait_s: float = 0.0, unclaimed: Unclaimed | None = None) -> bytes:
+    def ask(
+        self,
+        body: bytes,
+        wait_s: float = 0.0,
+        unclaimed: Unclaimed | None = None,
+        timeout_s: float | None = None,
+    ) -> bytes:
         if self._pid != os.getpid():
             self._begin()  # after a fork, the connections belong to the parent
         try:
-            timeout = _timeout(self._timeout_s, wait_s)
+            timeout = _timeout(self._timeout_s if timeout_s is None else timeout_s, wait_s)
             return _answer(self._client.post(PATH, content=body, timeout=timeout))
         except httpx.HTTPError as error:
             raise _lost(error, self._server) from None

@@ -70,7 +70,8 @@ class InlineClient(_Nothing):
     async def close(self) -> None: ...
 
 
-def _orders(queue: str, payloads: Iterable[Any], shared: dict[str, Any]) -> Iterable[Order]:
+def _orders(queue: str, payloads: Iterable[Any], given: dict[str, Any]) -> Iterable[Order]:
+    shared = {name: value for name, value in given.items() if name not in ("timeout_s", "retry_s")}
     for each in payloads:
         payload, own = (each.payload, each.options) if isinstance(each, New) else (each, {})
         yield Order(queue, encode(payload), {**shared, **own})

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from msgspec import Raw
 
+from forebay.client.backoff import Within
 from forebay.client.payloads import value_of
 from forebay.client.tasks.app import App, Backend
 from forebay.client.tasks.call import parse
@@ -65,10 +66,13 @@ class Inline(Runs, Backend):
     async def apush(self, app: App, call: Call) -> Pushed:
         return await self.arun(_order(call))
 
-    def push_flow(self, app: App, fields: dict[str, Any]) -> Pushed:
+    def push_later(self, app: App, call: Call) -> None:
+        self.run(_order(call))
+
+    def push_flow(self, app: App, fields: dict[str, Any], within: Within) -> Pushed:
         return [self.run(each) for each in in_order(fields)][-1]
 
-    async def apush_flow(self, app: App, fields: dict[str, Any]) -> Pushed:
+    async def apush_flow(self, app: App, fields: dict[str, Any], within: Within) -> Pushed:
         return [await self.arun(each) for each in in_order(fields)][-1]
 
     # Runs.

@@ -33,8 +33,17 @@ def now() -> float:
 class Link(Protocol):
     """Carries requests to a server, and responses back."""
 
-    async def ask(self, body: bytes, wait_s: float = 0.0, unclaimed: Unclaimed | None = None) -> bytes:
-        """Return the response to a request, which may long-poll. Raise the server's error."""
+    async def ask(
+        self,
+        body: bytes,
+        wait_s: float = 0.0,
+        unclaimed: Unclaimed | None = None,
+        timeout_s: float | None = None,
+    ) -> bytes:
+        """Return the response to a request, which may long-poll. Raise the server's error.
+
+        ``timeout_s`` is the timeout of this response, if it differs from the link's.
+        """
         ...
 
     async def until_returned(self) -> None:
@@ -222,32 +231,40 @@ class TcpLink:
         """Half-closed connections of cancelled long polls."""
         self._returning = Returning()
 
-    async def ask(self, body: bytes, wait_s: float = 0.0, unclaimed: Unclaimed | None = None) -> bytes:
+    async def ask(
+        self,
+        body: bytes,
+        wait_s: float = 0.0,
+        unclaimed: Unclaimed | None = None,
+        timeout_s: float | None = None,
+    ) -> bytes:
         if self._loop is not (loop := asyncio.get_running_loop()):
             self._loop = loop
             self._begin()
         late: Callable[[bytes], None] | None = None
         if unclaimed is not None:
             late = partial(self._give_back, unclaimed)
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
         if wait_s:
-            return await self._ask_patiently(body, wait_s, late)
+            return await self._ask_patiently(body, timeout_s + wait_s, late)
         connection = self._shared
         if connection is None or connection.is_lost:
-            connection = await self._opened()
-        return await connection.ask(body, self._timeout_s, late)
+            connection = await self._opened(timeout_s)
+        return await connection.ask(body, timeout_s, late)
 
     def _give_back(self, unclaimed: Unclaimed, answer: bytes) -> None:
         returning = unclaimed(answer)
         if returning is not None:
             self._returning.add(self.ask(returning))
 
-    async def _opened(self) -> Connection:
+    async def _opened(self, timeout_s: float) -> Connection:
         """Return the shared connection; concurrent callers share one attempt to open it."""
         if self._opening is None:
             self._opening = asyncio.ensure_future(self._connected())
             self._opening.add_done_callback(self._open)
         opening = self._opening
-        await asyncio.wait([opening])
+        if not (await asyncio.wait([opening], timeout=timeout_s))[0]:
+            raise missing(self._server, TimeoutError())
         if opening.cancelled():
             raise Disconnected("the client was closed", sent=False)
         return opening.result()
@@ -257,7 +274,9 @@ class TcpLink:
         if not opening.cancelled() and opening.exception() is None:
             self._shared = opening.result()
 
-    async def _ask_patiently(self, body: bytes, wait_s: float, late: Callable[[bytes], None] | None) -> bytes:
+    async def _ask_patiently(
+        self, body: bytes, timeout_s: float, late: Callable[[bytes], None] | None
+    ) -> bytes:
         while self._idle and self._idle[-1].is_lost:
             self._idle.pop()
         connection = self._idle.pop() if self._idle else await self._connected()
@@ -266,7 +285,7 @@ class TcpLink:
             raise Disconnected("the client was closed", sent=False)
         self._busy.add(connection)
         try:
-            answer = await connection.ask(body, self._timeout_s + wait_s, late)
+            answer = await connection.ask(body, timeout_s, late)
         except asyncio.CancelledError:
             if late is None:
                 connection.abort("")

@@ -8,7 +8,10 @@ from typing import Any
 
 from msgspec import Raw, Struct
 
+from forebay.client.aio.connection import now
+from forebay.client.backoff import Within
 from forebay.client.errors import Disconnected
+from forebay.client.later import Later
 from forebay.client.translate import EACH_ITS_OWN, ids_pushed, pushed_one
 from forebay.client.types import Pushed
 from forebay.core.errors import Busy, ForebayError
@@ -27,70 +30,87 @@ class Waiting(Struct, eq=False):
     payload: bytes
     options: dict[str, Any]
     future: "Future[Pushed]"
+    since: float
+
+
+Line = tuple[str, Within]
+"""What shares requests: pushes to one queue that are equally patient."""
 
 
 class Pusher:
     """Pushes messages, one request at a time for each queue."""
 
-    def __init__(self, ask: Ask, once: Callable[[], dict[str, Any]]) -> None:
+    def __init__(self, ask: Ask, once: Callable[[Within], dict[str, Any]], later: Later) -> None:
         self._ask = ask
         self._once = once
-        self._waiting: dict[str, deque[Waiting]] = {}
-        """By queue; a queue is in it as long as a task sends its pushes."""
+        self.later = later
+        self._waiting: dict[Line, deque[Waiting]] = {}
+        """A line is in it as long as a task sends its pushes."""
         self._loop: AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def push(self, queue: str, payload: bytes, options: dict[str, Any]) -> Pushed:
+    async def push(self, queue: str, payload: bytes, options: dict[str, Any], within: Within) -> Pushed:
+        line = queue, within
         if "idempotency_key" in options or "durability" in options:
-            return await self._alone(queue, payload, options)
+            return await self._alone(line, payload, options)
         if self._loop is not (loop := asyncio.get_running_loop()):
             self._loop, self._waiting = loop, {}  # the tasks of another loop may be gone
         future: Future[Pushed] = loop.create_future()
-        push = Waiting(payload, options, future)
-        waiting = self._waiting.get(queue)
+        push = Waiting(payload, options, future, loop.time())
+        waiting = self._waiting.get(line)
         if waiting is not None:
             waiting.append(push)
         else:
-            self._waiting[queue] = deque([push])
-            task = asyncio.ensure_future(self._see_to(queue, self._waiting))
+            self._waiting[line] = deque([push])
+            task = asyncio.ensure_future(self._see_to(line, self._waiting))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         return await future
 
-    async def _alone(self, queue: str, payload: bytes, options: dict[str, Any]) -> Pushed:
-        known = {} if "idempotency_key" in options else self._once()
-        pushed = await self._ask(wire.Push(queue=queue, payload=Raw(payload), **options, **known))
+    async def close(self) -> None:
+        if self.later.is_used:
+            await asyncio.to_thread(self.later.close)
+
+    async def _alone(self, line: Line, payload: bytes, options: dict[str, Any]) -> Pushed:
+        queue, within = line
+        known = {} if "idempotency_key" in options else self._once(within)
+        request = wire.Push(queue=queue, payload=Raw(payload), **options, **known)
+        pushed = await self._ask(request, within=within)
         return pushed_one(pushed, options)
 
-    async def _see_to(self, queue: str, all_waiting: dict[str, deque[Waiting]]) -> None:
+    async def _see_to(self, line: Line, all_waiting: dict[Line, deque[Waiting]]) -> None:
         """Send the waiting pushes of a queue until there are none."""
-        waiting = all_waiting[queue]
+        waiting = all_waiting[line]
+        has_given_up = False
         try:
             while waiting:
                 batch = _batch(waiting)
                 if batch:
-                    await self._send(queue, batch)
+                    left = _left(line, now() - batch[0].since) if has_given_up else line
+                    has_given_up = await self._send(left, batch)
         finally:
-            del all_waiting[queue]
+            del all_waiting[line]
             for each in waiting:
                 each.future.cancel()
 
-    async def _send(self, queue: str, batch: list[Waiting]) -> None:
+    async def _send(self, line: Line, batch: list[Waiting]) -> bool:
+        """Push a batch. Return whether the server could not be reached."""
         try:
             if len(batch) == 1:
-                pushed = [await self._alone(queue, batch[0].payload, batch[0].options)]
+                pushed = [await self._alone(line, batch[0].payload, batch[0].options)]
             else:
-                pushed = await self._together(queue, batch)
+                pushed = await self._together(line, batch)
         except (Busy, Disconnected) as error:
             _fail(batch, error)
+            return True
         except ForebayError as error:
             # The batch was refused whole because one push is bad: halve it, so that the others get through.
             if len(batch) == 1:
                 _fail(batch, error)
             else:
                 half = len(batch) // 2
-                await self._send(queue, batch[:half])
-                await self._send(queue, batch[half:])
+                await self._send(line, batch[:half])
+                await self._send(line, batch[half:])
         except BaseException as error:
             _fail(batch, error)
             if not isinstance(error, Exception):
@@ -99,17 +119,21 @@ class Pusher:
             for each, done in zip(batch, pushed, strict=True):
                 if not each.future.done():
                     each.future.set_result(done)
+        return False
 
-    async def _together(self, queue: str, batch: list[Waiting]) -> list[Pushed]:
+    async def _together(self, line: Line, batch: list[Waiting]) -> list[Pushed]:
         done: wire.Pushed
-        known = self._once()
+        queue, within = line
+        known = self._once(within)
         shared = batch[0].options
         if not shared.keys() & EACH_ITS_OWN and all(each.options == shared for each in batch):
             payloads = [Raw(each.payload) for each in batch]
-            done = await self._ask(wire.Push(queue=queue, messages=payloads, **shared, **known))
+            done = await self._ask(
+                wire.Push(queue=queue, messages=payloads, **shared, **known), within=within
+            )
             return [Pushed(id, done.durability) for id in ids_pushed(done)]
         items = [wire.Item(payload=Raw(each.payload), **each.options) for each in batch]
-        done = await self._ask(wire.Push(queue=queue, items=items, **known))
+        done = await self._ask(wire.Push(queue=queue, items=items, **known), within=within)
         duplicates, replaced = set(done.duplicates or ()), set(done.replacements or ())
         return [
             Pushed(
@@ -120,6 +144,14 @@ class Pusher:
             )
             for at, (id, each) in enumerate(zip(ids_pushed(done), batch, strict=True))
         ]
+
+
+def _left(line: Line, waited_s: float) -> Line:
+    """Return what is left of the patience of pushes that waited for others, which gave up."""
+    queue, within = line
+    if within.retry_s is None:
+        return line
+    return queue, Within(within.timeout_s, max(within.retry_s - waited_s, 0.0))
 
 
 def _batch(waiting: deque[Waiting]) -> list[Waiting]:

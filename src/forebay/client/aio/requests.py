@@ -14,15 +14,18 @@ from msgspec import Struct
 
 from forebay.client.address import server_of
 from forebay.client.aio.connection import Link, Unclaimed, connect, now, sleep
-from forebay.client.backoff import Patience
+from forebay.client.backoff import Patience, Within
 from forebay.client.errors import Disconnected
 from forebay.client.payloads import decoder
 from forebay.client.translate import body_of
+from forebay.core.bounds import KNOWN_MS_MAX
 from forebay.core.errors import Busy, Conflict, Invalid
 from forebay.wire.table import ANSWERS
 
 KNOWN_MS_MIN = 60_000
 """Shortest time the server remembers a push for deduplication, so that it can be retried."""
+
+ORDINARY = Within()
 
 
 class Asking:
@@ -31,10 +34,9 @@ class Asking:
     def __init__(self, server: str | None = None, *, timeout_s: float = 30.0, retry_s: float = 10.0) -> None:
         """``timeout_s`` is the timeout of a response, ``retry_s`` how long a request is retried."""
         self.server = server_of(server)
-        self._retry_s = retry_s
+        self._timeout_s, self._retry_s = timeout_s, retry_s
         self._link: Link = connect(self.server, timeout_s)
         self._is_closed = False
-        self._known_ms = max(KNOWN_MS_MIN, int(2_000 * (retry_s + timeout_s)))
         self._producer = secrets.token_hex(8)
         self._numbers = count(1)
 
@@ -50,22 +52,33 @@ class Asking:
         return decoder()(await self._carry({"cmd": cmd, **said}, wait_ms, False, None))
 
     async def _ask(
-        self, request: Struct, *, again: bool = True, unclaimed: Unclaimed | None = None, kind: Any = None
+        self,
+        request: Struct,
+        *,
+        again: bool = True,
+        unclaimed: Unclaimed | None = None,
+        kind: Any = None,
+        within: Within = ORDINARY,
     ) -> Any:
         """Return the answer to a request, as the operation declares it unless another type is given."""
-        answer = await self._carry(request, getattr(request, "wait_ms", 0), again, unclaimed)
+        answer = await self._carry(request, getattr(request, "wait_ms", 0), again, unclaimed, within)
         try:
             return decoder(kind or ANSWERS[type(request)])(answer)
         except msgspec.DecodeError as error:
             raise Disconnected(f"the server answered something else: {error}") from None
 
     async def _carry(
-        self, request: Struct | dict[str, Any], wait_ms: int, again: bool, unclaimed: Unclaimed | None
+        self,
+        request: Struct | dict[str, Any],
+        wait_ms: int,
+        again: bool,
+        unclaimed: Unclaimed | None,
+        within: Within = ORDINARY,
     ) -> bytes:
         """Return the response to a request, retried with backoff where that is safe."""
         body = body_of(request)
         over_at = now() + wait_ms / 1000 if wait_ms else 0.0
-        patience = Patience(self._retry_s)
+        patience = Patience(self._retry_s if within.retry_s is None else within.retry_s)
         unsure = False
         for attempt in count():
             if self._is_closed:
@@ -76,7 +89,7 @@ class Asking:
                 if attempt:
                     body = body_of(_waiting(request, int(left_s * 1000)))
             try:
-                return await self._link.ask(body, left_s, unclaimed)
+                return await self._link.ask(body, left_s, unclaimed, within.timeout_s)
             except Disconnected as error:
                 if error.sent and not again:
                     raise
@@ -98,13 +111,16 @@ class Asking:
             await sleep(pause_s)
         raise AssertionError("unreachable")
 
-    def _once(self) -> dict[str, Any]:
+    def _once(self, within: Within = ORDINARY) -> dict[str, Any]:
         """Return the fields by which the server recognizes a retried push."""
+        timeout_s = self._timeout_s if within.timeout_s is None else within.timeout_s
+        retry_s = self._retry_s if within.retry_s is None else within.retry_s
+        known_ms = int(min(2_000 * (retry_s + timeout_s), KNOWN_MS_MAX))
         return {
             "idempotency_key": str(next(self._numbers)),
             # After a fork, both processes count on from the same number.
             "producer": f"{self._producer}-{os.getpid()}",
-            "idempotency_ms": self._known_ms,
+            "idempotency_ms": max(KNOWN_MS_MIN, known_ms),
         }
 
     async def close(self) -> None:

@@ -26,8 +26,17 @@ now = time.monotonic
 class Link(Protocol):
     """Carries requests to a server, and responses back."""
 
-    def ask(self, body: bytes, wait_s: float = 0.0, unclaimed: Unclaimed | None = None) -> bytes:
-        """Return the response to a request, which may long-poll. Raise the server's error."""
+    def ask(
+        self,
+        body: bytes,
+        wait_s: float = 0.0,
+        unclaimed: Unclaimed | None = None,
+        timeout_s: float | None = None,
+    ) -> bytes:
+        """Return the response to a request, which may long-poll. Raise the server's error.
+
+        ``timeout_s`` is the timeout of this response, if it differs from the link's.
+        """
         ...
 
     def close(self) -> None: ...
@@ -54,7 +63,13 @@ class TcpLink:
         self._is_closed = False
         self._pid = os.getpid()
 
-    def ask(self, body: bytes, wait_s: float = 0.0, unclaimed: Unclaimed | None = None) -> bytes:
+    def ask(
+        self,
+        body: bytes,
+        wait_s: float = 0.0,
+        unclaimed: Unclaimed | None = None,
+        timeout_s: float | None = None,
+    ) -> bytes:
         if self._pid != os.getpid():
             # After a fork, the connections belong to the parent.
             self._lock, self._idle, self._pid = threading.Lock(), [], os.getpid()
@@ -63,9 +78,10 @@ class TcpLink:
         if connection is not None and _is_gone(connection):
             connection.close()
             connection = None
-        connection = connection or self._connected()
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        connection = connection or self._connected(timeout_s)
         try:
-            answer = self._exchange(connection, body, self._timeout_s + wait_s)
+            answer = self._exchange(connection, body, timeout_s + wait_s)
         except BaseException:
             connection.close()
             raise
@@ -99,15 +115,15 @@ class TcpLink:
         except OSError as error:
             raise Disconnected(f"the connection was lost: {error}") from None
 
-    def _connected(self) -> socket.socket:
+    def _connected(self, timeout_s: float) -> socket.socket:
         try:
             if not isinstance(self._place, str):
-                connection = socket.create_connection(self._place, self._timeout_s)
+                connection = socket.create_connection(self._place, timeout_s)
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 return connection
             connection = socket.socket(socket.AF_UNIX)
             try:
-                connection.settimeout(self._timeout_s)
+                connection.settimeout(timeout_s)
                 connection.connect(self._place)
             except OSError:
                 connection.close()

@@ -6,6 +6,8 @@ from typing import Any, Unpack
 
 from msgspec import Raw
 
+from forebay.client.backoff import Within
+from forebay.client.later import Later
 from forebay.client.payloads import decoder, encode, value_of
 from forebay.client.sync.push_batcher import Pusher
 from forebay.client.sync.requests import Asking
@@ -59,31 +61,58 @@ class Messages(Asking):
 
     def __init__(self, server: str | None = None, *, timeout_s: float = 30.0, retry_s: float = 10.0) -> None:
         super().__init__(server, timeout_s=timeout_s, retry_s=retry_s)
-        self._pusher = Pusher(self._ask, self._once)
+        self._pusher = Pusher(self._ask, self._once, Later(self.server, timeout_s))
 
     # Push.
 
-    def push(self, queue: str, payload: Any, **options: Unpack[Options]) -> Pushed:
-        """Push a message; it is stored when this returns. Concurrent pushes share a request."""
-        return self._pusher.push(queue, encode(payload), options_of(options))
+    def push(
+        self,
+        queue: str,
+        payload: Any,
+        *,
+        timeout_s: float | None = None,
+        retry_s: float | None = None,
+        **options: Unpack[Options],
+    ) -> Pushed:
+        """Push a message; it is stored when this returns. Concurrent pushes share a request.
+
+        ``timeout_s`` and ``retry_s`` are as of the client, for this push.
+        """
+        within = Within(timeout_s, retry_s)
+        return self._pusher.push(queue, encode(payload), options_of(options), within)
+
+    def push_later(self, queue: str, payload: Any, **options: Unpack[Options]) -> None:
+        """Put a message into a buffer in memory, from which a thread pushes it; returns at once.
+
+        It is lost if the process dies before. Raises ``Busy`` if the buffer is full.
+        """
+        self._pusher.later.add(queue, encode(payload), options_of(options))
 
     def push_many(
-        self, queue: str, payloads: Iterable[Any], *, batch: int = BATCH, **options: Unpack[Options]
+        self,
+        queue: str,
+        payloads: Iterable[Any],
+        *,
+        batch: int = BATCH,
+        timeout_s: float | None = None,
+        retry_s: float | None = None,
+        **options: Unpack[Options],
     ) -> PushedMany:
         """Push any number of payloads, or of ``New(payload, options)``, in order and in batches.
 
         The options apply to all of them. If a batch is refused, those before it stay pushed: the error has
-        them as ``pushed``.
+        them as ``pushed``. ``timeout_s`` and ``retry_s`` are as of the client, for each batch.
         """
         if isinstance(payloads, str | bytes):
             raise Invalid("payloads", "a list, or what else there is one after the other of")
         shared = options_of(options)
+        within = Within(timeout_s, retry_s)
         ids: list[int] = []
         duplicates: list[int] = []
         durability = ""
         try:
             for number, chunk in enumerate(_chunks(payloads, batch)):
-                pushed = self._push_chunk(queue, chunk, shared, number)
+                pushed = self._push_chunk(queue, chunk, shared, number, within)
                 new = ids_pushed(pushed)
                 if pushed.duplicate and "idempotency_key" in shared:
                     duplicates += range(len(ids), len(ids) + len(new))
@@ -98,9 +127,9 @@ class Messages(Asking):
         return PushedMany(ids, durability, duplicates)
 
     def _push_chunk(
-        self, queue: str, chunk: list[Any], shared: dict[str, Any], number: int
+        self, queue: str, chunk: list[Any], shared: dict[str, Any], number: int, within: Within
     ) -> wire_push.Pushed:
-        known = self._once()
+        known = self._once(within)
         if "idempotency_key" in shared:
             key = shared["idempotency_key"]
             known = {"idempotency_key": f"{key}/{number}" if number else key}
@@ -111,8 +140,13 @@ class Messages(Asking):
             request = wire_push.Push(queue=queue, items=items, **{**beside, **known})
         else:
             request = wire_push.Push(queue=queue, messages=chunk, **{**shared, **known})
-        pushed: wire_push.Pushed = self._ask(request)
+        pushed: wire_push.Pushed = self._ask(request, within=within)
         return pushed
+
+    def close(self) -> None:
+        """Push what is buffered, for 5 s at most, and close the connections. Later requests are refused."""
+        self._pusher.close()
+        super().close()
 
     # Pop and settle.
 

@@ -1,17 +1,23 @@
 """An app: tasks that belong together, how they are declared, and the server they are pushed to."""
 
 import asyncio
+import contextvars
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
+from forebay.client.address import server_of
 from forebay.client.aio.client import Client
+from forebay.client.backoff import Within
+from forebay.client.later import Later
 from forebay.client.payloads import Encoded
 from forebay.client.sync.client import SyncClient
 from forebay.client.tasks.task import Call, Given, Job, Retry, Task
+from forebay.client.translate import options_of
 from forebay.client.types import Pushed
 from forebay.core.errors import Invalid
 from forebay.wire.operations.flows import FlowPushed, PushFlow
@@ -19,6 +25,11 @@ from forebay.wire.operations.flows import FlowPushed, PushFlow
 P = ParamSpec("P")
 R = TypeVar("R")
 BURST_MS = 100
+CLIENT_TIMEOUT_S, CLIENT_RETRY_S = 30.0, 10.0
+PUSH_TIMEOUT_S, PUSH_RETRY_S = 3.0, 2.0
+"""Of pushes, if the app does not say: somebody waits for the page that makes them."""
+is_in_worker: contextvars.ContextVar[bool] = contextvars.ContextVar("forebay.is_in_worker", default=False)
+"""Whether this code runs in a worker: there nobody waits, and a push is as patient as any request."""
 RATES = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -53,17 +64,22 @@ class Backend:
     """Pushes calls to a server. Tests replace it."""
 
     def push(self, app: "App", call: Call) -> Pushed:
-        return app.client.push(call.task.queue, Encoded(call.payload()), **call.message())
+        within = asdict(app.within(call.within))
+        return app.client.push(call.task.queue, Encoded(call.payload()), **within, **call.message())
 
     async def apush(self, app: "App", call: Call) -> Pushed:
-        return await app.aclient.push(call.task.queue, Encoded(call.payload()), **call.message())
+        within = asdict(app.within(call.within))
+        return await app.aclient.push(call.task.queue, Encoded(call.payload()), **within, **call.message())
 
-    def push_flow(self, app: "App", fields: dict[str, Any]) -> Pushed:
+    def push_later(self, app: "App", call: Call) -> None:
+        app.later.add(call.task.queue, call.payload(), options_of(call.message()))
+
+    def push_flow(self, app: "App", fields: dict[str, Any], within: Within) -> Pushed:
         """Push jobs that depend on each other: ``fields`` are those of FLOW in docs/PROTOCOL.md."""
-        return _last(app.client._ask(PushFlow(**fields)))
+        return _last(app.client._ask(PushFlow(**fields), within=app.within(within)))
 
-    async def apush_flow(self, app: "App", fields: dict[str, Any]) -> Pushed:
-        return _last(await app.aclient._ask(PushFlow(**fields)))
+    async def apush_flow(self, app: "App", fields: dict[str, Any], within: Within) -> Pushed:
+        return _last(await app.aclient._ask(PushFlow(**fields), within=app.within(within)))
 
 
 def _last(answer: FlowPushed) -> Pushed:
@@ -81,10 +97,14 @@ class App:
         queue: str | None = None,
         retry: int | Retry | None = None,
         queues: Mapping[str, Mapping[str, Any]] | None = None,
+        timeout_s: float | None = None,
+        retry_s: float | None = None,
     ) -> None:
         """``queue`` (by default the app's name) and ``retry`` are defaults for its tasks.
 
-        ``queues`` has options of queues by name.
+        ``queues`` has options of queues by name. ``timeout_s`` (how long the server may take to answer) and
+        ``retry_s`` (how long a request is tried again) are those of its clients, and of pushes. By default
+        clients have 30 s and 10 s, and pushes outside of a worker 3 s and 2 s.
         """
         if ":" in name:
             raise Invalid("name", "without colons: the names of its crons begin with it, and one")
@@ -92,6 +112,7 @@ class App:
         self.server = server
         self.queue = queue or name
         self.retry = retry
+        self.timeout_s, self.retry_s = timeout_s, retry_s
         self.tasks: dict[str, Task[Any, Any]] = {}
         self.queue_options: dict[str, dict[str, Any]] = {
             name: dict(options) for name, options in (queues or {}).items()
@@ -104,6 +125,7 @@ class App:
         self.backend = Backend()
         self._lock = threading.Lock()
         self._client: SyncClient | None = None
+        self._later: Later | None = None
         self._aclients: weakref.WeakKeyDictionary[Any, Client] = weakref.WeakKeyDictionary()
 
     # Clients.
@@ -113,7 +135,7 @@ class App:
         """The blocking client of the app's server, created on first use."""
         with self._lock:
             if self._client is None:
-                self._client = SyncClient(self.server)
+                self._client = SyncClient(self.server, **self._patience())
             return self._client
 
     @property
@@ -124,8 +146,34 @@ class App:
         if found is None:
             for other in [each for each in self._aclients if each.is_closed()]:
                 del self._aclients[other]
-            found = self._aclients[loop] = Client(self.server)
+            found = self._aclients[loop] = Client(self.server, **self._patience())
         return found
+
+    def _patience(self) -> dict[str, float]:
+        return {
+            "timeout_s": CLIENT_TIMEOUT_S if self.timeout_s is None else self.timeout_s,
+            "retry_s": CLIENT_RETRY_S if self.retry_s is None else self.retry_s,
+        }
+
+    def within(self, own: Within) -> Within:
+        """Return how patient a push is: as it says itself, else as the app says, else by default."""
+        usual = Within() if is_in_worker.get() else Within(PUSH_TIMEOUT_S, PUSH_RETRY_S)
+        given = Within(
+            usual.timeout_s if self.timeout_s is None else self.timeout_s,
+            usual.retry_s if self.retry_s is None else self.retry_s,
+        )
+        return Within(
+            given.timeout_s if own.timeout_s is None else own.timeout_s,
+            given.retry_s if own.retry_s is None else own.retry_s,
+        )
+
+    @property
+    def later(self) -> Later:
+        """The buffer of ``push_later``: one for all threads and event loops."""
+        with self._lock:
+            if self._later is None:
+                self._later = Later(server_of(self.server), self._patience()["timeout_s"])
+            return self._later
 
     @property
     def has_aclient(self) -> bool:
@@ -133,17 +181,26 @@ class App:
         return asyncio.get_running_loop() in self._aclients
 
     def close(self) -> None:
-        """Close the connections of the blocking client."""
+        """Push what ``push_later`` buffered, for 5 s at most, and close the blocking client."""
+        self._flush()
         with self._lock:
             if self._client is not None:
                 self._client.close()
             self._client = None
 
     async def aclose(self) -> None:
-        """Close the connections of this event loop's client."""
+        """Push what ``push_later`` buffered, for 5 s at most, and close this event loop's client."""
+        if self._later is not None:
+            await asyncio.to_thread(self._flush)
         client = self._aclients.pop(asyncio.get_running_loop(), None)
         if client is not None:
             await client.close()
+
+    def _flush(self) -> None:
+        with self._lock:
+            later, self._later = self._later, None
+        if later is not None:
+            later.close()
 
     # Tasks.
 
@@ -284,6 +341,9 @@ class App:
 
     async def apush(self, call: Call) -> Job:
         return Job(self, await self.backend.apush(self, call))
+
+    def push_later(self, call: Call) -> None:
+        self.backend.push_later(self, call)
 
     def job(self, id: int) -> Job:
         """Return a job by its id."""

@@ -25,11 +25,11 @@ class Flow(Struct, frozen=True):
 
     def push(self) -> Job:
         """Push the whole flow and return the job of its last call."""
-        return Job(self.app, self.app.backend.push_flow(self.app, self._fields()))
+        return Job(self.app, self.app.backend.push_flow(self.app, self._fields(), self.last.within))
 
     async def apush(self) -> Job:
         """Like ``push``, for asyncio."""
-        return Job(self.app, await self.app.backend.apush_flow(self.app, self._fields()))
+        return Job(self.app, await self.app.backend.apush_flow(self.app, self._fields(), self.last.within))
 
     @property
     def app(self) -> App:

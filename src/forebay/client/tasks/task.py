@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
+from forebay.client.backoff import Within
 from forebay.client.payloads import Encoded, sorted_json
 from forebay.client.tasks.call import Signature, Work, packed
 from forebay.client.translate import options_of
@@ -124,6 +126,8 @@ class Call(Struct, frozen=True):
     options: Options = {}
     takes_result: bool = False
     """Whether its first argument is the result of the call before it."""
+    within: Within = Within()
+    """How patiently it is pushed, if it says so."""
 
     def payload(self, *, results: str = "", place: int = 0) -> bytes:
         return packed(Work(self.task.name, self.args, self.kwargs, results, place))
@@ -148,9 +152,23 @@ class Call(Struct, frozen=True):
         """Like ``push``, for asyncio."""
         return await self.task.app.apush(self)
 
+    def push_later(self) -> None:
+        """Put it into a buffer in memory, from which a thread pushes it; returns at once.
+
+        It is lost if the process dies before. Raises ``Busy`` if the buffer is full.
+        """
+        self.task.app.push_later(self)
+
     def with_options(self, **options: Any) -> "Call":
+        within, options = _apart(options)
         made = cast(Options, {**self.options, **_ids(options)})
-        return Call(self.task, self.args, self.kwargs, made, self.takes_result)
+        return Call(self.task, self.args, self.kwargs, made, self.takes_result, within)
+
+
+def _apart(options: dict[str, Any]) -> tuple[Within, dict[str, Any]]:
+    """Tell what is about the push from the options of its message."""
+    rest = {name: value for name, value in options.items() if name not in ("timeout_s", "retry_s")}
+    return Within(options.get("timeout_s"), options.get("retry_s")), rest
 
 
 def _ids(options: dict[str, Any]) -> dict[str, Any]:
@@ -201,16 +219,25 @@ class Task(Generic[P, R]):
         """Like ``push``, for asyncio. Concurrent pushes share a request."""
         return await self.call(*args, **kwargs).apush()
 
+    def push_later(self, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Have it pushed in the background, from a buffer in memory; returns at once.
+
+        It is lost if the process dies before. Raises ``Busy`` if the buffer is full.
+        """
+        self.call(*args, **kwargs).push_later()
+
     def push_many(self, arguments: Iterable[Any], **options: Any) -> list[int]:
         """Push a job for each argument (a tuple is several arguments) and return their ids."""
-        options = _ids(options)
+        within, options = _apart(_ids(options))
         news = (self._new(each, options) for each in arguments)
-        return self.app.client.push_many(self.queue, news, **self._shared(options)).ids
+        fields = {**asdict(self.app.within(within)), **self._shared(options)}
+        return self.app.client.push_many(self.queue, news, **fields).ids
 
     async def apush_many(self, arguments: Iterable[Any], **options: Any) -> list[int]:
-        options = _ids(options)
+        within, options = _apart(_ids(options))
         news = (self._new(each, options) for each in arguments)
-        return (await self.app.aclient.push_many(self.queue, news, **self._shared(options))).ids
+        fields = {**asdict(self.app.within(within)), **self._shared(options)}
+        return (await self.app.aclient.push_many(self.queue, news, **fields)).ids
 
     def _new(self, given: Any, options: dict[str, Any]) -> Any:
         """Return one message of many: its payload alone, if all have the same options."""
@@ -227,7 +254,10 @@ class Task(Generic[P, R]):
         return {}
 
     def options(self, **options: Any) -> "Optioned[P]":
-        """Return the task with options of the message: ``send.options(delay_ms=5000).push("ada")``."""
+        """Return the task with options of the message: ``send.options(delay_ms=5000).push("ada")``.
+
+        ``timeout_s`` and ``retry_s`` are about the push itself, as of ``App``.
+        """
         return Optioned(self, _ids(options))
 
     def key_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
@@ -258,6 +288,9 @@ class Optioned(Generic[P]):
 
     async def apush(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         return await self.call(*args, **kwargs).apush()
+
+    def push_later(self, *args: P.args, **kwargs: P.kwargs) -> None:
+        self.call(*args, **kwargs).push_later()
 
     def push_many(self, arguments: Iterable[Any]) -> list[int]:
         return self._task.push_many(arguments, **self._options)

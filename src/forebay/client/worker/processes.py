@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from forebay.client.payloads import Encoded, encode
+from forebay.client.tasks.app import is_in_worker
 from forebay.client.tasks.task import GiveUp, RetryLater
 from forebay.core.errors import Invalid
 
@@ -204,6 +205,7 @@ def _serve(pipe: Connection, lifeline: Connection) -> None:
         signal.signal(number, _pass)  # not SIG_IGN, which a task's own child processes would inherit
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SAID_TO_ALL)
     threading.Thread(target=_die_with, args=(lifeline,), daemon=True).start()
+    is_in_worker.set(True)
     while True:
         try:
             asked: Asked = pipe.recv()

@@ -17,7 +17,7 @@ from msgspec import Raw
 
 from forebay.client.backoff import wait_s
 from forebay.client.errors import Disconnected
-from forebay.client.tasks.app import App, Hook
+from forebay.client.tasks.app import App, Hook, is_in_worker
 from forebay.client.tasks.call import Work, parse
 from forebay.client.tasks.task import GiveUp, RetryLater, Task
 from forebay.client.translate import body_of
@@ -97,6 +97,13 @@ class Worker:
 
     async def run(self) -> None:
         """Work until ``stop`` is called; then drain: finish running jobs, release the others, and return."""
+        token = is_in_worker.set(True)
+        try:
+            await self._run()
+        finally:
+            is_in_worker.reset(token)
+
+    async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._is_my_client = not self.app.has_aclient
         self._client = self.app.aclient

@@ -1,0 +1,190 @@
+"""Pushes that are sent in the background, from a buffer in memory."""
+
+import asyncio
+import logging
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from forebay import testing
+from forebay.client import later
+from forebay.client.sync.client import SyncClient
+from forebay.client.tasks.app import App
+from forebay.core.errors import Busy, Invalid
+from tests.client.conftest import Dial
+from tests.client.proxy import Do, Proxy, first
+from tests.serving import PATIENCE_S, Server
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closing waits as long as a test does: a machine may be busy."""
+    monkeypatch.setattr(later, "FLUSH_S", PATIENCE_S)
+
+
+def log(client: SyncClient, queue: str) -> list[Any]:
+    return [each.payload for each in client.records(queue)]
+
+
+def test_what_was_buffered_while_the_server_was_away_is_pushed_when_it_is_back(
+    dial: Dial, proxy: Proxy, direct: SyncClient, queue: str
+) -> None:
+    proxy.refuses = True
+    client = dial(proxy.address)
+    for number in range(5):
+        assert client.push_later(queue, number, priority=number % 2) is None
+    proxy.refuses = False
+    client.close()
+    assert sorted(log(direct, queue)) == [0, 1, 2, 3, 4]
+
+
+def test_what_is_buffered_is_pushed_without_anybody_closing_the_client(
+    dial: Dial, direct: SyncClient, server: Server, queue: str
+) -> None:
+    direct.configure(queue)
+    dial(server.tcp).push_later(queue, "soon")
+    assert direct.pop(queue, wait_ms=int(PATIENCE_S * 1000)).payloads == ["soon"]
+
+
+@pytest.mark.parametrize("lost", ["on_answer", "on_request"])
+def test_what_is_sent_again_is_there_once(
+    lost: str, dial: Dial, proxy: Proxy, direct: SyncClient, queue: str
+) -> None:
+    client = dial(proxy.address)
+    setattr(proxy, lost, first(Do.CUT, Do.CUT, Do.CUT))
+    for number in range(10):
+        client.push_later(queue, number)
+    client.close()
+    assert log(direct, queue) == list(range(10))
+
+
+def test_a_full_buffer_refuses_and_says_why(
+    dial: Dial, proxy: Proxy, direct: SyncClient, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(later, "BUFFER_MAX", 3)
+    proxy.refuses = True
+    client = dial(proxy.address)
+    for number in range(3):
+        client.push_later(queue, number)
+    with pytest.raises(Busy, match="3 pushes wait to be sent"):
+        client.push_later(queue, 3)
+    proxy.refuses = False
+    client.close()
+    assert log(direct, queue) == [0, 1, 2]
+
+
+def test_a_buffer_is_full_of_bytes_too(
+    dial: Dial, proxy: Proxy, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(later, "BUFFER_BYTES_MAX", 10)
+    proxy.refuses = True
+    client = dial(proxy.address)
+    client.push_later(queue, "12345678")
+    with pytest.raises(Busy):
+        client.push_later(queue, 1)
+    proxy.refuses = False
+    client.close()
+
+
+def test_closing_says_how_many_were_lost(
+    dial: Dial,
+    proxy: Proxy,
+    direct: SyncClient,
+    queue: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(later, "FLUSH_S", 0.0)
+    proxy.refuses = True
+    client = dial(proxy.address)
+    for number in range(4):
+        client.push_later(queue, number)
+    with caplog.at_level(logging.WARNING, "forebay.client"):
+        client.close()
+    assert any(each.getMessage().startswith("4 pushes that were to be") for each in caplog.records)
+    proxy.refuses = False
+    with pytest.raises(Exception, match="closed"):
+        client.push_later(queue, 4)
+
+
+def test_a_push_that_the_server_refuses_is_logged_and_takes_no_other_along(
+    dial: Dial, proxy: Proxy, direct: SyncClient, queue: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    proxy.refuses = True
+    client = dial(proxy.address)
+    for number in range(7):
+        client.push_later(queue, number, priority=10**15 if number == 3 else 0)
+    proxy.refuses = False
+    with caplog.at_level(logging.ERROR, "forebay.client"):
+        client.close()
+    assert sorted(log(direct, queue)) == [0, 1, 2, 4, 5, 6]
+    assert [each.levelname for each in caplog.records if "is refused" in each.getMessage()] == ["ERROR"]
+
+
+def test_what_can_be_known_to_be_wrong_is_refused_at_once(dial: Dial, server: Server, queue: str) -> None:
+    client = dial(server.tcp)
+    with pytest.raises(Invalid):
+        client.push_later(queue, 1, no_such_option=1)
+    with pytest.raises(Invalid):
+        client.push_later(queue, object())
+
+
+def test_pushes_with_a_key_and_to_other_queues_find_their_way(
+    dial: Dial, proxy: Proxy, direct: SyncClient, queue: str
+) -> None:
+    proxy.refuses = True
+    client = dial(proxy.address)
+    client.push_later(queue, 1)
+    client.push_later(queue, 2, idempotency_key="mine")
+    client.push_later(queue, 2, idempotency_key="mine")
+    client.push_later(f"{queue}-other", 3)
+    client.push_later(queue, 4)
+    proxy.refuses = False
+    client.close()
+    assert (log(direct, queue), log(direct, f"{queue}-other")) == ([1, 2, 4], [3])
+
+
+def test_a_task_is_pushed_later_from_threads_and_coroutines(
+    proxy: Proxy, direct: SyncClient, queue: str
+) -> None:
+    app = App("later", server=proxy.address, queue=queue)
+
+    @app.task
+    def send(to: str) -> None: ...
+
+    proxy.refuses = True
+    send.push_later("thread")
+    send.options(priority=3).push_later("options")
+    proxy.refuses = False
+    app.close()
+    assert [each["args"] for each in log(direct, queue)] == [["thread"], ["options"]]
+
+    async def life() -> None:
+        send.push_later("coroutine")
+        await app.aclose()
+
+    asyncio.run(life())
+    assert log(direct, queue)[-1] == {"task": "send", "args": ["coroutine"]}
+
+
+def test_a_program_that_just_ends_sends_what_it_buffered(
+    server: Server, direct: SyncClient, queue: str
+) -> None:
+    program = f"import forebay; forebay.SyncClient({server.tcp!r}).push_later({queue!r}, 'last')"
+    subprocess.run([sys.executable, "-c", program], check=True, env=os.environ, timeout=PATIENCE_S)
+    assert log(direct, queue) == ["last"]
+
+
+def test_inline_a_task_that_is_pushed_later_runs_at_once() -> None:
+    app = App("inline")
+
+    @app.task
+    def double(number: int) -> int:
+        return 2 * number
+
+    with testing.inline(app) as ran:
+        double.push_later(2)
+        assert [each.result for each in ran] == [4]
