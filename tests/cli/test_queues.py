@@ -17,16 +17,19 @@ def test_queues_are_a_table_in_columns(cli: Run, client: SyncClient, queue: str)
     client.pop(queue, 2)
     done = cli("queues")
     assert done.err == ""
-    assert done.rows[0] == ["QUEUE", "WAITING", "DELAYED", "ACTIVE", "COMPLETED", "DEAD", "PAUSED"]
-    assert [queue, "5", "1", "2", "3", "0", "no"] in done.rows
-    assert [f"{queue}-with-a-long-name", "1", "0", "0", "0", "0", "yes"] in done.rows
+    head = ["QUEUE", "WAITING", "DELAYED", "DEFERRED", "ACTIVE", "COMPLETED", "DEAD", "PAUSED"]
+    assert done.rows[0] == head
+    assert [queue, "5", "1", "0", "2", "3", "0", "no"] in done.rows
+    assert [f"{queue}-with-a-long-name", "1", "0", "0", "0", "0", "0", "yes"] in done.rows
     assert len({len(line) for line in done.out.splitlines()}) == 1
 
 
 def test_queues_are_json_one_object_a_line(cli: Run, client: SyncClient, queue: str) -> None:
     client.push(queue, 1)
+    client.release(client.pop(queue), defer_ms=3_600_000, error="no task send")
+    client.push(queue, 2)
     found = {each["queue"]: each for each in cli("queues", "--json").objects}
-    counts = {"waiting": 1, "delayed": 0, "active": 0, "completed": 0, "dead": 0}
+    counts = {"waiting": 1, "delayed": 1, "deferred": 1, "active": 0, "completed": 0, "dead": 0}
     assert found[queue] == {"queue": queue, **counts, "paused": False}
     assert list(found) == sorted(found)
 

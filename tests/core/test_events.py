@@ -133,6 +133,7 @@ def test_every_way_to_end_has_its_kind(core: Core) -> None:
         "outdated",
         "removed",
         "progressed",
+        "deferred",
     }
 
 

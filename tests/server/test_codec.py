@@ -153,6 +153,11 @@ ATTRIBUTES = (3, 4, True, 5, 6, 7)
         ("NACK", {"ids": [5], "delay_ms": 9}, core.Nack("acme", None, [5], None, 7, delay_ms=9)),
         ("NACK", {"ids": [5], "final": True}, core.Nack("acme", None, [5], None, 7, final=True)),
         ("RELEASE", {"ids": [5]}, core.Nack("acme", None, [5], None, 7, undelivered=True)),
+        (
+            "RELEASE",
+            {"ids": [5], "error": "new", "defer_ms": 9},
+            core.Nack("acme", None, [5], None, 7, error="new", undelivered=True, defer_ms=9),
+        ),
         ("RELEASE", SETTLE_ALL, core.Nack("acme", "3", [1, 2], "g", 7, undelivered=True)),
         ("EXTEND", {"ids": [5]}, core.Extend("acme", None, [5], None, 7)),
         ("EXTEND", {"lease": "3", "lease_ms": 10}, core.Extend("acme", "3", None, None, 7, lease_ms=10)),

@@ -13,7 +13,7 @@ HOUR_MS = 3_600_000
 NOBODY = dict.fromkeys(
     (
         *("waiting", "delayed", "parked", "active", "completed"),
-        *("dead", "expired", "cancelled", "evicted", "discarded"),
+        *("dead", "expired", "cancelled", "evicted", "discarded", "deferred"),
     ),
     0,
 )

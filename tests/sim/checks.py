@@ -21,7 +21,7 @@ from forebay.core.tracks.dead_letters import dead_over
 from forebay.core.tracks.leased import leased_runs
 from forebay.core.tracks.outcomes import outcome_at
 from forebay.core.tracks.planning import count_unplanned
-from forebay.core.words import DROPPED, DROPS, OPEN, OUTCOMES
+from forebay.core.words import DEFERRED_SINCE, DROPPED, DROPS, OPEN, OUTCOMES
 from forebay.store.base import Store
 from tests.sim import job_checks, model as m
 from tests.sim.inside import notifying, values_of
@@ -411,6 +411,13 @@ class Checks:
             if (at >= known.first[partition] if group is None else known.has((partition, at)))
         ]
         found = counts(queue, queue.groups[group] if group is not None else None, self.now)
+        deferred = [
+            cell.kind == m.SCHEDULED and cell.error.startswith(DEFERRED_SINCE)
+            for partition in known.messages
+            for at, cell in enumerate(self._cells(known, group, partition))
+            if known.has((partition, at))
+        ]
+        assert found.deferred == sum(deferred)
         delayed = kept.count(m.SCHEDULED)
         waiting = kept.count(m.FRESH) + kept.count(m.DUE)
         assert (found.waiting, found.delayed) == (waiting, delayed)

@@ -263,7 +263,12 @@ class Driver:
     def settle_lease(self) -> None:
         token = self.token()
         if token:
-            self.world.settle_lease(self.random.choice(["ack", "ack", "ack", "nack"]), token, self.delay())
+            verb, delay_ms = self.random.choice(["ack", "ack", "ack", "nack"]), self.delay()
+            if verb == "nack" and delay_ms in DELAYS[3:]:
+                verb = (
+                    "defer"  # not chosen beside the others: planted bugs are caught by the lives as they are
+                )
+            self.world.settle_lease(verb, token, delay_ms)
 
     def delay(self) -> int | None:
         return self.random.choice([None, None, *DELAYS])

@@ -11,6 +11,7 @@ messages that are not in line sees them little by little (``planned`` in ``pop``
 from collections.abc import Iterable
 from itertools import takewhile
 
+from forebay.core.delivery import deferral
 from forebay.core.state import Attributes, Backoff, QueueOptions
 from tests.sim.state import (
     ACTIVE_MS as ACTIVE_MS,
@@ -386,6 +387,26 @@ class Basics:
             cell.schedule(now)
             cell.deliveries -= 1
             self.came_back(self._message(self.leases[token], place), now)
+        self._leave(token, places)
+
+    def defer(self, token: str, places: set[Place], why: str, defer_ms: int, now: int) -> None:
+        """Nobody can handle it yet. In strict order that is the first of each partition, and all go back."""
+        lease = self.leases[token]
+        first = {name: min(at for other, at in places if other == name) for name, _ in places}
+        for place in places:
+            cell = self.cell(lease, place)
+            cell.deliveries -= 1
+            if self.queues[lease.queue].ordered and place[1] != first[place[0]]:
+                cell.schedule(now)
+                self.came_back(self._message(lease, place), now)
+                continue
+            since = deferral.since(cell.error) or now
+            cell.error = deferral.told(since, why)
+            if now >= since + defer_ms:
+                self._die(cell, self.queues[lease.queue].options, now, cell.error)
+                continue
+            cell.schedule(min(now + max(now - since, 1_000), now + 30_000, since + defer_ms))
+            self.came_back(self._message(lease, place), now)
         self._leave(token, places)
 
     def extend(self, token: str, lease_ms: int | None, now: int) -> int:

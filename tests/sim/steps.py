@@ -24,6 +24,9 @@ from tests.sim.inside import notifying
 from tests.sim.labels import labels_of
 from tests.sim.telling import Telling
 
+DEFER_MS = 30_000
+"""How long messages are deferred at most."""
+
 
 class Steps(Telling):
     """One life of a few queues."""
@@ -278,11 +281,13 @@ class Steps(Telling):
         return known is not None and partition in known.partitions and known.partitions[partition].os_marked
 
     def settle_lease(self, verb: str, token: str, delay_ms: int | None = None) -> None:
-        """Ack or nack a whole lease; a token that is not live is refused and changes nothing."""
+        """Ack, nack or defer a whole lease; a token that is not live is refused and changes nothing."""
         lease = self.model.leases.get(token)
         command: c.Ack | c.Nack = c.Ack(TENANT, token)
         if verb == "nack":
             command = c.Nack(TENANT, token, error="no", delay_ms=delay_ms)
+        if verb == "defer":
+            command = c.Nack(TENANT, token, error="new", undelivered=True, defer_ms=DEFER_MS)
         if lease is None:
             self._refused(command)
             return
@@ -292,6 +297,8 @@ class Steps(Telling):
         assert (reply.count, list(reply.refused)) == (len(places), [])
         if verb == "ack":
             self.model.ack(token, places)
+        elif verb == "defer":
+            self.model.defer(token, places, "new", DEFER_MS, self.now)
         else:
             self.model.nack(token, places, "no", delay_ms, self.now)
         self._must_sync = True

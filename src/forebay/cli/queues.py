@@ -35,6 +35,7 @@ def queues(server: str | None, as_json: bool) -> int:
             "queue": each.queue,
             "waiting": each.counts.waiting,
             "delayed": each.counts.delayed,
+            "deferred": each.counts.deferred,
             "active": each.counts.active,
             "completed": each.counts.completed,
             "dead": each.counts.dead,
@@ -46,7 +47,7 @@ def queues(server: str | None, as_json: bool) -> int:
         for row in rows:
             print_json(row)
     else:
-        head = ["QUEUE", "WAITING", "DELAYED", "ACTIVE", "COMPLETED", "DEAD", "PAUSED"]
+        head = ["QUEUE", "WAITING", "DELAYED", "DEFERRED", "ACTIVE", "COMPLETED", "DEAD", "PAUSED"]
         print_table(head, [list(row.values()) for row in rows])
     return DONE
 

@@ -18,6 +18,11 @@ from forebay.cli.errors import DONE
     "--drain-s", type=click.FloatRange(min=0), help="How long jobs may take when it stops (default 20)."
 )
 @click.option(
+    "--unknown-for",
+    type=click.FloatRange(min=0),
+    help="Seconds that jobs of unknown tasks are left to other workers (default 3600).",
+)
+@click.option(
     "--log-format",
     type=click.Choice(["text", "json"]),
     default="text",

@@ -166,6 +166,8 @@ class Counts(Struct, frozen=True):
     cancelled: int = 0
     evicted: int = 0
     discarded: int = 0
+    deferred: int = 0
+    """Of those that wait or are delayed: messages that no consumer could handle yet."""
 
 
 class QueueSummary(Struct, frozen=True):

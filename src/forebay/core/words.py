@@ -86,13 +86,16 @@ EVENT_KINDS = (
     "outdated",
     "removed",
     "progressed",
+    "deferred",
 )
 """Every kind of event; an outcome has its own number. Stored as numbers."""
 PUSHED, POPPED, SETTLED, RETRIED, RETURNED, DEAD, REQUEUED, CREATED, CONFIGURED, DELETED = range(
-    len(OUTCOMES), len(EVENT_KINDS) - 4
+    len(OUTCOMES), len(EVENT_KINDS) - 5
 )
-RETIRED, OUTDATED, REMOVED, PROGRESSED = range(len(EVENT_KINDS) - 4, len(EVENT_KINDS))
+RETIRED, OUTDATED, REMOVED, PROGRESSED, DEFERRED = range(len(EVENT_KINDS) - 5, len(EVENT_KINDS))
 """The first three say why data is no longer kept: settled long ago, too old, or a partition long empty."""
+DEFERRED_SINCE = "deferred since "
+"""Begins the error of a message that its consumers can't handle yet. Stored with it."""
 DURABILITY_LEVELS = (MEMORY, OS, FSYNC)
 """Durability levels, weakest first."""
 OPEN = ("waiting", "delayed", "active", "parked")

@@ -44,7 +44,8 @@ class Working:
     """A running worker."""
 
     def __init__(self, app: App, options: dict[str, Any]) -> None:
-        self.worker = SeenWorker(app, **options)
+        # There are no other workers: a job that this one does not know is a mistake, and seen at once.
+        self.worker = SeenWorker(app, **{"unknown_for_s": 0, **options})
         self.places = self.worker.places()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="forebay-testing-worker", daemon=True)

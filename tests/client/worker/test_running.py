@@ -246,12 +246,16 @@ def test_an_unknown_task_and_what_is_no_task_fail_and_say_so(app: App) -> None:
     app.task(name="known")(lambda: None)
 
     async def life() -> None:
-        async with working(app):
+        async with working(app, unknown_for_s=0):
             for payload, said, attempts in (
-                ({"task": "other"}, "knows no task other", 1),
+                ({"task": "other"}, "knows no task other", 9),
                 ([1, 2], "this is no task", 9),  # that will not get better, and is given up
-                ({"task": "known", "args": [1]}, "these are no arguments of known", 9),
-                ({"task": "known", "kwargs": {"a": 1}}, "these are no arguments of known", 9),
+                ({"task": "known", "args": [1]}, "the task known of this worker takes other arguments", 9),
+                (
+                    {"task": "known", "kwargs": {"a": 1}},
+                    "the task known of this worker takes other arguments",
+                    9,
+                ),
             ):
                 id = (await app.aclient.push(app.queue, payload, max_attempts=attempts)).id
                 with pytest.raises(Failed, match=said):

@@ -314,13 +314,24 @@ class Messages(Asking):
         return Extended(min(each.expires_at for each in found), any(each.cancelled for each in found))
 
     async def release(
-        self, what: Settling | None = None, *, lease: str | None = None, group: str | None = None
+        self,
+        what: Settling | None = None,
+        *,
+        defer_ms: int | None = None,
+        error: str | None = None,
+        lease: str | None = None,
+        group: str | None = None,
     ) -> Settled:
-        """Return leased messages at once, as if they had never been delivered."""
+        """Return leased messages, as if they had never been delivered: at once, for other consumers.
+
+        With ``defer_ms`` they come after a growing delay, and are dead letters with ``error`` when nobody
+        could handle them for so long.
+        """
+        also: dict[str, Any] = {"error": error, "defer_ms": defer_ms}
         settled = []
         for fields in meant(what, lease, group):
             again = fields["lease"] is not None
-            settled.append(await self._ask(wire_pop.Release(**fields), again=again))
+            settled.append(await self._ask(wire_pop.Release(**fields, **also), again=again))
         return _settled(settled)
 
     # Read.

@@ -45,6 +45,14 @@ def packed(work: Work) -> bytes:
     return encode(work)
 
 
+class DoesNotFit(Invalid):
+    """These arguments are too many, too few, or have other names than the function's."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__("arguments", f"those of the function; {why}")
+        self.why = why
+
+
 Convert = Callable[[Any], Any]
 
 
@@ -77,7 +85,7 @@ class Signature:
         try:
             self._signature.bind(*[None] * first, *args, **kwargs)
         except TypeError as error:
-            raise Invalid("arguments", f"those of the function; {error}") from None
+            raise DoesNotFit(str(error)) from None
 
     def bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return arguments by name, defaults included: the same however they were given."""

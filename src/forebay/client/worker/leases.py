@@ -27,6 +27,8 @@ class Failure(Struct):
     error: str
     delay_ms: int | None = None
     gives_up: bool = False
+    defer_ms: int | None = None
+    """If it is no failure: this worker does not know the job. How long it is left to others."""
     is_plain: bool = False
     """Its error and delay are our own, so the server can't reject them."""
 
@@ -219,6 +221,12 @@ class LeaseKeeper:
 
     async def _nack(self, lease: Lease, failure: Failure) -> None:
         try:
+            if failure.defer_ms is not None:
+                await self._client.release(
+                    [failure.id], defer_ms=failure.defer_ms, error=failure.error, lease=lease.token
+                )
+                self.drop(lease, failure.id)
+                return
             await self._client.nack(
                 [failure.id],
                 error=failure.error,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from forebay.client.tasks.app import App
+from forebay.client.worker.unknown import UNKNOWN_FOR_S
 from forebay.client.worker.worker import CONCURRENCY, DRAIN_S, LEASE_MS, Worker
 from forebay.core.errors import Invalid
 
@@ -48,6 +49,7 @@ def run_worker(
     server: str | None = None,
     lease_ms: int = LEASE_MS,
     drain_s: float = DRAIN_S,
+    unknown_for: float = UNKNOWN_FOR_S,
 ) -> None:
     """Work until SIGTERM or Ctrl-C; a second signal interrupts the running jobs, a third abandons them."""
     import uvloop
@@ -56,7 +58,13 @@ def run_worker(
     if server is not None:
         app.server = server
     worker = Worker(
-        app, queues=queues, concurrency=concurrency, prefetch=prefetch, lease_ms=lease_ms, drain_s=drain_s
+        app,
+        queues=queues,
+        concurrency=concurrency,
+        prefetch=prefetch,
+        lease_ms=lease_ms,
+        drain_s=drain_s,
+        unknown_for_s=unknown_for,
     )
 
     async def work() -> None:

@@ -18,13 +18,22 @@ from msgspec import Raw
 from forebay.client.backoff import wait_s
 from forebay.client.errors import Disconnected
 from forebay.client.tasks.app import App, Hook, is_in_worker
-from forebay.client.tasks.call import Work, parse
+from forebay.client.tasks.call import DoesNotFit, Work, parse
 from forebay.client.tasks.task import GiveUp, RetryLater, Task
 from forebay.client.translate import body_of
 from forebay.client.types import DEFAULT, Message
+from forebay.client.worker.failures import said, told
 from forebay.client.worker.leases import Failure, Lease, LeaseKeeper
 from forebay.client.worker.processes import Raised
 from forebay.client.worker.run import CANCELLED, LOST, STOPPED, Run, Running, result_of
+from forebay.client.worker.unknown import (
+    UNKNOWN_FOR_S,
+    Unknown,
+    Warnings,
+    unknown_arguments,
+    unknown_ms,
+    unknown_task,
+)
 from forebay.core.errors import Busy, Conflict, ForebayError, Invalid, NotFound
 from forebay.wire.operations.queues import CountAll
 
@@ -61,9 +70,14 @@ class Worker:
         prefetch: int | None = None,
         lease_ms: int = LEASE_MS,
         drain_s: float = DRAIN_S,
+        unknown_for_s: float = UNKNOWN_FOR_S,
         group: str = DEFAULT,
     ) -> None:
-        """``queues`` defaults to those of the app's tasks; ``prefetch`` follows the rate of finished jobs."""
+        """``queues`` defaults to those of the app's tasks; ``prefetch`` follows the rate of finished jobs.
+
+        Jobs of tasks, or with arguments, that this code does not know are left to other workers for
+        ``unknown_for_s``.
+        """
         self.app = app
         self.queues = list(queues) if queues else sorted({task.queue for task in app.tasks.values()})
         if not self.queues:
@@ -72,6 +86,8 @@ class Worker:
             raise Invalid("concurrency", "1 or more")
         if not drain_s >= 0:  # false for NaN
             raise Invalid("drain_s", "0 seconds or more")
+        self._unknown_ms = unknown_ms(unknown_for_s)
+        self._warnings = Warnings()
         self._concurrency = concurrency
         self._prefetch = prefetch
         self._lease_ms = lease_ms
@@ -443,6 +459,8 @@ class Worker:
                     return  # its lease expired meanwhile
             try:
                 made = task.signature.made(args, work.kwargs)
+            except DoesNotFit as error:
+                raise unknown_arguments(task, error) from None
             except Exception as error:
                 raise GiveUp(f"these are no arguments of {task.name}: {error}") from error
             run = Run(task, message, *made, self._client)
@@ -459,14 +477,16 @@ class Worker:
                 raise
             else:  # cancelled by the task itself: only ``interrupt`` and shutdown cancel a runner otherwise
                 _forgive()
-                self._failed(lease, message, name, _told(error), error=error)
+                self._failed(lease, message, name, told(error), error=error)
         except (Busy, Disconnected) as error:
             if run is not None:
-                self._failed(lease, message, name, _told(error), error=error)
+                self._failed(lease, message, name, told(error), error=error)
             else:  # the results it depends on can't be read right now: not the job's failure
                 await holding.release(lease, [id])
+        except Unknown as error:
+            self._unknown(lease, message, name, str(error))
         except RetryLater as error:
-            why = _said(error) or "to be tried again"
+            why = said(error) or "to be tried again"
             self._failed(lease, message, name, why, delay_ms=getattr(error, "delay_ms", None))
         except BaseException as error:
             if isinstance(error, GeneratorExit) and self._is_ending:
@@ -475,7 +495,7 @@ class Worker:
                 run is not None
                 and (isinstance(error, run.task.give_up_on) or (isinstance(error, Raised) and error.gives_up))
             )
-            self._failed(lease, message, name, _told(error), gives_up=gives_up, error=error)
+            self._failed(lease, message, name, told(error), gives_up=gives_up, error=error)
         else:
             run.runner = None
             _forgive()
@@ -490,8 +510,20 @@ class Worker:
     def _task(self, work: Work) -> Task[Any, Any]:
         task = self.app.tasks.get(work.task)
         if task is None:
-            raise LookupError(f"this worker knows no task {work.task}; is the code it was pushed by newer?")
+            raise unknown_task(work)
         return task
+
+    def _unknown(self, lease: Lease, message: Message, name: str, why: str) -> None:
+        """Leave a job to workers that know it, for a while."""
+        if not self._unknown_ms:
+            self._failed(lease, message, name, why, gives_up=True)
+            return
+        self._warnings.warn(name, why, _fields(message, name), self._loop.time())
+        if lease.is_lost:
+            self._holding.drop(lease, message.id)
+        else:
+            failure = Failure(message.id, why[:ERROR_CHARS], defer_ms=self._unknown_ms)
+            self._holding.fail(lease, failure)
 
     async def _arguments(self, work: Work, id: int) -> Sequence[Any]:
         """Return the arguments of a job, preceded by the results of its dependencies if it wants them."""
@@ -548,25 +580,6 @@ def _forgive() -> None:
     current = asyncio.current_task()
     while current is not None and current.cancelling():
         current.uncancel()
-
-
-def _told(error: BaseException) -> str:
-    """Return an error as it is stored with the message.
-
-    >>> _told(ValueError("no such user"))
-    'ValueError: no such user'
-    """
-    said = _said(error)
-    if isinstance(error, Raised):
-        return said
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
-
-
-def _said(error: BaseException) -> str:
-    try:
-        return str(error).encode(errors="replace").decode()
-    except Exception:
-        return "it can't be told"
 
 
 def _fields(message: Message, task: str) -> dict[str, Any]:

@@ -207,6 +207,8 @@ class Nack(Settle, gc=False):
     """Make them dead letters at once."""
     undelivered: bool = False
     """Return them at once, without counting a delivery or a failure."""
+    defer_ms: int | None = None
+    """Of undelivered ones: return them after a delay, or make them dead letters once that lasts so long."""
 
 
 class Extend(Settle, gc=False):

@@ -386,6 +386,8 @@ class Counts(Struct, gc=False):
     discarded: int = 0
     evicted: int = 0
     parked: int = 0
+    deferred: int = 0
+    """Of those that wait or are delayed: given back by consumers that can't handle them yet."""
 
 
 class GroupFound(Struct, gc=False):

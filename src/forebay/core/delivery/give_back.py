@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from forebay.core.api.commands import Delivery, Nack, Settle, Settled
 from forebay.core.bounds import ERROR_CHARS_MAX, NEVER
-from forebay.core.delivery import retry
+from forebay.core.delivery import deferral, retry
 from forebay.core.delivery.settle import check_settle, check_settled, cut_out, drop_runs, resolve_successors
 from forebay.core.ids import Range
 from forebay.core.links.expiry import come_back
@@ -23,7 +23,7 @@ from forebay.core.state import IN_LINE, Attributes, Dead, Lease, LeaseRun, Sched
 from forebay.core.tracks.cursor import fresh, skip
 from forebay.core.tracks.dead_letters import add_dead
 from forebay.core.tracks.leased import LeasedSlice, find, find_all, leased_runs, stretches
-from forebay.core.words import REQUEUE, RETRIED, RETURNED
+from forebay.core.words import DEFERRED, REQUEUE, RETRIED, RETURNED
 
 DAMAGED = "the message is damaged"
 OUT_OF_TIME = "lease expired"
@@ -216,10 +216,20 @@ class _Undelivered(NamedTuple):
     now: int
 
 
-How = _Failed | _Requeued | _Undelivered
+class _Deferred(NamedTuple):
+    """The consumer can't handle it yet: another one may, later."""
+
+    why: str
+    now: int
+    defer_ms: int
+
+
+How = _Failed | _Requeued | _Undelivered | _Deferred
 
 
 def _how(command: Nack, now: int) -> How:
+    if command.undelivered and command.defer_ms is not None:
+        return _Deferred(command.error or "", now, command.defer_ms)
     if command.undelivered:
         return _Undelivered(now)
     return _Failed(_short(command.error), now, command.delay_ms, command.final)
@@ -236,18 +246,20 @@ def _give_back(shard: Shard, lease: Lease, runs: list[LeaseRun], how: How) -> in
 
 
 def _all_back(shard: Shard, found: list[LeasedSlice], how: How) -> None:
-    """Reschedule messages that left their leases. In strict order, only the first one fails."""
+    """Reschedule messages that left their leases. In strict order, only the first one fails or waits."""
     failed: set[tuple[int, int]] = set()
     ordered = any(each.lease.queue.ordered for each in found)
     for each in sorted(found, key=_offset) if ordered else found:
         lease, run, offset, length = each.lease, each.run, each.offset, each.length
-        if isinstance(how, _Failed) and lease.queue.ordered:
+        if isinstance(how, _Failed | _Deferred) and lease.queue.ordered:
             if (lease.name, run.partition) not in failed:
                 failed.add((lease.name, run.partition))
                 _come_back(shard, lease, run, offset, 1, how)
                 offset, length = offset + 1, length - 1
             if length:
-                _come_back(shard, lease, run, offset, length, _Requeued(how.now, behind=True))
+                failed_before = isinstance(how, _Failed)
+                behind = _Requeued(how.now, behind=True) if failed_before else _Undelivered(how.now)
+                _come_back(shard, lease, run, offset, length, behind)
         else:
             _come_back(shard, lease, run, offset, length, how)
 
@@ -258,7 +270,7 @@ def _come_back(shard: Shard, lease: Lease, run: LeaseRun, first: int, count: int
     options = lease.queue.options
     deliveries, failures, error, due_at = run.deliveries, run.failures, run.error, how.now
     died = False
-    if isinstance(how, _Undelivered) or _is_behind(how, track, first):
+    if isinstance(how, _Undelivered | _Deferred) or _is_behind(how, track, first):
         deliveries -= 1
     else:
         died = 0 < options.max_deliveries <= deliveries
@@ -271,18 +283,26 @@ def _come_back(shard: Shard, lease: Lease, run: LeaseRun, first: int, count: int
             died = died or how.final or 0 < retry.attempts(attributes, options) <= failures
             backoff = attributes.backoff or options.backoff
             due_at += retry.wait_ms(backoff, failures, first) if how.delay_ms is None else how.delay_ms
+    elif isinstance(how, _Deferred):
+        since = deferral.since(run.error) or how.now
+        wait_ms = deferral.wait_ms(how.now - since, how.defer_ms)
+        error, died = _short(deferral.told(since, how.why)), wait_ms is None
+        due_at += wait_ms or 0
     if died:
         shard.timers.plan_sweep(lease.queue, how.now)
         error = error or (FAILED_TOO_OFTEN if isinstance(how, _Failed) else DELIVERED_TOO_OFTEN)
         past = (deliveries, failures, how.now, error, run.level, lease.leased_at)
         add_dead(shard, track, Dead(first, count, *past))
         return
-    kind = RETURNED if isinstance(how, _Undelivered) else RETRIED
+    kind = _KINDS.get(type(how), RETRIED)
     shard.changes.change_log.note(kind, lease.queue, lease.group.name, track.partition, first, count)
     run_again = Scheduled(due_at, first, count, run.level, deliveries, failures, error)
     shard.schedule(track, run_again, how.now)
     if track.partition.ties:
         come_back(shard, track, first, count, how.now)
+
+
+_KINDS = {_Undelivered: RETURNED, _Deferred: DEFERRED}
 
 
 def _is_behind(how: How, track: Track, first: int) -> bool:

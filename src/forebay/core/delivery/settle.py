@@ -54,6 +54,8 @@ def check_settle(limits: Limits, command: Settle) -> None:
         check_range("delay_ms", command.delay_ms, 0, DELAY_MS_MAX)
         if command.final:
             raise Invalid("delay_ms", "left out: what is final does not come again")
+    if isinstance(command, Nack) and command.defer_ms is not None:
+        check_range("defer_ms", command.defer_ms, 0, DELAY_MS_MAX)
 
 
 def ack(shard: Shard, command: Ack, now: int) -> Settled:

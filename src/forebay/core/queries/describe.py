@@ -83,6 +83,7 @@ def counts(queue: Queue, group: Group | None, now: int, found: Counts | None = N
         found.delayed += delayed
         found.parked += partition.parked_messages
         found.active += track.leased
+        found.deferred += track.schedule.deferred
         found.dead += track.dead_messages
         unsettled = waiting + delayed + track.leased + track.dead_messages + partition.parked_messages
         ended = track.ended

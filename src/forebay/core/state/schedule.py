@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from forebay.core.bounds import NEVER
 from forebay.core.structures.table import Row, Table
+from forebay.core.words import DEFERRED_SINCE
 
 _SLACK = 64
 """Stale entries tolerated before the heaps are rebuilt."""
@@ -51,12 +52,15 @@ class Schedule:
         "_places",
         "_ready",
         "_ready_levels",
+        "deferred",
         "messages",
     )
 
     def __init__(self) -> None:
         self.messages = 0
         """Messages in it."""
+        self.deferred = 0
+        """Those of them that their consumers can't handle yet."""
         self._places = Table("qqiI")
         """(first, due_at, level, count) of each run."""
         self._lines: dict[int, Table] = {}
@@ -95,6 +99,8 @@ class Schedule:
         self._places.add((first, due_at, level, run.count))
         if run.deliveries or run.error:
             self._past[first] = (run.deliveries, run.failures, run.error)
+            if run.error.startswith(DEFERRED_SINCE):
+                self.deferred += run.count
         self.messages += run.count
         if len(self._future) + len(self._later) + len(self._ready) > 4 * len(self._places) + _SLACK:
             self._forget_outdated(now)
@@ -115,8 +121,8 @@ class Schedule:
         if not line.size:
             del self._lines[run.level]
         self._places.remove(run.first, run.due_at)
-        if self._past:
-            self._past.pop(run.first, None)
+        if self._past and self._past.pop(run.first, NO_PAST)[2].startswith(DEFERRED_SINCE):
+            self.deferred -= run.count
         self.messages -= run.count
 
     def ready_level(self, now: int) -> int | None:

@@ -19,6 +19,7 @@ REST_TENANT, REST_QUEUE, REST_GROUP = "_rest", "*", "*"
 FAMILIES = (
     ("forebay_queue_messages", "gauge", "Messages of the group default, by state."),
     ("forebay_queue_oldest_seconds", "gauge", "Age of the oldest message that waits."),
+    ("forebay_queue_deferred", "gauge", "Messages that no consumer could handle yet, while there are any."),
     ("forebay_messages_total", "counter", "What happened to messages since the server started."),
     ("forebay_message_duration_seconds", "histogram", "From delivery to ack."),
     ("forebay_group_lag_messages", "gauge", "Messages that wait for a group other than default."),
@@ -44,11 +45,13 @@ class QueueText:
     def add(self, queues: Iterable[QueueMeasured]) -> None:
         """Add the series of a slice of queues."""
         lines: list[Lines] = [[] for _ in FAMILIES]
-        depth, oldest, happened, times, *of_groups = lines
+        depth, oldest, deferred, happened, times, *of_groups = lines
         for each in queues:
             queue, tenant = f'queue="{escaped(each.queue)}"', f'tenant="{escaped(each.tenant)}"'
             _depth(depth, each.counts, queue, tenant)
             oldest.append(f"forebay_queue_oldest_seconds{{{queue},{tenant}}} {self._age_s(each.oldest_at)}\n")
+            if each.counts.deferred:
+                deferred.append(f"forebay_queue_deferred{{{queue},{tenant}}} {each.counts.deferred}\n")
             if each.tally is not None:
                 for kind, count in zip(EVENT_KINDS, each.tally.counts, strict=True):
                     if count:
@@ -136,7 +139,7 @@ class Rest:
         total = QueueMeasured(REST_TENANT, REST_QUEUE, Counts(), None, None, [])
         now = [0] * len(self._told)
         for each in found:
-            for state in (*ALWAYS, *RARE):
+            for state in (*ALWAYS, *RARE, "deferred"):
                 setattr(total.counts, state, getattr(total.counts, state) + getattr(each.counts, state))
             if each.oldest_at is not None:
                 total.oldest_at = min(each.oldest_at, total.oldest_at or each.oldest_at)

@@ -155,8 +155,17 @@ class Nack(Settling, wire.Nack):
 
 class Release(Settling, wire.Release):
     def command(self, context: Context) -> core.Nack:
+        if self.error is not None and self.defer_ms is None:
+            raise Invalid("error", "left out, or given with defer_ms")
         return core.Nack(
-            context.tenant, self.lease, self.meant(), self.group, context.owner, undelivered=True
+            context.tenant,
+            self.lease,
+            self.meant(),
+            self.group,
+            context.owner,
+            error=self.error,
+            undelivered=True,
+            defer_ms=self.defer_ms,
         )
 
 

@@ -97,7 +97,10 @@ class Nack(Settling, tag="NACK", kw_only=True):
 
 
 class Release(Settling, tag="RELEASE", kw_only=True):
-    """Return messages at once, as if they had never been delivered."""
+    """Return messages, as if they had never been delivered: at once, or with ``defer_ms`` after a delay."""
+
+    error: str | None = None
+    defer_ms: int | None = None
 
 
 class Extend(Settling, tag="EXTEND", kw_only=True):

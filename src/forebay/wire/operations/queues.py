@@ -10,7 +10,7 @@ from forebay.wire.options import OptionsIn
 
 
 class Counted(Struct, gc=False, kw_only=True):
-    """Messages of a group by state."""
+    """Messages of a group by state; ``deferred`` are those of them that no consumer could handle yet."""
 
     waiting: int
     delayed: int
@@ -22,6 +22,7 @@ class Counted(Struct, gc=False, kw_only=True):
     cancelled: int
     evicted: int
     discarded: int
+    deferred: int = 0
 
 
 class ListQueues(Request, tag="QUEUES", kw_only=True):

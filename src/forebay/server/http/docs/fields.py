@@ -93,6 +93,8 @@ WORDS = {
     "Transacted.results": "What each of the requests was answered.",
     "Ack.result": "What came of the message, if it is one; it is kept with the message.",
     "Nack.error": "What went wrong.",
+    "defer_ms": "Deliver them after a growing delay, since this consumer can't handle them yet; make them "
+    "dead letters when that lasts so long.",
     "final": "They will never succeed: make them dead letters at once.",
     "Nack.delay_ms": "Deliver them again after this, instead of their backoff.",
     "ops": "The requests, in order.",
@@ -180,6 +182,7 @@ WORDS = {
     "expired": "Messages whose time to live was over.",
     "evicted": "Messages that waited too long.",
     "discarded": "Messages that were given up.",
+    "deferred": "Of those that wait or are delayed: messages that no consumer could handle yet.",
     # Crons.
     "name": "Its name.",
     "schedule": "When, as five or six fields of cron or a word like @daily.",
