@@ -9,7 +9,7 @@ from forebay.client.tasks.app import App
 from forebay.client.tasks.flow import chain, group
 from forebay.client.tasks.task import Failed, GiveUp, Job, NotDone, Retry, RetryLater, Task
 from forebay.client.types import Batch, Message, New, Pushed, PushedMany
-from forebay.client.worker.run import Run, current
+from forebay.client.worker.current import Run, current
 from forebay.client.worker.worker import Worker
 from forebay.core.errors import Busy, Conflict, Damaged, Denied, ForebayError, Invalid, NotFound, Unsupported
 

@@ -13,7 +13,7 @@ from msgspec import Raw, Struct
 from forebay.client.payloads import encode
 from forebay.client.tasks.task import Task
 from forebay.client.types import DEFAULT, Message, Progress
-from forebay.client.worker.run import Run, _current
+from forebay.client.worker.current import Run, _current
 from forebay.core.errors import Invalid
 
 T = TypeVar("T")

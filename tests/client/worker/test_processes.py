@@ -1,5 +1,6 @@
 """Tasks in processes of their own. A child imports this file, and finds the tasks in it."""
 
+import asyncio
 import dataclasses
 import datetime
 import enum
@@ -8,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,11 @@ import pytest
 
 from forebay.client.tasks.app import App
 from forebay.client.tasks.task import Failed, GiveUp, RetryLater
+from forebay.client.types import Message
+from forebay.client.worker.current import current
+from forebay.client.worker.pipe import Asked
 from forebay.client.worker.processes import Call, Children, Died
+from forebay.core.errors import Conflict
 from tests.client.worker.working import Process, play, until, until_state, working
 from tests.serving import PATIENCE_S, Server
 
@@ -119,6 +125,65 @@ def terminates() -> int:
     started = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     started.terminate()
     return started.wait()
+
+
+@app.task(process=True, retry=2, headers={"trace": "abc"})
+def reports() -> list[Any]:
+    job = current()
+    for percent in range(10_000):
+        job.progress(percent // 200, "halfway")
+    job.log("one")
+    job.log("two", level="warn")
+    if job.attempt == 1:
+        raise ValueError("once")
+    return [job.id, job.attempt, job.task.name, job.message.headers, job.message.queue]
+
+
+@app.task(process=True)
+def reports_nonsense() -> list[str]:
+    found = []
+    for wrong in (1_000, "half"):
+        try:
+            current().progress(wrong)  # type: ignore[arg-type]
+        except Exception as error:
+            found.append(type(error).__name__)
+    return found
+
+
+@app.task(process=True)
+def reports_in_a_loop() -> None:
+    async def told() -> None:
+        await current().aprogress(7)
+        await current().alog("in a loop")
+
+    asyncio.run(told())
+
+
+@app.task(process=True)
+def leaves_its_job_behind() -> None:
+    late.append(current())
+
+
+@app.task(process=True)
+def reports_for_the_last_one() -> str:
+    try:
+        late[-1].log("never")
+    except RuntimeError as error:
+        return str(error)
+    return "it could"
+
+
+late: list[Any] = []
+"""What a task left behind in its process."""
+
+
+@app.task(process=True)
+def reports_and_goes_on(file: str) -> None:
+    current().progress(1)
+    Path(file).write_text(str(os.getpid()))
+    while True:
+        with suppress(Conflict):  # it is cancelled
+            current().progress(int(time.monotonic() * 1000) % 100)
 
 
 def _runs(pid: str) -> bool:
@@ -274,9 +339,12 @@ def test_what_a_process_starts_can_be_terminated() -> None:
 def test_a_copy_of_the_program_that_ends_leaves_the_processes_to_the_program() -> None:
     program = f"""
 import os
+from forebay.client.types import Message
+from forebay.client.worker.pipe import Asked
 from forebay.client.worker.processes import Call, Children
 children = Children()
-call = lambda: Call(children, ({__name__!r}, "where"), (), {{}}).go()
+message = Message(1, None, "jobs", "default", "default", 0, 0, 0, 0, "", 0)
+call = lambda: Call(children, Asked(({__name__!r}, "where"), (), {{}}, None, message), print).go()
 before = call()
 if not os.fork():
     raise SystemExit
@@ -288,13 +356,14 @@ assert call() == before
 
 def test_a_call_that_is_killed_before_it_began_leaves_its_process_to_the_next_one() -> None:
     children = Children()
-    asked: Any = ((__name__, "where"), (), {})
-    first = Call(children, *asked).go()
-    killed = Call(children, *asked)
+    message = Message(1, None, "jobs", "default", "default", 0, 0, 0, 0, "", 0)
+    asked = Asked((__name__, "where"), (), {}, None, message)
+    first = Call(children, asked, print).go()
+    killed = Call(children, asked, print)
     killed.kill()
     with pytest.raises(Died):
         killed.go()
-    assert Call(children, *asked).go() == first
+    assert Call(children, asked, print).go() == first
     children.close()
     assert not _runs(first.decode())
 
@@ -309,9 +378,11 @@ def test_a_process_that_is_given_back_when_all_is_closed_ends() -> None:
 
 def test_a_program_that_did_not_close_its_processes_ends() -> None:
     program = f"""
+from forebay.client.types import Message
+from forebay.client.worker.pipe import Asked
 from forebay.client.worker.processes import Call, Children
-children = Children()
-Call(children, ({__name__!r}, "where"), (), {{}}).go()
+message = Message(1, None, "jobs", "default", "default", 0, 0, 0, 0, "", 0)
+Call(Children(), Asked(({__name__!r}, "where"), (), {{}}, None, message), print).go()
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE_S)
 
@@ -331,3 +402,61 @@ def test_a_process_ends_when_its_worker_is_killed(server: Server, tmp_path: Path
             time.sleep(0.02)
         assert not _runs(file.read_text())
     theirs.close()
+
+
+def test_a_process_knows_its_job_and_reports_like_any_other() -> None:
+    async def life() -> None:
+        async with working(app):
+            job = await reports.apush()
+            told = await job.aresult()
+            assert told == [job.id, 2, "reports", {"trace": "abc"}, "processes"]
+            progress = await job.aprogress()
+            assert (progress.progress, progress.message) == (49, "halfway")
+            logs = await app.aclient.logs(job.id)
+            assert [(each.level, each.message) for each in logs] == 2 * [("info", "one"), ("warn", "two")]
+
+    play(life())
+
+
+def test_a_process_is_told_when_a_report_is_refused() -> None:
+    async def life() -> None:
+        async with working(app):
+            assert await (await reports_nonsense.apush()).aresult() == ["Invalid", "Invalid"]
+
+    play(life())
+
+
+def test_a_process_reports_from_an_event_loop_of_its_own() -> None:
+    async def life() -> None:
+        async with working(app):
+            job = await reports_in_a_loop.apush()
+            await job.aresult()
+            assert (await job.aprogress()).progress == 7
+            assert [each.message for each in await app.aclient.logs(job.id)] == ["in a loop"]
+
+    play(life())
+
+
+def test_what_is_reported_after_the_task_has_ended_is_refused_and_disturbs_no_other() -> None:
+    async def life() -> None:
+        async with working(app, concurrency=1):
+            before = await leaves_its_job_behind.apush()
+            await before.aresult()
+            assert await (await reports_for_the_last_one.apush()).aresult() == "the task has ended"
+            assert await app.aclient.logs(before.id) == []
+
+    play(life())
+
+
+def test_a_process_that_reports_all_the_time_is_killed_when_its_job_is_cancelled(
+    tmp_path: Path, quick_extends: None
+) -> None:
+    async def life() -> None:
+        async with working(app):
+            job = await reports_and_goes_on.apush(str(tmp_path / "pid"))
+            await until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
+            await job.acancel()
+            await until(lambda: not _runs((tmp_path / "pid").read_text()))
+            assert await job.astate() == "cancelled"
+
+    play(life())

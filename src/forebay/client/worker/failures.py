@@ -1,6 +1,6 @@
 """Errors of tasks as text."""
 
-from forebay.client.worker.processes import Raised
+from forebay.client.worker.pipe import Raised
 
 
 def told(error: BaseException) -> str:

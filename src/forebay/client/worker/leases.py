@@ -10,7 +10,7 @@ from forebay.client.aio.client import Client
 from forebay.client.backoff import wait_s
 from forebay.client.errors import Disconnected
 from forebay.client.types import Message
-from forebay.client.worker.run import CANCELLED, LOST, Run
+from forebay.client.worker.current import CANCELLED, LOST, Run
 from forebay.core.errors import Busy, Conflict, ForebayError, Invalid
 from forebay.wire.operations.pop import Ack, Extend
 

@@ -1,98 +1,21 @@
 """One run of a task: in the event loop, in a thread, or in a child process."""
 
 import asyncio
-import contextvars
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
 from msgspec import Raw
+from msgspec.structs import replace
 
-from forebay.client.aio.client import Client
 from forebay.client.payloads import encode
 from forebay.client.tasks.app import Middleware
 from forebay.client.tasks.task import GiveUp, Task
-from forebay.client.types import Message
+from forebay.client.worker.current import Run as Run, _current, current as current
+from forebay.client.worker.pipe import Asked, Told
 from forebay.client.worker.processes import Call, Children
 from forebay.client.worker.threads import Threaded, Threads
 from forebay.core.errors import Invalid
-
-CANCELLED, LOST, STOPPED = "cancelled", "lost", "stopped"
-"""Why a run is interrupted: the job was cancelled, its lease expired, or the worker stops."""
-
-_current: contextvars.ContextVar["Run"] = contextvars.ContextVar("forebay.run")
-
-
-class Run:
-    """A running job, as middleware and the task see it."""
-
-    def __init__(
-        self,
-        task: Task[Any, Any],
-        message: Message,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        client: Client,
-    ) -> None:
-        self.task = task
-        self.message = message
-        self.args, self.kwargs = args, kwargs
-        self._client = client
-        self._loop = asyncio.get_running_loop()
-        self.interrupted = ""
-        """Why it was interrupted; empty if it was not."""
-        self.runner: asyncio.Task[None] | None = None
-
-    @property
-    def id(self) -> int:
-        return self.message.id
-
-    @property
-    def attempt(self) -> int:
-        """Attempt number, from 1."""
-        return self.message.failures + 1
-
-    async def aprogress(self, percent: int, message: str | None = None) -> None:
-        """Report progress, from 0 to 100."""
-        await self._client.set_progress(self.id, percent, message, lease=self.message.lease)
-
-    def progress(self, percent: int, message: str | None = None) -> None:
-        """Report progress from a function that runs in a thread."""
-        self._block(self.aprogress(percent, message))
-
-    async def alog(self, line: str, *, level: str = "info") -> None:
-        """Add a line to the job's log."""
-        await self._client.log(self.id, line, level=level)
-
-    def log(self, line: str, *, level: str = "info") -> None:
-        """Add a line to the job's log from a function that runs in a thread."""
-        self._block(self.alog(line, level=level))
-
-    def _block(self, told: Any) -> None:
-        try:
-            here = asyncio.get_running_loop()
-        except RuntimeError:
-            here = None
-        if here is self._loop:
-            told.close()
-            raise RuntimeError("a coroutine has to await this: await run.aprogress(…), await run.alog(…)")
-        asyncio.run_coroutine_threadsafe(told, self._loop).result()
-
-    def interrupt(self, why: str) -> None:
-        """Cancel the run. Only the first reason counts."""
-        if not self.interrupted and self.runner is not None:
-            self.interrupted = why
-            self.runner.cancel()
-
-
-def current() -> Run:
-    """Return the running job, for its id, attempt and progress. Raises outside of a task."""
-    try:
-        return _current.get()
-    except LookupError:
-        raise RuntimeError(
-            "no task runs here; in a process of its own a task knows nothing of its job"
-        ) from None
 
 
 class Running:
@@ -142,12 +65,23 @@ class Running:
 
     async def _in_process(self, run: Run) -> Any:
         place = run.task.function.__module__, run.task.name
-        call = Call(self._children, place, run.args, run.kwargs, run.task.app.server)
+        about = replace(run.message, payload=None)
+        asked = Asked(place, tuple(run.args), dict(run.kwargs), run.task.app.server, about)
+        call = Call(self._children, asked, partial(_report, run))
         return await _until(self._threads.run(call.go), run.task, call.kill)
 
     def close(self) -> None:
         self._children.close()
         self._threads.close()
+
+
+def _report(run: Run, told: Told) -> None:
+    """Send on what a task in a process reports. Called in the thread that waits for it."""
+    if told.kind == "progress":
+        run.progress(*told.given)
+    else:
+        line, level = told.given
+        run.log(line, level=level)
 
 
 def _around(

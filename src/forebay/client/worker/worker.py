@@ -22,10 +22,11 @@ from forebay.client.tasks.call import DoesNotFit, Work, parse
 from forebay.client.tasks.task import GiveUp, RetryLater, Task
 from forebay.client.translate import body_of
 from forebay.client.types import DEFAULT, Message
+from forebay.client.worker.current import CANCELLED, LOST, STOPPED, Run
 from forebay.client.worker.failures import said, told
 from forebay.client.worker.leases import Failure, Lease, LeaseKeeper
-from forebay.client.worker.processes import Raised
-from forebay.client.worker.run import CANCELLED, LOST, STOPPED, Run, Running, result_of
+from forebay.client.worker.pipe import Raised
+from forebay.client.worker.run import Running, result_of
 from forebay.client.worker.unknown import (
     UNKNOWN_FOR_S,
     Unknown,

@@ -1,0 +1,85 @@
+"""The running job, as the task and middleware see it."""
+
+import asyncio
+import contextvars
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from forebay.client.aio.client import Client
+from forebay.client.tasks.task import Task
+from forebay.client.types import Message
+
+CANCELLED, LOST, STOPPED = "cancelled", "lost", "stopped"
+"""Why a run is interrupted: the job was cancelled, its lease expired, or the worker stops."""
+
+_current: contextvars.ContextVar["Run"] = contextvars.ContextVar("forebay.run")
+
+
+class Run:
+    """A running job, as middleware and the task see it."""
+
+    def __init__(
+        self,
+        task: Task[Any, Any],
+        message: Message,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        client: Client,
+    ) -> None:
+        self.task = task
+        self.message = message
+        self.args, self.kwargs = args, kwargs
+        self._client = client
+        self._loop = asyncio.get_running_loop()
+        self.interrupted = ""
+        """Why it was interrupted; empty if it was not."""
+        self.runner: asyncio.Task[None] | None = None
+
+    @property
+    def id(self) -> int:
+        return self.message.id
+
+    @property
+    def attempt(self) -> int:
+        """Attempt number, from 1."""
+        return self.message.failures + 1
+
+    async def aprogress(self, percent: int, message: str | None = None) -> None:
+        """Report progress, from 0 to 100."""
+        await self._client.set_progress(self.id, percent, message, lease=self.message.lease)
+
+    def progress(self, percent: int, message: str | None = None) -> None:
+        """Report progress from a function that runs in a thread."""
+        self._block(self.aprogress(percent, message))
+
+    async def alog(self, line: str, *, level: str = "info") -> None:
+        """Add a line to the job's log."""
+        await self._client.log(self.id, line, level=level)
+
+    def log(self, line: str, *, level: str = "info") -> None:
+        """Add a line to the job's log from a function that runs in a thread."""
+        self._block(self.alog(line, level=level))
+
+    def _block(self, told: Any) -> None:
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:
+            here = None
+        if here is self._loop:
+            told.close()
+            raise RuntimeError("a coroutine has to await this: await run.aprogress(…), await run.alog(…)")
+        asyncio.run_coroutine_threadsafe(told, self._loop).result()
+
+    def interrupt(self, why: str) -> None:
+        """Cancel the run. Only the first reason counts."""
+        if not self.interrupted and self.runner is not None:
+            self.interrupted = why
+            self.runner.cancel()
+
+
+def current() -> Run:
+    """Return the running job, for its id, attempt and progress. Raises outside of a task."""
+    try:
+        return _current.get()
+    except LookupError:
+        raise RuntimeError("no task runs here") from None
