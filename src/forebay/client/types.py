@@ -273,6 +273,22 @@ class Result(Struct, frozen=True):
     error: str | None = None
 
 
+class Update(Struct, frozen=True):
+    """How a message stands while it is on its way: one of a stream of them."""
+
+    id: int
+    state: str
+    """waiting, delayed, parked, active, completed, dead, …"""
+    progress: int = 0
+    """From 0 to 100."""
+    message: str | None = None
+    """What was said with the progress."""
+    done: bool = False
+    """Whether it has ended: then this is the last one."""
+    result: Any = None
+    error: str | None = None
+
+
 class Progress(Struct, frozen=True):
     """Progress of the work on a message."""
 

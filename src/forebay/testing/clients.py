@@ -1,10 +1,10 @@
 """Stand-ins for the clients of an app whose tasks run inline: the few methods a job needs."""
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from forebay.client.payloads import encode
-from forebay.client.types import New, Progress, PushedMany, Result
+from forebay.client.types import New, Progress, PushedMany, Result, Update
 from forebay.core.errors import Unsupported
 from forebay.testing.inline_run import Order
 
@@ -38,6 +38,9 @@ class InlineSyncClient(_Nothing):
     def progress(self, id: Any) -> Progress:
         return self._inline.progress(id)
 
+    def updates(self, id: Any, *, type: Any = Any) -> Iterator[Update]:
+        yield self._inline.update(id, type)
+
     def cancel(self, id: Any, **_: Any) -> None:
         self._inline.result(id)  # it has ended: there is nothing to cancel
 
@@ -59,6 +62,9 @@ class InlineClient(_Nothing):
 
     async def progress(self, id: Any) -> Progress:
         return self._inline.progress(id)
+
+    async def updates(self, id: Any, *, type: Any = Any) -> AsyncIterator[Update]:
+        yield self._inline.update(id, type)
 
     async def cancel(self, id: Any, **_: Any) -> None:
         self._inline.result(id)

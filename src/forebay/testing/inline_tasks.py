@@ -18,7 +18,7 @@ from forebay.client.tasks.app import App, Backend
 from forebay.client.tasks.call import parse
 from forebay.client.tasks.task import Call, GiveUp, Task
 from forebay.client.translate import options_of
-from forebay.client.types import Progress, Pushed, Result
+from forebay.client.types import Progress, Pushed, Result, Update
 from forebay.client.worker.run import result_of
 from forebay.core.errors import NotFound
 from forebay.core.state import QueueOptions
@@ -145,6 +145,18 @@ class Inline(Runs, Backend):
             raise NotFound(f"there is no job {id}")
         value = value_of(found.result or Raw(b"null"), type)
         return Result(found.id, found.done, found.state, value, found.error)
+
+    def update(self, id: Any, type: Any = Any) -> Update:
+        result, progress = self.result(id, type), self.progress(id)
+        return Update(
+            result.id,
+            result.state,
+            progress.progress,
+            progress.message,
+            result.done,
+            result.result,
+            result.error,
+        )
 
     def progress(self, id: Any) -> Progress:
         return self._progress.get(int(id), Progress(0, None, None))

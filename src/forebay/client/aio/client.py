@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
+from msgspec import Raw
 from msgspec.structs import replace
 
 from forebay.client.aio.connection import now
@@ -11,12 +12,17 @@ from forebay.client.aio.queues import Queues
 from forebay.client.aio.transactions import Transaction
 from forebay.client.aio.values import Values
 from forebay.client.payloads import decoder
-from forebay.client.types import Event
+from forebay.client.types import Event, Id, Update
 from forebay.core.errors import Invalid
 from forebay.wire.operations.server import Polled, PollEvents
 
 POLL_MS = 20_000
 """Timeout of one long poll for events."""
+OF_MESSAGES = (
+    *("popped", "settled", "retried", "returned", "deferred", "dead", "requeued", "progressed"),
+    *("cancelled", "discarded", "expired", "evicted"),
+)
+"""Kinds of events that change how a message stands."""
 
 
 class Client(Messages, Queues):
@@ -71,6 +77,45 @@ class Client(Messages, Queues):
             elif wait_s is not None and now() >= heard_at + wait_s:
                 return
 
+    async def updates(self, id: Id, *, type: Any = Any) -> AsyncIterator[Update]:
+        """Yield how a message stands, now and after every change of its state or progress, until it ends.
+
+        Changes that follow each other closely may be one. ``type`` is what its result is decoded into.
+        """
+        told = await self.message(id, type=Raw)
+        # Before the first look: what happens after it is among the events behind here.
+        found: Polled = await self._ask(PollEvents())
+        last: Update | None = None
+        while True:
+            update = await self._update(told.id, type)
+            if update != last:
+                yield update
+            if update.done:
+                return
+            last = update
+            while True:
+                request = PollEvents(
+                    queues=[told.queue], kinds=list(OF_MESSAGES), after=found.after, wait_ms=POLL_MS
+                )
+                found = await self._ask(request)
+                # Without any event it is looked at all the same: those that are too old are not kept.
+                if not found.events or any(_is_about(decoder()(each), told.id) for each in found.events):
+                    break
+
+    async def _update(self, id: int, type: Any) -> Update:
+        # The result first: progress is never older than the end.
+        result = await self.result(id, type=type)
+        progress = await self.progress(id)
+        return Update(
+            id,
+            result.state,
+            progress.progress,
+            progress.message,
+            result.done,
+            result.result,
+            result.error,
+        )
+
     async def ping(self) -> None:
         """Raise unless the server responds."""
         await self.stats()
@@ -80,6 +125,11 @@ class Client(Messages, Queues):
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+def _is_about(event: dict[str, Any], id: int) -> bool:
+    """Return whether an event is about a message."""
+    return any(int(first) <= id < int(first) + count for _, _, count, first in event.get("runs", ()))
 
 
 def _event(told: dict[str, Any], after: str) -> Event:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from msgspec import Raw
 from msgspec.structs import replace
 
 from forebay.client.payloads import decoder
@@ -11,12 +12,17 @@ from forebay.client.sync.messages import Messages
 from forebay.client.sync.queues import Queues
 from forebay.client.sync.transactions import Transaction
 from forebay.client.sync.values import Values
-from forebay.client.types import Event
+from forebay.client.types import Event, Id, Update
 from forebay.core.errors import Invalid
 from forebay.wire.operations.server import Polled, PollEvents
 
 POLL_MS = 20_000
 """Timeout of one long poll for events."""
+OF_MESSAGES = (
+    *("popped", "settled", "retried", "returned", "deferred", "dead", "requeued", "progressed"),
+    *("cancelled", "discarded", "expired", "evicted"),
+)
+"""Kinds of events that change how a message stands."""
 
 
 class SyncClient(Messages, Queues):
@@ -71,6 +77,45 @@ class SyncClient(Messages, Queues):
             elif wait_s is not None and now() >= heard_at + wait_s:
                 return
 
+    def updates(self, id: Id, *, type: Any = Any) -> Iterator[Update]:
+        """Yield how a message stands, now and after every change of its state or progress, until it ends.
+
+        Changes that follow each other closely may be one. ``type`` is what its result is decoded into.
+        """
+        told = self.message(id, type=Raw)
+        # Before the first look: what happens after it is among the events behind here.
+        found: Polled = self._ask(PollEvents())
+        last: Update | None = None
+        while True:
+            update = self._update(told.id, type)
+            if update != last:
+                yield update
+            if update.done:
+                return
+            last = update
+            while True:
+                request = PollEvents(
+                    queues=[told.queue], kinds=list(OF_MESSAGES), after=found.after, wait_ms=POLL_MS
+                )
+                found = self._ask(request)
+                # Without any event it is looked at all the same: those that are too old are not kept.
+                if not found.events or any(_is_about(decoder()(each), told.id) for each in found.events):
+                    break
+
+    def _update(self, id: int, type: Any) -> Update:
+        # The result first: progress is never older than the end.
+        result = self.result(id, type=type)
+        progress = self.progress(id)
+        return Update(
+            id,
+            result.state,
+            progress.progress,
+            progress.message,
+            result.done,
+            result.result,
+            result.error,
+        )
+
     def ping(self) -> None:
         """Raise unless the server responds."""
         self.stats()
@@ -80,6 +125,11 @@ class SyncClient(Messages, Queues):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _is_about(event: dict[str, Any], id: int) -> bool:
+    """Return whether an event is about a message."""
+    return any(int(first) <= id < int(first) + count for _, _, count, first in event.get("runs", ()))
 
 
 def _event(told: dict[str, Any], after: str) -> Event:

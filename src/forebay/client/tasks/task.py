@@ -2,7 +2,7 @@
 
 import hashlib
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
 from msgspec import Struct
@@ -12,7 +12,7 @@ from forebay.client.backoff import Within
 from forebay.client.payloads import Encoded, sorted_json
 from forebay.client.tasks.call import Signature, Work, packed
 from forebay.client.translate import options_of
-from forebay.client.types import Backoff, New, Options, Progress, Pushed, Result
+from forebay.client.types import Backoff, New, Options, Progress, Pushed, Result, Update
 from forebay.core.errors import ForebayError, Invalid
 
 if TYPE_CHECKING:
@@ -100,6 +100,14 @@ class Job:
 
     async def aprogress(self) -> Progress:
         return await self._app.aclient.progress(self.id)
+
+    def updates(self, *, type: Any = Any) -> Iterator[Update]:
+        """Yield how it stands, now and after every change of its state or progress, until it ends."""
+        return self._app.client.updates(self.id, type=type)
+
+    def aupdates(self, *, type: Any = Any) -> AsyncIterator[Update]:
+        """Like ``updates``, for ``async for``."""
+        return self._app.aclient.updates(self.id, type=type)
 
     def cancel(self) -> None:
         """Cancel it; if it is running, its worker is notified when it next extends the lease."""

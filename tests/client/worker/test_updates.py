@@ -1,0 +1,116 @@
+"""Progress and states of one job as a stream."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from forebay import testing
+from forebay.client.tasks.app import App
+from forebay.client.types import Update
+from forebay.client.worker.current import current
+from forebay.core.errors import NotFound
+from tests.client.worker.simulated import Simulated
+from tests.client.worker.working import play, working
+from tests.serving import Server
+
+
+async def _heard(updates: Any) -> list[tuple[str, int]]:
+    return [(each.state, each.progress) async for each in updates]
+
+
+def test_a_job_is_followed_from_its_push_to_its_end(simulated: Simulated) -> None:
+    app = simulated.app()
+
+    @app.task
+    async def render(film: str) -> str:
+        for percent in (10, 50):
+            await asyncio.sleep(40)
+            await current().aprogress(percent, f"{percent} of {film}")
+        await asyncio.sleep(40)
+        return film
+
+    async def life() -> None:
+        job = await render.apush("Metropolis")
+        other = await render.options(delay_ms=1_000).apush("Nosferatu")
+        following = asyncio.create_task(_heard(job.aupdates()))
+        await asyncio.sleep(5)
+        async with working(app):
+            last = [each async for each in other.aupdates()][-1]
+            assert last == Update(other.id, "completed", 50, "50 of Nosferatu", done=True, result="Nosferatu")
+            assert await following == [
+                ("waiting", 0),
+                ("active", 0),
+                ("active", 10),
+                ("active", 50),
+                ("completed", 50),
+            ]
+
+    simulated.play(life())
+
+
+def test_failures_and_the_last_of_them_are_told(simulated: Simulated) -> None:
+    app = simulated.app()
+
+    @app.task(retry=2)
+    async def broken() -> None:
+        await asyncio.sleep(1)
+        raise ValueError("no film")
+
+    async def life() -> None:
+        job = await broken.apush()
+        async with working(app):
+            found = [each async for each in job.aupdates()]
+        states = [each.state for each in found]
+        assert states[-1] == "dead"
+        assert "delayed" in states
+        assert [each.done for each in found] == [False] * (len(found) - 1) + [True]
+        assert found[-1].error == "ValueError: no film"
+
+    simulated.play(life())
+
+
+def test_of_a_job_that_has_ended_the_end_is_told(simulated: Simulated) -> None:
+    app = simulated.app()
+    job_of = app.task(name="job")(lambda: None)
+
+    async def life() -> None:
+        job = await job_of.apush()
+        await job.acancel()
+        assert await _heard(job.aupdates()) == [("cancelled", 0)]
+        with pytest.raises(NotFound):
+            await _heard(app.job(12345).aupdates())
+
+    simulated.play(life())
+
+
+def test_updates_come_to_threads_too(app: App, server: Server) -> None:
+    @app.task
+    async def job() -> int:
+        await current().aprogress(30)
+        return 7
+
+    async def life() -> None:
+        async with working(app):
+            found = await asyncio.to_thread(lambda: list(job.push().updates()))
+        assert (found[-1].state, found[-1].progress, found[-1].result) == ("completed", 30, 7)
+
+    play(life())
+
+
+def test_inline_a_job_has_ended_when_it_is_pushed() -> None:
+    app = App("inline")
+
+    @app.task
+    def job() -> int:
+        current().progress(30)
+        return 7
+
+    with testing.inline(app):
+        pushed = job.push()
+        assert list(pushed.updates()) == [Update(pushed.id, "completed", 30, done=True, result=7)]
+
+        async def life() -> None:
+            assert await _heard(pushed.aupdates()) == [("completed", 30)]
+
+        asyncio.run(life())
