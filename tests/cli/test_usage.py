@@ -96,7 +96,11 @@ def test_an_address_that_is_none_is_wrong_usage(cli: Run) -> None:
 def test_what_answers_but_is_no_server_of_ours_is_told(cli: Run, server: Server) -> None:
     with answering({"queues": 3}) as address:
         assert cli("queues", "--server", address).code == 2
-    assert cli("queues", "--server", server.http).code == 2
+    done = cli("queues", "--server", server.http)
+    assert done.code == 2
+    assert done.err == (
+        f"forebay: {server.http} speaks HTTP: use http://{server.http}, or the TCP port (6780 by default)\n"
+    )
 
 
 def test_ctrl_c_ends_what_goes_on_until_then(server: Server, client: SyncClient, queue: str) -> None:

@@ -2,8 +2,9 @@
 
 import os
 
-from forebay.client.errors import Disconnected
-from forebay.client.raw import where as where
+from forebay.client.errors import Disconnected, NotForebay
+from forebay.client.outcome import said
+from forebay.core.errors import Invalid
 
 SERVER_VARIABLE = "FOREBAY_SERVER"
 DEFAULT_SERVER = "127.0.0.1:6780"
@@ -23,6 +24,23 @@ def is_web(server: str) -> bool:
     return server.startswith(("http://", "https://"))
 
 
+def where(server: str) -> str | tuple[str, int]:
+    """Return the path of a socket, or a host and its port.
+
+    >>> where("tcp://[::1]:6780"), where("10.0.0.7:6780"), where("unix:///run/forebay.sock")
+    (('::1', 6780), ('10.0.0.7', 6780), '/run/forebay.sock')
+    """
+    scheme, found, rest = server.partition("://")
+    rest = rest if found else server
+    if scheme == "unix" if found else ("/" in server or ":" not in server):
+        return rest
+    host, _, port = rest.rpartition(":")
+    is_port = port.isascii() and port.isdigit() and int(port) <= 65_535
+    if (found and scheme != "tcp") or not host or "/" in host or not is_port:
+        raise Invalid("server", "HOST:PORT or the path of a Unix socket")
+    return host.strip("[]"), int(port)
+
+
 def shown(server: str) -> str:
     """Return an address without its password, for messages.
 
@@ -31,6 +49,59 @@ def shown(server: str) -> str:
     """
     scheme, found, rest = server.partition("://")
     return f"{scheme}://{rest.rpartition('@')[2]}" if found else server
+
+
+def stranger(server: str, begins: bytes) -> NotForebay:
+    """Return the error for what answers over TCP, or a Unix socket, and is not a Forebay server.
+
+    >>> print(stranger("tcp://127.0.0.1:8080", b"HTTP/1.1 400 Bad Request"))
+    127.0.0.1:8080 speaks HTTP: use http://127.0.0.1:8080, or the TCP port (6780 by default)
+    """
+    place = shown(server).removeprefix("tcp://")
+    for first, name, scheme in (b"HTTP/", "HTTP", "http"), (TLS_ALERT, "TLS", "https"):
+        if begins.startswith(first):
+            use = "" if isinstance(where(server), str) else f"{scheme}://{place}, or "
+            return NotForebay(f"{place} speaks {name}: use {use}{TCP_PORT}")
+    answered = said(begins) or "nothing"
+    return NotForebay(
+        f"what listens on {place} is no Forebay server, and answered {answered}; use {TCP_PORT}"
+    )
+
+
+def not_web(server: str) -> NotForebay:
+    """Return the error for what answers at a URL, and does not speak HTTP.
+
+    >>> print(not_web("http://127.0.0.1:6780"))
+    127.0.0.1:6780 does not speak HTTP: use 127.0.0.1:6780 if that is TCP, or the HTTP port (8080 by default)
+    """
+    place = shown(server).partition("://")[2].rstrip("/")
+    return NotForebay(f"{place} does not speak HTTP: use {place} if that is TCP, or {HTTP_PORT}")
+
+
+def not_secure(server: str) -> NotForebay:
+    """Return the error for what answers at an https:// address, and does not speak TLS.
+
+    >>> print(not_secure("https://127.0.0.1:8080"))
+    127.0.0.1:8080 does not speak TLS: use http://127.0.0.1:8080
+    """
+    place = shown(server).partition("://")[2]
+    return NotForebay(f"{place} does not speak TLS: use http://{place}")
+
+
+TLS_ALERT = b"\x15\x03"
+"""What a server that expects TLS answers to anything else."""
+TCP_PORT = "the TCP port (6780 by default)"
+HTTP_PORT = "the HTTP port (8080 by default)"
+
+
+def lost(server: str, why: object) -> Disconnected:
+    """Return the error for a connection that was lost while a request was on its way."""
+    return Disconnected(f"the connection to {shown(server)} was lost: {why}")
+
+
+def silent(server: str, timeout_s: float) -> Disconnected:
+    """Return the error for a server that does not respond in time."""
+    return Disconnected(f"the server at {shown(server)} did not answer within {timeout_s:g} s")
 
 
 def missing(server: str, error: Exception) -> Disconnected:

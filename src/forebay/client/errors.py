@@ -4,6 +4,7 @@
     ├── Invalid, Denied, NotFound, Conflict, Busy, Damaged, Unsupported      as in core/errors.py
     ├── Refused          an error of the server whose code this client does not know
     └── Disconnected     the server could not be reached, or did not respond
+        └── NotForebay   something else than a Forebay server responds at the address
 
 All have a stable ``code``, and ``details`` for programs.
 """
@@ -23,6 +24,13 @@ class Disconnected(ForebayError):
         super().__init__(message)
         self.sent = sent
         """Whether the request may have been executed all the same."""
+
+
+class NotForebay(Disconnected):
+    """Something else answers at the address. The request is not sent again: the address is wrong."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, sent=False)
 
 
 class Refused(ForebayError):

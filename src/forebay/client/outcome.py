@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from forebay.client.errors import Disconnected, error_of
 from forebay.core.errors import ForebayError
+from forebay.wire.framing import BEGINS_BYTES, Foreign
 
 
 class Outcome(Struct):
@@ -46,11 +47,25 @@ def checked(found: Outcome) -> Outcome:
 
 
 def outcome(body: bytes) -> Outcome:
-    """Decode the common fields. Raises ``ConnectionError`` if a response is not a Forebay server's."""
+    """Decode the common fields. Raises ``Foreign`` if a response is not a Forebay server's."""
     try:
         return checked(_outcome(body))
-    except msgspec.DecodeError as error:
-        raise ConnectionError(f"what answers there is no Forebay server: {error}") from None
+    except msgspec.DecodeError:
+        raise Foreign(body[:BEGINS_BYTES]) from None
+
+
+def said(body: bytes) -> str:
+    """Return the beginning of what was answered, on one line.
+
+    >>> said(b"<html>\\n  Bad\\x07 Gateway")
+    '<html> Bad\\\\x07 Gateway'
+    """
+    text = " ".join(body[:SAID_BYTES].decode(errors="replace").split())
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
+SAID_BYTES = 200
+"""Most bytes of an answer that are shown."""
 
 
 class Failure(Struct):
@@ -59,12 +74,13 @@ class Failure(Struct):
     error: Outcome.Refusal
 
 
-def failure(body: bytes, status: int) -> ForebayError:
+def failure(body: bytes, status: int, server: str) -> ForebayError:
     """Return the error in an HTTP response, which may come from a proxy in between."""
     try:
         problem = msgspec.json.decode(body, type=Failure).error
     except msgspec.DecodeError:
-        said = body[:200].decode(errors="replace")
         # From a gateway: the server may have executed the request, or not.
-        return Disconnected(f"HTTP {status}, and no answer of a Forebay server: {said}")
+        return Disconnected(
+            f"{server} answered HTTP {status}, and not as a Forebay server does: {said(body)}"
+        )
     return error_of(problem.code, problem.message, problem.details)

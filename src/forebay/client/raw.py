@@ -5,10 +5,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from forebay.client.address import stranger, where as where
 from forebay.client.errors import Disconnected as Disconnected, Refused as Refused
 from forebay.client.outcome import Outcome
-from forebay.core.errors import Invalid
-from forebay.wire.framing import FRAME_BYTES_MAX, HEAD
+from forebay.wire.framing import BEGINS_BYTES, FRAME_BYTES_MAX, HEAD
 
 CHUNK = 1 << 20
 
@@ -36,7 +36,7 @@ class Wire:
     """
 
     def __init__(self, server: str, *, timeout_s: float = 30.0) -> None:
-        self._timeout_s = timeout_s
+        self._server, self._timeout_s = server, timeout_s
         try:
             self._socket = _connect(server, timeout_s)
         except (OSError, UnicodeError) as error:
@@ -82,9 +82,10 @@ class Wire:
 
     def _receive(self) -> bytearray:
         try:
-            length = int.from_bytes(self._exactly(HEAD), "big")
+            head = self._exactly(HEAD)
+            length = int.from_bytes(head, "big")
             if length > FRAME_BYTES_MAX:
-                raise ConnectionError("what answers there does not speak as a Forebay server does")
+                raise stranger(self._server, bytes(head) + self._socket.recv(BEGINS_BYTES))
             return self._exactly(length)
         except OSError as error:
             raise Disconnected(f"the connection was lost: {error}") from error
@@ -107,23 +108,6 @@ class Wire:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def where(server: str) -> str | tuple[str, int]:
-    """Return the path of a socket, or a host and its port.
-
-    >>> where("tcp://[::1]:6780"), where("10.0.0.7:6780"), where("unix:///run/forebay.sock")
-    (('::1', 6780), ('10.0.0.7', 6780), '/run/forebay.sock')
-    """
-    scheme, found, rest = server.partition("://")
-    rest = rest if found else server
-    if scheme == "unix" if found else ("/" in server or ":" not in server):
-        return rest
-    host, _, port = rest.rpartition(":")
-    is_port = port.isascii() and port.isdigit() and int(port) <= 65_535
-    if (found and scheme != "tcp") or not host or "/" in host or not is_port:
-        raise Invalid("server", "HOST:PORT or the path of a Unix socket")
-    return host.strip("[]"), int(port)
 
 
 def _connect(server: str, timeout_s: float) -> socket.socket:

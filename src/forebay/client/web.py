@@ -4,7 +4,7 @@ import asyncio
 import os
 from asyncio import AbstractEventLoop
 
-from forebay.client.address import missing
+from forebay.client.address import lost, missing, not_secure, not_web, shown
 from forebay.client.aio.connection import CLOSE_S, Returning, Unclaimed
 from forebay.client.errors import Disconnected
 from forebay.client.outcome import failure
@@ -29,15 +29,24 @@ def _timeout(timeout_s: float, wait_s: float) -> httpx.Timeout:
     return httpx.Timeout(timeout_s, read=timeout_s + wait_s)
 
 
-def _lost(error: httpx.HTTPError, server: str) -> Disconnected:
+CLOSED = "Server disconnected"
+"""How httpx's message begins when a connection ends before a response; others are about what came instead."""
+
+
+def _problem(error: httpx.HTTPError, server: str) -> Disconnected:
+    why = str(error)
+    if "SSL: WRONG_VERSION_NUMBER" in why:
+        return not_secure(server)
     if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout):
         return missing(server, error)
-    return Disconnected(f"the connection was lost: {error or type(error).__name__}")
+    if isinstance(error, httpx.RemoteProtocolError) and not why.startswith(CLOSED):
+        return not_web(server)
+    return lost(server, why or type(error).__name__)
 
 
-def _answer(response: httpx.Response) -> bytes:
-    if response.status_code != 200:
-        raise failure(response.content, response.status_code)
+def _answer(response: httpx.Response, server: str) -> bytes:
+    if response.status_code != 200 or response.content[:1] != b"{":
+        raise failure(response.content, response.status_code, shown(server))
     return response.content
 
 
@@ -81,9 +90,10 @@ class AsyncWeb:
     async def _post(self, body: bytes, wait_s: float, timeout_s: float | None = None) -> bytes:
         try:
             timeout = _timeout(self._timeout_s if timeout_s is None else timeout_s, wait_s)
-            return _answer(await self._client.post(PATH, content=body, timeout=timeout))
+            response = await self._client.post(PATH, content=body, timeout=timeout)
+            return _answer(response, self._server)
         except httpx.HTTPError as error:
-            raise _lost(error, self._server) from None
+            raise _problem(error, self._server) from None
         except RuntimeError:
             if not self._client.is_closed:
                 raise
@@ -132,9 +142,9 @@ class Web:
             self._begin()  # after a fork, the connections belong to the parent
         try:
             timeout = _timeout(self._timeout_s if timeout_s is None else timeout_s, wait_s)
-            return _answer(self._client.post(PATH, content=body, timeout=timeout))
+            return _answer(self._client.post(PATH, content=body, timeout=timeout), self._server)
         except httpx.HTTPError as error:
-            raise _lost(error, self._server) from None
+            raise _problem(error, self._server) from None
 
     def close(self) -> None:
         if self._pid == os.getpid():

@@ -242,22 +242,37 @@ def framed(body: bytes, number: int = 0) -> bytes:
     return len(body).to_bytes(HEAD, "big") + body
 
 
+class Foreign(Exception):
+    """What answers is not a Forebay server."""
+
+    def __init__(self, begins: bytes) -> None:
+        super().__init__(begins)
+        self.begins = begins
+        """The first bytes of what it said."""
+
+
+BRACE = ord("{")
+BEGINS_BYTES = 100
+"""Most bytes of such an answer that are kept, to show them."""
+
+
 class AnswerFrames:
-    """Splits received data into replies, on the client."""
+    """Splits received data into replies in JSON, on the client."""
 
     def __init__(self) -> None:
         self._got = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the replies completed by ``data``; raise if the peer is not a Forebay server."""
+        """Return the replies completed by ``data``; raise Foreign if the peer is not a Forebay server."""
         got = self._got
         got += data
         found = []
         at = 0
         while len(got) - at >= HEAD:
             end = at + HEAD + int.from_bytes(got[at : at + HEAD], "big")
-            if end - at > FRAME_BYTES_MAX:
-                raise ConnectionError("what answers there does not speak as a Forebay server does")
+            # The first byte tells text of another protocol from a long reply, without waiting for the end.
+            if end - at > FRAME_BYTES_MAX or (len(got) > at + HEAD and got[at + HEAD] != BRACE):
+                raise Foreign(bytes(got[at : at + BEGINS_BYTES]))
             if len(got) < end:
                 break
             found.append(bytes(got[at + HEAD : end]))

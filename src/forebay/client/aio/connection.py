@@ -11,12 +11,11 @@ from functools import partial
 from itertools import count
 from typing import Any, Protocol, cast
 
-from forebay.client.address import is_web, missing
-from forebay.client.errors import Disconnected
+from forebay.client.address import is_web, lost, missing, shown, silent, stranger, where
+from forebay.client.errors import Disconnected, NotForebay
 from forebay.client.outcome import Outcome, outcome
-from forebay.client.raw import where
 from forebay.core.errors import ForebayError
-from forebay.wire.framing import AnswerFrames, framed
+from forebay.wire.framing import AnswerFrames, Foreign, framed
 
 Unclaimed = Callable[[bytes], bytes | None]
 """Returns the request that releases what an unclaimed response has leased, if any."""
@@ -86,8 +85,9 @@ class Returning:
 class Connection(asyncio.Protocol):
     """One connection over TCP or a Unix socket."""
 
-    def __init__(self, loop: AbstractEventLoop) -> None:
+    def __init__(self, loop: AbstractEventLoop, server: str) -> None:
         self._loop = loop
+        self._server = server
         self._frames = AnswerFrames()
         self._numbers = count(1)
         self._answers: dict[int, Future[bytes]] = {}
@@ -99,6 +99,8 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._writable: Future[None] | None = None
         self.is_lost = False
+        self._stranger: NotForebay | None = None
+        """The error if something else than a Forebay server answered; some speak before they are asked."""
         self.over: Future[None] = loop.create_future()
         """Resolved when the connection is closed."""
 
@@ -109,7 +111,11 @@ class Connection(asyncio.Protocol):
         try:
             for body in self._frames.feed(data):
                 self._answer(body)
-        except (ConnectionError, ValueError) as error:
+        except Foreign as error:
+            self._stranger = stranger(self._server, error.begins)
+            self._fail(self._stranger)
+            self.abort("")
+        except ValueError as error:
             self.abort(str(error))
 
     def _answer(self, body: bytes) -> None:
@@ -143,12 +149,13 @@ class Connection(asyncio.Protocol):
             self._fail(said.problem())  # too many connections: nothing was read
         else:
             self.abort(
-                (not said.ok and said.refusal.message) or "the server answered something that nobody asked"
+                (not said.ok and said.refusal.message)
+                or f"the server at {shown(self._server)} answered something that nobody asked"
             )
 
     def connection_lost(self, error: Exception | None) -> None:
         self.is_lost = True
-        self._fail(Disconnected(f"the connection was lost: {error or 'the server closed it'}"))
+        self._fail(lost(self._server, error or "the server closed it"))
         if not self.over.done():
             self.over.set_result(None)
 
@@ -175,11 +182,13 @@ class Connection(asyncio.Protocol):
                 while self._writable is not None:
                     await asyncio.wait([self._writable])
                 if self.is_lost:
-                    raise Disconnected("the connection was lost", sent=False)
+                    raise self._stranger or Disconnected(
+                        f"the connection to {shown(self._server)} was lost", sent=False
+                    )
                 return await self._asked(body, unclaimed)
         except TimeoutError:
             self.abort("")
-            raise Disconnected(f"the server did not answer within {timeout_s:g} s") from None
+            raise silent(self._server, timeout_s) from None
 
     async def _asked(self, body: bytes, unclaimed: Callable[[bytes], None] | None) -> bytes:
         number = next(self._numbers)
@@ -307,10 +316,11 @@ class TcpLink:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._timeout_s):
+                kind = partial(Connection, loop, self._server)
                 if isinstance(self._place, str):
-                    _, made = await loop.create_unix_connection(lambda: Connection(loop), self._place)
+                    _, made = await loop.create_unix_connection(kind, self._place)
                 else:
-                    _, made = await loop.create_connection(lambda: Connection(loop), *self._place)
+                    _, made = await loop.create_connection(kind, *self._place)
         except (OSError, UnicodeError) as error:  # TimeoutError is a subclass
             raise missing(self._server, error) from None
         return made

@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from forebay.client.address import server_of
+from forebay.client.address import server_of, shown
 from forebay.client.aio.connection import Link, Unclaimed, connect, now, sleep
 from forebay.client.backoff import Patience, Within
-from forebay.client.errors import Disconnected
+from forebay.client.errors import Disconnected, NotForebay
 from forebay.client.payloads import decoder
 from forebay.client.translate import body_of
 from forebay.core.bounds import KNOWN_MS_MAX
@@ -65,7 +65,9 @@ class Asking:
         try:
             return decoder(kind or ANSWERS[type(request)])(answer)
         except msgspec.DecodeError as error:
-            raise Disconnected(f"the server answered something else: {error}") from None
+            raise Disconnected(
+                f"the server at {shown(self.server)} answered something else: {error}"
+            ) from None
 
     async def _carry(
         self,
@@ -90,6 +92,8 @@ class Asking:
                     body = body_of(_waiting(request, int(left_s * 1000)))
             try:
                 return await self._link.ask(body, left_s, unclaimed, within.timeout_s)
+            except NotForebay:
+                raise
             except Disconnected as error:
                 if error.sent and not again:
                     raise

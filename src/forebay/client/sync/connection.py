@@ -7,11 +7,9 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from forebay.client.address import is_web, missing
-from forebay.client.errors import Disconnected
+from forebay.client.address import is_web, lost, missing, silent, stranger, where
 from forebay.client.outcome import outcome
-from forebay.client.raw import where
-from forebay.wire.framing import AnswerFrames, framed
+from forebay.wire.framing import AnswerFrames, Foreign, framed
 
 Unclaimed = Callable[[bytes], bytes | None]
 """Unused here: a thread always waits for its response."""
@@ -92,8 +90,8 @@ class TcpLink:
                 self._idle.append(connection)
         try:
             said = outcome(answer)
-        except ConnectionError as error:
-            raise Disconnected(str(error)) from None
+        except Foreign as error:
+            raise stranger(self._server, error.begins) from None
         if not said.ok:
             raise said.problem()
         return answer
@@ -106,14 +104,16 @@ class TcpLink:
             while True:
                 data = connection.recv(CHUNK)
                 if not data:
-                    raise Disconnected("the connection was lost: the server closed it")
+                    raise lost(self._server, "the server closed it")
                 found = frames.feed(data)
                 if found:
                     return found[0]
+        except Foreign as error:
+            raise stranger(self._server, error.begins) from None
         except TimeoutError:
-            raise Disconnected(f"the server did not answer within {timeout_s:g} s") from None
+            raise silent(self._server, timeout_s) from None
         except OSError as error:
-            raise Disconnected(f"the connection was lost: {error}") from None
+            raise lost(self._server, error) from None
 
     def _connected(self, timeout_s: float) -> socket.socket:
         try:

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from forebay.client.address import server_of
+from forebay.client.address import server_of, shown
 from forebay.client.backoff import Patience, Within
-from forebay.client.errors import Disconnected
+from forebay.client.errors import Disconnected, NotForebay
 from forebay.client.payloads import decoder
 from forebay.client.sync.connection import Link, Unclaimed, connect, now, sleep
 from forebay.client.translate import body_of
@@ -61,7 +61,9 @@ class Asking:
         try:
             return decoder(kind or ANSWERS[type(request)])(answer)
         except msgspec.DecodeError as error:
-            raise Disconnected(f"the server answered something else: {error}") from None
+            raise Disconnected(
+                f"the server at {shown(self.server)} answered something else: {error}"
+            ) from None
 
     def _carry(
         self,
@@ -86,6 +88,8 @@ class Asking:
                     body = body_of(_waiting(request, int(left_s * 1000)))
             try:
                 return self._link.ask(body, left_s, unclaimed, within.timeout_s)
+            except NotForebay:
+                raise
             except Disconnected as error:
                 if error.sent and not again:
                     raise
