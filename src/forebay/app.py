@@ -76,24 +76,21 @@ def serve(settings: Settings, out: TextIO) -> None:
         gc.enable()
 
 
-def _allow_files(settings: Settings) -> None:
-    """Raise the limit of open files as far as needed and allowed: each connection is one."""
+def _allow_files(settings: Settings) -> int | None:
+    """Raise the limit of open files as far as needed and allowed: each connection is one.
+
+    Return the limit if it is lower than needed.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * settings.connections_max + SPARE_FILES
     if soft < wanted:
         soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    if soft < wanted:
-        logger.info(
-            "the system allows %d open files: with more than about %d connections, new ones are not answered "
-            "(raise ulimit -n, or lower connections_max)",
-            soft,
-            max(soft - SPARE_FILES, 0),
-        )
+    return soft if soft < wanted else None
 
 
 async def _serve(settings: Settings, out: TextIO) -> None:
-    _allow_files(settings)
+    files = _allow_files(settings)
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -111,6 +108,13 @@ async def _serve(settings: Settings, out: TextIO) -> None:
     gc.disable()
     now = clock()
     store = _open(settings)
+    if files is not None:  # said only now: if the store can't be opened, nothing but that is said
+        logger.info(
+            "the system allows %d open files: with more than about %d connections, new ones are not answered "
+            "(raise ulimit -n, or lower connections_max)",
+            files,
+            max(files - SPARE_FILES, 0),
+        )
     shards = store.shards(settings.shards or store.shards_default)
     if settings.shards not in (None, shards):
         told = "--shards %d is ignored: the store was made with %d shards, and keeps them"
@@ -194,8 +198,9 @@ def _open(settings: Settings) -> Store:
     sys.setswitchinterval(1e-4)
     try:
         if directory is not None:
-            logger.info("opening %s", directory)
-            return RocksStore(directory.absolute())
+            store = RocksStore(directory.absolute())
+            logger.info("opened %s", directory)
+            return store
         assert database is not None
         return open_database(database, node=f"{socket.gethostname()} {settings.tcp}")
     except CantOpen as error:

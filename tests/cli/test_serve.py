@@ -6,6 +6,7 @@ import re
 import select
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -117,13 +118,15 @@ def test_serve_refuses_by_name_what_comes_later(
     assert done.err.count("not part of this version yet") == 2
 
 
-def test_serve_leaves_the_directory_of_a_live_server_alone(own: Server, tmp_path: Path) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the pid is not known")
+def test_serve_on_the_directory_of_a_live_server_says_only_whose_it_is(own: Server, tmp_path: Path) -> None:
     place = own.store.removeprefix("rocksdb:")
-    done = run(tmp_path, "serve", "--tcp", "127.0.0.1:0", "--data", place, "--log-level", "error")
+    in_use = f"forebay: {place} is in use by another server (pid {own.process.pid}); stop that one"
+    done = run(tmp_path, "serve", "--tcp", "127.0.0.1:0", "--data", place)
     assert (done.code, done.out) == (2, "")
-    assert done.err == (
-        f"forebay: {place} is in use by another server; stop that one, or use another directory\n"
-    )
+    assert done.err == f"{in_use}, or use another directory\n"
+    looked = run(tmp_path, "verify", place)
+    assert (looked.code, looked.out, looked.err) == (1, "", f"{in_use}, or take a backup of it\n")
 
 
 def test_serve_finds_again_what_it_kept(cli: Run, tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from forebay.core.bounds import NUMBERS_MAX
 from forebay.store.base import Broken, CantOpen, Claim
-from forebay.store.rocksdb import format as formats, wal_check
+from forebay.store.rocksdb import format as formats, lock, wal_check
 from forebay.store.rocksdb.format import Format
-from forebay.store.rocksdb.store import DROP_AFTER_DAMAGE, IN_USE, RocksReader, open_db
+from forebay.store.rocksdb.store import DROP_AFTER_DAMAGE, RocksReader, open_db
 
 SKIP = 4096
 """Names skipped after a restore, plus a random number up to the same again.
@@ -59,14 +59,14 @@ def _alone(directory: Path) -> Iterator[None]:
         return
     try:
         writable = os.access(file, os.W_OK)
-        lock = file.open("r+b" if writable else "rb")
+        held = file.open("r+b" if writable else "rb")
     except OSError as error:
         raise CantOpen(f"{file} can't be opened: {error.strerror}") from None
-    with lock:
+    with held:
         try:
-            fcntl.lockf(lock, (fcntl.LOCK_EX if writable else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+            fcntl.lockf(held, (fcntl.LOCK_EX if writable else fcntl.LOCK_SH) | fcntl.LOCK_NB)
         except OSError:
-            raise CantOpen(f"{directory} {IN_USE}, or take a backup of it") from None
+            raise CantOpen(f"{lock.in_use(directory)}, or take a backup of it") from None
         yield
 
 

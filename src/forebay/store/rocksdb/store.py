@@ -47,7 +47,7 @@ from forebay.core.errors import Damaged
 from forebay.core.records.commit import Commit, Record
 from forebay.core.records.keyspace import is_body
 from forebay.store.base import SHARDS_EMBEDDED, Broken, CantOpen, Claim, Fenced, Lost, StoreError
-from forebay.store.rocksdb import format as formats, wal_check
+from forebay.store.rocksdb import format as formats, lock, wal_check
 from forebay.store.rocksdb.format import Format
 
 logger = logging.getLogger("forebay.store")
@@ -64,7 +64,6 @@ STALL_WAIT_S = 0.002
 STALL_WAITS = 30_000
 """Retries of a write while RocksDB stalls: a minute in all."""
 
-IN_USE = "is in use by another server; stop that one"
 OWN = b"\xff" * 8
 BODIES = "bodies"
 _EPOCH = struct.Struct(">8scI")
@@ -171,9 +170,9 @@ class RocksStore(RocksReader):
     def _open(self) -> None:
         path = self._directory / "db"
         unread = sum(log.stat().st_size for log in path.glob("*.log"))
-        if unread:
-            logger.info("not closed cleanly: %d bytes of log are read again", unread)
         super().__init__(*open_db(path, new=self._format is None, compacts=self._compacts))
+        if unread:  # said only now: before, it may be the log of a server that runs
+            logger.info("not closed cleanly: %d bytes of log were read again", unread)
         self._body_family = self._db.get_column_family_handle(BODIES)
         self._failed = False
         self._unflushed = 0
@@ -446,7 +445,7 @@ def open_db(
 def _why(path: Path, said: str) -> str:
     where = path.parent
     if "/LOCK" in said or "lock hold" in said:
-        return f"{where} {IN_USE}, or use another directory"
+        return f"{lock.in_use(where, here='lock hold' in said)}, or use another directory"
     if said.startswith("Corruption"):
         return (
             f"{where} is damaged and was left as it is: {said}. Nothing was dropped. "
