@@ -1,5 +1,7 @@
 """forebay backup, restore, verify and repair, as scripts see them: what they do is tested with the store."""
 
+import json
+import re
 from pathlib import Path
 
 import pytest
@@ -7,7 +9,8 @@ import pytest
 from forebay import config
 from forebay.cli.files import DATA
 from forebay.client.sync.client import SyncClient
-from tests.cli.running import Run
+from tests.cli.running import Run, Terminal
+from tests.serving import Server
 
 
 @pytest.fixture
@@ -15,12 +18,32 @@ def backup(cli: Run, client: SyncClient, queue: str, tmp_path: Path) -> Path:
     """A backup with a queue of ten messages."""
     client.push_many(queue, range(10))
     made = tmp_path / "backup"
-    assert cli("backup", str(made), "--json").object == {"directory": str(made)}
+    assert cli("backup", str(made)).code == 0
     return made
 
 
-def test_a_backup_is_verified_with_an_object_for_each_queue(cli: Run, backup: Path, queue: str) -> None:
-    (report,) = (each for each in cli("verify", str(backup), "--json").objects if each["queue"] == queue)
+SUMMARY = r"[\d,]+ messages?, [\d,]+ bytes?, \d+\.\d s"
+"""How the last line of what reads everything ends."""
+
+
+def test_a_backup_ends_with_a_summary(cli: Run, client: SyncClient, queue: str, tmp_path: Path) -> None:
+    client.push_many(queue, range(10))
+    one, other = tmp_path / "one", tmp_path / "other"
+    done = cli("backup", str(one))
+    assert (done.code, done.err) == (0, "")
+    assert re.fullmatch(f"backed up to {one}: {SUMMARY}; check it: forebay verify {one}\n", done.out)
+    found = cli("backup", str(other), "--json").object
+    held = cli("verify", str(other), "--json").object
+    assert found["directory"] == str(other)
+    assert found["messages"] == held["messages"] >= 10
+    assert found["payload_bytes"] == held["payload_bytes"] >= 10
+    assert found["seconds"] > 0
+
+
+def test_a_backup_is_verified_with_a_report_for_each_queue(cli: Run, backup: Path, queue: str) -> None:
+    found = cli("verify", str(backup), "--json").object
+    assert (found["ok"], found["damage"]) == (True, 0)
+    (report,) = (each for each in found["queues"] if each["queue"] == queue)
     assert report == {
         "tenant": "default",
         "queue": queue,
@@ -30,9 +53,23 @@ def test_a_backup_is_verified_with_an_object_for_each_queue(cli: Run, backup: Pa
         "payload_bytes": 10,
         "damage": [],
     }
-    rows = cli("verify", str(backup)).rows
+    shown = cli("verify", str(backup))
+    assert shown.err == ""
+    assert re.fullmatch(rf"ok: \d+ queues?; {SUMMARY}", shown.out.splitlines()[-1])
+    rows = shown.rows
     assert rows[0] == ["QUEUE", "TENANT", "PARTITIONS", "SEGMENTS", "MESSAGES", "BYTES", "DAMAGE"]
     assert [queue, "default", "1", "1", "10", "10", "none"] in rows
+
+
+def test_progress_is_shown_at_a_terminal_only(server: Server, backup: Path, tmp_path: Path) -> None:
+    for given, label in (
+        (["verify", str(backup)], "reading"),
+        (["copy", f"rocksdb:{backup}", f"rocksdb:{tmp_path / 'copy'}"], "copying"),
+        (["backup", str(tmp_path / "second"), "--server", server.tcp], "backing up"),
+    ):
+        with Terminal(*given) as terminal:
+            assert terminal.end() == 0, terminal.shown
+        assert f"{label} " in terminal.shown
 
 
 def test_a_backup_is_restored_once(cli: Run, backup: Path, tmp_path: Path) -> None:
@@ -57,6 +94,11 @@ def test_damage_has_an_exit_code_of_its_own(cli: Run, backup: Path) -> None:
     done = cli("verify", str(backup))
     assert done.code == 5
     assert "damaged: tenant default, queue " in done.out
+    last = done.out.splitlines()[-1]
+    assert re.fullmatch(rf"damaged: \d+ places? in \d+ of \d+ queues?; {SUMMARY}", last)
+    told = json.loads(cli("verify", str(backup), "--json").out)
+    assert not told["ok"]
+    assert told["damage"] == sum(len(each["damage"]) for each in told["queues"]) > 0
 
 
 def test_what_is_no_data_directory_is_wrong_input(cli: Run, tmp_path: Path) -> None:

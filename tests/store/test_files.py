@@ -22,7 +22,7 @@ def forebay(*arguments: str | Path, cwd: Path | None = None) -> subprocess.Compl
 def reports(directory: Path) -> dict[str, dict[str, object]]:
     """What verify says, by queue."""
     done = forebay("verify", directory, "--json")
-    return {found["queue"]: found for found in map(json.loads, done.stdout.splitlines())}
+    return {found["queue"]: found for found in json.loads(done.stdout)["queues"]}
 
 
 @pytest.fixture

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from forebay.cli.commands import Command, asks_server, connected, prints_json
 from forebay.cli.errors import DAMAGE, DONE, CliError
 from forebay.cli.files import BACKUP_S, on_disk
-from forebay.cli.output import print_json, progress
+from forebay.cli.output import Stopwatch, note, print_json, progress
 
 if TYPE_CHECKING:
     from forebay.store.base import Store
@@ -39,6 +40,7 @@ def copy(source: str, target: str, server: str | None, as_json: bool) -> int:
 
     _check(source)
     _check(target)
+    watch = Stopwatch()
     with (
         on_disk(),
         _held(server, source) as held,
@@ -46,34 +48,29 @@ def copy(source: str, target: str, server: str | None, as_json: bool) -> int:
         _target(target) as store,
     ):
         try:
-            with progress("copying", show=not as_json) as advance:
-                total = 2 * count(reader)
-                figures = copy_all(reader, shards, store, lambda what, done: advance(done, total))
+            with progress("copying", lambda: 2 * count(reader), show=not as_json) as advance:
+                figures = copy_all(reader, shards, store, lambda what, done: advance(done))
         except StoreError as error:
             raise CliError(str(error), code=DAMAGE if isinstance(error, Different) else 1) from None
         held.append(True)
-    _tell(figures, source, target, server, as_json)
+    _tell(figures, watch, target, server, as_json)
     return DONE
 
 
-def _tell(figures: "Figures", source: str, target: str, server: str | None, as_json: bool) -> None:
+def _tell(figures: "Figures", watch: Stopwatch, target: str, server: str | None, as_json: bool) -> None:
     from forebay.store.address import shown_place
 
     where = shown_place(target)
     if as_json:
-        print_json(
-            {"target": where, **{name: getattr(figures, name) for name in ("records", "bodies", "bytes")}}
-        )
+        print_json({"target": where, **msgspec.structs.asdict(figures), "seconds": watch.seconds})
         return
-    print(
-        f"copied to {where} and compared: {figures.records:,} records, {figures.bodies:,} bodies,"
-        f" {figures.bytes:,} bytes, all the same"
-    )
     if server is not None:
-        print(f"the server at {server} is held: stop it, and start one with --store {where}")
-        print(f"or have it go on as it was, and drop the copy: forebay hold --off --server {server}")
+        note(f"the server at {server} is held: stop it, and start one with --store {where}")
+        note(f"or have it go on as it was, and drop the copy: forebay hold --off --server {server}")
     else:
-        print(f"start a server on it: forebay serve --store {where}")
+        note(f"start a server on it: forebay serve --store {where}")
+    parts = f"{figures.records:,} records and {figures.bodies:,} bodies, all the same"
+    print(f"copied to {where} and compared, {parts}: {watch.summary(figures.messages, figures.bytes)}")
 
 
 def _check(place: str) -> None:

@@ -2,16 +2,18 @@
 
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import MsgspecError
 
 from forebay.cli.commands import Command, asks_server, connected, prints_json
 from forebay.cli.errors import DAMAGE, DONE, NOTHING, CliError
-from forebay.cli.output import print_json, print_table, progress
+from forebay.cli.output import Stopwatch, counted, print_json, print_table, progress
+from forebay.core.errors import Damaged, ForebayError
 
 if TYPE_CHECKING:
     from forebay.core.loading.verify import Report
@@ -53,13 +55,31 @@ def on_disk() -> Iterator[None]:
 @asks_server
 def backup(directory: str, server: str | None, as_json: bool) -> int:
     """Copy all that a running server keeps. DIRECTORY is a new one on its machine."""
-    with connected(server, timeout_s=BACKUP_S) as client:
+    watch = Stopwatch()
+    with connected(server, timeout_s=BACKUP_S) as client, progress("backing up", show=not as_json):
         made = client.backup(os.path.abspath(directory))
+        kept = _kept_in(Path(made))
     if as_json:
-        print_json({"directory": made})
+        messages, size = kept or (None, None)
+        found = {"directory": made, "messages": messages, "payload_bytes": size, "seconds": watch.seconds}
+        print_json(found)
     else:
-        print(f"backed up to {made}; check it: forebay verify {made}")
+        figures = watch.summary(*kept) if kept else f"{watch.seconds:.1f} s"
+        print(f"backed up to {made}: {figures}; check it: forebay verify {made}")
     return DONE
+
+
+def _kept_in(backup: Path) -> tuple[int, int] | None:
+    """Return the messages and payload bytes of a backup; None if it is on another machine."""
+    from forebay.store.base import StoreError
+    from forebay.store.copy import kept
+    from forebay.store.rocksdb.offline import looking_at
+
+    try:
+        with looking_at(backup) as (reader, _):
+            return kept(reader)
+    except (StoreError, ForebayError, MsgspecError):  # elsewhere, or damaged, which verify says in detail
+        return None
 
 
 @click.command(cls=Command, example="forebay restore /backups/monday")
@@ -92,22 +112,33 @@ def verify(data: str, as_json: bool) -> int:
     from forebay.core.loading import verify as verifying
     from forebay.store.address import looking_at_place
 
+    watch = Stopwatch()
     named: set[bytes] = set()
-    reports = []
     with (
         on_disk(),
         looking_at_place(data) as (reader, shards),
-        progress("reading queues", show=not as_json) as advance,
+        progress("reading", lambda: sum(1 for _ in reader.body_keys()), show=not as_json) as advance,
     ):
-        for report in verifying.verify(shards, reader.scan, reader.bodies, named):
-            reports.append(report)
-            advance(1)
-            if as_json:
-                print_json(report)
+
+        def bodies(keys: Sequence[bytes]) -> Sequence[bytes | Damaged | None]:
+            advance(len(keys))
+            return reader.bodies(keys)
+
+        reports = list(verifying.verify(shards, reader.scan, bodies, named))
         unnamed = sum(key not in named for key in reader.body_keys())
-    if not as_json:
+    damage = sum(len(report.damage) for report in reports)
+    messages, size = (sum(getattr(each, name) for each in reports) for name in ("messages", "payload_bytes"))
+    if as_json:
+        totals = {"damage": damage, "messages": messages, "payload_bytes": size, "unnamed_bodies": unnamed}
+        print_json({"ok": not damage, **totals, "seconds": watch.seconds, "queues": reports})
+    else:
         _print_reports(reports, unnamed)
-    return DAMAGE if any(report.damage for report in reports) else DONE
+        queues = counted(len(reports), "queue")
+        if damage:
+            hurt = sum(bool(each.damage) for each in reports)
+            queues = f"{counted(damage, 'place')} in {hurt:,} of {queues}"
+        print(f"{'damaged' if damage else 'ok'}: {queues}; {watch.summary(messages, size)}")
+    return DAMAGE if damage else DONE
 
 
 def _print_reports(reports: "list[Report]", unnamed: int) -> None:

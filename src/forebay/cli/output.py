@@ -5,7 +5,8 @@ rich is imported for terminals only: what goes into a pipe is plain, and comes a
 
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
@@ -197,8 +198,13 @@ class Advance(Protocol):
 
 
 @contextmanager
-def progress(label: str, total: int | None = None, *, show: bool = True) -> Iterator[Advance]:
-    """Yield a function to call as the work advances; a bar shows it on a terminal."""
+def progress(
+    label: str, total: Callable[[], int] | int | None = None, *, show: bool = True
+) -> Iterator[Advance]:
+    """Yield a function to call as the work advances; a bar shows it on a terminal.
+
+    ``total`` may be a function, which is called only if there is a bar.
+    """
     if not show or not sys.stderr.isatty():
         yield lambda done, total=None: None
         return
@@ -210,7 +216,8 @@ def progress(label: str, total: int | None = None, *, show: bool = True) -> Iter
     above = sys.stdout.isatty()
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, redirect_stdout=above) as bar:
-        task = bar.add_task(label, total=total)
+        task = bar.add_task(label, total=None)
+        bar.update(task, total=total() if callable(total) else total)
 
         def advance(done: int, total: int | None = None) -> None:
             bar.update(task, advance=done, total=total)
@@ -234,6 +241,21 @@ def counted(number: int, noun: str = "message") -> str:
     ('1 message', '2,000 messages')
     """
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+class Stopwatch:
+    """Counts the seconds since it was made, for a summary."""
+
+    def __init__(self) -> None:
+        self._begun = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return round(time.monotonic() - self._begun, 3)
+
+    def summary(self, messages: int, bytes: int) -> str:
+        """Return what ends every summary: messages, bytes, and how long it took."""
+        return f"{counted(messages)}, {counted(bytes, 'byte')}, {self.seconds:.1f} s"
 
 
 def flat(name: str, value: str, counts: Any) -> dict[str, object]:

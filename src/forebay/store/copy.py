@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice, zip_longest
 from typing import Protocol
 
-from msgspec import Struct
+from msgspec import MsgspecError, Struct
 
 from forebay.core.errors import Damaged
+from forebay.core.records.codec import unpack_header
 from forebay.core.records.commit import Commit, Record
-from forebay.core.records.keyspace import CONTROL
+from forebay.core.records.keyspace import CONTROL, is_header
 from forebay.store.base import Claim, Store, StoreError
 
 FIRST, LAST = b"", b"\xff" * 8
@@ -39,11 +40,12 @@ class Readable(Protocol):
 
 
 class Figures(Struct):
-    """Counts of what was copied and compared."""
+    """Counts of what was copied and compared, or is there."""
 
     records: int = 0
     bodies: int = 0
     bytes: int = 0
+    messages: int = 0
 
 
 def copy(source: Readable, shards: int, target: Store, progress: Progress) -> Figures:
@@ -82,9 +84,29 @@ def compare(source: Readable, target: Readable, progress: Progress) -> Figures:
             found.bytes += len(one[1])
             if kind == "record":
                 found.records += 1
+                found.messages += _messages(*one)
             else:
                 found.bodies += 1
     return found
+
+
+def _messages(key: bytes, value: bytes) -> int:
+    """Return how many messages a record stands for: those of a segment's header; none if it is damaged."""
+    try:
+        return unpack_header(0, value).count if is_header(key) else 0
+    except MsgspecError:
+        return 0
+
+
+def kept(source: Readable) -> tuple[int, int]:
+    """Return the number of messages in a store, and the bytes of their payloads, by its records alone."""
+    messages = size = 0
+    for key, value in source.scan(FIRST, LAST):
+        if is_header(key):
+            segment = unpack_header(0, value)
+            messages += segment.count
+            size += segment.size
+    return messages, size
 
 
 def _compare_claims(source: Readable, target: Readable) -> None:

@@ -200,6 +200,11 @@ def body_key(prefix: bytes, name: int) -> bytes:
     return prefix + b"b" + name.to_bytes(NAME_BYTES, "big")
 
 
+def is_header(key: bytes) -> bool:
+    """Return whether a key is that of a segment's header."""
+    return key[8:9] == b"h" and key[:8] != META
+
+
 def is_body(key: bytes) -> bool:
     """Whether a key is a body's."""
     return key[8:9] == b"b"
