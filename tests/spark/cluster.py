@@ -16,9 +16,13 @@ MEMORY = "700m"
 
 
 class Cluster:
-    """So many workers with one core each. Nothing of them is left when the block ends."""
+    """So many workers with one core each. Nothing of them is left when the block ends.
 
-    def __init__(self, home: Path, workers: int) -> None:
+    ``given`` is the environment they are started in, instead of that of a session.
+    """
+
+    def __init__(self, home: Path, workers: int, given: dict[str, str] | None = None) -> None:
+        self._given = given
         self._home = home
         self._workers = workers
         self._started: list[subprocess.Popen[bytes]] = []
@@ -26,7 +30,9 @@ class Cluster:
         self.master = f"spark://127.0.0.1:{self._port}"
 
     def __enter__(self) -> "Cluster":
-        prepare()
+        if self._given is None:
+            prepare()
+            self._given = environment(self._home)
         try:
             here = ("--host", "127.0.0.1", "--webui-port", "0")
             self._start("master.Master", *here, "--port", str(self._port))
@@ -40,15 +46,16 @@ class Cluster:
         return self
 
     def _start(self, name: str, *arguments: str) -> None:
+        assert self._given is not None
         given = {
-            **environment(self._home),
+            **self._given,
             "SPARK_DAEMON_JAVA_OPTS": f"{JAVA} -Dspark.master.rest.enabled=false",
         }
         with (self._home / "log").open("ab") as log:
             self._started.append(
                 subprocess.Popen(
                     [
-                        f"{os.environ['SPARK_HOME']}/bin/spark-class",
+                        f"{given.get('SPARK_HOME') or os.environ['SPARK_HOME']}/bin/spark-class",
                         f"org.apache.spark.deploy.{name}",
                         *arguments,
                     ],

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 import forebay.spark
 from forebay.spark import start
+from forebay.spark.environment import JAVA, write_java_home
 
 STUB = """#!/bin/sh
 for each in "$@"; do echo "[$each]"; done
@@ -48,7 +49,7 @@ def test_the_java_of_the_wheel_is_spared_the_argument_it_does_not_know(tmp_path:
     stub.write_text(STUB)
     stub.chmod(0o755)
     java = tmp_path / "java"
-    java.write_text(start.JAVA.replace("{java}", str(stub)))
+    java.write_text(JAVA.replace("{java}", str(stub)))
     java.chmod(0o755)
     given = ["-cp", "a b", "--add-modules=jdk.incubator.vector", "", "Main", "$HOME"]
     shown = subprocess.run([str(java), *given], capture_output=True, text=True, check=True).stdout
@@ -57,7 +58,7 @@ def test_the_java_of_the_wheel_is_spared_the_argument_it_does_not_know(tmp_path:
 
 def test_spark_runs_on_the_java_of_the_wheel(tmp_path: Path) -> None:
     """Whether there is a Java on this machine or not: here it is the wheel's."""
-    home = start._java_home(tmp_path)
+    home = write_java_home(tmp_path)
     program = (
         "import forebay.spark\n"
         "spark = forebay.spark.session('wheel', 'local[1]')\n"

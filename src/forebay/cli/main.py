@@ -17,7 +17,12 @@ COMPLETE_VARIABLE = "_FOREBAY_COMPLETE"
 """Set by a shell to ask for completions."""
 
 SECTIONS = {
-    "Run": {"serve": "serve:serve", "worker": "worker:worker", "bench": "bench:bench"},
+    "Run": {
+        "serve": "serve:serve",
+        "worker": "worker:worker",
+        "bench": "bench:bench",
+        "spark": "spark:spark",
+    },
     "Messages": {
         "push": "push:push",
         "pop": "pop:pop",

