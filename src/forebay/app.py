@@ -152,7 +152,7 @@ async def _serve(settings: Settings, out: TextIO) -> None:
         connections=connections,
     )
     noticing = Noticing(flashq, web.feed)
-    doors = {"flashq": TcpServer(node, loop, settings.tcp_limits(), noticing, http.services)}
+    doors = {"flashq": TcpServer(node, loop, settings.tcp_limits(), noticing, http.services, "flashq")}
     listeners: list[TcpServer | HttpListener] = [server, http, web, *doors.values()]
     try:
         ready = await _listen(settings, server, http, doors, web)

@@ -76,6 +76,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = ""
     log_format: Annotated[str, _about("Logs on standard error as text or json.")] = "text"
     log_level: Annotated[str, _about("Least level logged: debug, info, warning or error.")] = "info"
+    slow_ms: Annotated[
+        int, _about("Requests that take longer, but for the time they wait on purpose, are logged.", ge=1)
+    ] = _HTTP.slow_ms
     shards: Annotated[int, _about("Shards of a new store, for good.", ge=1, le=256)] | None = None
     memory_bytes_max: Annotated[
         int, _about("Bytes of payloads kept in memory; the rest is read back when needed.", ge=1 << 20)
@@ -172,6 +175,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             connections_max=self.connections_max,
             stall_ms=self.stall_ms,
             idle_ms=self.idle_ms,
+            slow_ms=self.slow_ms,
             origins=split(self.cors),
             webhooks_private=self.webhooks_private == ON,
             webhook_secret=self.webhook_secret,

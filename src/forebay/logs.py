@@ -1,5 +1,6 @@
 """Logs go to standard error, as text for people or as JSON for programs."""
 
+import json
 import logging
 import sys
 from typing import Any
@@ -26,8 +27,19 @@ class TextLines(logging.Formatter):
     """A line for people; what it has under names comes behind the message."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        named = "".join(f" {name}={value}" for name, value in _fields(record).items())
+        named = "".join(f" {name}={_shown(value)}" for name, value in _fields(record).items())
         return super().formatMessage(record) + named
+
+
+def _shown(value: object) -> str:
+    """Return a value on one line that ends where the next name begins: text is quoted if it has to be.
+
+    >>> _shown("emails"), _shown(1.5), _shown("a b\\n")
+    ('emails', '1.5', '"a b\\\\n"')
+    """
+    text = str(value)
+    plain = text.isprintable() and not any(each in text for each in ' "=')
+    return text if plain and text else json.dumps(text)
 
 
 class JsonLines(logging.Formatter):

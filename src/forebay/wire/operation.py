@@ -15,6 +15,10 @@ READ, WRITE, ADMIN = "read", "write", "admin"
 """What an operation needs of its caller: to see messages, to change them, to run the server."""
 
 
+ADMINISTERED = ("dead letters", "queues", "groups", "crons", "limits", "webhooks", "server")
+"""Headings of operations that administer; the others are about messages, or keys and values."""
+
+
 class Request(
     Struct, tag_field="cmd", forbid_unknown_fields=True, omit_defaults=True, gc=False, kw_only=True
 ):
@@ -88,6 +92,11 @@ class Operation(Struct, frozen=True):
     routes: tuple[Route, ...]
     example: dict[str, Any]
     """Fields of a request that works once LEASE, ID and WEBHOOK are replaced."""
+
+    @property
+    def is_act(self) -> bool:
+        """Whether it is an administrative act, of which the log tells: it changes more than messages do."""
+        return self.role != READ and self.tag in ADMINISTERED and not self.request.__name__.startswith("List")
 
     @property
     def name(self) -> str:

@@ -13,6 +13,7 @@ from forebay.broker.node import Node
 from forebay.core.api.commands import Pop, Popped
 from forebay.core.bounds import Limits
 from forebay.core.words import DEFAULT
+from forebay.server.access_log import AccessLog
 from forebay.server.http.endpoint import Endpoint
 from forebay.server.http.request_body import Gone
 from forebay.server.http.routes import ROUTES
@@ -62,7 +63,7 @@ class House:
         self.node = Node(MemoryStore(), asyncio.get_running_loop(), lambda: NOW, Limits(), shards=1)
         self.questions = NodeClient(self.node)
         none: Any = None  # nobody polls for events, nor registers webhooks
-        self._services = Services(self.questions, none, none)
+        self._services = Services(self.questions, none, none, AccessLog(asyncio.get_running_loop()))
         self.sent: list[Any] = []
 
     async def call(self, name: str, body: Any, connection: Fake, **headers: str) -> Any:

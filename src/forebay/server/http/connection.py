@@ -23,6 +23,7 @@ from msgspec import Struct
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from forebay.core.errors import Busy, ForebayError, Invalid
+from forebay.server.access_log import SLOW_MS
 from forebay.server.http.push_stream import LINES
 from forebay.server.http.request_body import header
 
@@ -54,6 +55,8 @@ class HttpLimits(Struct, frozen=True):
     """Origins whose pages may use this server from a browser; ``*`` allows all."""
     webhooks_private: bool = False
     """Whether webhooks may post to addresses that are not public."""
+    slow_ms: int = SLOW_MS
+    """How long a request may take before the log tells of it, on any listener."""
     webhook_secret: str = ""
     """Secret that incoming webhooks must be signed with; empty if they need no signature."""
     metrics_queues_max: int = 1_000

@@ -6,12 +6,13 @@ import logging
 from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar, cast
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 from starlette.types import Message, Receive, Scope, Send
 
 from forebay.core.api.commands import Command, Pop, Popped, Reply
 from forebay.core.api.queries import Await, KvWatch
 from forebay.core.errors import Busy, ForebayError, Invalid, Unsupported
+from forebay.server.access_log import ACTS, DONE, Asked, command_of
 from forebay.server.decode_errors import in_words_of, names_within
 from forebay.server.http.operation import Bound, encode, places_of
 from forebay.server.http.request_body import Gone, Reader, check_no_body, header, whole
@@ -25,6 +26,10 @@ logger = logging.getLogger("forebay.http")
 
 LEASED = "forebay.leased"
 """Key in the scope of a request: the leased messages of its reply, until the reply is sent."""
+ASKED = "forebay.asked"
+"""Key in the scope: the request, when it had arrived, and the reply to it."""
+GIVEN_ID = "forebay.request_id"
+"""Key in the scope: the id of the request."""
 PACK_FROM = 1_024
 """Bytes from which a reply is compressed."""
 PACK_ASIDE = 128 * 1024
@@ -100,18 +105,46 @@ class Endpoint:
         self._is_plain = not bound.unset and "key" not in self._places
         self._fields = names_within(bound.kind)
         self._body_bytes_max = body_bytes_max
+        self._now = asyncio.get_running_loop().time
+        self._command: str | None = bound.operation.name
+        """What the log calls its requests; None if each says its own."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             status, body = 200, encode(await self._answer(scope, receive))
         except ForebayError as error:
+            self.tell(scope, error)
             await send_error(scope, send, self.in_our_words(error), headers=stop_reading(scope))
             return
+        self.tell(scope)
         try:
             await respond(scope, send, status, body)
         except Gone:
             self._questions.node.give_back(scope[LEASED])
             raise
+
+    def tell(self, scope: Scope, error: ForebayError | None = None, reply: object = None) -> None:
+        """Have the log tell of a request, if it is to."""
+        access = self._services.access
+        request, began, found = scope.get(ASKED, (None, 0.0, reply))
+        took = self._now() - began if began else 0.0
+        command = self._command if self._command is not None or request is None else command_of(type(request))
+        if error is None and took < access.over_s and command not in ACTS:
+            return
+        access.tell(
+            Asked(
+                command=command or "-",
+                carrier="http",
+                tenant=CONTEXT.tenant,
+                request=request,
+                reply=found,
+                outcome=DONE if error is None else error.code,
+                ms=took * 1000,
+                id=scope.get(GIVEN_ID, b"").decode("ascii", "replace") or UNSET,
+                peer=scope.get("client"),
+                given=scope.get("path_params", {}),
+            )
+        )
 
     def in_our_words(self, error: ForebayError) -> ForebayError:
         """Return an error of the core with the name of its field in the request."""
@@ -141,6 +174,9 @@ class Endpoint:
 
     async def carried_out(self, request: Any, scope: Scope, receive: Receive) -> Answer:
         """Carry out a request; return its answer."""
+        # From here on: what came before is the time that the client took to send it.
+        began = self._now()
+        scope[ASKED] = (request, began, None)
         if not request.is_command:
             return await self._step_by_step(request, scope, receive)
         command = request.command(CONTEXT)
@@ -150,6 +186,7 @@ class Endpoint:
             reply = await self._questions.ask(command)
         if isinstance(reply, ForebayError):
             raise reply
+        scope[ASKED] = (request, began, reply)
         if isinstance(reply, Popped):
             if is_gone(scope):
                 self._questions.node.give_back(reply)

@@ -9,7 +9,7 @@ from urllib.parse import unquote_to_bytes, urlsplit
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from forebay.core.errors import Busy, Denied, ForebayError, Invalid
-from forebay.server.http.endpoint import send_error
+from forebay.server.http.endpoint import GIVEN_ID, send_error
 from forebay.server.http.request_body import Gone, header
 
 logger = logging.getLogger("forebay.http")
@@ -37,7 +37,7 @@ class Guard:
         self._run = secrets.token_hex(4)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request_id = self._request_id(scope)
+        request_id = scope[GIVEN_ID] = self._request_id(scope)
         started = False
 
         async def send_with_id(message: Message) -> None:

@@ -73,8 +73,10 @@ class PushEndpoint(Endpoint):
             check_no_query(scope)
             pushed = await self._push_lines(scope, receive)
         except ForebayError as error:
+            self.tell(scope, error)
             await send_error(scope, send, error, headers=stop_reading(scope))
             return
+        self.tell(scope, reply=pushed)
         await respond(scope, send, 200, encode(pushed))
 
     async def _push_lines(self, scope: Scope, receive: Receive) -> Streamed:

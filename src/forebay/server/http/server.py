@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from forebay.broker.node import Node
 from forebay.core.errors import NotFound, Unsupported
+from forebay.server.access_log import AccessLog
 from forebay.server.events.hub import Hub
 from forebay.server.events.poll import Polls
 from forebay.server.http.connection import HttpLimits
@@ -59,7 +60,7 @@ class HttpServer(HttpListener):
         questions = NodeClient(node)
         self.polls = Polls(self.hub, questions)
         self.webhooks = Webhooks(self.hub, questions, loop, clock, private=limits.webhooks_private)
-        self.services = Services(questions, self.polls, self.webhooks)
+        self.services = Services(questions, self.polls, self.webhooks, AccessLog(loop, limits.slow_ms))
         self.serve(self._app(questions))
 
     def _app(self, questions: NodeClient) -> ASGIApp:

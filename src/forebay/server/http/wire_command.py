@@ -4,9 +4,10 @@ from starlette.types import Receive, Scope
 
 from forebay.core.errors import ForebayError, Invalid
 from forebay.server.http.endpoint import Endpoint, check_no_query
-from forebay.server.http.operation import Query
+from forebay.server.http.operation import Bound, Query
 from forebay.server.http.request_body import whole
 from forebay.server.operations import codec
+from forebay.server.tcp.codec import Services
 from forebay.wire.operation import Answer
 from forebay.wire.text import check_text
 
@@ -23,6 +24,10 @@ class CommandAnswer(Answer, kw_only=True):
 
 class CommandEndpoint(Endpoint):
     """Carries out requests of TCP."""
+
+    def __init__(self, bound: Bound, services: Services, body_bytes_max: int) -> None:
+        super().__init__(bound, services, body_bytes_max)
+        self._command = None
 
     def in_our_words(self, error: ForebayError) -> ForebayError:
         return error

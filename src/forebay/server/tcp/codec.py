@@ -12,6 +12,7 @@ from msgspec import Struct, UnsetType
 from forebay.core.api.commands import Command
 from forebay.core.bounds import Limits
 from forebay.core.errors import ForebayError
+from forebay.server.access_log import AccessLog
 from forebay.server.events.poll import Polls
 from forebay.server.node_client import NodeClient
 from forebay.server.webhooks.registry import Webhooks
@@ -24,6 +25,7 @@ class Services(Struct, frozen=True):
     questions: NodeClient
     polls: Polls
     webhooks: Webhooks
+    access: AccessLog
 
 
 class Ready(Exception):

@@ -16,6 +16,8 @@ from msgspec import UNSET, Struct, UnsetType
 from forebay.core.api.commands import Popped, Reply
 from forebay.core.api.queries import DeadFound, LogSlice, QueuesFound, ShownAll
 from forebay.core.errors import Busy, ForebayError, Invalid, Unsupported
+from forebay.core.words import DEFAULT
+from forebay.server.access_log import DONE, Asked, code_in, command_of, outcome_of
 from forebay.server.tcp.codec import Attends, Ready, Request, Services
 from forebay.wire.framing import Frames, Lines, Lost, TooLong, cutter
 from forebay.wire.operations.messages import Browsed
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("forebay.tcp")
 STALL_CHECK_S = 1.0
 """Interval of the check for stalled clients."""
+FAILED = b'{"ok":false'
+"""How an error begins."""
 WRITE_BYTES = 256 * 1024
 """Bytes of replies encoded per write to the socket."""
 FRAME_STALLS = 10
@@ -57,11 +61,14 @@ class TcpLimits(Struct, frozen=True):
     """How long a client may pause within a frame, or leave its replies unread."""
 
 
-Ticket = tuple[Request, int, bool]
-"""A request, its number among those answered in order (-1 if it has a reqId), whether it is MessagePack."""
-Answer = tuple[Request | None, bool, Any]
-"""A request, whether it is MessagePack, and its reply; bytes are encoded already, other replies are encoded
-when they leave."""
+Ticket = tuple[Request, int, bool, float]
+"""A request, its number among those answered in order (-1 if it has a reqId), whether it is MessagePack, and
+when it came."""
+Answer = tuple[Request | None, bool, Any, float]
+"""A request, whether it is MessagePack, its reply, and how long that took in seconds. A reply of bytes is
+encoded already, and told of; others are encoded when they leave."""
+TOLD = -1.0
+"""How long a reply took that the log need not tell of."""
 
 
 class Connection(asyncio.Protocol):
@@ -109,6 +116,7 @@ class Connection(asyncio.Protocol):
         """Tasks of requests that are carried out step by step, and whether each waits for something."""
         self._room: asyncio.Future[None] | None = None
         """Resolved when the client has read enough for more that it did not ask for."""
+        self._now = server.loop.time
         self.context = server.codec.context(server.next_owner(), self._node.limits)
 
     # Called by the event loop.
@@ -159,7 +167,7 @@ class Connection(asyncio.Protocol):
         for task in list(self._tasks):
             task.cancel()
         # Return leases of unsent replies now: their messages would be blocked until the leases expire.
-        for _, _, reply in unsent:
+        for _, _, reply, _ in unsent:
             if isinstance(reply, Popped):
                 self._node.give_back(reply)
         if isinstance(self._codec, Attends):
@@ -267,6 +275,7 @@ class Connection(asyncio.Protocol):
             self._began_at = 0.0
 
     def _request(self, body: bytes | TooLong) -> None:
+        request: Request | None = None
         try:
             if isinstance(body, TooLong):
                 limit = self._limits.frame_bytes_max
@@ -286,25 +295,28 @@ class Connection(asyncio.Protocol):
                 return
             command = request.packed_command(self.context) if packed else request.command(self.context)
         except Ready as ready:
+            assert request is not None
             self._in_flight += 1
-            self._put(self._number() if request.reqId is UNSET else -1, (request, packed, ready.reply))
+            self._put(self._number() if request.reqId is UNSET else -1, (request, packed, ready.reply, 0.0))
             self.flush()
             return
         except ForebayError as error:
-            self._answer_at_once(body, error)
+            self._answer_at_once(body, error, request)
             return
         except Exception:
             logger.exception("bug: a request could not be read")
-            self._answer_at_once(body, Busy("the server met a bug of its own; nothing was carried out"))
+            bug = Busy("the server met a bug of its own; nothing was carried out")
+            self._answer_at_once(body, bug, request)
             return
         self._in_flight += 1
-        self._node.ask(self, (request, self._number() if request.reqId is UNSET else -1, packed), command)
+        number = self._number() if request.reqId is UNSET else -1
+        self._node.ask(self, (request, number, packed, self._now()), command)
 
     def _start(self, request: Request, packed: bool, services: Services | None) -> None:
         """Start a task that carries a request out step by step; its reply is queued in turn."""
         if services is None:
             raise Unsupported("this listener carries out commands only")
-        ticket = (request, self._number() if request.reqId is UNSET else -1, packed)
+        ticket = (request, self._number() if request.reqId is UNSET else -1, packed, self._now())
         self._in_flight += 1
         waits = bool(getattr(request, "wait_ms", 0))
         task = self._server.loop.create_task(self._carry_out(ticket, services))
@@ -316,14 +328,15 @@ class Connection(asyncio.Protocol):
     def _task_ended(self, ticket: Ticket, task: "asyncio.Task[None]") -> None:
         del self._tasks[task]
         if task.cancelled() and not self._lost:  # before its first step
-            request, number, packed = ticket
-            self._put(number, (request, packed, Busy("the connection ended before this was answered")))
+            request, number, packed, _ = ticket
+            ended = Busy("the connection ended before this was answered")
+            self._put(number, (request, packed, ended, TOLD))
             self.flush()
         if (self._frames.waiting or self._eof) and not self._blocked():
             self._plan_pump()
 
     async def _carry_out(self, ticket: Ticket, services: Services) -> None:
-        request, number, packed = ticket
+        request, number, packed, began = ticket
         reply: Any
         try:
             reply = await request.carry_out(services, self.context)
@@ -336,7 +349,7 @@ class Connection(asyncio.Protocol):
             reply = Busy("the server met a bug of its own")
         if not self._lost:
             self._rows += _rows(reply)
-            self._put(number, (request, packed, reply))
+            self._put(number, (request, packed, reply, self._now() - began))
             self.flush()
 
     def _is_packed(self, body: bytes) -> bool:
@@ -347,7 +360,9 @@ class Connection(asyncio.Protocol):
         self._asked += 1
         return self._asked - 1
 
-    def _answer_at_once(self, body: bytes | TooLong, error: ForebayError) -> None:
+    def _answer_at_once(
+        self, body: bytes | TooLong, error: ForebayError, request: Request | None = None
+    ) -> None:
         """Answer a request that never reached the core, in its turn."""
         request_id: RequestId | UnsetType = UNSET
         packed = self._is_packed(body.begins if isinstance(body, TooLong) else body)
@@ -355,7 +370,8 @@ class Connection(asyncio.Protocol):
             request_id = self._codec.request_id(body)
         self._in_flight += 1
         number = self._number() if request_id is UNSET else -1
-        self._put(number, (None, packed, self._codec.encode_error(error, request_id, packed=packed)))
+        self._put(number, (None, packed, self._codec.encode_error(error, request_id, packed=packed), TOLD))
+        self._server.access.tell(self._asked_for(request, error, 0.0, request_id))
         self.flush()
 
     # Replies: called by the node.
@@ -364,9 +380,9 @@ class Connection(asyncio.Protocol):
         if self._lost:
             self._node.give_back(reply)
             return
-        request, number, packed = cast(Ticket, ticket)
+        request, number, packed, began = cast(Ticket, ticket)
         self._rows += _rows(reply)
-        self._put(number, (request, packed, reply))
+        self._put(number, (request, packed, reply, self._now() - began))
 
     def _put(self, number: int, answer: Answer) -> None:
         """Queue a reply for ``flush``, in order if it has a number."""
@@ -383,14 +399,17 @@ class Connection(asyncio.Protocol):
 
     def flush(self) -> None:
         """Send replies that may leave. Replies that the client can't read yet are not even encoded."""
-        ready, wrapped = self._ready, self._frames.wrapped
+        ready, wrapped, access = self._ready, self._frames.wrapped, self._server.access
+        over_s, is_act = access.over_s, access.is_act
         while ready and not self._write_paused:
             out: list[bytes] = []
             size = 0
             while ready and size < WRITE_BYTES:
-                request, packed, reply = ready.popleft()
+                request, packed, reply, took = ready.popleft()
                 self._rows -= _rows(reply)
                 body = self._encoded(request, packed, reply)
+                if took >= over_s or is_act[type(request)] or isinstance(reply, ForebayError):
+                    self._tell(request, reply, took, body)
                 out += wrapped(body)
                 size += len(body)
                 self._in_flight -= 1
@@ -400,6 +419,31 @@ class Connection(asyncio.Protocol):
             self._plan_pump()
         if self._ending:
             self._close_if_done()
+
+    def _tell(self, request: Request | None, reply: Any, took: float, body: bytes) -> None:
+        """Have the log tell of a request, if it is to."""
+        if request is not None and took >= 0:
+            asked = self._asked_for(request, reply, took, request.reqId)
+            if asked.outcome == DONE and body.startswith(FAILED):  # found out while it was encoded
+                asked.outcome = code_in(body)
+            self._server.access.tell(asked)
+
+    def _asked_for(
+        self, request: Request | None, reply: Any, took: float, id: RequestId | UnsetType
+    ) -> Asked:
+        peer = self._transport.get_extra_info("peername")
+        is_unix = not isinstance(peer, tuple)
+        return Asked(
+            command="-" if request is None else command_of(type(request)),
+            carrier="unix" if is_unix else self._server.carrier,
+            tenant=getattr(self.context, "tenant", DEFAULT),
+            request=request,
+            reply=reply,
+            outcome=outcome_of(reply),
+            ms=took * 1000,
+            id=id,
+            peer=None if is_unix else peer,
+        )
 
     def _encoded(self, request: Request | None, packed: bool, reply: Any) -> bytes:
         if isinstance(reply, bytes):
@@ -424,7 +468,8 @@ class Connection(asyncio.Protocol):
         self._ending = True
         self._node.give_up(self)
         self._in_flight += 1
-        self._put(self._number(), (None, False, self._codec.encode_error(error)))
+        self._put(self._number(), (None, False, self._codec.encode_error(error), TOLD))
+        self._server.access.tell(self._asked_for(None, error, 0.0, UNSET))
         self.flush()
 
     def end(self) -> None:

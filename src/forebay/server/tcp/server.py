@@ -4,6 +4,7 @@ import asyncio
 from asyncio import AbstractEventLoop
 
 from forebay.broker.node import Node
+from forebay.server.access_log import AccessLog
 from forebay.server.tcp.codec import Codec, Services
 from forebay.server.tcp.connection import STALL_CHECK_S, Connection, TcpLimits
 
@@ -12,7 +13,13 @@ class TcpServer:
     """All connections of all sockets, TCP and Unix."""
 
     def __init__(
-        self, node: Node, loop: AbstractEventLoop, limits: TcpLimits, codec: Codec, services: Services | None
+        self,
+        node: Node,
+        loop: AbstractEventLoop,
+        limits: TcpLimits,
+        codec: Codec,
+        services: Services | None,
+        carrier: str = "tcp",
     ) -> None:
         self.node = node
         self.loop = loop
@@ -20,6 +27,9 @@ class TcpServer:
         self.codec = codec
         self.services = services
         """None: requests that are more than one command of the core are refused."""
+        self.carrier = carrier
+        """What lines of the log call it."""
+        self.access = AccessLog(loop) if services is None else services.access
         self._connections: dict[Connection, None] = {}
         self._owners = 0
         self._listeners: list[asyncio.Server] = []
