@@ -252,6 +252,7 @@ def test_a_number_out_of_its_bounds_is_told_both(problems: Problems) -> None:
 
 
 BOUNDS = {
+    "slow_ms": (1, None),
     "shards": (1, 256),
     "memory_bytes_max": (1 << 20, None),
     "payload_bytes_max": (1, 1 << 28),
