@@ -247,6 +247,10 @@ def test_every_figure_is_in_the_protocol_with_its_labels() -> None:
         push(client, "q", 1)
         client.ask({"cmd": "ACK", "ids": [pop(client, "q")["id"]]})
         pop(client, "q", group="audit")
+        push(client, "q", 1)
+        client.ask(
+            {"cmd": "RELEASE", "ids": [pop(client, "q")["id"]], "defer_ms": 60_000, "error": "unknown"}
+        )
         text = get(here.http, "/metrics")[1]
     labels: dict[str, set[str]] = {}
     for name in re.findall(r"^# TYPE (\w+)", text, re.MULTILINE):

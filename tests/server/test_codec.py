@@ -232,8 +232,8 @@ ATTRIBUTES = (3, 4, True, 5, 6, 7)
         ("MESSAGES", {"ids": [5, "6"]}, queries.Show("acme", [5, 6])),
         ("FIND", {"job_id": "j"}, queries.FindJob("acme", "j", None)),
         ("FIND", {"job_id": "j", "queue": "q"}, queries.FindJob("acme", "j", "q")),
-        ("STATE", {"id": 5}, queries.State("acme", 5, "default")),
-        ("STATE", {"id": 5, "group": "g"}, queries.State("acme", 5, "g")),
+        ("STATE", {"id": 5}, queries.State("acme", 5, "default", by_result=True)),
+        ("STATE", {"id": 5, "group": "g"}, queries.State("acme", 5, "g", by_result=True)),
         ("GROUPS", {"queue": "q"}, queries.Describe("acme", "q")),
         ("GROUP", {"queue": "q"}, queries.DescribeGroup("acme", "q", "default")),
         ("GROUPPUT", {"queue": "q", "group": "g", "from": "new"}, core.GroupPut("acme", "q", "g", "new")),
@@ -404,7 +404,7 @@ def test_the_order_of_fields_does_not_matter() -> None:
     ],
 )
 def test_an_id_is_taken_as_number_as_decimal_string_and_as_uuid(given: int | str, address: int) -> None:
-    assert command_of("STATE", id=given) == queries.State("acme", address, "default")
+    assert command_of("STATE", id=given) == queries.State("acme", address, "default", by_result=True)
     assert command_of("ACK", ids=[given]) == core.Ack("acme", None, [address], None, 7)
     assert command_of("ACK", ids=[given, 1]) == core.Ack("acme", None, [address, 1], None, 7)
 

@@ -594,7 +594,12 @@ class PackedSender(Sender):
 
 
 def complaints(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    """Warnings, but for the lines of requests that were slow beside a busy machine, or refused."""
+    return [
+        record.getMessage()
+        for record in caplog.records
+        if record.levelno >= logging.WARNING and record.name != "forebay.access"
+    ]
 
 
 @pytest.mark.parametrize(("kind", "requests"), [(Sender, REQUESTS), (PackedSender, REQUESTS // 2)])
@@ -624,7 +629,7 @@ def test_every_broken_request_gets_one_answer_and_changes_nothing(
             house, seen = House(), None
             client = Client(house)
     house.works()
-    assert requests // 20 < oks < requests // 2
+    assert requests // 25 < oks < requests // 2
     assert complaints(caplog) == []
 
 

@@ -185,7 +185,7 @@ def test_an_unknown_command_is_invalid_and_the_known_ones_are_listed(body: bytes
         ),
         ("ACK", {"ids": [1]}, "reqId, lease, ids, group, result, results"),
         ("NACK", {"ids": [1]}, "reqId, lease, ids, group, error, delay_ms, final"),
-        ("RELEASE", {"ids": [1]}, "reqId, lease, ids, group"),
+        ("RELEASE", {"ids": [1]}, "reqId, lease, ids, group, error, defer_ms"),
         ("EXTEND", {"ids": [1]}, "reqId, lease, ids, group, lease_ms"),
         ("TX", {"ops": []}, "ops, reqId"),
         (
@@ -219,7 +219,7 @@ def test_an_unknown_command_is_invalid_and_the_known_ones_are_listed(body: bytes
         ),
         ("CHILDREN", {"id": 1}, "reqId, id"),
         ("DEAD", {"queue": "q"}, "reqId, queue, group, limit, skip"),
-        ("REQUEUE", {"queue": "q"}, "reqId, queue, ids, group, dry_run"),
+        ("REQUEUE", {"queue": "q"}, "reqId, queue, ids, group, dry_run, dependents"),
         ("DEADPURGE", {"queue": "q"}, "reqId, queue, ids, group, dry_run"),
         ("QUEUES", {}, "reqId"),
         ("QUEUE", {"queue": "q"}, "reqId, queue, options, partition"),

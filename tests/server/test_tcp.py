@@ -361,6 +361,8 @@ def test_a_queue_is_described_with_its_partitions_and_groups(client: Raw, queue:
     assert described["partitions"] == [
         {"partition": "p", "first": 0, "end": 2, "bytes": 3, "lane": False, "retention": {}}
     ]
+    times = [group.pop("oldest_at") for group in described["groups"]]
+    assert all(isinstance(each, int) for each in times)
     assert described["groups"] == [
         {"group": "default", "counts": NOBODY | {"waiting": 1, "completed": 1}},
         {"group": "g", "counts": NOBODY | {"waiting": 1, "active": 1}},

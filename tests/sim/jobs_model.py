@@ -289,6 +289,8 @@ class JobModel(Model):
         """Have happen to a message what it has been told; whether anything did."""
         before = (message.parked, message.fallen)
         is_telling, is_dead = core.is_telling(), core.error_of(message) is not None
+        if not self.queues[message.queue].options.dead_letters:  # what fails is discarded
+            is_dead |= message.parked and not core.is_parked(message) and bool(message.unmet)
         if message.mixed and not is_telling and not message.hopeless:
             message.doomed, message.mixed = is_dead, False
         if message.parked and not core.is_parked(message):

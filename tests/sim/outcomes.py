@@ -202,6 +202,8 @@ class Model(Basics):
                 self._leave(cell.lease, [(partition, at)])
                 cell.schedule(now)
                 cell.deliveries -= 1
+            if cell.kind == DEAD and group == "default" and known.messages[partition][at].fallen:
+                continue  # it was never delivered
             if at >= begin:
                 cells[at] = begin_now(known.messages[partition][at])
             elif cell.kind in WAITING and not at < first == begin:

@@ -190,8 +190,8 @@ MUTANTS: dict[str, Planted] = {
     ),
     "one end counts twice": (
         dependencies._notify_one,
-        "unmet - met)",
-        "max(unmet - 2 * met, 1))",
+        "length, unmet - met)",
+        "length, max(unmet - 2 * met, 1))",
     ),
     "a failure fails nobody": (
         dependencies._notify_one,

@@ -137,8 +137,8 @@ MUTANTS: dict[str, Planted] = {
     # Notes.
     "notes are forgotten too early": (
         notes.sweep_notes,
-        "segment.created_at > now - NOTES_MS_MAX",
-        "False",
+        "age_ms < NOTES_MS_MAX and",
+        "False and",
     ),
     "results go with their messages": (
         notes.sweep_notes,

@@ -312,7 +312,7 @@ MUTANTS: dict[str, Planted] = {
     ),
     "what is withdrawn is not stored": (
         withdrawn.withdraw,
-        "shard.changes.put_row(place.queue, key, codec.pack_numbers((end - first, now)))",
+        "_put(shard, place, first, (end - first, now))",
         "shard.changes.touch()",
     ),
     "a lease is not told what was cancelled": (

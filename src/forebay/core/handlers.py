@@ -398,9 +398,7 @@ def _stats(shard: Shard, command: Stats, now: int) -> StatsFound:
 
 
 def _state(shard: Shard, command: State, now: int) -> StateFound:
-    (message,) = current_ids(shard, [command.id])
-    asked = State(command.tenant, message, command.group, command.by_result)
-    return message_state.last_known(shard, asked, now)
+    return message_state.last_known(shard, command, now)
 
 
 def _add_note(shard: Shard, command: AddNote, now: int) -> Noted:
@@ -433,14 +431,12 @@ def _noting(shard: Shard, command: AddNote | TellProgress) -> Lease | None:
 
 
 def _get_notes(shard: Shard, command: GetNotes, now: int) -> NotesFound:
-    (message,) = current_ids(shard, [command.id])
-    return message_state.notes(shard, command.tenant, message, command.kinds, DEFAULT, now)
+    return message_state.notes(shard, command.tenant, command.id, command.kinds, DEFAULT, now)
 
 
 def _await(shard: Shard, command: Await, now: int) -> NotesFound:
     check_range("wait_ms", command.wait_ms, 0, shard.limits.wait_ms_max)
-    (message,) = current_ids(shard, [command.id])
-    return message_state.notes(shard, command.tenant, message, (RESULT,), command.group, now)
+    return message_state.notes(shard, command.tenant, command.id, (RESULT,), command.group, now)
 
 
 def _show(shard: Shard, command: Show, now: int) -> ShownAll:

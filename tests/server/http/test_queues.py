@@ -315,10 +315,10 @@ def test_dead_letters_are_requeued(http: Http, queue: str) -> None:
     first = bury(http, queue, "a", "b", "c")
     path = f"{at(queue)}/dead"
     tried = http.post(path, ids=[first], dry_run=True)
-    assert tried == {"count": 1, "left": 3, "dry_run": True, "refused": []}
+    assert tried == {"count": 1, "left": 3, "dry_run": True, "refused": [], "dependents": 0}
     assert http.popped(queue) == []
     done = http.post(path, ids=[first, first + 100])
-    assert done == {"count": 1, "left": 2, "dry_run": False, "refused": [first + 100]}
+    assert done == {"count": 1, "left": 2, "dry_run": False, "refused": [first + 100], "dependents": 0}
     assert http.popped(queue) == ["a"]
     assert http.post(path)["count"] == 2
     assert http.popped(queue) == ["b", "c"]

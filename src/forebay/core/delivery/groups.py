@@ -8,6 +8,7 @@ from forebay.core.shard.limiters import attach_group
 from forebay.core.shard.shard import Shard
 from forebay.core.shard.tracks import list_ready, new_track
 from forebay.core.state import Group, Log, Queue, Track
+from forebay.core.structures.spans import outside
 from forebay.core.tracks.cursor import fresh, skip
 from forebay.core.tracks.outcomes import record_outcome
 from forebay.core.tracks.planning import count_unplanned, plan
@@ -75,7 +76,8 @@ def _withdraw(shard: Shard, track: Track, first: int, end: int, at: int) -> None
     """Settle messages for a new group that were cancelled before it existed."""
     for low, high in list(fresh(track, first, end)):
         skip(shard, track, low, high)
-    record_outcome(shard, track, first, end, CANCELLED, at, told=True)
+    for low, high in list(outside(track.dead, first, end)):
+        record_outcome(shard, track, low, high, CANCELLED, at, told=True)
 
 
 def begin_of(log: Log, start: int | str) -> int:

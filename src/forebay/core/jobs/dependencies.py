@@ -406,7 +406,7 @@ def _notify_one(
         return
     if policy != IGNORE:
         failed, is_lost = id_at(ended.partition, waited_for), ended.how != DIED
-        if is_lost:
+        if is_lost or not place.queue.options.dead_letters:
             shard.remove_wait(ended.queue, ended.partition, row)
         if parked and DEFAULT not in place.queue.groups:
             # What is parked or released is counted as such by a group that is made, and not again.

@@ -93,8 +93,7 @@ def children(shard: Shard, command: Children, now: int) -> ChildrenFound:
     sizes = accumulate(map(logs.piece_bytes, found))
     shown = found[: max(sum(size <= shard.limits.read_bytes_max for size in sizes), 1)]
     results = [
-        message_state.notes(shard, command.tenant, each, (RESULT,), DEFAULT, now)
-        for each in current_ids(shard, [each.state.id for each in shown])
+        message_state.notes(shard, command.tenant, each.state.id, (RESULT,), DEFAULT, now) for each in shown
     ]
     return ChildrenFound(command.id, ShownAll(shown), results, len(given) - open_, total)
 

@@ -9,7 +9,7 @@ from forebay.core.shard.shard import Shard
 from forebay.core.state import Partition, Queue, Tie
 from forebay.core.structures.spans import offsets_in
 from forebay.core.tracks.places import standing
-from forebay.core.words import DIED
+from forebay.core.words import DIED, REVIVED
 
 NO_TIE = Tie()
 
@@ -70,6 +70,18 @@ def move(
     for row in partition.waiting_over(offset, offset + 1):
         if shard.mark_met(queue, partition, row, offset, offset + 1):
             shard.add_wait(queue, partition, (successor, row[1], 1, row[3]))
+    if _is_told_revived(shard, partition, offset):
+        # Those that have not been told yet wait for the successor now.
+        shard.ends.append(Ended(queue, partition, successor, successor + 1, REVIVED))
+
+
+def _is_told_revived(shard: Shard, partition: Partition, offset: int) -> bool:
+    """Whether dependents are still being told that a message was requeued."""
+    notifications = shard.notifications.get(partition.key)
+    return notifications is not None and any(
+        ended.how == REVIVED and ended.first <= offset < ended.end
+        for ended in (each.ended for each in notifications.waiting)
+    )
 
 
 def recheck(shard: Shard, queue: Queue, partition: Partition) -> None:

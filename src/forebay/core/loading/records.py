@@ -10,7 +10,7 @@ from forebay.core.records.commit import Record, Scan
 
 
 class QueueRecords:
-    """Records of queues that are asked for in the order of their prefixes."""
+    """Records of queues, which are best asked for in the order of their prefixes."""
 
     def __init__(self, scan: Scan, last: bytes) -> None:
         """``last`` is the prefix of the last queue that will be asked for."""
@@ -19,13 +19,16 @@ class QueueRecords:
         self._ahead: Iterator[Record] | None = None
         self._next: Record | None = None
         """The first record that was read and not yet asked for."""
+        self._reached = b""
+        """Where the queue ends that was asked for last."""
 
     def of(self, prefix: bytes) -> Iterator[Record]:
         """Yield the records of a queue; those before it that nobody asked for are passed over."""
         lower, upper = keyspace.queue_bounds(prefix)
-        if self._ahead is None:
+        if self._ahead is None or lower < self._reached:
             self._ahead = iter(self._scan(lower, self._end))
             self._next = next(self._ahead, None)
+        self._reached = upper
         record = self._next
         while record is not None and record[0] < upper:
             if record[0] >= lower:

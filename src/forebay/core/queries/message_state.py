@@ -2,13 +2,16 @@
 
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from forebay.core.api.queries import NotesFound, Show, Shown, ShownAll, State, StateFound
 from forebay.core.bounds import NEVER, SHOWN_MAX, Limits, check_name
 from forebay.core.delivery.notes import of_message
 from forebay.core.errors import Invalid, NotFound
 from forebay.core.ids import OFFSET_BITS, OFFSET_MASK, Range
 from forebay.core.log import log as logs
-from forebay.core.shard.addresses import NOT_KEPT, Located, first_offset, locate, require
+from forebay.core.log.numbers import end_of
+from forebay.core.shard.addresses import NOT_KEPT, Located, current_ids, first_offset, locate, require
 from forebay.core.shard.shard import Shard
 from forebay.core.state import Dead, Lease, LeaseRun, Partition, Scheduled, Track, priority_of
 from forebay.core.tracks.dead_letters import dead_over
@@ -73,11 +76,10 @@ def _state(shard: Shard, command: State, where: Located, now: int) -> StateFound
     return found
 
 
-def notes(
-    shard: Shard, tenant: str, message: int, kinds: tuple[int, ...], group: str, now: int
-) -> NotesFound:
+def notes(shard: Shard, tenant: str, asked: int, kinds: tuple[int, ...], group: str, now: int) -> NotesFound:
     """Return the notes of a message, and its state."""
     check_name("group", group)
+    (message,) = current_ids(shard, [asked])
     where = locate(shard, tenant, Range(message, 1))
     if where is None:
         return _from_result(shard, State(tenant, message, group), kinds, shard.limits.read_bytes_max)
@@ -95,8 +97,9 @@ def notes(
 
 def last_known(shard: Shard, command: State, now: int) -> StateFound:
     """Return the state of a message; if that is asked for, also of one that is known by its result only."""
+    (message,) = current_ids(shard, [command.id])
     try:
-        return state(shard, command, now)
+        return state(shard, replace(command, id=message), now)
     except NotFound:
         if not command.by_result:
             raise
@@ -104,13 +107,16 @@ def last_known(shard: Shard, command: State, now: int) -> StateFound:
 
 
 def _from_result(shard: Shard, command: State, kinds: tuple[int, ...], bytes_max: int) -> NotesFound:
-    """Return what is known of a message that is not shown, if its result is still kept: it was completed."""
+    """Return what is known of a message that is not shown, if its result is still kept: it was completed.
+
+    ``command`` names the first id of a message that was updated: its notes are kept there.
+    """
     place = shard.places.get(command.id >> OFFSET_BITS)
     if place is None or place.queue.tenant != command.tenant or command.group != DEFAULT:
         raise NotFound(NOT_KEPT)
     offset = place.first + (command.id & OFFSET_MASK)
     results = of_message(place.queue, RESULT, place.partition, offset, bytes_max)
-    if not results or offset >= place.partition.log.end:
+    if not results or offset >= end_of(place.partition, command.id >> OFFSET_BITS):
         raise NotFound(NOT_KEPT)
     stands = StateFound(command.id, 0, "completed", ended_at=results[-1].created_at)
     return NotesFound(place.queue, stands, [results if kind == RESULT else [] for kind in kinds])

@@ -57,9 +57,14 @@ def clear_outcomes(shard: Shard, track: Track, first: int, end: int) -> None:
 
 
 def clear_from(shard: Shard, track: Track, begin: int) -> None:
-    """Forget dead letters and outcomes from an offset on."""
+    """Forget dead letters and outcomes from an offset on.
+
+    What died of a dependency that may still complete stays dead: it was never delivered.
+    """
     log = track.partition.log
     for dead in dead_over(track, begin, log.end):
+        if dead.unmet >= 0:
+            continue
         cut_dead(shard, track, dead, max(begin, dead.first), dead.first + dead.count)
     _cut_rows(shard, track, track.outcomes, begin, log.end)
 

@@ -63,12 +63,10 @@ class Buried(Answer, kw_only=True):
 
 
 class Requeued(Buried, kw_only=True):
-    """How many dead letters were requeued, and how many are left.
-
-    ``dependents`` counts others, in any queue, that died of these and are parked again.
-    """
+    """How many dead letters were requeued, and how many are left."""
 
     dependents: int
+    """Others, in any queue, that died of these and are parked again."""
 
 
 DEAD = "/v1/queues/{queue}/dead"

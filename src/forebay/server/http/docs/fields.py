@@ -113,6 +113,7 @@ WORDS = {
     "action": "What to do.",
     "Bulk.delay_ms": "For the action delay.",
     "Bulk.priority": "For the action priority.",
+    "dependents": "Whether those that died of requeued messages are parked again.",
     "dry_run": "Only count.",
     "matched": "How many messages matched.",
     "done": "Whether it has ended.",
