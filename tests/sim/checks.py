@@ -155,6 +155,9 @@ class Checks:
 
     # What the model takes over.
 
+    def _has_work_queue(self, queue: str) -> bool:
+        return "default" in self.engine.queues[TENANT, queue].groups
+
     def _id_of(self, queue: str, partition: str, offset: int) -> int:
         number, base = number_of(self._partition(queue, partition), offset)
         return address(number, offset - base)

@@ -62,6 +62,8 @@ class Core(NamedTuple):
     """The version of a key."""
     is_telling: Callable[[], bool]
     """Whether some have not been told yet of what they wait for."""
+    has_work_queue: Callable[[str], bool]
+    """Whether a queue has the group that what fails is dead for."""
 
 
 Settled = set[tuple[str, Place]] | frozenset[tuple[str, Place]]
@@ -293,6 +295,8 @@ class JobModel(Model):
             is_dead |= message.parked and not core.is_parked(message) and bool(message.unmet)
         if message.mixed and not is_telling and not message.hopeless:
             message.doomed, message.mixed = is_dead, False
+            if core.has_work_queue(message.queue):  # it failed, and was saved since
+                self._make_work_queue(message.queue, now, core)
         if message.parked and not core.is_parked(message):
             if message.doomed or (is_telling and is_dead):
                 self._fail_with(message, message.failed, now, core)
