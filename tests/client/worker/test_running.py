@@ -587,6 +587,28 @@ def test_what_a_worker_logs_has_fields(app: App, caplog: pytest.LogCaptureFixtur
     assert fields == [{"task": "bad", "id": id, "queue": app.queue, "attempt": 1, "error": "ValueError: no"}]
 
 
+def test_starts_and_ends_of_jobs_are_logged_at_debug_with_their_ids(
+    app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.task
+    async def good() -> None: ...
+
+    async def life() -> int:
+        async with working(app):
+            job = await good.apush()
+            await job.aresult()
+            return job.id
+
+    with caplog.at_level(logging.DEBUG, "forebay.worker"):
+        id = play(life())
+    told = [(each.getMessage(), each.fields) for each in caplog.records if hasattr(each, "fields")]
+    about = {"task": "good", "id": id, "queue": app.queue, "attempt": 1}
+    assert [text for text, _ in told] == [f"job {id} good starts", f"job {id} good done"]
+    assert told[0][1] == about
+    assert told[1][1].pop("ms") >= 0
+    assert told[1][1] == about
+
+
 # How many.
 
 

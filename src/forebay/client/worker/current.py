@@ -34,6 +34,8 @@ class Run:
         self.interrupted = ""
         """Why it was interrupted; empty if it was not."""
         self.runner: asyncio.Task[None] | None = None
+        self.began_at = 0.0
+        """When it began, by the loop's clock, if its end is logged."""
 
     @property
     def id(self) -> int:
