@@ -90,6 +90,19 @@ def test_arguments_that_are_not_those_of_the_function_are_refused_before_they_ar
         add.then(1, 2)
 
 
+def test_bytes_arrive_as_bytes_where_the_function_says_so_and_as_base64_elsewhere(app: App) -> None:
+    @app.task
+    async def kinds(one: bytes, several: list[bytes], any: Any) -> list[Any]:
+        return [one == b"\x00\xff", several == [b"a", b"b"], any]
+
+    async def life() -> None:
+        async with working(app):
+            job = await kinds.apush(b"\x00\xff", [b"a", b"b"], b"\x00\xff")
+            assert await job.aresult() == [True, True, "AP8="]
+
+    play(life())
+
+
 def test_arguments_of_another_type_fail_the_job(app: App) -> None:
     @app.task(retry=1)
     async def take(point: Point) -> None:
