@@ -49,6 +49,7 @@ check: setup    ## format, lint, types
 	@$(BIN)/python tools/make_sync.py --check
 	@$(BIN)/python tools/make_places.py --check
 	@$(BIN)/python tools/make_protocol.py --check
+	@$(BIN)/python tools/make_reference.py --check
 	@$(BIN)/mypy
 
 format: setup   ## put the code in shape

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,8 +22,14 @@ GENERATED = re.compile(r"<object object at 0x[0-9a-f]+>|<factory>")
 PATHS = re.compile(r"\b(?:[a-z_]+\.)+(?=[A-Za-z])")
 
 
-def main() -> None:
-    PLACE.write_text(reference())
+def main() -> int:
+    made = reference()
+    if "--check" in sys.argv:
+        if made != PLACE.read_text():
+            sys.stderr.write("docs/REFERENCE.md is not what the code says: run 'make reference'\n")
+        return int(made != PLACE.read_text())
+    PLACE.write_text(made)
+    return 0
 
 
 def reference() -> str:
@@ -109,4 +116,4 @@ def _code(text: str) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
