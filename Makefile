@@ -9,7 +9,7 @@ CASES  ?= 1000000
 JOBS   ?= 2
 BIN    := .venv/bin
 
-.PHONY: help setup serve test check format sync picture protocol sim crash faults fuzz bench lock clean
+.PHONY: help setup serve test check format sync picture protocol reference sim crash faults fuzz bench lock clean
 
 help:           ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -49,6 +49,7 @@ check: setup    ## format, lint, types
 	@$(BIN)/python tools/make_sync.py --check
 	@$(BIN)/python tools/make_places.py --check
 	@$(BIN)/python tools/make_protocol.py --check
+	@$(BIN)/python tools/make_reference.py --check
 	@$(BIN)/mypy
 
 format: setup   ## put the code in shape
@@ -62,6 +63,9 @@ picture: setup  ## draw the places of a message in docs/ARCHITECTURE.md from the
 
 protocol: setup ## write the tables of docs/PROTOCOL.md from the declarations of the operations
 	@$(BIN)/python tools/make_protocol.py
+
+reference: setup ## write docs/REFERENCE.md from the code of the client
+	@$(BIN)/python tools/make_reference.py
 
 sim: setup      ## random lives against the model: make sim STEPS=1000000 SEED=7
 	@$(BIN)/python -m tests.sim.drive --steps $(STEPS) --seed $(SEED)

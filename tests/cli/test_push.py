@@ -50,7 +50,7 @@ def test_many_lines_are_pushed_in_batches_of_ten_thousand(cli: Run, client: Sync
     assert [each["count"] for each in done.objects] == [10_000, 10_000, 1]
     again = cli("push", queue, "-", "--json", "--idempotency-key", "once", stdin=lines)
     assert [each["first"] for each in again.objects] == [each["first"] for each in done.objects]
-    assert client.offsets(queue)["default"]["end"] == 20_001
+    assert client.offsets(queue)["default"].end == 20_001
 
 
 def test_push_of_no_lines_at_all_has_nothing_to_do(cli: Run, queue: str) -> None:

@@ -130,6 +130,8 @@ def test_what_can_be_known_to_be_wrong_is_refused_at_once(dial: Dial, server: Se
         client.push_later(queue, 1, no_such_option=1)
     with pytest.raises(Invalid):
         client.push_later(queue, object())
+    with pytest.raises(Invalid):
+        client.push_later(queue, 1, headers={"a": object()})
 
 
 def test_pushes_with_a_key_and_to_other_queues_find_their_way(
@@ -176,6 +178,113 @@ def test_a_program_that_just_ends_sends_what_it_buffered(
     program = f"import forebay; forebay.SyncClient({server.tcp!r}).push_later({queue!r}, 'last')"
     subprocess.run([sys.executable, "-c", program], check=True, env=os.environ, timeout=PATIENCE_S)
     assert log(direct, queue) == ["last"]
+
+
+FORKED = """
+import multiprocessing, threading
+import forebay
+
+client = forebay.SyncClient({server!r})
+app = forebay.App("forked", server={server!r}, queue={queue!r})
+
+@app.task
+def send(to): ...
+
+def child():
+    client.push_later({queue!r}, "child")
+    send.push_later("task")
+
+client.push_later({queue!r}, "parent")
+later = client._pusher.later
+assert later.flush({patience}) == 0
+held, done = threading.Event(), threading.Event()
+
+def hold():
+    with later._changed, app._lock:
+        held.set()
+        done.wait()
+
+holder = threading.Thread(target=hold)
+holder.start()
+held.wait()
+process = multiprocessing.get_context("fork").Process(target=child)
+process.start()
+done.set()
+holder.join()
+process.join()
+assert process.exitcode == 0
+"""
+
+
+def test_a_forked_child_sends_what_it_buffered_whatever_its_parent_held(
+    server: Server, direct: SyncClient, queue: str
+) -> None:
+    program = FORKED.format(server=server.tcp, queue=queue, patience=PATIENCE_S)
+    subprocess.run([sys.executable, "-c", program], check=True, env=os.environ, timeout=PATIENCE_S)
+    found = log(direct, queue)
+    assert sorted(map(str, found)) == sorted(["child", "parent", str({"task": "send", "args": ["task"]})])
+
+
+def test_a_full_queue_does_not_hold_up_pushes_to_others(
+    dial: Dial, direct: SyncClient, server: Server, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(later, "BUFFER_MAX", 3)
+    monkeypatch.setattr(later, "BUSY_S_MAX", 0.0)
+    full, free = f"{queue}-full", f"{queue}-free"
+    direct.configure(full, max_size=1)
+    direct.configure(free)
+    direct.push(full, "first")
+    client = dial(server.tcp)
+    client.push_later(full, "second")
+    for number in range(8):
+        client.push_later(free, number)
+        popped = direct.pop(free, wait_ms=int(PATIENCE_S * 1000))
+        assert popped.payloads == [number]
+        direct.ack(popped)
+    client.push_later(full, "third")
+    client.push_later(full, "fourth")
+    with pytest.raises(Busy, match=r"3 pushes wait.*is full"):
+        client.push_later(full, "fifth")
+    client.push_later(free, "still")
+    assert direct.pop(free, wait_ms=int(PATIENCE_S * 1000)).payloads == ["still"]
+    for text in ("first", "second", "third", "fourth"):
+        popped = direct.pop(full, wait_ms=int(PATIENCE_S * 1000))
+        assert popped.payloads == [text]
+        direct.ack(popped)
+
+
+def test_a_push_that_breaks_the_sender_is_logged_and_other_queues_go_on(
+    direct: SyncClient,
+    server: Server,
+    queue: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    direct.configure(queue)
+    buffer = later.Later(server.tcp, PATIENCE_S)
+    buffer.add(f"{queue}-broken", b"1", {"no_such_option": 1})
+    with caplog.at_level(logging.WARNING, "forebay.client"):
+        for number in range(3):
+            buffer.add(queue, str(number).encode(), {})
+            popped = direct.pop(queue, wait_ms=int(PATIENCE_S * 1000))
+            assert popped.payloads == [number]
+            direct.ack(popped)
+        monkeypatch.setattr(later, "FLUSH_S", 0.0)
+        buffer.close()
+    told = [each.getMessage() for each in caplog.records]
+    assert told.count("pushes that are to be sent later can't be") == 1
+    assert told[-1].startswith("1 pushes that were to be sent later are lost: ")
+
+
+@pytest.mark.parametrize("server", ["http://", "http://queue.example:99999", "ftp://queue.example"])
+def test_an_address_that_can_be_none_is_refused_at_once(server: str) -> None:
+    app = App("later", server=server)
+
+    @app.task
+    def send(to: str) -> None: ...
+
+    with pytest.raises(Invalid, match="server"):
+        send.push_later("ada")
 
 
 def test_inline_a_task_that_is_pushed_later_runs_at_once() -> None:

@@ -244,6 +244,8 @@ def test_the_log_is_read_to_its_end(either: Blocking, queue: str) -> None:
     assert [each.payload for each in either.records(queue, offset=2_498)] == [2_498, 2_499]
     stretch = either.read(queue, offset=10, max_count=5)
     assert (len(stretch.records), stretch.next, stretch.end) == (5, 15, 2_500)
+    assert [each.offset for each in stretch] == list(range(10, 15))
+    assert len(stretch) == 5
 
 
 def test_the_log_of_a_queue_without_messages_is_empty(client: Blocking, queue: str) -> None:

@@ -28,7 +28,7 @@ def test_a_queue_is_made_shown_cleared_and_deleted(either: Blocking, queue: str)
     assert either.purge(queue, ["waiting"], limit=3).count == 3
     assert either.purge(queue, grace_ms=HOUR_MS).count == 0
     assert either.drain(queue).count == 1
-    assert either.offsets(queue)["default"]["end"] == 6
+    assert either.offsets(queue)["default"].end == 6
     assert not either.delete_queue(queue).deleted
     assert either.delete_queue(queue, force=True).deleted
     with pytest.raises(NotFound):

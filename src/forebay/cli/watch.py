@@ -85,10 +85,10 @@ def _follow(client: "SyncClient", queue: str, partition: str | None, from_start:
         for name, log in found.items():
             if partition not in (None, name):
                 continue
-            at = places.get(name, log["first"] if begun else log["end"])
-            if at > log["end"]:  # it was deleted and made again
-                at = log["first"]
-            while at < log["end"]:
+            at = places.get(name, log.first if begun else log.end)
+            if at > log.end:  # it was deleted and made again
+                at = log.first
+            while at < log.end:
                 stretch = client.read(queue, offset=at, partition=name, type=msgspec.Raw)
                 yield from stretch.records
                 at = stretch.next
@@ -175,7 +175,7 @@ def _samples(client: "SyncClient") -> dict[str, Sample]:
             logs = client.offsets(summary.queue)
         except (Conflict, NotFound):  # it is being deleted
             continue
-        pushed = sum(log["end"] for log in logs.values())
+        pushed = sum(log.end for log in logs.values())
         found[summary.queue] = Sample(summary, pushed, time.monotonic())
     return found
 

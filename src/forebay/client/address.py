@@ -1,6 +1,7 @@
 """Server addresses: tcp://HOST:PORT, unix://PATH, http://HOST:PORT, https://HOST; HOST:PORT, or a path."""
 
 import os
+from urllib.parse import urlsplit
 
 from forebay.client.errors import Disconnected, NotForebay
 from forebay.client.outcome import said
@@ -39,6 +40,25 @@ def where(server: str) -> str | tuple[str, int]:
     if (found and scheme != "tcp") or not host or "/" in host or not is_port:
         raise Invalid("server", "HOST:PORT or the path of a Unix socket")
     return host.strip("[]"), int(port)
+
+
+def check_address(server: str) -> None:
+    """Raise unless this can be the address of a server.
+
+    >>> check_address("http://queue.example:99999")
+    Traceback (most recent call last):
+    forebay.core.errors.Invalid: server must be http://HOST:PORT, or https://HOST
+    """
+    if not is_web(server):
+        where(server)
+        return
+    try:
+        parts = urlsplit(server)
+        is_right = bool(parts.hostname) and parts.port != 0  # ``port`` raises if it is none
+    except ValueError:
+        is_right = False
+    if not is_right:
+        raise Invalid("server", "http://HOST:PORT, or https://HOST")
 
 
 def shown(server: str) -> str:

@@ -290,11 +290,22 @@ class Update(Struct, frozen=True):
 
 
 class Progress(Struct, frozen=True):
-    """Progress of the work on a message."""
+    """How far the work on a message is, as its worker last reported."""
 
     progress: int
+    """From 0 to 100; 0 if nothing was reported."""
     message: str | None
+    """What was said with it, if anything."""
     updated_at: int | None
+    """When it was reported, in milliseconds since 1970; None if it never was."""
+
+    def __str__(self) -> str:
+        """Return it for people.
+
+        >>> str(Progress(40, "halfway, nearly", 1_700_000_000_000)), str(Progress(0, None, None))
+        ('40 %: halfway, nearly', '0 %')
+        """
+        return f"{self.progress} %: {self.message}" if self.message else f"{self.progress} %"
 
 
 class Line(Struct, frozen=True):
@@ -318,11 +329,32 @@ class Record(Struct, frozen=True):
 
 
 class Stretch(Struct, frozen=True):
-    """A part of a log: ``next`` is where to read on, ``end`` where the log ends now."""
+    """A part of a log, which yields its records: ``for record in client.read("emails")``."""
 
     records: list[Record]
     next: int
+    """The offset to read on at."""
     end: int
+    """Where the log ends now."""
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.records)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+
+class Offsets(Struct, frozen=True):
+    """Where the log of a partition begins and ends: it has the offsets from ``first`` up to ``end``."""
+
+    partition: str
+    first: int
+    end: int
+    synced: int
+    """Offsets below this one survive a power loss."""
+    bytes: int
+    at: int | None = None
+    """First offset that was pushed at the time asked for, or later; None if none was, or no time was."""
 
 
 class Cron(Struct, frozen=True, kw_only=True):

@@ -4,6 +4,7 @@ Time is simulated: leases of less than a second outlast any stall of the machine
 """
 
 import asyncio
+import logging
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -31,6 +32,28 @@ def _far(app: App, way: Way) -> App:
     far = App(app.name, server=way.address, queue=app.queue)
     far.tasks = app.tasks
     return far
+
+
+def test_a_worker_logs_once_that_it_is_cut_off_and_that_it_is_back(
+    app: App, simulated: Simulated, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.task
+    async def quick() -> None: ...
+
+    async def life() -> None:
+        async with Way(simulated.address) as way, working(_far(app, way)):
+            await (await quick.apush()).aresult(8)
+            way.refuses = True
+            way.cut()
+            await asyncio.sleep(1)
+            way.refuses = False
+            await (await quick.apush()).aresult(8)
+        await app.aclose()
+
+    with caplog.at_level(logging.INFO, "forebay.client"):
+        simulated.play(life())
+    told = [each.getMessage().split(" ")[0] for each in caplog.records if each.name == "forebay.client"]
+    assert told == ["disconnected", "connected"]
 
 
 def test_a_job_that_ends_while_the_way_is_cut_is_settled_later_and_not_run_again(

@@ -186,6 +186,17 @@ def reports_and_goes_on(file: str) -> None:
             current().progress(int(time.monotonic() * 1000) % 100)
 
 
+@app.task(process=True)
+def pushes_later(queue: str, count: int) -> None:
+    for number in range(count):
+        app.client.push_later(queue, number)
+        noted.push_later(number)
+
+
+@app.task(queue="processes-noted")
+def noted(number: int) -> None: ...
+
+
 def _runs(pid: str) -> bool:
     """Whether a process is there, and not only waits to be forgotten."""
     try:
@@ -246,6 +257,17 @@ def test_a_process_can_give_up(task: Any, said: str) -> None:
             assert await until_state(app, job.id, "dead", "delayed") == "dead"
             with pytest.raises(Failed, match=said):
                 await job.aresult()
+
+    play(life())
+
+
+def test_what_a_process_pushes_later_is_there_when_its_job_has_ended(queue: str) -> None:
+    async def life() -> None:
+        async with working(app, queues=["processes"], concurrency=1):
+            await (await pushes_later.apush(queue, 3_000)).aresult()
+            for each in (queue, "processes-noted"):
+                found = (await app.aclient.queue(each)).partitions
+                assert [partition.end for partition in found] == [3_000]
 
     play(life())
 

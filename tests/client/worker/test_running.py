@@ -90,6 +90,19 @@ def test_arguments_that_are_not_those_of_the_function_are_refused_before_they_ar
         add.then(1, 2)
 
 
+def test_bytes_arrive_as_bytes_where_the_function_says_so_and_as_base64_elsewhere(app: App) -> None:
+    @app.task
+    async def kinds(one: bytes, several: list[bytes], any: Any) -> list[Any]:
+        return [one == b"\x00\xff", several == [b"a", b"b"], any]
+
+    async def life() -> None:
+        async with working(app):
+            job = await kinds.apush(b"\x00\xff", [b"a", b"b"], b"\x00\xff")
+            assert await job.aresult() == [True, True, "AP8="]
+
+    play(life())
+
+
 def test_arguments_of_another_type_fail_the_job(app: App) -> None:
     @app.task(retry=1)
     async def take(point: Point) -> None:
@@ -585,6 +598,28 @@ def test_what_a_worker_logs_has_fields(app: App, caplog: pytest.LogCaptureFixtur
         id = play(life())
     fields: list[Any] = [each.fields for each in caplog.records if hasattr(each, "fields")]
     assert fields == [{"task": "bad", "id": id, "queue": app.queue, "attempt": 1, "error": "ValueError: no"}]
+
+
+def test_starts_and_ends_of_jobs_are_logged_at_debug_with_their_ids(
+    app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.task
+    async def good() -> None: ...
+
+    async def life() -> int:
+        async with working(app):
+            job = await good.apush()
+            await job.aresult()
+            return job.id
+
+    with caplog.at_level(logging.DEBUG, "forebay.worker"):
+        id = play(life())
+    told = [(each.getMessage(), each.fields) for each in caplog.records if hasattr(each, "fields")]
+    about = {"task": "good", "id": id, "queue": app.queue, "attempt": 1}
+    assert [text for text, _ in told] == [f"job {id} good starts", f"job {id} good done"]
+    assert told[0][1] == about
+    assert told[1][1].pop("ms") >= 0
+    assert told[1][1] == about
 
 
 # How many.

@@ -5,6 +5,7 @@ is cancelled, that connection is half closed, and the server then responds at on
 """
 
 import asyncio
+import logging
 from asyncio import AbstractEventLoop, Future
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -16,6 +17,8 @@ from forebay.client.errors import Disconnected, NotForebay
 from forebay.client.outcome import Outcome, outcome
 from forebay.core.errors import ForebayError
 from forebay.wire.framing import AnswerFrames, Foreign, framed
+
+logger = logging.getLogger("forebay.client")
 
 Unclaimed = Callable[[bytes], bytes | None]
 """Returns the request that releases what an unclaimed response has leased, if any."""
@@ -226,6 +229,7 @@ class TcpLink:
         self._timeout_s = timeout_s
         self._loop: AbstractEventLoop | None = None
         self._is_closed = False
+        self._is_away = False
         self._begin()
 
     def _begin(self) -> None:
@@ -259,7 +263,25 @@ class TcpLink:
         connection = self._shared
         if connection is None or connection.is_lost:
             connection = await self._opened(timeout_s)
-        return await connection.ask(body, timeout_s, late)
+        try:
+            answer = await connection.ask(body, timeout_s, late)
+        except Disconnected as error:
+            self._away(error)
+            raise
+        if self._is_away:
+            self._back()
+        return answer
+
+    def _away(self, why: object) -> None:
+        """Log that the server can't be reached, once until it can be."""
+        if not self._is_away and not self._is_closed:
+            self._is_away = True
+            logger.info("disconnected from %s: %s", shown(self._server), why)
+
+    def _back(self) -> None:
+        """Log that the server answers again: something may accept connections and close them at once."""
+        self._is_away = False
+        logger.info("connected to %s again", shown(self._server))
 
     def _give_back(self, unclaimed: Unclaimed, answer: bytes) -> None:
         returning = unclaimed(answer)
@@ -303,13 +325,17 @@ class TcpLink:
             self._finishing.add(connection)
             connection.over.add_done_callback(lambda _: self._finishing.discard(connection))
             raise
-        except ForebayError:
-            if not connection.is_lost:
+        except ForebayError as error:
+            if connection.is_lost:
+                self._away(error)
+            else:
                 self._idle.append(connection)
             raise
         finally:
             self._busy.discard(connection)
         self._idle.append(connection)
+        if self._is_away:
+            self._back()
         return answer
 
     async def _connected(self) -> Connection:
@@ -322,6 +348,7 @@ class TcpLink:
                 else:
                     _, made = await loop.create_connection(kind, *self._place)
         except (OSError, UnicodeError) as error:  # TimeoutError is a subclass
+            self._away(error or type(error).__name__)
             raise missing(self._server, error) from None
         return made
 

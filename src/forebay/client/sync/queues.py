@@ -14,6 +14,7 @@ from forebay.client.types import (
     Cron,
     Deleted,
     Group,
+    Offsets,
     Options,
     Partition,
     Queue,
@@ -101,11 +102,13 @@ class Queues(Asking):
         found: groups.Sought = self._ask(groups.Seek(**where, to=to, offset=offset))
         return {each.partition: each.cursor for each in found.partitions}
 
-    def offsets(self, queue: str, *, at: int | None = None) -> dict[str, dict[str, Any]]:
+    def offsets(self, queue: str, *, at: int | None = None) -> dict[str, Offsets]:
         """Return where the log of each partition begins and ends; with ``at``, its offset at a time."""
-        request = messages.Offsets(queue=queue, at=at)
-        found = self._ask(request, kind=dict[str, Any])
-        return {each["partition"]: each for each in found["partitions"]}
+        found: messages.OffsetsFound = self._ask(messages.Offsets(queue=queue, at=at))
+        return {
+            each.partition: Offsets(each.partition, each.first, each.end, each.synced, each.bytes, each.at)
+            for each in found.partitions
+        }
 
     # Groups.
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import os
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -127,6 +128,7 @@ class App:
         self._client: SyncClient | None = None
         self._later: Later | None = None
         self._aclients: weakref.WeakKeyDictionary[Any, Client] = weakref.WeakKeyDictionary()
+        _apps.add(self)
 
     # Clients.
 
@@ -362,3 +364,15 @@ class App:
         for each in await client.crons():
             if each.name.startswith(f"{self.name}:") and each.name not in self.crons:
                 await client.delete_cron(each.name)
+
+
+_apps: "weakref.WeakSet[App]" = weakref.WeakSet()
+
+
+def _unlock() -> None:
+    """Replace locks after a fork: a thread of the parent may have held them."""
+    for app in list(_apps):
+        app._lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_unlock)

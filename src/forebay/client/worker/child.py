@@ -9,6 +9,7 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
+from forebay.client.later import flush_all
 from forebay.client.payloads import encode
 from forebay.client.tasks.app import is_in_worker
 from forebay.client.tasks.task import GiveUp, RetryLater, Task
@@ -83,6 +84,7 @@ def serve(pipe: Connection, lifeline: Connection) -> None:
         line = Line(pipe)
         said = _answer(asked, line)
         line.close()
+        flush_all()  # the worker kills this process whenever it likes after the answer
         pipe.send(said)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from forebay.client.aio.client import Client
 from forebay.client.tasks.task import Task
 from forebay.client.types import Message
+from forebay.client.worker.progress import Reports
 
 CANCELLED, LOST, STOPPED = "cancelled", "lost", "stopped"
 """Why a run is interrupted: the job was cancelled, its lease expired, or the worker stops."""
@@ -34,6 +35,10 @@ class Run:
         self.interrupted = ""
         """Why it was interrupted; empty if it was not."""
         self.runner: asyncio.Task[None] | None = None
+        self.reports: Reports | None = None
+        """Its progress on the way to the server, once there is any."""
+        self.began_at = 0.0
+        """When it began, by the loop's clock, if its end is logged."""
 
     @property
     def id(self) -> int:
@@ -45,7 +50,15 @@ class Run:
         return self.message.failures + 1
 
     async def aprogress(self, percent: int, message: str | None = None) -> None:
-        """Report progress, from 0 to 100."""
+        """Report progress, from 0 to 100.
+
+        Ten reports a second are sent at most; the last one always is, before the job ends.
+        """
+        if self.reports is None:
+            self.reports = Reports(self._send_progress)
+        await self.reports.tell(percent, message)
+
+    async def _send_progress(self, percent: int, message: str | None) -> None:
         await self._client.set_progress(self.id, percent, message, lease=self.message.lease)
 
     def progress(self, percent: int, message: str | None = None) -> None:

@@ -30,7 +30,14 @@ class Running:
         """Return what the task returns; raise what it raises."""
         token = _current.set(run)
         try:
-            return await self._go(run)
+            returned = await self._go(run)
+            if run.reports is not None:
+                await run.reports.finish()
+            return returned
+        except Exception:
+            if run.reports is not None:
+                await run.reports.finish()
+            raise
         finally:
             _current.reset(token)
 

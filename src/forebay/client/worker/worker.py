@@ -24,6 +24,7 @@ from forebay.client.translate import body_of
 from forebay.client.types import DEFAULT, Message
 from forebay.client.worker.current import CANCELLED, LOST, STOPPED, Run
 from forebay.client.worker.failures import said, told
+from forebay.client.worker.job_log import fields_of, tell_end, tell_start
 from forebay.client.worker.leases import Failure, Lease, LeaseKeeper
 from forebay.client.worker.pipe import Raised
 from forebay.client.worker.run import Running, result_of
@@ -109,6 +110,8 @@ class Worker:
         """Whether every runner must end, whatever it does."""
         self._done = 0
         """Finished jobs, however they ended."""
+        self._tells_jobs = False
+        """Whether starts and ends of jobs are logged; looked at once for each pop."""
         self._rate = 0.0
         """Finished jobs per second, smoothed."""
 
@@ -378,6 +381,7 @@ class Worker:
     async def _accept(self, messages: list[Message], sent_at: float) -> None:
         """Queue messages for the runners, and release those for which there is no room any more."""
         lease = self._holding.take(messages, sent_at)
+        self._tells_jobs = logger.isEnabledFor(logging.DEBUG)
         # The pop was sized when it was sent, up to 20 s ago. Woken runners count: each will take a job.
         room = self._ahead() + len(self._idle) + self._woken - len(self._ready)
         taken, surplus = messages[: max(room, 0)], messages[max(room, 0) :]
@@ -467,6 +471,9 @@ class Worker:
             run = Run(task, message, *made, self._client)
             run.runner = asyncio.current_task()
             lease.open[id] = run
+            if self._tells_jobs:
+                run.began_at = self._loop.time()
+                tell_start(message, name)
             result = result_of(await self._running.go(run))
         except asyncio.CancelledError as error:
             current = asyncio.current_task()
@@ -504,22 +511,20 @@ class Worker:
                 holding.drop(lease, id)
             else:
                 holding.done(lease, id, result)
-                if logger.isEnabledFor(logging.DEBUG):
-                    fields = _fields(message, task.name)
-                    logger.debug("job %d %s done", id, task.name, extra={"fields": fields})
+                if self._tells_jobs:
+                    tell_end(message, name, self._loop.time() - run.began_at)
 
     def _task(self, work: Work) -> Task[Any, Any]:
-        task = self.app.tasks.get(work.task)
-        if task is None:
+        if work.task not in self.app.tasks:
             raise unknown_task(work)
-        return task
+        return self.app.tasks[work.task]
 
     def _unknown(self, lease: Lease, message: Message, name: str, why: str) -> None:
         """Leave a job to workers that know it, for a while."""
         if not self._unknown_ms:
             self._failed(lease, message, name, why, gives_up=True)
             return
-        self._warnings.warn(name, why, _fields(message, name), self._loop.time())
+        self._warnings.warn(name, why, fields_of(message, name), self._loop.time())
         if lease.is_lost:
             self._holding.drop(lease, message.id)
         else:
@@ -544,7 +549,7 @@ class Worker:
             return 0, None
 
     async def _interrupted(self, lease: Lease, run: Run) -> None:
-        fields = _fields(run.message, run.task.name)
+        fields = fields_of(run.message, run.task.name)
         logger.warning("job %d %s: %s", run.id, run.task.name, run.interrupted, extra={"fields": fields})
         if run.interrupted == STOPPED:
             await self._holding.release(lease, [run.id])
@@ -567,7 +572,7 @@ class Worker:
         if run is not None:
             run.runner = None
             _forgive()
-        fields = {**_fields(message, name), "error": why}
+        fields = {**fields_of(message, name), "error": why}
         what = "gave up" if gives_up else "failed"
         logger.warning("job %d %s %s", message.id, name, what, extra={"fields": fields}, exc_info=error)
         if lease.is_lost:
@@ -581,10 +586,6 @@ def _forgive() -> None:
     current = asyncio.current_task()
     while current is not None and current.cancelling():
         current.uncancel()
-
-
-def _fields(message: Message, task: str) -> dict[str, Any]:
-    return {"task": task, "id": message.id, "queue": message.queue, "attempt": message.failures + 1}
 
 
 async def _call(hooks: Sequence[Hook]) -> None:
