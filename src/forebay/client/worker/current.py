@@ -34,6 +34,7 @@ class Run:
         self.interrupted = ""
         """Why it was interrupted; empty if it was not."""
         self.runner: asyncio.Task[None] | None = None
+        self.began = self._loop.time()
 
     @property
     def id(self) -> int:
@@ -83,3 +84,10 @@ def current() -> Run:
         return _current.get()
     except LookupError:
         raise RuntimeError("no task runs here") from None
+
+
+def forgive() -> None:
+    """Uncancel this runner after a cancel that was meant for one job, so that it can go on."""
+    runner = asyncio.current_task()
+    while runner is not None and runner.cancelling():
+        runner.uncancel()

@@ -1,5 +1,8 @@
-"""Errors of tasks as text."""
+"""Errors of tasks as text, and what lines of the log tell of a job."""
 
+from typing import Any
+
+from forebay.client.types import Message
 from forebay.client.worker.pipe import Raised
 
 
@@ -20,3 +23,8 @@ def said(error: BaseException) -> str:
         return str(error).encode(errors="replace").decode()
     except Exception:
         return "it can't be told"
+
+
+def fields_of(message: Message, task: str) -> dict[str, Any]:
+    """Return the fields of a line about a job."""
+    return {"task": task, "id": message.id, "queue": message.queue, "attempt": message.failures + 1}

@@ -8,7 +8,7 @@ from msgspec import Meta, Raw, Struct
 from forebay.server.flashq.web.calls import Call
 from forebay.server.flashq.web.commands import Refused
 from forebay.server.flashq.web.routes import Route
-from forebay.server.flashq.workers import QUEUES_MAX, Worker, Workers
+from forebay.server.workers import QUEUES_MAX, Worker, Workers
 
 NAME_CHARS_MAX = 256
 """Characters of a worker's id, and of the name of each of its queues: all are kept in memory."""
@@ -45,8 +45,8 @@ def shown(workers: Workers) -> list[Shown]:
 
 
 def _shown(worker: Worker) -> Shown:
-    counts = worker.concurrency, worker.last_seen, worker.jobs_processed
-    return Shown(worker.id, list(worker.queues), *counts)
+    counts = worker.concurrency, worker.seen_at, worker.done
+    return Shown(worker.name, list(worker.queues), *counts)
 
 
 class WorkerRoutes:
