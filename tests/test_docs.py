@@ -21,8 +21,9 @@ from forebay.cli.commands import Command
 from forebay.cli.main import PROGRAM, cli
 from forebay.core.errors import CODES
 from forebay.core.state import Backoff, Event, QueueOptions
-from forebay.core.words import EVENT_KINDS
+from forebay.core.words import EVENT_KINDS, WORKER_KINDS
 from forebay.server.events.backlog import Lost
+from forebay.server.events.workers import WorkerEvent
 from forebay.server.http import routes as http_routes
 from forebay.server.http.endpoint import Resource
 from forebay.server.http.operation import View
@@ -186,7 +187,7 @@ def test_every_field_of_a_stream_is_in_the_protocol(view: View) -> None:
         assert f"| `{field.encode_name}` |" in part, field.encode_name
 
 
-@pytest.mark.parametrize("kind", EVENT_KINDS)
+@pytest.mark.parametrize("kind", [*EVENT_KINDS, *WORKER_KINDS])
 def test_every_kind_of_event_is_in_the_protocol(kind: str) -> None:
     assert f"\n| `{kind}` | " in EVENTS
 
@@ -198,6 +199,8 @@ def test_every_field_of_an_event_is_in_the_protocol_with_an_example() -> None:
     assert set(json.loads(example)) | set(json.loads(progressed)) == fields
     table = EVENTS.split("| field | |")[1].split("\n\n")[0]
     assert set(re.findall(r"`(\w+)`", re.sub(r"\|[^|]*\|$", "", table, flags=re.MULTILINE))) == fields
+    (worker,) = blocks("json worker", EVENTS)
+    assert set(json.loads(worker)) == {each.encode_name for each in msgspec.structs.fields(WorkerEvent)}
     lost = {each.encode_name for each in msgspec.structs.fields(Lost)}
     (told,) = re.findall(r'^  `(\{"kind": "lost".*\})`', EVENTS, re.MULTILINE)
     assert set(json.loads(told)) == lost
@@ -251,6 +254,7 @@ def test_every_figure_is_in_the_protocol_with_its_labels() -> None:
         client.ask(
             {"cmd": "RELEASE", "ids": [pop(client, "q")["id"]], "defer_ms": 60_000, "error": "unknown"}
         )
+        client.ask({"cmd": "WORKER", "name": "w"})
         text = get(here.http, "/metrics")[1]
     labels: dict[str, set[str]] = {}
     for name in re.findall(r"^# TYPE (\w+)", text, re.MULTILINE):

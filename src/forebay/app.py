@@ -139,7 +139,7 @@ async def _serve(settings: Settings, out: TextIO) -> None:
 
     http = HttpServer(node, loop, settings.http_limits(), __version__, connections, clock=now)
     server = TcpServer(node, loop, settings.tcp_limits(), codec, http.services)
-    flashq = Door(now, split(settings.flashq_tokens))
+    flashq = Door(http.workers, split(settings.flashq_tokens))
     web = FlashqHttp(
         node,
         loop,

@@ -38,7 +38,7 @@ def test_a_worker_runs_tasks_until_it_is_told_to_stop(
     target = f"shop_{queue.replace('-', '_')}:app"
     push = f"import {target[:-4]} as shop; print(shop.double.push(21).result())"
     given = ["--concurrency", "2", "--queues", f"{queue}, ", "--prefetch", "1", "--lease-ms", "5000"]
-    logs = ["--log-format", "json", "--log-level", "info", "--drain-s", "5"]
+    logs = ["--log-format", "json", "--log-level", "info", "--drain-s", "5", "--name", "w"]
     variables = environment(FOREBAY_SERVER=server.tcp)
     with subprocess.Popen(
         command("worker", target, *given, *logs), cwd=shop, env=variables, stderr=subprocess.PIPE, text=True

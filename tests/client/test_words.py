@@ -33,6 +33,7 @@ WITHOUT_A_METHOD = (
     ("GROUP", "groups() has them all"),
     ("KVMGET", "get() is asked for each key"),
     ("KVDELETE", "delete() takes many keys, with KVWRITE"),
+    ("WORKER", "of the worker, which tells of itself"),
     ("STAGE", "of the Spark sink"),
     ("ADOPT", "of the Spark sink"),
     ("UNSTAGE", "of the Spark sink"),

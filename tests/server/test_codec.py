@@ -277,6 +277,8 @@ def test_every_operation_is_known_by_its_name() -> None:
         "MESSAGES",
         "FIND",
         "STATE",
+        "WORKER",
+        "WORKERS",
         "CANCEL",
         "PROMOTE",
         "DELAY",

@@ -20,6 +20,7 @@ from forebay.server.operations.table import COMMANDS
 from forebay.server.tcp.codec import Services
 from forebay.server.webhooks.courier import Webhook
 from forebay.server.webhooks.forwarder import Figures
+from forebay.server.workers import Workers
 from tests.server.test_fuzz import Client, House
 from tests.serving import framed
 
@@ -41,6 +42,7 @@ class Steps:
         self.questions = self.polls = self.webhooks = self
         self.node = house.server.node
         self._loop = house.loop
+        self.workers = Workers(lambda: house.now)
 
     async def ask(self, command: Command) -> Reply | ForebayError:
         replies: list[Reply | ForebayError] = []
@@ -221,6 +223,10 @@ def limits_and_queues(talk: Talk) -> None:
     ask("QUEUE", queue="a")
     ask("QUEUES")
     ask("STATS")
+    ask(
+        "WORKER", name="é", queues=["a"], tasks=["é漢🦀"], running=[{"id": 1 << 60, "task": "t", "for_ms": 5}]
+    )
+    ask("WORKERS", queue="a")
     ask("BROWSE", queue="a", limit=3)
     ask("GROUPPUT", queue="a", group="late", **{"from": "new"})
     ask("GROUPDELETE", queue="a", group="late")

@@ -312,8 +312,8 @@ VALID: list[dict[str, Any]] = [
     {"cmd": "UNSTAGE", "queue": "a", "stages": ["s", "t"]},
 ]
 """Requests with more fields than the examples of the declarations have."""
-LEFT_OUT = ("HOLD", "BACKUP")
-"""What would end the life of the server, or write to the disk."""
+LEFT_OUT = ("HOLD", "BACKUP", "WORKER", "WORKERS")
+"""What would end the life of the server, or write to the disk; and what this listener knows nothing of."""
 FILLED = {"LEASE": "79228162532711081671548469249", "ID": 17179869184}
 """What stands for the placeholders of examples."""
 

@@ -181,7 +181,7 @@ def test_an_unknown_command_is_invalid_and_the_known_ones_are_listed(body: bytes
         (
             "POP",
             {"queue": "q"},
-            "reqId, queue, count, min_count, wait_ms, group, partition, lease_ms, from, compact",
+            "reqId, queue, count, min_count, wait_ms, group, partition, lease_ms, from, compact, worker",
         ),
         ("ACK", {"ids": [1]}, "reqId, lease, ids, group, result, results"),
         ("NACK", {"ids": [1]}, "reqId, lease, ids, group, error, delay_ms, final"),

@@ -40,7 +40,12 @@ SECTIONS = {
         "seek": "groups:seek",
         "crons": "crons:crons",
     },
-    "Watch": {"tail": "watch:tail", "top": "watch:top", "stats": "watch:stats"},
+    "Watch": {
+        "tail": "watch:tail",
+        "top": "watch:top",
+        "stats": "watch:stats",
+        "workers": "workers:workers",
+    },
     "Data": {
         "backup": "files:backup",
         "restore": "files:restore",

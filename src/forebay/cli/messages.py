@@ -59,6 +59,9 @@ class Shown(msgspec.Struct):
     tags: tuple[str, ...]
     error: str | None
     due_at: int | None
+    leased_at: int | None
+    lease_until: int | None
+    holder: str | None
     ended_at: int | None
     job_id: str | None
     unique_key: str | None
@@ -84,6 +87,9 @@ def shown(seen: Seen) -> Shown:
         seen.tags,
         seen.error,
         seen.due_at,
+        seen.leased_at,
+        seen.lease_until,
+        seen.holder,
         seen.ended_at,
         seen.job_id,
         seen.unique_key,
@@ -126,6 +132,9 @@ def print_message(client: "SyncClient", seen: Seen, group: str, as_json: bool) -
         "tags": seen.tags,
         "error": seen.error,
         "due": shown_time(seen.due_at),
+        "leased": shown_time(seen.leased_at),
+        "leased until": shown_time(seen.lease_until),
+        "holder": seen.holder,
         "ended": shown_time(seen.ended_at),
         "job id": seen.job_id,
         "unique key": seen.unique_key,

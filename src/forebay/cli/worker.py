@@ -22,6 +22,7 @@ from forebay.cli.errors import DONE
     type=click.FloatRange(min=0),
     help="Seconds that jobs of unknown tasks are left to other workers (default 3600).",
 )
+@click.option("--name", help="Its name in the list of workers (default: host, process and chance).")
 @click.option(
     "--log-format",
     type=click.Choice(["text", "json"]),

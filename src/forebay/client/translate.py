@@ -20,11 +20,13 @@ from forebay.client.types import (
     Options,
     Pushed,
     Record,
+    RunningJob,
     Seen,
     Settling,
+    WorkerInfo,
 )
 from forebay.core.errors import Invalid
-from forebay.wire.operations import crons, messages, pop, push, queues
+from forebay.wire.operations import crons, messages, pop, push, queues, workers
 
 EACH_ITS_OWN = frozenset(each.name for each in msgspec.structs.fields(push.Options)) - frozenset(
     (*(each.name for each in msgspec.structs.fields(push.RunOptions)), "partition", "depends_on", "on_failed")
@@ -191,6 +193,9 @@ def seen(found: messages.Seen, kind: Any) -> Seen:
         priority=found.priority,
         error=found.error or None,
         due_at=found.due_at or None,
+        leased_at=found.leased_at or None,
+        lease_until=found.lease_until or None,
+        holder=found.holder or None,
         ended_at=found.ended_at or None,
         job_id=found.job_id or None,
         unique_key=found.unique_key or None,
@@ -226,3 +231,8 @@ def cron_of(found: crons.Cron) -> Cron:
         next_at=found.next_at,
         error=found.error,
     )
+
+
+def worker_of(found: workers.WorkerShown) -> WorkerInfo:
+    running = [RunningJob(int(each.id), each.task, each.since) for each in found.running]
+    return WorkerInfo(**{**msgspec.structs.asdict(found), "running": running})

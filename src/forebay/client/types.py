@@ -223,6 +223,12 @@ class Seen(Struct, frozen=True, kw_only=True):
     priority: int
     error: str | None = None
     due_at: int | None = None
+    leased_at: int | None = None
+    """If it is leased: since when."""
+    lease_until: int | None = None
+    """Until when, unless the lease is extended."""
+    holder: str | None = None
+    """The name of the worker that holds it, if that is known."""
     ended_at: int | None = None
     job_id: str | None = None
     unique_key: str | None = None
@@ -230,6 +236,36 @@ class Seen(Struct, frozen=True, kw_only=True):
     headers: dict[str, str] = {}
     tags: tuple[str, ...] = ()
     damaged: bool = False
+
+
+class RunningJob(Struct, frozen=True):
+    """A job that a worker runs."""
+
+    id: int
+    task: str
+    since: int
+
+
+class WorkerInfo(Struct, frozen=True, kw_only=True):
+    """A worker as it last told of itself."""
+
+    name: str
+    host: str
+    pid: int
+    version: str
+    group: str
+    queues: list[str]
+    tasks: list[str]
+    concurrency: int
+    state: str
+    """working, draining, or gone if it fell silent."""
+    started_at: int
+    seen_at: int
+    running: list[RunningJob]
+    """Of more than 100, those that run longest."""
+    running_count: int
+    done: int
+    failed: int
 
 
 class Page(Struct, frozen=True):

@@ -94,6 +94,12 @@ PUSHED, POPPED, SETTLED, RETRIED, RETURNED, DEAD, REQUEUED, CREATED, CONFIGURED,
 )
 RETIRED, OUTDATED, REMOVED, PROGRESSED, DEFERRED = range(len(EVENT_KINDS) - 5, len(EVENT_KINDS))
 """The first three say why data is no longer kept: settled long ago, too old, or a partition long empty."""
+WORKER_STARTED, WORKER_STOPPED, WORKER_GONE = WORKER_KINDS = (
+    "worker_started",
+    "worker_stopped",
+    "worker_gone",
+)
+"""Kinds of events about workers: told to whoever listens, and never stored."""
 DEFERRED_SINCE = "deferred since "
 """Begins the error of a message that its consumers can't handle yet. Stored with it."""
 DURABILITY_LEVELS = (MEMORY, OS, FSYNC)

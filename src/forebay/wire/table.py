@@ -16,6 +16,7 @@ from forebay.wire.operations import (
     stages,
     transactions,
     values,
+    workers,
 )
 
 OPERATIONS: list[Operation] = [
@@ -32,6 +33,7 @@ OPERATIONS: list[Operation] = [
     *limits.OPERATIONS,
     *values.OPERATIONS,
     *stages.OPERATIONS,
+    *workers.OPERATIONS,
     *server.OPERATIONS,
 ]
 BY_NAME = {each.name: each for each in OPERATIONS}

@@ -14,6 +14,7 @@ from forebay.core.errors import ForebayError
 from forebay.server.flashq.commands.table import COMMANDS
 from forebay.server.flashq.door import Door
 from forebay.server.tcp.codec import Ready
+from forebay.server.workers import Workers
 from tests.server.flashq.conftest import clear
 from tests.server.flashq.serving import FORMS, FlashqServer, Talk
 from tests.serving import framed
@@ -140,7 +141,7 @@ quiet = settings(max_examples=400, deadline=None, suppress_health_check=list(Hea
 
 def carried(body: bytes, *, packed: bool) -> None:
     """Decode a body and have its command made, as a connection does."""
-    door = Door(lambda: 0)
+    door = Door(Workers(lambda: 0))
     caller = door.context(1, Limits())
     try:
         request = door.decode_packed(body) if packed else door.decode(body)

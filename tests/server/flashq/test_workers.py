@@ -1,6 +1,9 @@
 """Workers are counted, connections are not."""
 
-from forebay.server.flashq.workers import ACTIVE_MS, QUEUES_MAX, WORKERS_MAX, Workers
+import pytest
+
+from forebay.core.errors import Busy
+from forebay.server.workers import ACTIVE_MS, QUEUES_MAX, WORKERS_MAX, Workers
 
 
 class Clock:
@@ -16,7 +19,7 @@ def test_a_connection_that_pulls_is_a_worker_until_it_ends() -> None:
     workers.pulled(1, "a")
     workers.pulled(1, "b")
     workers.pulled(2, "a")
-    assert [(each.id, list(each.queues)) for each in workers.active()] == [
+    assert [(each.name, list(each.queues)) for each in workers.active()] == [
         ("tcp-1", ["a", "b"]),
         ("tcp-2", ["a"]),
     ]
@@ -39,18 +42,26 @@ def test_a_worker_that_is_not_heard_of_does_not_count() -> None:
 
 def test_a_worker_may_report_by_itself() -> None:
     workers = Workers(Clock())
-    workers.report("w", ["a"], concurrency=4, jobs_processed=7)
-    workers.report("w", ["a"], concurrency=4, jobs_processed=9)
+    workers.report("w", ["a"], concurrency=4, done=7)
+    workers.report("w", ["a"], concurrency=4, done=9)
     (worker,) = workers.active()
-    assert (worker.id, worker.concurrency, worker.jobs_processed) == ("w", 4, 9)
+    assert (worker.name, worker.concurrency, worker.done) == ("w", 4, 9)
 
 
-def test_only_so_many_workers_are_remembered() -> None:
-    workers = Workers(Clock())
-    for number in range(WORKERS_MAX + 5):
+def test_only_so_many_workers_are_remembered_and_those_gone_make_room() -> None:
+    clock = Clock()
+    workers = Workers(clock)
+    for number in range(WORKERS_MAX):
         workers.report(f"w{number}", [])
+    with pytest.raises(Busy):
+        workers.report("late", [])
+    workers.pulled(1, "a")
+    workers.report("w0", [])
     assert workers.count == WORKERS_MAX
-    assert workers.active()[0].id == "w5"
+    clock.now += ACTIVE_MS + 1
+    workers.report("late", [])
+    workers.pulled(1, "a")
+    assert [each.name for each in workers.active()] == ["late", "tcp-1"]
 
 
 def test_only_so_many_queues_of_a_worker_are_remembered() -> None:

@@ -71,6 +71,7 @@ def test_a_worker_is_listed_once_it_says_so(door: Door) -> None:
         ("concurrency", (1 << 53) - 1, 1 << 53),
         ("jobs_processed", (1 << 53) - 1, 1 << 53),
         ("concurrency", 0, -1),
+        ("queues", ["\u00e9"], ["\ud800"]),
     ],
 )
 def test_what_a_worker_says_of_itself_has_a_bound(door: Door, field: str, most: Any, past: Any) -> None:

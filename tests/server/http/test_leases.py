@@ -19,6 +19,7 @@ from forebay.server.http.request_body import Gone
 from forebay.server.http.routes import ROUTES
 from forebay.server.node_client import NodeClient
 from forebay.server.tcp.codec import Services
+from forebay.server.workers import Workers
 from forebay.store.memory import MemoryStore
 
 BOUND = {bound.name: bound for bound in ROUTES}
@@ -63,7 +64,8 @@ class House:
         self.node = Node(MemoryStore(), asyncio.get_running_loop(), lambda: NOW, Limits(), shards=1)
         self.questions = NodeClient(self.node)
         none: Any = None  # nobody polls for events, nor registers webhooks
-        self._services = Services(self.questions, none, none, AccessLog(asyncio.get_running_loop()))
+        access = AccessLog(asyncio.get_running_loop())
+        self._services = Services(self.questions, none, none, access, Workers(lambda: NOW))
         self.sent: list[Any] = []
 
     async def call(self, name: str, body: Any, connection: Fake, **headers: str) -> Any:

@@ -22,6 +22,7 @@ from forebay.server.http.request_body import Gone
 from forebay.server.measure import SLICE
 from forebay.server.node_client import NodeClient
 from forebay.server.shared import Shared
+from forebay.server.workers import Workers
 from forebay.store.memory import MemoryStore
 from tests.broker.loop import BEGIN
 from tests.core.harness import Core
@@ -74,7 +75,7 @@ async def scraped(queues: int, own: int) -> AsyncIterator[Scraped]:
     for number in range(queues):
         await questions.ask(Push("default", f"q{number}", [b"1"]))
     try:
-        yield Scraped(node, Metrics(questions, Hub(node, loop), dict, own))
+        yield Scraped(node, Metrics(questions, Hub(node, loop), Workers(lambda: BEGIN), dict, own))
     finally:
         node.close()
 

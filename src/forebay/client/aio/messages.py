@@ -161,12 +161,14 @@ class Messages(Asking):
         partition: str | None = None,
         lease_ms: int | None = None,
         start: str | int | None = None,
+        worker: str | None = None,
         type: Any = Any,
     ) -> Batch:
         """Lease up to ``count`` messages; if there is none, wait for the first up to ``wait_ms``.
 
         ``type`` is what payloads are decoded into; a message that does not fit is nacked and left out.
-        ``start`` is where a new group begins: all, new or a time.
+        ``start`` is where a new group begins: all, new or a time. ``worker`` is the name of a worker that
+        tells of itself: it is shown as the holder.
         """
         request = wire_pop.Pop(
             queue=queue,
@@ -178,6 +180,7 @@ class Messages(Asking):
             lease_ms=lease_ms,
             start="all" if start is None else start,
             compact=True,
+            worker=worker,
         )
         decode = decoder(type)
         popped: wire_pop.Popped = await self._ask(request, unclaimed=_given_back)

@@ -7,7 +7,7 @@ from msgspec import Raw
 
 from forebay.client.aio.requests import Asking
 from forebay.client.payloads import encode
-from forebay.client.translate import counts_of, cron_of, groups_of, options_of
+from forebay.client.translate import counts_of, cron_of, groups_of, options_of, worker_of
 from forebay.client.types import (
     DEFAULT,
     Cleared,
@@ -20,9 +20,19 @@ from forebay.client.types import (
     Queue,
     QueueSummary,
     Stats,
+    WorkerInfo,
 )
 from forebay.core.errors import Invalid
-from forebay.wire.operations import crons, groups, limits, messages, push, queues as wire_queues, server
+from forebay.wire.operations import (
+    crons,
+    groups,
+    limits,
+    messages,
+    push,
+    queues as wire_queues,
+    server,
+    workers,
+)
 
 
 class Queues(Asking):
@@ -197,6 +207,17 @@ class Queues(Asking):
         """Return counts over all queues."""
         found: wire_queues.Totals = await self._ask(wire_queues.CountAll())
         return Stats(found.queues, counts_of(found.counts))
+
+    async def workers(self, queue: str | None = None) -> list[WorkerInfo]:
+        """Return the workers that tell of themselves, by name; with ``queue``, those that work on it."""
+        found: list[WorkerInfo] = []
+        more = True
+        while more:
+            after = found[-1].name if found else None
+            page: workers.WorkersShown = await self._ask(workers.ListWorkers(queue=queue, after=after))
+            found += map(worker_of, page.workers)
+            more = page.more
+        return found
 
     async def hold(self, held: bool = True) -> str:
         """Hold the server, so that it only answers queries and stores no changes; or resume it.

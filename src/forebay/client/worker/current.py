@@ -37,8 +37,7 @@ class Run:
         self.runner: asyncio.Task[None] | None = None
         self.reports: Reports | None = None
         """Its progress on the way to the server, once there is any."""
-        self.began_at = 0.0
-        """When it began, by the loop's clock, if its end is logged."""
+        self.began = self._loop.time()
 
     @property
     def id(self) -> int:
@@ -96,3 +95,10 @@ def current() -> Run:
         return _current.get()
     except LookupError:
         raise RuntimeError("no task runs here") from None
+
+
+def forgive() -> None:
+    """Uncancel this runner after a cancel that was meant for one job, so that it can go on."""
+    runner = asyncio.current_task()
+    while runner is not None and runner.cancelling():
+        runner.uncancel()

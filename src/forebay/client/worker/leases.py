@@ -67,6 +67,8 @@ class LeaseKeeper:
         self._wake = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
+        self.failures = 0
+        """Jobs that failed."""
 
     def take(self, messages: list[Message], sent_at: float) -> Lease:
         """Hold the messages of a lease that was granted no earlier than ``sent_at``."""
@@ -89,6 +91,11 @@ class LeaseKeeper:
     def leases(self) -> list[Lease]:
         return list(self._leases.values())
 
+    def runs(self) -> list[Run]:
+        """Return the jobs that run."""
+        found = (run for lease in self._leases.values() for run in lease.open.values() if run is not None)
+        return [run for run in found if run.runner is not None]
+
     @property
     def count(self) -> int:
         return sum(len(lease.open) for lease in self._leases.values())
@@ -103,6 +110,7 @@ class LeaseKeeper:
 
     def fail(self, lease: Lease, failure: Failure) -> None:
         lease.failed.append(failure)
+        self.failures += failure.defer_ms is None
         self._dirty[lease] = None
         self._wake.set()
 

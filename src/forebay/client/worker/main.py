@@ -50,6 +50,7 @@ def run_worker(
     lease_ms: int = LEASE_MS,
     drain_s: float = DRAIN_S,
     unknown_for: float = UNKNOWN_FOR_S,
+    name: str | None = None,
 ) -> None:
     """Work until SIGTERM or Ctrl-C; a second signal interrupts the running jobs, a third abandons them."""
     import uvloop
@@ -65,6 +66,7 @@ def run_worker(
         lease_ms=lease_ms,
         drain_s=drain_s,
         unknown_for_s=unknown_for,
+        name=name,
     )
 
     async def work() -> None:

@@ -22,7 +22,8 @@ from forebay.client.tasks.call import DoesNotFit, Work, parse
 from forebay.client.tasks.task import GiveUp, RetryLater, Task
 from forebay.client.translate import body_of
 from forebay.client.types import DEFAULT, Message
-from forebay.client.worker.current import CANCELLED, LOST, STOPPED, Run
+from forebay.client.worker.beats import About, Beats, default_name
+from forebay.client.worker.current import CANCELLED, LOST, STOPPED, Run, forgive
 from forebay.client.worker.failures import said, told
 from forebay.client.worker.job_log import fields_of, tell_end, tell_start
 from forebay.client.worker.leases import Failure, Lease, LeaseKeeper
@@ -74,6 +75,7 @@ class Worker:
         drain_s: float = DRAIN_S,
         unknown_for_s: float = UNKNOWN_FOR_S,
         group: str = DEFAULT,
+        name: str | None = None,
     ) -> None:
         """``queues`` defaults to those of the app's tasks; ``prefetch`` follows the rate of finished jobs.
 
@@ -95,6 +97,7 @@ class Worker:
         self._lease_ms = lease_ms
         self._drain_s = drain_s
         self._group = group
+        self.name = name or default_name()
         self._ready: deque[tuple[Lease, Message]] = deque()
         self._idle: list[asyncio.Future[None]] = []
         """Futures of the idle runners."""
@@ -147,7 +150,8 @@ class Worker:
         logger.info("stopped; %d jobs were done", self._done)
 
     async def _serve(self) -> None:
-        served = [asyncio.create_task(each) for each in (self._holding.settle(), self._holding.keep())]
+        serving = (self._holding.settle(), self._holding.keep(), self._beats().run())
+        served = [asyncio.create_task(each) for each in serving]
         poppers = [asyncio.create_task(self._fetch(queue)) for queue in self.queues]
         for _ in range(self._concurrency):
             self._start_runner()
@@ -175,6 +179,11 @@ class Worker:
             if left:
                 logger.warning("%d jobs do not end though they were cancelled, and are left alone", len(left))
             self._holding.close()
+
+    def _beats(self) -> Beats:
+        tasks = [each.name for each in self.app.tasks.values() if each.queue in self.queues]
+        about = About(self.name, self.queues, sorted(tasks), self._group, self._concurrency)
+        return Beats(self._client, about, self._holding, lambda: self._done, self._stopping)
 
     def _start_runner(self) -> None:
         """Start a runner with fresh context variables."""
@@ -325,6 +334,7 @@ class Worker:
                     wait_ms=POP_WAIT_MS,
                     group=self._group,
                     lease_ms=self._lease_ms,
+                    worker=self.name,
                     type=Raw,
                 )
                 if batch:
@@ -472,19 +482,18 @@ class Worker:
             run.runner = asyncio.current_task()
             lease.open[id] = run
             if self._tells_jobs:
-                run.began_at = self._loop.time()
                 tell_start(message, name)
             result = result_of(await self._running.go(run))
         except asyncio.CancelledError as error:
             current = asyncio.current_task()
             if run is not None and run.interrupted and not self._is_ending:
                 run.runner = None
-                _forgive()
+                forgive()
                 await self._interrupted(lease, run)
             elif self._is_ending or current is None:
                 raise
             else:  # cancelled by the task itself: only ``interrupt`` and shutdown cancel a runner otherwise
-                _forgive()
+                forgive()
                 self._failed(lease, message, name, told(error), error=error)
         except (Busy, Disconnected) as error:
             if run is not None:
@@ -506,13 +515,13 @@ class Worker:
             self._failed(lease, message, name, told(error), gives_up=gives_up, error=error)
         else:
             run.runner = None
-            _forgive()
+            forgive()
             if lease.is_lost:
                 holding.drop(lease, id)
             else:
                 holding.done(lease, id, result)
                 if self._tells_jobs:
-                    tell_end(message, name, self._loop.time() - run.began_at)
+                    tell_end(message, name, self._loop.time() - run.began)
 
     def _task(self, work: Work) -> Task[Any, Any]:
         if work.task not in self.app.tasks:
@@ -571,7 +580,7 @@ class Worker:
         run = lease.open.get(message.id)
         if run is not None:
             run.runner = None
-            _forgive()
+            forgive()
         fields = {**fields_of(message, name), "error": why}
         what = "gave up" if gives_up else "failed"
         logger.warning("job %d %s %s", message.id, name, what, extra={"fields": fields}, exc_info=error)
@@ -579,13 +588,6 @@ class Worker:
             self._holding.drop(lease, message.id)
         else:
             self._holding.fail(lease, Failure(message.id, why[:ERROR_CHARS], delay_ms, gives_up))
-
-
-def _forgive() -> None:
-    """Uncancel this runner after a cancel that was meant for one job, so that it can go on."""
-    current = asyncio.current_task()
-    while current is not None and current.cancelling():
-        current.uncancel()
 
 
 async def _call(hooks: Sequence[Hook]) -> None:

@@ -463,6 +463,10 @@ class StateFound(Struct, gc=False):
     """As it was pushed."""
     leased_at: int | None = None
     """When its delivery began, if it is leased and that is known."""
+    lease_until: int | None = None
+    """When its lease ends, if it is leased."""
+    owner: int = 0
+    """The connection it was delivered to, if it is leased and that is known."""
     progress: Progress | None = None
     """As its consumer last reported it."""
     parent: int | None = None

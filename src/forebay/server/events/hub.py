@@ -5,7 +5,7 @@ subscriber that does not read is dropped, so a slow one takes up neither memory 
 """
 
 from asyncio import AbstractEventLoop, Future, TimerHandle
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -14,7 +14,7 @@ from forebay.broker.node import Node
 from forebay.core.api.queries import EventPositions, EventsPast, PastFound, PositionsFound
 from forebay.core.errors import ForebayError, Invalid
 from forebay.core.state import NOT_KEPT, EmittedEvent
-from forebay.core.words import EVENT_KINDS
+from forebay.core.words import EVENT_KINDS, WORKER_KINDS
 
 FLUSH_S = 0.02
 """How long events are collected before a batch is sent."""
@@ -22,15 +22,16 @@ WAITING_BYTES_MAX = 1 << 20
 """Bytes queued for one subscriber, unless they are a single batch; beyond this the subscriber is dropped."""
 
 
-def kinds_of(names: Iterable[str], field: str = "kind") -> frozenset[str]:
+LIVE_KINDS = (*EVENT_KINDS, *WORKER_KINDS)
+"""Kinds of events that subscribers may be told of; those of the core are first, under their numbers."""
+
+
+def kinds_of(names: Iterable[str], field: str = "kind", known: Sequence[str] = LIVE_KINDS) -> frozenset[str]:
     """Return event kinds by their names; raise if one is unknown."""
     found = frozenset(names)
-    if not found <= _KINDS:
-        raise Invalid(field, f"of {', '.join(EVENT_KINDS)}")
+    if not found <= frozenset(known):
+        raise Invalid(field, f"of {', '.join(known)}")
     return found
-
-
-_KINDS = frozenset(EVENT_KINDS)
 
 
 class Wanted(Struct, frozen=True):
@@ -50,6 +51,8 @@ class Wanted(Struct, frozen=True):
         )
 
 
+NO_SHARD, NO_QUEUE = -1, ""
+"""Where an event belongs that is about no queue."""
 BEGINNING = "0.0"
 """Event id before the first event."""
 POSITIONS_MAX = 40_000
@@ -254,8 +257,18 @@ class Hub:
             self._begin_again(told)
         # Events under way when the first subscriber joined lie before its position: its backlog has them.
         self._pending += [each for each in told if each.offset == NOT_KEPT or not self._is_known(each)]
+        self._plan_flush()
+
+    def _plan_flush(self) -> None:
         if self._timer is None:
             self._timer = self._loop.call_later(FLUSH_S, self._flush)
+
+    def tell(self, kind: str, tenant: str, payload: bytes) -> None:
+        """Tell subscribers to all queues of something that is no matter of the core, and not stored."""
+        if self.count:
+            number = LIVE_KINDS.index(kind)
+            self._pending.append(EmittedEvent(NO_SHARD, NOT_KEPT, number, tenant, NO_QUEUE, payload))
+            self._plan_flush()
 
     def _is_known(self, told: EmittedEvent) -> bool:
         return told.offset < self._positions.get(told.shard, 0)
@@ -287,9 +300,10 @@ class Hub:
             return
         found: dict[Wanted, list[tuple[str, bytes]]] = {}
         for each in told:
-            kind = EVENT_KINDS[each.kind]
+            kind = LIVE_KINDS[each.kind]
             event = None
-            for place in ((each.tenant, each.queue), (each.tenant, "")):
+            places = dict.fromkeys([(each.tenant, each.queue), (each.tenant, NO_QUEUE)])
+            for place in places:
                 for wanted in self._by_queue.get(place, ()):
                     if not wanted.kinds or kind in wanted.kinds:
                         event = event or (kind, each.payload)

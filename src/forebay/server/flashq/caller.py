@@ -8,7 +8,7 @@ from forebay.core.words import DEFAULT
 from forebay.server.flashq.errors import INVALID_TOKEN, not_authenticated
 from forebay.server.flashq.rates import Completions
 from forebay.server.flashq.subscription import Subscriptions
-from forebay.server.flashq.workers import Workers
+from forebay.server.workers import Workers
 
 WAIT_MS = 60_000
 """Wait of a PULL without a timeout, unless the server's limit is lower."""

@@ -4,7 +4,6 @@ It is a codec of a TCP listener. What it says is what flashQ says, as far as fla
 behind it is the server that all other listeners use.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -16,8 +15,8 @@ from forebay.server.flashq import answers, errors
 from forebay.server.flashq.caller import Caller, Tokens
 from forebay.server.flashq.commands.table import NAMES, AnyCommand
 from forebay.server.flashq.rates import Completions
-from forebay.server.flashq.workers import Workers
 from forebay.server.tcp.codec import Outlet
+from forebay.server.workers import Workers
 from forebay.wire.packing import check_finite, json_of, packed_of
 from forebay.wire.text import check_depth
 from forebay.wire.types import RequestId
@@ -30,12 +29,12 @@ _encode = msgspec.json.Encoder().encode
 class Door:
     """The codec of flashQ's door; everything that its connections share."""
 
-    def __init__(self, clock: Callable[[], int], tokens: tuple[str, ...] = ()) -> None:
+    def __init__(self, workers: Workers, tokens: tuple[str, ...] = ()) -> None:
         self.tokens = Tokens(tokens)
-        self.workers = Workers(clock)
+        self.workers = workers
         self.completions = Completions()
 
-    def context(self, owner: int, limits: Limits) -> Caller:
+    def context(self, owner: int, limits: Limits, workers: Workers | None = None) -> Caller:
         return Caller(owner, limits, self.tokens, self.workers, self.completions)
 
     def opened(self, context: Caller, outlet: Outlet) -> None:

@@ -106,6 +106,7 @@ class Endpoint:
         self._fields = names_within(bound.kind)
         self._body_bytes_max = body_bytes_max
         self._now = asyncio.get_running_loop().time
+        self._context = Context(workers=services.workers)
         self._command: str | None = bound.operation.name
         """What the log calls its requests; None if each says its own."""
 
@@ -179,7 +180,7 @@ class Endpoint:
         scope[ASKED] = (request, began, None)
         if not request.is_command:
             return await self._step_by_step(request, scope, receive)
-        command = request.command(CONTEXT)
+        command = request.command(self._context)
         if may_wait(command):
             reply = await Patient(self._questions.node).answer(command, scope, receive)
         else:
@@ -193,7 +194,7 @@ class Endpoint:
                 raise Gone
             scope[LEASED] = reply
         try:
-            answer: Answer = request.reply(reply, CONTEXT)
+            answer: Answer = request.reply(reply, self._context)
             return answer
         except ForebayError:
             raise
@@ -204,9 +205,11 @@ class Endpoint:
 
     async def _step_by_step(self, request: Any, scope: Scope, receive: Receive) -> Answer:
         if not getattr(request, "wait_ms", 0):
-            return cast(Answer, request.reply(await request.carry_out(self._services, CONTEXT), CONTEXT))
-        found = await while_there(scope, receive, request.carry_out(self._services, CONTEXT))
-        return cast(Answer, request.reply(found, CONTEXT))
+            return cast(
+                Answer, request.reply(await request.carry_out(self._services, self._context), self._context)
+            )
+        found = await while_there(scope, receive, request.carry_out(self._services, self._context))
+        return cast(Answer, request.reply(found, self._context))
 
 
 CONTEXT = Context()

@@ -15,6 +15,7 @@ from forebay.server.http.queue_metrics import QueueText, Rest
 from forebay.server.measure import measure, slices
 from forebay.server.node_client import NodeClient
 from forebay.server.shared import Shared
+from forebay.server.workers import Workers
 
 TEXT = b"text/plain; version=0.0.4; charset=utf-8"
 Connections = Callable[[], dict[str, int]]
@@ -28,9 +29,12 @@ class Metrics:
     all who asked for it have left.
     """
 
-    def __init__(self, questions: NodeClient, hub: Hub, connections: Connections, queues_max: int) -> None:
+    def __init__(
+        self, questions: NodeClient, hub: Hub, workers: Workers, connections: Connections, queues_max: int
+    ) -> None:
         self._questions = questions
         self._hub = hub
+        self._workers = workers
         self._connections = connections
         self._queues_max = queues_max
         self._process = ProcessCollector(registry=None)
@@ -42,7 +46,11 @@ class Metrics:
         await respond(scope, send, 200, body, kind=TEXT)
 
     async def _made(self) -> bytes:
-        node = [*self._process.collect(), *_node(self._questions.node, self._connections(), self._hub.count)]
+        node = [
+            *self._process.collect(),
+            *_node(self._questions.node, self._connections(), self._hub.count),
+            *_workers(self._workers),
+        ]
         try:
             measured = await measure(self._questions)
             queues = await self._queues(measured)
@@ -113,3 +121,13 @@ def _node(node: Node, connections: dict[str, int], streams: int) -> Iterator[Met
     for listener, count in connections.items():
         open_.add_metric([listener], count)
     yield open_
+
+
+def _workers(workers: Workers) -> Iterator[Metric]:
+    there = GaugeMetricFamily("forebay_workers", "Workers that are not gone.", labels=["tenant"])
+    running = GaugeMetricFamily("forebay_worker_jobs_running", "Jobs that they run.", labels=["tenant"])
+    for tenant, (count, jobs) in workers.figures().items():
+        there.add_metric([tenant], count)
+        running.add_metric([tenant], jobs)
+    yield there
+    yield running

@@ -62,8 +62,9 @@ VIEWS = [
         STREAM,
         "Hear of what happens",
         "Lifecycle events as they happen. The last event of a batch has an `id`, to go on from. `lost` "
-        "stands for events that are not kept any more; a `ping` comes after 15 s without anything else. The "
-        "same as a WebSocket: `/v1/events/ws`.",
+        "stands for events that are not kept any more; a `ping` comes after 15 s without anything else. "
+        "`worker_started`, `worker_stopped` and `worker_gone` have fields of their own, and are not kept. "
+        "The same as a WebSocket: `/v1/events/ws`.",
         EVENT_KINDS,
         (400,),
         "events",

@@ -14,6 +14,7 @@ from forebay.core.errors import NotFound, Unsupported
 from forebay.server.access_log import AccessLog
 from forebay.server.events.hub import Hub
 from forebay.server.events.poll import Polls
+from forebay.server.events.workers import tell_of_worker
 from forebay.server.http.connection import HttpLimits
 from forebay.server.http.docs.openapi import document
 from forebay.server.http.docs.page import page
@@ -31,6 +32,7 @@ from forebay.server.http.wire_command import CommandEndpoint
 from forebay.server.node_client import NodeClient
 from forebay.server.tcp.codec import Services
 from forebay.server.webhooks.registry import Webhooks
+from forebay.server.workers import Workers
 
 EVENTS_SOCKET = "/v1/events/ws"
 
@@ -60,7 +62,9 @@ class HttpServer(HttpListener):
         questions = NodeClient(node)
         self.polls = Polls(self.hub, questions)
         self.webhooks = Webhooks(self.hub, questions, loop, clock, private=limits.webhooks_private)
-        self.services = Services(questions, self.polls, self.webhooks, AccessLog(loop, limits.slow_ms))
+        self.workers = Workers(clock, loop, partial(tell_of_worker, self.hub))
+        access = AccessLog(loop, limits.slow_ms)
+        self.services = Services(questions, self.polls, self.webhooks, access, self.workers)
         self.serve(self._app(questions))
 
     def _app(self, questions: NodeClient) -> ASGIApp:
@@ -107,13 +111,15 @@ class HttpServer(HttpListener):
         ]
 
     def _metrics(self, questions: NodeClient) -> Metrics:
-        return Metrics(questions, self.hub, self._all_connections, self.limits.metrics_queues_max)
+        queues_max = self.limits.metrics_queues_max
+        return Metrics(questions, self.hub, self.workers, self._all_connections, queues_max)
 
     def _all_connections(self) -> dict[str, int]:
         return {"http": self.connections, **self._others()}
 
     def end_all(self) -> None:
         self.hub.end()
+        self.workers.close()
         super().end_all()
 
 

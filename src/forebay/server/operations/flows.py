@@ -54,7 +54,7 @@ class GetChildren(Carried, wire.GetChildren):
         return queries.Children(context.tenant, ids.parse(self.id))
 
     def reply(self, reply: queries.ChildrenFound, context: Context) -> Children:
-        children = list(map(seen, reply.shown.deliveries))
+        children = [seen(each, context) for each in reply.shown.deliveries]
         for child, found in zip(children, reply.results, strict=True):
             results = [result for kind in found.notes for result in kind if result.segment.present]
             if results:

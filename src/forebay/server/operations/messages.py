@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import chain, islice
 from typing import Any
 
-from msgspec import UNSET, Raw
+from msgspec import UNSET, Raw, UnsetType
 
 from forebay.core import ids
 from forebay.core.api import commands as core, queries
@@ -42,7 +42,7 @@ DEPENDENCIES_SHOWN = 1_000
 """Ids in ``depends_on`` that are shown with a message, at most."""
 
 
-def seen(found: queries.Shown) -> Seen:
+def seen(found: queries.Shown, context: Context) -> Seen:
     state = found.state
     (payload,) = found.payloads() if found.segment.present else (b"null",)
     headers, tags = labels_of(found)
@@ -61,6 +61,9 @@ def seen(found: queries.Shown) -> Seen:
         damaged=not found.segment.present,
         error=state.error or UNSET,
         due_at=given_or_unset(state.due_at),
+        leased_at=leased_at(state),
+        lease_until=given_or_unset(state.lease_until),
+        holder=context.holder(state),
         ended_at=given_or_unset(state.ended_at),
         job_id=given_or_unset(state.job_id),
         unique_key=given_or_unset(state.unique_key),
@@ -68,6 +71,11 @@ def seen(found: queries.Shown) -> Seen:
         headers=headers,
         tags=tags,
     )
+
+
+def leased_at(state: queries.StateFound) -> int | UnsetType:
+    """Return when the delivery of a leased message began, if that is known."""
+    return UNSET if state.lease_until is None or state.leased_at is None else state.leased_at
 
 
 def shown_spans(spans: tuple[tuple[int, int], ...]) -> Sequence[Id]:
@@ -87,7 +95,7 @@ class GetMessage(Carried, wire.GetMessage):
     def reply(self, reply: queries.ShownAll, context: Context) -> Seen:
         if not reply.deliveries or self.queue not in (None, reply.deliveries[0].queue.name):
             raise missing()
-        return seen(reply.deliveries[0])
+        return seen(reply.deliveries[0], context)
 
 
 class GetMessages(Carried, wire.GetMessages):
@@ -95,7 +103,7 @@ class GetMessages(Carried, wire.GetMessages):
         return queries.Show(context.tenant, addresses(self.ids), self.group)
 
     def reply(self, reply: queries.ShownAll, context: Context) -> Found:
-        return Found(messages=list(map(seen, reply.deliveries)))
+        return Found(messages=[seen(each, context) for each in reply.deliveries])
 
 
 class FindMessage(Carried, wire.FindMessage):
@@ -103,8 +111,8 @@ class FindMessage(Carried, wire.FindMessage):
         return queries.FindJob(context.tenant, self.job_id, self.queue)
 
     def reply(self, reply: queries.ShownAll, context: Context) -> Seen:
-        (message,) = map(seen, reply.deliveries)
-        return message
+        (message,) = reply.deliveries
+        return seen(message, context)
 
 
 class GetState(Carried, wire.GetState):
@@ -122,6 +130,9 @@ class GetState(Carried, wire.GetState):
             priority=reply.priority,
             error=reply.error or UNSET,
             due_at=given_or_unset(reply.due_at),
+            leased_at=leased_at(reply),
+            lease_until=given_or_unset(reply.lease_until),
+            holder=context.holder(reply),
             ended_at=given_or_unset(reply.ended_at),
         )
 

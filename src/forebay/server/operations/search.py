@@ -69,7 +69,7 @@ class Browse(Filter, wire.Browse):
                     if len(found.messages) == self.limit:
                         after = spot_of(each)
                         break
-                    found.messages.append(seen(each))
+                    found.messages.append(seen(each, context))
             is_enough = len(found.messages) >= self.limit or (self.text is None and found.messages)
             if after is None or is_enough:
                 break

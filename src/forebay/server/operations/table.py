@@ -20,6 +20,7 @@ from forebay.server.operations import (
     stages,
     transactions,
     values,
+    workers,
 )
 from forebay.server.operations.carried import Carried
 from forebay.wire.table import OPERATIONS
@@ -39,6 +40,7 @@ _MODULES = (
     flows,
     transactions,
     stages,
+    workers,
     server,
 )
 

@@ -16,6 +16,7 @@ from forebay.server.access_log import AccessLog
 from forebay.server.events.poll import Polls
 from forebay.server.node_client import NodeClient
 from forebay.server.webhooks.registry import Webhooks
+from forebay.server.workers import Workers
 from forebay.wire.types import RequestId
 
 
@@ -26,6 +27,7 @@ class Services(Struct, frozen=True):
     polls: Polls
     webhooks: Webhooks
     access: AccessLog
+    workers: Workers
 
 
 class Ready(Exception):
@@ -72,7 +74,7 @@ class Request(Protocol):
 class Codec(Protocol):
     """Bytes to requests, replies to bytes."""
 
-    def context(self, owner: int, limits: Limits) -> Any:
+    def context(self, owner: int, limits: Limits, workers: Workers | None = None) -> Any:
         """Return what requests of a connection are given; leases belong to ``owner``."""
         ...
 

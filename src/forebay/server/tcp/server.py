@@ -2,11 +2,15 @@
 
 import asyncio
 from asyncio import AbstractEventLoop
+from itertools import count
 
 from forebay.broker.node import Node
 from forebay.server.access_log import AccessLog
 from forebay.server.tcp.codec import Codec, Services
 from forebay.server.tcp.connection import STALL_CHECK_S, Connection, TcpLimits
+
+OWNERS = count(1)
+"""Numbers of connections, of all listeners: leases are known by them."""
 
 
 class TcpServer:
@@ -31,7 +35,6 @@ class TcpServer:
         """What lines of the log call it."""
         self.access = AccessLog(loop) if services is None else services.access
         self._connections: dict[Connection, None] = {}
-        self._owners = 0
         self._listeners: list[asyncio.Server] = []
         self._check = loop.call_later(STALL_CHECK_S, self._check_stalls)
         self._empty: asyncio.Future[None] | None = None
@@ -54,8 +57,7 @@ class TcpServer:
         return len(self._connections)
 
     def next_owner(self) -> int:
-        self._owners += 1
-        return self._owners
+        return next(OWNERS)
 
     def admit(self, connection: Connection) -> bool:
         """Add a connection; return whether it is within the limit."""

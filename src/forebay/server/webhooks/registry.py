@@ -19,7 +19,7 @@ from forebay.core.api.queries import ListQueues, QueuesFound
 from forebay.core.bounds import check_name, check_queue_name
 from forebay.core.errors import Busy, ForebayError, Invalid, NotFound, Unsupported
 from forebay.core.keyvalue import keys
-from forebay.core.words import DELETE, SET, system_of
+from forebay.core.words import DELETE, EVENT_KINDS, SET, system_of
 from forebay.server.events.hub import Hub, kinds_of
 from forebay.server.node_client import NodeClient
 from forebay.server.webhooks.courier import AGAIN_S, AT_ONCE, QUEUES, Office, Webhook, configuration, queue_of
@@ -257,7 +257,7 @@ def _check(webhook: Webhook) -> None:
             raise Invalid(name, f"a list of at most {NAMES_MAX}")
     for queue in webhook.queues:
         check_queue_name(queue)
-    webhook.kinds = sorted(kinds_of(webhook.kinds, "kinds"))
+    webhook.kinds = sorted(kinds_of(webhook.kinds, "kinds", EVENT_KINDS))
 
 
 def new_id() -> str:

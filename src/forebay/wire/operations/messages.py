@@ -29,6 +29,9 @@ class Seen(Answer, kw_only=True):
     damaged: bool = False
     error: str | UnsetType = UNSET
     due_at: int | UnsetType = UNSET
+    leased_at: int | UnsetType = UNSET
+    lease_until: int | UnsetType = UNSET
+    holder: str | UnsetType = UNSET
     ended_at: int | UnsetType = UNSET
     job_id: str | UnsetType = UNSET
     unique_key: str | UnsetType = UNSET
@@ -85,6 +88,9 @@ class Stands(Answer, kw_only=True):
     priority: int
     error: str | UnsetType = UNSET
     due_at: int | UnsetType = UNSET
+    leased_at: int | UnsetType = UNSET
+    lease_until: int | UnsetType = UNSET
+    holder: str | UnsetType = UNSET
     ended_at: int | UnsetType = UNSET
 
 

@@ -22,6 +22,7 @@ class Pop(Request, tag="POP", kw_only=True):
     lease_ms: int | None = None
     start: int | str = msgspec.field(default="all", name="from")
     compact: bool = False
+    worker: str | None = None
 
 
 class Delivered(Struct, gc=False, omit_defaults=True):

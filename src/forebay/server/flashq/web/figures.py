@@ -19,11 +19,11 @@ from forebay.core.words import DEAD, DEFAULT, PUSHED, SETTLED
 from forebay.server.flashq import metrics as shared
 from forebay.server.flashq.web.commands import Refused, refused
 from forebay.server.flashq.web.system import memory_bytes
-from forebay.server.flashq.workers import Workers
 from forebay.server.http.queue_metrics import Rest
 from forebay.server.measure import TenantMeasured, measure_tenant
 from forebay.server.node_client import NodeClient
 from forebay.server.shared import Shared
+from forebay.server.workers import Workers
 
 logger = logging.getLogger("forebay.flashq")
 

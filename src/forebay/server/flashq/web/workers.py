@@ -5,10 +5,12 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Raw, Struct
 
+from forebay.core.bounds import check_text
+from forebay.core.errors import ForebayError
 from forebay.server.flashq.web.calls import Call
-from forebay.server.flashq.web.commands import Refused
+from forebay.server.flashq.web.commands import Refused, refused
 from forebay.server.flashq.web.routes import Route
-from forebay.server.flashq.workers import QUEUES_MAX, Worker, Workers
+from forebay.server.workers import QUEUES_MAX, Worker, Workers
 
 NAME_CHARS_MAX = 256
 """Characters of a worker's id, and of the name of each of its queues: all are kept in memory."""
@@ -45,8 +47,8 @@ def shown(workers: Workers) -> list[Shown]:
 
 
 def _shown(worker: Worker) -> Shown:
-    counts = worker.concurrency, worker.last_seen, worker.jobs_processed
-    return Shown(worker.id, list(worker.queues), *counts)
+    counts = worker.concurrency, worker.seen_at, worker.done
+    return Shown(worker.name, list(worker.queues), *counts)
 
 
 class WorkerRoutes:
@@ -68,5 +70,10 @@ class WorkerRoutes:
         said: Heartbeat = await call.read(Heartbeat)
         if len(call.path["id"]) > NAME_CHARS_MAX:
             raise Refused(400, f"The id of a worker has at most {NAME_CHARS_MAX} characters")
-        self._workers.report(call.path["id"], said.queues, said.concurrency, said.jobs_processed)
+        try:
+            for queue in said.queues:
+                check_text("queues", queue)
+            self._workers.report(call.path["id"], said.queues, said.concurrency, said.jobs_processed)
+        except ForebayError as error:
+            raise refused(error) from None
         return Raw(b"null")

@@ -16,7 +16,8 @@ from msgspec import Struct
 
 from forebay.core import words
 from forebay.core.state import queue
-from forebay.core.words import EVENT_KINDS
+from forebay.core.words import EVENT_KINDS, WORKER_KINDS
+from forebay.server.workers import GONE, SAID
 from forebay.wire.operations import messages, queues
 from forebay.wire.options import OptionsIn
 
@@ -39,6 +40,9 @@ WORDS = {
     "damaged": "Whether the payload can't be read back; it is null then.",
     "error": "What the last failure said.",
     "due_at": "When it is delivered at the earliest.",
+    "leased_at": "If it is leased: since when. If it is dead: when its last delivery began.",
+    "lease_until": "If it is leased: until when, unless the lease is extended.",
+    "holder": "If it is leased by a worker that tells of itself: the name of that worker.",
     "ended_at": "When it ended.",
     "job_id": "A name of its own, which no other message of the queue has.",
     "unique_key": "No other message of the queue with this key is taken until this one has ended.",
@@ -308,6 +312,37 @@ WORDS = {
     "status": "ok.",
     "ready": "Whether requests are taken.",
     "why": "Why not.",
+    # Workers.
+    "Pop.worker": "The name of the worker that pops, if it tells of itself.",
+    "TellWorker.name": "Its name. Another worker of the same name takes its place.",
+    "ListWorkers.after": "Only names after this one.",
+    "ListWorkers.queue": "Only workers of this queue.",
+    "host": "The machine it runs on.",
+    "pid": "Its process.",
+    "TellWorker.version": "Its version.",
+    "WorkerShown.version": "Its version.",
+    "TellWorker.group": "The group it pops for.",
+    "WorkerShown.group": "The group it pops for.",
+    "TellWorker.queues": "Queues it works on.",
+    "WorkerShown.queues": "Queues it works on.",
+    "tasks": "Names of the tasks it runs.",
+    "WorkerShown.concurrency": "Jobs that it runs at once, at most.",
+    "TellWorker.concurrency": "Jobs that it runs at once, at most.",
+    "TellWorker.state": "draining: it takes no more jobs; stopped: forget it.",
+    "WorkerShown.state": "gone: it fell silent, and is forgotten after 10 minutes.",
+    "up_ms": "How long it is up.",
+    "running": "Jobs that it runs; of more than 100, those that run longest.",
+    "running_count": "How many jobs it runs.",
+    "TellWorker.done": "Jobs that it has finished.",
+    "WorkerShown.done": "Jobs that it has finished.",
+    "TellWorker.failed": "Jobs of them that failed.",
+    "WorkerShown.failed": "Jobs of them that failed.",
+    "task": "Name of its task.",
+    "for_ms": "How long it runs.",
+    "RunningJob.since": "When it began.",
+    "started_at": "When it started.",
+    "seen_at": "When it was last heard of.",
+    "workers": "The workers.",
     # Errors.
     "Errors.error": "What went wrong.",
     "code": "Stable.",
@@ -330,7 +365,10 @@ CHOICES: dict[str, Sequence[str]] = {
     "BackoffIn.kind": words.BACKOFF_KINDS,
     "Mutation.kind": words.CHANGE_KINDS,
     "Events.from": ("new", "all"),
-    "Events.kind": EVENT_KINDS,
+    "Events.kind": (*EVENT_KINDS, *WORKER_KINDS),
+    "PollEvents.kinds": (*EVENT_KINDS, *WORKER_KINDS),
+    "TellWorker.state": SAID,
+    "WorkerShown.state": (*SAID, GONE),
     "kinds": EVENT_KINDS,
     "Event.kind": EVENT_KINDS,
 }

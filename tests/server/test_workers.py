@@ -1,0 +1,317 @@
+"""The registry of workers: what they tell, what is shown of it, and who holds a message."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from forebay.core.bounds import NAME_BYTES_MAX
+from forebay.core.words import WORKER_KINDS
+from forebay.server.workers import CONNECTIONS_MAX, GONE_MS, SILENT_MS, STOPPED, Running, Worker, Workers
+from tests.server.http.streaming import Stream
+from tests.server.http.talking import Http
+from tests.serving import Raw, Reply, Server, pop, push, refused
+
+NAMES_MAX = 1_000
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000_000
+
+    def __call__(self) -> int:
+        return self.now
+
+
+class Registry(Workers):
+    """A registry whose clock obeys, with what it told."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.told: list[tuple[str, str]] = []
+        super().__init__(self.clock, None, lambda kind, worker, at: self.told.append((kind, worker.name)))
+
+    def hear(
+        self, name: str, *running: int, tenant: str = "default", connection: int = 0, **more: Any
+    ) -> None:
+        now = self.clock.now
+        jobs = [Running(each, "send", now) for each in running]
+        more = {"started_at": now, "seen_at": now, "running": jobs, **more}
+        self.beat(Worker(tenant=tenant, name=name, **more))
+        self.pops(tenant, name, connection)
+
+    def states(self, tenant: str = "default") -> dict[str, str]:
+        return {each.name: each.state for each in self.page(tenant, None, None, 100)[0]}
+
+
+def test_a_silent_worker_is_gone_is_told_once_and_is_forgotten_later() -> None:
+    workers = Registry()
+    workers.hear("a")
+    workers.clock.now += SILENT_MS
+    assert workers.states() == {"a": "working"}
+    workers.clock.now += 1
+    assert workers.states() == {"a": "gone"}
+    assert (workers.count, workers.figures()) == (0, {})
+    workers.clock.now += GONE_MS - 1
+    assert workers.states() == {"a": "gone"}
+    workers.clock.now += 2
+    assert workers.states() == {}
+    assert workers.told == [("worker_started", "a"), ("worker_gone", "a")]
+
+
+def test_a_worker_that_was_gone_and_is_heard_again_has_started_again() -> None:
+    workers = Registry()
+    workers.hear("a")
+    workers.clock.now += SILENT_MS + 1
+    assert workers.states() == {"a": "gone"}
+    workers.hear("a")
+    assert workers.states() == {"a": "working"}
+    assert [kind for kind, _ in workers.told] == ["worker_started", "worker_gone", "worker_started"]
+
+
+def test_another_process_of_the_same_name_takes_its_place() -> None:
+    workers = Registry()
+    workers.hear("a", pid=1)
+    workers.hear("a", pid=1)
+    workers.hear("a", pid=2)
+    assert [kind for kind, _ in workers.told] == ["worker_started", "worker_started"]
+    assert [each.pid for each in workers.active()] == [2]
+
+
+def test_a_goodbye_is_told_once_and_only_of_a_worker_that_was_there() -> None:
+    workers = Registry()
+    workers.hear("a", 7, connection=1)
+    for _ in range(2):
+        workers.hear("a", state=STOPPED)
+    assert workers.states() == {}
+    assert workers.holder("default", 1, 7) is None
+    assert workers.told == [("worker_started", "a"), ("worker_stopped", "a")]
+
+
+def test_a_tenant_sees_its_own_workers_only() -> None:
+    workers = Registry()
+    workers.hear("a", 7, connection=1)
+    workers.hear("a", 7, tenant="other", connection=2)
+    workers.hear("b", tenant="other", running_count=5)
+    assert (workers.states(), workers.states("other")) == ({"a": "working"}, {"a": "working", "b": "working"})
+    assert workers.figures() == {"default": (1, 0), "other": (2, 5)}
+    assert workers.holder("other", 1, 8) is None
+    assert workers.holder("third", 0, 7) is None
+
+
+def test_the_holder_is_the_worker_of_the_connection_whatever_others_say() -> None:
+    workers = Registry()
+    workers.hear("late", 7, connection=1)
+    workers.hear("holder", connection=2)
+    assert workers.holder("default", 2, 7) == "holder"
+    assert workers.holder("default", 0, 7) == "late"
+    assert workers.holder("default", 3, 7) == "late"
+    assert workers.holder("default", 0, 8) is None
+
+
+def test_workers_that_share_a_connection_are_told_apart_by_what_they_say() -> None:
+    workers = Registry()
+    workers.hear("a", 7, connection=1)
+    workers.hear("b", 8, connection=1)
+    assert [workers.holder("default", 1, each) for each in (7, 8, 9)] == ["a", "b", None]
+
+
+def test_leases_outlive_the_connection_they_came_over() -> None:
+    workers = Registry()
+    for connection in range(1, CONNECTIONS_MAX + 2):
+        workers.hear("a", connection=connection)
+    held = [workers.holder("default", each, 7) for each in range(1, CONNECTIONS_MAX + 2)]
+    assert held == [None, *["a"] * CONNECTIONS_MAX]
+
+
+def test_silence_is_noticed_though_nobody_asks() -> None:
+    async def life() -> list[str]:
+        told: list[str] = []
+        clock = Clock()
+        gone = asyncio.Event()
+
+        def tell(kind: str, worker: Worker, at: int) -> None:
+            told.append(kind)
+            if kind == "worker_gone":
+                gone.set()
+
+        workers = Workers(clock, asyncio.get_running_loop(), tell)
+        workers.beat(Worker(name="a", started_at=clock.now, seen_at=clock.now))
+        clock.now += SILENT_MS + 1
+        async with asyncio.timeout(30):
+            await gone.wait()
+        workers.close()
+        return told
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("forebay.server.workers.SWEEP_S", 0.01)
+        assert asyncio.run(life()) == ["worker_started", "worker_gone"]
+
+
+# Over the wire.
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server() as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[Raw]:
+    with server.connect() as connection:
+        yield connection
+
+
+def named(client: Raw, **fields: Any) -> list[str]:
+    reply = client.ask({"cmd": "WORKERS", **fields})
+    assert reply["ok"], reply
+    return [each["name"] for each in reply["workers"]]
+
+
+def test_what_a_worker_tells_is_listed_until_it_says_goodbye(client: Raw) -> None:
+    said: dict[str, Any] = {
+        "name": "told",
+        "host": "web-3",
+        "pid": 4711,
+        "version": "1.2",
+        "group": "audit",
+        "queues": ["told-a", "told-b"],
+        "tasks": ["send"],
+        "concurrency": 4,
+        "done": 9,
+        "failed": 2,
+    }
+    running = [{"id": 7, "task": "send", "for_ms": 5_000}]
+    assert client.ask({"cmd": "WORKER", **said, "up_ms": 60_000, "running": running}) == {"ok": True}
+    (shown,) = client.ask({"cmd": "WORKERS", "queue": "told-b"})["workers"]
+    assert {name: shown[name] for name in said} == said
+    assert shown["state"] == "working"
+    assert shown["seen_at"] - shown["started_at"] == 60_000
+    assert shown["running"] == [{"id": 7, "task": "send", "since": shown["seen_at"] - 5_000}]
+    assert shown["running_count"] == 1
+    client.ask({"cmd": "WORKER", **said, "state": "draining"})
+    (shown,) = client.ask({"cmd": "WORKERS", "queue": "told-b"})["workers"]
+    assert shown["state"] == "draining"
+    client.ask({"cmd": "WORKER", **said, "state": "stopped"})
+    assert named(client, queue="told-b") == []
+
+
+def test_workers_are_listed_page_by_page(client: Raw) -> None:
+    for name in "cab":
+        client.ask({"cmd": "WORKER", "name": f"page-{name}", "queues": ["pages"]})
+    first = client.ask({"cmd": "WORKERS", "queue": "pages", "limit": 2})
+    assert ([each["name"] for each in first["workers"]], first["more"]) == (["page-a", "page-b"], True)
+    last = client.ask({"cmd": "WORKERS", "queue": "pages", "limit": 2, "after": "page-b"})
+    assert ([each["name"] for each in last["workers"]], last["more"]) == (["page-c"], False)
+
+
+@pytest.mark.parametrize(
+    ("field", "most", "past"),
+    [
+        ("name", "n" * NAME_BYTES_MAX, "n" * (NAME_BYTES_MAX + 1)),
+        ("name", "n", ""),
+        ("host", "h" * 256, "h" * 257),
+        ("version", "v" * 256, "v" * 257),
+        ("state", "draining", "gone"),
+        ("queues", ["q"] * NAMES_MAX, ["q"] * (NAMES_MAX + 1)),
+        ("queues", ["q"], ["no such/queue"]),
+        ("tasks", ["t" * 256] * NAMES_MAX, ["t"] * (NAMES_MAX + 1)),
+        ("tasks", ["t" * 256], ["t" * 257]),
+        ("running", [{"id": 1}] * 100, [{"id": 1}] * 101),
+        ("running", [{"id": "5"}], [{"id": "x"}]),
+        ("running", [{"id": 1, "for_ms": 0}], [{"id": 1, "for_ms": -1}]),
+        ("pid", (1 << 53) - 1, 1 << 53),
+        ("concurrency", 0, -1),
+        ("up_ms", 0, -1),
+        ("done", 0, -1),
+        ("failed", 0, -1),
+        ("running_count", 0, -1),
+    ],
+)
+def test_what_a_worker_tells_has_a_bound(client: Raw, field: str, most: Any, past: Any) -> None:
+    said = {"cmd": "WORKER", "name": "bounded"}
+    assert client.ask({**said, field: most})["ok"]
+    assert refused(client.ask({**said, field: past}), "invalid", field)
+
+
+def test_a_leased_message_shows_since_when_until_when_and_by_whom(server: Server, client: Raw) -> None:
+    id = push(client, "held", 1)
+    with server.connect() as consumer:
+        client.ask({"cmd": "WORKER", "name": "holder", "queues": ["held"]})
+        leased = pop(consumer, "held", lease_ms=60_000, worker="holder")
+        state: Reply = client.ask({"cmd": "STATE", "id": id})
+        assert state["lease_until"] - state["leased_at"] == 60_000
+        assert state["lease_until"] == leased["expires_at"]
+        assert state["holder"] == "holder"
+        for asked in ({"cmd": "MESSAGE", "id": id}, {"cmd": "BROWSE", "queue": "held"}):
+            answer = client.ask(asked)
+            (seen,) = answer.get("messages", [answer])
+            assert [seen[name] for name in ("leased_at", "lease_until", "holder")] == [
+                state["leased_at"],
+                state["lease_until"],
+                "holder",
+            ]
+        client.ask({"cmd": "ACK", "lease": leased["lease"], "ids": [id]})
+    assert client.ask({"cmd": "STATE", "id": id}).keys().isdisjoint(["leased_at", "lease_until", "holder"])
+
+
+def test_a_consumer_that_does_not_tell_of_itself_is_no_holder(server: Server, client: Raw) -> None:
+    id = push(client, "unheld", 1, 2)
+    pop(client, "unheld")
+    pop(client, "unheld", worker="unheard of")
+    for each in (id, id + 1):
+        state: Reply = client.ask({"cmd": "STATE", "id": each})
+        assert (state["state"], "holder" in state) == ("active", False)
+
+
+def test_over_http_the_holder_is_who_says_that_it_runs_the_message(server: Server, client: Raw) -> None:
+    with Http(server.http) as http:
+        id = push(client, "held-http", 1)
+        http.pop("held-http")
+        http.post("/v1/workers", name="far", running=[{"id": id}])
+        assert http.get(f"/v1/messages/{id}/state")["holder"] == "far"
+        (shown,) = (each for each in http.get("/v1/workers", limit=1000)["workers"] if each["name"] == "far")
+        assert [each["id"] for each in shown["running"]] == [id]
+
+
+def test_streams_are_told_of_workers_unless_they_ask_for_queues(server: Server, client: Raw) -> None:
+    with (
+        Stream(server.http, "/v1/events?kind=worker_started&kind=worker_stopped") as stream,
+        Stream(server.http, "/v1/events?queue=streamed") as other,
+    ):
+        stream.ready(), other.ready()
+        client.ask({"cmd": "WORKER", "name": "streamed", "host": "h", "queues": ["streamed"]})
+        client.ask({"cmd": "WORKER", "name": "streamed", "state": "stopped"})
+        push(client, "streamed", 1)
+        told = [stream.until(kind)[-1].told for kind in ("worker_started", "worker_stopped")]
+        assert [(each["kind"], each["worker"], each["host"]) for each in told] == [
+            ("worker_started", "streamed", "h"),
+            ("worker_stopped", "streamed", "h"),
+        ]
+        assert not {each.name for each in other.until("pushed")} & set(WORKER_KINDS)
+
+
+def test_a_poll_that_waits_hears_of_a_worker_and_a_webhook_can_not(server: Server, client: Raw) -> None:
+    after = client.ask({"cmd": "EVENTS"})["after"]
+    with server.connect() as other:
+        asked = {"cmd": "EVENTS", "kinds": ["worker_started"], "after": after, "wait_ms": 30_000}
+        client.send({**asked, "reqId": 1})
+        client.send({"cmd": "STATS", "reqId": 2})
+        assert client.receive()["reqId"] == 2  # the poll waits by now
+        other.ask({"cmd": "WORKER", "name": "polled"})
+        (told,) = client.receive()["events"]
+    assert (told["kind"], told["worker"]) == ("worker_started", "polled")
+    hook = {"cmd": "WEBHOOKPUT", "url": "http://127.0.0.1:9/", "kinds": ["worker_gone"]}
+    assert refused(client.ask(hook), "invalid", "kinds")
+
+
+def test_workers_and_their_jobs_are_figures(client: Raw) -> None:
+    with Server("--store", "memory:") as server, server.connect() as own, Http(server.http) as http:
+        assert 'forebay_workers{tenant="default"}' not in http.ask("GET", "/metrics").body.decode()
+        own.ask({"cmd": "WORKER", "name": "a", "running": [{"id": 1}], "running_count": 150})
+        own.ask({"cmd": "WORKER", "name": "b", "running": [{"id": 2}]})
+        text = http.ask("GET", "/metrics").body.decode()
+    assert 'forebay_workers{tenant="default"} 2.0' in text
+    assert 'forebay_worker_jobs_running{tenant="default"} 151.0' in text
