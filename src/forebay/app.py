@@ -34,10 +34,13 @@ from forebay.server.tcp.server import TcpServer
 from forebay.store.base import CantOpen, Store, StoreError, TakesPushes
 from forebay.store.memory import MemoryStore
 from forebay.store.postgres.open import open_database
+from forebay.store.rocksdb.reserve import size_bytes
 from forebay.store.rocksdb.store import RocksStore
 
 logger = logging.getLogger("forebay")
 
+FREE_MIN_BYTES = 1 << 30
+"""Free disk space below which nothing more is taken, unless 5 % of the disk are less."""
 SPARE_FILES = 1_000
 """Open files besides connections: those of the store, mostly."""
 STOP_S = 8.0
@@ -127,6 +130,7 @@ async def _serve(settings: Settings, out: TextIO) -> None:
             settings.limits(),
             shards=shards,
             memory_bytes_max=settings.memory_bytes_max,
+            disk_free_min_bytes=_free_min_bytes(settings),
             lost=lost,
         )
     except (StoreError, Damaged) as error:
@@ -198,13 +202,22 @@ def _open(settings: Settings) -> Store:
     sys.setswitchinterval(1e-4)
     try:
         if directory is not None:
-            store = RocksStore(directory.absolute())
+            store = RocksStore(directory.absolute(), _free_min_bytes(settings))
             logger.info("opened %s", directory)
             return store
         assert database is not None
         return open_database(database, node=f"{socket.gethostname()} {settings.tcp}")
     except CantOpen as error:
         raise CantStart(str(error)) from None
+
+
+def _free_min_bytes(settings: Settings) -> int:
+    """Return the free disk space below which nothing more is taken; 0 without a directory."""
+    directory, given = settings.directory(), settings.disk_free_min_bytes
+    if directory is None or given is not None:
+        return given if directory is not None and given is not None else 0
+    there = next(each for each in (directory.absolute(), *directory.absolute().parents) if each.exists())
+    return min(FREE_MIN_BYTES, size_bytes(there) // 20)
 
 
 def _read_inbox(store: Store, node: Node) -> InboxReader | None:

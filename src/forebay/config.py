@@ -83,6 +83,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     memory_bytes_max: Annotated[
         int, _about("Bytes of payloads kept in memory; the rest is read back when needed.", ge=1 << 20)
     ] = 1 << 28
+    disk_free_min_bytes: (
+        Annotated[int, _about("Free disk space below which nothing more is taken; 0 watches none.", ge=0)]
+        | None
+    ) = None
     payload_bytes_max: Annotated[int, _about("Bytes of one payload.", ge=1, le=1 << 28)] = (
         _LIMITS.payload_bytes_max
     )
@@ -209,6 +213,8 @@ def default(name: str) -> str:
     """Return the default of a setting, as it is shown to people."""
     if name == "shards":
         return f"{SHARDS_EMBEDDED}, or {SHARDS_SHARED} in PostgreSQL"
+    if name == "disk_free_min_bytes":
+        return "1 GiB, or 5 % of a smaller disk"
     value = getattr(Settings(), name)
     return OFF if value is None else str(value)
 

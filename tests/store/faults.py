@@ -30,7 +30,7 @@ CHILD_S = 30.0
 class Faulty(RocksStore):
     """A store whose disk does what it is told to."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, free_min_bytes: int = 0) -> None:
         self.full_in: int | None = None
         """Writes until the disk is full; it stays full until this is None."""
         self.stalls = 0
@@ -38,7 +38,7 @@ class Faulty(RocksStore):
         self.sync_fails = False
         self.sync_wait_s = 0.0
         """What a sync takes on a slow disk: for benchmarks."""
-        super().__init__(directory)
+        super().__init__(directory, free_min_bytes)
 
     def _write_batch(self, batch: WriteBatch) -> None:
         if self.full_in is not None:
@@ -61,10 +61,10 @@ class Faulty(RocksStore):
 class PowerCut(RocksStore):
     """A store that knows what of it would survive power loss."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, free_min_bytes: int = 0) -> None:
         self._synced: dict[str, int] = {}
         """Bytes of each log that are synced."""
-        super().__init__(directory)
+        super().__init__(directory, free_min_bytes)
 
     def _open(self) -> None:
         super()._open()

@@ -30,7 +30,7 @@ from forebay.core.records import keyspace
 from forebay.core.records.keyspace import CONTROL
 from forebay.core.state import PLAIN, Attributes, LeaseRun, Partition, Queue, Track
 from forebay.store.base import CantOpen, Store
-from forebay.store.rocksdb import store as rocksdb
+from forebay.store.rocksdb import options as rocksdb_options
 from forebay.store.rocksdb.store import RocksStore
 from tests.store.faults import copy_open, in_child
 
@@ -225,7 +225,7 @@ def attempt(home: Path, flip: Flip, wanted: Content) -> Outcome:
         shutil.copytree(home, directory)
         _turn(directory / flip.file, flip)
         # Blocks are cached under names that the copies share: a new cache has to read what was flipped.
-        rocksdb._CACHE = Cache(rocksdb.CACHE_BYTES)
+        rocksdb_options._CACHE = Cache(rocksdb_options.CACHE_BYTES)
         try:
             store = RocksStore(directory)
         except CantOpen as error:

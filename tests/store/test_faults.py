@@ -2,20 +2,20 @@
 
 import resource
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from forebay.broker.node import RELOAD_RETRY_S, Node
-from forebay.core.api.commands import Command, Push, Pushed, Reply
+from forebay.core.api.commands import Ack, Command, Pop, Popped, Push, Pushed, Reply, Settled
 from forebay.core.api.queries import LogSlice, Read
 from forebay.core.bounds import Limits
 from forebay.core.errors import Busy, ForebayError
 from forebay.core.records import keyspace
 from forebay.core.records.commit import Commit
 from forebay.core.words import DEFAULT
-from forebay.store.base import Claim, Lost, StoreError
+from forebay.store.base import Claim, Full, Lost, StoreError
 from forebay.store.rocksdb.store import BATCH_BYTES, RocksStore
 from tests.broker.loop import FakeLoop, Recorder
 from tests.store.faults import Faulty, in_child
@@ -180,6 +180,18 @@ class Desk:
         self._await_reload()
         return self._asker.answers[self._asked]
 
+    def ask_together(self, *commands: Command) -> list[Reply | ForebayError]:
+        """The answers to commands of one group."""
+        tickets = range(self._asked + 1, self._asked + 1 + len(commands))
+        for ticket, command in zip(tickets, commands, strict=True):
+            self.node.ask(self._asker, ticket, command)
+        self._asked = tickets[-1]
+        self.loop.run_ready()
+        while not all(ticket in self._asker.answers for ticket in tickets):
+            self.loop.await_thread()
+        self._await_reload()
+        return [self._asker.answers[ticket] for ticket in tickets]
+
     def _await_reload(self) -> None:
         while self.node.reloading:
             self.loop.await_thread()
@@ -219,6 +231,50 @@ def test_pushes_to_a_full_disk_are_busy_and_good_again_afterwards(tmp_path: Path
     assert desk.payloads() == ["first", "a", "b"]
     assert desk.lost == []
     desk.node.close()
+
+
+class Cramped(Faulty):
+    """A store on a disk that has room for acks, and none for messages."""
+
+    is_cramped = False
+
+    def commit(self, group: Sequence[Commit], *, sync: bool = True) -> None:
+        if self.is_cramped and any(commit.bodies for commit in group):
+            raise Full("IO error: No space left on device")
+        super().commit(group, sync=sync)
+
+
+def test_an_ack_beside_a_push_that_the_full_disk_refuses_is_carried_out(tmp_path: Path) -> None:
+    store = Cramped(tmp_path / "data")
+    desk = Desk(store)
+    popped = desk.ask(Pop(DEFAULT, "q"))
+    assert isinstance(popped, Popped)
+    assert popped.lease is not None
+    store.is_cramped = True
+    pushed, acked = desk.ask_together(Push(DEFAULT, "q", [b"1"]), Ack(DEFAULT, popped.lease))
+    assert isinstance(pushed, Busy)
+    assert isinstance(acked, Settled), acked
+    assert isinstance(desk.push("refused at once"), Busy)
+    assert desk.node.failures == 1
+    assert desk.payloads() == ["first"]
+    desk.node.close()
+
+
+def test_the_reserve_of_a_full_disk_is_given_up_and_made_again(tmp_path: Path) -> None:
+    store = Faulty(tmp_path / "data", free_min_bytes=1 << 20)
+    store.shards(1)
+    claim = store.claim(0)
+    before, reserve = store.room().free_bytes, tmp_path / "data" / "RESERVE"
+    assert reserve.stat().st_blocks * 512 >= 1 << 19
+    store.full_in = 0
+    with pytest.raises(Full):
+        store.commit(commit(claim, 1))
+    assert not reserve.exists()
+    store.full_in = None
+    store.commit(commit(store.claim(0), 2))
+    assert before > 0 < store.room().free_bytes
+    assert reserve.stat().st_size == 1 << 19
+    store.close()
 
 
 def test_a_failed_sync_is_told_and_every_push_is_busy(tmp_path: Path) -> None:

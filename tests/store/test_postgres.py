@@ -11,9 +11,10 @@ from typing import Any, TypeVar
 import pytest
 from hypothesis import settings
 
+from forebay.core.records import keyspace
 from forebay.core.records.commit import Commit, Record
 from forebay.core.records.keyspace import CONTROL
-from forebay.store.base import CantOpen, Claim, Fenced, Store, StoreError
+from forebay.store.base import CantOpen, Claim, Fenced, Full, Store, StoreError
 from forebay.store.postgres import commits, session as postgres_session
 from forebay.store.postgres.migrate import migrate, missing
 from forebay.store.postgres.session import Blocking, Gone, Refused, Session
@@ -318,6 +319,26 @@ def test_a_copy_gives_out_no_name_that_the_original_did(url: str) -> None:
 
 
 # Migrations.
+
+
+FULL_FOR_BODIES = """
+create function public.full_disk() returns trigger language plpgsql as
+$$begin raise exception 'could not extend file: No space left on device' using errcode = '53100'; end$$;
+create trigger full_disk before insert on forebay.bodies for each row execute function public.full_disk()
+"""
+"""A disk that has no room for bodies, as PostgreSQL tells it."""
+
+
+def test_a_full_disk_is_told_and_a_commit_that_adds_nothing_goes_on(url: str) -> None:
+    store = PostgresStore(url)
+    store.shards(1)
+    epoch = store.claim(0).epoch
+    run_sql(url, FULL_FOR_BODIES)
+    with pytest.raises(Full, match="No space left"):
+        commit(store, epoch, [], [(keyspace.body_key(keyspace.prefix(1, 1), 1), b"1")])
+    commit(store, epoch, [(keyspace.prefix(1, 1) + b"c", b"acked")])
+    assert store.get([keyspace.prefix(1, 1) + b"c"]) == [b"acked"]
+    store.close()
 
 
 def run_async(url: str, work: Callable[[Session], Coroutine[Any, Any, T]]) -> T:

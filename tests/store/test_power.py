@@ -103,6 +103,19 @@ def test_a_log_is_synced_before_the_next_one_is_written(
             assert not store.torn(), "a closed log is not synced, and the next one is written"
 
 
+def test_nor_does_a_long_message_begin_a_log_on_a_small_disk(tmp_path: Path) -> None:
+    """Its log is longer at once than RocksDB lets its logs grow."""
+    store = PowerCut(tmp_path / "data", free_min_bytes=4 << 20)
+    store.shards(1)
+    epoch = store.claim(0).epoch
+    store.sync()
+    for number in range(40):
+        body = (keyspace.body_key(power.PREFIX, number), bytes(1_000 if number % 5 else 16_000_000))
+        store.commit([Commit(0, epoch, number, [], [], [body])], sync=False)
+        assert not store.torn(), "a closed log is not synced, and the next one is written"
+    store.close()
+
+
 class Strict(PowerCut):
     """A store that may begin a new log only when everything in the old one is synced."""
 

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from forebay.broker.committer import Bodies, Committer
 from forebay.core.api.commands import Popped, Reply
 from forebay.core.api.queries import LogSlice
+from forebay.core.engine import Engine
 from forebay.core.errors import Damaged, ForebayError
 from forebay.core.log import log as logs
 from forebay.core.log.bodies import is_whole
@@ -130,7 +131,17 @@ class Damage:
     def __init__(self) -> None:
         self._told: set[int] = set()
 
-    def tell(self, reply: Popped | LogSlice) -> None:
+    def without(self, reply: Reply | ForebayError, engine: Engine) -> Reply | ForebayError:
+        """Return a reply without its damaged messages, which go back: no client knows of their lease."""
+        left = readable(reply)
+        if left is not reply:
+            assert isinstance(reply, Popped | LogSlice)
+            self._tell(reply)
+            if isinstance(reply, Popped):
+                engine.put_off(reply)
+        return left
+
+    def _tell(self, reply: Popped | LogSlice) -> None:
         """Log the bodies of a reply that could not be read."""
         for each in payloads.absent(reply):
             if each.segment.body_name not in self._told:

@@ -11,7 +11,9 @@ from typing import NamedTuple, TypeVar
 
 from msgspec import Struct
 
+from forebay.core.api.commands import Command
 from forebay.core.errors import Damaged
+from forebay.core.queries.payloads import Absent
 from forebay.core.records.commit import Commit
 from forebay.core.state import EmittedEvent
 from forebay.store.base import Store
@@ -31,6 +33,12 @@ class Meter(Struct):
     answers: int = 0
     seconds: float = 0.0
 
+    def count(self, answers: int, seconds: float) -> None:
+        """Count one group."""
+        self.groups += 1
+        self.answers += answers
+        self.seconds += seconds
+
 
 class Kept(NamedTuple):
     """Facts about a group that the node needs when its commit is done."""
@@ -40,6 +48,10 @@ class Kept(NamedTuple):
     synced: bool
     told: list[EmittedEvent]
     """Events to publish once the group is committed; empty without a listener."""
+    asked: list[tuple[int, Command]]
+    """Places in the group, and the commands that are answered there."""
+    absent: list[Absent]
+    """Bodies that were read before the commit."""
 
 
 class Committer:

@@ -15,15 +15,18 @@ from collections.abc import Callable
 from functools import partial
 
 from forebay.broker.backup import HELD, back_up
-from forebay.broker.body_cache import BodyCache, Damage, readable
+from forebay.broker.body_cache import BodyCache, Damage
 from forebay.broker.committer import Bodies, Committer, Kept, Meter
+from forebay.broker.disk import Disk
 from forebay.broker.key_watchers import KeyWatchers
 from forebay.broker.load import Loaded, cause, claim_all
 from forebay.broker.merger import Merger
 from forebay.broker.message_watchers import Watchers
+from forebay.broker.retries import Answer, Retries
 from forebay.broker.timer import Timer
 from forebay.broker.waiters import Asker, Ticket, Waiter, Waiters
 from forebay.core.api.commands import Backup, Command, GroupDelete, Held, Hold, Pop, Popped, Reply
+from forebay.core.api.growth import grows
 from forebay.core.api.queries import Await, KvFound, KvWatch, LogSlice, NotesFound, Query, QueueFound
 from forebay.core.bounds import Limits
 from forebay.core.engine import Engine
@@ -31,11 +34,9 @@ from forebay.core.errors import Busy, ForebayError
 from forebay.core.queries.payloads import Absent
 from forebay.core.records.commit import Commit
 from forebay.core.state import Adopted, EmittedEvent, Queue
-from forebay.store.base import Lost, Store
+from forebay.store.base import Full, Lost, Store
 
 logger = logging.getLogger("forebay.node")
-
-Answer = tuple[Asker, Ticket, Reply | ForebayError]
 
 SYNC_S = 0.2
 """Longest time a commit confirmed as ``os`` stays without an fsync: what a power loss can take."""
@@ -55,6 +56,7 @@ class Node:
         *,
         shards: int = 16,
         memory_bytes_max: int = 1 << 28,
+        disk_free_min_bytes: int = 0,
         lost: Callable[[str], None] = lambda why: None,
     ) -> None:
         """``lost`` is called once, when this process can no longer write to the store."""
@@ -74,12 +76,14 @@ class Node:
         """Offset of the engine's clock from the wall clock, fixed when the store was loaded."""
         self._shards = store.shards(shards)
         self._committer = Committer(store, loop)
+        self.disk = Disk(store, self._committer, loop, disk_free_min_bytes)
         self._body_cache = BodyCache(store, self._committer, memory_bytes_max)
         self._waiters = Waiters()
         self._watchers = Watchers(loop, self._clock, self._apply, self._answer)
         self._key_watchers = KeyWatchers(loop, self._apply, self._answer)
         self._arrivals = 0
         self._forming: list[Answer] = []
+        self._retries = Retries()
         self._again: list[tuple[Asker, Ticket, Pop]] = []
         """Pops that found nothing within their scan limit: continued after the commit."""
         self._going_on: dict[int, None] = {}
@@ -87,7 +91,7 @@ class Node:
         self._flush_planned = False
         self._broken: str | None = None
         """Why the engine can't be trusted; every command gets ``busy`` until the reload."""
-        self._broken_at = 0
+        self._broken_at = self._held_at = 0
         self._reload_timer: TimerHandle | None = None
         """Set while a reload is delayed after failures in a row."""
         self.reloading = False
@@ -105,7 +109,6 @@ class Node:
         """Undelivered pop replies, whose leases are returned once the engine may change again."""
         self._held = self._is_still = False
         """Whether changes are refused; and whether everything that formed before that has been sealed."""
-        self._held_at = 0
         self.failures = 0
         """Failed commits."""
         self.meter = Meter()
@@ -145,6 +148,7 @@ class Node:
             assert isinstance(command, KvWatch)
             self._key_watchers.add(self._engine, asker, ticket, command)
         else:
+            self._retries.forming.append((len(self._forming), command))
             self._forming.append((asker, ticket, reply))
             if type(command) is GroupDelete and type(reply) is QueueFound:
                 self._forming += self._waiters.part_with(command.tenant, command.queue, command.group)
@@ -167,6 +171,7 @@ class Node:
         if self._key_watchers.count:
             self._key_watchers.forget(asker)
         self._again = [each for each in self._again if each[0] is not asker]
+        self._retries.forget(asker)
 
     def give_back(self, reply: Reply | ForebayError) -> None:
         """Return the lease of a reply that could not be sent: its messages need not wait until it expires."""
@@ -240,6 +245,8 @@ class Node:
             if not isinstance(command, Query):
                 return Busy(HELD)
             now = self._engine.now
+        if self.disk.is_full and grows(command) and (refusal := self.disk.refusal()) is not None:
+            return refusal
         try:
             return self._engine.apply(command, now)
         except ForebayError as error:
@@ -342,7 +349,7 @@ class Node:
         self._flush_planned = False
         if self._broken is not None and not self._closed:
             group, self._forming = self._forming, []
-            self._fail(group)
+            self._fail(group, self._retries.take_forming())
             self._plan_reload()
             return
         if self._committer.busy or self._closed:
@@ -354,6 +361,7 @@ class Node:
         if self._key_watchers.count and self._broken is None:
             self._key_watchers.serve(self._engine)
         group, self._forming = self._forming, []
+        asked = self._retries.take_forming()
         commits: list[Commit] = []
         # Bodies that the cache lacks. They are read in the commit thread, before the group may delete them.
         absent: list[Absent] = []
@@ -365,7 +373,7 @@ class Node:
             except Exception:
                 self._met_bug("a commit could not be encoded")
         if self._broken is not None:
-            self._fail(group)
+            self._fail(group, asked)
             self._plan_reload()
             return
         self._set_timer()
@@ -375,8 +383,9 @@ class Node:
         self._merger.stopped = self._merger.stopped or self._held
         sync = self._engine.must_sync
         if commits or absent or (sync and self._unsynced):
-            how = Kept(self._loop.time(), bool(commits), sync, self._engine.take_emitted())
-            kept = partial(self._kept, group, absent, how)
+            self.disk.wrote(commits)
+            how = Kept(self._loop.time(), bool(commits), sync, self._engine.take_emitted(), asked, absent)
+            kept = partial(self._kept, group, how)
             self._committer.commit(commits, sync, partial(self._body_cache.read, absent), kept)
         else:
             told = self._engine.take_emitted()
@@ -385,23 +394,19 @@ class Node:
             if told and self._hear is not None:
                 self._hear(told)
 
-    def _kept(
-        self, group: list[Answer], absent: list[Absent], how: Kept, outcome: Bodies | Exception
-    ) -> None:
+    def _kept(self, group: list[Answer], how: Kept, outcome: Bodies | Exception) -> None:
         if isinstance(outcome, Exception):
             self._not_kept(outcome)
-            self._fail(group)
+            self._fail(group, how.asked)
         else:
             self._failed_in_a_row = 0
-            self.meter.groups += 1
-            self.meter.answers += len(group)
-            self.meter.seconds += self._loop.time() - how.began_at
+            self.meter.count(len(group), self._loop.time() - how.began_at)
             self._unsynced = not how.synced and (how.wrote or self._unsynced)
             if self._unsynced and self._sync_timer is None and self._store.blocking:
                 self._sync_timer = self._loop.call_later(SYNC_S, self._sync)
-            if absent:
-                self._body_cache.put_back(absent, outcome)
-                group = [(asker, ticket, self._readable(reply)) for asker, ticket, reply in group]
+            if how.absent:
+                self._body_cache.put_back(how.absent, outcome)
+                group = [(asker, at, self._damage.without(reply, self._engine)) for asker, at, reply in group]
             self._deliver(group)
             if how.told and self._hear is not None:
                 self._hear(how.told)
@@ -409,20 +414,13 @@ class Node:
         if self._forming or self._broken or self._engine.has_changes or self._engine.wants_sync:
             self._plan_flush()
 
-    def _readable(self, reply: Reply | ForebayError) -> Reply | ForebayError:
-        """Return a reply without its damaged messages, which go back: no client knows of their lease."""
-        left = readable(reply)
-        if left is not reply:
-            assert isinstance(reply, Popped | LogSlice)
-            self._damage.tell(reply)
-            if isinstance(reply, Popped):
-                self._engine.put_off(reply)
-        return left
-
     def _not_kept(self, error: Exception) -> None:
         self.failures += 1
         self._failed_in_a_row += 1
         logger.error("commit failed: %s", error)
+        if isinstance(error, Full):
+            self.disk.hit_end()
+            self._retries.wanted = self._failed_in_a_row == 1  # a second failure: not even the rest fits
         if isinstance(error, Lost):
             self._tell_lost(error)
         self._break(cause(error))
@@ -500,10 +498,10 @@ class Node:
             self._broken, self._broken_at = why, self._clock()
         self._plan_flush()
 
-    def _fail(self, group: list[Answer]) -> None:
-        """Answer a group that was not committed: every reply becomes ``busy``."""
+    def _fail(self, group: list[Answer], asked: list[tuple[int, Command]]) -> None:
+        """Answer a group that was not committed: every reply becomes ``busy``, unless it is tried again."""
         error = Busy(self._broken or "the server reloads")
-        self._deliver([(asker, ticket, error) for asker, ticket, _ in group])
+        self._deliver([(asker, ticket, error) for asker, ticket, _ in self._retries.split(group, asked)])
 
     def _plan_reload(self) -> None:
         """Reload at once after the first failure, after RELOAD_RETRY_S when failures repeat."""
@@ -531,6 +529,7 @@ class Node:
             logger.error("reload failed, next try in %g s: %s", RELOAD_RETRY_S, outcome)
             self._broken = cause(outcome)
             self._failed_in_a_row += 2
+            self._fail(self._retries.give_up(), [])
             self._plan_flush()
             return
         before, self._engine = self._engine, self._take(*outcome)
@@ -541,6 +540,8 @@ class Node:
         self._watchers.reload(self._engine)
         self._key_watchers.reload(self._engine)
         self._go_on()
+        for asker, ticket, command in self._retries.take():
+            self.ask(asker, ticket, command)
 
     def _load(self, down_ms: int | None = None) -> Loaded:
         """Claim all shards and load an engine. Runs in the commit thread, since it can take seconds."""
@@ -574,7 +575,7 @@ class Node:
             self._plan_flush()
             await self._settled
         left, self._forming = self._forming, []
-        self._fail(left)
+        self._fail([*left, *self._retries.give_up()], [])
 
     def close(self) -> None:
         """Commit the rest with an fsync, then close the store. The node takes no commands after this."""

@@ -22,6 +22,10 @@ class Fenced(StoreError):
     """Another process has claimed the shard since; nothing was written."""
 
 
+class Full(StoreError):
+    """The disk has no room for a commit: nothing of it was stored. A smaller one may fit."""
+
+
 class Unknown(StoreError):
     """Whether a commit was stored is unknown; claiming its shards again decides it."""
 
@@ -49,6 +53,13 @@ class Claim(Struct, frozen=True):
     """Names to skip if the shard has not committed since it was restored from a backup."""
     now: int = 0
     """The store's own clock in ms; 0 if it has none."""
+
+
+class Room(Struct, frozen=True):
+    """Room on the disk of a store."""
+
+    free_bytes: int
+    """What can still be written, without what is kept back for the case that the disk is full."""
 
 
 class Arrival(NamedTuple):
@@ -132,6 +143,9 @@ class Store(Protocol):
 
     def sync(self) -> None:
         """Make everything so far survive what ``durability`` says."""
+
+    def room(self) -> Room | None:
+        """Return the room on the disk, None if that can't be told. May tidy up if there is little."""
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the values of some keys, None for one that is missing. Not for bodies."""

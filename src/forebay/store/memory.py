@@ -32,6 +32,9 @@ class MemoryStore:
         self._shards = self._shards or wanted
         return self._shards
 
+    def room(self) -> None:
+        return None
+
     def claim(self, shard: int) -> Claim:
         self._epochs[shard] = epoch = self._epochs.get(shard, self._first_epoch) + 1
         return Claim(epoch, self._committed_at.get(shard, 0))

@@ -1,4 +1,4 @@
-"""Errors of tasks as text, and what lines of the log tell of a job."""
+"""Errors of tasks as text."""
 
 from forebay.client.worker.pipe import Raised
 

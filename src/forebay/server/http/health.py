@@ -19,6 +19,8 @@ class Readiness(Struct, omit_defaults=True):
 
     ready: bool
     why: str | None = None
+    warning: str | None = None
+    """What will soon be refused, or already is, while everything else goes on: the disk is nearly full."""
 
 
 class Healthz:
@@ -37,6 +39,7 @@ class Readyz:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         why = "the server is stopping" if self._node.draining else self._node.broken
         if why is None:
-            await respond(scope, send, 200, encode(Readiness(True)))
+            self._node.disk.look()
+            await respond(scope, send, 200, encode(Readiness(True, warning=self._node.disk.warning())))
         else:
             await respond(scope, send, 503, encode(Readiness(False, why)), [(b"retry-after", b"1")])

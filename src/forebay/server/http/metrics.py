@@ -111,6 +111,14 @@ def _node(node: Node, connections: dict[str, int], streams: int) -> Iterator[Met
     yield GaugeMetricFamily("forebay_ready", "Whether requests are taken.", int(is_ready))
     yield GaugeMetricFamily("forebay_waiting_pops", "Pops that wait for messages.", node.waiting)
     yield GaugeMetricFamily("forebay_bodies_bytes", "Bytes of payloads kept in memory.", node.body_bytes)
+    disk = node.disk
+    disk.look()
+    free = GaugeMetricFamily("forebay_disk_free_bytes", "Bytes free on the disk.", labels=[])
+    if disk.free_bytes is not None:
+        free.add_metric([], disk.free_bytes)
+    yield free
+    yield GaugeMetricFamily("forebay_disk_low", "Whether the disk is nearly full.", int(disk.is_low))
+    yield GaugeMetricFamily("forebay_disk_full", "Whether pushes are refused for that.", int(disk.is_full))
     yield CounterMetricFamily("forebay_commit_failures", "Commits that failed.", node.failures)
     meter = node.meter
     yield CounterMetricFamily("forebay_commits", "Groups of answers that were kept together.", meter.groups)

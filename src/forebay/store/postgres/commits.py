@@ -7,8 +7,8 @@ from typing import NamedTuple, TypeVar
 
 from forebay.core.records.commit import Commit
 from forebay.core.records.keyspace import arrival_of, is_body
-from forebay.store.base import Claim, Fenced, StoreError, Unknown
-from forebay.store.postgres.session import Again, Gone, Refused, Session, Unreachable
+from forebay.store.base import Claim, Fenced, Full, StoreError, Unknown
+from forebay.store.postgres.session import DISK_FULL, Again, Gone, Refused, Session, Unreachable
 
 T = TypeVar("T")
 PATIENCE_S = 3.0
@@ -221,7 +221,8 @@ async def patiently(attempt: Callable[[], Awaitable[T]], *, is_commit: bool = Fa
         try:
             return await attempt()
         except Refused as error:
-            raise (Unknown if is_open else StoreError)(str(error)) from None
+            refused = Full if error.state == DISK_FULL else StoreError
+            raise (Unknown if is_open else refused)(str(error)) from None
         except (Gone, Again) as error:
             is_open = is_open or (
                 is_commit and isinstance(error, Gone) and not isinstance(error, Unreachable)

@@ -89,6 +89,8 @@ class Refused(DatabaseError):
         """Name of the violated constraint, if any."""
 
 
+DISK_FULL = "53100"
+"""SQLSTATE of a full disk."""
 MAY_NOT = "42501"
 """SQLSTATE of a missing privilege."""
 

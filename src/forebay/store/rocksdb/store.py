@@ -29,13 +29,10 @@ from typing import NoReturn
 from msgspec import msgpack
 from rocksdict import (
     AccessType,
-    BlockBasedOptions,
-    Cache,
     Checkpoint,
     ColumnFamily,
     DbClosedError,
     DBRecoveryMode,
-    Options,
     Rdict,
     ReadOptions,
     WriteBatch,
@@ -46,9 +43,11 @@ from forebay.core.bounds import SEGMENT_BYTES_MAX
 from forebay.core.errors import Damaged
 from forebay.core.records.commit import Commit, Record
 from forebay.core.records.keyspace import is_body
-from forebay.store.base import SHARDS_EMBEDDED, Broken, CantOpen, Claim, Fenced, Lost, StoreError
+from forebay.store.base import SHARDS_EMBEDDED, Broken, CantOpen, Claim, Fenced, Full, Lost, Room, StoreError
 from forebay.store.rocksdb import format as formats, lock, wal_check
 from forebay.store.rocksdb.format import Format
+from forebay.store.rocksdb.options import NEVER_BYTES, NEVER_FILES, body_options, record_options
+from forebay.store.rocksdb.reserve import Reserve, free_bytes
 
 logger = logging.getLogger("forebay.store")
 
@@ -56,20 +55,29 @@ BATCH_BYTES = SEGMENT_BYTES_MAX
 """Most bytes of bodies in one batch: 1 ms with the GIL held."""
 MEMTABLE_BYTES = 64 * 1024 * 1024
 """Bytes written before the memtables are flushed and a new WAL begins."""
-NEVER_BYTES = 4 * 1024 * 1024 * 1024
-"""Memtable size at which RocksDB would flush by itself: never reached, see ``_flush``."""
-NEVER_FILES = 1 << 30
-CACHE_BYTES = 32 * 1024 * 1024
+FLUSH_BYTES_MIN = 1024 * 1024
+"""The same on the smallest disk."""
+LOG_TIMES = 4
+"""How many times as much may be in all logs before RocksDB flushes by itself, see ``_flush``."""
+RECLAIM_TIMES = 4
+"""Deleted bodies are dropped at once while less than so many times ``free_min_bytes`` is free."""
 STALL_WAIT_S = 0.002
 STALL_WAITS = 30_000
 """Retries of a write while RocksDB stalls: a minute in all."""
 
+UNFLUSHED = "rocksdb.num-immutable-mem-table"
+"""Property: how many memtables wait for their flush, or are being flushed."""
 OWN = b"\xff" * 8
+PREFIX_BYTES = 8
+"""Bytes of a key that name tenant and queue."""
 BODIES = "bodies"
 _EPOCH = struct.Struct(">8scI")
 _INTENT = struct.Struct(">8scQ")
 _unpack_epoch = msgpack.Decoder(tuple[int, int, int]).decode
 _unpack_intent = msgpack.Decoder(list[bytes]).decode
+
+NO_SPACE = ("No space left", "File too large", "Disk quota exceeded", "Space limit reached")
+"""How a full disk is told: ENOSPC, EFBIG, EDQUOT, and RocksDB itself."""
 
 Fill = Callable[[WriteBatch], None]
 
@@ -127,8 +135,11 @@ class RocksStore(RocksReader):
     far = False
     shards_default = SHARDS_EMBEDDED
 
-    def __init__(self, directory: Path) -> None:
-        """Open or create the directory. Raise CantOpen with the reason."""
+    def __init__(self, directory: Path, free_min_bytes: int = 0) -> None:
+        """Open or create the directory. Raise CantOpen with the reason.
+
+        Below ``free_min_bytes`` of free disk space nothing grows: half as much is kept back in a file.
+        """
         self.name = f"rocksdb:{directory}"
         self._directory = directory
         self._body_family: ColumnFamily | None = None
@@ -137,6 +148,8 @@ class RocksStore(RocksReader):
         """Why this process must never write again; set when an fsync failed."""
         self._failed = False
         """A write failed: RocksDB takes no more until it is reopened."""
+        self._is_full = False
+        """Whether that was for lack of room."""
         self._compacts = True
         """Whether RocksDB compacts. Off once it met a damaged file: a failed compaction stops all writes."""
         self._intents = 0
@@ -151,9 +164,19 @@ class RocksStore(RocksReader):
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise CantOpen(f"{directory} can't be made: {error.strerror}") from None
+        self._free_min_bytes = free_min_bytes
+        self._reserve = Reserve(directory, free_min_bytes // 2)
+        # The log can be read again only if there is room to write its contents once more.
+        kept = max(self._reserve.size // 2, FLUSH_BYTES_MIN) if self._reserve.size else MEMTABLE_BYTES
+        self._flush_bytes = min(MEMTABLE_BYTES, kept)
+        self._log_bytes = LOG_TIMES * self._flush_bytes if self._reserve.size else NEVER_BYTES
+        self._was_low = False
+        """Whether there was little room, and not all that was deleted since has been dropped."""
+        self._deleted: dict[bytes, tuple[bytes, bytes]] = {}
+        """By queue: the range of bodies in which some were deleted, and whose room was not asked back yet."""
         self._format = formats.read(directory)
         try:
-            self._open()
+            self._open_with_reserve()
             if self._format is None and self._epochs:
                 self._close()
                 raise CantOpen(
@@ -161,21 +184,34 @@ class RocksStore(RocksReader):
                     " that was not finished, remove it and copy again"
                 )
             self._undo_intents()
+            self._reserve.restore()
         except Damaged as error:
             self._close()
             raise Broken(f"{directory} is damaged: {error.message}. Restore a backup") from None
 
     # Opening and closing.
 
+    def _open_with_reserve(self) -> None:
+        try:
+            self._open()
+        except CantOpen as error:
+            if not _is_full(str(error)) or not self._reserve.release():
+                raise
+            logger.error("the disk is full: the reserve of the data directory was given up")
+            self._open()
+
     def _open(self) -> None:
         path = self._directory / "db"
         unread = sum(log.stat().st_size for log in path.glob("*.log"))
-        super().__init__(*open_db(path, new=self._format is None, compacts=self._compacts))
+        opened = open_db(path, new=self._format is None, compacts=self._compacts, log_bytes=self._log_bytes)
+        super().__init__(*opened)
         if unread:  # said only now: before, it may be the log of a server that runs
             logger.info("not closed cleanly: %d bytes of log were read again", unread)
         self._body_family = self._db.get_column_family_handle(BODIES)
         self._failed = False
         self._unflushed = 0
+        self._flushing = 0
+        """Bytes of older logs, whose flush may not be done yet."""
         found = scan(self._db, OWN + b"E", OWN + b"F")
         self._epochs = {_EPOCH.unpack(key)[2] - 1: _unpack_epoch(value)[0] for key, value in found}
 
@@ -207,7 +243,7 @@ class RocksStore(RocksReader):
         """Reopen after a failed write: RocksDB takes no more until it has replayed its WAL."""
         self._close()
         gc.collect()  # frames of an exception may hold a handle, which keeps the database open
-        self._open()
+        self._open_with_reserve()
         self._undo_intents()
 
     # Claims.
@@ -285,12 +321,20 @@ class RocksStore(RocksReader):
             for key in commit.deletes:
                 if is_body(key):
                     batch.delete(key, family)
+                    self._note_deleted(key, key + b"\0")
                 else:
                     batch.delete(key)
             for lower, upper in commit.ranges:
                 batch.delete_range(lower, upper)
             for lower, upper in commit.body_ranges:
                 batch.delete_range(lower, upper, family)
+                self._note_deleted(lower, upper)
+
+    def _note_deleted(self, lower: bytes, upper: bytes) -> None:
+        known = self._deleted.get(lower[:PREFIX_BYTES])
+        if known is not None:
+            lower, upper = min(lower, known[0]), max(upper, known[1])
+        self._deleted[lower[:PREFIX_BYTES]] = (lower, upper)
 
     def sync(self) -> None:
         self._check_not_lost()
@@ -313,10 +357,10 @@ class RocksStore(RocksReader):
 
     def _write_alone(self, fill: Fill) -> None:
         if self._failed:
-            raise StoreError("a write failed before; the store has to be opened again")
-        if self._unflushed > MEMTABLE_BYTES:
-            self.sync()
-            self._flush(wait=False)
+            kind = Full if self._is_full else StoreError
+            raise kind("a write failed before; the store has to be opened again")
+        if self._unflushed > self._flush_bytes or self._flushing + self._unflushed > self._log_bytes:
+            self._begin_log()
         for _ in range(STALL_WAITS):
             # A new batch for each try: ``write`` uses it up even when it fails.
             batch = WriteBatch(raw_mode=True)
@@ -333,25 +377,65 @@ class RocksStore(RocksReader):
         raise StoreError("RocksDB is behind with its files for a minute: the disk is too slow")
 
     def _fail(self, why: str) -> NoReturn:
-        self._failed = True
+        self._failed, self._is_full = True, _is_full(why)
         if why.startswith("Corruption"):
             self._compacts = False
             logger.error("a file is damaged, so files are not compacted any more: %s", why)
-        raise StoreError(why) from None
+        if not self._is_full:
+            raise StoreError(why) from None
+        if self._reserve.release():
+            logger.error("the disk is full: the reserve of the data directory was given up")
+        raise Full(why) from None
+
+    def _begin_log(self) -> None:
+        """Flush in the background, unless the logs that are still needed would grow too long."""
+        if not any(db.property_int_value(UNFLUSHED) for db in (self._bodies, self._db)):
+            self._flushing = 0
+        self.sync()
+        self._flush(wait=self._flushing + self._unflushed > self._log_bytes)
 
     def _flush(self, *, wait: bool) -> None:
         """Flush the memtables and begin a new WAL.
 
         RocksDB would do so by itself, and write to the new WAL while the end of the old one is not synced: a
-        power loss could then take records from the middle. So it never gets there (``NEVER_BYTES``), and the
-        callers sync first and hold ``_writing``.
+        power loss could then take records from the middle. So it never gets there: its memtables may grow to
+        ``NEVER_BYTES``, its logs to ``_log_bytes``. The callers sync first and hold ``_writing``.
         """
+        self._flushing = 0 if wait else self._flushing + self._unflushed
         self._unflushed = 0
         try:
             self._bodies.flush(wait)
             self._db.flush(wait)
         except Exception as error:
             self._fail(str(error))
+
+    # Room on the disk.
+
+    def room(self) -> Room:
+        room = self._room()
+        is_low = room.free_bytes < RECLAIM_TIMES * self._free_min_bytes
+        self._was_low = is_low or (self._was_low and bool(self._deleted))
+        if self._was_low and self._deleted and not self._failed:
+            self._reclaim()
+            room = self._room()
+        self._reserve.restore()
+        return room
+
+    def _room(self) -> Room:
+        missing = max(self._reserve.size - self._reserve.held(), 0)
+        return Room(free_bytes(self._directory) - missing)
+
+    def _reclaim(self) -> None:
+        """Have RocksDB drop deleted bodies now: by itself it waits for more writes, which are refused."""
+        with self._writing:
+            deleted, self._deleted = self._deleted, {}
+            self.sync()
+            self._flush(wait=True)
+        for lower, upper in deleted.values():
+            try:
+                self._bodies.compact_range(lower, upper)
+            except Exception as error:
+                logger.error("deleted messages still take room: %s", error)
 
     # The two calls that reach the disk; tests replace them to inject faults.
 
@@ -420,6 +504,7 @@ def open_db(
     read_only: bool = False,
     recovery: DBRecoveryMode = REFUSE_DAMAGE,
     compacts: bool = True,
+    log_bytes: int = NEVER_BYTES,
 ) -> tuple[Rdict, Rdict]:
     """Open the database and its bodies. Raise CantOpen with the reason."""
     access = AccessType.read_only(False) if read_only else AccessType.read_write()
@@ -428,14 +513,14 @@ def open_db(
         if at is not None:
             raise Broken(_why(path, f"Corruption: {log.name} is not a log at byte {at}"))
     try:
-        options, body_options = _options(new), _body_options()
+        options, of_bodies = record_options(new, log_bytes), body_options()
         options.set_wal_recovery_mode(recovery)
         if not compacts:
-            for each in (options, body_options):
+            for each in (options, of_bodies):
                 each.set_disable_auto_compactions(True)
                 each.set_level_zero_slowdown_writes_trigger(NEVER_FILES)
                 each.set_level_zero_stop_writes_trigger(NEVER_FILES)
-        db = Rdict(str(path), options, {BODIES: body_options}, access)
+        db = Rdict(str(path), options, {BODIES: of_bodies}, access)
         return db, db.get_column_family(BODIES)
     except Exception as error:
         kind = Broken if str(error).startswith("Corruption") else CantOpen
@@ -455,45 +540,6 @@ def _why(path: Path, said: str) -> str:
     if "does not exist" in said:
         return f"{where} has lost its database: {said}. Restore a backup"
     return f"{where} can't be opened: {said}"
-
-
-def _options(new: bool) -> Options:
-    options = _family_options()
-    options.create_if_missing(new)
-    options.create_missing_column_families(new)
-    options.set_max_total_wal_size(NEVER_BYTES)
-    options.set_max_background_jobs(4)
-    options.set_bytes_per_sync(1024 * 1024)
-    options.set_keep_log_file_num(4)
-    options.set_max_log_file_size(4 * 1024 * 1024)
-    options.set_stats_dump_period_sec(0)
-    return options
-
-
-def _body_options() -> Options:
-    options = _family_options()
-    options.set_enable_blob_files(True)
-    options.set_min_blob_size(0)
-    options.set_blob_file_size(256 * 1024 * 1024)
-    options.set_enable_blob_gc(True)
-    return options
-
-
-def _family_options() -> Options:
-    options = Options(raw_mode=True)
-    options.set_write_buffer_size(NEVER_BYTES)
-    options.set_arena_block_size(1024 * 1024)
-    options.set_max_write_buffer_number(3)
-    # Full stops only, no slowdown: with ``no_slowdown`` a slowed write is refused just the same.
-    options.set_level_zero_slowdown_writes_trigger(64)
-    options.set_level_zero_stop_writes_trigger(64)
-    table = BlockBasedOptions()
-    table.set_block_cache(_CACHE)
-    options.set_block_based_table_factory(table)
-    return options
-
-
-_CACHE = Cache(CACHE_BYTES)
 
 
 def scan(db: Rdict, lower: bytes, upper: bytes) -> Iterator[Record]:
@@ -528,6 +574,10 @@ def _read(db: Rdict, key: bytes) -> bytes | None:
 def _explained(error: Exception) -> Exception:
     said = str(error)
     return Damaged(said) if said.startswith("Corruption") else StoreError(said)
+
+
+def _is_full(why: str) -> bool:
+    return any(each in why for each in NO_SPACE)
 
 
 def _epoch_key(shard: int) -> bytes:

@@ -1,0 +1,117 @@
+"""Room on the disk: below a mark, commands that make the store larger are refused, all others go on.
+
+The disk is looked at 20 times a second at most, in the background, and only while there are commits, or
+somebody asks. In between, what is written is subtracted from what was free.
+"""
+
+import logging
+from asyncio import AbstractEventLoop
+from collections.abc import Sequence
+
+from forebay.broker.committer import Committer
+from forebay.core.errors import Busy
+from forebay.core.records.commit import Commit
+from forebay.store.base import Room, Store
+
+logger = logging.getLogger("forebay.node")
+
+LOOK_S = 0.05
+"""Least time between two looks: a look takes microseconds, and a fast disk takes 50 MB in this time."""
+WRITTEN_TIMES = 2
+"""How often a byte is written before the first copy goes: to the log, then to a file."""
+HIT_S = 5.0
+"""How long nothing grows after the store said that it is full, if it can't tell its room."""
+MB = 1_000_000
+
+
+class Disk:
+    """Knows whether the store may grow."""
+
+    def __init__(self, store: Store, committer: Committer, loop: AbstractEventLoop, mark: int) -> None:
+        """``mark``: bytes that stay free; 0 watches nothing."""
+        self._store = store
+        self._committer = committer
+        self._loop = loop
+        self.mark = mark
+        self.free_bytes: int | None = None
+        """Bytes that were free at the last look; None if the store can't tell, or nothing is watched."""
+        self.is_full = False
+        """Whether commands that grow are refused."""
+        self._left = self._since = 0
+        """Bytes free by now, as far as known; bytes written since the last look began."""
+        self._looking = False
+        self._looked_at = self._full_until = loop.time()
+        if mark and (room := store.room()) is not None:
+            self._see(room)
+
+    @property
+    def is_low(self) -> bool:
+        """Whether less than twice the mark is free, or nothing may grow."""
+        return self.is_full or (self.free_bytes is not None and self._left < 2 * self.mark)
+
+    def warning(self) -> str | None:
+        """Return what is wrong, or soon will be, and what to do about it."""
+        if not self.is_low:
+            return None
+        if self.free_bytes is None:
+            return "the server's store is full and takes nothing more: free space, or drain or delete queues"
+        free, mark = max(self._left, 0) / MB, self.mark / MB
+        refuses = "nothing more is taken" if self.is_full else "nothing more will be taken"
+        return (
+            f"the server's disk has {free:.1f} MB free, and below {mark:.1f} MB {refuses}: "
+            "free space, or drain, purge or delete queues"
+        )
+
+    def refusal(self) -> Busy | None:
+        """Return the reply to a command that grows while the store may not; None if it may again."""
+        self.look()
+        return Busy(self.warning() or "") if self.is_full else None
+
+    def wrote(self, commits: Sequence[Commit]) -> None:
+        """Count commits that are about to be written."""
+        if self.free_bytes is None:
+            return
+        size = sum(len(value) for commit in commits for _, value in (*commit.puts, *commit.bodies))
+        size *= WRITTEN_TIMES
+        self._since += size
+        self._left -= size
+        if self._left < self.mark:
+            self._set_full(True)
+        self.look()
+
+    def hit_end(self) -> None:
+        """Note that the store could not keep a commit for lack of room."""
+        self._full_until = self._loop.time() + HIT_S
+        self._set_full(True)
+
+    def look(self) -> None:
+        """Look at the disk again, unless that was done a moment ago."""
+        now = self._loop.time()
+        if self.free_bytes is None:
+            if self.is_full and now >= self._full_until:
+                self._set_full(False)
+            return
+        if self._looking or now < self._looked_at + LOOK_S:
+            return
+        self._looking, self._looked_at, self._since = True, now, 0
+        self._committer.aside(self._store.room, self._looked)
+
+    def _looked(self, outcome: Room | Exception | None) -> None:
+        self._looking = False
+        if isinstance(outcome, Room):
+            self._see(outcome)
+        elif outcome is not None:
+            logger.error("the disk can't be looked at: %s", outcome)
+
+    def _see(self, room: Room) -> None:
+        self.free_bytes = room.free_bytes
+        self._left = room.free_bytes - self._since
+        self._set_full(self._left < self.mark)
+
+    def _set_full(self, is_full: bool) -> None:
+        if is_full != self.is_full:
+            self.is_full = is_full
+            if is_full:
+                logger.error("%s", self.warning())
+            else:
+                logger.warning("there is room on the disk again: everything is taken")
