@@ -585,7 +585,8 @@ class Checks:
         found.deliveries, found.failures, found.error = cell.deliveries, cell.failures, cell.error
         found.priority = -(cell.level // 2)
         if cell.kind == m.LEASED:
-            found.state = "active"
+            found.state, found.lease_until = "active", cell.due_at
+            found.owner = self.model.leases[cell.lease].owner
         elif cell.kind == m.DEAD:
             found.state, found.ended_at = "dead", cell.due_at
         else:
