@@ -148,6 +148,7 @@ class Server:
         self._log = home / "log"
         self.data = home / "forebay-data"
         environment = {name: value for name, value in os.environ.items() if not name.startswith("FOREBAY_")}
+        environment["FOREBAY_POP_CREATES_QUEUES"] = "on"  # a flag may say something else
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "forebay", "serve", "--tcp", "127.0.0.1:0", *HTTP, *self._flags],

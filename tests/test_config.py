@@ -21,6 +21,7 @@ SAMPLES = {
     "unix": "./socket",
     "log_format": "json",
     "log_level": "debug",
+    "pop_creates_queues": "on",
     "webhooks_private": "on",
     "webhook_secret": "s",
     "dialects": "flashq",
@@ -344,6 +345,7 @@ def test_anything_else_is_no_address(name: str, value: str, problems: Problems) 
     [
         ("log_format", "text json"),
         ("log_level", "debug info warning error"),
+        ("pop_creates_queues", "on off"),
         ("webhooks_private", "on off"),
     ],
 )

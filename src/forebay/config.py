@@ -135,6 +135,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     events_retention_ms: Annotated[int, _about("How long events are kept at most.", ge=1)] = (
         _LIMITS.events_retention_ms
     )
+    pop_creates_queues: Annotated[
+        str, _about("`on`: a pop creates a missing queue; `off`: the answer is `not_found`.")
+    ] = OFF
 
     def directory(self) -> Path | None:
         """Return the directory of the store, None if it has none."""
@@ -156,6 +159,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             groups_max=self.groups_max,
             events_bytes_max=self.events_bytes_max,
             events_retention_ms=self.events_retention_ms,
+            pop_creates_queues=self.pop_creates_queues == ON,
         )
 
     def door(self, name: str) -> str:
@@ -349,8 +353,9 @@ def _check(settings: Settings, shown: dict[str, str], problems: list[str]) -> No
         bad("log_format", "text or json")
     if settings.log_level not in ("debug", "info", "warning", "error"):
         bad("log_level", "debug, info, warning or error")
-    if settings.webhooks_private not in (ON, OFF):
-        bad("webhooks_private", "on or off")
+    for name in ("pop_creates_queues", "webhooks_private"):
+        if getattr(settings, name) not in (ON, OFF):
+            bad(name, "on or off")
     if not _is_text(settings.webhook_secret):
         problems.append(f"{shown['webhook_secret']}: it is not UTF-8")  # not shown: it is a secret
     if settings.store.startswith(DATABASES):

@@ -326,7 +326,7 @@ class Rig:
             store,
             self.loop.as_loop,
             self.loop.now,
-            Limits(),
+            Limits(pop_creates_queues=True),
             shards=SHARDS,
             memory_bytes_max=memory_bytes_max,
             lost=self.lost.append,

@@ -735,7 +735,13 @@ def test_a_node_runs_on_a_real_event_loop_with_a_store_in_a_thread() -> None:
 
     async def life() -> list[str]:
         loop = asyncio.get_running_loop()
-        node = Node(BlockingStore(), loop, lambda: BEGIN + int(loop.time() * 1000), Limits(), shards=SHARDS)
+        node = Node(
+            BlockingStore(),
+            loop,
+            lambda: BEGIN + int(loop.time() * 1000),
+            Limits(pop_creates_queues=True),
+            shards=SHARDS,
+        )
 
         def ask(command: Command) -> "asyncio.Future[Reply | ForebayError]":
             future: asyncio.Future[Reply | ForebayError] = loop.create_future()

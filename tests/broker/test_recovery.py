@@ -44,7 +44,13 @@ def test_questions_do_not_make_a_reload_more_frequent() -> None:
 
 def test_a_lease_that_ends_just_before_its_timer_rings_still_wakes_who_waits() -> None:
     loop, asker, behind = FakeLoop(), Recorder(), [1]
-    node = Node(ObedientStore(), loop.as_loop, lambda: loop.now() - behind[0], Limits(), shards=4)
+    node = Node(
+        ObedientStore(),
+        loop.as_loop,
+        lambda: loop.now() - behind[0],
+        Limits(pop_creates_queues=True),
+        shards=4,
+    )
     for name, command in (
         ("push", push("a", "b")),
         ("short", pop(queue="other", wait_ms=10)),
@@ -65,7 +71,7 @@ def test_time_that_passes_while_the_woken_are_served_wakes_others() -> None:
         ObedientStore(),
         loop.as_loop,
         lambda: times.pop(0) if times else loop.now(),
-        Limits(),
+        Limits(pop_creates_queues=True),
         shards=4,
     )
     for name, command in (
@@ -143,7 +149,9 @@ def test_a_clock_that_went_back_over_a_restart_goes_on_from_the_last_commit() ->
     store, loop = ObedientStore(), FakeLoop()
     for behind in (0, 5 * SECOND):
         asker = Recorder()
-        node = Node(store, loop.as_loop, partial(_behind, loop, behind), Limits(), shards=4)
+        node = Node(
+            store, loop.as_loop, partial(_behind, loop, behind), Limits(pop_creates_queues=True), shards=4
+        )
         node.ask(asker, "push", push("a"))
         node.ask(asker, "pop", pop())
         loop.run_ready()

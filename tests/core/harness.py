@@ -22,7 +22,7 @@ class Core:
     """One engine and its store at a time that only the test moves."""
 
     def __init__(self, limits: Limits | None = None) -> None:
-        self.limits = limits or Limits()
+        self.limits = replace(limits or Limits(), pop_creates_queues=True)
         self.store = MemoryStore()
         self.now = NOW
         self.engine: Engine = load(self.store, self.limits, self.now)

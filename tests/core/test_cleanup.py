@@ -371,7 +371,7 @@ def test_a_bound_is_set_for_a_queue_that_a_command_creates_and_for_no_other() ->
         "jobs": jobs.PushJobs("default", "jobs", [jobs.Job(b"1")], completed_count=7),
         "flow": jobs.PushFlow("default", jobs.FlowJob("flow", jobs.Job(b"1")), completed_count=7),
         "pop": c.Pop("default", "pop", completed_count=7),
-        "pause": c.Pause("default", "pause", completed_count=7),
+        "pause": c.Pause("default", "pause", completed_count=7, create=True),
         "cron": jobs.CronPut("default", "n", "cron", jobs.Job(b"1"), every_ms=9_000, completed_count=7),
         "configure": c.Configure("default", "configure", completed_count=7, concurrency=3),
         "before": c.Push("default", "before", [b"1"], completed_count=7),

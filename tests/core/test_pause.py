@@ -34,6 +34,7 @@ def test_a_paused_queue_takes_messages_and_gives_none() -> None:
 def test_a_pause_is_for_one_queue() -> None:
     core = Core()
     core.push(b"1", queue="other")
+    core.push(b"2")
     pause(core)
     assert core.popped(queue="other") == [b"1"]
 
@@ -129,11 +130,20 @@ def test_a_delay_that_passes_during_a_pause_is_due_when_it_ends() -> None:
 
 def test_a_queue_can_be_paused_before_there_is_anything_in_it() -> None:
     core = Core()
+    core.configure()
     assert pause(core) == queries.Paused(True)
     core.push(b"1")
     assert core.popped() == []
     (found,) = core.ask(queries.ListQueues("default"), queries.QueuesFound).queues
     assert (found.paused, found.counts.waiting) == (True, 1)
+
+
+def test_a_missing_queue_is_not_made_by_pausing_it() -> None:
+    core = Core()
+    core.push(b"1", queue="emails")
+    with pytest.raises(NotFound, match=r"there is no queue emials; is emails meant\?"):
+        core.engine.apply(c.Pause("default", "emials"), core.now)
+    assert set(core.engine.queues) == {("default", "emails")}
 
 
 @pytest.mark.parametrize("until", [NOW, NOW - 1, 0, -5, NEVER])

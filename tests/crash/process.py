@@ -36,6 +36,7 @@ class Process:
         """``planted`` is code that runs first: a bug the harness has to find."""
         self._log = home / "log"
         environment = {name: value for name, value in os.environ.items() if not name.startswith("FOREBAY_")}
+        environment["FOREBAY_POP_CREATES_QUEUES"] = "on"
         program = ("-c", planted + RUN) if planted else ("-m", "forebay")
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(

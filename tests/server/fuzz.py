@@ -39,7 +39,14 @@ from tests.server.http.raw import Http
 from tests.server.test_fuzz import Client, House, Loop, Sender, check_answer
 from tests.serving import PATIENCE_S, Server, framed
 
-LIMITS = Limits(queues_max=12, partitions_max=4, groups_max=4, batch_max=1_000, payload_bytes_max=2_000)
+LIMITS = Limits(
+    pop_creates_queues=True,
+    queues_max=12,
+    partitions_max=4,
+    groups_max=4,
+    batch_max=1_000,
+    payload_bytes_max=2_000,
+)
 BODY_BYTES_MAX = 50_000
 FRESH = 1_000
 """Cases of one kind after which a node is replaced by a fresh one, so that its answers stay small."""

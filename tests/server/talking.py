@@ -40,7 +40,7 @@ class _Steps:
         self._talk = talk
         self.questions = self
         self.node = self
-        self.limits = Limits()
+        self.limits = Limits(pop_creates_queues=True)
 
     async def ask(self, command: core.Command) -> core.Reply | ForebayError:
         try:
@@ -53,7 +53,7 @@ class Talk:
     """A core, asked in the words of the wire."""
 
     def __init__(self, *, numbers_made: int = 0) -> None:
-        limits = Limits()
+        limits = Limits(pop_creates_queues=True)
         claims = {number: Taken(1) for number in range(SHARDS)}
         self.engine = load(limits, SHARDS, claims, 1, lambda low, high: (), NOW)
         for shard in self.engine.shards.values():

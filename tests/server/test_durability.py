@@ -81,6 +81,7 @@ def test_a_store_in_memory_has_nothing_to_back_up(home: Path) -> None:
 def test_what_was_confirmed_is_there_after_the_process_was_killed(home: Path) -> None:
     command = [sys.executable, "-m", "forebay", "serve", "--tcp", "127.0.0.1:0", "--http", "off"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("FOREBAY_")}
+    environment["FOREBAY_POP_CREATES_QUEUES"] = "on"
     ids: list[int] = []
     for life in range(3):
         with (home / "log").open("ab") as log:

@@ -186,7 +186,12 @@ class House:
         self.loop = Loop()
         self.now = 1_700_000_000_000
         limits = Limits(
-            queues_max=12, partitions_max=4, groups_max=4, batch_max=1_000, payload_bytes_max=2_000
+            pop_creates_queues=True,
+            queues_max=12,
+            partitions_max=4,
+            groups_max=4,
+            batch_max=1_000,
+            payload_bytes_max=2_000,
         )
         loop = cast(AbstractEventLoop, self.loop)
         self._node = Node(MemoryStore(), loop, lambda: self.now, limits, shards=4)

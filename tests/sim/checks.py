@@ -48,7 +48,7 @@ class Checks:
     def __init__(self, store: Store, every: int) -> None:
         self.every = every
         self.store = store
-        self.limits = Limits()
+        self.limits = Limits(pop_creates_queues=True)
         self.now = 1_700_000_000_000
         self.engine = load(store, self.limits, self.now)
         self.model = SystemModel()

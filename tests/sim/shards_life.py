@@ -41,7 +41,7 @@ BEGIN = 1_700_000_000_000
 WIDE, LATE = SPREAD = ("wide", "late")
 """Tenants that are spread: from the beginning, and made in the midst of things."""
 TENANTS = ("a", "b", "c", "d", "e", *SPREAD)
-LIMITS = Limits(events_bytes_max=1 << 20)
+LIMITS = Limits(events_bytes_max=1 << 20, pop_creates_queues=True)
 QUEUES = ("q", "r", "s")
 GROUPS = ("default", "default", "other")
 NAMES = ("one", "two")

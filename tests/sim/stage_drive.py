@@ -54,7 +54,7 @@ class StageDriver:
         self.labels = Labeller(seed)
         self.store: Store = MemoryStore() if store is None else store
         self.reopen = reopen
-        self.limits = Limits()
+        self.limits = Limits(pop_creates_queues=True)
         self.now = 1_700_000_000_000
         self.engine = load(self.store, self.limits, self.now)
         self.model: dict[str, Queue] = {}

@@ -44,7 +44,7 @@ from tests.store.gates import LEAPS_MS, Actor, Gated, Scheduler
 NODES = ("a", "b", "c")
 TENANT = "default"
 QUEUES = ("q", "r")
-LIMITS = Limits()
+LIMITS = Limits(pop_creates_queues=True)
 NOW = 1_700_000_000_000
 LEASES_MS = LEAPS_MS
 LIVES = 3

@@ -113,7 +113,7 @@ def load(store: Store) -> Engine:
     control = store.claim(CONTROL)
     claims = {shard: engines.Taken(store.claim(shard).epoch) for shard in range(shards)}
     store.sync()
-    return engines.load(Limits(), shards, claims, control.epoch, store.scan, NOW)
+    return engines.load(Limits(pop_creates_queues=True), shards, claims, control.epoch, store.scan, NOW)
 
 
 # What is in it, as plain values.

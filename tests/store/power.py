@@ -238,7 +238,9 @@ class Core:
         found = {shard: store.claim(shard) for shard in range(SHARDS)}
         store.sync()
         claims = {shard: engines.Taken(each.epoch, 0, each.restored) for shard, each in found.items()}
-        self.engine: Engine = engines.load(Limits(), SHARDS, claims, control.epoch, store.scan, now)
+        self.engine: Engine = engines.load(
+            Limits(pop_creates_queues=True), SHARDS, claims, control.epoch, store.scan, now
+        )
         self.engine.apply(c.TenantPut(TENANT, spread=spread), now)
         self._leases: list[tuple[str, list[int]]] = []
         self._answers: list[Callable[[], object]] = []

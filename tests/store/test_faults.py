@@ -166,7 +166,14 @@ class Desk:
     def __init__(self, store: RocksStore) -> None:
         self.loop = FakeLoop()
         self.lost: list[str] = []
-        self.node = Node(store, self.loop.as_loop, self.loop.now, Limits(), shards=4, lost=self.lost.append)
+        self.node = Node(
+            store,
+            self.loop.as_loop,
+            self.loop.now,
+            Limits(pop_creates_queues=True),
+            shards=4,
+            lost=self.lost.append,
+        )
         self._asker = Recorder()
         self._asked = 0
         self.push("first")

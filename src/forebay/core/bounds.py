@@ -112,6 +112,8 @@ class Limits(Struct, frozen=True):
     """Bytes of lifecycle events per shard; 0 keeps none."""
     events_retention_ms: int = 7 * 86_400_000
     """Maximum age."""
+    pop_creates_queues: bool = False
+    """Whether a pop that does not say creates a missing queue."""
 
 
 def check_queue_name(name: str) -> None:

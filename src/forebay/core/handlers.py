@@ -189,6 +189,9 @@ def _pop(shard: Shard, command: Pop, now: int) -> Popped:
     if queue is None or group is None:
         if queue is None:
             shard.names.check_new(command.tenant, command.queue)
+            create = command.create
+            if not (shard.limits.pop_creates_queues if create is None else create):
+                raise shard.names.missing(command.tenant, command.queue)
         check_group(shard.limits, queue, command.group)
         queue = shard.made(command.tenant, command.queue, command.completed_count)
         group = new_group(shard, queue, command.group, command.start, now)
@@ -308,9 +311,12 @@ def _list_dead(shard: Shard, command: ListDead, now: int) -> DeadFound:
 def _pause(shard: Shard, command: Pause, now: int) -> Paused:
     if command.until is not None and not now < command.until < NEVER:
         raise Invalid("until", "a time in ms that is in the future")
-    if (command.tenant, command.queue) not in shard.names.queues:
-        shard.names.check_new(command.tenant, command.queue)
-    queue = shard.made(command.tenant, command.queue, command.completed_count)
+    if not command.create:
+        queue = shard.names.known(command.tenant, command.queue)
+    else:
+        if (command.tenant, command.queue) not in shard.names.queues:
+            shard.names.check_new(command.tenant, command.queue)
+        queue = shard.made(command.tenant, command.queue, command.completed_count)
     shard.pause(queue, command.until or NEVER)
     return describe.paused(queue, now)
 

@@ -4,8 +4,6 @@ import asyncio
 import os
 import signal
 import socket
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,7 +16,7 @@ from forebay.client.tasks.task import GiveUp
 from forebay.client.types import WorkerInfo
 from forebay.client.worker.beats import BEAT_S
 from tests.client.worker.simulated import Simulated
-from tests.client.worker.working import PATIENCE_S, SOON_S, Process, Way, until, working
+from tests.client.worker.working import Process, Way, until, until_so, working
 from tests.serving import Server
 
 SILENT_S = 30.0
@@ -58,13 +56,6 @@ def test_a_worker_process_is_listed_with_what_it_runs_until_it_stops(server: Ser
         process.tell(signal.SIGTERM)
         assert process.wait() == 0
         assert client.workers("theirs") == []
-
-
-def until_so(is_so: Callable[[], object]) -> None:
-    ends = time.monotonic() + PATIENCE_S
-    while not is_so():
-        assert time.monotonic() < ends
-        time.sleep(SOON_S)
 
 
 @pytest.fixture

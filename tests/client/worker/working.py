@@ -241,3 +241,10 @@ class Process:
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
+
+
+def until_so(is_so: Callable[[], object]) -> None:
+    ends = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < ends
+        time.sleep(SOON_S)

@@ -7,6 +7,7 @@ from http.client import HTTPConnection, HTTPException
 from typing import Any, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from forebay.broker.node import Node
 from forebay.core.bounds import Limits
@@ -184,7 +185,7 @@ class Here(Life):
         at: int = BEGIN,
     ) -> None:
         self.store = store or ObedientStore()
-        limits = limits or Limits(events_bytes_max=1 << 20)
+        limits = replace(limits or Limits(events_bytes_max=1 << 20), pop_creates_queues=True)
         super().__init__(self.store, at=at, limits=limits, http_limits=http or HttpLimits())
 
     def __enter__(self) -> "Here":

@@ -24,6 +24,7 @@ from forebay.store.memory import MemoryStore
 
 BOUND = {bound.name: bound for bound in ROUTES}
 NOW = 1_700_000_000_000
+LIMITS = Limits(pop_creates_queues=True)
 
 
 class Flow:
@@ -61,7 +62,7 @@ class House:
     """A node and its endpoints, on a running loop."""
 
     def __init__(self) -> None:
-        self.node = Node(MemoryStore(), asyncio.get_running_loop(), lambda: NOW, Limits(), shards=1)
+        self.node = Node(MemoryStore(), asyncio.get_running_loop(), lambda: NOW, LIMITS, shards=1)
         self.questions = NodeClient(self.node)
         none: Any = None  # nobody polls for events, nor registers webhooks
         access = AccessLog(asyncio.get_running_loop())

@@ -162,9 +162,12 @@ class Messages(Asking):
         lease_ms: int | None = None,
         start: str | int | None = None,
         worker: str | None = None,
+        create: bool | None = None,
         type: Any = Any,
     ) -> Batch:
         """Lease up to ``count`` messages; if there is none, wait for the first up to ``wait_ms``.
+
+        A missing queue raises ``NotFound``, unless ``create`` is set: it is created then.
 
         ``type`` is what payloads are decoded into; a message that does not fit is nacked and left out.
         ``start`` is where a new group begins: all, new or a time. ``worker`` is the name of a worker that
@@ -181,6 +184,7 @@ class Messages(Asking):
             start="all" if start is None else start,
             compact=True,
             worker=worker,
+            create=create,
         )
         decode = decoder(type)
         popped: wire_pop.Popped = self._ask(request, unclaimed=_given_back)
@@ -221,6 +225,7 @@ class Messages(Asking):
         group: str = DEFAULT,
         partition: str | None = None,
         lease_ms: int | None = None,
+        create: bool | None = None,
         type: Any = Any,
     ) -> Iterator[Batch]:
         """Lease messages that are acked at the end of the block, or nacked if it raises."""
@@ -231,6 +236,7 @@ class Messages(Asking):
             group=group,
             partition=partition,
             lease_ms=lease_ms,
+            create=create,
             type=type,
         )
         try:

@@ -335,6 +335,7 @@ class Worker:
                     group=self._group,
                     lease_ms=self._lease_ms,
                     worker=self.name,
+                    create=True,
                     type=Raw,
                 )
                 if batch:

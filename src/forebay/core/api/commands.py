@@ -128,7 +128,7 @@ class Arrive(Struct, gc=False):
 
 
 class Pop(Struct, gc=False):
-    """Lease up to ``count`` messages for a group. A missing group or queue is created."""
+    """Lease up to ``count`` messages for a group. A missing group is created."""
 
     tenant: str
     queue: str
@@ -148,6 +148,8 @@ class Pop(Struct, gc=False):
     """The connection that sent the pop; 0 if none."""
     completed_count: int = 0
     """completed_retention_count of the queue, if this creates it."""
+    create: bool | None = None
+    """Whether a missing queue is created; if None, the limits say so."""
 
 
 class Delivery(SegmentSlice, gc=False, frozen=True):
@@ -395,6 +397,8 @@ class Pause(Struct, gc=False):
     until: int | None = None
     completed_count: int = 0
     """completed_retention_count of the queue, if this creates it."""
+    create: bool = False
+    """Whether a missing queue is created."""
 
 
 class Resume(Struct, gc=False):

@@ -9,6 +9,7 @@ from forebay.core.errors import Busy, Conflict, Damaged, NotFound
 from forebay.core.records import codec, keyspace
 from forebay.core.records.commit import Record
 from forebay.core.shard.changes import Changes
+from forebay.core.shard.nearest import nearest
 from forebay.core.shard.numbering import Numbering
 from forebay.core.state import Queue, QueueOptions
 
@@ -45,8 +46,14 @@ class Names:
         if queue is None:
             check_queue_name(name)
             self._check_damage(tenant, name)
-            raise NotFound(f"there is no queue {name}")
+            raise self.missing(tenant, name)
         return queue
+
+    def missing(self, tenant: str, name: str) -> NotFound:
+        """Return the error of a queue that is not there: it names those that may be meant."""
+        known = self.tenants.get(tenant)
+        meant = nearest(name, known.queues if known else {})
+        return NotFound(f"there is no queue {name}" + (f"; is {' or '.join(meant)} meant?" if meant else ""))
 
     def of_tenant(self, tenant: str) -> list[Queue]:
         known = self.tenants.get(tenant)

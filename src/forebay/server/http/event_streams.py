@@ -240,6 +240,7 @@ class Listen(Query, kw_only=True):
     lease_ms: int | None = None
     max: int = 100
     start: int | str = msgspec.field(default="all", name="from")
+    create: bool | None = None
 
 
 class Holding:
@@ -369,6 +370,7 @@ class _Listening(Patient):
             request.start,
             min(wait_ms, self.node.limits.wait_ms_max),
             self._owner,
+            create=request.create,
         )
 
     async def _deliver(self, popped: Popped, pings: Pings) -> None:

@@ -88,6 +88,7 @@ class Pop(Carried, wire.Pop):
             self.start,
             self.wait_ms,
             context.owner,
+            create=self.create,
         )
 
     def reply(self, reply: core.Popped, context: Context) -> Popped:

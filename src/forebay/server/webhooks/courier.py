@@ -174,7 +174,9 @@ class Courier(NodeClient):
         wait_ms = min(WAIT_MS, self.node.limits.wait_ms_max)
         lease_ms = min(LEASE_MS, self.node.limits.lease_ms_max)
         while not (self._is_stopping or self.node.draining):
-            pop = Pop(self._tenant, queue_of(self._webhook.id), wait_ms=wait_ms, lease_ms=lease_ms)
+            pop = Pop(
+                self._tenant, queue_of(self._webhook.id), wait_ms=wait_ms, lease_ms=lease_ms, create=True
+            )
             popped = await self.ask(pop)
             if isinstance(popped, ForebayError):
                 logger.warning("webhook %s waits: %s", self._webhook.id, popped.message)

@@ -23,6 +23,7 @@ class Pop(Request, tag="POP", kw_only=True):
     start: int | str = msgspec.field(default="all", name="from")
     compact: bool = False
     worker: str | None = None
+    create: bool | None = None
 
 
 class Delivered(Struct, gc=False, omit_defaults=True):

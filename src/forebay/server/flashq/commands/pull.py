@@ -36,6 +36,7 @@ class Pull(Asked, tag="PULL", gc=False, kw_only=True):
             wait_ms=wait_ms,
             owner=caller.owner,
             completed_count=COMPLETED_MAX,
+            create=True,
         )
 
     def reply(self, reply: core.Popped, caller: Caller) -> Struct:

@@ -36,7 +36,7 @@ class OnQueue(Asked, gc=False, kw_only=True):
 
 class Pause(OnQueue, tag="PAUSE", gc=False, kw_only=True):
     def asked(self, caller: Caller) -> core.Command:
-        return core.Pause(caller.tenant, self.queue, completed_count=COMPLETED_MAX)
+        return core.Pause(caller.tenant, self.queue, completed_count=COMPLETED_MAX, create=True)
 
 
 class Resume(OnQueue, tag="RESUME", gc=False, kw_only=True):

@@ -313,6 +313,8 @@ WORDS = {
     "ready": "Whether requests are taken.",
     "why": "Why not.",
     # Workers.
+    "create": "Whether a missing queue is created, and not answered with `not_found`. "
+    "The default is the setting `pop_creates_queues`.",
     "Pop.worker": "The name of the worker that pops, if it tells of itself.",
     "TellWorker.name": "Its name. Another worker of the same name takes its place.",
     "ListWorkers.after": "Only names after this one.",
