@@ -96,9 +96,11 @@ ROOMS = (
 CALENDAR = SOURCE / "core" / "jobs" / "calendar.py"
 """The one file that knows calendars and time zones. It is told the time like all others."""
 CALENDAR_STANDS_ON = {"cronsim", "datetime", "importlib", "zoneinfo"}
+NEAREST = SOURCE / "core" / "shard" / "nearest.py"
+"""Compares names."""
 DEFERRAL = SOURCE / "core" / "delivery" / "deferral.py"
 """Writes an instant that it is told as a date, and reads it back."""
-OF_FILES = {CALENDAR: CALENDAR_STANDS_ON, DEFERRAL: {"datetime"}}
+OF_FILES = {CALENDAR: CALENDAR_STANDS_ON, DEFERRAL: {"datetime"}, NEAREST: {"difflib", "string"}}
 
 FILES = sorted(SOURCE.rglob("*.py"))
 TOPS = ("src", "tests", "docs", "bench", "examples", "tools", "requirements", "*.md", "*.toml", "Makefile*")

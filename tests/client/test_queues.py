@@ -39,7 +39,7 @@ def test_a_queue_is_made_shown_cleared_and_deleted(either: Blocking, queue: str)
 def test_how_long_partitions_keep_messages_and_messages_wait_can_be_configured(http: bool) -> None:
     with Server() as server:
         client = server.client(http=http)
-        client.pop("q", group="reads")
+        client.pop("q", group="reads", create=True)
         ids = {name: client.push("q", name, partition=name).id for name in ("short", "usual")}
         client.configure("q", partition="short", retention_ms=HOUR_MS, completed_retention_ms=60_000)
         client.configure("q", partition="short", partition_retention_ms=HOUR_MS)

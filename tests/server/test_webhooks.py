@@ -284,7 +284,7 @@ def pushed(world: World) -> list[int]:
     found: list[int] = []
 
     async def story(life: Life) -> None:
-        popped = await life.ask(Pop(DEFAULT, "q", count=100))
+        popped = await life.ask(Pop(DEFAULT, "q", count=100, create=True))
         assert isinstance(popped, Popped)
         payloads = [bytes(each) for run in popped.deliveries for each in run.payloads()]
         found.extend(payloads.count(b"%d" % number) for number in range(5) if b"%d" % number in payloads)

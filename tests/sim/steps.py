@@ -576,7 +576,7 @@ class Steps(Telling):
 
     def pause(self, queue: str, ms: int | None) -> None:
         until = None if ms is None else self.now + ms
-        reply = self._apply(c.Pause(TENANT, queue, until))
+        reply = self._apply(c.Pause(TENANT, queue, until, create=True))
         assert reply == queries.Paused(True, until)
         self.model.queue(queue).paused_until = until or m.FOREVER
         self._must_sync = True
