@@ -46,6 +46,18 @@ def test_what_does_not_match_is_nothing_to_do(cli: Run, client: SyncClient, queu
     assert cli("messages", f"{queue}-missing").code == 1
 
 
+def test_a_dead_letter_is_shown_with_its_failed_attempts(cli: Run, client: SyncClient, queue: str) -> None:
+    id = client.push(queue, 1, max_attempts=1).id
+    batch = client.pop(queue, worker="mailer-1")
+    client.nack(batch, error="no\x1b[31m user", error_type="KeyError", traceback="line 1\nline 2")
+    for command in (("dead", "show"), ("message",)):
+        shown = cli(*command, str(id)).out
+        assert ", by mailer-1: no\\x1b[31m user\n  line 1\n  line 2\n" in shown
+        (attempt,) = cli(*command, str(id), "--json").object["attempts"]
+        assert (attempt["deliveries"], attempt["error_type"]) == (1, "KeyError")
+        assert attempt["worker"] == "mailer-1"
+
+
 def test_one_message_is_shown_with_all_that_is_known(cli: Run, client: SyncClient, queue: str) -> None:
     id = client.push(queue, {"n": 1}, tags=["t"], headers={"k": "v"}, unique_key="u").id
     shown = dict(line.split(None, 1) for line in cli("message", str(id)).out.splitlines())

@@ -39,12 +39,12 @@ def shape(core: Core) -> tuple[list[tuple[int, int]], int, int]:
 
 
 def in_store(core: Core) -> tuple[int, int]:
-    """Headers and bodies of the queue."""
+    """Headers and bodies of the queue's messages."""
     core.commit()
-    prefix = queue_of(core).prefix
-    headers = list(core.store.scan(prefix + b"h", prefix + b"i"))
-    bodies = [key for key in core.store._bodies if key.startswith(prefix)]
-    return len(headers), len(bodies)
+    queue = queue_of(core)
+    headers = list(core.store.scan(queue.prefix + b"h", queue.prefix + b"i"))
+    bodies = [key for key in core.store._bodies if key.startswith(queue.prefix)]
+    return len(headers), len(bodies) - sum(len(notes.log.segments) for notes in queue.notes.values())
 
 
 def padded(*names: str) -> list[bytes]:

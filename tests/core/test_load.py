@@ -122,7 +122,7 @@ def test_records_that_speak_of_a_missing_group_or_partition_are_damage(kind: byt
 def test_a_lease_of_a_group_nobody_knows_is_damage() -> None:
     core = two_queues()
     (key,) = of_kind(core, b"l")
-    _, runs, _, _ = codec.unpack_lease(stored(core)[key])
+    _, runs, *_ = codec.unpack_lease(stored(core)[key])
     assert runs
     lease = next(iter(core.engine.shards[bad(core).shard].leases.values()))
     lease.group.number = 99

@@ -295,6 +295,7 @@ def test_every_operation_is_known_by_its_name() -> None:
         "PROGRESS",
         "LOG",
         "LOGS",
+        "ATTEMPTS",
         "FLOW",
         "CHILDREN",
         "DEAD",

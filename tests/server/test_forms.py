@@ -142,6 +142,7 @@ def pushes_and_pops(talk: Talk) -> None:
     ask("PROGRESS", id=message["id"])
     ask("LOG", id=message["id"], message="line", level="info")
     ask("LOGS", id=message["id"])
+    ask("ATTEMPTS", id=message["id"])
     ask("PARTIAL", id=message["id"], payload=DATA)
     ask("PARTIALS", id=message["id"])
     ask("ACK", ids=[message["id"]], result=DATA)

@@ -181,10 +181,11 @@ def test_an_unknown_command_is_invalid_and_the_known_ones_are_listed(body: bytes
         (
             "POP",
             {"queue": "q"},
-            "reqId, queue, count, min_count, wait_ms, group, partition, lease_ms, from, compact, worker",
+            "reqId, queue, count, min_count, wait_ms, group, partition, lease_ms, from, compact, worker, "
+            "create",
         ),
         ("ACK", {"ids": [1]}, "reqId, lease, ids, group, result, results"),
-        ("NACK", {"ids": [1]}, "reqId, lease, ids, group, error, delay_ms, final"),
+        ("NACK", {"ids": [1]}, "reqId, lease, ids, group, error, error_type, traceback, delay_ms, final"),
         ("RELEASE", {"ids": [1]}, "reqId, lease, ids, group, error, defer_ms"),
         ("EXTEND", {"ids": [1]}, "reqId, lease, ids, group, lease_ms"),
         ("TX", {"ops": []}, "ops, reqId"),

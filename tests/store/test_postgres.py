@@ -288,7 +288,9 @@ def rows_touched(url: str) -> dict[str, int]:
     others = "select 1 from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
     while ask_sql(url, others):
         pass
-    (row,) = ask_sql(url, "select n_tup_upd, idx_tup_fetch from pg_stat_user_tables where relname = 'records'")
+    (row,) = ask_sql(
+        url, "select n_tup_upd, idx_tup_fetch from pg_stat_user_tables where relname = 'records'"
+    )
     return row
 
 

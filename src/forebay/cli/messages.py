@@ -22,7 +22,7 @@ from forebay.cli.output import (
     shown_time,
 )
 from forebay.cli.parameters import Time
-from forebay.client.types import Line, Progress, Seen
+from forebay.client.types import Attempt, Line, Progress, Seen
 
 if TYPE_CHECKING:
     from forebay.client.sync.client import SyncClient
@@ -104,15 +104,17 @@ class Noted(msgspec.Struct):
     result: msgspec.Raw | None
     progress: Progress | None
     log: list[Line]
+    attempts: list[Attempt]
 
 
 def print_message(client: "SyncClient", seen: Seen, group: str, as_json: bool) -> None:
-    """Print one message with its result, progress and log."""
+    """Print one message with its result, progress, log and failed attempts."""
     progress = client.progress(seen.id)
     noted = Noted(
         client.result(seen.id, group=group, type=msgspec.Raw).result,
         None if progress.updated_at is None else progress,
         client.logs(seen.id),
+        client.attempts(seen.id, group=group),
     )
     if as_json:
         print_json({**msgspec.structs.asdict(shown(seen)), **msgspec.structs.asdict(noted)})
@@ -147,6 +149,13 @@ def print_message(client: "SyncClient", seen: Seen, group: str, as_json: bool) -
     print_fields({name: value for name, value in fields.items() if value not in absent})
     for line in noted.log:
         print(f"{shown_time(line.timestamp)}  {clean(line.level)}  {clean(line.message)}")
+    for attempt in noted.attempts:
+        by = f", by {clean(attempt.worker)}" if attempt.worker else ""
+        print(
+            f"\ndelivery {attempt.deliveries} failed at {shown_time(attempt.at)}{by}: {clean(attempt.error)}"
+        )
+        for text in (attempt.traceback or "").splitlines():
+            print(f"  {clean(text)}")
 
 
 def print_messages(found: list[Seen], as_json: bool) -> None:

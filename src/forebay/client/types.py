@@ -352,6 +352,21 @@ class Line(Struct, frozen=True):
     message: str
 
 
+class Attempt(Struct, frozen=True):
+    """A delivery that failed."""
+
+    at: int
+    """When it failed."""
+    deliveries: int
+    """Which delivery of the message it was."""
+    error: str
+    error_type: str | None
+    """Name of the error's type, if its consumer told."""
+    traceback: str | None
+    worker: str | None
+    """Name of the consumer that had the message, if it told."""
+
+
 class Record(Struct, frozen=True):
     """A message as it is in the log."""
 

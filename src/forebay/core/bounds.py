@@ -15,6 +15,13 @@ NOTES_MAX = 20_000
 """Notes of each kind that a queue keeps: the newest."""
 RESULTS_MAX = 100_000
 """Results that a queue keeps: the newest."""
+ATTEMPTS_MAX = 100_000
+"""Failed attempts that a group keeps: the newest. One may be that of many messages."""
+ATTEMPTS_SHOWN_MAX = 100
+"""Failed attempts of a message per reply: the newest."""
+ERROR_TYPE_CHARS_MAX = 200
+TRACEBACK_CHARS_MAX = 8_000
+WORKER_CHARS_MAX = 128
 NOTES_BYTES_MAX = 64 * 1024 * 1024
 """Bytes of notes of each kind."""
 NOTES_MS_MAX = 7 * 86_400_000

@@ -59,6 +59,7 @@ from forebay.core.api.queries import (
     EventPositions,
     EventsPast,
     FindJob,
+    GetAttempts,
     GetNotes,
     GroupCounts,
     GroupFound,
@@ -440,6 +441,10 @@ def _get_notes(shard: Shard, command: GetNotes, now: int) -> NotesFound:
     return message_state.notes(shard, command.tenant, command.id, command.kinds, DEFAULT, now)
 
 
+def _get_attempts(shard: Shard, command: GetAttempts, now: int) -> NotesFound:
+    return message_state.attempts(shard, command, now)
+
+
 def _await(shard: Shard, command: Await, now: int) -> NotesFound:
     check_range("wait_ms", command.wait_ms, 0, shard.limits.wait_ms_max)
     return message_state.notes(shard, command.tenant, command.id, (RESULT,), command.group, now)
@@ -493,6 +498,7 @@ HANDLERS: dict[type, Callable[..., Reply]] = {
     AddNote: _add_note,
     TellProgress: _tell_progress,
     GetNotes: _get_notes,
+    GetAttempts: _get_attempts,
     Await: _await,
     KvGet: kv_store.get,
     KvList: kv_store.listed,

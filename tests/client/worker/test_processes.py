@@ -236,8 +236,12 @@ def test_what_a_process_raises_fails_the_job_and_the_process_goes_on(
     async def life() -> None:
         async with working(app, concurrency=1):
             before = await (await where.apush()).aresult()
+            job = await bad.apush()
             with pytest.raises(Failed, match=r"dead: ValueError: no such user$"):
-                await (await bad.apush()).aresult()
+                await job.aresult()
+            (attempt,) = await app.aclient.attempts(job.id)
+            assert attempt.error_type == "ValueError"
+            assert "in bad\n    raise ValueError" in (attempt.traceback or "")
             assert await (await where.apush()).aresult() == before
 
     play(life())

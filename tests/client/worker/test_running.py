@@ -198,6 +198,32 @@ def test_a_job_that_fails_is_tried_as_often_as_it_says_and_then_dead(app: App) -
     play(life())
 
 
+def test_a_dead_job_tells_type_traceback_and_worker_of_each_attempt(app: App) -> None:
+    def deep(attempt: int) -> None:
+        raise [KeyError, ValueError][attempt - 1]("no user")
+
+    @app.task(retry=Retry(max_attempts=2, base_ms=1))
+    async def bad() -> None:
+        deep(current().attempt)
+
+    async def life() -> None:
+        async with working(app, name="mailer-1"):
+            job = await bad.apush()
+            with pytest.raises(Failed):
+                await job.aresult()
+            found = await app.aclient.attempts(job.id)
+            assert [(each.deliveries, each.error_type, each.error) for each in found] == [
+                (1, "KeyError", "KeyError: 'no user'"),
+                (2, "ValueError", "ValueError: no user"),
+            ]
+            assert {each.worker for each in found} == {"mailer-1"}
+            for each in found:
+                assert (each.traceback or "").endswith(each.error)
+                assert "in deep" in (each.traceback or "")
+
+    play(life())
+
+
 def test_a_failed_job_waits_for_its_backoff(app: App) -> None:
     @app.task(retry=Retry(base_ms=60_000, jitter=0.0))
     async def bad() -> None:

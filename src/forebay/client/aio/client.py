@@ -7,6 +7,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from forebay.client.aio.connection import now
+from forebay.client.aio.dead_letters import DeadLetters
 from forebay.client.aio.messages import Messages
 from forebay.client.aio.queues import Queues
 from forebay.client.aio.transactions import Transaction
@@ -25,7 +26,7 @@ OF_MESSAGES = (
 """Kinds of events that change how a message stands."""
 
 
-class Client(Messages, Queues):
+class Client(Messages, DeadLetters, Queues):
     """A client of a Forebay server.
 
     ``server`` is HOST:PORT, tcp://HOST:PORT, http://HOST:PORT, https://HOST, unix://PATH or a path; by

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from forebay.client.payloads import decoder
 from forebay.client.sync.connection import now
+from forebay.client.sync.dead_letters import DeadLetters
 from forebay.client.sync.messages import Messages
 from forebay.client.sync.queues import Queues
 from forebay.client.sync.transactions import Transaction
@@ -25,7 +26,7 @@ OF_MESSAGES = (
 """Kinds of events that change how a message stands."""
 
 
-class SyncClient(Messages, Queues):
+class SyncClient(Messages, DeadLetters, Queues):
     """A client of a Forebay server.
 
     ``server`` is HOST:PORT, tcp://HOST:PORT, http://HOST:PORT, https://HOST, unix://PATH or a path; by

@@ -39,7 +39,6 @@ from forebay.client.types import (
     Pushed,
     PushedMany,
     Record,
-    Requeued,
     Result,
     Seen,
     Settled,
@@ -47,7 +46,7 @@ from forebay.client.types import (
     Stretch,
 )
 from forebay.core.errors import Conflict, ForebayError, Invalid, NotFound
-from forebay.wire.operations import dead_letters, messages, notes, pop as wire_pop, push as wire_push, queues
+from forebay.wire.operations import messages, notes, pop as wire_pop, push as wire_push, queues
 
 OUT_OF_TIME = "lease expired"
 """The server's error for a message whose lease expired."""
@@ -287,6 +286,8 @@ class Messages(Asking):
         what: Settling | None = None,
         *,
         error: str = "",
+        error_type: str = "",
+        traceback: str = "",
         delay_ms: int | None = None,
         final: bool = False,
         lease: str | None = None,
@@ -294,9 +295,11 @@ class Messages(Asking):
     ) -> Settled:
         """Nack failed messages: they are retried after their backoff or ``delay_ms``, or become dead letters.
 
-        With ``final`` they become dead letters at once.
+        With ``final`` they become dead letters at once. The error, its type and its traceback are kept with
+        the messages: ``attempts`` returns them.
         """
-        also: dict[str, Any] = {"error": error, "delay_ms": delay_ms, "final": final}
+        about = {"error": error, "error_type": error_type, "traceback": traceback}
+        also: dict[str, Any] = {**about, "delay_ms": delay_ms, "final": final}
         settled = []
         for fields in meant(what, lease, group):
             # Without a lease, a retry could fail the next delivery.
@@ -506,59 +509,6 @@ class Messages(Asking):
         """Return the newest lines of a message's log, oldest first."""
         found: notes.Logs = self._ask(notes.GetLogs(id=id))
         return [Line(each.timestamp, each.level, each.message) for each in found.logs]
-
-    # Dead letters.
-
-    def dead(
-        self, queue: str, *, group: str = DEFAULT, limit: int = 100, skip: int = 0, type: Any = Any
-    ) -> Page:
-        """Return dead letters of a group, by partition and offset."""
-        request = dead_letters.ListDead(queue=queue, group=group, limit=limit, skip=skip)
-        found: dead_letters.DeadLetters = self._ask(request)
-        return Page([seen(each, type) for each in found.messages], found.total, None)
-
-    def requeue_dead(
-        self,
-        queue: str,
-        ids: Sequence[Id] | None = None,
-        *,
-        group: str = DEFAULT,
-        dry_run: bool = False,
-        dependents: bool = True,
-    ) -> Requeued:
-        """Deliver dead letters again, as if for the first time: these, or all of them.
-
-        What died of a dependency waits again until all its dependencies are completed. So do those that died
-        of these, unless ``dependents`` is False.
-        """
-        given = None if ids is None else list(ids)
-        request = dead_letters.RequeueDead(
-            queue=queue, ids=given, group=group, dry_run=dry_run, dependents=dependents
-        )
-        return self._all_dead(request)
-
-    def purge_dead(
-        self,
-        queue: str,
-        ids: Sequence[Id] | None = None,
-        *,
-        group: str = DEFAULT,
-        dry_run: bool = False,
-    ) -> Settled:
-        """Drop dead letters for good: these, or all of them."""
-        given = None if ids is None else list(ids)
-        request = dead_letters.PurgeDead(queue=queue, ids=given, group=group, dry_run=dry_run)
-        return self._all_dead(request)
-
-    def _all_dead(self, request: dead_letters.OfDead) -> Requeued:
-        """Repeat a request that handles a part at a time, until nothing is left."""
-        count = dependents = 0
-        while True:
-            done: dead_letters.Buried = self._ask(request)
-            count += done.count
-            dependents += done.dependents if isinstance(done, dead_letters.Requeued) else 0
-            if request.ids is not None or not done.left or not done.count or request.dry_run:
-                return Requeued(count, list(map(int, done.refused)), dependents)
 
 
 def _chunks(payloads: Iterable[Any], most: int) -> Iterable[list[Any]]:

@@ -114,7 +114,8 @@ def _answer(asked: Asked, line: Line) -> Said:
         return Said("gave up", str(error), trace=_trace(error))
     except BaseException as error:
         told = "".join(traceback.format_exception_only(error)).strip()
-        return Said("gave up on" if isinstance(error, give_up_on) else "raised", told, trace=_trace(error))
+        kind = "gave up on" if isinstance(error, give_up_on) else "raised"
+        return Said(kind, told, trace=_trace(error), type=type(error).__name__)
     try:
         return Said("returned", bytes(encode(returned)))
     except Invalid as error:

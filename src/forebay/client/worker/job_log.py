@@ -3,6 +3,7 @@
 import logging
 from typing import Any
 
+from forebay.client.tasks.task import RetryLater
 from forebay.client.types import Message
 
 logger = logging.getLogger("forebay.worker")
@@ -19,3 +20,10 @@ def tell_start(message: Message, task: str) -> None:
 def tell_end(message: Message, task: str, took_s: float) -> None:
     fields = {**fields_of(message, task), "ms": round(took_s * 1000, 1)}
     logger.debug("job %d %s done", message.id, task, extra={"fields": fields})
+
+
+def tell_failure(message: Message, task: str, why: str, gives_up: bool, error: BaseException | None) -> None:
+    fields = {**fields_of(message, task), "error": why}
+    what = "gave up" if gives_up else "failed"
+    raised = None if isinstance(error, RetryLater) else error  # that is asked for, and no accident
+    logger.warning("job %d %s %s", message.id, task, what, extra={"fields": fields}, exc_info=raised)

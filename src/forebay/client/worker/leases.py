@@ -25,6 +25,8 @@ class Failure(Struct):
 
     id: int
     error: str
+    error_type: str = ""
+    traceback: str = ""
     delay_ms: int | None = None
     gives_up: bool = False
     defer_ms: int | None = None
@@ -238,6 +240,8 @@ class LeaseKeeper:
             await self._client.nack(
                 [failure.id],
                 error=failure.error,
+                error_type=failure.error_type,
+                traceback=failure.traceback,
                 delay_ms=failure.delay_ms,
                 final=failure.gives_up,
                 lease=lease.token,

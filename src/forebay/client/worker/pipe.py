@@ -55,9 +55,13 @@ class Answered(NamedTuple):
 class Raised(Exception):
     """An exception of the function, as text: not every exception can be pickled."""
 
-    def __init__(self, told: str, *, gives_up: bool) -> None:
+    def __init__(self, told: str, *, gives_up: bool, kind: str = "", trace: str = "") -> None:
         super().__init__(told)
         self.gives_up = gives_up
+        self.kind = kind
+        """Name of its type."""
+        self.trace = trace
+        """Its traceback, without its text."""
 
 
 class Said(NamedTuple):
@@ -69,6 +73,8 @@ class Said(NamedTuple):
     """The result as JSON, or the exception as text."""
     delay_ms: int | None = None
     trace: str = ""
+    type: str = ""
+    """Name of the exception's type."""
 
     def error(self) -> Exception:
         made: Exception
@@ -77,7 +83,8 @@ class Said(NamedTuple):
         if self.kind == "gave up":
             made = GiveUp(self.value)
         else:
-            made = Raised(self.value, gives_up=self.kind == "gave up on")
+            gives_up = self.kind == "gave up on"
+            made = Raised(self.value, gives_up=gives_up, kind=self.type, trace=self.trace)
         if self.trace:
             made.add_note(f"In the process of the task:\n{self.trace.rstrip()}")
         return made

@@ -24,8 +24,8 @@ from forebay.client.translate import body_of
 from forebay.client.types import DEFAULT, Message
 from forebay.client.worker.beats import About, Beats, default_name
 from forebay.client.worker.current import CANCELLED, LOST, STOPPED, Run, forgive
-from forebay.client.worker.failures import said, told
-from forebay.client.worker.job_log import fields_of, tell_end, tell_start
+from forebay.client.worker.failures import kind_of, said, told, trace_of
+from forebay.client.worker.job_log import fields_of, tell_end, tell_failure, tell_start
 from forebay.client.worker.leases import Failure, Lease, LeaseKeeper
 from forebay.client.worker.pipe import Raised
 from forebay.client.worker.run import Running, result_of
@@ -505,7 +505,8 @@ class Worker:
             self._unknown(lease, message, name, str(error))
         except RetryLater as error:
             why = said(error) or "to be tried again"
-            self._failed(lease, message, name, why, delay_ms=getattr(error, "delay_ms", None))
+            delay_ms = getattr(error, "delay_ms", None)
+            self._failed(lease, message, name, why, delay_ms=delay_ms, error=error)
         except BaseException as error:
             if isinstance(error, GeneratorExit) and self._is_ending:
                 raise
@@ -582,13 +583,12 @@ class Worker:
         if run is not None:
             run.runner = None
             forgive()
-        fields = {**fields_of(message, name), "error": why}
-        what = "gave up" if gives_up else "failed"
-        logger.warning("job %d %s %s", message.id, name, what, extra={"fields": fields}, exc_info=error)
+        tell_failure(message, name, why, gives_up, error)
         if lease.is_lost:
             self._holding.drop(lease, message.id)
         else:
-            self._holding.fail(lease, Failure(message.id, why[:ERROR_CHARS], delay_ms, gives_up))
+            about = (why[:ERROR_CHARS], kind_of(error), trace_of(error))
+            self._holding.fail(lease, Failure(message.id, *about, delay_ms, gives_up))
 
 
 async def _call(hooks: Sequence[Hook]) -> None:

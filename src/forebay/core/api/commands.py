@@ -10,6 +10,7 @@ from typing import ClassVar
 from msgspec import Struct
 
 from forebay.core.api.configure import Configure as Configure
+from forebay.core.api.dead_letters import Buried as Buried, Purge as Purge, Requeue as Requeue
 from forebay.core.api.jobs import (
     CronDelete,
     CronDeleted,
@@ -36,6 +37,7 @@ from forebay.core.api.queries import (
     EventPositions,
     EventsPast,
     FindJob,
+    GetAttempts,
     GetNotes,
     GroupCounts,
     GroupFound,
@@ -150,6 +152,8 @@ class Pop(Struct, gc=False):
     """completed_retention_count of the queue, if this creates it."""
     create: bool | None = None
     """Whether a missing queue is created; if None, the limits say so."""
+    worker: str = ""
+    """Name of the consumer, if it tells."""
 
 
 class Delivery(SegmentSlice, gc=False, frozen=True):
@@ -203,6 +207,8 @@ class Nack(Settle, gc=False):
     """Count a failure and deliver the messages again, or make them dead letters."""
 
     error: str | None = None
+    error_type: str = ""
+    traceback: str = ""
     delay_ms: int | None = None
     """Delay instead of the backoff."""
     final: bool = False
@@ -269,38 +275,6 @@ class Update(Struct, gc=False):
 
 class Discard(Move, gc=False):
     """Make messages dead letters at once, leased or not."""
-
-
-class Requeue(Struct, gc=False):
-    """Deliver dead letters again as if for the first time: some, or all. A dry run only counts."""
-
-    tenant: str
-    queue: str
-    group: str = DEFAULT
-    ids: list[int] | None = None
-    dry_run: bool = False
-    dependents: bool = True
-    """Whether those that died of them are parked again."""
-
-
-class Purge(Struct, gc=False):
-    """Purge dead letters: some, or all. A dry run only counts."""
-
-    tenant: str
-    queue: str
-    group: str = DEFAULT
-    ids: list[int] | None = None
-    dry_run: bool = False
-
-
-class Buried(Struct, gc=False):
-    """Number of dead letters affected, and how many are left for the next command."""
-
-    count: int
-    left: int
-    refused: Sequence[int] = ()
-    dependents: int = 0
-    """Dead letters besides, in any queue, that died of requeued ones and are parked again."""
 
 
 class Seek(Struct, gc=False):
@@ -526,6 +500,7 @@ Command = (
     | Show
     | AddNote
     | TellProgress
+    | GetAttempts
     | GetNotes
     | Await
     | KvGet

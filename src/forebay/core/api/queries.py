@@ -278,6 +278,14 @@ class GetNotes(Query, gc=False):
     kinds: tuple[int, ...] = ()
 
 
+class GetAttempts(Query, gc=False):
+    """Failed attempts of a message in a group, the newest."""
+
+    tenant: str
+    id: int
+    group: str = DEFAULT
+
+
 class Await(Query, gc=False):
     """Wait until a message is settled or dead, and return its result."""
 
@@ -467,6 +475,8 @@ class StateFound(Struct, gc=False):
     """When its lease ends, if it is leased."""
     owner: int = 0
     """The connection it was delivered to, if it is leased and that is known."""
+    worker: str = ""
+    """Name of the consumer it was delivered to, if it is leased and its consumer told."""
     progress: Progress | None = None
     """As its consumer last reported it."""
     parent: int | None = None

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from forebay.core.api.commands import Delivery, Nack, Settle, Settled
-from forebay.core.bounds import ERROR_CHARS_MAX, NEVER
-from forebay.core.delivery import deferral, retry
+from forebay.core.bounds import ERROR_CHARS_MAX, ERROR_TYPE_CHARS_MAX, NEVER, TRACEBACK_CHARS_MAX
+from forebay.core.delivery import attempts, deferral, retry
 from forebay.core.delivery.settle import check_settle, check_settled, cut_out, drop_runs, resolve_successors
 from forebay.core.ids import Range
 from forebay.core.links.expiry import come_back
@@ -19,7 +19,7 @@ from forebay.core.log import log as logs
 from forebay.core.records.codec import interned
 from forebay.core.shard.addresses import leased, settled_by
 from forebay.core.shard.shard import Shard
-from forebay.core.state import IN_LINE, Attributes, Dead, Lease, LeaseRun, Scheduled, Track
+from forebay.core.state import IN_LINE, Attempt, Attributes, Dead, Lease, LeaseRun, Scheduled, Track
 from forebay.core.tracks.cursor import fresh, skip
 from forebay.core.tracks.dead_letters import add_dead
 from forebay.core.tracks.leased import LeasedSlice, find, find_all, leased_runs, stretches
@@ -200,6 +200,9 @@ class _Failed(NamedTuple):
     """Make it dead, however few failures it had."""
     expired: bool = False
     """Whether the lease expired, and nobody sent a nack."""
+    type: str = ""
+    """Type of the error, if the consumer told."""
+    traceback: str = ""
 
 
 class _Requeued(NamedTuple):
@@ -232,7 +235,14 @@ def _how(command: Nack, now: int) -> How:
         return _Deferred(command.error or "", now, command.defer_ms)
     if command.undelivered:
         return _Undelivered(now)
-    return _Failed(_short(command.error), now, command.delay_ms, command.final)
+    return _Failed(
+        _short(command.error),
+        now,
+        command.delay_ms,
+        command.final,
+        type=interned(command.error_type[:ERROR_TYPE_CHARS_MAX]),
+        traceback=command.traceback[-TRACEBACK_CHARS_MAX:],  # where it was raised is at the end
+    )
 
 
 def _give_back(shard: Shard, lease: Lease, runs: list[LeaseRun], how: How) -> int:
@@ -289,13 +299,18 @@ def _come_back(shard: Shard, lease: Lease, run: LeaseRun, first: int, count: int
         error, died = _short(deferral.told(since, how.why)), wait_ms is None
         due_at += wait_ms or 0
     if died:
-        shard.timers.plan_sweep(lease.queue, how.now)
         error = error or (FAILED_TOO_OFTEN if isinstance(how, _Failed) else DELIVERED_TOO_OFTEN)
+    kind, traceback = (how.type, how.traceback) if isinstance(how, _Failed) else ("", "")
+    if died or isinstance(how, _Failed):
+        attempt = Attempt(deliveries, error, kind, traceback, lease.worker)
+        attempts.keep(shard, track, first, count, attempt, how.now)
+    if died:
+        shard.timers.plan_sweep(lease.queue, how.now)
         past = (deliveries, failures, how.now, error, run.level, lease.leased_at)
-        add_dead(shard, track, Dead(first, count, *past))
+        add_dead(shard, track, Dead(first, count, *past, type=kind))
         return
-    kind = _KINDS.get(type(how), RETRIED)
-    shard.changes.change_log.note(kind, lease.queue, lease.group.name, track.partition, first, count)
+    change = _KINDS.get(type(how), RETRIED)
+    shard.changes.change_log.note(change, lease.queue, lease.group.name, track.partition, first, count)
     run_again = Scheduled(due_at, first, count, run.level, deliveries, failures, error)
     shard.schedule(track, run_again, how.now)
     if track.partition.ties:

@@ -1,7 +1,8 @@
-"""Notes kept beside a message: result, log lines, partial results, progress.
+"""Notes kept beside a message: result, log lines, partial results, progress, failed attempts.
 
-Notes follow the group ``default``. A queue keeps the newest notes of each kind, bounded by count, bytes and
-age, and none for much longer than the message itself, except for results: they have an age of their own.
+Notes follow the group ``default``, but for attempts: each group has its own (``attempts``). A queue keeps the
+newest notes of each kind, bounded by count, bytes and age, and none for much longer than the message itself,
+except for results: they have an age of their own.
 """
 
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from collections.abc import Sequence
 from forebay.core.api.commands import Settle
 from forebay.core.api.queries import Note
 from forebay.core.bounds import (
+    ATTEMPTS_MAX,
     ERROR_CHARS_MAX,
     NEVER,
     NOTES_BYTES_MAX,
@@ -27,10 +29,27 @@ from forebay.core.shard.shard import Shard
 from forebay.core.state import Lease, Log, Notes, Partition, Progress, Queue
 from forebay.core.structures.table import Table
 from forebay.core.tracks.leased import find
-from forebay.core.words import DEFAULT, PROGRESSED, RESULT
+from forebay.core.words import ATTEMPT, DEFAULT, NOTE_KINDS, PROGRESSED, RESULT
 
 SHOWN_MAX = 1_000
 """Notes of a message per reply: the newest."""
+SPAN_BITS = 10
+SPAN_MAX = 1 << SPAN_BITS
+"""Messages that one attempt can be about. A look at one message searches that far before it."""
+
+
+def pack_span(first: int, count: int) -> int:
+    """Return the messages of an attempt as one number: they sort by the first.
+
+    >>> span_of(pack_span(5, 1)), span_of(pack_span(5, SPAN_MAX))
+    ((5, 1), (5, 1024))
+    """
+    return first << SPAN_BITS | count - 1
+
+
+def span_of(packed: int) -> tuple[int, int]:
+    """Return the first offset and the count of a packed span."""
+    return packed >> SPAN_BITS, (packed & SPAN_MAX - 1) + 1
 
 
 def new_notes(kind: int) -> Notes:
@@ -82,14 +101,19 @@ def of_message(queue: Queue, kind: int, partition: Partition, offset: int, bytes
     table = notes.by_message.get(partition.key) if notes is not None else None
     if notes is None or table is None:
         return []
-    log = notes.log
     serials: list[int] = []
     for about, serial in table.since(offset):
         if about != offset:
             break
         serials.append(serial)
+    return newest(notes, serials[-SHOWN_MAX:], bytes_max)
+
+
+def newest(notes: Notes, serials: Sequence[int], bytes_max: int) -> list[Note]:
+    """Return the newest of some notes, oldest first, as far as they fit one reply."""
+    log = notes.log
     found: list[Note] = []
-    for serial in reversed(serials[-SHOWN_MAX:]):
+    for serial in reversed(serials):
         segment = log.segments[logs.find(log, serial)]
         note = Note(segment, serial - segment.base, 1, segment.created_at, log)
         bytes_max -= logs.piece_bytes(note)
@@ -105,7 +129,7 @@ def of_message(queue: Queue, kind: int, partition: Partition, offset: int, bytes
 def _forget_surplus(shard: Shard, queue: Queue, notes: Notes) -> None:
     """Drop the oldest notes beyond the limits of a queue."""
     log = notes.log
-    most = RESULTS_MAX if notes.kind == RESULT else NOTES_MAX
+    most = RESULTS_MAX if notes.kind == RESULT else ATTEMPTS_MAX if _is_attempts(notes) else NOTES_MAX
     surplus, size = log.end - log.first - most, log.size - NOTES_BYTES_MAX
     before = log.first
     for segment in log.segments:
@@ -118,11 +142,21 @@ def _forget_surplus(shard: Shard, queue: Queue, notes: Notes) -> None:
         forget(shard, queue, notes, before)
 
 
+def _is_attempts(notes: Notes) -> bool:
+    return notes.kind % NOTE_KINDS == ATTEMPT
+
+
 def sweep_notes(shard: Shard, queue: Queue, now: int) -> None:
-    """Drop notes that are too old, or whose messages are no longer kept."""
+    """Drop notes that are too old, or whose messages or groups are no longer kept."""
     kept = {partition.key: partition for partition in queue.partitions.values()}
-    for notes in queue.notes.values():
+    groups = {group.number for group in queue.groups.values()}
+    for kind, notes in list(queue.notes.items()):
         log = notes.log
+        if _is_attempts(notes) and kind // NOTE_KINDS not in groups:
+            forget(shard, queue, notes, log.end)
+            if not log.segments:
+                del queue.notes[kind]
+            continue
         before = log.first
         own_ms = queue.options.result_retention_ms if notes.kind == RESULT else 0
         for segment in log.segments:
@@ -155,7 +189,13 @@ def _is_wanted(notes: Notes, first: int, end: int, kept: dict[int, Partition]) -
         if serial >= end:
             return False
         partition = kept.get(key)
-        if partition is not None and _is_kept(partition, offset):
+        if partition is None:
+            continue
+        if _is_attempts(notes):
+            low, count = span_of(offset)
+            if logs.has_any(partition.log, low, low + count):
+                return True
+        elif _is_kept(partition, offset):
             return True
     return False
 

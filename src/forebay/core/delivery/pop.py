@@ -1,7 +1,7 @@
 """Pop: slice what is due, move the cursor, write one lease."""
 
 from forebay.core.api.commands import Pop, Popped
-from forebay.core.bounds import NEVER, Limits, check_name, check_range
+from forebay.core.bounds import NEVER, WORKER_CHARS_MAX, Limits, check_name, check_range
 from forebay.core.delivery import gates, strict_order
 from forebay.core.delivery.groups import check_start, plan_group
 from forebay.core.delivery.limits import allowance, ready_at, room, starve
@@ -33,6 +33,8 @@ def check_pop(limits: Limits, command: Pop, now: int) -> None:
         check_name("partition", command.partition)
     if command.lease_ms is not None:
         check_range("lease_ms", command.lease_ms, 1, limits.lease_ms_max)
+    if len(command.worker) > WORKER_CHARS_MAX:
+        raise Invalid("worker", f"at most {WORKER_CHARS_MAX} characters")
     check_start(command.start, now)
 
 
@@ -101,7 +103,7 @@ def pop(shard: Shard, queue: Queue, group: Group, command: Pop, now: int) -> Pop
     lease = Lease(name, queue, group, runs, due_at, command.owner)
     for limiter in taking.limited:
         limiter.taken = 0
-    lease.leased_at = now
+    lease.leased_at, lease.worker = now, command.worker
     for run in runs.values():
         shard.changes.change_log.note(
             POPPED, queue, group.name, group.tracks[run.partition].partition, run.first, run.count

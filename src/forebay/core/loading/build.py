@@ -73,8 +73,8 @@ def load_queue(
     _add_ties(shard, queue, found)
     _add_stages(shard, queue, found)
     gained = min(down_ms, queue.options.lease_ms)
-    for name_, number, runs, cancelled, leased_at in found.leases:
-        lease = Lease(name_, queue, groups[number], {}, 0, 0, leased_at, stored=True, cancelled=cancelled)
+    for name_, number, runs, cancelled, leased_at, worker in found.leases:
+        lease = Lease(name_, queue, groups[number], {}, 0, 0, leased_at, worker, True, cancelled=cancelled)
         _add_lease(shard, lease, runs, gained)
     for group in groups.values():
         for track in group.tracks.values():

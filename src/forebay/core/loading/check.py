@@ -11,7 +11,7 @@ def check(found: DecodedRecords) -> dict[int, Log]:
     """Return the logs of the partitions; raise ``Damaged`` if records refer to something missing."""
     known = {(group, partition) for group in found.groups for partition in found.partitions}
     spoken_of = found.rows.keys() | found.cursors.keys()
-    spoken_of |= {(group, run.partition) for _, group, runs, _, _ in found.leases for run in runs}
+    spoken_of |= {(group, run.partition) for _, group, runs, *_ in found.leases for run in runs}
     if not spoken_of <= known:
         raise Damaged(f"groups and partitions are missing: {sorted(spoken_of - known)}")
     logged = found.segments.keys() | found.withdrawn.keys() | found.progress.keys() | found.successors.keys()
@@ -83,7 +83,7 @@ def _check_places(found: DecodedRecords, made: dict[int, Log]) -> None:
     stands += [(key, "a tie", max(ties) + 1) for key, ties in found.ties.items()]
     for key, table in found.successors.items():
         stands += [(key, "a successor", successor + 1) for _, successor in table]
-    for _, _, runs, _, _ in found.leases:
+    for _, _, runs, *_ in found.leases:
         if not runs:
             raise Damaged("a lease holds nothing")
         stands += [(run.partition, "a leased run", run.first + counted(run.count)) for run in runs]
@@ -104,7 +104,7 @@ def _check_strays(found: DecodedRecords, made: dict[int, Log]) -> None:
     for key, table in found.parked.items():
         spans = [(first, first + count) for first, count, _ in table if first < made[key].first]
         _check_kept(found.partitions[key].name, made[key], spans)
-    for _, _, runs, _, _ in found.leases:
+    for _, _, runs, *_ in found.leases:
         for run in runs:
             name, log = found.partitions[run.partition].name, made[run.partition]
             spans = [(first, first + count) for first, count in run.gaps()] if run.first < log.first else []

@@ -96,8 +96,8 @@ class DecodedRecords(Struct, eq=False):
     remembered: dict[bytes, RememberedPush] = {}
     adopted: list[tuple[str, int, Adopted]] = []
     crons: list[Cron] = []
-    leases: list[tuple[int, int, list[LeaseRun], bool, int]] = []
-    """(name, group, runs, cancelled, leased_at) of leases."""
+    leases: list[tuple[int, int, list[LeaseRun], bool, int, str]] = []
+    """(name, group, runs, cancelled, leased_at, worker) of leases."""
 
 
 def decode(queue: Queue, records_: Iterable[Record]) -> DecodedRecords:

@@ -325,6 +325,14 @@ def has(log: Log, offset: int) -> bool:
     return position >= 0 and offset < log.segments[position].end
 
 
+def has_any(log: Log, first: int, end: int) -> bool:
+    """Whether any message of [first, end) is kept."""
+    if end > log.first:
+        return first < log.end
+    position = find(log, end - 1) if log.islands else -1
+    return position >= 0 and first < log.segments[position].end
+
+
 def count_kept(log: Log) -> int:
     """Count the kept messages."""
     return log.end - log.first + log.strays

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from forebay.core.api.queries import NotesFound, Show, Shown, ShownAll, State, StateFound
+from forebay.core.api.queries import GetAttempts, Note, NotesFound, Show, Shown, ShownAll, State, StateFound
 from forebay.core.bounds import NEVER, SHOWN_MAX, Limits, check_name
+from forebay.core.delivery import attempts as delivery_attempts
 from forebay.core.delivery.notes import of_message
 from forebay.core.errors import Invalid, NotFound
 from forebay.core.ids import OFFSET_BITS, OFFSET_MASK, Range
@@ -95,6 +96,20 @@ def notes(shard: Shard, tenant: str, asked: int, kinds: tuple[int, ...], group: 
     return NotesFound(queue, stands, found, partition.progress.get(first), over_at)
 
 
+def attempts(shard: Shard, command: GetAttempts, now: int) -> NotesFound:
+    """Return the failed attempts of a message in a group, and its state there."""
+    (message,) = current_ids(shard, [command.id])
+    stands = state(shard, State(command.tenant, message, command.group), now)
+    where = require(shard, command.tenant, message)
+    queue, partition = where.place.queue, where.place.partition
+    group = queue.groups.get(command.group)
+    found: list[Note] = []
+    if group is not None:
+        most = shard.limits.read_bytes_max
+        found = delivery_attempts.of_message(queue, group, partition, where.first, most)
+    return NotesFound(queue, stands, [found])
+
+
 def last_known(shard: Shard, command: State, now: int) -> StateFound:
     """Return the state of a message; if that is asked for, also of one that is known by its result only."""
     (message,) = current_ids(shard, [command.id])
@@ -176,7 +191,7 @@ def _show(shard: Shard, track: Track, offset: int, found: StateFound, due_at: in
         found.deliveries, found.failures, found.error = leased.deliveries, leased.failures, leased.error
         found.priority = priority_of(leased.level)
         found.state, found.leased_at = "active", lease.leased_at or None
-        found.lease_until, found.owner = leased.expires_at, lease.owner
+        found.lease_until, found.owner, found.worker = leased.expires_at, lease.owner, lease.worker
     elif run is not None:
         found.deliveries, found.failures, found.error = run.deliveries, run.failures, run.error
         found.priority = priority_of(run.level)

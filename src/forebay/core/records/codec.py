@@ -80,7 +80,8 @@ def pack_progress(progress: Progress) -> bytes:
 
 def pack_lease(lease: Lease) -> bytes:
     runs = [_pack_run(run) for run in lease.runs.values()]
-    return _encode((lease.group.number, runs, lease.cancelled, lease.leased_at))
+    fields = (lease.group.number, runs, lease.cancelled, lease.leased_at)
+    return _encode((*fields, lease.worker) if lease.worker else fields)
 
 
 def _pack_run(run: LeaseRun) -> tuple[int | str | bytes, ...]:
@@ -203,6 +204,7 @@ class PackedLease(Struct, array_like=True):
     runs: list[PackedRun]
     cancelled: bool = False
     leased_at: int = 0
+    worker: str = ""
 
 
 class PackedQueue(Struct, array_like=True):
@@ -237,6 +239,7 @@ class PackedDead(Struct, array_like=True):
     level: int
     leased_at: int = 0
     unmet: int = BY_ITSELF
+    type: str = ""
 
 
 unpack_cursor = msgpack.Decoder(PackedCursor).decode
@@ -285,8 +288,8 @@ def unpack_notes(base: int, value: bytes) -> tuple[Segment, list[tuple[int, int]
     return segment, list(_ABOUT.iter_unpack(found.about))
 
 
-def unpack_lease(value: bytes) -> tuple[int, list[LeaseRun], bool, int]:
-    """Return group number, runs, cancelled and leased_at of a lease."""
+def unpack_lease(value: bytes) -> tuple[int, list[LeaseRun], bool, int, str]:
+    """Return group number, runs, cancelled, leased_at and worker of a lease."""
     packed = _unpack_lease(value)
     runs = [
         LeaseRun(
@@ -302,7 +305,7 @@ def unpack_lease(value: bytes) -> tuple[int, list[LeaseRun], bool, int]:
         )
         for run in packed.runs
     ]
-    return packed.group, runs, packed.cancelled, packed.leased_at
+    return packed.group, runs, packed.cancelled, packed.leased_at, interned(packed.worker)
 
 
 def unpack_dependent(key: bytes, value: bytes) -> tuple[int, tuple[int, int, int, int], int, int]:

@@ -22,7 +22,17 @@ from forebay.core.api.commands import (
     Update,
 )
 from forebay.core.api.jobs import CronDelete, CronPut, FlowJob, Job, KvWrite, LimitPut, PushFlow, PushJobs
-from forebay.core.api.queries import Await, Children, GetNotes, KvGet, KvList, KvWatch, LimitList, State
+from forebay.core.api.queries import (
+    Await,
+    Children,
+    GetAttempts,
+    GetNotes,
+    KvGet,
+    KvList,
+    KvWatch,
+    LimitList,
+    State,
+)
 from forebay.core.api.stages import StageWrite
 from forebay.core.errors import Invalid, NotFound
 from forebay.core.ids import OFFSET_BITS, parse_lease
@@ -33,7 +43,7 @@ from forebay.core.state import Attributes, Queue
 WHY = "the queues of this tenant are spread over shards"
 OF_HOME = (KvGet, KvList, KvWatch, LimitList)
 """Commands about what a tenant has beside its queues; it lies in the tenant's home shard."""
-BY_ID = (Update, AddNote, TellProgress, State, GetNotes, Await, Children)
+BY_ID = (Update, AddNote, TellProgress, State, GetNotes, GetAttempts, Await, Children)
 
 
 IsMine = Callable[[int, int | None, int | None], bool]

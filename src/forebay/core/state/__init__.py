@@ -66,6 +66,7 @@ from forebay.core.state.limits import (
     Rate as Rate,
 )
 from forebay.core.state.notes import (
+    Attempt as Attempt,
     Notes as Notes,
 )
 from forebay.core.state.partition import (

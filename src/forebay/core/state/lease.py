@@ -65,6 +65,8 @@ class Lease(Struct, eq=False):
     """*memory* The connection it was delivered to; 0 after a restart."""
     leased_at: int = 0
     """When it started; 0 if unknown."""
+    worker: str = ""
+    """Name of the consumer, if it told."""
     stored: bool = False
     """*memory* Whether a record of it exists."""
     dirty: bool = False

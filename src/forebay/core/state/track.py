@@ -35,6 +35,8 @@ class Dead(Struct, frozen=True, gc=False):
     unmet: int = BY_ITSELF
     """Dependencies that have not completed, if it died of one: a requeue parks it until they have.
     ``BY_ITSELF`` if it died otherwise; ``LOST`` if one of them can't complete any more."""
+    type: str = ""
+    """Type of the error, if its consumer told."""
 
 
 class Track(Struct, eq=False, kw_only=True):

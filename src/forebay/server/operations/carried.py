@@ -29,8 +29,8 @@ class Context(Struct, frozen=True, gc=False):
     def holder(self, found: StateFound) -> str | UnsetType:
         """Return the name of the worker that holds a message; UNSET if it is not leased, or not known."""
         if self.workers is None or found.lease_until is None:
-            return UNSET
-        return self.workers.holder(self.tenant, found.owner, found.id) or UNSET
+            return found.worker or UNSET
+        return found.worker or self.workers.holder(self.tenant, found.owner, found.id) or UNSET
 
 
 class Carried:

@@ -6,12 +6,13 @@ from msgspec import UNSET, Raw, Struct
 from forebay.core import ids
 from forebay.core.api import commands as core, queries
 from forebay.core.errors import Damaged, Invalid
+from forebay.core.state import Attempt as KeptAttempt
 from forebay.core.words import LINE, PART
 from forebay.server.operations.carried import Carried, Context, shown
 from forebay.server.operations.messages import missing
 from forebay.wire.operation import Done
 from forebay.wire.operations import notes as wire
-from forebay.wire.operations.notes import Came, LogLine, Logs, Partials, Progressed
+from forebay.wire.operations.notes import Attempt, Attempts, Came, LogLine, Logs, Partials, Progressed
 
 LEVEL_CHARS_MAX = 32
 
@@ -26,6 +27,7 @@ class Line(Struct, gc=False):
 
 
 _line = msgspec.json.Decoder(Line).decode
+_attempt = msgspec.json.Decoder(KeptAttempt).decode
 
 
 def payload_of(note: queries.Note) -> bytes:
@@ -118,4 +120,27 @@ class GetLogs(Carried, wire.GetLogs):
         found = ((note.created_at, _line(payload_of(note))) for note in lines)
         return Logs(
             id=shown(reply.state.id), logs=[LogLine(at, each.level, each.message) for at, each in found]
+        )
+
+
+class GetAttempts(Carried, wire.GetAttempts):
+    def command(self, context: Context) -> core.Command:
+        return queries.GetAttempts(context.tenant, ids.parse(self.id), self.group)
+
+    def reply(self, reply: queries.NotesFound, context: Context) -> Attempts:
+        (kept,) = reply.notes
+        found = ((note.created_at, _attempt(payload_of(note))) for note in kept)
+        return Attempts(
+            id=shown(reply.state.id),
+            attempts=[
+                Attempt(
+                    at,
+                    each.deliveries,
+                    each.error,
+                    each.type or UNSET,
+                    each.traceback or UNSET,
+                    each.worker or UNSET,
+                )
+                for at, each in found
+            ],
         )

@@ -89,6 +89,7 @@ class Pop(Carried, wire.Pop):
             self.wait_ms,
             context.owner,
             create=self.create,
+            worker=self.worker or "",
         )
 
     def reply(self, reply: core.Popped, context: Context) -> Popped:
@@ -153,6 +154,8 @@ class Nack(Settling, wire.Nack):
             error=self.error,
             delay_ms=self.delay_ms,
             final=self.final,
+            error_type=self.error_type,
+            traceback=self.traceback,
         )
 
 

@@ -100,6 +100,31 @@ class Logs(Answer, kw_only=True):
     logs: list[LogLine]
 
 
+class GetAttempts(Request, tag="ATTEMPTS", kw_only=True):
+    """Return the failed attempts of a message in a group, the newest 100, oldest first."""
+
+    id: Id
+    group: str = DEFAULT
+
+
+class Attempt(Struct, gc=False, omit_defaults=True):
+    """A delivery that failed."""
+
+    at: int
+    deliveries: int
+    error: str
+    error_type: str | UnsetType = UNSET
+    traceback: str | UnsetType = UNSET
+    worker: str | UnsetType = UNSET
+
+
+class Attempts(Answer, kw_only=True):
+    """The failed attempts of a message."""
+
+    id: Id
+    attempts: list[Attempt]
+
+
 ONE = "/v1/messages/{id}"
 TAG = "results"
 
@@ -174,6 +199,15 @@ OPERATIONS = [
         TAG,
         "The log of a message",
         (Route("GET", f"{ONE}/logs"),),
+        {"id": "ID"},
+    ),
+    Operation(
+        GetAttempts,
+        Attempts,
+        READ,
+        TAG,
+        "Why a message failed, each time",
+        (Route("GET", f"{ONE}/attempts"),),
         {"id": "ID"},
     ),
 ]

@@ -94,6 +94,8 @@ class Nack(Settling, tag="NACK", kw_only=True):
     """Report messages as failed: retry after their backoff or ``delay_ms``; never, if ``final``."""
 
     error: str | None = None
+    error_type: str = ""
+    traceback: str = ""
     delay_ms: int | None = None
     final: bool = False
 

@@ -384,12 +384,16 @@ create or replace function forebay.notes_of(prefix bytea) returns table (
 )
 language sql stable parallel safe as $$
     select
-        (array['result', 'line', 'part'])[forebay.uint_at(r.key, 9, 4)::integer + 1],
+        (array['result', 'line', 'part', 'attempt'])[v.kind % 4 + 1],
         forebay.uint_at(decode(r.value ->> 4, 'hex'), 12 * (u."offset" - v.base)::integer, 4)::bigint,
-        forebay.uint_at(decode(r.value ->> 4, 'hex'), 12 * (u."offset" - v.base)::integer + 4, 8)::bigint,
+        -- An attempt is about 1 to 1,024 messages: the offset of the first, and ten bits for the count less one.
+        forebay.uint_at(decode(r.value ->> 4, 'hex'), 12 * (u."offset" - v.base)::integer + 4, 8)::bigint
+            >> case when v.kind % 4 = 3 then 10 else 0 end,
         u."offset", u.created_at_ms, forebay.text_of(u.payload)
     from forebay.records_of(prefix, 'i') as r
-    cross join lateral (select forebay.uint_at(r.key, 13, 8)::bigint as base) as v
+    cross join lateral (
+        select forebay.uint_at(r.key, 13, 8)::bigint as base, forebay.uint_at(r.key, 9, 4)::bigint as kind
+    ) as v
     left join forebay.bodies b on b.key = prefix || 'b'::bytea || decode(r.value ->> 3, 'hex')
     cross join lateral forebay.unroll(
         v.base, (r.value -> 0)::integer, (r.value -> 2)::bigint, '', '', '', b.body, null
@@ -593,7 +597,8 @@ select
     forebay.json_of(n.note) as data
 from forebay.queue_keys k
 cross join lateral forebay.notes_of(k.prefix) as n;
-comment on view forebay.notes is 'What is kept beside messages: results, lines of their logs, parts of results';
+comment on view forebay.notes is
+    'What is kept beside messages: results, lines of their logs, parts of results, failed attempts of any group';
 
 create or replace view forebay.dependencies as
 select k.tenant, k.queue, m.number, m.id, d.first + at as depends_on

@@ -1,0 +1,39 @@
+"""Commands about dead letters."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from forebay.core.words import DEFAULT
+
+
+class Requeue(Struct, gc=False):
+    """Deliver dead letters again as if for the first time: some, or all. A dry run only counts."""
+
+    tenant: str
+    queue: str
+    group: str = DEFAULT
+    ids: list[int] | None = None
+    dry_run: bool = False
+    dependents: bool = True
+    """Whether those that died of them are parked again."""
+
+
+class Purge(Struct, gc=False):
+    """Purge dead letters: some, or all. A dry run only counts."""
+
+    tenant: str
+    queue: str
+    group: str = DEFAULT
+    ids: list[int] | None = None
+    dry_run: bool = False
+
+
+class Buried(Struct, gc=False):
+    """Number of dead letters affected, and how many are left for the next command."""
+
+    count: int
+    left: int
+    refused: Sequence[int] = ()
+    dependents: int = 0
+    """Dead letters besides, in any queue, that died of requeued ones and are parked again."""
