@@ -4,7 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from forebay.core.api import commands as c, queries
-from forebay.core.errors import NotFound
+from forebay.core.bounds import Limits
+from forebay.core.errors import Busy, NotFound
 from forebay.core.shard.nearest import COMPARED_MAX, LENGTH_MAX, nearest
 from tests.core.harness import Core
 
@@ -80,3 +81,22 @@ def test_one_typing_error_is_found_among_few_names_and_among_many(
 def test_no_more_than_three_names_are_told() -> None:
     assert len(MANY) > COMPARED_MAX
     assert nearest("queue-0001", MANY) == ["queue-00001", "queue-00010", "queue-00011"]
+
+
+def test_a_missing_queue_is_missing_also_where_there_can_be_no_more() -> None:
+    core = Core(Limits(queues_max=1))
+    core.push(queue="emails")
+    with pytest.raises(NotFound, match="is emails meant"):
+        core.engine.apply(c.Pop("default", "emials", create=False), core.now)
+    with pytest.raises(Busy):
+        core.engine.apply(c.Pop("default", "emials", create=True), core.now)
+
+
+def test_a_queue_that_is_being_deleted_is_not_meant() -> None:
+    core = Core()
+    core.push(queue="emails")
+    core.pop(queue="emails")
+    core.ask(c.Delete("default", "emails"), c.Closed)
+    with pytest.raises(NotFound) as raised:
+        core.engine.apply(queries.Describe("default", "emials"), core.now)
+    assert raised.value.message == "there is no queue emials"

@@ -189,10 +189,9 @@ def _pop(shard: Shard, command: Pop, now: int) -> Popped:
     group = queue.groups.get(command.group) if queue is not None else None
     if queue is None or group is None:
         if queue is None:
+            if not (shard.limits.pop_creates_queues if command.create is None else command.create):
+                shard.names.known(command.tenant, command.queue)  # it is not: this says so
             shard.names.check_new(command.tenant, command.queue)
-            create = command.create
-            if not (shard.limits.pop_creates_queues if create is None else create):
-                raise shard.names.missing(command.tenant, command.queue)
         check_group(shard.limits, queue, command.group)
         queue = shard.made(command.tenant, command.queue, command.completed_count)
         group = new_group(shard, queue, command.group, command.start, now)

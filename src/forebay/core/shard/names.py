@@ -52,7 +52,11 @@ class Names:
     def missing(self, tenant: str, name: str) -> NotFound:
         """Return the error of a queue that is not there: it names those that may be meant."""
         known = self.tenants.get(tenant)
-        meant = nearest(name, known.queues if known else {})
+        meant = [
+            each
+            for each in nearest(name, known.queues if known else {})
+            if (queue := self.queues.get((tenant, each))) is not None and not queue.closing_at
+        ]
         return NotFound(f"there is no queue {name}" + (f"; is {' or '.join(meant)} meant?" if meant else ""))
 
     def of_tenant(self, tenant: str) -> list[Queue]:

@@ -23,7 +23,8 @@ def nearest(name: str, names: Collection[str]) -> list[str]:
     if len(name) > LENGTH_MAX:
         return []
     if len(names) <= COMPARED_MAX:
-        return get_close_matches(name, names, SHOWN_MAX, 0.7)
+        alike = [each for each in names if abs(len(each) - len(name)) <= max(len(name) // 3, 2)]
+        return get_close_matches(name, alike, SHOWN_MAX, 0.7)
     found = sorted({each for each in _mistyped(name) if each in names})
     return found[:SHOWN_MAX]
 
