@@ -119,3 +119,19 @@ def test_a_completed_message_that_was_dropped_is_known_by_its_result() -> None:
     assert (state_of(core, message), result_of(core, message)[0]) == ("completed", "completed")
     with pytest.raises(NotFound):
         core.find(message)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_partition_stays_until_its_results_are_gone(restarts: bool) -> None:
+    core = Core()
+    core.configure(partition_retention_ms=HOUR)
+    message = core.push(partition="lane")
+    core.pop()
+    core.ask(c.Ack("default", None, [message], results=[b'"done"']), c.Settled)
+    let_pass(core, 3 * HOUR)
+    if restarts:
+        core.restart()
+    assert result_of(core, message) == ("completed", [b'"done"'])
+    let_pass(core, DAY)
+    let_pass(core, HOUR)
+    assert "lane" not in core.engine.queues["default", "q"].partitions

@@ -21,7 +21,7 @@ from forebay.core.tracks.dead_letters import dead_over
 from forebay.core.tracks.leased import leased_runs
 from forebay.core.tracks.outcomes import outcome_at
 from forebay.core.tracks.planning import count_unplanned
-from forebay.core.words import DEFERRED_SINCE, DROPPED, DROPS, OPEN, OUTCOMES
+from forebay.core.words import DEFERRED_SINCE, DISCARDED, DROPPED, DROPS, OPEN, OUTCOMES, RESULT
 from forebay.store.base import Store
 from tests.sim import job_checks, model as m
 from tests.sim.inside import notifying, values_of
@@ -155,6 +155,13 @@ class Checks:
 
     # What the model takes over.
 
+    def _is_discarded(self, message: m.Message) -> bool:
+        queue, (partition, offset) = self.engine.queues[TENANT, message.queue], message.place
+        if "default" not in queue.groups:
+            return False
+        ended = outcome_at(queue.groups["default"].tracks[queue.partitions[partition].key], offset)
+        return ended is not None and ended[0] == DISCARDED
+
     def _has_work_queue(self, queue: str) -> bool:
         return "default" in self.engine.queues[TENANT, queue].groups
 
@@ -231,7 +238,8 @@ class Checks:
             log = partition.log
             sealed = [each for each in log.segments[log.islands :] if each.payloads is None]
             if not sealed:
-                kept = log.islands or log.segments
+                results = queue.notes.get(RESULT)
+                kept = log.islands or log.segments or (results and partition.key in results.by_message)
                 empty_ms = options.partition_retention_ms if name != "default" else 0
                 since = partition.emptied_at or self.now
                 assert kept or not empty_ms or self.now - since < empty_ms

@@ -32,7 +32,7 @@ from forebay.core.tracks.leased import leased_runs
 from forebay.core.tracks.places import completed
 from forebay.core.tracks.planning import unplanned
 from forebay.core.tracks.trim import give_up
-from forebay.core.words import DEFAULT, EXPIRED, OUTDATED, REMOVED, RETIRED
+from forebay.core.words import DEFAULT, EXPIRED, OUTDATED, REMOVED, RESULT, RETIRED
 
 EVICTIONS_MAX = 10_000
 """Runs evicted in one sweep."""
@@ -351,6 +351,9 @@ def _is_long_empty(shard: Shard, queue: Queue, partition: Partition, now: int) -
     if not partition.emptied_at:
         partition.emptied_at = now
         shard.changes.touch_partition(queue, partition)
+    results = queue.notes.get(RESULT)
+    if results is not None and partition.key in results.by_message:
+        return False  # they are found by way of it
     empty_ms = _either(partition.retention.partition_retention_ms, queue.options.partition_retention_ms)
     return 0 < empty_ms <= now - partition.emptied_at and partition.name != DEFAULT
 
