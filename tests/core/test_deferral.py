@@ -121,3 +121,26 @@ def test_a_time_out_of_bounds_is_refused() -> None:
     for wrong in (-1, 10**13):
         with pytest.raises(Invalid, match="defer_ms"):
             core.ask(c.Nack("default", lease, undelivered=True, defer_ms=wrong), c.Settled)
+
+
+def test_the_time_begins_anew_after_a_consumer_had_it_for_a_whole_lease() -> None:
+    core = Core()
+    core.configure(on_lease_expiry="requeue")
+    message = core.push()
+    defer(core)
+    core.wait(1_000)
+    core.pop(lease_ms=2 * HOUR)
+    core.wait(2 * HOUR)
+    assert core.counts().deferred == 0
+    defer(core)
+    assert core.state(message) == "delayed"
+
+
+def test_an_error_that_looks_like_a_deferral_is_a_failure_like_any_other() -> None:
+    core = Core()
+    message = core.push()
+    core.nack(core.pop().lease, error="deferred since 2000-01-01T00:00:00.000Z: mine", delay_ms=0)
+    assert core.counts().deferred == 0
+    assert core.find(message).error == "failed: deferred since 2000-01-01T00:00:00.000Z: mine"
+    defer(core)
+    assert core.state(message) == "delayed"

@@ -438,6 +438,8 @@ class Basics:
 
     def _come_back(self, lease: Lease, place: Place, now: int, wait: int = 0, why: str = "") -> None:
         cell, options = self.cell(lease, place), self.queues[lease.queue].options
+        if deferral.since(cell.error) is not None:
+            cell.error = ""
         if 0 < options.max_deliveries <= cell.deliveries:
             self._die(cell, options, now, why or cell.error or "delivered too often")
         else:

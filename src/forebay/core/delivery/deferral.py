@@ -26,6 +26,15 @@ def since(error: str) -> int | None:
     return round(at.timestamp() * 1000)
 
 
+def own(error: str) -> str:
+    """Return the error that a consumer gave, so that it is not taken for one of ours.
+
+    >>> own("no user"), own("deferred since 2023-11-14T22:13:20.123Z: mine")
+    ('no user', 'failed: deferred since 2023-11-14T22:13:20.123Z: mine')
+    """
+    return f"failed: {error}" if error.startswith(DEFERRED_SINCE) else error
+
+
 def told(at: int, why: str) -> str:
     """Return the error of a message that is deferred since an instant.
 

@@ -236,7 +236,7 @@ def _how(command: Nack, now: int) -> How:
     if command.undelivered:
         return _Undelivered(now)
     return _Failed(
-        _short(command.error),
+        _short(deferral.own(command.error or "")),
         now,
         command.delay_ms,
         command.final,
@@ -298,6 +298,8 @@ def _come_back(shard: Shard, lease: Lease, run: LeaseRun, first: int, count: int
         wait_ms = deferral.wait_ms(how.now - since, how.defer_ms)
         error, died = _short(deferral.told(since, how.why)), wait_ms is None
         due_at += wait_ms or 0
+    elif isinstance(how, _Requeued) and deferral.since(error) is not None:
+        error = ""  # a consumer worked on it: if it is deferred again, the time begins anew
     if died:
         error = error or (FAILED_TOO_OFTEN if isinstance(how, _Failed) else DELIVERED_TOO_OFTEN)
     kind, traceback = (how.type, how.traceback) if isinstance(how, _Failed) else ("", "")

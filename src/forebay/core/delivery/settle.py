@@ -56,6 +56,7 @@ def check_settle(limits: Limits, command: Settle) -> None:
             raise Invalid("delay_ms", "left out: what is final does not come again")
     if isinstance(command, Nack) and command.defer_ms is not None:
         check_range("defer_ms", command.defer_ms, 0, DELAY_MS_MAX)
+        assert command.undelivered, "what is deferred did not fail"
 
 
 def ack(shard: Shard, command: Ack, now: int) -> Settled:
