@@ -83,6 +83,14 @@ def test_the_answer_names_the_children_of_the_parent_in_their_order(core: Core) 
     assert (core.counts("child").parked, core.counts("child").waiting) == (1, 2)
 
 
+def test_a_parent_names_its_children_in_their_order_whatever_queues_they_are_in(core: Core) -> None:
+    nodes = [node(b"%d" % at, queue="ba"[at % 2]) for at in range(6)]
+    pushed = push(core, parent(*nodes))
+    found = children(core, pushed.parent)
+    assert [each.state.id for each in found.shown.deliveries] == pushed.children
+    assert sorted(pushed.children) != pushed.children
+
+
 def test_children_of_children_come_first(core: Core) -> None:
     push(core, parent(node(b"2", node(b"1", node(b"0"))), node(b"x")))
     assert sorted(work(core, count=9)) == [b"0", b"x"]

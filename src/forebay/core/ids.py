@@ -13,6 +13,7 @@ with the first offset under it, so old ids stay good.
 A lease name is (epoch, counter) in one integer; its token adds the shard it lives in.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from forebay.core.errors import Invalid
@@ -137,6 +138,21 @@ def ranges(ids: list[int]) -> list[Range]:
             begin, end = each, each + 1
     found.append(Range(begin, end - begin))
     return found
+
+
+def spans_in_order(ids: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """Return ids as (first, count) spans in their order, each id once.
+
+    >>> spans_in_order([40, 7, 8, 40, 9])
+    ((40, 1), (7, 3))
+    """
+    spans: list[tuple[int, int]] = []
+    for each in dict.fromkeys(ids):
+        if spans and each == sum(spans[-1]):
+            spans[-1] = (spans[-1][0], spans[-1][1] + 1)
+        else:
+            spans.append((each, 1))
+    return tuple(spans)
 
 
 def spans_of(ids: list[int]) -> tuple[tuple[int, int], ...]:

@@ -33,9 +33,9 @@ from forebay.core.words import DEBOUNCE, DEFAULT, DROP, OPEN, REPLACE, THROTTLE
 
 
 def waiting_for(attributes: Attributes, ids: list[int]) -> Attributes:
-    """Return attributes with more dependencies."""
-    before = [each for first, count in attributes.depends_on for each in range(first, first + count)]
-    return replace(attributes, depends_on=core_ids.spans_of([*before, *ids]))
+    """Return attributes with more dependencies: these come first, and in their order."""
+    before = (each for first, count in attributes.depends_on for each in range(first, first + count))
+    return replace(attributes, depends_on=core_ids.spans_in_order([*ids, *before]))
 
 
 def apply(shard: Shard, command: PushJobs, now: int) -> PushedJobs:
