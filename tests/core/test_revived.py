@@ -215,3 +215,44 @@ def test_a_dependency_that_was_only_in_memory_is_lost_with_a_restart(core: Core)
     core.restart()
     with pytest.raises(Conflict):
         requeue(core, "parents", callback)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("pushed", ["before", "after"])
+def test_what_depends_on_what_can_not_be_requeued_can_not_be_requeued_either(
+    core: Core, pushed: str, restarts: bool
+) -> None:
+    ill = child(core)
+    middle = parent(core, ill, queue="middle")
+    last = parent(core, middle) if pushed == "before" else 0
+    end_children(core, ill)
+    purge(core, "children")
+    if pushed == "after":
+        last = parent(core, middle)
+    if restarts:
+        core.restart()
+    for queue, message in (("middle", middle), ("parents", last)):
+        with pytest.raises(Conflict, match="push it again"):
+            requeue(core, queue, message)
+        assert core.state(message) == "dead"
+
+
+def test_what_waits_for_a_requeue_that_can_not_come_fails(core: Core) -> None:
+    ill = child(core)
+    middle = parent(core, ill, queue="middle")
+    patient = core.push(queue="parents", depends_on=((middle, 1),), on_failed="wait")
+    heedless = core.push(queue="parents", depends_on=((middle, 1),), on_failed="ignore")
+    end_children(core, ill)
+    assert [core.state(each) for each in (patient, heedless)] == ["parked", "waiting"]
+    purge(core, "children")
+    assert core.state(patient) == "dead"
+    assert core.engine.queues["default", "middle"].partitions["default"].dependents.size == 0
+
+
+def test_what_dies_at_once_where_no_dead_letters_are_kept_leaves_nothing(core: Core) -> None:
+    ill = child(core)
+    end_children(core, ill)
+    core.configure("parents", dead_letters=False)
+    for _ in range(3):
+        parent(core, ill)
+    assert core.engine.queues["default", "children"].partitions["default"].dependents.size == 0

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from forebay.core.api.jobs import FlowJob, Job
-from forebay.core.ids import spans_of
+from forebay.core.ids import spans_in_order
 from forebay.core.state import Attributes, Cleanup, Identity
 from tests.sim.model import (
     CANCELLED,
@@ -64,6 +64,8 @@ class Core(NamedTuple):
     """Whether some have not been told yet of what they wait for."""
     has_work_queue: Callable[[str], bool]
     """Whether a queue has the group that what fails is dead for."""
+    is_discarded: Callable[[Message], bool]
+    """Whether a message failed in a queue without dead letters."""
 
 
 Settled = set[tuple[str, Place]] | frozenset[tuple[str, Place]]
@@ -230,6 +232,8 @@ class JobModel(Model):
         pending: list[Message] = []
         for target in self.targets(message.attributes):
             how = DONE if target.gone else self.standing(target)
+            if how == DEAD and target.hopeless:
+                how = GONE  # it can't be requeued
             if how is None or (how == DEAD and policy != "ignore"):
                 pending.append(target)
                 died += [target] if how == DEAD and policy == "fail" else []
@@ -247,7 +251,7 @@ class JobModel(Model):
         if died:
             message.doomed, message.known_dead = True, {each.id for each in died}
             self._fail_with(message, died, now, core)
-        for target in pending:
+        for target in message.unmet.values():
             self.watch(target)
 
     def watch(self, target: Message) -> None:
@@ -272,6 +276,8 @@ class JobModel(Model):
         policy = message.attributes.on_failed
         for target in list(message.unmet.values()):
             how = self._how(target)
+            if how == DEAD and target.hopeless:
+                how = GONE
             if how is None:
                 message.known_dead.discard(target.id)
             elif how == DEAD and policy == "fail":
@@ -292,7 +298,7 @@ class JobModel(Model):
         before = (message.parked, message.fallen)
         is_telling, is_dead = core.is_telling(), core.error_of(message) is not None
         if not self.queues[message.queue].options.dead_letters:  # what fails is discarded
-            is_dead |= message.parked and not core.is_parked(message) and bool(message.unmet)
+            is_dead |= message.parked and core.is_discarded(message)
         if message.mixed and not is_telling and not message.hopeless:
             message.doomed, message.mixed = is_dead, False
             if core.has_work_queue(message.queue):  # it failed, and was saved since
@@ -647,5 +653,5 @@ def ids_of(attributes: Attributes) -> list[int]:
 
 def waiting_for(job: Job, ids: list[int]) -> Job:
     """A job that waits for others, too."""
-    depends_on = spans_of([*ids_of(job.attributes), *ids])
+    depends_on = spans_in_order([*ids, *ids_of(job.attributes)])
     return replace(job, attributes=replace(job.attributes, depends_on=depends_on))

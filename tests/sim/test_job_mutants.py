@@ -250,13 +250,23 @@ MUTANTS: dict[str, Planted] = {
     ),
     "a push forgets that it depends on a dead letter": (
         dependencies._wanted,
-        "elif attributes.on_failed != WAIT:",
-        "elif False:",
+        "if attributes.on_failed != WAIT:",
+        "if False:",
     ),
     "what failed before fails nobody": (
         dependencies._wanted,
-        "elif how != COMPLETED and attributes.on_failed != IGNORE:",
+        "elif how != DIED or _is_lost(place, low, high):",
         "elif False:",
+    ),
+    "who waits for what can't be requeued waits for ever": (
+        dependencies._tell_lost,
+        "if place.partition.dependents.size:",
+        "if False:",
+    ),
+    "a push waits for what can't be requeued": (
+        dependencies._is_lost,
+        "run.unmet == LOST",
+        "False",
     ),
     "a row of a message that ended stays": (
         Shard.remove_wait,

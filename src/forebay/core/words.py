@@ -36,7 +36,9 @@ though their segment is kept. That is no news, so there is no event of it. Store
 REVIVED = 9
 """No end, but the opposite, told to dependents in the same way: a dead message was requeued. Stored as a
 number."""
-ENDS = 10
+HOPELESS = 10
+"""No end either: a dead message can't be requeued any more. Stored as a number."""
+ENDS = 11
 """All of these numbers are below it."""
 NONE, FIXED, EXPONENTIAL, LIST = "none", "fixed", "exponential", "list"
 """Kinds of backoff."""

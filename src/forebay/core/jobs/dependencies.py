@@ -55,6 +55,7 @@ from forebay.core.words import (
     DEFAULT,
     DIED,
     DISCARDED,
+    HOPELESS,
     IGNORE,
     REQUEUED,
     REVIVED,
@@ -108,15 +109,23 @@ def _wanted(shard: Shard, attributes: Attributes) -> _Wanted:
             continue  # its partition is gone, and it long before
         first = place.first + (each.first & OFFSET_MASK)
         for low, high, how in standing(shard, place.queue, place.partition, first, first + each.length):
-            if how is None or (how == DIED and attributes.on_failed != IGNORE):
+            if how is None:
                 found.pending.append((place, (low, high)))
-                if how is None:
-                    found.open.append((place, (low, high)))
-                elif attributes.on_failed != WAIT:
-                    found.died = each.first + low - first
-            elif how != COMPLETED and attributes.on_failed != IGNORE:
+                found.open.append((place, (low, high)))
+            elif how == COMPLETED or attributes.on_failed == IGNORE:
+                continue
+            elif how != DIED or _is_lost(place, low, high):
                 found.lost = each.first + low - first
+            else:
+                found.pending.append((place, (low, high)))
+                if attributes.on_failed != WAIT:
+                    found.died = each.first + low - first
     return found
+
+
+def _is_lost(place: Place, first: int, end: int) -> bool:
+    """Whether any dead letter of [first, end) can't be requeued any more."""
+    return any(run.unmet == LOST for run in dead_over(_work_track(place), first, end))
 
 
 def _targets(shard: Shard, spans: tuple[tuple[int, int], ...]) -> list[Range]:
@@ -141,6 +150,8 @@ def depend(shard: Shard, place: Place, first: int, count: int, attributes: Attri
         return
     if wanted.died is not None:
         fail(shard, queue, partition, span, wanted.died, unmet, now)
+        if not queue.options.dead_letters:
+            return  # it is gone for good
     else:
         shard.park(queue, partition, first, count, unmet)
     dependent = id_at(partition, first)
@@ -208,12 +219,26 @@ def fail(
         count = stretch.end - stretch.first
         past = (0, 0, now, error, stretch.attributes.level, 0, unmet)
         add_dead(shard, track, Dead(stretch.first, count, *past))
+    if unmet == LOST:
+        _tell_lost(shard, Place(queue, partition, 0), first, end)
     for other in queue.groups.values():
         if other is not group:
             record_outcome(shard, other.tracks[partition.key], first, end, CANCELLED, now)
     withdraw(shard, Place(queue, partition, 0), max(first, partition.log.first), end, now)
     shard.changes.sync_for(queue)
     shard.timers.plan_sweep(queue, now)
+
+
+def _lose(shard: Shard, place: Place, run: Dead) -> None:
+    """Mark a dead letter as lost: something it depends on can't complete any more."""
+    change_dead(shard, _work_track(place), replace(run, unmet=LOST))
+    _tell_lost(shard, place, run.first, run.first + run.count)
+
+
+def _tell_lost(shard: Shard, place: Place, first: int, end: int) -> None:
+    """End dead letters for good: they can't be requeued, so what waits for them waits in vain."""
+    if place.partition.dependents.size:
+        shard.ends.append(Ended(place.queue, place.partition, first, end, HOPELESS))
 
 
 def revive(shard: Shard, place: Place, run: Dead, low: int, high: int, now: int) -> None:
@@ -259,7 +284,7 @@ def settle_consequences(shard: Shard, now: int) -> None:
         shard.ends.clear()
         for ended in ends:
             partition = ended.partition
-            is_end = ended.how != REVIVED
+            is_end = ended.how not in (REVIVED, HOPELESS)
             for offset in tied_over(partition, ended.first, ended.end) if partition.ties and is_end else ():
                 if ended.how == COMPLETED and partition.ties[offset].completed_at:
                     continue  # old news
@@ -417,7 +442,7 @@ def _notify_one(
             span = (begin, begin + length)
             fail(shard, place.queue, partition, span, failed, LOST if is_lost else unmet, now)
         for run in died if is_lost else ():
-            change_dead(shard, _work_track(place), replace(run, unmet=LOST))
+            _lose(shard, place, run)
         return
     met = shard.mark_met(ended.queue, ended.partition, row, low, high)
     for run in died:
@@ -494,7 +519,7 @@ def _mark_lost(shard: Shard, place: Place, expected: list[tuple[int, int, int]])
             still[run.first] += count
     for run in failed_over(place, 0, place.partition.log.end):
         if run.unmet > still[run.first]:
-            change_dead(shard, _work_track(place), replace(run, unmet=LOST))
+            _lose(shard, place, run)
 
 
 def _is_known(shard: Shard, message: int) -> bool:
