@@ -44,7 +44,7 @@ def mail(order_id: int) -> str:
         connection.close()  # each thread has its own
 
 
-jobs: list[Job] = []
+jobs: list[Job[str]] = []
 
 
 def buy(request: HttpRequest) -> JsonResponse:

@@ -50,7 +50,7 @@ async def place(order: Order) -> dict[str, str]:
 @web.get("/orders/{id}")
 async def show(id: int, wait_s: float = 0) -> dict[str, Any]:
     try:
-        return {"state": "done", "bill": await app.job(id).aresult(wait_s)}
+        return {"state": "done", "bill": await bill.job(id).aresult(wait_s)}
     except NotDone:
         return {"state": "open"}
     except Failed as error:

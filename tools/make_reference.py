@@ -19,6 +19,8 @@ Generated from the code by `tools/make_reference.py`. [PYTHON.md](PYTHON.md) exp
 awaited (those that yield, with `async for`).
 """
 GENERATED = re.compile(r"<object object at 0x[0-9a-f]+>|<factory>")
+VARIANCE = re.compile(r"[~+](?=[A-Z])")
+"""What stands before the name of a type variable."""
 PATHS = re.compile(r"\b(?:[a-z_]+\.)+(?=[A-Za-z])")
 
 
@@ -99,7 +101,7 @@ def _callable(name: str, function: Any) -> str:
 def _type(annotation: Any) -> str:
     """Return an annotation without modules and quotes."""
     text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
-    return PATHS.sub("", GENERATED.sub("…", text)).replace("'", "").replace("~", "")
+    return VARIANCE.sub("", PATHS.sub("", GENERATED.sub("…", text))).replace("'", "")
 
 
 def _text(described: Any) -> str:

@@ -51,8 +51,10 @@ def test_arguments_and_results_go_through_json_and_become_what_the_function_take
     assert got == [User("ada"), (1, 2)]
     with inline(app):
         job = greet.push(User("ada"), (1,))
-        assert job.result() == {"name": "ada", "age": 0}
-        assert job.result(type=User) == User("ada")
+        assert job.result() == User("ada")
+        assert job.result(type=Any) == {"name": "ada", "age": 0}
+        assert greet.job(job.id).result() == User("ada")
+        assert app.job(job.id).result() == {"name": "ada", "age": 0}
 
 
 def test_arguments_that_the_function_does_not_take_are_given_up_at_once(app: App) -> None:
@@ -206,7 +208,7 @@ def test_tasks_push_tasks_and_many_are_pushed_at_once(app: App) -> None:
 
     @app.task
     def root() -> int:
-        return int(leaf.push(7).result()) + 1
+        return leaf.push(7).result() + 1
 
     with inline(app) as ran:
         assert root.push().result() == 8
@@ -249,7 +251,7 @@ def test_middleware_hooks_of_pushes_and_progress_work_as_in_a_worker(app: App) -
     with inline(app) as ran:
         job = sync.push()
         coro.push()
-        assert job.result() == ["test"]
+        assert job.result() == ("test",)
         assert job.progress().progress == 50
     assert around == ["sync 1", "coro 1"]
     assert ran[0].options == {"tags": ["test"]}

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import lru_cache
 from math import isfinite
-from typing import Any
+from typing import Any, get_origin
 
 import msgspec
 
@@ -98,13 +98,16 @@ def converter(kind: Any) -> Callable[[Any], Any]:
     if hasattr(kind, "model_validate"):
         validate: Callable[[Any], Any] = kind.model_validate
         return validate
-    return lambda value: msgspec.convert(value, kind, dec_hook=_made)
+    if kind is msgspec.Raw:
+        return lambda value: msgspec.Raw(encode(value))
+    # Keys of JSON objects are strings: those of a dict[int, …] too.
+    return lambda value: msgspec.convert(value, kind, str_keys=True, dec_hook=_made)
 
 
 def _made(kind: Any, value: Any) -> Any:
     """Convert to a type that msgspec does not know, inside one that it does."""
     if hasattr(kind, "model_validate"):
         return kind.model_validate(value)
-    if isinstance(value, kind):
+    if isinstance(value, get_origin(kind) or kind):
         return value
     raise NotImplementedError(f"{kind} can't be made of JSON")

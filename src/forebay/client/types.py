@@ -316,9 +316,9 @@ class Update(Struct, frozen=True):
     state: str
     """waiting, delayed, parked, active, completed, dead, …"""
     progress: int = 0
-    """From 0 to 100."""
+    """Percent done as last reported, from 0 to 100."""
     message: str | None = None
-    """What was said with the progress."""
+    """What is done at the moment, as reported with the progress."""
     done: bool = False
     """Whether it has ended: then this is the last one."""
     result: Any = None
@@ -326,12 +326,16 @@ class Update(Struct, frozen=True):
 
 
 class Progress(Struct, frozen=True):
-    """How far the work on a message is, as its worker last reported."""
+    """How far the work on a message is, as its worker last reported.
+
+    ``progress`` is a percentage, from 0 to 100, ``message`` what is done at the moment, and ``updated_at``
+    when that was reported, in milliseconds since 1970. If nothing was reported yet, it is 0, None and None.
+    """
 
     progress: int
-    """From 0 to 100; 0 if nothing was reported."""
+    """Percent done, from 0 to 100; 0 if nothing was reported."""
     message: str | None
-    """What was said with it, if anything."""
+    """What is done at the moment, in the words of the worker; None if it said nothing."""
     updated_at: int | None
     """When it was reported, in milliseconds since 1970; None if it never was."""
 

@@ -49,7 +49,7 @@ class Ran(Struct, frozen=True):
     """A finished job."""
 
     id: int
-    task: Task[Any, Any]
+    task: Task[Any, Any, Any]
     args: tuple[Any, ...]
     """As passed to the function."""
     kwargs: dict[str, Any]
@@ -89,11 +89,13 @@ class Runs(Sequence[Ran]):
     def __iter__(self) -> Iterator[Ran]:
         return iter(self._ran)
 
-    def of(self, task: Task[Any, Any]) -> list[Ran]:
+    def of(self, task: Task[Any, Any, Any]) -> list[Ran]:
         """Return the runs of a task."""
         return [each for each in self._ran if each.task is task]
 
-    def assert_ran(self, task: Task[Any, Any], *args: Any, times: int | None = None, **kwargs: Any) -> None:
+    def assert_ran(
+        self, task: Task[Any, Any, Any], *args: Any, times: int | None = None, **kwargs: Any
+    ) -> None:
         """Assert that a task ran with these arguments, if any are given: at least once, or so many times."""
         __tracebackhide__ = True
         found = [each for each in self.of(task) if not (args or kwargs) or _is_given(each, args, kwargs)]
@@ -104,7 +106,7 @@ class Runs(Sequence[Ran]):
         often = "" if times is None else f" {times} times, not {len(found)}"
         raise AssertionError(f"{wanted} was to run{often}. What ran is:\n{self._shown()}")
 
-    def assert_not_ran(self, task: Task[Any, Any]) -> None:
+    def assert_not_ran(self, task: Task[Any, Any, Any]) -> None:
         """Assert that a task did not run."""
         __tracebackhide__ = True
         if self.of(task):
@@ -138,7 +140,7 @@ class InlineRun(Run):
         self,
         order: Order,
         id: int,
-        task: Task[Any, Any],
+        task: Task[Any, Any, Any],
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         failures: int,

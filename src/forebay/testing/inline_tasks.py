@@ -38,7 +38,7 @@ RETRIES_MAX = 100
 """Most attempts of a job without ``max_attempts``."""
 
 
-def _order(call: Call) -> Order:
+def _order(call: Call[Any]) -> Order:
     options = call.message()
     options_of(options)  # refuses options that a server would not know
     return Order(call.task.queue, call.payload(), dict(options))
@@ -60,13 +60,13 @@ class Inline(Runs, Backend):
 
     # Backend of the apps.
 
-    def push(self, app: App, call: Call) -> Pushed:
+    def push(self, app: App, call: Call[Any]) -> Pushed:
         return self.run(_order(call))
 
-    async def apush(self, app: App, call: Call) -> Pushed:
+    async def apush(self, app: App, call: Call[Any]) -> Pushed:
         return await self.arun(_order(call))
 
-    def push_later(self, app: App, call: Call) -> None:
+    def push_later(self, app: App, call: Call[Any]) -> None:
         self.run(_order(call))
 
     def push_flow(self, app: App, fields: dict[str, Any], within: Within) -> Pushed:
@@ -117,7 +117,7 @@ class Inline(Runs, Backend):
             raise GiveUp(f"these are no arguments of {task.name}: {error}") from error
         return InlineRun(job.order, job.id, task, job.args, job.kwargs, job.failures, self._note)
 
-    def _task(self, name: str) -> Task[Any, Any]:
+    def _task(self, name: str) -> Task[Any, Any, Any]:
         for app in self._apps:
             if name in app.tasks:
                 return app.tasks[name]
@@ -186,7 +186,7 @@ class _Job:
         self.is_known = self._key in inline._running if self._key else False
         self.id = inline._running[self._key] if self.is_known else next(inline._numbers)
         order.id = self.id
-        self.task: Task[Any, Any] | None = None
+        self.task: Task[Any, Any, Any] | None = None
         self.args: Any = ()
         self.kwargs: Any = {}
         self.failures = 0

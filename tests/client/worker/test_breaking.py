@@ -20,7 +20,7 @@ from tests.client.worker.working import PATIENCE_S, play, until, until_state, wo
 async def _ends(app: App, bad: Any, fine: Any, state: str = "dead", **options: Any) -> None:
     """A bad job ends in some way, and the worker does the next one."""
     async with working(app, concurrency=1, **options):
-        job: Job = await bad.apush()
+        job: Job[Any] = await bad.apush()
         await until_state(app, job.id, state)
         assert await (await fine.apush()).aresult() == "fine"
 

@@ -62,7 +62,7 @@ def _failures(app: App, id: int) -> int:
     return app.client.message(id).failures
 
 
-def _wait_for(job: Job, state: str) -> None:
+def _wait_for(job: Job[Any], state: str) -> None:
     until = time.monotonic() + PATIENCE_S
     while job.state() != state:
         assert time.monotonic() < until, f"the job is {job.state()}, and should be {state}"

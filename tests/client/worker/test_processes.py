@@ -225,7 +225,7 @@ def test_arguments_and_results_of_a_process_have_their_types() -> None:
             at = datetime.datetime.now(datetime.UTC)
             job = await typed.apush(Point(1), Pair("a"), Model(name="ada"), at, Colour.RED, {1})
             assert await job.aresult() == ["Point", "Pair", "Model", "datetime", "Colour", "set"]
-            assert await (await made.apush()).aresult(type=Point) == Point(1)
+            assert await (await made.apush()).aresult() == Point(1)
 
     play(life())
 

@@ -9,6 +9,7 @@ import logging
 import threading
 import time
 import uuid
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -57,6 +58,9 @@ VALUES: list[tuple[Any, Any]] = [
     (set[int], {1, 2}),
     (bytes, b"\x00\xff"),
     (float, 1.0),
+    (dict[int, str], {1: "a"}),
+    (Iterable[int], [1, 2]),
+    (msgspec.Raw, msgspec.Raw(b'{"a":1}')),
 ]
 
 
@@ -77,6 +81,22 @@ def test_an_argument_is_what_the_function_says_it_takes(app: App, kind: Any, val
     play(life())
     assert got == [(value, value)]
     assert [type(each) for each in got[0]] == [type(value)] * 2
+
+
+@pytest.mark.parametrize(("kind", "value"), VALUES, ids=lambda each: getattr(each, "__name__", "value")[:20])
+def test_a_result_is_what_the_function_says_it_returns(app: App, kind: Any, value: Any) -> None:
+    def give() -> Any:
+        return value
+
+    give.__annotations__ = {"return": kind}
+    task = app.task(give)
+
+    async def life() -> None:
+        async with working(app):
+            result = await (await task.apush()).aresult()
+            assert (result, type(result)) == (value, type(value))
+
+    play(life())
 
 
 def test_arguments_that_are_not_those_of_the_function_are_refused_before_they_are_pushed(app: App) -> None:
@@ -137,14 +157,17 @@ def test_a_result_comes_back_as_it_was(app: App, value: Any) -> None:
     play(life())
 
 
-def test_a_result_can_be_asked_for_as_a_type(app: App) -> None:
+def test_a_result_can_be_asked_for_as_another_type(app: App) -> None:
     @app.task
     async def made() -> Point:
         return Point(3, 4)
 
     async def life() -> None:
         async with working(app):
-            assert await (await made.apush()).aresult(type=Point) == Point(3, 4)
+            job = await made.apush()
+            assert await job.aresult() == Point(3, 4)
+            assert await job.aresult(type=dict[str, float]) == {"x": 3.0, "y": 4.0}
+            assert await job.aresult(type=Any) == {"x": 3, "y": 4}
 
     play(life())
 

@@ -86,14 +86,14 @@ def test_of_a_job_that_has_ended_the_end_is_told(simulated: Simulated) -> None:
 
 def test_updates_come_to_threads_too(app: App, server: Server) -> None:
     @app.task
-    async def job() -> int:
+    async def job() -> set[int]:
         await current().aprogress(30)
-        return 7
+        return {7}
 
     async def life() -> None:
         async with working(app):
             found = await asyncio.to_thread(lambda: list(job.push().updates()))
-        assert (found[-1].state, found[-1].progress, found[-1].result) == ("completed", 30, 7)
+        assert (found[-1].state, found[-1].progress, found[-1].result) == ("completed", 30, {7})
 
     play(life())
 
@@ -102,13 +102,14 @@ def test_inline_a_job_has_ended_when_it_is_pushed() -> None:
     app = App("inline")
 
     @app.task
-    def job() -> int:
+    def job() -> set[int]:
         current().progress(30)
-        return 7
+        return {7}
 
     with testing.inline(app):
         pushed = job.push()
-        assert list(pushed.updates()) == [Update(pushed.id, "completed", 30, done=True, result=7)]
+        assert list(pushed.updates()) == [Update(pushed.id, "completed", 30, done=True, result={7})]
+        assert [each.result for each in pushed.updates(type=Any)] == [[7]]
 
         async def life() -> None:
             assert await _heard(pushed.aupdates()) == [("completed", 30)]

@@ -502,6 +502,7 @@ class Messages(Asking):
         await self._ask(notes.SetProgress(id=id, progress=progress, message=message, lease=lease))
 
     async def progress(self, id: Id) -> Progress:
+        """Return how far the work on a message is, in percent, as its worker last reported."""
         found: notes.Progressed = await self._ask(notes.GetProgress(id=id))
         return Progress(found.progress, found.message, found.updated_at)
 

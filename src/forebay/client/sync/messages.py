@@ -498,6 +498,7 @@ class Messages(Asking):
         self._ask(notes.SetProgress(id=id, progress=progress, message=message, lease=lease))
 
     def progress(self, id: Id) -> Progress:
+        """Return how far the work on a message is, in percent, as its worker last reported."""
         found: notes.Progressed = self._ask(notes.GetProgress(id=id))
         return Progress(found.progress, found.message, found.updated_at)
 

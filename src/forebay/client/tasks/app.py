@@ -5,7 +5,7 @@ import contextvars
 import os
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
 from msgspec import Struct
@@ -17,7 +17,7 @@ from forebay.client.backoff import Within
 from forebay.client.later import Later
 from forebay.client.payloads import Encoded
 from forebay.client.sync.client import SyncClient
-from forebay.client.tasks.task import Call, Given, Job, Retry, Task
+from forebay.client.tasks.task import Call, Decorator, Given, Job, Retry, Task
 from forebay.client.translate import options_of
 from forebay.client.types import Pushed
 from forebay.core.errors import Invalid
@@ -52,7 +52,7 @@ class CronTask(Struct, frozen=True):
     """A call that is pushed by a schedule."""
 
     name: str
-    call: Call
+    call: Call[Any]
     fields: dict[str, Any]
 
 
@@ -64,15 +64,15 @@ Hook = Callable[[], Awaitable[None] | None]
 class Backend:
     """Pushes calls to a server. Tests replace it."""
 
-    def push(self, app: "App", call: Call) -> Pushed:
+    def push(self, app: "App", call: Call[Any]) -> Pushed:
         within = asdict(app.within(call.within))
         return app.client.push(call.task.queue, Encoded(call.payload()), **within, **call.message())
 
-    async def apush(self, app: "App", call: Call) -> Pushed:
+    async def apush(self, app: "App", call: Call[Any]) -> Pushed:
         within = asdict(app.within(call.within))
         return await app.aclient.push(call.task.queue, Encoded(call.payload()), **within, **call.message())
 
-    def push_later(self, app: "App", call: Call) -> None:
+    def push_later(self, app: "App", call: Call[Any]) -> None:
         app.later.add(call.task.queue, call.payload(), options_of(call.message()))
 
     def push_flow(self, app: "App", fields: dict[str, Any], within: Within) -> Pushed:
@@ -114,13 +114,13 @@ class App:
         self.queue = queue or name
         self.retry = retry
         self.timeout_s, self.retry_s = timeout_s, retry_s
-        self.tasks: dict[str, Task[Any, Any]] = {}
+        self.tasks: dict[str, Task[Any, Any, Any]] = {}
         self.queue_options: dict[str, dict[str, Any]] = {
             name: dict(options) for name, options in (queues or {}).items()
         }
         self.crons: dict[str, CronTask] = {}
         self.middlewares: list[Middleware] = []
-        self.before_push_hooks: list[Callable[[Call, dict[str, Any]], None]] = []
+        self.before_push_hooks: list[Callable[[Call[Any], dict[str, Any]], None]] = []
         self.start_hooks: list[Hook] = []
         self.stop_hooks: list[Hook] = []
         self.backend = Backend()
@@ -207,7 +207,11 @@ class App:
     # Tasks.
 
     @overload
-    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    def task(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> Task[P, Coroutine[Any, Any, R], R]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
     @overload
     def task(
         self,
@@ -224,7 +228,7 @@ class App:
         cron: str | None = None,
         timezone: str | None = None,
         **options: Any,
-    ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+    ) -> Decorator: ...
     def task(
         self,
         function: Callable[..., Any] | None = None,
@@ -264,8 +268,10 @@ class App:
         if timezone is not None and cron is None:
             raise Invalid("timezone", "left out, or given with a cron")
 
-        def register(function: Callable[..., Any]) -> Task[..., Any]:
-            made: Task[..., Any] = Task(self, function, name or function.__name__, queue or self.queue, given)
+        def register(function: Callable[..., Any]) -> Task[..., Any, Any]:
+            made: Task[..., Any, Any] = Task(
+                self, function, name or function.__name__, queue or self.queue, given
+            )
             if made.name in self.tasks:
                 raise Invalid("name", f"another: there is a task {made.name} already")
             self.tasks[made.name] = made
@@ -287,7 +293,7 @@ class App:
 
     def cron(
         self,
-        call: Call,
+        call: Call[Any],
         schedule: str | None = None,
         *,
         every_ms: int | None = None,
@@ -321,7 +327,7 @@ class App:
         self.middlewares.append(function)
         return function
 
-    def before_push(self, hook: Callable[[Call, dict[str, Any]], None]) -> Callable[..., None]:
+    def before_push(self, hook: Callable[[Call[Any], dict[str, Any]], None]) -> Callable[..., None]:
         """Call a function with every call and the options of its message, which it may change."""
         self.before_push_hooks.append(hook)
         return hook
@@ -338,17 +344,17 @@ class App:
 
     # Push.
 
-    def push(self, call: Call) -> Job:
-        return Job(self, self.backend.push(self, call))
+    def push(self, call: Call[R]) -> Job[R]:
+        return Job(self, self.backend.push(self, call), call.task)
 
-    async def apush(self, call: Call) -> Job:
-        return Job(self, await self.backend.apush(self, call))
+    async def apush(self, call: Call[R]) -> Job[R]:
+        return Job(self, await self.backend.apush(self, call), call.task)
 
-    def push_later(self, call: Call) -> None:
+    def push_later(self, call: Call[Any]) -> None:
         self.backend.push_later(self, call)
 
-    def job(self, id: int) -> Job:
-        """Return a job by its id."""
+    def job(self, id: int) -> Job[Any]:
+        """Return a job by its id. Its result is plain JSON; ``task.job(id)`` knows the type."""
         return Job(self, Pushed(id, ""))
 
     async def declare(self) -> None:

@@ -10,6 +10,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
+from types import NoneType
 from typing import Any
 
 import msgspec
@@ -57,9 +58,10 @@ Convert = Callable[[Any], Any]
 
 
 class Signature:
-    """The parameters of a function: checks arguments, and converts them to the annotated types."""
+    """Parameters and result of a function: checks arguments, and converts both to the annotated types."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
         self._signature = inspect.signature(function)
         hints = _hints(function)
         parameters = self._signature.parameters.values()
@@ -127,6 +129,23 @@ class Signature:
         return made, {
             name: by_name[name](value) if name in by_name else value for name, value in kwargs.items()
         }
+
+    @cached_property
+    def returns(self) -> Any:
+        """The annotated type of results; ``Any`` if there is none.
+
+        Looked at when the first result is asked for: by then, types defined below the function exist.
+        """
+        kind = _hints(self._function).get("return", Any)
+        return Any if kind is NoneType else kind
+
+    @cached_property
+    def _to_result(self) -> Convert | None:
+        return _converter(self.returns)
+
+    def result(self, value: Any) -> Any:
+        """Return a result converted to the annotated type; raise if it doesn't fit."""
+        return value if self._to_result is None else self._to_result(value)
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:

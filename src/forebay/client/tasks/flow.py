@@ -2,12 +2,12 @@
 
 import secrets
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, overload
 
-from msgspec import Raw, Struct
+from msgspec import Raw
 
 from forebay.client.tasks.app import App
-from forebay.client.tasks.task import Call, Job
+from forebay.client.tasks.task import Call, Job, R, Step
 from forebay.client.translate import options_of
 from forebay.core.errors import Invalid
 
@@ -15,21 +15,23 @@ JOBS_MAX = 1_000
 """Most jobs of one flow that the server takes."""
 
 
-class Flow(Struct, frozen=True):
+class Flow(Step[R], frozen=True):
     """A call that depends on others, which may be flows themselves."""
 
-    last: Call
-    before: Sequence["Call | Flow"]
+    last: Call[R]
+    before: Sequence["Call[Any] | Flow[Any]"]
     results: str
     on_failed: str = "fail"
 
-    def push(self) -> Job:
+    def push(self) -> Job[R]:
         """Push the whole flow and return the job of its last call."""
-        return Job(self.app, self.app.backend.push_flow(self.app, self._fields(), self.last.within))
+        pushed = self.app.backend.push_flow(self.app, self._fields(), self.last.within)
+        return Job(self.app, pushed, self.last.task)
 
-    async def apush(self) -> Job:
+    async def apush(self) -> Job[R]:
         """Like ``push``, for asyncio."""
-        return Job(self.app, await self.app.backend.apush_flow(self.app, self._fields(), self.last.within))
+        pushed = await self.app.backend.apush_flow(self.app, self._fields(), self.last.within)
+        return Job(self.app, pushed, self.last.task)
 
     @property
     def app(self) -> App:
@@ -58,45 +60,53 @@ class Flow(Struct, frozen=True):
         }
 
 
-def _node(call: Call, place: int, results: str = "") -> dict[str, Any]:
+def _node(call: Call[Any], place: int, results: str = "") -> dict[str, Any]:
     payload = Raw(call.payload(results=results, place=place))
     return {"queue": call.task.queue, "payload": payload, **options_of(call.message())}
 
 
-def chain(first: Call | Flow, *calls: Call) -> Call | Flow:
+# The first one reads: any number of calls, and a last one, which gives the chain its type.
+@overload
+def chain(first: Step[Any], *calls: *tuple[*tuple[Call[Any], ...], Call[R]]) -> Flow[R]: ...
+@overload
+def chain(first: Step[R]) -> Step[R]: ...
+@overload
+def chain(first: Step[Any], *calls: Call[Any]) -> Step[Any]: ...
+def chain(first: Step[Any], *calls: Call[Any]) -> Step[Any]:  # type: ignore[misc]
     """Run calls one after the other; each but the first gets the result of the one before as first argument.
 
-    Make those with ``task.then(…)``. If one fails for good, those behind it fail, too.
+    Make those with ``task.then(…)``. If one fails for good, those behind it fail, too. The result is that of
+    the last one.
     """
-    _check([first])
-    made: Call | Flow = first
+    (made,) = _checked([first])
     for call in calls:
         _check_last(call)
         made = Flow(call, [made], "one")
     return made
 
 
-def group(calls: Iterable[Call | Flow], then: Call, *, on_failed: str = "fail") -> Flow:
-    """Run calls in parallel, then ``then`` with the list of their results.
+def group(calls: Iterable[Step[Any]], then: Call[R], *, on_failed: str = "fail") -> Flow[R]:
+    """Run calls in parallel, then ``then`` with the list of their results: its result is that of the group.
 
     Make ``then`` with ``task.then(…)``. With ``on_failed="ignore"`` it runs even if some of them failed, with
     None as their results.
     """
-    members = list(calls)
+    members = _checked(calls)
     if not members:
         raise Invalid("calls", "one or more")
-    _check(members)
     _check_last(then)
     return Flow(then, members, "all", on_failed)
 
 
-def _check(calls: Sequence[Any]) -> None:
-    """Raise unless these are calls that need no results of others."""
-    for each in calls:
+def _checked(calls: Iterable[Any]) -> list[Call[Any] | Flow[Any]]:
+    """Return calls and flows; raise unless they need no results of others."""
+    found = list(calls)
+    for each in found:
         if not isinstance(each, Call | Flow):
             raise Invalid("calls", f"made with task.call(…); this is a {type(each).__name__}")
         if isinstance(each, Call) and each.takes_result:
             raise Invalid("calls", f"made with {each.task.name}.call(…): nothing comes before this one")
+    return found
 
 
 def _check_last(call: Any) -> None:

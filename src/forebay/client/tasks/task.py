@@ -2,11 +2,11 @@
 
 import hashlib
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from forebay.client.backoff import Within
 from forebay.client.payloads import Encoded, sorted_json
@@ -19,7 +19,12 @@ if TYPE_CHECKING:
     from forebay.client.tasks.app import App
 
 P = ParamSpec("P")
-R = TypeVar("R")
+C = TypeVar("C", covariant=True)
+"""What calling a function returns: its result, or a coroutine of it."""
+R = TypeVar("R", covariant=True)
+"""The result of a job, in both cases. Covariant, so that jobs of several types are a ``list[Job[…]]``."""
+_AS_ANNOTATED: Any = object()
+"""No ``type`` was given: a result is of the type that the task's function says it returns."""
 
 
 class Retry(Struct, frozen=True):
@@ -69,24 +74,41 @@ class NotDone(ForebayError):
     code = "not_done"
 
 
-class Job:
-    """A call that was pushed."""
+class Job(Generic[R]):
+    """A call that was pushed. Without its ``task``, results are plain JSON."""
 
-    def __init__(self, app: "App", pushed: Pushed) -> None:
+    def __init__(self, app: "App", pushed: Pushed, task: "Task[Any, Any, R] | None" = None) -> None:
         self._app = app
+        self._task = task
         self.id = pushed.id
         self.pushed = pushed
 
     def __repr__(self) -> str:
         return f"Job({self.id})"
 
-    def result(self, wait_s: float = 30.0, *, type: Any = Any) -> Any:
-        """Wait for the task's result and return it. Raises ``Failed``, or ``NotDone`` on timeout."""
-        return _returned(self._app.client.result(self.id, wait_ms=int(wait_s * 1000), type=type))
+    @overload
+    def result(self, wait_s: float = 30.0) -> R: ...
+    @overload
+    def result(self, wait_s: float = 30.0, *, type: Any) -> Any: ...
+    def result(self, wait_s: float = 30.0, *, type: Any = _AS_ANNOTATED) -> R:
+        """Wait for the task's result and return it as what the function says it returns, or as ``type``.
 
-    async def aresult(self, wait_s: float = 30.0, *, type: Any = Any) -> Any:
+        Raises ``Failed``, ``NotDone`` on timeout, or ``Invalid`` if it is not what the function says.
+        """
+        found = self._app.client.result(self.id, wait_ms=int(wait_s * 1000), type=_decoded_as(type))
+        result: R = self._converted(_returned(found), type)
+        return result
+
+    @overload
+    async def aresult(self, wait_s: float = 30.0) -> R: ...
+    @overload
+    async def aresult(self, wait_s: float = 30.0, *, type: Any) -> Any: ...
+    async def aresult(self, wait_s: float = 30.0, *, type: Any = _AS_ANNOTATED) -> R:
         """Like ``result``, for asyncio."""
-        return _returned(await self._app.aclient.result(self.id, wait_ms=int(wait_s * 1000), type=type))
+        wait_ms = int(wait_s * 1000)
+        found = await self._app.aclient.result(self.id, wait_ms=wait_ms, type=_decoded_as(type))
+        result: R = self._converted(_returned(found), type)
+        return result
 
     def state(self) -> str:
         """Return its state: waiting, delayed, parked, active, completed, dead, …"""
@@ -96,18 +118,24 @@ class Job:
         return await self._app.aclient.state(self.id)
 
     def progress(self) -> Progress:
+        """Return how far it is, in percent, as the task last reported."""
         return self._app.client.progress(self.id)
 
     async def aprogress(self) -> Progress:
         return await self._app.aclient.progress(self.id)
 
-    def updates(self, *, type: Any = Any) -> Iterator[Update]:
-        """Yield how it stands, now and after every change of its state or progress, until it ends."""
-        return self._app.client.updates(self.id, type=type)
+    def updates(self, *, type: Any = _AS_ANNOTATED) -> Iterator[Update]:
+        """Yield how it stands, now and after every change of its state or progress, until it ends.
 
-    def aupdates(self, *, type: Any = Any) -> AsyncIterator[Update]:
+        The last one has the result, which is of the same type as that of ``result``.
+        """
+        found = self._app.client.updates(self.id, type=_decoded_as(type))
+        return (self._with_result(each, type) for each in found)
+
+    def aupdates(self, *, type: Any = _AS_ANNOTATED) -> AsyncIterator[Update]:
         """Like ``updates``, for ``async for``."""
-        return self._app.aclient.updates(self.id, type=type)
+        found = self._app.aclient.updates(self.id, type=_decoded_as(type))
+        return (self._with_result(each, type) async for each in found)
 
     def cancel(self) -> None:
         """Cancel it; if it is running, its worker is notified when it next extends the lease."""
@@ -115,6 +143,27 @@ class Job:
 
     async def acancel(self) -> None:
         await self._app.aclient.cancel(self.id)
+
+    def _with_result(self, update: Update, type: Any) -> Update:
+        if update.state != "completed":  # it has no result, and need not have one
+            return update
+        return replace(update, result=self._converted(update.result, type))
+
+    def _converted(self, value: Any, type: Any) -> Any:
+        """Convert a result to what the function says it returns, unless ``type`` was given."""
+        if type is not _AS_ANNOTATED or self._task is None:
+            return value
+        try:
+            return self._task.signature.result(value)
+        except Exception as error:
+            wanted = inspect.formatannotation(self._task.signature.returns)
+            why = f"{wanted}, as {self._task.name} says it returns; that of job {self.id} is not: {error}"
+            raise Invalid("result", f"{why}. Pass type=Any to get it as it is") from error
+
+
+def _decoded_as(type: Any) -> Any:
+    """Return what a client decodes a result into; plain JSON if it is converted afterwards."""
+    return Any if type is _AS_ANNOTATED else type
 
 
 def _returned(result: Result) -> Any:
@@ -125,10 +174,20 @@ def _returned(result: Result) -> Any:
     return result.result
 
 
-class Call(Struct, frozen=True):
+class Step(Struct, Generic[R], frozen=True):
+    """What can be pushed, and be part of a chain or a group: a call, or a chain or a group itself."""
+
+    def push(self) -> Job[R]:
+        raise NotImplementedError
+
+    async def apush(self) -> Job[R]:
+        raise NotImplementedError
+
+
+class Call(Step[R], frozen=True):
     """A task with its arguments, and options of its message."""
 
-    task: "Task[Any, Any]"
+    task: "Task[Any, Any, R]"
     args: Sequence[Any] = ()
     kwargs: Mapping[str, Any] = {}
     options: Options = {}
@@ -152,11 +211,11 @@ class Call(Struct, frozen=True):
             hook(self, made)
         return cast(Options, made)
 
-    def push(self) -> Job:
+    def push(self) -> Job[R]:
         """Push it; the job is stored when this returns."""
         return self.task.app.push(self)
 
-    async def apush(self) -> Job:
+    async def apush(self) -> Job[R]:
         """Like ``push``, for asyncio."""
         return await self.task.app.apush(self)
 
@@ -167,7 +226,7 @@ class Call(Struct, frozen=True):
         """
         self.task.app.push_later(self)
 
-    def with_options(self, **options: Any) -> "Call":
+    def with_options(self, **options: Any) -> "Call[R]":
         within, options = _apart(options)
         made = cast(Options, {**self.options, **_ids(options)})
         return Call(self.task, self.args, self.kwargs, made, self.takes_result, within)
@@ -186,10 +245,10 @@ def _ids(options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-class Task(Generic[P, R]):
+class Task(Generic[P, C, R]):
     """A function that is run by a worker. Called directly, it runs here and now."""
 
-    def __init__(self, app: "App", function: Callable[P, R], name: str, queue: str, given: "Given") -> None:
+    def __init__(self, app: "App", function: Callable[P, C], name: str, queue: str, given: "Given") -> None:
         self.app = app
         self.function = function
         self.name = name
@@ -206,24 +265,24 @@ class Task(Generic[P, R]):
         if self.process and self.is_async:
             raise Invalid("process", "left out: a coroutine runs in the worker's own process")
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
         return self.function(*args, **kwargs)
 
-    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call:
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """Return a call that can be pushed, or put into a chain or a group."""
         self.signature.check(args, kwargs)
         return Call(self, args, kwargs)
 
-    def then(self, *args: Any, **kwargs: Any) -> Call:
+    def then(self, *args: Any, **kwargs: Any) -> Call[R]:
         """Return a call whose first argument will be the result of the call before it."""
         self.signature.check(args, kwargs, first=1)
         return Call(self, args, kwargs, takes_result=True)
 
-    def push(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+    def push(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Have a worker run it; the job is stored when this returns."""
         return self.call(*args, **kwargs).push()
 
-    async def apush(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+    async def apush(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Like ``push``, for asyncio. Concurrent pushes share a request."""
         return await self.call(*args, **kwargs).apush()
 
@@ -261,7 +320,11 @@ class Task(Generic[P, R]):
             return cast(Options, {**self.message, **options})
         return {}
 
-    def options(self, **options: Any) -> "Optioned[P]":
+    def job(self, id: int) -> Job[R]:
+        """Return a job of this task by its id, from a web request, say."""
+        return Job(self.app, Pushed(id, ""), self)
+
+    def options(self, **options: Any) -> "Optioned[P, R]":
         """Return the task with options of the message: ``send.options(delay_ms=5000).push("ada")``.
 
         ``timeout_s`` and ``retry_s`` are about the push itself, as of ``App``.
@@ -279,22 +342,22 @@ class Task(Generic[P, R]):
         return f"Task({self.name!r}, queue={self.queue!r})"
 
 
-class Optioned(Generic[P]):
+class Optioned(Generic[P, R]):
     """A task with options of the message."""
 
-    def __init__(self, task: Task[P, Any], options: dict[str, Any]) -> None:
+    def __init__(self, task: Task[P, Any, R], options: dict[str, Any]) -> None:
         self._task, self._options = task, options
 
-    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call:
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         return self._task.call(*args, **kwargs).with_options(**self._options)
 
-    def then(self, *args: Any, **kwargs: Any) -> Call:
+    def then(self, *args: Any, **kwargs: Any) -> Call[R]:
         return self._task.then(*args, **kwargs).with_options(**self._options)
 
-    def push(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+    def push(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         return self.call(*args, **kwargs).push()
 
-    async def apush(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+    async def apush(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         return await self.call(*args, **kwargs).apush()
 
     def push_later(self, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -305,6 +368,17 @@ class Optioned(Generic[P]):
 
     async def apush_many(self, arguments: Iterable[Any]) -> list[int]:
         return await self._task.apush_many(arguments, **self._options)
+
+
+class Decorator(Protocol):
+    """Makes a function a task. The result of a coroutine function is what awaiting it returns."""
+
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> Task[P, Coroutine[Any, Any, R], R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
 
 
 class Given(Struct, frozen=True):

@@ -46,7 +46,7 @@ class Line:
 class ChildRun(Run):
     """A running job in its own process."""
 
-    def __init__(self, task: Task[Any, Any], asked: Asked, line: Line) -> None:
+    def __init__(self, task: Task[Any, Any, Any], asked: Asked, line: Line) -> None:
         self.task, self.message = task, asked.about
         self.args, self.kwargs = asked.args, asked.kwargs
         self.interrupted, self.runner = "", None

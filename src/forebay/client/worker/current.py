@@ -21,7 +21,7 @@ class Run:
 
     def __init__(
         self,
-        task: Task[Any, Any],
+        task: Task[Any, Any, Any],
         message: Message,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],

@@ -97,11 +97,11 @@ def _around(
     return lambda: middleware(run, call)
 
 
-def _too_long(task: Task[Any, Any]) -> TimeoutError:
+def _too_long(task: Task[Any, Any, Any]) -> TimeoutError:
     return TimeoutError(f"{task.name} took longer than {task.timeout_s:g} s")
 
 
-async def _until(threaded: Threaded, task: Task[Any, Any], interrupt: Callable[[], None]) -> Any:
+async def _until(threaded: Threaded, task: Task[Any, Any, Any], interrupt: Callable[[], None]) -> Any:
     """Return the result of a function in a thread, interrupting it on timeout or cancel.
 
     On return the function has ended, unless the worker exits first: some code can't be interrupted.

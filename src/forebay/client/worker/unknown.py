@@ -25,7 +25,7 @@ def unknown_task(work: Work) -> Unknown:
     return Unknown(f"this worker knows no task {work.task}; {WHAT_TO_DO}")
 
 
-def unknown_arguments(task: Task[Any, Any], error: DoesNotFit) -> Unknown:
+def unknown_arguments(task: Task[Any, Any, Any], error: DoesNotFit) -> Unknown:
     return Unknown(f"the task {task.name} of this worker takes other arguments ({error.why}); {WHAT_TO_DO}")
 
 

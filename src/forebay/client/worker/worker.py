@@ -525,7 +525,7 @@ class Worker:
                 if self._tells_jobs:
                     tell_end(message, name, self._loop.time() - run.began)
 
-    def _task(self, work: Work) -> Task[Any, Any]:
+    def _task(self, work: Work) -> Task[Any, Any, Any]:
         if work.task not in self.app.tasks:
             raise unknown_task(work)
         return self.app.tasks[work.task]
