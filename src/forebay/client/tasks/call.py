@@ -2,7 +2,9 @@
 
 The payload of a job is ``{"task": "send", "args": ["ada"], "kwargs": {"times": 2}}``; empty fields are left
 out. ``results`` says that the result of its one dependency (``one``), or a list of the results of all of them
-(``all``), comes before its arguments; ``place`` is the position of a job in that list.
+(``all``), comes before its arguments. Those are its first ``members`` dependencies, all if that is 0; with
+``lacks``, None stands for the results of those that did not complete. ``awaited`` says that another job takes
+the result of this one, so that it is kept even if it is None.
 """
 
 import inspect
@@ -27,7 +29,9 @@ class Work(Struct, omit_defaults=True):
     args: Sequence[Any] = ()
     kwargs: Mapping[str, Any] = {}
     results: str = ""
-    place: int = 0
+    members: int = 0
+    lacks: bool = False
+    awaited: bool = False
 
 
 _decode = msgspec.json.Decoder(Work).decode

@@ -10,6 +10,7 @@ from forebay.client.tasks.app import App
 from forebay.client.tasks.task import Call, Job, R, Step
 from forebay.client.translate import options_of
 from forebay.core.errors import Invalid
+from forebay.core.words import IGNORE
 
 JOBS_MAX = 1_000
 """Most jobs of one flow that the server takes."""
@@ -40,7 +41,7 @@ class Flow(Step[R], frozen=True):
     def _fields(self) -> dict[str, Any]:
         if (count := self._count()) > JOBS_MAX:
             raise Invalid("calls", f"at most {JOBS_MAX} in one flow, the last one counted; these are {count}")
-        fields = self.node(0)
+        fields = self.node()
         # Makes a retry after a lost connection idempotent.
         fields.setdefault("job_id", secrets.token_hex(16))
         return fields
@@ -48,20 +49,21 @@ class Flow(Step[R], frozen=True):
     def _count(self) -> int:
         return 1 + sum(each._count() if isinstance(each, Flow) else 1 for each in self.before)
 
-    def node(self, place: int) -> dict[str, Any]:
-        """Return the last call in the server's format, with its dependencies as children."""
+    def node(self, *, awaited: bool = False) -> dict[str, Any]:
+        """Return the last call in the server's format, with its dependencies as children, in their order."""
+        results = {"results": self.results, "members": len(self.before), "lacks": self.on_failed == IGNORE}
         return {
-            **_node(self.last, place, self.results),
+            **_node(self.last, awaited=awaited, **results),
             "on_failed": self.on_failed,
             "children": [
-                each.node(at) if isinstance(each, Flow) else _node(each, at)
-                for at, each in enumerate(self.before)
+                each.node(awaited=True) if isinstance(each, Flow) else _node(each, awaited=True)
+                for each in self.before
             ],
         }
 
 
-def _node(call: Call[Any], place: int, results: str = "") -> dict[str, Any]:
-    payload = Raw(call.payload(results=results, place=place))
+def _node(call: Call[Any], **more: Any) -> dict[str, Any]:
+    payload = Raw(call.payload(**more))
     return {"queue": call.task.queue, "payload": payload, **options_of(call.message())}
 
 

@@ -196,8 +196,9 @@ class Call(Step[R], frozen=True):
     within: Within = Within()
     """How patiently it is pushed, if it says so."""
 
-    def payload(self, *, results: str = "", place: int = 0) -> bytes:
-        return packed(Work(self.task.name, self.args, self.kwargs, results, place))
+    def payload(self, **more: Any) -> bytes:
+        """Return the payload of its message; ``more`` is what ``Work`` has about results."""
+        return packed(Work(self.task.name, self.args, self.kwargs, **more))
 
     def message(self) -> Options:
         """Return all options of the message; its own take precedence over the task's."""

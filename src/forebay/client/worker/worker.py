@@ -28,6 +28,7 @@ from forebay.client.worker.failures import kind_of, said, told, trace_of
 from forebay.client.worker.job_log import fields_of, tell_end, tell_failure, tell_start
 from forebay.client.worker.leases import Failure, Lease, LeaseKeeper
 from forebay.client.worker.pipe import Raised
+from forebay.client.worker.results import arguments
 from forebay.client.worker.run import Running, result_of
 from forebay.client.worker.unknown import (
     UNKNOWN_FOR_S,
@@ -469,7 +470,7 @@ class Worker:
             task = self._task(work)
             args = work.args
             if work.results:
-                args = await self._arguments(work, id)
+                args = await arguments(self._client, work, id)
                 if id not in lease.open or not holding.is_live(lease):
                     holding.drop(lease, id)
                     return  # its lease expired meanwhile
@@ -485,6 +486,8 @@ class Worker:
             if self._tells_jobs:
                 tell_start(message, name)
             result = result_of(await self._running.go(run))
+            if result is None and work.awaited:
+                result = Raw(b"null")
         except asyncio.CancelledError as error:
             current = asyncio.current_task()
             if run is not None and run.interrupted and not self._is_ending:
@@ -541,23 +544,6 @@ class Worker:
         else:
             failure = Failure(message.id, why[:ERROR_CHARS], defer_ms=self._unknown_ms)
             self._holding.fail(lease, failure)
-
-    async def _arguments(self, work: Work, id: int) -> Sequence[Any]:
-        """Return the arguments of a job, preceded by the results of its dependencies if it wants them."""
-        ids = (await self._client.message(id)).depends_on
-        found = await asyncio.gather(*map(self._result, ids))
-        results = [result for _, result in sorted(found, key=lambda each: each[0])]
-        if work.results == "one":
-            return [results[0] if results else None, *work.args]
-        return [results, *work.args]
-
-    async def _result(self, id: int) -> tuple[int, Any]:
-        """Return the position and the result of a dependency."""
-        try:
-            before = await self._client.message(id, type=Raw)
-            return parse(before.payload).place, (await self._client.result(id)).result
-        except (NotFound, ValueError):  # the message is gone, or is no task
-            return 0, None
 
     async def _interrupted(self, lease: Lease, run: Run) -> None:
         fields = fields_of(run.message, run.task.name)
