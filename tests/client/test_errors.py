@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -20,8 +21,12 @@ from forebay.client.types import New
 from forebay.core.errors import Busy, Conflict, ForebayError, Invalid, NotFound
 from tests.client.blocking import Blocking
 from tests.client.conftest import Dial
-from tests.client.proxy import Do, Proxy
+from tests.client.proxy import Do, Gate, Proxy
 from tests.serving import PATIENCE_S, Server
+
+
+def log(client: SyncClient, queue: str) -> list[Any]:
+    return [each.payload for each in client.records(queue)]
 
 
 def test_errors_are_of_the_kind_that_the_server_says(either: Blocking, queue: str) -> None:
@@ -88,7 +93,7 @@ def test_an_answer_that_does_not_come_in_time_is_a_lost_connection(
 ) -> None:
     for address, each in ((proxy.address, proxy), (web_proxy.url, web_proxy)):
         each.on_answer = lambda _: Do.SWALLOW
-        with pytest.raises(Disconnected) as raised:
+        with pytest.raises(Disconnected, match=r"did not answer within 0.2 s") as raised:
             dial(address, timeout_s=0.2, retry_s=0).ping()
         assert raised.value.sent
 
@@ -128,6 +133,70 @@ def test_one_answer_that_does_not_come_does_not_fail_what_others_wait_for(proxy:
             with pytest.raises(Disconnected):
                 await lost
             assert await pop is None
+
+    asyncio.run(work())
+
+
+def test_a_push_that_times_out_takes_no_other_request_along(
+    proxy: Proxy, direct: SyncClient, queue: str
+) -> None:
+    """The connection on which nothing came is left to those that wait longer; others take a new one."""
+
+    async def work() -> None:
+        async with Client(proxy.address) as client:
+            await client.ping()
+            gate = Gate()
+            proxy.on_answer = gate
+            added = asyncio.create_task(client.kv.add([queue]))
+            await asyncio.to_thread(gate.wait)
+            with pytest.raises(Disconnected, match=r"within 0.1 s") as raised:
+                await client.push(queue, "late", timeout_s=0.1, retry_s=0)
+            assert raised.value.sent
+            proxy.on_answer = lambda _: Do.PASS
+            await client.push(queue, "next")
+            assert not added.done()
+            gate.open()
+            assert await added == 1
+            await client.ping()
+            assert proxy.connections == 2
+
+    asyncio.run(work())
+    assert sorted(log(direct, queue)) == ["late", "next"]
+
+
+def test_an_answer_that_comes_too_late_is_dropped_and_its_lease_given_back(
+    proxy: Proxy, direct: SyncClient, queue: str
+) -> None:
+    direct.push(queue, 1)
+
+    async def work() -> None:
+        async with Client(proxy.address, timeout_s=0.5, retry_s=0) as client:
+            await client.ping()
+            gate = Gate()
+            proxy.on_answer = gate
+            more = asyncio.create_task(client.push(queue, 2, timeout_s=PATIENCE_S))
+            with pytest.raises(Disconnected, match=r"within 0.5 s"):
+                await client.pop(queue)
+            gate.open()
+            await more
+            await client.close()
+
+    asyncio.run(work())
+    assert sorted(direct.pop(queue, 2, min_count=2, wait_ms=int(PATIENCE_S * 1000)).payloads) == [1, 2]
+
+
+def test_while_others_are_answered_a_request_that_times_out_costs_no_connection(
+    proxy: Proxy, queue: str
+) -> None:
+    async def work() -> None:
+        async with Client(proxy.address) as client:
+            await client.ping()
+            proxy.on_answer = lambda body: Do.SWALLOW if b'"durability"' in body else Do.PASS
+            late = asyncio.create_task(client.push(queue, 1, timeout_s=0.3, retry_s=0))
+            while not late.done():
+                await client.ping()
+            assert isinstance(late.exception(), Disconnected)
+            assert proxy.connections == 1
 
     asyncio.run(work())
 

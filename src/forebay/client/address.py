@@ -124,6 +124,11 @@ def silent(server: str, timeout_s: float) -> Disconnected:
     return Disconnected(f"the server at {shown(server)} did not answer within {timeout_s:g} s")
 
 
+def given_up(server: str, quiet_s: float) -> str:
+    """Return why requests fail whose connection this client gave up."""
+    return f"this client gave up its connection to {shown(server)}: nothing came on it for {quiet_s:.3g} s"
+
+
 def missing(server: str, error: Exception) -> Disconnected:
     """Return the error for a server that can't be reached, with what to do about it."""
     why = str(error) or "it does not answer"

@@ -4,7 +4,7 @@ import asyncio
 import os
 from asyncio import AbstractEventLoop
 
-from forebay.client.address import lost, missing, not_secure, not_web, shown
+from forebay.client.address import lost, missing, not_secure, not_web, shown, silent
 from forebay.client.aio.connection import CLOSE_S, Returning, Unclaimed
 from forebay.client.errors import Disconnected
 from forebay.client.outcome import failure
@@ -33,7 +33,7 @@ CLOSED = "Server disconnected"
 """How httpx's message begins when a connection ends before a response; others are about what came instead."""
 
 
-def _problem(error: httpx.HTTPError, server: str) -> Disconnected:
+def _problem(error: httpx.HTTPError, server: str, timeout: httpx.Timeout) -> Disconnected:
     why = str(error)
     if "SSL: WRONG_VERSION_NUMBER" in why:
         return not_secure(server)
@@ -41,6 +41,8 @@ def _problem(error: httpx.HTTPError, server: str) -> Disconnected:
         return missing(server, error)
     if isinstance(error, httpx.RemoteProtocolError) and not why.startswith(CLOSED):
         return not_web(server)
+    if isinstance(error, httpx.ReadTimeout | httpx.WriteTimeout):
+        return silent(server, timeout.read or 0.0)
     return lost(server, why or type(error).__name__)
 
 
@@ -88,12 +90,12 @@ class AsyncWeb:
             raise
 
     async def _post(self, body: bytes, wait_s: float, timeout_s: float | None = None) -> bytes:
+        timeout = _timeout(self._timeout_s if timeout_s is None else timeout_s, wait_s)
         try:
-            timeout = _timeout(self._timeout_s if timeout_s is None else timeout_s, wait_s)
             response = await self._client.post(PATH, content=body, timeout=timeout)
             return _answer(response, self._server)
         except httpx.HTTPError as error:
-            raise _problem(error, self._server) from None
+            raise _problem(error, self._server, timeout) from None
         except RuntimeError:
             if not self._client.is_closed:
                 raise
@@ -140,11 +142,11 @@ class Web:
     ) -> bytes:
         if self._pid != os.getpid():
             self._begin()  # after a fork, the connections belong to the parent
+        timeout = _timeout(self._timeout_s if timeout_s is None else timeout_s, wait_s)
         try:
-            timeout = _timeout(self._timeout_s if timeout_s is None else timeout_s, wait_s)
             return _answer(self._client.post(PATH, content=body, timeout=timeout), self._server)
         except httpx.HTTPError as error:
-            raise _problem(error, self._server) from None
+            raise _problem(error, self._server, timeout) from None
 
     def close(self) -> None:
         if self._pid == os.getpid():

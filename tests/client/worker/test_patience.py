@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from forebay.client.aio.client import Client
 from forebay.client.errors import Disconnected
 from forebay.client.tasks.app import CLIENT_RETRY_S, PUSH_RETRY_S, PUSH_TIMEOUT_S, App
 from forebay.client.tasks.flow import chain
@@ -65,6 +66,25 @@ def test_a_server_that_does_not_answer_is_waited_for_no_longer_than_said(simulat
             taken_s = await _until_given_up(job.apush)
             assert PUSH_TIMEOUT_S <= taken_s <= 2 * PUSH_TIMEOUT_S + PUSH_RETRY_S
             assert await _until_given_up(job.options(timeout_s=0.5, retry_s=0).apush) == 0.5
+
+    simulated.play(life())
+
+
+def test_a_connection_that_is_silent_as_a_whole_is_given_up_by_the_client(simulated: Simulated) -> None:
+    async def life() -> None:
+        async with Way(simulated.address) as way, Client(way.address, timeout_s=30, retry_s=0) as client:
+            await client.ping()
+            way.hold()
+            first = asyncio.create_task(client.kv.add("n"))
+            await asyncio.sleep(20)
+            second = asyncio.create_task(client.kv.add("n"))
+            with pytest.raises(Disconnected, match=r"did not answer within 3 s"):
+                await client.push("jobs", 1, timeout_s=3)
+            assert not first.done()
+            with pytest.raises(Disconnected, match=r"did not answer within 30 s"):
+                await first
+            with pytest.raises(Disconnected, match=r"this client gave up its connection .* for 30 s"):
+                await second
 
     simulated.play(life())
 

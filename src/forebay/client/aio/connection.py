@@ -12,7 +12,7 @@ from functools import partial
 from itertools import count
 from typing import Any, Protocol, cast
 
-from forebay.client.address import is_web, lost, missing, shown, silent, stranger, where
+from forebay.client.address import given_up, is_web, lost, missing, shown, silent, stranger, where
 from forebay.client.errors import Disconnected, NotForebay
 from forebay.client.outcome import Outcome, outcome
 from forebay.core.errors import ForebayError
@@ -99,6 +99,10 @@ class Connection(asyncio.Protocol):
         self._was_answered = False
         self._late: dict[int, Callable[[bytes], None]] = {}
         """Handlers of responses whose request was cancelled."""
+        self.awaited = 0
+        """Requests that somebody waits for. The others without a response were cancelled, or timed out."""
+        self.quiet_since = loop.time()
+        """Since when nothing has come that somebody waits for."""
         self._transport: asyncio.Transport
         self._writable: Future[None] | None = None
         self.is_lost = False
@@ -111,6 +115,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclasses
 
     def data_received(self, data: bytes) -> None:
+        self.quiet_since = self._loop.time()
         try:
             for body in self._frames.feed(data):
                 self._answer(body)
@@ -180,6 +185,13 @@ class Connection(asyncio.Protocol):
     async def ask(
         self, body: bytes, timeout_s: float, unclaimed: Callable[[bytes], None] | None = None
     ) -> bytes:
+        """Return the response to a request. Raise ``TimeoutError`` if it takes longer.
+
+        Other requests go on then. A response that comes late finds its number, and is dropped.
+        """
+        if not self.awaited:
+            self.quiet_since = self._loop.time()
+        self.awaited += 1
         try:
             async with asyncio.timeout(timeout_s):
                 while self._writable is not None:
@@ -189,9 +201,8 @@ class Connection(asyncio.Protocol):
                         f"the connection to {shown(self._server)} was lost", sent=False
                     )
                 return await self._asked(body, unclaimed)
-        except TimeoutError:
-            self.abort("")
-            raise silent(self._server, timeout_s) from None
+        finally:
+            self.awaited -= 1
 
     async def _asked(self, body: bytes, unclaimed: Callable[[bytes], None] | None) -> bytes:
         number = next(self._numbers)
@@ -242,6 +253,9 @@ class TcpLink:
         """Connections of running long polls."""
         self._finishing: set[Connection] = set()
         """Half-closed connections of cancelled long polls."""
+        self._stalled: Connection | None = None
+        """A connection that was shared until nothing came on it in time for somebody. Others still wait for
+        their responses there."""
         self._returning = Returning()
 
     async def ask(
@@ -263,14 +277,39 @@ class TcpLink:
         connection = self._shared
         if connection is None or connection.is_lost:
             connection = await self._opened(timeout_s)
+        begun = loop.time()
         try:
             answer = await connection.ask(body, timeout_s, late)
+        except TimeoutError:
+            late_answer = silent(self._server, timeout_s)
+            if connection.quiet_since <= begun:
+                self._stall(connection)
+                self._away(late_answer)
+            raise late_answer from None
         except Disconnected as error:
             self._away(error)
             raise
+        finally:
+            if connection is self._stalled and not connection.awaited:
+                connection.abort("")
+                self._stalled = None
         if self._is_away:
             self._back()
         return answer
+
+    def _stall(self, connection: Connection) -> None:
+        """Decide what becomes of a shared connection on which nothing came while a request timed out.
+
+        Requests of others may be more patient, and are not lost by it: new ones take another connection.
+        There is only one that was left like this: if nothing comes on the next one either, it is the server.
+        """
+        quiet_s = asyncio.get_running_loop().time() - connection.quiet_since
+        if not connection.awaited:
+            connection.abort("")
+        elif quiet_s >= self._timeout_s:
+            connection.abort(given_up(self._server, quiet_s))
+        elif connection is self._shared and self._stalled is None:
+            self._stalled, self._shared = connection, None
 
     def _away(self, why: object) -> None:
         """Log that the server can't be reached, once until it can be."""
@@ -325,6 +364,11 @@ class TcpLink:
             self._finishing.add(connection)
             connection.over.add_done_callback(lambda _: self._finishing.discard(connection))
             raise
+        except TimeoutError:
+            connection.abort("")  # nobody else waits here
+            late_answer = silent(self._server, timeout_s)
+            self._away(late_answer)
+            raise late_answer from None
         except ForebayError as error:
             if connection.is_lost:
                 self._away(error)
@@ -368,9 +412,9 @@ class TcpLink:
         await self.until_returned()
         if self._opening is not None:
             self._opening.cancel()
-        shared = [] if self._shared is None else [self._shared]
+        shared = [each for each in (self._shared, self._stalled) if each is not None]
         closing = [*self._idle, *self._busy, *self._finishing, *shared]
-        self._idle, self._shared = [], None
+        self._idle, self._shared, self._stalled = [], None, None
         for connection in closing:
             connection.abort("the client was closed")
         if closing:
