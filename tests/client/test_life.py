@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from forebay.client.aio import client as aio
 from forebay.client.aio.client import Client
 from forebay.client.errors import Disconnected
+from forebay.client.sync import client as sync
 from forebay.client.sync.client import SyncClient
 from forebay.core.errors import ForebayError
 from tests.client.blocking import Blocking
@@ -154,6 +156,15 @@ def test_events_go_on_after_a_connection_is_lost_late(
         assert next(told).fields["runs"][0][1] == 1
     finally:
         timer.join()
+
+
+def test_updates_tell_that_a_message_is_due_when_it_is(
+    either: Blocking, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (aio, sync):
+        monkeypatch.setattr(module, "LOOK_S", 1e9)  # a poll for so long would be refused
+    told = either.updates(either.push(queue, 1, delay_ms=500).id)
+    assert [next(told).state for _ in range(2)] == ["delayed", "waiting"]
 
 
 # Threads and processes.

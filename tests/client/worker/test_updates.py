@@ -1,11 +1,14 @@
 """Progress and states of one job as a stream."""
 
 import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import Any
 
 import pytest
 
 from forebay import testing
+from forebay.client.aio.client import LOOK_S, Client
 from forebay.client.tasks.app import App
 from forebay.client.types import Update
 from forebay.client.worker.current import current
@@ -80,6 +83,99 @@ def test_of_a_job_that_has_ended_the_end_is_told(simulated: Simulated) -> None:
         assert await _heard(job.aupdates()) == [("cancelled", 0)]
         with pytest.raises(NotFound):
             await _heard(app.job(12345).aupdates())
+
+    simulated.play(life())
+
+
+async def _states(app: App, id: int) -> list[tuple[str, float]]:
+    """The states of a message, each with when it was told."""
+    loop = asyncio.get_running_loop()
+    found = []
+    with suppress(NotFound):
+        async for each in app.aclient.updates(id):
+            found.append((each.state, loop.time()))
+    return found
+
+
+@asynccontextmanager
+async def _traffic(app: App) -> AsyncIterator[None]:
+    """Have other messages of the queue come and go, ten times a second."""
+
+    async def come_and_go() -> None:
+        while True:
+            await app.aclient.push("jobs", "other", priority=9)
+            batch = await app.aclient.pop("jobs")
+            assert batch.payloads == ["other"]
+            await app.aclient.ack(batch)
+            await asyncio.sleep(0.1)
+
+    traffic = asyncio.create_task(come_and_go())
+    try:
+        yield
+    finally:
+        traffic.cancel()
+
+
+CHANGES: dict[str, tuple[dict[str, Any], Callable[[Client, int], Awaitable[Any]], str]] = {
+    "promoted": ({"delay_ms": 60_000}, lambda client, id: client.promote(id), "waiting"),
+    "delayed": ({}, lambda client, id: client.delay(id, 60_000), "delayed"),
+    "becomes due": ({"delay_ms": 10_000}, lambda client, id: asyncio.sleep(5), "waiting"),
+    "expires": ({"ttl_ms": 10_000}, lambda client, id: asyncio.sleep(5), "expired"),
+}
+
+
+@pytest.mark.parametrize("busy", [False, True])
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_change_without_an_event_is_found_within_two_seconds(
+    what: str, busy: bool, simulated: Simulated
+) -> None:
+    app = simulated.app()
+    options, change, state = CHANGES[what]
+
+    async def life() -> None:
+        await app.aclient.push("jobs", "first", priority=9)
+        await app.aclient.ack(await app.aclient.pop("jobs"))
+        async with _traffic(app) if busy else nullcontext():
+            id = (await app.aclient.push("jobs", "followed", **options)).id
+            following = asyncio.create_task(_states(app, id))
+            await asyncio.sleep(5)
+            await change(app.aclient, id)
+            changed_at = asyncio.get_running_loop().time()
+            await asyncio.sleep(LOOK_S + 0.5)
+            await app.aclient.cancel(id)
+            _, (found, at), *_ = await following
+            assert found == state
+            assert at <= changed_at + LOOK_S + 0.1
+
+    simulated.play(life())
+
+
+def test_when_the_queue_is_deleted_updates_end(simulated: Simulated) -> None:
+    app = simulated.app()
+
+    async def life() -> None:
+        id = (await app.aclient.push("jobs", "followed")).id
+        following = asyncio.create_task(_states(app, id))
+        await asyncio.sleep(1)
+        await app.aclient.delete_queue("jobs")
+        begun = asyncio.get_running_loop().time()
+        assert [state for state, _ in await following] == ["waiting"]
+        assert asyncio.get_running_loop().time() < begun + 0.5
+
+    simulated.play(life())
+
+
+def test_of_a_message_that_is_no_longer_kept_the_result_is_told_while_that_is(simulated: Simulated) -> None:
+    app = simulated.app()
+
+    async def life() -> None:
+        id = (await app.aclient.push("jobs", 6)).id
+        await app.aclient.ack(await app.aclient.pop("jobs"), results=[42])
+        await app.aclient.purge("jobs")
+        with pytest.raises(NotFound):
+            await app.aclient.message(id)
+        found = [each async for each in app.aclient.updates(id)]
+        assert found == [Update(id, "completed", done=True, result=42)]
 
     simulated.play(life())
 

@@ -1,6 +1,8 @@
 """Generated from ``aio/client.py`` by tools/make_sync.py: change that, and run ``make sync``."""
 
+import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from msgspec import Raw
@@ -13,17 +15,25 @@ from forebay.client.sync.messages import Messages
 from forebay.client.sync.queues import Queues
 from forebay.client.sync.transactions import Transaction
 from forebay.client.sync.values import Values
-from forebay.client.types import Event, Id, Update
-from forebay.core.errors import Invalid
+from forebay.client.types import Event, Id, Progress, Update
+from forebay.core.errors import Invalid, NotFound
+from forebay.core.words import OPEN
+from forebay.wire.operations.messages import GetState, Stands
 from forebay.wire.operations.server import Polled, PollEvents
 
 POLL_MS = 20_000
 """Timeout of one long poll for events."""
 OF_MESSAGES = (
     *("popped", "settled", "retried", "returned", "deferred", "dead", "requeued", "progressed"),
-    *("cancelled", "discarded", "expired", "evicted"),
+    *("cancelled", "discarded", "expired", "evicted", "outdated", "deleted"),
 )
 """Kinds of events that change how a message stands."""
+LOOK_S = 2.0
+"""How long after a change without an event it is found, at most."""
+SOON_S = 0.05
+"""Pause before a look at what is due just now."""
+CLOCKS_S = 1.0
+"""A message whose time was over for so long, and that has not changed, is by another clock."""
 
 
 class SyncClient(Messages, DeadLetters, Queues):
@@ -81,41 +91,48 @@ class SyncClient(Messages, DeadLetters, Queues):
     def updates(self, id: Id, *, type: Any = Any) -> Iterator[Update]:
         """Yield how a message stands, now and after every change of its state or progress, until it ends.
 
-        Changes that follow each other closely may be one. ``type`` is what its result is decoded into.
+        What has an event is yielded at once. Promotion, another delay and the end of its time to live have
+        none: they are found within ``LOOK_S``. Changes that follow each other closely may be one. Raises
+        ``NotFound`` once neither the message nor its result is kept. ``type`` is what its result is decoded
+        into.
         """
-        told = self.message(id, type=Raw)
+        queues: list[str] = []
+        last: Update | None = None
         # Before the first look: what happens after it is among the events behind here.
         found: Polled = self._ask(PollEvents())
-        last: Update | None = None
         while True:
-            update = self._update(told.id, type)
+            update, look_at = self._look(id, type)
             if update != last:
                 yield update
             if update.done:
                 return
             last = update
-            while True:
+            if not queues:
+                with suppress(NotFound):  # it ended just now: the next look finds its result, if that is kept
+                    queues = [(self.message(id, type=Raw)).queue]
+            while queues and (left_ms := int(1000 * (look_at - now()))) > 0:
                 request = PollEvents(
-                    queues=[told.queue], kinds=list(OF_MESSAGES), after=found.after, wait_ms=POLL_MS
+                    queues=queues, kinds=list(OF_MESSAGES), after=found.after, wait_ms=left_ms
                 )
                 found = self._ask(request)
-                # Without any event it is looked at all the same: those that are too old are not kept.
-                if not found.events or any(_is_about(decoder()(each), told.id) for each in found.events):
+                if any(_is_about(decoder()(each), update.id) for each in found.events):
                     break
 
-    def _update(self, id: int, type: Any) -> Update:
-        # The result first: progress is never older than the end.
+    def _look(self, id: Id, type: Any) -> tuple[Update, float]:
+        """Return how a message stands, and when to look again if nothing is heard of it."""
+        stands: Stands = self._ask(GetState(id=id))
+        # Progress after the state: it is never older than the end.
+        progress = Progress(0, None, None)
+        with suppress(NotFound):  # its result may be kept for longer
+            progress = self.progress(id)
+        how_far = progress.progress, progress.message
+        if stands.state in OPEN:
+            update = Update(int(stands.id), stands.state, *how_far)
+            return update, now() + _look_s(stands, time.time())
         result = self.result(id, type=type)
-        progress = self.progress(id)
         return Update(
-            id,
-            result.state,
-            progress.progress,
-            progress.message,
-            result.done,
-            result.result,
-            result.error,
-        )
+            result.id, result.state, *how_far, result.done, result.result, result.error
+        ), now() + LOOK_S
 
     def ping(self) -> None:
         """Raise unless the server responds."""
@@ -128,9 +145,26 @@ class SyncClient(Messages, DeadLetters, Queues):
         self.close()
 
 
+def _look_s(stands: Stands, at: float) -> float:
+    """Return the seconds until the state of an open message changes by itself, or may have changed.
+
+    >>> def delayed(due_at):
+    ...     return Stands(id=1, uuid="", state="delayed", created_at=0, deliveries=0, failures=0, priority=0,
+    ...         due_at=due_at)
+    >>> [_look_s(delayed(due_at), 50.0) for due_at in (50_500, 90_000, 49_980, 10_000)]
+    [0.5, 2.0, 0.05, 2.0]
+    """
+    until = stands.due_at or stands.lease_until
+    # What is long over is by another clock than this one's.
+    left_s = (until or 0) / 1000 - at
+    return LOOK_S if left_s < -CLOCKS_S else min(max(left_s, SOON_S), LOOK_S)
+
+
 def _is_about(event: dict[str, Any], id: int) -> bool:
-    """Return whether an event is about a message."""
-    return any(int(first) <= id < int(first) + count for _, _, count, first in event.get("runs", ()))
+    """Return whether an event is about a message, or about all of its queue."""
+    return event["kind"] == "deleted" or any(
+        int(first) <= id < int(first) + count for _, _, count, first in event.get("runs", ())
+    )
 
 
 def _event(told: dict[str, Any], after: str) -> Event:
