@@ -17,6 +17,7 @@ from forebay.client.aio.client import Client
 from forebay.client.errors import Disconnected, NotForebay
 from forebay.client.raw import Wire
 from forebay.client.sync.client import SyncClient
+from forebay.client.tasks.app import App
 from forebay.client.types import New
 from forebay.core.errors import Busy, Conflict, ForebayError, Invalid, NotFound
 from tests.client.blocking import Blocking
@@ -402,3 +403,46 @@ def test_an_error_names_the_field_as_this_client_does(
     with pytest.raises(Invalid) as raised:
         wrong(either)
     assert raised.value.field == field
+
+
+BAD_TIMES: dict[str, dict[str, Any]] = {
+    "no time": {"timeout_s": 0},
+    "less than none": {"timeout_s": -1.0},
+    "not a number": {"timeout_s": float("nan")},
+    "for ever": {"timeout_s": float("inf")},
+    "text": {"timeout_s": "5"},
+    "yes": {"timeout_s": True},
+    "more than a clock counts": {"timeout_s": 10**400},
+    "a retry of less than no time": {"retry_s": -0.1},
+    "a retry that is not a number": {"retry_s": float("nan")},
+    "a retry for ever": {"retry_s": float("inf")},
+    "a retry of text": {"retry_s": "5"},
+}
+
+
+@pytest.mark.parametrize("what", BAD_TIMES)
+def test_times_that_can_not_be_meant_are_refused_at_once_wherever_they_are_given(
+    what: str, client: Blocking, queue: str
+) -> None:
+    bad = BAD_TIMES[what]
+    (field,) = bad
+    job = App("times", server="127.0.0.1:1").task(name="job")(lambda number: None)
+    ways: list[Callable[[], object]] = [
+        lambda: Client("127.0.0.1:1", **bad),
+        lambda: SyncClient("127.0.0.1:1", **bad),
+        lambda: App("times", server="127.0.0.1:1", **bad),
+        lambda: client.push(queue, 1, **bad),
+        lambda: client.push_many(queue, [1], **bad),
+        lambda: client.push_later(queue, 1, **bad),
+        lambda: job.options(**bad),
+        lambda: job.push_many([1], **bad),
+    ]
+    for way in ways:
+        with pytest.raises(Invalid) as raised:
+            way()
+        assert raised.value.field == field
+
+
+@pytest.mark.parametrize("kind", ["TCP", "HTTP"])
+def test_a_very_long_timeout_is_one(kind: str, dial: Dial, server: Server) -> None:
+    dial(server.tcp if kind == "TCP" else f"http://{server.http}", timeout_s=1e300).ping()

@@ -17,6 +17,8 @@ except ImportError:
 PATH = "/v1/commands"
 HEADERS = {"content-type": "application/json"}
 CONNECTIONS_MAX = 1_000
+TIMEOUT_S_MAX = 1e6
+"""Sockets take no longer timeout."""
 UNDER_WAY_S = 0.1
 """How long a cancelled long poll waits for a response that may be on its way."""
 
@@ -26,7 +28,7 @@ def _limits() -> httpx.Limits:
 
 
 def _timeout(timeout_s: float, wait_s: float) -> httpx.Timeout:
-    return httpx.Timeout(timeout_s, read=timeout_s + wait_s)
+    return httpx.Timeout(min(timeout_s, TIMEOUT_S_MAX), read=min(timeout_s + wait_s, TIMEOUT_S_MAX))
 
 
 CLOSED = "Server disconnected"

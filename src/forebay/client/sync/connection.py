@@ -116,6 +116,7 @@ class TcpLink:
             raise lost(self._server, error) from None
 
     def _connected(self, timeout_s: float) -> socket.socket:
+        timeout_s = min(timeout_s, TIMEOUT_S_MAX)
         try:
             if not isinstance(self._place, str):
                 connection = socket.create_connection(self._place, timeout_s)

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from forebay.client.address import server_of, shown
-from forebay.client.backoff import Patience, Within
+from forebay.client.backoff import Patience, Within, check_retry, check_timeout
 from forebay.client.errors import Disconnected, NotForebay
 from forebay.client.payloads import decoder
 from forebay.client.sync.connection import Link, Unclaimed, connect, now, sleep
@@ -29,6 +29,8 @@ class Asking:
 
     def __init__(self, server: str | None = None, *, timeout_s: float = 30.0, retry_s: float = 10.0) -> None:
         """``timeout_s`` is the timeout of a response, ``retry_s`` how long a request is retried."""
+        check_timeout(timeout_s)
+        check_retry(retry_s)
         self.server = server_of(server)
         self._timeout_s, self._retry_s = timeout_s, retry_s
         self._link: Link = connect(self.server, timeout_s)

@@ -107,6 +107,7 @@ class App:
         ``retry_s`` (how long a request is tried again) are those of its clients, and of pushes. By default
         clients have 30 s and 10 s, and pushes outside of a worker 3 s and 2 s.
         """
+        Within(timeout_s, retry_s)  # raises unless they can be meant
         if ":" in name:
             raise Invalid("name", "without colons: the names of its crons begin with it, and one")
         self.name = name

@@ -330,6 +330,7 @@ class Task(Generic[P, C, R]):
 
         ``timeout_s`` and ``retry_s`` are about the push itself, as of ``App``.
         """
+        _apart(options)  # raises unless they can be meant
         return Optioned(self, _ids(options))
 
     def key_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
