@@ -70,6 +70,23 @@ def test_a_server_that_does_not_answer_is_waited_for_no_longer_than_said(simulat
     simulated.play(life())
 
 
+def test_pushes_behind_others_wait_for_a_silent_server_no_longer_than_said(simulated: Simulated) -> None:
+    async def life() -> None:
+        async with Way(simulated.address) as way:
+            job = _task(App("impatient", server=way.address))
+            await job.apush()
+            way.hold()
+
+            async def after(pause_s: float) -> float:
+                await asyncio.sleep(pause_s)
+                return await _until_given_up(job.apush)
+
+            for taken_s in await asyncio.gather(*(after(each / 4) for each in range(60))):
+                assert taken_s <= 2 * PUSH_TIMEOUT_S + PUSH_RETRY_S + 0.001
+
+    simulated.play(life())
+
+
 def test_a_connection_that_is_silent_as_a_whole_is_given_up_by_the_client(simulated: Simulated) -> None:
     async def life() -> None:
         async with Way(simulated.address) as way, Client(way.address, timeout_s=30, retry_s=0) as client:

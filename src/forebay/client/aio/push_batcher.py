@@ -81,20 +81,43 @@ class Pusher:
     async def _see_to(self, line: Line, all_waiting: dict[Line, deque[Waiting]]) -> None:
         """Send the waiting pushes of a queue until there are none."""
         waiting = all_waiting[line]
-        has_given_up = False
+        problem: ForebayError | None = None
         try:
             while waiting:
                 batch = _batch(waiting)
                 if batch:
-                    left = _left(line, now() - batch[0].since) if has_given_up else line
-                    has_given_up = await self._send(left, batch)
+                    problem = await self._send_in_time(line, batch, problem)
         finally:
             del all_waiting[line]
             for each in waiting:
                 each.future.cancel()
 
-    async def _send(self, line: Line, batch: list[Waiting]) -> bool:
-        """Push a batch. Return whether the server could not be reached."""
+    async def _send_in_time(
+        self, line: Line, batch: list[Waiting], problem: ForebayError | None
+    ) -> ForebayError | None:
+        """Push a batch behind another, which ended with a problem. Return that of this one.
+
+        Each push fails when the time is over that it would take at most if it were alone, the time that it
+        waited for others included.
+        """
+        longest_s = _longest_s(line)
+        left = line if problem is None else _left(line, now() - batch[0].since)
+        if longest_s is None:
+            return await self._send(left, batch)
+        late = problem or Disconnected(f"the server did not answer within {longest_s:g} s")
+        sending = asyncio.ensure_future(self._send(left, batch))
+        try:
+            for each in batch:
+                left_s = each.since + longest_s - now()
+                if left_s > 0 and (await asyncio.wait([sending], timeout=left_s))[0]:
+                    return sending.result()
+                _fail([each], late)
+        finally:
+            sending.cancel()  # nobody waits for it any more
+        return late
+
+    async def _send(self, line: Line, batch: list[Waiting]) -> ForebayError | None:
+        """Push a batch. Return the problem if the server could not be reached."""
         try:
             if len(batch) == 1:
                 pushed = [await self._alone(line, batch[0].payload, batch[0].options)]
@@ -102,7 +125,7 @@ class Pusher:
                 pushed = await self._together(line, batch)
         except (Busy, Disconnected) as error:
             _fail(batch, error)
-            return True
+            return error
         except ForebayError as error:
             # The batch was refused whole because one push is bad: halve it, so that the others get through.
             if len(batch) == 1:
@@ -119,7 +142,7 @@ class Pusher:
             for each, done in zip(batch, pushed, strict=True):
                 if not each.future.done():
                     each.future.set_result(done)
-        return False
+        return None
 
     async def _together(self, line: Line, batch: list[Waiting]) -> list[Pushed]:
         done: wire.Pushed
@@ -144,6 +167,14 @@ class Pusher:
             )
             for at, (id, each) in enumerate(zip(ids_pushed(done), batch, strict=True))
         ]
+
+
+def _longest_s(line: Line) -> float | None:
+    """Return how long a push may take at most, if it says so: the last retry may time out, too."""
+    _, within = line
+    if within.timeout_s is None or within.retry_s is None:
+        return None
+    return within.timeout_s + within.retry_s + within.timeout_s
 
 
 def _left(line: Line, waited_s: float) -> Line:
