@@ -134,6 +134,20 @@ def test_what_can_be_known_to_be_wrong_is_refused_at_once(dial: Dial, server: Se
         client.push_later(queue, 1, headers={"a": object()})
 
 
+def test_options_are_those_of_the_moment_when_they_are_given(
+    dial: Dial, proxy: Proxy, direct: SyncClient, queue: str
+) -> None:
+    proxy.refuses = True
+    client = dial(proxy.address)
+    tags, headers = ["before"], {"is": "before"}
+    client.push_later(queue, 1, tags=tags, headers=headers)
+    tags[0] = headers["is"] = "after"
+    proxy.refuses = False
+    client.close()
+    (record,) = direct.records(queue)
+    assert (record.tags, record.headers) == (("before",), {"is": "before"})
+
+
 def test_pushes_with_a_key_and_to_other_queues_find_their_way(
     dial: Dial, proxy: Proxy, direct: SyncClient, queue: str
 ) -> None:

@@ -16,9 +16,10 @@ import threading
 import time
 import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
-from msgspec import Raw, Struct, field
+from msgspec import Raw, Struct, field, json
 
 from forebay.client.address import check_address
 from forebay.client.backoff import wait_s
@@ -141,7 +142,9 @@ class Later:
     def add(self, queue: str, payload: bytes, options: dict[str, Any]) -> None:
         """Buffer a message. Raise ``Busy`` if the buffer is full."""
         if options:
-            body_of(options)  # raises here what nobody would hear of later
+            # As they are now: the caller may change what they hold before they are sent. This raises here
+            # what nobody would hear of later.
+            options = _plain(body_of(options))
         with self._changed:
             if self._is_closed:
                 raise Disconnected("the client is closed", sent=False)
@@ -309,6 +312,7 @@ def _request(asking: Asking, batch: list[Buffered]) -> wire.Push:
     return wire.Push(queue=first.queue, items=items, **known)
 
 
+_plain: Callable[[bytes], dict[str, Any]] = json.Decoder(dict[str, Any]).decode
 _all: "weakref.WeakSet[Later]" = weakref.WeakSet()
 
 
