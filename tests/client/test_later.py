@@ -85,6 +85,8 @@ def test_a_buffer_is_full_of_bytes_too(
     client.push_later(queue, "12345678")
     with pytest.raises(Busy):
         client.push_later(queue, 1)
+    with pytest.raises(Invalid, match="payload must be at most 10 bytes"):
+        client.push_later(queue, "123456789")
     proxy.refuses = False
     client.close()
 

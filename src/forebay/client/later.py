@@ -26,7 +26,7 @@ from forebay.client.backoff import wait_s
 from forebay.client.errors import Disconnected
 from forebay.client.sync.requests import Asking
 from forebay.client.translate import OF_ALL, body_of
-from forebay.core.errors import Busy, ForebayError
+from forebay.core.errors import Busy, ForebayError, Invalid
 from forebay.wire.operations import push as wire
 
 logger = logging.getLogger("forebay.client")
@@ -145,6 +145,9 @@ class Later:
             # As they are now: the caller may change what they hold before they are sent. This raises here
             # what nobody would hear of later.
             options = _plain(body_of(options))
+        if len(payload) > BUFFER_BYTES_MAX:
+            accepted = f"at most {BUFFER_BYTES_MAX} bytes to be pushed later; this has {len(payload)}"
+            raise Invalid("payload", accepted)  # waiting would not help, as after a Busy
         with self._changed:
             if self._is_closed:
                 raise Disconnected("the client is closed", sent=False)
