@@ -5,6 +5,7 @@ import logging
 import os
 import subprocess
 import sys
+import weakref
 from typing import Any
 
 import pytest
@@ -194,6 +195,27 @@ def test_a_program_that_just_ends_sends_what_it_buffered(
     program = f"import forebay; forebay.SyncClient({server.tcp!r}).push_later({queue!r}, 'last')"
     subprocess.run([sys.executable, "-c", program], check=True, env=os.environ, timeout=PATIENCE_S)
     assert log(direct, queue) == ["last"]
+
+
+def test_at_the_end_all_buffers_of_a_program_share_the_time_of_one(
+    proxy: Proxy, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+
+    class Watched(later.Later):
+        def flush(self, within_s: float) -> int:
+            waited.append(within_s)
+            return super().flush(within_s)
+
+    monkeypatch.setattr(later, "FLUSH_S", 0.2)
+    monkeypatch.setattr(later, "_all", weakref.WeakSet())
+    proxy.refuses = True
+    buffers = [Watched(proxy.address, PATIENCE_S) for _ in range(2)]
+    for each in buffers:
+        each.add(queue, b"1", {})
+    later.close_all()
+    assert 0 < waited[0] <= 0.2
+    assert waited[1:] == [0.0]
 
 
 FORKED = """

@@ -168,13 +168,12 @@ class Later:
         thread = threading.Thread(target=self._work, args=(asking,), name="forebay-later", daemon=True)
         thread.start()
         self._thread = thread
-        atexit.register(self.close)  # a program that just ends still sends what it buffered
         # A child of multiprocessing may end without that, and has exit functions of its own.
         process = sys.modules.get("multiprocessing.process")
         if process is not None and process.parent_process() is not None:
             from multiprocessing.util import Finalize
 
-            Finalize(None, self.close, exitpriority=0)
+            Finalize(None, close_all, exitpriority=0)
 
     @property
     def is_used(self) -> bool:
@@ -194,16 +193,18 @@ class Later:
 
     def close(self) -> None:
         """Send what is buffered, for a bounded time; log how many messages were lost."""
+        self._close_by(time.monotonic() + FLUSH_S)
+
+    def _close_by(self, until: float) -> None:
         with self._changed:
             self._is_closed = True
             if self._thread is None or self._is_given_up:
                 return
             self._changed.notify_all()
-            self._changed.wait_for(lambda: not self.count, FLUSH_S)
-            lost, why = self.count, self.problem
+            lost = self.flush(max(until - time.monotonic(), 0.0))
+            why = self.problem
             self._is_given_up = True
             self._changed.notify_all()
-        atexit.unregister(self.close)
         if lost:
             why = why or f"they were not sent within {FLUSH_S:g} s"
             logger.warning("%d pushes that were to be sent later are lost: %s", lost, why)
@@ -327,6 +328,16 @@ def flush_all() -> None:
         if left:
             why = each.problem or f"they were not sent within {FLUSH_S:g} s"
             logger.warning("%d pushes still wait, and are lost if this process ends: %s", left, why)
+
+
+def close_all() -> None:
+    """Send what is buffered in this process, which ends: all buffers together have the time of one."""
+    until = time.monotonic() + FLUSH_S
+    for each in list(_all):
+        each._close_by(until)  # the threads of the others send, too, while this one is waited for
+
+
+atexit.register(close_all)  # a program that just ends still sends what it buffered
 
 
 def _begin_all() -> None:
