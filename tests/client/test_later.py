@@ -5,6 +5,7 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 import weakref
 from typing import Any
 
@@ -125,6 +126,55 @@ def test_a_push_that_the_server_refuses_is_logged_and_takes_no_other_along(
         client.close()
     assert sorted(log(direct, queue)) == [0, 1, 2, 4, 5, 6]
     assert [each.levelname for each in caplog.records if "is refused" in each.getMessage()] == ["ERROR"]
+
+
+def test_many_refused_pushes_are_few_lines_of_the_log(
+    dial: Dial,
+    proxy: Proxy,
+    direct: SyncClient,
+    queue: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(later, "REFUSED_S", 10 * PATIENCE_S)
+    proxy.refuses = True
+    client = dial(proxy.address)
+    for number in range(50):
+        client.push_later(queue, number, priority=10**15 if number % 2 else 0)
+    proxy.refuses = False
+    with caplog.at_level(logging.ERROR, "forebay.client"):
+        client.close()
+    assert log(direct, queue) == list(range(0, 50, 2))
+    first, rest = [each.getMessage() for each in caplog.records if "refused" in each.getMessage()]
+    assert first.startswith(f"a push to {queue} that was to be sent later is refused: priority must be")
+    assert rest.startswith(f"24 pushes that were to be sent later are refused, the last one to {queue}: ")
+
+
+def test_refused_pushes_are_told_without_anything_else_happening(
+    server: Server, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that came too soon for a line of their own are waited for by the thread."""
+    monkeypatch.setattr(later, "REFUSED_S", 0.05)
+    told: list[int] = []
+    over = threading.Event()
+
+    class Told(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            message = record.getMessage()
+            told.append(1 if message.startswith("a push") else int(message.split()[0]))
+            if sum(told) == 5:
+                over.set()
+
+    handler = Told()
+    logging.getLogger("forebay.client").addHandler(handler)
+    try:
+        client = SyncClient(server.tcp)
+        for _ in range(5):
+            client.push_later(queue, 1, priority=10**15)
+        assert over.wait(PATIENCE_S)
+        client.close()
+    finally:
+        logging.getLogger("forebay.client").removeHandler(handler)
 
 
 def test_what_can_be_known_to_be_wrong_is_refused_at_once(dial: Dial, server: Server, queue: str) -> None:

@@ -17,6 +17,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 from msgspec import Raw, Struct, field, json
@@ -41,6 +42,8 @@ FLUSH_S = 5.0
 """How long closing waits until everything is sent."""
 BUSY_S_MAX = 1.0
 """Longest pause that a busy server can ask for."""
+REFUSED_S = 1.0
+"""Seconds between two lines of the log about refused messages: a thousand may be refused in one."""
 KNOWN_MS = 24 * 3_600_000
 """How long the server remembers a batch: it may come again when the server is back after hours."""
 
@@ -115,6 +118,31 @@ class Lane(Struct, eq=False):
             self.outgoing.append(Outgoing(batch))
 
 
+class Refusals(Struct, eq=False):
+    """Messages that the server refused, and that the log does not tell of yet."""
+
+    count: int = 0
+    last: tuple[str, str] = "", ""
+    """The queue of the last one, and why."""
+    due_at: float = 0.0
+    """No line before this."""
+
+    def add(self, queue: str, error: ForebayError) -> None:
+        self.count += 1
+        self.last = queue, str(error)
+
+    def tell(self, now: float, *, at_once: bool = False) -> None:
+        """Log how many there were since the last line, if it is time."""
+        if not self.count or not (at_once or now >= self.due_at):
+            return
+        if self.count == 1:
+            logger.error("a push to %s that was to be sent later is refused: %s", *self.last)
+        else:
+            several = "%d pushes that were to be sent later are refused, the last one to %s: %s"
+            logger.error(several, self.count, *self.last)
+        self.count, self.due_at = 0, now + REFUSED_S
+
+
 class Later:
     """A buffer of pushes, and the thread that sends them. Any thread may add to it."""
 
@@ -138,6 +166,7 @@ class Later:
         """Why the server could not be reached, while it can't be."""
         self._failures = 0
         self._away_until = 0.0
+        self._refusals = Refusals()
 
     def add(self, queue: str, payload: bytes, options: dict[str, Any]) -> None:
         """Buffer a message. Raise ``Busy`` if the buffer is full."""
@@ -189,6 +218,7 @@ class Later:
         """Wait until everything is sent, for a bounded time; return how many messages are not."""
         with self._changed:
             self._changed.wait_for(lambda: not self.count, within_s)
+            self._refusals.tell(time.monotonic(), at_once=True)
             return self.count
 
     def close(self) -> None:
@@ -230,11 +260,15 @@ class Later:
         with self._changed:
             while not self._is_given_up and not (self._is_closed and not self._lanes):
                 now = time.monotonic()
+                self._refusals.tell(now)
                 due_at = max(
                     self._away_until, min((each.due_at for each in self._lanes.values()), default=now)
                 )
                 if not self._lanes or due_at > now:
-                    self._changed.wait(due_at - now if self._lanes else None)
+                    next_at = min(
+                        due_at if self._lanes else inf, self._refusals.due_at if self._refusals.count else inf
+                    )
+                    self._changed.wait(None if next_at == inf else next_at - now)
                     continue
                 queue = next(name for name, lane in self._lanes.items() if lane.due_at <= now)
                 lane = self._lanes[queue] = self._lanes.pop(queue)  # behind the others
@@ -300,8 +334,9 @@ class Later:
             half = len(messages) // 2
             lane.outgoing.extendleft((Outgoing(messages[half:]), Outgoing(messages[:half])))
         else:
-            queue = messages[0].queue
-            logger.error("a push to %s that was to be sent later is refused: %s", queue, error)
+            with self._changed:
+                self._refusals.add(messages[0].queue, error)
+                self._refusals.tell(time.monotonic())
             self._sent(lane)
 
 
