@@ -277,7 +277,8 @@ def test_a_client_that_was_closed_says_so(way: str, dial: Dial, server: Server, 
     client.ping()
     client.close()
     client.close()
-    for ask in (client.ping, lambda: client.pop(queue, wait_ms=1), lambda: client.kv.add(queue)):
+    asking = client.ping, lambda: client.pop(queue, wait_ms=1), lambda: client.kv.add(queue)
+    for ask in (*asking, lambda: client.push_later(queue, 1)):
         with pytest.raises(ForebayError, match="closed"):
             ask()
 

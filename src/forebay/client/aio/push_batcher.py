@@ -70,6 +70,8 @@ class Pusher:
     async def close(self) -> None:
         if self.later.is_used:
             await asyncio.to_thread(self.later.close)
+        else:
+            self.later.close()  # has nothing to send, and takes nothing from now on
 
     async def _alone(self, line: Line, payload: bytes, options: dict[str, Any]) -> Pushed:
         queue, within = line
