@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import logging
 import os
 import signal
 import socket
@@ -19,7 +20,7 @@ from forebay.client.aio.client import Client
 from forebay.client.errors import Disconnected
 from forebay.client.sync import client as sync
 from forebay.client.sync.client import SyncClient
-from forebay.core.errors import ForebayError
+from forebay.core.errors import ForebayError, NotFound
 from tests.client.blocking import Blocking
 from tests.client.conftest import Dial
 from tests.client.proxy import Gate, Proxy
@@ -114,6 +115,47 @@ def test_a_server_that_stops_in_good_order_answers_what_it_has(tmp_path: Path, q
         kept = {each.id for at in range(7) for each in client.records(f"{queue}-{at}")}
     assert {each for each in found if isinstance(each, int)} <= kept
     assert all(isinstance(each, int | ForebayError) for each in found)
+
+
+@pytest.mark.parametrize("web", [False, True])
+def test_the_log_tells_once_that_the_server_is_lost_and_once_that_it_is_back(
+    web: bool, dial: Dial, server: Server, proxy: Proxy, web_proxy: Proxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    way = web_proxy if web else proxy
+    client = dial(way.url if web else way.address, retry_s=0)
+    with caplog.at_level(logging.INFO, "forebay.client"):
+        client.ping()
+        assert not caplog.messages
+        way.refuses = True
+        way.cut_all()
+        for _ in range(3):
+            with pytest.raises(Disconnected):
+                client.ping()
+        way.refuses = False
+        for _ in range(2):
+            with pytest.raises(NotFound):
+                client.state(1 << 50)
+        address = way.url if web else way.address
+        told = [each for each in caplog.messages if address in each]
+    lost, back = told
+    assert lost.startswith(f"disconnected from {address}: ")
+    assert back == f"connected to {address} again"
+
+
+def test_the_log_has_a_reason_whatever_it_is(dial: Dial, caplog: pytest.LogCaptureFixture) -> None:
+    with socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        address = full.getsockname()
+        others = [socket.socket() for _ in range(4)]  # they fill the line of those that want in
+        for each in others:
+            each.setblocking(False)
+            each.connect_ex(address)
+        with caplog.at_level(logging.INFO, "forebay.client"), pytest.raises(Disconnected):
+            dial("{}:{}".format(*address), timeout_s=0.2, retry_s=0).pop("q", wait_ms=1)
+        for each in others:
+            each.close()
+    assert [each for each in caplog.messages if not each.endswith(": ")] == caplog.messages != []
 
 
 # Events.

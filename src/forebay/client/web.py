@@ -8,6 +8,8 @@ from forebay.client.address import lost, missing, not_secure, not_web, shown, si
 from forebay.client.aio.connection import CLOSE_S, Returning, Unclaimed
 from forebay.client.errors import Disconnected
 from forebay.client.outcome import failure
+from forebay.client.reach import Reach
+from forebay.core.errors import ForebayError
 
 try:
     import httpx
@@ -59,6 +61,7 @@ class AsyncWeb:
 
     def __init__(self, server: str, timeout_s: float) -> None:
         self._server, self._timeout_s = server, timeout_s
+        self._reach = Reach(server)
         self._loop: AbstractEventLoop | None = None
         self._client: httpx.AsyncClient
         self._returning = Returning()
@@ -95,13 +98,24 @@ class AsyncWeb:
         timeout = _timeout(self._timeout_s if timeout_s is None else timeout_s, wait_s)
         try:
             response = await self._client.post(PATH, content=body, timeout=timeout)
-            return _answer(response, self._server)
+            answer = _answer(response, self._server)
         except httpx.HTTPError as error:
-            raise _problem(error, self._server, timeout) from None
+            problem = _problem(error, self._server, timeout)
+            if not self._is_closed:
+                self._reach.lose(problem)
+            raise problem from None
+        except Disconnected as error:
+            self._reach.lose(error)
+            raise
+        except ForebayError:  # an answer, too
+            self._reach.find()
+            raise
         except RuntimeError:
             if not self._client.is_closed:
                 raise
             raise Disconnected("the client was closed", sent=False) from None
+        self._reach.find()
+        return answer
 
     async def _give_back(self, asked: "asyncio.Future[bytes]", unclaimed: Unclaimed, wait_s: float) -> None:
         if wait_s and not (await asyncio.wait([asked], timeout=UNDER_WAY_S))[0]:
@@ -129,6 +143,7 @@ class Web:
 
     def __init__(self, server: str, timeout_s: float) -> None:
         self._server, self._timeout_s = server, timeout_s
+        self._reach = Reach(server)
         self._begin()
 
     def _begin(self) -> None:
@@ -146,9 +161,19 @@ class Web:
             self._begin()  # after a fork, the connections belong to the parent
         timeout = _timeout(self._timeout_s if timeout_s is None else timeout_s, wait_s)
         try:
-            return _answer(self._client.post(PATH, content=body, timeout=timeout), self._server)
+            answer = _answer(self._client.post(PATH, content=body, timeout=timeout), self._server)
         except httpx.HTTPError as error:
-            raise _problem(error, self._server, timeout) from None
+            problem = _problem(error, self._server, timeout)
+            self._reach.lose(problem)
+            raise problem from None
+        except Disconnected as error:
+            self._reach.lose(error)
+            raise
+        except ForebayError:  # an answer, too
+            self._reach.find()
+            raise
+        self._reach.find()
+        return answer
 
     def close(self) -> None:
         if self._pid == os.getpid():

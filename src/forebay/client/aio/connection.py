@@ -5,7 +5,6 @@ is cancelled, that connection is half closed, and the server then responds at on
 """
 
 import asyncio
-import logging
 from asyncio import AbstractEventLoop, Future
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -15,10 +14,9 @@ from typing import Any, Protocol, cast
 from forebay.client.address import given_up, is_web, lost, missing, shown, silent, stranger, where
 from forebay.client.errors import Disconnected, NotForebay
 from forebay.client.outcome import Outcome, outcome
+from forebay.client.reach import Reach
 from forebay.core.errors import ForebayError
 from forebay.wire.framing import AnswerFrames, Foreign, framed
-
-logger = logging.getLogger("forebay.client")
 
 Unclaimed = Callable[[bytes], bytes | None]
 """Returns the request that releases what an unclaimed response has leased, if any."""
@@ -240,7 +238,7 @@ class TcpLink:
         self._timeout_s = timeout_s
         self._loop: AbstractEventLoop | None = None
         self._is_closed = False
-        self._is_away = False
+        self._reach = Reach(server)
         self._begin()
 
     def _begin(self) -> None:
@@ -289,12 +287,14 @@ class TcpLink:
         except Disconnected as error:
             self._away(error)
             raise
+        except ForebayError:  # an answer, too
+            self._reach.find()
+            raise
         finally:
             if connection is self._stalled and not connection.awaited:
                 connection.abort("")
                 self._stalled = None
-        if self._is_away:
-            self._back()
+        self._reach.find()
         return answer
 
     def _stall(self, connection: Connection) -> None:
@@ -312,15 +312,8 @@ class TcpLink:
             self._stalled, self._shared = connection, None
 
     def _away(self, why: object) -> None:
-        """Log that the server can't be reached, once until it can be."""
-        if not self._is_away and not self._is_closed:
-            self._is_away = True
-            logger.info("disconnected from %s: %s", shown(self._server), why)
-
-    def _back(self) -> None:
-        """Log that the server answers again: something may accept connections and close them at once."""
-        self._is_away = False
-        logger.info("connected to %s again", shown(self._server))
+        if not self._is_closed:
+            self._reach.lose(why)
 
     def _give_back(self, unclaimed: Unclaimed, answer: bytes) -> None:
         returning = unclaimed(answer)
@@ -334,6 +327,7 @@ class TcpLink:
             self._opening.add_done_callback(self._open)
         opening = self._opening
         if not (await asyncio.wait([opening], timeout=timeout_s))[0]:
+            self._away("it does not answer")
             raise missing(self._server, TimeoutError())
         if opening.cancelled():
             raise Disconnected("the client was closed", sent=False)
@@ -378,8 +372,7 @@ class TcpLink:
         finally:
             self._busy.discard(connection)
         self._idle.append(connection)
-        if self._is_away:
-            self._back()
+        self._reach.find()
         return answer
 
     async def _connected(self) -> Connection:
@@ -392,7 +385,7 @@ class TcpLink:
                 else:
                     _, made = await loop.create_connection(kind, *self._place)
         except (OSError, UnicodeError) as error:  # TimeoutError is a subclass
-            self._away(error or type(error).__name__)
+            self._away(str(error) or "it does not answer")
             raise missing(self._server, error) from None
         return made
 

@@ -8,7 +8,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 from forebay.client.address import is_web, lost, missing, silent, stranger, where
+from forebay.client.errors import Disconnected
 from forebay.client.outcome import outcome
+from forebay.client.reach import Reach
+from forebay.core.errors import ForebayError
 from forebay.wire.framing import AnswerFrames, Foreign, framed
 
 Unclaimed = Callable[[bytes], bytes | None]
@@ -59,6 +62,7 @@ class TcpLink:
         self._lock = threading.Lock()
         self._idle: list[socket.socket] = []
         self._is_closed = False
+        self._reach = Reach(server)
         self._pid = os.getpid()
 
     def ask(
@@ -68,6 +72,18 @@ class TcpLink:
         unclaimed: Unclaimed | None = None,
         timeout_s: float | None = None,
     ) -> bytes:
+        try:
+            answer = self._ask(body, wait_s, self._timeout_s if timeout_s is None else timeout_s)
+        except Disconnected as error:
+            self._reach.lose(error)
+            raise
+        except ForebayError:  # an answer, too
+            self._reach.find()
+            raise
+        self._reach.find()
+        return answer
+
+    def _ask(self, body: bytes, wait_s: float, timeout_s: float) -> bytes:
         if self._pid != os.getpid():
             # After a fork, the connections belong to the parent.
             self._lock, self._idle, self._pid = threading.Lock(), [], os.getpid()
@@ -76,7 +92,6 @@ class TcpLink:
         if connection is not None and _is_gone(connection):
             connection.close()
             connection = None
-        timeout_s = self._timeout_s if timeout_s is None else timeout_s
         connection = connection or self._connected(timeout_s)
         try:
             answer = self._exchange(connection, body, timeout_s + wait_s)
