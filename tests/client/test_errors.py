@@ -266,7 +266,11 @@ def test_a_port_of_the_other_kind_is_named_with_the_address_to_use(dial: Dial, s
     assert str(raised.value) == f"{server.tcp} does not speak HTTP: {use}"
     with pytest.raises(NotForebay) as raised:
         dial(f"https://{server.http}").ping()
-    assert str(raised.value) == f"{server.http} does not speak TLS: use http://{server.http}"
+    use = f"use http://{server.http} if that is HTTP, or {server.http} if it is TCP"
+    assert str(raised.value) == f"{server.http} does not speak TLS: {use}"
+    with pytest.raises(NotForebay) as raised:
+        dial(f"https://{server.tcp}").ping()
+    assert str(raised.value).endswith(f"or {server.tcp} if it is TCP")
 
 
 @contextmanager

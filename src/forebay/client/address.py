@@ -94,18 +94,29 @@ def not_web(server: str) -> NotForebay:
     >>> print(not_web("http://127.0.0.1:6780"))
     127.0.0.1:6780 does not speak HTTP: use 127.0.0.1:6780 if that is TCP, or the HTTP port (8080 by default)
     """
-    place = shown(server).partition("://")[2].rstrip("/")
+    place = _place(server)
     return NotForebay(f"{place} does not speak HTTP: use {place} if that is TCP, or {HTTP_PORT}")
 
 
 def not_secure(server: str) -> NotForebay:
     """Return the error for what answers at an https:// address, and does not speak TLS.
 
-    >>> print(not_secure("https://127.0.0.1:8080"))
-    127.0.0.1:8080 does not speak TLS: use http://127.0.0.1:8080
+    >>> print(not_secure("https://10.0.0.7:80"))
+    10.0.0.7:80 does not speak TLS: use http://10.0.0.7:80 if that is HTTP, or 10.0.0.7:80 if it is TCP
     """
-    place = shown(server).partition("://")[2]
-    return NotForebay(f"{place} does not speak TLS: use http://{place}")
+    place, url = _place(server), shown(server).partition("://")[2].rstrip("/")
+    return NotForebay(
+        f"{place} does not speak TLS: use http://{url} if that is HTTP, or {place} if it is TCP"
+    )
+
+
+def _place(server: str) -> str:
+    """Return the host and port of a URL.
+
+    >>> _place("http://ada:secret@queue.example:8080/some/path")
+    'queue.example:8080'
+    """
+    return shown(server).partition("://")[2].partition("/")[0]
 
 
 TLS_ALERT = b"\x15\x03"
