@@ -1,4 +1,4 @@
-"""The registry of workers: what they tell, what is shown of it, and who holds a message."""
+"""The registry of workers: what they tell, and what is shown of it; and who holds a message."""
 
 import asyncio
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ import pytest
 
 from forebay.core.bounds import NAME_BYTES_MAX
 from forebay.core.words import WORKER_KINDS
-from forebay.server.workers import CONNECTIONS_MAX, GONE_MS, SILENT_MS, STOPPED, Running, Worker, Workers
+from forebay.server.workers import GONE_MS, SILENT_MS, STOPPED, Running, Worker, Workers
 from tests.server.http.streaming import Stream
 from tests.server.http.talking import Http
 from tests.serving import Raw, Reply, Server, pop, push, refused
@@ -32,14 +32,11 @@ class Registry(Workers):
         self.told: list[tuple[str, str]] = []
         super().__init__(self.clock, None, lambda kind, worker, at: self.told.append((kind, worker.name)))
 
-    def hear(
-        self, name: str, *running: int, tenant: str = "default", connection: int = 0, **more: Any
-    ) -> None:
+    def hear(self, name: str, *running: int, tenant: str = "default", **more: Any) -> None:
         now = self.clock.now
         jobs = [Running(each, "send", now) for each in running]
         more = {"started_at": now, "seen_at": now, "running": jobs, **more}
         self.beat(Worker(tenant=tenant, name=name, **more))
-        self.pops(tenant, name, connection)
 
     def states(self, tenant: str = "default") -> dict[str, str]:
         return {each.name: each.state for each in self.page(tenant, None, None, 100)[0]}
@@ -81,48 +78,20 @@ def test_another_process_of_the_same_name_takes_its_place() -> None:
 
 def test_a_goodbye_is_told_once_and_only_of_a_worker_that_was_there() -> None:
     workers = Registry()
-    workers.hear("a", 7, connection=1)
+    workers.hear("a", 7)
     for _ in range(2):
         workers.hear("a", state=STOPPED)
     assert workers.states() == {}
-    assert workers.holder("default", 1, 7) is None
     assert workers.told == [("worker_started", "a"), ("worker_stopped", "a")]
 
 
 def test_a_tenant_sees_its_own_workers_only() -> None:
     workers = Registry()
-    workers.hear("a", 7, connection=1)
-    workers.hear("a", 7, tenant="other", connection=2)
+    workers.hear("a", 7)
+    workers.hear("a", 7, tenant="other")
     workers.hear("b", tenant="other", running_count=5)
     assert (workers.states(), workers.states("other")) == ({"a": "working"}, {"a": "working", "b": "working"})
     assert workers.figures() == {"default": (1, 0), "other": (2, 5)}
-    assert workers.holder("other", 1, 8) is None
-    assert workers.holder("third", 0, 7) is None
-
-
-def test_the_holder_is_the_worker_of_the_connection_whatever_others_say() -> None:
-    workers = Registry()
-    workers.hear("late", 7, connection=1)
-    workers.hear("holder", connection=2)
-    assert workers.holder("default", 2, 7) == "holder"
-    assert workers.holder("default", 0, 7) == "late"
-    assert workers.holder("default", 3, 7) == "late"
-    assert workers.holder("default", 0, 8) is None
-
-
-def test_workers_that_share_a_connection_are_told_apart_by_what_they_say() -> None:
-    workers = Registry()
-    workers.hear("a", 7, connection=1)
-    workers.hear("b", 8, connection=1)
-    assert [workers.holder("default", 1, each) for each in (7, 8, 9)] == ["a", "b", None]
-
-
-def test_leases_outlive_the_connection_they_came_over() -> None:
-    workers = Registry()
-    for connection in range(1, CONNECTIONS_MAX + 2):
-        workers.hear("a", connection=connection)
-    held = [workers.holder("default", each, 7) for each in range(1, CONNECTIONS_MAX + 2)]
-    assert held == [None, *["a"] * CONNECTIONS_MAX]
 
 
 def test_silence_is_noticed_though_nobody_asks() -> None:
@@ -268,14 +237,16 @@ def test_a_consumer_that_does_not_tell_its_name_is_no_holder(server: Server, cli
     ]
 
 
-def test_over_http_the_holder_is_who_says_that_it_runs_the_message(server: Server, client: Raw) -> None:
+def test_the_holder_is_who_popped_whoever_says_that_it_runs_the_message(server: Server, client: Raw) -> None:
     with Http(server.http) as http:
-        id = push(client, "held-http", 1)
+        id = push(client, "held-http", 1, 2)
         http.pop("held-http")
-        http.post("/v1/workers", name="far", running=[{"id": id}])
-        assert http.get(f"/v1/messages/{id}/state")["holder"] == "far"
+        http.pop("held-http", worker="near")
+        http.post("/v1/workers", name="far", running=[{"id": id}, {"id": id + 1}])
+        states = [http.get(f"/v1/messages/{each}/state") for each in (id, id + 1)]
+        assert [each.get("holder") for each in states] == [None, "near"]
         (shown,) = (each for each in http.get("/v1/workers", limit=1000)["workers"] if each["name"] == "far")
-        assert [each["id"] for each in shown["running"]] == [id]
+        assert [each["id"] for each in shown["running"]] == [id, id + 1]
 
 
 def test_streams_are_told_of_workers_unless_they_ask_for_queues(server: Server, client: Raw) -> None:

@@ -594,7 +594,6 @@ class Checks:
         found.priority = -(cell.level // 2)
         if cell.kind == m.LEASED:
             found.state, found.lease_until = "active", cell.due_at
-            found.owner = self.model.leases[cell.lease].owner
         elif cell.kind == m.DEAD:
             found.state, found.ended_at = "dead", cell.due_at
         else:

@@ -4,9 +4,7 @@ The registry is about processes and connections, so it is kept in memory only: a
 each worker is there again with its next beat. A worker that says goodbye is forgotten at once. One that falls
 silent is gone: that is told, and it is listed as gone for a while.
 
-Who holds a message is found by the connection that its lease belongs to: a worker names itself when it pops.
-That is exact. Only if it is not known, as over HTTP or after a restart, the worker counts whose last beat
-says that it runs the message.
+It does not say who holds a message: a consumer names itself when it pops, and the lease keeps that name.
 """
 
 import logging
@@ -35,8 +33,6 @@ QUEUES_MAX = 1_000
 """Queues that are remembered of one worker: those it asked for first."""
 RUNNING_MAX = 100
 """Jobs that a beat lists: those that run longest."""
-CONNECTIONS_MAX = 1_000
-"""Connections that are remembered of one worker: one for each queue, and leases outlive their connections."""
 
 WORKING, DRAINING, STOPPED = SAID = ("working", "draining", "stopped")
 """States that a worker tells of itself."""
@@ -78,8 +74,6 @@ class Worker(Struct, kw_only=True):
     failed: int = 0
     patience_ms: int = SILENT_MS
     """Silence after which it is gone."""
-    connections: dict[int, None] = field(default_factory=dict)
-    """Those that it popped over, the newest at the end."""
 
     @property
     def key(self) -> Key:
@@ -103,9 +97,6 @@ class Workers:
         self._clock, self._loop, self._tell = clock, loop, tell
         self._known: dict[Key, Worker] = {}
         """Those heard of last at the end."""
-        self._by_connection: dict[int, list[Key]] = {}
-        self._by_message: dict[tuple[str, int], Key] = {}
-        """Who said last that it runs a message."""
         self._timer: TimerHandle | None = None
 
     def now(self) -> int:
@@ -124,25 +115,11 @@ class Workers:
         if before is None:
             self._make_room()
         else:
-            worker.connections = before.connections
-            self._forget_running(before)
             del self._known[before.key]  # so that it goes to the end
         self._known[worker.key] = worker
-        for each in worker.running:
-            self._by_message[worker.tenant, each.id] = worker.key
         self._plan()
         if before is None or before.state == GONE or (before.host, before.pid) != (worker.host, worker.pid):
             self._happened(WORKER_STARTED, worker)
-
-    def pops(self, tenant: str, name: str, connection: int) -> None:
-        """Record that a worker pops over a connection, if it has told of itself."""
-        worker = self._known.get((tenant, name))
-        if worker is None or not connection or connection in worker.connections:
-            return
-        if len(worker.connections) >= CONNECTIONS_MAX:
-            self._forget_connection(worker, next(iter(worker.connections)))
-        worker.connections[connection] = None
-        self._by_connection.setdefault(connection, []).append(worker.key)
 
     def report(self, name: str, queues: list[str], concurrency: int = 1, done: int = 0) -> None:
         """Record what one of flashQ's workers tells of itself."""
@@ -158,29 +135,31 @@ class Workers:
         )
         self.beat(worker)
 
-    def pulled(self, connection: int, queue: str) -> None:
-        """Record that a connection of flashQ's door asks for jobs, unless no queue has such a name.
+    def pulled(self, connection: int, queue: str) -> str:
+        """Record that a connection of flashQ's door asks for jobs, and return the name that it goes by.
 
-        A request over HTTP (0) has no connection of its own: its worker tells of itself, or is not known.
+        A request over HTTP (0) has no connection of its own, and no name: its worker tells of itself, or is
+        not known.
         """
         if not connection:
-            return
-        key = (DEFAULT, f"tcp-{connection}")
+            return ""
+        name = f"tcp-{connection}"
+        if QUEUE_NAME.fullmatch(queue):
+            self._pulled(name, queue)
+        return name
+
+    def _pulled(self, name: str, queue: str) -> None:
+        now, key = self._clock(), (DEFAULT, name)
         known = self._known.get(key)
-        is_new = known is None or queue not in known.queues
-        if is_new and not QUEUE_NAME.fullmatch(queue):
-            return
-        now = self._clock()
         if known is None or known.state == GONE:
-            worker = Worker(name=key[1], started_at=now, seen_at=now, patience_ms=ACTIVE_MS)
+            worker = Worker(name=name, started_at=now, seen_at=now, patience_ms=ACTIVE_MS)
             try:
                 self.beat(worker)
             except Busy:  # it gets its jobs all the same
                 return
-            self.pops(*key, connection)
             known = worker
         known.seen_at = now
-        if is_new and len(known.queues) < QUEUES_MAX:
+        if queue not in known.queues and len(known.queues) < QUEUES_MAX:
             known.queues[queue] = None
         self._known[key] = self._known.pop(key)
 
@@ -227,15 +206,6 @@ class Workers:
                 found[each.tenant] = (workers + 1, running + each.running_count)
         return found
 
-    def holder(self, tenant: str, connection: int, message: int) -> str | None:
-        """Return the name of the worker that holds a message; its lease belongs to ``connection``."""
-        says = self._by_message.get((tenant, message))
-        there = [key for key in self._by_connection.get(connection, ()) if key[0] == tenant]
-        if not there or says in there:
-            return says[1] if says is not None else None
-        # Several workers of one process may share a connection: only a beat tells them apart.
-        return there[0][1] if len(there) == 1 else None
-
     # Silence.
 
     def sweep(self) -> None:
@@ -266,7 +236,7 @@ class Workers:
             self._timer.cancel()
         self._loop = None
 
-    # Indexes.
+    # Room.
 
     def _make_room(self) -> None:
         """Forget the worker that is gone for longest if there is no room; raise if all are there."""
@@ -281,21 +251,6 @@ class Workers:
 
     def _forget(self, worker: Worker) -> None:
         del self._known[worker.key]
-        self._forget_running(worker)
-        for connection in list(worker.connections):
-            self._forget_connection(worker, connection)
-
-    def _forget_running(self, worker: Worker) -> None:
-        for each in worker.running:
-            if self._by_message.get((worker.tenant, each.id)) == worker.key:
-                del self._by_message[worker.tenant, each.id]
-
-    def _forget_connection(self, worker: Worker, connection: int) -> None:
-        del worker.connections[connection]
-        there = self._by_connection[connection]
-        there.remove(worker.key)
-        if not there:
-            del self._by_connection[connection]
 
     def _happened(self, kind: str, worker: Worker) -> None:
         is_quiet = worker.patience_ms == ACTIVE_MS  # a connection of flashQ's may last for one job

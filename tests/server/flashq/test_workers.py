@@ -4,6 +4,7 @@ import pytest
 
 from forebay.core.errors import Busy
 from forebay.server.workers import ACTIVE_MS, QUEUES_MAX, WORKERS_MAX, Workers
+from tests.server.flashq_http.talking import DoorServer
 
 
 class Clock:
@@ -80,3 +81,12 @@ def test_a_queue_that_can_not_be_makes_no_worker() -> None:
     workers.pulled(1, "q")
     workers.pulled(1, "x" * 1_000_000)
     assert [list(each.queues) for each in workers.active()] == [["q"]]
+
+
+def test_a_connection_that_pulled_a_job_is_its_holder() -> None:
+    with DoorServer() as server, server.connect_door() as door, server.connect() as client:
+        job = door.ask({"cmd": "PUSH", "queue": "held", "data": 1})["id"]
+        door.ask({"cmd": "PULL", "queue": "held"})
+        (worker,) = client.ask({"cmd": "WORKERS", "queue": "held"})["workers"]
+        assert worker["name"].startswith("tcp-")
+        assert client.ask({"cmd": "STATE", "id": job})["holder"] == worker["name"]

@@ -169,8 +169,8 @@ class Messages(Asking):
         A missing queue raises ``NotFound``, unless ``create`` is set: it is created then.
 
         ``type`` is what payloads are decoded into; a message that does not fit is nacked and left out.
-        ``start`` is where a new group begins: all, new or a time. ``worker`` is the name of a worker that
-        tells of itself: it is shown as the holder.
+        ``start`` is where a new group begins: all, new or a time. ``worker`` is the name of the
+        consumer: it is shown as the holder.
         """
         request = wire_pop.Pop(
             queue=queue,

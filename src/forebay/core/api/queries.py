@@ -473,8 +473,6 @@ class StateFound(Struct, gc=False):
     """When its delivery began, if it is leased and that is known."""
     lease_until: int | None = None
     """When its lease ends, if it is leased."""
-    owner: int = 0
-    """The connection it was delivered to, if it is leased and that is known."""
     worker: str = ""
     """Name of the consumer it was delivered to, if it is leased and its consumer told."""
     progress: Progress | None = None

@@ -191,7 +191,7 @@ def _show(shard: Shard, track: Track, offset: int, found: StateFound, due_at: in
         found.deliveries, found.failures, found.error = leased.deliveries, leased.failures, leased.error
         found.priority = priority_of(leased.level)
         found.state, found.leased_at = "active", lease.leased_at or None
-        found.lease_until, found.owner, found.worker = leased.expires_at, lease.owner, lease.worker
+        found.lease_until, found.worker = leased.expires_at, lease.worker
     elif run is not None:
         found.deliveries, found.failures, found.error = run.deliveries, run.failures, run.error
         found.priority = priority_of(run.level)

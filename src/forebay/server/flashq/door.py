@@ -34,7 +34,7 @@ class Door:
         self.workers = workers
         self.completions = Completions()
 
-    def context(self, owner: int, limits: Limits, workers: Workers | None = None) -> Caller:
+    def context(self, owner: int, limits: Limits) -> Caller:
         return Caller(owner, limits, self.tokens, self.workers, self.completions)
 
     def opened(self, context: Caller, outlet: Outlet) -> None:

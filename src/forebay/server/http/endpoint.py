@@ -106,7 +106,7 @@ class Endpoint:
         self._fields = names_within(bound.kind)
         self._body_bytes_max = body_bytes_max
         self._now = asyncio.get_running_loop().time
-        self._context = Context(workers=services.workers)
+        self._context = CONTEXT
         self._command: str | None = bound.operation.name
         """What the log calls its requests; None if each says its own."""
 

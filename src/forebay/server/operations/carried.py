@@ -7,12 +7,10 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from forebay.core import ids
 from forebay.core.api import commands as core
-from forebay.core.api.queries import StateFound
 from forebay.core.errors import ForebayError, Invalid
 from forebay.core.keyvalue import keys
 from forebay.core.words import DEFAULT
 from forebay.server.tcp.codec import Services
-from forebay.server.workers import Workers
 from forebay.wire.operation import Answer
 from forebay.wire.types import Id, Key, RequestId
 
@@ -23,14 +21,6 @@ class Context(Struct, frozen=True, gc=False):
     tenant: str = DEFAULT
     owner: int = 0
     """The connection that leases belong to; 0 for none."""
-    workers: Workers | None = None
-    """Knows who holds messages."""
-
-    def holder(self, found: StateFound) -> str | UnsetType:
-        """Return the name of the worker that holds a message; UNSET if it is not leased, or not known."""
-        if self.workers is None or found.lease_until is None:
-            return found.worker or UNSET
-        return found.worker or self.workers.holder(self.tenant, found.owner, found.id) or UNSET
 
 
 class Carried:

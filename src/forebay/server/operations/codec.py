@@ -22,7 +22,6 @@ from forebay.server.decode_errors import (
 from forebay.server.operations.carried import Context
 from forebay.server.operations.table import COMMANDS
 from forebay.server.operations.transactions import AnyOp
-from forebay.server.workers import Workers
 from forebay.wire.operation import Answer, Failed, Problem
 from forebay.wire.packing import check_finite, json_of, packed_of
 from forebay.wire.text import check_depth
@@ -38,8 +37,8 @@ _encode_packed = msgspec.msgpack.Encoder().encode
 IN_TRANSACTION = ", ".join(str(kind.__struct_config__.tag) for kind in AnyOp.__args__)
 
 
-def context(owner: int, limits: Limits, workers: Workers | None = None) -> Context:
-    return Context(DEFAULT, owner, workers)
+def context(owner: int, limits: Limits) -> Context:
+    return Context(DEFAULT, owner)
 
 
 def decode(body: bytes) -> Any:

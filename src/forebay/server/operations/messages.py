@@ -63,7 +63,7 @@ def seen(found: queries.Shown, context: Context) -> Seen:
         due_at=given_or_unset(state.due_at),
         leased_at=leased_at(state),
         lease_until=given_or_unset(state.lease_until),
-        holder=context.holder(state),
+        holder=state.worker or UNSET,
         ended_at=given_or_unset(state.ended_at),
         job_id=given_or_unset(state.job_id),
         unique_key=given_or_unset(state.unique_key),
@@ -132,7 +132,7 @@ class GetState(Carried, wire.GetState):
             due_at=given_or_unset(reply.due_at),
             leased_at=leased_at(reply),
             lease_until=given_or_unset(reply.lease_until),
-            holder=context.holder(reply),
+            holder=reply.worker or UNSET,
             ended_at=given_or_unset(reply.ended_at),
         )
 

@@ -75,8 +75,6 @@ def _messages(
 
 class Pop(Carried, wire.Pop):
     def command(self, context: Context) -> core.Pop:
-        if self.worker is not None and context.workers is not None:
-            context.workers.pops(context.tenant, self.worker, context.owner)
         return core.Pop(
             context.tenant,
             self.queue,

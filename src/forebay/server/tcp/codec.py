@@ -74,7 +74,7 @@ class Request(Protocol):
 class Codec(Protocol):
     """Bytes to requests, replies to bytes."""
 
-    def context(self, owner: int, limits: Limits, workers: Workers | None = None) -> Any:
+    def context(self, owner: int, limits: Limits) -> Any:
         """Return what requests of a connection are given; leases belong to ``owner``."""
         ...
 

@@ -117,8 +117,7 @@ class Connection(asyncio.Protocol):
         self._room: asyncio.Future[None] | None = None
         """Resolved when the client has read enough for more that it did not ask for."""
         self._now = server.loop.time
-        workers = server.services.workers if server.services is not None else None
-        self.context = server.codec.context(server.next_owner(), self._node.limits, workers)
+        self.context = server.codec.context(server.next_owner(), self._node.limits)
 
     # Called by the event loop.
 

@@ -27,7 +27,7 @@ class Pull(Asked, tag="PULL", gc=False, kw_only=True):
 
     def _pop(self, caller: Caller, count: int) -> core.Pop:
         # Now, and not with the answer: a worker that waits for its first job works, too.
-        caller.workers.pulled(caller.owner, self.queue)
+        name = caller.workers.pulled(caller.owner, self.queue)
         wait_ms = caller.wait_ms(self.timeout)
         return core.Pop(
             caller.tenant,
@@ -37,6 +37,7 @@ class Pull(Asked, tag="PULL", gc=False, kw_only=True):
             owner=caller.owner,
             completed_count=COMPLETED_MAX,
             create=True,
+            worker=name,
         )
 
     def reply(self, reply: core.Popped, caller: Caller) -> Struct:

@@ -44,7 +44,7 @@ WORDS = {
     "due_at": "When it is delivered at the earliest.",
     "leased_at": "If it is leased: since when. If it is dead: when its last delivery began.",
     "lease_until": "If it is leased: until when, unless the lease is extended.",
-    "holder": "If it is leased by a consumer that told its name: that name.",
+    "holder": "If it is leased by a consumer that named itself: that name.",
     "ended_at": "When it ended.",
     "job_id": "A name of its own, which no other message of the queue has.",
     "unique_key": "No other message of the queue with this key is taken until this one has ended.",
