@@ -152,6 +152,14 @@ def test_what_is_told_of_an_attempt_is_bounded() -> None:
         core.pop(worker="w" * (WORKER_CHARS_MAX + 1))
 
 
+@pytest.mark.parametrize("name", ["a\nb", "a\x1b[31m", "a\u202eb", "\ud800"])
+def test_the_name_of_a_consumer_is_printable(name: str) -> None:
+    core = Core()
+    core.push()
+    with pytest.raises(Invalid, match="worker"):
+        core.pop(worker=name)
+
+
 def test_the_newest_attempts_of_a_message_are_shown() -> None:
     core = Core()
     core.forgive()

@@ -8,6 +8,7 @@ import pytest
 
 from forebay.core.bounds import NAME_BYTES_MAX
 from forebay.core.words import WORKER_KINDS
+from forebay.logs import TEXT, TextLines
 from forebay.server.workers import GONE_MS, SILENT_MS, STOPPED, Running, Worker, Workers
 from tests.server.http.streaming import Stream
 from tests.server.http.talking import Http
@@ -118,6 +119,18 @@ def test_silence_is_noticed_though_nobody_asks() -> None:
         assert asyncio.run(life()) == ["worker_started", "worker_gone"]
 
 
+def test_what_a_worker_calls_itself_ends_no_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "forebay.workers")
+    workers = Registry()
+    workers.hear("a\n2026-11-18 ERROR forged\x1b[2J\u202e", host="h\nforged")
+    (line,) = map(TextLines(TEXT).format, caplog.records)
+    assert line.isprintable()
+    assert line.endswith(
+        ' forebay.workers: worker started worker="a\\n2026-11-18 ERROR forged\\u001b[2J\\u202e"'
+        ' host="h\\nforged" tenant=default'
+    )
+
+
 # Over the wire.
 
 
@@ -181,6 +194,9 @@ def test_workers_are_listed_page_by_page(client: Raw) -> None:
     [
         ("name", "n" * NAME_BYTES_MAX, "n" * (NAME_BYTES_MAX + 1)),
         ("name", "n", ""),
+        ("name", 'é "=%0a', "a\nb"),
+        ("name", "n", "a\x1b[31m"),
+        ("name", "n", "a\u202eb"),
         ("host", "h" * 256, "h" * 257),
         ("version", "v" * 256, "v" * 257),
         ("state", "draining", "gone"),

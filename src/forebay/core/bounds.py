@@ -147,6 +147,12 @@ def check_text(field: str, text: str) -> None:
         raise Invalid(field, "text that UTF-8 can say: a lone surrogate is none") from None
 
 
+def check_printable(field: str, name: str) -> None:
+    """Raise if a name has what moves or turns the text around it, such as line breaks and escapes."""
+    if not name.isprintable():
+        raise Invalid(field, "printable: no line breaks, control characters or marks of direction")
+
+
 def check_request(producer: str, key: str, known_ms: int) -> None:
     """Raise unless an idempotency key and its lifetime are valid."""
     check_name("idempotency_key", key)

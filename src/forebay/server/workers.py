@@ -256,5 +256,6 @@ class Workers:
         is_quiet = worker.patience_ms == ACTIVE_MS  # a connection of flashQ's may last for one job
         level = logging.DEBUG if is_quiet else logging.WARNING if kind == WORKER_GONE else logging.INFO
         fields = {"worker": worker.name, "host": worker.host, "tenant": worker.tenant}
-        logger.log(level, "%s %s", kind.replace("_", " "), worker.name, extra={"fields": fields})
+        # Names stand in fields only, which are quoted where they have to be: a name can't forge a line.
+        logger.log(level, kind.replace("_", " "), extra={"fields": fields})
         self._tell(kind, worker, self._clock())

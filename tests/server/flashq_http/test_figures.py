@@ -61,6 +61,7 @@ def test_a_worker_is_listed_once_it_says_so(door: Door) -> None:
     assert {name: found[name] for name in said} == said
     assert isinstance(found["last_heartbeat"], int)
     assert door.refusal("POST", f"/workers/{'w' * 257}/heartbeat", said)[0] == 400
+    assert door.refusal("POST", "/workers/a%0aERROR%20forged/heartbeat", said)[0] == 400
 
 
 @pytest.mark.parametrize(

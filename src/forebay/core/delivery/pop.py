@@ -1,7 +1,7 @@
 """Pop: slice what is due, move the cursor, write one lease."""
 
 from forebay.core.api.commands import Pop, Popped
-from forebay.core.bounds import NEVER, WORKER_CHARS_MAX, Limits, check_name, check_range
+from forebay.core.bounds import NEVER, WORKER_CHARS_MAX, Limits, check_name, check_printable, check_range
 from forebay.core.delivery import gates, strict_order
 from forebay.core.delivery.groups import check_start, plan_group
 from forebay.core.delivery.limits import allowance, ready_at, room, starve
@@ -35,6 +35,7 @@ def check_pop(limits: Limits, command: Pop, now: int) -> None:
         check_range("lease_ms", command.lease_ms, 1, limits.lease_ms_max)
     if len(command.worker) > WORKER_CHARS_MAX:
         raise Invalid("worker", f"at most {WORKER_CHARS_MAX} characters")
+    check_printable("worker", command.worker)
     check_start(command.start, now)
 
 

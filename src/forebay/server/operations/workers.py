@@ -4,7 +4,15 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from forebay.core import ids
-from forebay.core.bounds import QUEUE_NAME, SHOWN_MAX, check_name, check_queue_name, check_range, check_text
+from forebay.core.bounds import (
+    QUEUE_NAME,
+    SHOWN_MAX,
+    check_name,
+    check_printable,
+    check_queue_name,
+    check_range,
+    check_text,
+)
 from forebay.core.errors import Invalid
 from forebay.server.operations.carried import Carried, Context, shown
 from forebay.server.tcp.codec import Services
@@ -51,6 +59,7 @@ class TellWorker(Carried, wire.TellWorker):
 
     def _check(self) -> None:
         check_name("name", self.name)
+        check_printable("name", self.name)
         check_name("group", self.group)
         if self.state not in SAID:
             raise Invalid("state", f"one of {', '.join(SAID)}")

@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from forebay.core.bounds import check_text
+from forebay.core.bounds import check_printable, check_text
 from forebay.core.errors import ForebayError
 from forebay.server.flashq.web.calls import Call
 from forebay.server.flashq.web.commands import Refused, refused
@@ -71,6 +71,7 @@ class WorkerRoutes:
         if len(call.path["id"]) > NAME_CHARS_MAX:
             raise Refused(400, f"The id of a worker has at most {NAME_CHARS_MAX} characters")
         try:
+            check_printable("id", call.path["id"])
             for queue in said.queues:
                 check_text("queues", queue)
             self._workers.report(call.path["id"], said.queues, said.concurrency, said.jobs_processed)

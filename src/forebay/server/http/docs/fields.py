@@ -322,8 +322,9 @@ WORDS = {
     # Workers.
     "create": "Whether a missing queue is created, and not answered with `not_found`. "
     "The default is the setting `pop_creates_queues`.",
-    "Pop.worker": "The name of the consumer, shown with messages that it holds, and with those that failed.",
-    "TellWorker.name": "Its name. Another worker of the same name takes its place.",
+    "Pop.worker": "The name of the consumer, printable; shown with messages that it holds, and with those "
+    "that failed.",
+    "TellWorker.name": "Its name, printable. Another worker of the same name takes its place.",
     "ListWorkers.after": "Only names after this one.",
     "ListWorkers.queue": "Only workers of this queue.",
     "host": "The machine it runs on.",
