@@ -2,14 +2,18 @@
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from forebay.core.bounds import NAME_BYTES_MAX
+from forebay.core.errors import Busy
 from forebay.core.words import WORKER_KINDS
 from forebay.logs import TEXT, TextLines
-from forebay.server.workers import GONE_MS, SILENT_MS, STOPPED, Running, Worker, Workers
+from forebay.server import workers as registry
+from forebay.server.worker_room import Running, Worker
+from forebay.server.workers import GONE_MS, PAGE_BYTES_MAX, SILENT_MS, STOPPED, WORKERS_MAX, Workers
 from tests.server.http.streaming import Stream
 from tests.server.http.talking import Http
 from tests.serving import Raw, Reply, Server, pop, push, refused
@@ -36,7 +40,7 @@ class Registry(Workers):
     def hear(self, name: str, *running: int, tenant: str = "default", **more: Any) -> None:
         now = self.clock.now
         jobs = [Running(each, "send", now) for each in running]
-        more = {"started_at": now, "seen_at": now, "running": jobs, **more}
+        more = {"started_at": now, "seen_at": now, "running": jobs, "patience_ms": SILENT_MS, **more}
         self.beat(Worker(tenant=tenant, name=name, **more))
 
     def states(self, tenant: str = "default") -> dict[str, str]:
@@ -95,6 +99,86 @@ def test_a_tenant_sees_its_own_workers_only() -> None:
     assert workers.figures() == {"default": (1, 0), "other": (2, 5)}
 
 
+def test_a_tenant_that_fills_the_list_gives_up_workers_for_one_that_has_fewer() -> None:
+    workers = Registry()
+    for number in range(WORKERS_MAX):
+        workers.hear(f"w{number}", tenant="greedy")
+    with pytest.raises(Busy):
+        workers.hear("more", tenant="greedy")
+    workers.hear("a", tenant="modest")
+    assert workers.figures() == {"greedy": (WORKERS_MAX - 1, 0), "modest": (1, 0)}
+    assert workers.page("greedy", None, None, 1)[0][0].name == "w1"  # w0 was silent for longest
+    for number in range(1, WORKERS_MAX):
+        with suppress(Busy):
+            workers.hear(f"a{number}", tenant="modest")
+    assert {tenant: count for tenant, (count, _) in workers.figures().items()} == {
+        "greedy": WORKERS_MAX // 2,
+        "modest": WORKERS_MAX // 2,
+    }
+
+
+def lists(number: int) -> dict[str, Any]:
+    """Return as much as a worker may tell."""
+    queues, tasks = ([f"{kind}-{number}-{each}".ljust(256, "x") for each in range(1_000)] for kind in "qt")
+    return {"queues": dict.fromkeys(queues), "tasks": dict.fromkeys(tasks)}
+
+
+def test_the_list_is_bounded_by_its_bytes_and_no_tenant_keeps_another_out() -> None:
+    workers = Registry()
+    for number in range(200):
+        with suppress(Busy):
+            workers.hear(f"w{number}", tenant="greedy", **lists(number))
+    (count, _) = workers.figures()["greedy"]
+    assert 10 < count < 200
+    workers.hear("a", tenant="modest", **lists(0))
+    assert workers.states("modest") == {"a": "working"}
+    workers.hear("w1", tenant="greedy")  # it tells less, so there is room again
+    workers.hear("late", tenant="greedy")
+    assert workers.figures()["greedy"][0] in (count, count + 1)
+
+
+def test_a_worker_whose_beat_has_no_room_is_not_taken_for_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = Registry()
+    workers.hear("a")
+    monkeypatch.setattr(registry, "BYTES_MAX", 5_000)
+    workers.clock.now += SILENT_MS
+    with pytest.raises(Busy):
+        workers.hear("a", **lists(0))
+    workers.clock.now += SILENT_MS
+    assert workers.states() == {"a": "working"}
+
+
+def test_lists_that_workers_share_are_kept_and_counted_once_a_tenant() -> None:
+    workers = Registry()
+    for number in range(1_000):
+        workers.hear(f"w{number}", **lists(0))
+    first, last = (workers.page("default", None, name, 1)[0][0] for name in ("w0", "w998"))
+    assert first.queues is last.queues
+    assert first.tasks is last.tasks
+    for number in range(1_000):
+        workers.hear(f"w{number}", state=STOPPED)
+    assert workers.figures() == {}
+    for number in range(10):
+        workers.hear(f"w{number}", **lists(number))
+    assert workers.count == 10
+
+
+def test_a_page_is_bounded_by_its_bytes_and_all_pages_show_all_workers() -> None:
+    workers = Registry()
+    for number in range(20):
+        workers.hear(f"w{number:02}", **lists(0))
+    seen: list[str] = []
+    more, pages = True, 0
+    while more:
+        found, more = workers.page("default", None, seen[-1] if seen else None, 1_000)
+        assert len(found) == 1 or sum(each.shown_bytes for each in found) <= PAGE_BYTES_MAX
+        seen += [each.name for each in found]
+        pages += 1
+    assert seen == [f"w{number:02}" for number in range(20)]
+    assert pages > 5
+    assert len(workers.latest()) < 10
+
+
 def test_silence_is_noticed_though_nobody_asks() -> None:
     async def life() -> list[str]:
         told: list[str] = []
@@ -107,7 +191,7 @@ def test_silence_is_noticed_though_nobody_asks() -> None:
                 gone.set()
 
         workers = Workers(clock, asyncio.get_running_loop(), tell)
-        workers.beat(Worker(name="a", started_at=clock.now, seen_at=clock.now))
+        workers.beat(Worker(name="a", started_at=clock.now, seen_at=clock.now, patience_ms=SILENT_MS))
         clock.now += SILENT_MS + 1
         async with asyncio.timeout(30):
             await gone.wait()

@@ -9,13 +9,14 @@ It does not say who holds a message: a consumer names itself when it pops, and t
 
 import logging
 from asyncio import AbstractEventLoop, TimerHandle
-from collections.abc import Callable
-
-from msgspec import Struct, field
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from itertools import takewhile
 
 from forebay.core.bounds import QUEUE_NAME
 from forebay.core.errors import Busy
 from forebay.core.words import DEFAULT, WORKER_GONE, WORKER_STARTED, WORKER_STOPPED
+from forebay.server.worker_room import WORKING, Room, Worker
 
 logger = logging.getLogger("forebay.workers")
 
@@ -29,56 +30,20 @@ SWEEP_S = 5.0
 """Interval of the search for silent workers."""
 WORKERS_MAX = 10_000
 """Workers of all tenants that are known at a time."""
+BYTES_MAX = 64 * 1024 * 1024
+"""Memory that they take, about."""
+PAGE_BYTES_MAX = 1024 * 1024
+"""Bytes of workers that are shown at a time, about: to encode more would hold up others."""
 QUEUES_MAX = 1_000
 """Queues that are remembered of one worker: those it asked for first."""
 RUNNING_MAX = 100
 """Jobs that a beat lists: those that run longest."""
 
-WORKING, DRAINING, STOPPED = SAID = ("working", "draining", "stopped")
+DRAINING, STOPPED = "draining", "stopped"
+SAID = (WORKING, DRAINING, STOPPED)
 """States that a worker tells of itself."""
 GONE = "gone"
 """State of a worker that fell silent."""
-
-Key = tuple[str, str]
-"""Tenant and name of a worker."""
-
-
-class Running(Struct, frozen=True, gc=False):
-    """A job that runs."""
-
-    id: int
-    task: str
-    since: int
-
-
-class Worker(Struct, kw_only=True):
-    """A worker as it last told of itself."""
-
-    name: str
-    tenant: str = DEFAULT
-    host: str = ""
-    pid: int = 0
-    version: str = ""
-    group: str = DEFAULT
-    queues: dict[str, None] = field(default_factory=dict)
-    """Names, each once, in the order in which they came."""
-    tasks: list[str] = field(default_factory=list)
-    concurrency: int = 1
-    state: str = WORKING
-    started_at: int
-    seen_at: int
-    running: list[Running] = field(default_factory=list)
-    """At most RUNNING_MAX."""
-    running_count: int = 0
-    done: int = 0
-    failed: int = 0
-    patience_ms: int = SILENT_MS
-    """Silence after which it is gone."""
-
-    @property
-    def key(self) -> Key:
-        return self.tenant, self.name
-
 
 Tell = Callable[[str, Worker, int], None]
 """Is told the kind of each event, the worker, and when."""
@@ -95,8 +60,8 @@ class Workers:
     ) -> None:
         """Without a ``loop``, silent workers are noticed only when somebody asks."""
         self._clock, self._loop, self._tell = clock, loop, tell
-        self._known: dict[Key, Worker] = {}
-        """Those heard of last at the end."""
+        self._rooms: dict[str, Room] = {}
+        """By tenant; none is empty."""
         self._timer: TimerHandle | None = None
 
     def now(self) -> int:
@@ -105,25 +70,29 @@ class Workers:
     # What workers tell.
 
     def beat(self, worker: Worker) -> None:
-        """Record what a worker tells of itself; raise if there are too many."""
-        before = self._known.get(worker.key)
+        """Record what a worker tells of itself; raise if there is no room for it."""
+        before = self._find(worker.tenant, worker.name)
         if worker.state == STOPPED:
             if before is not None:
                 self._forget(before)
                 self._happened(WORKER_STOPPED, before)
             return
-        if before is None:
-            self._make_room()
-        else:
-            del self._known[before.key]  # so that it goes to the end
-        self._known[worker.key] = worker
+        was_gone = before is None or before.state == GONE
+        try:
+            self._make_room(worker)
+        except Busy:
+            if before is not None and not was_gone:  # it is alive, though what it says has no room
+                before.seen_at = worker.seen_at
+                self._rooms[worker.tenant].heard(before)
+            raise
+        self._rooms.setdefault(worker.tenant, Room()).put(worker)
         self._plan()
-        if before is None or before.state == GONE or (before.host, before.pid) != (worker.host, worker.pid):
+        if before is None or was_gone or (before.host, before.pid) != (worker.host, worker.pid):
             self._happened(WORKER_STARTED, worker)
 
     def report(self, name: str, queues: list[str], concurrency: int = 1, done: int = 0) -> None:
         """Record what one of flashQ's workers tells of itself."""
-        now, before = self._clock(), self._known.get((DEFAULT, name))
+        now, before = self._clock(), self._find(DEFAULT, name)
         worker = Worker(
             name=name,
             queues=dict.fromkeys(queues[:QUEUES_MAX]),
@@ -144,28 +113,20 @@ class Workers:
         if not connection:
             return ""
         name = f"tcp-{connection}"
-        if QUEUE_NAME.fullmatch(queue):
-            self._pulled(name, queue)
+        known = self._find(DEFAULT, name)
+        queues = {} if known is None else known.queues
+        is_told = queue in queues or len(queues) >= QUEUES_MAX
+        if known is not None and known.state != GONE and is_told:
+            known.seen_at = self._clock()
+            self._rooms[DEFAULT].heard(known)
+        elif QUEUE_NAME.fullmatch(queue):
+            with suppress(Busy):  # it gets its jobs all the same
+                self.report(name, [*queues, queue])
         return name
-
-    def _pulled(self, name: str, queue: str) -> None:
-        now, key = self._clock(), (DEFAULT, name)
-        known = self._known.get(key)
-        if known is None or known.state == GONE:
-            worker = Worker(name=name, started_at=now, seen_at=now, patience_ms=ACTIVE_MS)
-            try:
-                self.beat(worker)
-            except Busy:  # it gets its jobs all the same
-                return
-            known = worker
-        known.seen_at = now
-        if queue not in known.queues and len(known.queues) < QUEUES_MAX:
-            known.queues[queue] = None
-        self._known[key] = self._known.pop(key)
 
     def left(self, connection: int) -> None:
         """Forget a connection of flashQ's door that ended."""
-        known = self._known.get((DEFAULT, f"tcp-{connection}"))
+        known = self._find(DEFAULT, f"tcp-{connection}")
         if known is not None:
             self._forget(known)
             self._happened(WORKER_STOPPED, known)
@@ -179,18 +140,21 @@ class Workers:
         self.sweep()
         found = [
             each
-            for each in self._known.values()
-            if each.tenant == tenant
-            and (after is None or each.name > after)
-            and (queue is None or queue in each.queues)
+            for each in self._of(tenant)
+            if (after is None or each.name > after) and (queue is None or queue in each.queues)
         ]
         found.sort(key=lambda each: each.name)
-        return found[:limit], len(found) > limit
+        shown = _first(found[:limit])
+        return shown, len(found) > len(shown)
 
     def active(self, tenant: str = DEFAULT) -> list[Worker]:
         """Return the workers of a tenant that are not gone, those heard of last at the end."""
         self.sweep()
-        return [each for each in self._known.values() if each.tenant == tenant and each.state != GONE]
+        return [each for each in self._of(tenant) if each.state != GONE]
+
+    def latest(self) -> list[Worker]:
+        """Return the active workers that were heard of last, as many as can be shown at a time."""
+        return _first(self.active()[::-1])[::-1]
 
     @property
     def count(self) -> int:
@@ -200,10 +164,10 @@ class Workers:
         """Return by tenant how many workers there are, and how many jobs they run."""
         self.sweep()
         found: dict[str, tuple[int, int]] = {}
-        for each in self._known.values():
-            if each.state != GONE:
-                workers, running = found.get(each.tenant, (0, 0))
-                found[each.tenant] = (workers + 1, running + each.running_count)
+        for tenant in self._rooms:
+            running = [each.running_count for each in self._of(tenant) if each.state != GONE]
+            if running:
+                found[tenant] = (len(running), sum(running))
         return found
 
     # Silence.
@@ -211,15 +175,16 @@ class Workers:
     def sweep(self) -> None:
         """Notice the workers that fell silent, and forget those that are gone for long."""
         now = self._clock()
-        for worker in list(self._known.values()):
-            silent_ms = now - worker.seen_at
-            if silent_ms <= SILENT_MS:
-                break  # all others were heard of later
-            if worker.state != GONE and silent_ms > worker.patience_ms:
-                worker.state = GONE
-                self._happened(WORKER_GONE, worker)
-            if silent_ms > worker.patience_ms + GONE_MS:
-                self._forget(worker)
+        for room in list(self._rooms.values()):
+            # All others were heard of later.
+            silent = list(takewhile(lambda each: now - each.seen_at > SILENT_MS, room.workers.values()))
+            for worker in silent:
+                silent_ms = now - worker.seen_at
+                if worker.state != GONE and silent_ms > worker.patience_ms:
+                    worker.state = GONE
+                    self._happened(WORKER_GONE, worker)
+                if silent_ms > worker.patience_ms + GONE_MS:
+                    self._forget(worker)
 
     def _swept(self) -> None:
         self._timer = None
@@ -227,7 +192,7 @@ class Workers:
         self._plan()
 
     def _plan(self) -> None:
-        if self._loop is not None and self._timer is None and self._known:
+        if self._loop is not None and self._timer is None and self._rooms:
             self._timer = self._loop.call_later(SWEEP_S, self._swept)
 
     def close(self) -> None:
@@ -238,19 +203,46 @@ class Workers:
 
     # Room.
 
-    def _make_room(self) -> None:
-        """Forget the worker that is gone for longest if there is no room; raise if all are there."""
-        if len(self._known) < WORKERS_MAX:
-            return
-        self.sweep()
-        gone = next((each for each in self._known.values() if each.state == GONE), None)
-        if gone is not None:
-            self._forget(gone)
-        elif len(self._known) >= WORKERS_MAX:
-            raise Busy(f"the server lists at most {WORKERS_MAX} workers", retry_after_ms=SILENT_MS)
+    def _find(self, tenant: str, name: str) -> Worker | None:
+        room = self._rooms.get(tenant)
+        return room.workers.get(name) if room is not None else None
+
+    def _of(self, tenant: str) -> Iterable[Worker]:
+        room = self._rooms.get(tenant)
+        return room.workers.values() if room is not None else ()
+
+    def _make_room(self, worker: Worker) -> None:
+        """Forget others until there is room for a worker; raise if its tenant has no right to more.
+
+        Who has least may have more: then whoever has most gives up a worker. So no tenant can keep another
+        out, and one that is alone may have it all. A tenant that has most gives up its own that are gone.
+        """
+        own = self._rooms.get(worker.tenant) or Room()
+        while True:
+            more, size = worker.name not in own.workers, own.growth(worker)
+            rooms = self._rooms.values()
+            if more and sum(len(each.workers) for each in rooms) >= WORKERS_MAX:
+                having, own_after = _count, len(own.workers) + 1
+            elif size > 0 and sum(each.bytes for each in rooms) + size > BYTES_MAX:
+                having, own_after = _size, own.bytes + size
+            else:
+                return
+            self.sweep()
+            most = max(rooms, key=having, default=own)
+            has_most = having(most) <= own_after
+            giving = (own if has_most else most).workers
+            gone = (each for each in giving.values() if each.state == GONE and each.name != worker.name)
+            given_up = next(gone, None if has_most else next(iter(giving.values())))
+            if given_up is None:
+                most_of = f"{WORKERS_MAX} workers, in {BYTES_MAX >> 20} MiB"
+                raise Busy(f"the server lists at most {most_of}", retry_after_ms=SILENT_MS)
+            self._forget(given_up)
 
     def _forget(self, worker: Worker) -> None:
-        del self._known[worker.key]
+        room = self._rooms[worker.tenant]
+        room.remove(worker)
+        if not room.workers:
+            del self._rooms[worker.tenant]
 
     def _happened(self, kind: str, worker: Worker) -> None:
         is_quiet = worker.patience_ms == ACTIVE_MS  # a connection of flashQ's may last for one job
@@ -259,3 +251,21 @@ class Workers:
         # Names stand in fields only, which are quoted where they have to be: a name can't forge a line.
         logger.log(level, kind.replace("_", " "), extra={"fields": fields})
         self._tell(kind, worker, self._clock())
+
+
+def _count(room: Room) -> int:
+    return len(room.workers)
+
+
+def _size(room: Room) -> int:
+    return room.bytes
+
+
+def _first(workers: list[Worker]) -> list[Worker]:
+    """Return the first of them, as many as can be shown at a time; at least one, if there is one."""
+    size = 0
+    for at, worker in enumerate(workers):
+        size += worker.shown_bytes
+        if at and size > PAGE_BYTES_MAX:
+            return workers[:at]
+    return workers

@@ -4,7 +4,7 @@ import msgspec
 from msgspec import Struct
 
 from forebay.server.events.hub import NO_QUEUE, Hub
-from forebay.server.workers import Worker
+from forebay.server.worker_room import Worker
 
 _encode = msgspec.json.Encoder().encode
 

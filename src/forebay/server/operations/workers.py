@@ -16,7 +16,8 @@ from forebay.core.bounds import (
 from forebay.core.errors import Invalid
 from forebay.server.operations.carried import Carried, Context, shown
 from forebay.server.tcp.codec import Services
-from forebay.server.workers import QUEUES_MAX, RUNNING_MAX, SAID, Running, Worker
+from forebay.server.worker_room import Running, Worker
+from forebay.server.workers import QUEUES_MAX, RUNNING_MAX, SAID, SILENT_MS
 from forebay.wire.operation import Done
 from forebay.wire.operations import workers as wire
 from forebay.wire.operations.workers import RunningJob, WorkerShown, WorkersShown
@@ -35,7 +36,11 @@ class TellWorker(Carried, wire.TellWorker):
     async def carry_out(self, services: Services, context: Context) -> None:
         self._check()
         now = services.workers.now()
-        running = [Running(_id(each), each.task, now - each.for_ms) for each in self.running]
+        names = {each: each for each in self.tasks}  # each once in memory
+        running = [
+            Running(_id(each), names.setdefault(each.task, each.task), now - each.for_ms)
+            for each in self.running
+        ]
         services.workers.beat(
             Worker(
                 tenant=context.tenant,
@@ -45,7 +50,7 @@ class TellWorker(Carried, wire.TellWorker):
                 version=self.version,
                 group=self.group,
                 queues=dict.fromkeys(self.queues),
-                tasks=self.tasks,
+                tasks=dict.fromkeys(self.tasks),
                 concurrency=self.concurrency,
                 state=self.state,
                 started_at=now - self.up_ms,
@@ -54,6 +59,7 @@ class TellWorker(Carried, wire.TellWorker):
                 running_count=len(running) if self.running_count is None else self.running_count,
                 done=self.done,
                 failed=self.failed,
+                patience_ms=SILENT_MS,
             )
         )
 
@@ -123,7 +129,7 @@ def _shown(worker: Worker) -> WorkerShown:
         version=worker.version,
         group=worker.group,
         queues=list(worker.queues),
-        tasks=worker.tasks,
+        tasks=list(worker.tasks),
         concurrency=worker.concurrency,
         state=worker.state,
         started_at=worker.started_at,

@@ -10,7 +10,8 @@ from forebay.core.errors import ForebayError
 from forebay.server.flashq.web.calls import Call
 from forebay.server.flashq.web.commands import Refused, refused
 from forebay.server.flashq.web.routes import Route
-from forebay.server.workers import QUEUES_MAX, Worker, Workers
+from forebay.server.worker_room import Worker
+from forebay.server.workers import QUEUES_MAX, Workers
 
 NAME_CHARS_MAX = 256
 """Characters of a worker's id, and of the name of each of its queues: all are kept in memory."""
@@ -42,8 +43,8 @@ class Shown(Struct, gc=False):
 
 
 def shown(workers: Workers) -> list[Shown]:
-    """Return the workers heard of lately."""
-    return list(map(_shown, workers.active()))
+    """Return the workers heard of lately: if they are very many, those heard of last."""
+    return list(map(_shown, workers.latest()))
 
 
 def _shown(worker: Worker) -> Shown:
