@@ -21,8 +21,8 @@ def test_workers_are_listed_as_a_table_and_as_json(cli: Run, client: SyncClient,
     assert rows[1][:6] == [f"{queue}-b", "web-3", "1.2", "working", queue, "120"]
     assert len(rows[1]) == 10  # since when the longest runs, and when it was last heard of
     assert rows[0][0] == f"{queue}-a"
-    for name in "ab":
-        tell(client, f"{queue}-{name}", queue, state="stopped")
+    tell(client, f"{queue}-a", queue, state="stopped")
+    tell(client, f"{queue}-b", queue, host="web-3", state="stopped")
     done = cli("workers", "--queue", queue)
     assert (done.code, done.out, done.err) == (4, "", "no workers\n")
 

@@ -90,6 +90,17 @@ def test_a_goodbye_is_told_once_and_only_of_a_worker_that_was_there() -> None:
     assert workers.told == [("worker_started", "a"), ("worker_stopped", "a")]
 
 
+def test_the_goodbye_of_another_process_of_the_same_name_does_not_count() -> None:
+    workers = Registry()
+    workers.hear("a", host="h", pid=1)
+    workers.hear("a", host="h", pid=2, state=STOPPED)
+    workers.hear("a", host="g", pid=1, state=STOPPED)
+    assert workers.states() == {"a": "working"}
+    assert workers.told == [("worker_started", "a")]
+    workers.hear("a", host="h", pid=1, state=STOPPED)
+    assert workers.states() == {}
+
+
 def test_a_tenant_sees_its_own_workers_only() -> None:
     workers = Registry()
     workers.hear("a", 7)
@@ -356,7 +367,7 @@ def test_streams_are_told_of_workers_unless_they_ask_for_queues(server: Server, 
     ):
         stream.ready(), other.ready()
         client.ask({"cmd": "WORKER", "name": "streamed", "host": "h", "queues": ["streamed"]})
-        client.ask({"cmd": "WORKER", "name": "streamed", "state": "stopped"})
+        client.ask({"cmd": "WORKER", "name": "streamed", "host": "h", "state": "stopped"})
         push(client, "streamed", 1)
         told = [stream.until(kind)[-1].told for kind in ("worker_started", "worker_stopped")]
         assert [(each["kind"], each["worker"], each["host"]) for each in told] == [

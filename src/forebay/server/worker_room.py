@@ -51,6 +51,11 @@ class Worker(Struct, kw_only=True):
     """Silence after which it is gone."""
 
     @property
+    def process(self) -> tuple[str, int]:
+        """Its host and pid."""
+        return self.host, self.pid
+
+    @property
     def own_bytes(self) -> int:
         """What it takes without its lists of names."""
         texts = _size("".join((self.name, self.host, self.version, self.group)))

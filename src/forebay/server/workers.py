@@ -73,7 +73,8 @@ class Workers:
         """Record what a worker tells of itself; raise if there is no room for it."""
         before = self._find(worker.tenant, worker.name)
         if worker.state == STOPPED:
-            if before is not None:
+            # Of two processes with one name, the goodbye of the other is not that of this one.
+            if before is not None and before.process == worker.process:
                 self._forget(before)
                 self._happened(WORKER_STOPPED, before)
             return
@@ -87,7 +88,7 @@ class Workers:
             raise
         self._rooms.setdefault(worker.tenant, Room()).put(worker)
         self._plan()
-        if before is None or was_gone or (before.host, before.pid) != (worker.host, worker.pid):
+        if before is None or was_gone or before.process != worker.process:
             self._happened(WORKER_STARTED, worker)
 
     def report(self, name: str, queues: list[str], concurrency: int = 1, done: int = 0) -> None:

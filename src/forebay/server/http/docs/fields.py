@@ -324,7 +324,7 @@ WORDS = {
     "The default is the setting `pop_creates_queues`.",
     "Pop.worker": "The name of the consumer, printable; shown with messages that it holds, and with those "
     "that failed.",
-    "TellWorker.name": "Its name, printable. Another worker of the same name takes its place.",
+    "TellWorker.name": "Its name, printable. Another process of the same name takes its place in the list.",
     "ListWorkers.after": "Only names after this one.",
     "ListWorkers.queue": "Only workers of this queue.",
     "host": "The machine it runs on.",
