@@ -12,6 +12,7 @@ from forebay.core.errors import Busy
 from forebay.core.words import WORKER_KINDS
 from forebay.logs import TEXT, TextLines
 from forebay.server import workers as registry
+from forebay.server.worker_news import LINES_MAX, WINDOW_MS
 from forebay.server.worker_room import Running, Worker
 from forebay.server.workers import GONE_MS, PAGE_BYTES_MAX, SILENT_MS, STOPPED, WORKERS_MAX, Workers
 from tests.server.http.streaming import Stream
@@ -67,6 +68,7 @@ def test_a_worker_that_was_gone_and_is_heard_again_has_started_again() -> None:
     workers.hear("a")
     workers.clock.now += SILENT_MS + 1
     assert workers.states() == {"a": "gone"}
+    workers.clock.now += WINDOW_MS
     workers.hear("a")
     assert workers.states() == {"a": "working"}
     assert [kind for kind, _ in workers.told] == ["worker_started", "worker_gone", "worker_started"]
@@ -75,6 +77,7 @@ def test_a_worker_that_was_gone_and_is_heard_again_has_started_again() -> None:
 def test_another_process_of_the_same_name_takes_its_place() -> None:
     workers = Registry()
     workers.hear("a", pid=1)
+    workers.clock.now += WINDOW_MS
     workers.hear("a", pid=1)
     workers.hear("a", pid=2)
     assert [kind for kind, _ in workers.told] == ["worker_started", "worker_started"]
@@ -84,6 +87,7 @@ def test_another_process_of_the_same_name_takes_its_place() -> None:
 def test_a_goodbye_is_told_once_and_only_of_a_worker_that_was_there() -> None:
     workers = Registry()
     workers.hear("a", 7)
+    workers.clock.now += WINDOW_MS
     for _ in range(2):
         workers.hear("a", state=STOPPED)
     assert workers.states() == {}
@@ -108,6 +112,47 @@ def test_a_tenant_sees_its_own_workers_only() -> None:
     workers.hear("b", tenant="other", running_count=5)
     assert (workers.states(), workers.states("other")) == ({"a": "working"}, {"a": "working", "b": "working"})
     assert workers.figures() == {"default": (1, 0), "other": (2, 5)}
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[tuple[str, int]]:
+    """Return the lines about workers, and how many others each stands for."""
+    return [(each.getMessage(), each.fields.get("more", 0)) for each in caplog.records]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("flood", ["processes", "goodbyes"])
+def test_a_worker_is_told_of_at_most_about_once_a_second_and_how_it_ended_at_last(
+    flood: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "forebay.workers")
+    workers = Registry()
+    for number in range(1_000):
+        workers.hear("a", pid=number % 2 if flood == "processes" else 0)
+        if flood == "goodbyes":
+            workers.hear("a", state=STOPPED)
+    assert workers.told == [("worker_started", "a")]
+    assert said(caplog) == [("worker started", 0)]
+    workers.clock.now += WINDOW_MS
+    workers.hear("b")
+    last = "worker_started" if flood == "processes" else "worker_stopped"
+    assert workers.told[1:] == [(last, "a"), ("worker_started", "b")]
+    left_out = [(line, more) for line, more in said(caplog) if more]
+    assert {line for line, _ in left_out} <= {
+        f"worker {kind}, more of the kind" for kind in ("started", "stopped")
+    }
+    assert sum(more for _, more in left_out) == (998 if flood == "processes" else 1_998)
+
+
+def test_very_many_workers_of_a_tenant_are_told_of_in_few_lines(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "forebay.workers")
+    workers = Registry()
+    for number in range(LINES_MAX + 50):
+        workers.hear(f"w{number}", tenant="many")
+    workers.hear("a")
+    assert len(workers.told) == LINES_MAX + 51
+    assert said(caplog) == [("worker started", 0)] * (LINES_MAX + 1)
+    workers.clock.now += WINDOW_MS
+    workers.hear("b")
+    assert said(caplog)[LINES_MAX + 1 :] == [("worker started, more of the kind", 50), ("worker started", 0)]
 
 
 def test_a_tenant_that_fills_the_list_gives_up_workers_for_one_that_has_fewer() -> None:
@@ -369,7 +414,10 @@ def test_streams_are_told_of_workers_unless_they_ask_for_queues(server: Server, 
         client.ask({"cmd": "WORKER", "name": "streamed", "host": "h", "queues": ["streamed"]})
         client.ask({"cmd": "WORKER", "name": "streamed", "host": "h", "state": "stopped"})
         push(client, "streamed", 1)
-        told = [stream.until(kind)[-1].told for kind in ("worker_started", "worker_stopped")]
+        told: list[Any] = []
+        while len(told) < 2:  # those of other tests may come in between
+            kind = ("worker_started", "worker_stopped")[len(told)]
+            told += [each.told for each in stream.until(kind) if each.told.get("worker") == "streamed"]
         assert [(each["kind"], each["worker"], each["host"]) for each in told] == [
             ("worker_started", "streamed", "h"),
             ("worker_stopped", "streamed", "h"),

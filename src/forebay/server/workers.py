@@ -7,7 +7,6 @@ silent is gone: that is told, and it is listed as gone for a while.
 It does not say who holds a message: a consumer names itself when it pops, and the lease keeps that name.
 """
 
-import logging
 from asyncio import AbstractEventLoop, TimerHandle
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -16,9 +15,8 @@ from itertools import takewhile
 from forebay.core.bounds import QUEUE_NAME
 from forebay.core.errors import Busy
 from forebay.core.words import DEFAULT, WORKER_GONE, WORKER_STARTED, WORKER_STOPPED
+from forebay.server.worker_news import News, Tell
 from forebay.server.worker_room import WORKING, Room, Worker
-
-logger = logging.getLogger("forebay.workers")
 
 SILENT_MS = 30_000
 """Silence after which a worker is gone: three beats."""
@@ -45,9 +43,6 @@ SAID = (WORKING, DRAINING, STOPPED)
 GONE = "gone"
 """State of a worker that fell silent."""
 
-Tell = Callable[[str, Worker, int], None]
-"""Is told the kind of each event, the worker, and when."""
-
 
 class Workers:
     """All workers of a server."""
@@ -59,7 +54,8 @@ class Workers:
         tell: Tell = lambda kind, worker, at: None,
     ) -> None:
         """Without a ``loop``, silent workers are noticed only when somebody asks."""
-        self._clock, self._loop, self._tell = clock, loop, tell
+        self._clock, self._loop = clock, loop
+        self._news = News(clock, loop, tell)
         self._rooms: dict[str, Room] = {}
         """By tenant; none is empty."""
         self._timer: TimerHandle | None = None
@@ -201,6 +197,7 @@ class Workers:
         if self._timer is not None:
             self._timer.cancel()
         self._loop = None
+        self._news.close()
 
     # Room.
 
@@ -246,12 +243,8 @@ class Workers:
             del self._rooms[worker.tenant]
 
     def _happened(self, kind: str, worker: Worker) -> None:
-        is_quiet = worker.patience_ms == ACTIVE_MS  # a connection of flashQ's may last for one job
-        level = logging.DEBUG if is_quiet else logging.WARNING if kind == WORKER_GONE else logging.INFO
-        fields = {"worker": worker.name, "host": worker.host, "tenant": worker.tenant}
-        # Names stand in fields only, which are quoted where they have to be: a name can't forge a line.
-        logger.log(level, kind.replace("_", " "), extra={"fields": fields})
-        self._tell(kind, worker, self._clock())
+        # A connection of flashQ's may last for one job.
+        self._news.happened(kind, worker, quiet=worker.patience_ms == ACTIVE_MS)
 
 
 def _count(room: Room) -> int:
