@@ -10,14 +10,16 @@ from starlette.types import Message
 
 from forebay.broker.node import Node
 from forebay.core.api.commands import Command, Push, Reply
-from forebay.core.api.queries import Measure, Measured, MeasureQueues, QueuesMeasured
+from forebay.core.api.queries import Counts, Measure, Measured, MeasureQueues, QueueMeasured, QueuesMeasured
 from forebay.core.bounds import Limits
 from forebay.core.errors import ForebayError
 from forebay.core.queries.metrics import PARTITIONS_MAX
+from forebay.core.state import BUCKETS_MS, Tally
+from forebay.core.words import EVENT_KINDS
 from forebay.server.events.hub import Hub
 from forebay.server.http.connection import HttpLimits
 from forebay.server.http.metrics import Metrics
-from forebay.server.http.queue_metrics import QueueText
+from forebay.server.http.queue_metrics import QueueText, Rest, values_of
 from forebay.server.http.request_body import Gone
 from forebay.server.measure import SLICE
 from forebay.server.node_client import NodeClient
@@ -243,6 +245,62 @@ def test_counters_of_the_rest_do_not_fall_when_a_queue_leaves_it() -> None:
         push(client, "c", 1)
         assert figures(here)[name] == 9
         assert figures(here)['forebay_queue_messages{queue="*",state="waiting",tenant="_rest"}'] == 3
+
+
+def test_the_rest_counts_what_its_queues_did_before_they_left_it_and_what_others_did_since() -> None:
+    name = 'forebay_messages_total{kind="pushed",queue="*",tenant="_rest"}'
+    with Here(http=HttpLimits(metrics_queues_max=1)) as here, here.connect() as client:
+        for queue, messages in (("a", 1), ("b", 5), ("c", 3)):
+            push(client, queue, *range(messages))
+        assert figures(here)[name] == 8
+        push(client, "b", 1, 2)
+        push(client, "c", *range(10))
+        assert client.ask({"cmd": "QUEUEDELETE", "queue": "b"})["ok"]
+        assert figures(here)[name] == 20
+        push(client, "b", 1, 2, 3)  # another one
+        assert figures(here)[name] == 23
+
+
+def test_a_queue_that_gets_series_of_its_own_or_loses_them_is_counted_once() -> None:
+    name = 'forebay_messages_total{kind="pushed",queue="%s",tenant="%s"}'
+    rest = name % ("*", "_rest")
+    with Here(http=HttpLimits(metrics_queues_max=1)) as here, here.connect() as client:
+        for queue, messages in (("a", 1), ("b", 5), ("c", 3)):
+            push(client, queue, *range(messages))
+        assert figures(here)[rest] == 8
+        assert client.ask({"cmd": "QUEUEDELETE", "queue": "a"})["ok"]
+        push(client, "b", 1, 2)
+        push(client, "c", 1)
+        found = figures(here)
+        assert (found[name % ("b", "default")], found[rest]) == (7, 11)
+        push(client, "b", 1)
+        push(client, "c", 1)
+        found = figures(here)
+        assert (found[name % ("b", "default")], found[rest]) == (8, 12)
+
+
+def test_a_queue_that_loses_its_own_series_brings_along_what_they_have_not_told() -> None:
+    def measured(*tallies: Tally) -> QueueMeasured:
+        sums = [sum(each) for each in zip(*(each.counts for each in tallies), strict=True)]
+        total = Tally("", "", sums, [0] * len(tallies[0].times))
+        return QueueMeasured("", "", Counts(), None, total, [], list(tallies))
+
+    a, b = (Tally("t", name, [0] * len(EVENT_KINDS), [0] * (len(BUCKETS_MS) + 1)) for name in "ab")
+    rest = Rest()
+
+    def told(inside: list[Tally], own: Tally) -> int:
+        others = values_of([QueueMeasured("t", own.queue, Counts(), None, own, [])])
+        tally = rest.told([measured(*inside)], others).tally
+        assert tally is not None
+        return tally.counts[0]
+
+    a.counts[0], b.counts[0] = 100, 10
+    assert told([b], own=a) == 10
+    a.counts[0] += 1
+    assert told([a], own=b) == 11
+    a.counts[0] += 5
+    b.counts[0] += 1
+    assert told([b], own=a) == 17
 
 
 def of_group(found: Figures, what: str, queue: str, group: str, tenant: str = "default") -> float:

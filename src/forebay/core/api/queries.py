@@ -241,6 +241,8 @@ class QueueMeasured(Struct, gc=False):
     tally: Tally | None
     groups: "list[GroupFound]"
     """All groups but ``default``; of several queues, if they were summed."""
+    tallies: list[Tally] = []
+    """Of several queues that were summed: those that ``tally`` is the sum of."""
 
 
 class QueuesMeasured(Struct, gc=False):

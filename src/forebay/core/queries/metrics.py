@@ -76,6 +76,7 @@ def _sum(shard: Shard, queues: list[Queue], now: int) -> QueueMeasured:
         total.groups += _others(queue, now)
     every = shard.events.tallies
     tallies = [every[queue.prefix] for queue in queues if queue.prefix in every]
+    total.tallies = tallies
     if tallies:
         # Column by column: a tenth of the time of adding one queue after the other.
         counts = list(map(sum, zip(*(each.counts for each in tallies), strict=True)))

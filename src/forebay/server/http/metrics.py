@@ -9,9 +9,10 @@ from starlette.types import Receive, Scope, Send
 from forebay.broker.node import Node
 from forebay.core.api.queries import GroupFound, Measured, QueueMeasured
 from forebay.core.errors import ForebayError
+from forebay.core.state import Tally
 from forebay.server.events.hub import Hub
 from forebay.server.http.endpoint import respond, while_there
-from forebay.server.http.queue_metrics import QueueText, Rest
+from forebay.server.http.queue_metrics import QueueText, Rest, Values, values_of
 from forebay.server.measure import measure, slices
 from forebay.server.node_client import NodeClient
 from forebay.server.shared import Shared
@@ -62,6 +63,7 @@ class Metrics:
     async def _queues(self, measured: Measured) -> bytes:
         text = QueueText(measured.now)
         rest: list[QueueMeasured] = []
+        outside: dict[Tally, Values] = {}
         groups: list[GroupFound] = []
         left = self._queues_max
         async for each in slices(self._questions, measured, self._queues_max):
@@ -75,8 +77,10 @@ class Metrics:
                 rest += each.queues
             else:
                 text.add(each.queues)
+                outside |= values_of(each.queues)
+        summed = self._rest.told(rest, outside)  # also if there is none: it learns who left
         if rest:
-            text.add([self._rest.told(rest)])
+            text.add([summed])
         text.add_groups(groups)
         return text.text()
 

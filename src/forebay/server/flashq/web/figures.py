@@ -19,7 +19,7 @@ from forebay.core.words import DEAD, DEFAULT, PUSHED, SETTLED
 from forebay.server.flashq import metrics as shared
 from forebay.server.flashq.web.commands import Refused, refused
 from forebay.server.flashq.web.system import memory_bytes
-from forebay.server.http.queue_metrics import Rest
+from forebay.server.http.queue_metrics import Rest, values_of
 from forebay.server.measure import TenantMeasured, measure_tenant
 from forebay.server.node_client import NodeClient
 from forebay.server.shared import Shared
@@ -124,7 +124,8 @@ class History:
     async def _made(self) -> bytes:
         found = await self._measured(QUEUES_MAX)
         mine = [*found.queues, *found.rest]
-        shown = [*found.queues, self._rest.told(found.rest)] if found.rest else found.queues
+        rest = self._rest.told(found.rest, values_of(found.queues))
+        shown = [*found.queues, rest] if found.rest else found.queues
         workers = self._workers.count
         families = [
             *shared.of_queues(shown),
