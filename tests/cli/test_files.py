@@ -10,7 +10,7 @@ from forebay import config
 from forebay.cli.files import DATA
 from forebay.client.sync.client import SyncClient
 from tests.cli.running import Run, Terminal
-from tests.serving import Server
+from tests.serving import Server, pop, push
 
 
 @pytest.fixture
@@ -38,6 +38,21 @@ def test_a_backup_ends_with_a_summary(cli: Run, client: SyncClient, queue: str, 
     assert found["messages"] == held["messages"] >= 10
     assert found["payload_bytes"] == held["payload_bytes"] >= 10
     assert found["seconds"] > 0
+
+
+def test_events_of_the_server_are_not_counted_as_messages(tmp_path: Path, cli: Run) -> None:
+    data, made, other = (tmp_path / name for name in ("data", "made", "other"))
+    with Server("--data", str(data)) as server:
+        with server.connect() as client:
+            push(client, "q", *range(6))
+            client.ask({"cmd": "ACK", "ids": [pop(client, "q")["id"]]})
+        backup = cli("backup", str(made), "--server", server.tcp, "--json").object
+    found = cli("verify", str(made), "--json").object
+    copied = cli("copy", f"rocksdb:{made}", f"rocksdb:{other}", "--json").object
+    assert [each["messages"] for each in (backup, found, copied)] == [6, 6, 6]
+    assert backup["payload_bytes"] == found["payload_bytes"] == 6
+    assert [each["queue"] for each in found["queues"]] == ["q"]
+    assert cli("verify", str(made)).out.splitlines()[-1].startswith("ok: 1 queue; 6 messages, 6 bytes, ")
 
 
 def test_a_backup_is_verified_with_a_report_for_each_queue(cli: Run, backup: Path, queue: str) -> None:

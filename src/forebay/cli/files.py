@@ -14,6 +14,7 @@ from forebay.cli.commands import Command, asks_server, connected, prints_json
 from forebay.cli.errors import DAMAGE, DONE, NOTHING, CliError
 from forebay.cli.output import Stopwatch, counted, print_json, print_table, progress
 from forebay.core.errors import Damaged, ForebayError
+from forebay.core.words import is_own
 
 if TYPE_CHECKING:
     from forebay.core.loading.verify import Report
@@ -76,8 +77,8 @@ def _kept_in(backup: Path) -> tuple[int, int] | None:
     from forebay.store.rocksdb.offline import looking_at
 
     try:
-        with looking_at(backup) as (reader, _):
-            return kept(reader)
+        with looking_at(backup) as (reader, shards):
+            return kept(reader, shards)
     except (StoreError, ForebayError, MsgspecError):  # elsewhere, or damaged, which verify says in detail
         return None
 
@@ -124,10 +125,13 @@ def verify(data: str, as_json: bool) -> int:
             advance(len(keys))
             return reader.bodies(keys)
 
-        reports = list(verifying.verify(shards, reader.scan, bodies, named))
+        found = verifying.verify(shards, reader.scan, bodies, named)
+        # Of the server's own queues, such as its event log, only damage is told
+        reports = [each for each in found if each.damage or not is_own(each.tenant)]
         unnamed = sum(key not in named for key in reader.body_keys())
     damage = sum(len(report.damage) for report in reports)
-    messages, size = (sum(getattr(each, name) for each in reports) for name in ("messages", "payload_bytes"))
+    pushed = [each for each in reports if not is_own(each.tenant)]
+    messages, size = (sum(getattr(each, name) for each in pushed) for name in ("messages", "payload_bytes"))
     if as_json:
         totals = {"damage": damage, "messages": messages, "payload_bytes": size, "unnamed_bodies": unnamed}
         print_json({"ok": not damage, **totals, "seconds": watch.seconds, "queues": reports})

@@ -11,6 +11,7 @@ from typing import Protocol
 from msgspec import MsgspecError, Struct
 
 from forebay.core.errors import Damaged
+from forebay.core.loading.verify import TENANT_BYTES, own_prefixes
 from forebay.core.records.codec import unpack_header
 from forebay.core.records.commit import Commit, Record
 from forebay.core.records.keyspace import CONTROL, is_header
@@ -40,7 +41,7 @@ class Readable(Protocol):
 
 
 class Figures(Struct):
-    """Counts of what was copied and compared, or is there."""
+    """Counts of what was copied and compared, or is there; messages without those of the server itself."""
 
     records: int = 0
     bodies: int = 0
@@ -60,7 +61,7 @@ def copy(source: Readable, shards: int, target: Store, progress: Progress) -> Fi
     for bodies in _in_parts(_bodies(source)):
         target.commit([Commit(CONTROL, claim.epoch, 0, [], [], bodies)])
         progress("copying", len(bodies))
-    figures = compare(source, target, progress)
+    figures = compare(source, target, progress, own_prefixes(shards, source.scan))
     # Last: without it, no server takes the target for a complete store.
     target.be_copy(shards, source.claims())
     _compare_claims(source, target)
@@ -69,8 +70,13 @@ def copy(source: Readable, shards: int, target: Store, progress: Progress) -> Fi
     return figures
 
 
-def compare(source: Readable, target: Readable, progress: Progress) -> Figures:
-    """Compare two stores. Raise StoreError with the first difference."""
+def compare(
+    source: Readable, target: Readable, progress: Progress, own: frozenset[bytes] = frozenset()
+) -> Figures:
+    """Compare two stores. Raise StoreError with the first difference.
+
+    Messages of tenants whose records begin with ``own`` are not counted.
+    """
     found = Figures()
     for kind, theirs, ours in (
         ("record", source.scan(FIRST, LAST), target.scan(FIRST, LAST)),
@@ -84,7 +90,7 @@ def compare(source: Readable, target: Readable, progress: Progress) -> Figures:
             found.bytes += len(one[1])
             if kind == "record":
                 found.records += 1
-                found.messages += _messages(*one)
+                found.messages += 0 if one[0][:TENANT_BYTES] in own else _messages(*one)
             else:
                 found.bodies += 1
     return found
@@ -98,11 +104,15 @@ def _messages(key: bytes, value: bytes) -> int:
         return 0
 
 
-def kept(source: Readable) -> tuple[int, int]:
-    """Return the number of messages in a store, and the bytes of their payloads, by its records alone."""
+def kept(source: Readable, shards: int) -> tuple[int, int]:
+    """Return the number of messages in a store, and the bytes of their payloads, by its records alone.
+
+    Those of the server's own tenants, such as its event log, do not count.
+    """
+    own = own_prefixes(shards, source.scan)
     messages = size = 0
     for key, value in source.scan(FIRST, LAST):
-        if is_header(key):
+        if is_header(key) and key[:TENANT_BYTES] not in own:
             segment = unpack_header(0, value)
             messages += segment.count
             size += segment.size

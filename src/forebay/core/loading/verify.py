@@ -26,6 +26,8 @@ OWN = "(keys, values and limits)"
 
 NAMES = "(names)"
 """Tenant name in the report of names that are damaged or missing."""
+TENANT_BYTES = 4
+"""Bytes of a key that say of which tenant it is."""
 LAST = b"\xff" * 8
 """Upper bound of all keys but the store's own."""
 
@@ -72,6 +74,19 @@ def verify(shards: int, scan: Scan, bodies: ReadBodies, found: set[bytes]) -> It
         numbers = [int.from_bytes(each, "big") for each in (prefix[4:], prefix[:4])]
         what = "queue number {} of tenant number {}".format(*numbers)
         yield Report(NAMES, what, damage=["there are records of it, and it has no name"])
+
+
+def own_prefixes(shards: int, scan: Scan) -> frozenset[bytes]:
+    """Return how the records of the server's own tenants begin, as far as names can be read."""
+    found: set[bytes] = set()
+    for shard in range(shards):
+        try:
+            tenants = names.decode(shard, shards, scan(*keyspace.shard_bounds(shard))).tenants
+        except Damaged:
+            continue
+        own = (known.number for tenant, known in tenants.items() if is_own(tenant))
+        found |= {keyspace.own_prefix(number)[:TENANT_BYTES] for number in own}
+    return frozenset(found)
 
 
 def _unnamed(scan: Scan, named: set[bytes]) -> Iterator[bytes]:
