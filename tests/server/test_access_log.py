@@ -295,6 +295,62 @@ def test_text_of_a_client_ends_no_line(tmp_path: Path) -> None:
     assert ' queue="a\\nb c" ' in line
 
 
+@pytest.mark.parametrize("packs", [False, True])
+def test_a_request_that_can_not_be_decoded_is_told_of_by_what_can_be_read_of_it(
+    packs: bool, tmp_path: Path
+) -> None:
+    wrong: list[dict[str, Any]] = [
+        {"cmd": "PUSH", "queue": "q", "payload": SECRET, "priority": SECRET, "reqId": 7},
+        {"cmd": "POP", "queue": 5, "counts": 1},
+        {"cmd": SECRET, "queue": "q"},
+    ]
+    with logging(tmp_path, *JSON) as server:
+        with Raw(server.tcp) as client:
+            for each in wrong:
+                assert not (client.ask_packed if packs else client.ask)(each)["ok"]
+        server.stop()
+    names = ("command", "queue", "field", "outcome", "id")
+    assert [{name: line[name] for name in names if name in line} for line in server.lines] == [
+        {"command": "PUSH", "queue": "q", "field": "priority", "outcome": "invalid", "id": 7},
+        {"command": "POP", "field": "queue", "outcome": "invalid"},
+        {"command": "-", "queue": "q", "field": "cmd", "outcome": "invalid"},
+    ]
+    assert SECRET not in server.text
+
+
+def test_over_http_a_request_of_tcp_that_can_not_be_decoded_is_told_of_in_the_same_way(
+    tmp_path: Path,
+) -> None:
+    with logging(tmp_path, *JSON) as server:
+        for path, body in (
+            ("/v1/commands", {"cmd": "POP", "queue": "q", "count": SECRET}),
+            ("/v1/queues/q/pop", {"count": SECRET}),
+        ):
+            assert httpx.post(f"http://{server.http}{path}", json=body).status_code == 400
+        server.stop()
+    first, *more = [
+        (each["command"], each["queue"], each["field"]) for each in server.lines if "queue" in each
+    ]
+    assert first == ("POP", "q", "count")
+    assert not more, "the second is one of the same kind"
+    assert SECRET not in server.text
+
+
+def test_mistakes_with_one_command_do_not_hide_those_with_another(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "forebay.access")
+    loop = Loop()
+    access = AccessLog(loop)  # type: ignore[arg-type]
+    for name in ("POP", "POP", "ACK", "POP"):
+        access.tell(Asked(name, "tcp", "default", outcome="invalid"))
+    loop.go_on()
+    told: list[dict[str, Any]] = [each.fields for each in caplog.records]  # type: ignore[attr-defined]
+    assert [(each["command"], each.get("more")) for each in told] == [
+        ("POP", None),
+        ("ACK", None),
+        ("POP", 2),
+    ]
+
+
 @pytest.mark.parametrize("level", ["info", "debug"])
 def test_a_frame_that_can_not_be_read_is_a_mistake_of_the_client(level: str, tmp_path: Path) -> None:
     with logging(tmp_path, *JSON, "--log-level", level) as server:

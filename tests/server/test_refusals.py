@@ -488,7 +488,7 @@ def test_a_payload_nested_as_deep_as_it_may_be_is_taken() -> None:
 
 @pytest.mark.parametrize("given", [1, -1, 0, 1 << 70, "a", "", "é"])
 def test_the_req_id_of_a_bad_request_is_found(given: int | str) -> None:
-    assert codec.request_id(body_of({"cmd": "NOPE", "reqId": given})) == given
+    assert codec.glimpse(body_of({"cmd": "NOPE", "reqId": given})).reqId == given
 
 
 @pytest.mark.parametrize(
@@ -496,7 +496,7 @@ def test_the_req_id_of_a_bad_request_is_found(given: int | str) -> None:
     [b"{}", b'{"reqId":null}', b'{"reqId":1.5}', b'{"reqId":[1]}', b'{"reqId":1', b"", b"\xff", b"[1]"],
 )
 def test_a_req_id_that_can_t_be_read_is_left_out(body: bytes) -> None:
-    assert codec.request_id(body) is UNSET
+    assert codec.glimpse(body).reqId is UNSET
 
 
 def test_an_error_in_a_transaction_says_which_request_it_is_about() -> None:

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from forebay.core.api.commands import Popped
-from forebay.core.errors import ForebayError
+from forebay.core.errors import ForebayError, Invalid
 from forebay.wire.table import OPERATIONS
 
 logger = logging.getLogger("forebay.access")
@@ -27,6 +27,8 @@ WINDOW_S = 1.0
 """Of lines that a client can cause at will, one of a kind is written in this time, and the others counted."""
 TEXT_MAX = 200
 """Most characters of a name that a client gives."""
+UNREAD = "-"
+"""Command of a request that could not be read."""
 DONE = "ok"
 """Outcome of a request that was carried out; others are error codes."""
 
@@ -85,6 +87,10 @@ def command_of(kind: type) -> str:
     return tag if isinstance(tag, str) else kind.__name__
 
 
+Kind = tuple[str, str, str]
+"""What a line says, the command and the outcome: one client's mistakes hide none with other commands."""
+
+
 class AccessLog:
     """Writes lines about requests. Listeners call ``tell`` for those that may deserve one."""
 
@@ -95,7 +101,7 @@ class AccessLog:
         self.over_s = 0.0 if self._tells_all else slow_ms / 1000
         """Listeners tell of requests that took at least this long, of acts, and of errors."""
         self.is_act = Acts()
-        self._untold: dict[tuple[str, str], int] = {}
+        self._untold: dict[Kind, int] = {}
         """Lines of each kind that were not written in the current window."""
 
     def tell(self, asked: Asked) -> None:
@@ -116,7 +122,7 @@ class AccessLog:
         if self._tells_all:
             _write(level, what, asked)
             return
-        kind = (what, asked.outcome)
+        kind = (what, asked.command, asked.outcome)
         if kind in self._untold:
             self._untold[kind] += 1
             return
@@ -124,11 +130,11 @@ class AccessLog:
         self._loop.call_later(WINDOW_S, self._end_window, level, kind)
         _write(level, what, asked)
 
-    def _end_window(self, level: int, kind: tuple[str, str]) -> None:
+    def _end_window(self, level: int, kind: Kind) -> None:
         more = self._untold.pop(kind)
         if more:
-            what, outcome = kind
-            fields = {"more": more, "outcome": outcome}
+            what, command, outcome = kind
+            fields = {"command": command, "more": more, "outcome": outcome}
             logger.log(level, "%s, more of the kind", what, extra={"fields": fields})
 
 
@@ -165,6 +171,8 @@ def _write(level: int, what: str, asked: Asked, more: Mapping[str, object] | Non
     if count is not None:
         fields["count"] = count
     fields |= {"ms": round(asked.ms, 1), "outcome": asked.outcome, "by": asked.carrier}
+    if isinstance(asked.reply, Invalid):
+        fields["field"] = _short(asked.reply.field)
     fields["tenant"] = asked.tenant
     if asked.peer:
         fields["peer"] = _peer(asked.peer)
@@ -206,7 +214,7 @@ def _peer(peer: object) -> str:
 def _waited_ms(asked: Asked) -> float:
     """Return how long a request may have waited on purpose."""
     wait_ms = getattr(asked.request, "wait_ms", None)
-    if wait_ms is None and isinstance(asked.reply, Popped):
+    if wait_ms is None and (isinstance(asked.reply, Popped) or asked.command == "WAITJOB"):
         return asked.ms  # of a door whose pops always wait
     return wait_ms if isinstance(wait_ms, int) else 0
 

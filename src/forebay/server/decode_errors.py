@@ -1,7 +1,8 @@
 """Turn msgspec's decoding errors into Invalid errors that name the field and what it accepts."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
+from contextlib import suppress
 from difflib import get_close_matches
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
@@ -124,14 +125,31 @@ json_fields = msgspec.json.Decoder(dict[str, Raw]).decode
 packed_fields = msgspec.msgpack.Decoder(dict[str, Raw]).decode
 
 
-def request_id(body: bytes) -> RequestId | UnsetType:
-    """Return the reqId of a body that could not be decoded, or UNSET if it has no valid one."""
+class Glimpse(Struct):
+    """What can be read of a body that could not be decoded."""
+
+    reqId: RequestId | UnsetType = UNSET
+    command: str | None = None
+    """Its name, if there is such a command."""
+    queue: str | None = None
+
+
+def glimpse(body: bytes, commands: Container[str]) -> Glimpse:
+    """Return what can be read of a body that could not be decoded; what is not valid is left out."""
+    found = Glimpse()
+    form: Any = msgspec.json if body.startswith(b"{") else msgspec.msgpack
     try:
-        given: RequestId
-        if body.startswith(b"{"):
-            given = msgspec.json.decode(json_fields(body)["reqId"], type=RequestId)
-        else:
-            given = msgspec.msgpack.decode(packed_fields(body)["reqId"], type=RequestId)
-    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, RecursionError):
-        return UNSET
-    return given
+        fields = (json_fields if form is msgspec.json else packed_fields)(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return found
+    kinds: tuple[tuple[str, str, Any], ...] = (
+        ("reqId", "reqId", RequestId),
+        ("cmd", "command", str),
+        ("queue", "queue", str),
+    )
+    for name, place, kind in kinds:
+        with suppress(msgspec.DecodeError, UnicodeDecodeError, KeyError, RecursionError):
+            setattr(found, place, form.decode(fields[name], type=kind))
+    if found.command not in commands:
+        found.command = None
+    return found

@@ -149,7 +149,7 @@ def carried(body: bytes, *, packed: bool) -> None:
         if request.is_command:
             request.command(caller)
     except ForebayError as error:
-        encoded = door.encode_error(error, door.request_id(body), packed=packed)
+        encoded = door.encode_error(error, door.glimpse(body).reqId, packed=packed)
         reply = msgspec.msgpack.decode(encoded) if packed else json.loads(encoded)
         assert reply.keys() - {"reqId"} == {"ok", "error"}
         assert "\n" not in reply["error"]

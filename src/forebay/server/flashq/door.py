@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from forebay.core.bounds import Limits
 from forebay.core.errors import ForebayError
+from forebay.server.decode_errors import Glimpse, glimpse
 from forebay.server.flashq import answers, errors
 from forebay.server.flashq.caller import Caller, Tokens
 from forebay.server.flashq.commands.table import NAMES, AnyCommand
@@ -52,8 +53,8 @@ class Door:
         return body[:1] > b"\x7f" and body[:1] != b"\xef"
 
     @staticmethod
-    def request_id(body: bytes) -> RequestId | UnsetType:
-        return errors.request_id(body)
+    def glimpse(body: bytes) -> Glimpse:
+        return glimpse(body, NAMES)
 
     @staticmethod
     def decode(body: bytes) -> Any:

@@ -15,7 +15,6 @@ from forebay.server.decode_errors import (
     MISSING,
     json_fields,
     packed_fields,
-    request_id as request_id,
 )
 
 QUEUE_CHARS_MAX = 256

@@ -12,8 +12,8 @@ from starlette.types import Message, Receive, Scope, Send
 from forebay.core.api.commands import Command, Pop, Popped, Reply
 from forebay.core.api.queries import Await, KvWatch
 from forebay.core.errors import Busy, ForebayError, Invalid, Unsupported
-from forebay.server.access_log import ACTS, DONE, Asked, command_of
-from forebay.server.decode_errors import in_words_of, names_within
+from forebay.server.access_log import ACTS, DONE, UNREAD, Asked, command_of
+from forebay.server.decode_errors import Glimpse, in_words_of, names_within
 from forebay.server.http.operation import Bound, encode, places_of
 from forebay.server.http.request_body import Gone, Reader, check_no_body, header, whole
 from forebay.server.node_client import NodeClient as NodeClient
@@ -28,6 +28,8 @@ LEASED = "forebay.leased"
 """Key in the scope of a request: the leased messages of its reply, until the reply is sent."""
 ASKED = "forebay.asked"
 """Key in the scope: the request, when it had arrived, and the reply to it."""
+SEEN = "forebay.seen"
+"""Key in the scope: what can be read of a request that could not be decoded."""
 GIVEN_ID = "forebay.request_id"
 """Key in the scope: the id of the request."""
 PACK_FROM = 1_024
@@ -129,21 +131,22 @@ class Endpoint:
         access = self._services.access
         request, began, found = scope.get(ASKED, (None, 0.0, reply))
         took = self._now() - began if began else 0.0
-        command = self._command if self._command is not None or request is None else command_of(type(request))
+        seen = scope.get(SEEN, Glimpse())
+        command = self._command or (seen.command if request is None else command_of(type(request)))
         if error is None and took < access.over_s and command not in ACTS:
             return
         access.tell(
             Asked(
-                command=command or "-",
+                command=command or UNREAD,
                 carrier="http",
                 tenant=CONTEXT.tenant,
                 request=request,
-                reply=found,
+                reply=found if error is None else error,
                 outcome=DONE if error is None else error.code,
                 ms=took * 1000,
                 id=scope.get(GIVEN_ID, b"").decode("ascii", "replace") or UNSET,
                 peer=scope.get("client"),
-                given=scope.get("path_params", {}),
+                given=scope.get("path_params") or {"queue": seen.queue},
             )
         )
 

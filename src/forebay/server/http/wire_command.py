@@ -3,7 +3,7 @@
 from starlette.types import Receive, Scope
 
 from forebay.core.errors import ForebayError, Invalid
-from forebay.server.http.endpoint import Endpoint, check_no_query
+from forebay.server.http.endpoint import SEEN, Endpoint, check_no_query
 from forebay.server.http.operation import Bound, Query
 from forebay.server.http.request_body import whole
 from forebay.server.operations import codec
@@ -39,6 +39,7 @@ class CommandEndpoint(Endpoint):
             check_text(body)
             request = codec.decode(body)
         except Invalid as error:
+            scope[SEEN] = codec.glimpse(body)
             raise Invalid("body", error.accepted) if error.field == "frame" else error from None
         try:
             return codec.said(await self.carried_out(request, scope, receive), request.reqId)

@@ -10,14 +10,15 @@ from forebay.core.bounds import Limits
 from forebay.core.errors import ForebayError, Invalid
 from forebay.core.words import DEFAULT
 from forebay.server.decode_errors import (
+    Glimpse,
     explain as explained,
+    glimpse as glimpsed,
     in_words_of,
     inside,
     json_fields,
     names_within,
     packed_fields,
     places,
-    request_id as request_id,
 )
 from forebay.server.operations.carried import Context
 from forebay.server.operations.table import COMMANDS
@@ -78,6 +79,11 @@ def decode_packed(body: bytes) -> Any:
         return decode(json_of(body))
     check_finite(body)
     return request
+
+
+def glimpse(body: bytes) -> Glimpse:
+    """Return what can be read of a body that could not be decoded."""
+    return glimpsed(body, COMMANDS)
 
 
 _names = cache(names_within)

@@ -13,6 +13,7 @@ from forebay.core.api.commands import Command
 from forebay.core.bounds import Limits
 from forebay.core.errors import ForebayError
 from forebay.server.access_log import AccessLog
+from forebay.server.decode_errors import Glimpse
 from forebay.server.events.poll import Polls
 from forebay.server.node_client import NodeClient
 from forebay.server.webhooks.registry import Webhooks
@@ -84,7 +85,7 @@ class Codec(Protocol):
 
     def is_packed(self, body: bytes) -> bool: ...
 
-    def request_id(self, body: bytes) -> RequestId | UnsetType: ...
+    def glimpse(self, body: bytes) -> Glimpse: ...
 
     def encode(self, request: Any, reply: Any, context: Any, *, packed: bool = False) -> bytes: ...
 

@@ -17,7 +17,8 @@ from forebay.core.api.commands import Popped, Reply
 from forebay.core.api.queries import DeadFound, LogSlice, QueuesFound, ShownAll
 from forebay.core.errors import Busy, ForebayError, Invalid, Unsupported
 from forebay.core.words import DEFAULT
-from forebay.server.access_log import DONE, Asked, code_in, command_of, outcome_of
+from forebay.server.access_log import DONE, UNREAD, Asked, code_in, command_of, outcome_of
+from forebay.server.decode_errors import Glimpse
 from forebay.server.tcp.codec import Attends, Ready, Request, Services
 from forebay.wire.framing import Frames, Lines, Lost, TooLong, cutter
 from forebay.wire.operations.messages import Browsed
@@ -364,14 +365,17 @@ class Connection(asyncio.Protocol):
         self, body: bytes | TooLong, error: ForebayError, request: Request | None = None
     ) -> None:
         """Answer a request that never reached the core, in its turn."""
-        request_id: RequestId | UnsetType = UNSET
+        seen = Glimpse()
         packed = self._is_packed(body.begins if isinstance(body, TooLong) else body)
         if not isinstance(body, TooLong):
-            request_id = self._codec.request_id(body)
+            seen = self._codec.glimpse(body)
         self._in_flight += 1
-        number = self._number() if request_id is UNSET else -1
-        self._put(number, (None, packed, self._codec.encode_error(error, request_id, packed=packed), TOLD))
-        self._server.access.tell(self._asked_for(request, error, 0.0, request_id))
+        number = self._number() if seen.reqId is UNSET else -1
+        self._put(number, (None, packed, self._codec.encode_error(error, seen.reqId, packed=packed), TOLD))
+        asked = self._asked_for(request, error, 0.0, seen.reqId)
+        if request is None:
+            asked.command, asked.given = seen.command or UNREAD, {"queue": seen.queue}
+        self._server.access.tell(asked)
         self.flush()
 
     # Replies: called by the node.
@@ -434,7 +438,7 @@ class Connection(asyncio.Protocol):
         peer = self._transport.get_extra_info("peername")
         is_unix = not isinstance(peer, tuple)
         return Asked(
-            command="-" if request is None else command_of(type(request)),
+            command=UNREAD if request is None else command_of(type(request)),
             carrier="unix" if is_unix else self._server.carrier,
             tenant=getattr(self.context, "tenant", DEFAULT),
             request=request,

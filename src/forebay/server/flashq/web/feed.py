@@ -308,7 +308,7 @@ class Noticing:
         self._door, self._feed = door, feed
         self.context, self.opened, self.ended = door.context, door.opened, door.ended
         self.decode, self.decode_packed, self.is_packed = door.decode, door.decode_packed, door.is_packed
-        self.request_id, self.encode_error = door.request_id, door.encode_error
+        self.glimpse, self.encode_error = door.glimpse, door.encode_error
 
     def encode(self, request: Any, reply: Any, context: Any, *, packed: bool = False) -> bytes:
         self._feed.notice(request, reply)
