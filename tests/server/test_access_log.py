@@ -28,6 +28,7 @@ class Logged:
         self._process, self._log = process, log
         self.http: str = ready["http"]
         self.unix: str = ready["unix"]
+        self.flashq_http: str = ready["flashq_http"]
         host, _, port = ready["tcp"].rpartition(":")
         self.tcp = (host, int(port))
 
@@ -293,6 +294,85 @@ def test_text_of_a_client_ends_no_line(tmp_path: Path) -> None:
         server.stop()
     (line,) = (each for each in server.text.splitlines() if "forebay.access" in each)
     assert ' queue="a\\nb c" ' in line
+
+
+def test_over_flashqs_http_acts_mistakes_and_failures_are_told_of(tmp_path: Path) -> None:
+    with logging(tmp_path, *JSON, "--flashq-http", "127.0.0.1:0", "--webhooks-private", "on") as server:
+        with Raw(server.tcp) as client, httpx.Client(base_url=f"http://{server.flashq_http}") as web:
+            data = {"data": SECRET}
+            assert web.post("/queues/q/jobs", json=data).status_code == 200
+            assert web.post("/queues/q/pause", headers={"x-request-id": "me"}).status_code == 200
+            hook = {"url": f"http://127.0.0.1:1/?token={SECRET}", "events": ["*"]}
+            assert web.post("/webhooks", json=hook).status_code == 200
+            assert web.delete("/queues/q/obliterate").status_code == 200
+            assert web.post("/queues/q/jobs", json={**data, "priority": SECRET}).status_code == 400
+            assert web.get("/nope").status_code == 404
+            assert web.put("/queues/q/pause").status_code == 405
+            client.ask({"cmd": "HOLD"})
+            assert web.post("/queues/q/jobs", json=data).status_code == 503
+        server.stop()
+    names = ("message", "command", "path", "queue", "field", "outcome", "id")
+    lines = [each for each in server.lines if each["by"] == "flashq_http"]
+    assert lines[0].pop("id") == "me"
+    assert all(each.pop("id") for each in lines[1:])
+    assert [{name: line[name] for name in names if name in line} for line in lines] == [
+        {"message": "act", "command": "PAUSE", "queue": "q", "outcome": "ok"},
+        {"message": "act", "command": "WEBHOOKPUT", "path": "POST /webhooks", "outcome": "ok"},
+        {"message": "act", "command": "OBLITERATE", "queue": "q", "outcome": "ok"},
+        {"message": "refused", "command": "PUSH", "queue": "q", "field": "priority", "outcome": "invalid"},
+        {
+            "message": "refused",
+            "command": "-",
+            "path": "PUT /queues/{queue}/pause",
+            "queue": "q",
+            "outcome": "unsupported",
+        },
+        {"message": "failed", "command": "PUSH", "queue": "q", "outcome": "busy"},
+    ]
+    assert SECRET not in server.text
+
+
+def test_over_flashqs_http_every_request_is_told_of_at_debug_and_its_token_never(tmp_path: Path) -> None:
+    flags = ("--flashq-http", "127.0.0.1:0", "--flashq-tokens", SECRET)
+    with logging(tmp_path, *DEBUG, *flags) as server:
+        with httpx.Client(base_url=f"http://{server.flashq_http}") as web:
+            assert web.get(f"/queues?token={SECRET}").status_code == 401
+            web.headers["authorization"] = f"Bearer {SECRET}"
+            for path in ("/queues", "/health", "/metrics/prometheus"):
+                assert web.get(path).status_code == 200
+            assert web.get("/no/such%0athing").status_code == 404
+        server.stop()
+    assert [
+        (each["message"], each["command"], each.get("path"), each["outcome"]) for each in server.lines
+    ] == [
+        ("refused", "-", "GET /queues", "denied"),
+        ("request", "LISTQUEUES", None, "ok"),
+        ("request", "-", "GET /health", "ok"),
+        ("request", "-", "GET /metrics/prometheus", "ok"),
+        ("request", "-", "GET /no/such\nthing", "not_found"),
+    ]
+    assert SECRET not in server.text
+
+
+def test_at_debug_pages_streams_and_what_is_not_there_are_told_of(tmp_path: Path) -> None:
+    with logging(tmp_path, *DEBUG) as server:
+        with httpx.Client(base_url=f"http://{server.http}") as web:
+            assert web.get("/v1/nowhere").status_code == 404
+            assert web.get("/metrics").status_code == 200
+            assert web.get("/v1/queues/a%0a/listen").status_code == 400
+            assert web.patch(f"/v1/kv/{SECRET}").status_code == 405
+            assert web.get("/v1/stats", headers={"x-request-id": "me"}).status_code == 200
+        server.stop()
+    assert [
+        (each["message"], each["command"], each.get("path"), each["outcome"]) for each in server.lines
+    ] == [
+        ("request", "-", "GET /v1/nowhere", "not_found"),
+        ("request", "-", "GET /metrics", "ok"),
+        ("refused", "-", "GET /v1/queues/{queue}/listen", "invalid"),
+        ("refused", "-", "PATCH /v1/kv/{key}", "unsupported"),
+        ("request", "STATS", None, "ok"),
+    ]
+    assert SECRET not in server.text
 
 
 @pytest.mark.parametrize("packs", [False, True])

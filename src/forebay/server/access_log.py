@@ -68,6 +68,8 @@ class Asked(Struct):
     id: object = UNSET
     """The id that the client gave, or that it was given."""
     peer: object = None
+    path: str | None = None
+    """Method and path of a request over HTTP that is no command, such as one of what is not there."""
     given: Mapping[str, Any] = {}
     """Fields that are not in the request, such as those of a path."""
 
@@ -163,6 +165,8 @@ def _write(level: int, what: str, asked: Asked, more: Mapping[str, object] | Non
     if not logger.isEnabledFor(level):
         return
     fields: dict[str, object] = {"command": asked.command}
+    if asked.path is not None:
+        fields["path"] = _short(asked.path)
     queue = _named(asked, "queue")
     if queue is not None:
         fields["queue"] = _short(queue)

@@ -28,6 +28,12 @@ LEASED = "forebay.leased"
 """Key in the scope of a request: the leased messages of its reply, until the reply is sent."""
 ASKED = "forebay.asked"
 """Key in the scope: the request, when it had arrived, and the reply to it."""
+TOLD = "forebay.told"
+"""Key in the scope: whether the log was told of the request, if it is to be."""
+ACT = "forebay.act"
+"""Key in the scope: the name of an act that is carried out without a request of ours."""
+OUTCOME = "forebay.outcome"
+"""Key in the scope: the code of the error that a request is answered with."""
 SEEN = "forebay.seen"
 """Key in the scope: what can be read of a request that could not be decoded."""
 GIVEN_ID = "forebay.request_id"
@@ -129,6 +135,7 @@ class Endpoint:
     def tell(self, scope: Scope, error: ForebayError | None = None, reply: object = None) -> None:
         """Have the log tell of a request, if it is to."""
         access = self._services.access
+        scope[TOLD] = True
         request, began, found = scope.get(ASKED, (None, 0.0, reply))
         took = self._now() - began if began else 0.0
         seen = scope.get(SEEN, Glimpse())
@@ -328,6 +335,7 @@ async def send_error(
     headers: Headers | None = None,
 ) -> None:
     status = error.status if status is None else status
+    scope[OUTCOME] = error.code
     headers = headers or []
     if status in (429, 503):
         after_ms = error.retry_after_ms if isinstance(error, Busy) else 1_000

@@ -1,5 +1,6 @@
 """Wraps every request: request ids, the origin check, and the response to a bug."""
 
+import asyncio
 import logging
 import secrets
 from ipaddress import ip_address
@@ -9,11 +10,28 @@ from urllib.parse import unquote_to_bytes, urlsplit
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from forebay.core.errors import Busy, Denied, ForebayError, Invalid
-from forebay.server.http.endpoint import GIVEN_ID, send_error
+from forebay.core.words import DEFAULT
+from forebay.server.access_log import ACTS, DONE, UNREAD, AccessLog, Asked
+from forebay.server.http.endpoint import ACT, GIVEN_ID, OUTCOME, TOLD, send_error
 from forebay.server.http.request_body import Gone, header
 
 logger = logging.getLogger("forebay.http")
 
+ANSWERS = ("http.response.start", "websocket.accept", "websocket.close", "websocket.http.response.start")
+"""How an answer begins."""
+CODES = {
+    400: "invalid",
+    401: "denied",
+    403: "denied",
+    404: "not_found",
+    405: "unsupported",
+    409: "conflict",
+    413: "invalid",
+    429: "busy",
+    501: "unsupported",
+    503: "busy",
+}
+"""Outcomes by status, of answers that do not tell the code of their error."""
 REQUEST_ID = b"x-request-id"
 REQUEST_ID_MAX = 128
 """Characters of a request id given by the client, at most."""
@@ -28,20 +46,30 @@ def check_path(path: bytes) -> None:
 
 
 class Guard:
-    """Gives requests their ids, refuses pages of foreign origins, and answers requests that hit a bug."""
+    """Gives requests their ids, refuses pages of foreign origins, and answers requests that hit a bug.
 
-    def __init__(self, app: ASGIApp, origins: tuple[str, ...]) -> None:
-        self._app = app
+    It has the log tell of requests that nobody else tells of: pages, streams, and what is refused before it
+    is a command.
+    """
+
+    def __init__(
+        self, app: ASGIApp, origins: tuple[str, ...], access: AccessLog | None = None, carrier: str = "http"
+    ) -> None:
+        """Without ``access``, the log is told of nothing; ``carrier`` is what it calls this listener."""
+        self._app, self._access, self._carrier = app, access, carrier
         self._origins = frozenset(origins)
         self._numbers = count(1)
         self._run = secrets.token_hex(4)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request_id = scope[GIVEN_ID] = self._request_id(scope)
+        began = asyncio.get_running_loop().time()
         started = False
 
         async def send_with_id(message: Message) -> None:
             nonlocal started
+            if TOLD not in scope and message["type"] in ANSWERS:
+                self._tell(scope, message, asyncio.get_running_loop().time() - began)
             if message["type"] == "http.response.start":
                 started = True
                 message["headers"].append((REQUEST_ID, request_id))
@@ -64,6 +92,30 @@ class Guard:
             logger.exception("bug: request %s of %s broke", request_id.decode(), scope.get("path"))
             if not started:
                 await self.refuse(scope, send_with_id, Busy("the server met a bug of its own"))
+
+    def _tell(self, scope: Scope, message: Message, took: float) -> None:
+        """Have the log tell of a request whose answer begins, if it is to."""
+        scope[TOLD] = True
+        command, access = scope.get(ACT, UNREAD), self._access
+        status: int = message.get("status", 200)
+        outcome = scope.get(OUTCOME) or CODES.get(status, DONE if status < 400 else "error")
+        if access is None or (outcome == DONE and took < access.over_s and command not in ACTS):
+            return
+        route = scope.get("route")  # not the path itself: there may be a key in it
+        path = scope["path"] if route is None else route.path.replace(":path", "")
+        access.tell(
+            Asked(
+                command=command,
+                carrier=self._carrier,
+                tenant=DEFAULT,
+                outcome=outcome,
+                ms=took * 1000,
+                id=scope[GIVEN_ID].decode(),
+                peer=scope.get("client"),
+                path=f"{scope.get('method', 'GET')} {path}",
+                given=scope.get("path_params", {}),
+            )
+        )
 
     async def refuse(self, scope: Scope, send: Send, error: ForebayError) -> None:
         """Answer with an error, in the form of this listener."""
@@ -113,6 +165,7 @@ def _is_certain(place: str) -> bool:
 
 
 async def refuse(scope: Scope, send: Send, error: ForebayError) -> None:
+    scope[OUTCOME] = error.code
     if scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": 1008, "reason": error.message})
     else:

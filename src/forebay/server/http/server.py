@@ -83,7 +83,7 @@ class HttpServer(HttpListener):
                 allow_headers=["*"],
                 expose_headers=["x-request-id", "retry-after"],
             )
-        return Guard(app, self.limits.origins)
+        return Guard(app, self.limits.origins, self.services.access)
 
     def _endpoints(self) -> dict[str, "EndpointKind"]:
         """Return the endpoints of operations whose bodies are read in a way of their own."""

@@ -11,20 +11,24 @@ import re
 from typing import Any
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw
 from starlette.types import Receive, Scope
 
 from forebay.core.api.commands import Popped
 from forebay.core.errors import Busy, ForebayError
+from forebay.core.words import DEFAULT
+from forebay.server.access_log import ACTS, DONE, UNREAD, Asked, command_of, outcome_of
 from forebay.server.flashq.caller import Caller
 from forebay.server.flashq.door import Door
 from forebay.server.flashq.web.feed import Feed
-from forebay.server.http.endpoint import LEASED, Patient, is_gone, may_wait, until_gone
+from forebay.server.http.endpoint import GIVEN_ID, LEASED, TOLD, Patient, is_gone, may_wait, until_gone
 from forebay.server.http.request_body import Gone
 from forebay.server.tcp.codec import Ready, Services
 
 logger = logging.getLogger("forebay.flashq")
 
+CARRIER = "flashq_http"
+"""What lines of the log call this door."""
 Fields = dict[str, Raw]
 """Fields of a command or of an answer, each as JSON."""
 
@@ -68,12 +72,43 @@ class Commands:
 
     async def run(self, scope: Scope, receive: Receive, body: bytes) -> Fields:
         """Run a command as it would come over TCP; return its answer, or raise Refused."""
+        asked = Asked(UNREAD, CARRIER, DEFAULT, peer=scope.get("client"), given=scope.get("path_params", {}))
+        asked.id = scope.get(GIVEN_ID, b"").decode() or UNSET
+        began = asyncio.get_running_loop().time()
+        try:
+            answer = await self._run(scope, receive, body, asked)
+        except Gone:
+            scope[TOLD] = True
+            raise
+        except Refused:
+            self._tell(scope, asked, began)
+            raise
+        self._tell(scope, asked, began)
+        return answer
+
+    def _tell(self, scope: Scope, asked: Asked, began: float) -> None:
+        """Have the log tell of a command, if it is to."""
+        scope[TOLD] = True
+        took, access = asyncio.get_running_loop().time() - began, self._services.access
+        if asked.outcome != DONE or took >= access.over_s or asked.command in ACTS:
+            asked.ms = took * 1000
+            access.tell(asked)
+
+    async def _run(self, scope: Scope, receive: Receive, body: bytes, asked: Asked) -> Fields:
+        """Run a command, and note in ``asked`` what is known of it."""
         caller = self._door.context(0, self.node.limits)
         caller.is_known = True  # its token is checked before its path
         try:
-            request = self._door.decode(body)
-            reply = await self._reply(request, caller, scope, receive)
+            request = asked.request = self._door.decode(body)
+            asked.command = command_of(type(request))
+            reply = asked.reply = await self._reply(request, caller, scope, receive)
+            asked.outcome = outcome_of(reply)
         except ForebayError as error:
+            if asked.request is None:
+                seen = self._door.glimpse(body)
+                asked.command = seen.command or UNREAD
+                asked.given = {"queue": seen.queue, **asked.given}
+            asked.reply, asked.outcome = error, error.code
             raise self._refusal(error, _fields(self._door.encode_error(error))) from None
         finally:
             self._door.ended(caller)
@@ -87,10 +122,12 @@ class Commands:
         except Exception:
             logger.exception("bug: the answer to %s could not be put", type(request).__name__)
             self.node.give_back(reply)
+            asked.outcome = Busy.code
             raise Refused(503, "the server met a bug of its own") from None
         if bytes(answer["ok"]) == b"true":
             self._feed.notice(request, reply)
             return answer
+        asked.outcome = "error" if asked.outcome == DONE else asked.outcome
         raise self._refusal(reply, answer)
 
     async def _reply(self, request: Any, caller: Caller, scope: Scope, receive: Receive) -> Any:

@@ -18,7 +18,7 @@ from forebay.server.flashq.door import Door
 from forebay.server.flashq.web.answers import everything
 from forebay.server.flashq.web.auth import Bearers
 from forebay.server.flashq.web.calls import Call
-from forebay.server.flashq.web.commands import Commands, Refused
+from forebay.server.flashq.web.commands import CARRIER, Commands, Refused
 from forebay.server.flashq.web.envelope import Guarded, Resource, failure, nothing_here, send_refusal
 from forebay.server.flashq.web.feed import Feed
 from forebay.server.flashq.web.figures import History
@@ -66,6 +66,7 @@ class FlashqHttp(HttpListener):
         super().__init__(loop, limits)
         questions = services.questions
         self.feed = Feed(services.polls.hub, questions, loop, clock)
+        self._access = services.access
         self._workers = door.workers
         self._commands = Commands(door, services, self.feed)
         self._history = History(questions, door.workers, loop, clock)
@@ -128,7 +129,7 @@ class FlashqHttp(HttpListener):
                 allow_headers=["*"],
                 expose_headers=["x-request-id", "retry-after"],
             )
-        return Guarded(app, self.limits.origins)
+        return Guarded(app, self.limits.origins, self._access, CARRIER)
 
     def _resources(self) -> list[BaseRoute]:
         """Return one route per path, with all its methods."""

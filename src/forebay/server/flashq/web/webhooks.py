@@ -14,6 +14,7 @@ from forebay.server.flashq.web.calls import Call
 from forebay.server.flashq.web.commands import Refused, refused
 from forebay.server.flashq.web.details import Details, payload_of
 from forebay.server.flashq.web.routes import Route
+from forebay.server.http.endpoint import ACT
 from forebay.server.http.incoming import payload_of as payload_of_body
 from forebay.server.http.request_body import header
 from forebay.server.node_client import NodeClient
@@ -143,6 +144,7 @@ class WebhookRoutes:
         )
 
     async def register(self, call: Call) -> Raw:
+        call.scope[ACT] = "WEBHOOKPUT"
         given: Registration = await call.read(Registration)
         webhook = Webhook(
             id=new_id(),
@@ -160,6 +162,7 @@ class WebhookRoutes:
         return Raw(_encode(webhook.id))
 
     async def delete(self, call: Call) -> Raw:
+        call.scope[ACT] = "WEBHOOKDELETE"
         try:
             await self._webhooks.delete(DEFAULT, call.path["id"])
         except NotFound:
