@@ -1,7 +1,8 @@
 """What goes over the pipe between a worker and a child process.
 
-The worker sends ``Asked``; the child answers with one ``Said`` at the end. Before that it may send any number
-of ``Told``, each after the last was ``Answered``.
+The worker sends ``Asked``; the child answers with one ``Said`` when the task has ended. Before that it may
+send any number of ``Told``, each after the last was ``Answered``; after that it sends one ``Flushed``. All
+carry the number of their call: what another call has left behind must not be taken for an answer to this one.
 """
 
 import signal
@@ -27,19 +28,24 @@ class Asked(NamedTuple):
     """Where the task pushes to."""
     about: Message
     """The message of the job, without its payload."""
+    call: int = 0
+    """Number of the call, given to it when it is sent."""
 
 
 class Told(NamedTuple):
     """What the task reports while it runs."""
 
+    call: int
     kind: str
     """``progress`` or ``log``."""
     given: tuple[Any, ...]
+    """Plain values: an object could be one that the worker can't make again."""
 
 
 class Answered(NamedTuple):
-    """Whether a report reached the server: the error, if it did not."""
+    """Whether the worker took a report: the error, if it did not."""
 
+    call: int
     code: str = ""
     message: str = ""
     details: dict[str, Any] | None = None
@@ -75,6 +81,7 @@ class Said(NamedTuple):
     trace: str = ""
     type: str = ""
     """Name of the exception's type."""
+    call: int = 0
 
     def error(self) -> Exception:
         made: Exception
@@ -88,3 +95,11 @@ class Said(NamedTuple):
         if self.trace:
             made.add_note(f"In the process of the task:\n{self.trace.rstrip()}")
         return made
+
+
+class Flushed(NamedTuple):
+    """The child has sent what the task pushed later: it may be killed now."""
+
+    call: int
+    goes_on: bool
+    """Whether it can serve another call."""

@@ -1,6 +1,7 @@
 """Functions in child processes: for long computations, and for tasks that must be killed on timeout."""
 
 import atexit
+import itertools
 import multiprocessing
 import os
 import signal
@@ -9,11 +10,13 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import resource_tracker
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
+from forebay.client.later import FLUSH_S
 from forebay.client.payloads import Encoded
 from forebay.client.worker.child import serve
-from forebay.client.worker.pipe import SAID_TO_ALL, Answered, Asked, Said, Told
+from forebay.client.worker.pipe import SAID_TO_ALL, Answered, Asked, Flushed, Said, Told
 from forebay.core.errors import ForebayError
 
 Report = Callable[[Told], None]
@@ -21,6 +24,10 @@ Report = Callable[[Told], None]
 
 START = "spawn"
 """Not fork: a child would inherit the worker's threads and connections in the middle of their work."""
+FLUSHED_S = 2 * FLUSH_S
+"""How long a process may take, after its task, to send what that pushed later; it gives up before."""
+
+_numbers = itertools.count(1)
 
 
 class Died(Exception):
@@ -74,20 +81,39 @@ class Call:
         self._child: Child | None = None
         """The process while the call runs. The lock keeps ``kill`` from hitting the next call's process."""
         self._is_killed = False
+        self.has_said = False
+        """Whether the task has ended. Its process may still send what it pushed later."""
 
     def go(self) -> Any:
         """Return the task's result as JSON; raise what the child reports."""
+        number = next(_numbers)
+        packed = ForkingPickler.dumps(self._asked._replace(call=number))
         child = self._children.take()
+        # Whatever else ends the call may leave something in the pipe, which the next call would get.
+        is_clean = False
         try:
             with self._lock:
                 if self._is_killed:
+                    is_clean = True
                     raise Died("it was killed before the task began")
                 self._child = child
-            return child.call(self._asked, self._report)
+            said = child.call(number, packed, self._report)
+            self.has_said = True
+            try:
+                is_clean = child.until_flushed(number)
+            except Died:
+                if said.kind == "returned":
+                    raise  # what it pushed later may be lost: it is to be pushed again
         finally:
             with self._lock:
                 self._child = None
-            self._children.give_back(child)
+            if is_clean:
+                self._children.give_back(child)
+            else:
+                child.close()
+        if said.kind == "returned":
+            return Encoded(said.value)
+        raise said.error()
 
     def kill(self) -> None:
         with self._lock:
@@ -118,18 +144,43 @@ class Child:
         theirs.close()
         end.close()
 
-    def call(self, asked: Asked, report: Report) -> Any:
+    def call(self, number: int, packed: bytes | memoryview, report: Report) -> Said:
+        """Return the reply to a call; after an error the process can't be used any more."""
         try:
-            self._pipe.send(asked)
-            while isinstance(said := self._pipe.recv(), Told):
-                self._pipe.send(_answered(report, said))
-            assert isinstance(said, Said)
+            self._pipe.send_bytes(packed)
+            while isinstance(told := self._received(number), Told):
+                self._pipe.send(_answered(report, told))
         except (EOFError, OSError):
-            self._process.join()
-            raise Died(f"the process ended with {self._process.exitcode} before the task did") from None
-        if said.kind == "returned":
-            return Encoded(said.value)
-        raise said.error()
+            raise self._died("before the task did") from None
+        if not isinstance(told, Said):
+            raise Died(f"the process sent {type(told).__name__} out of turn")
+        return told
+
+    def until_flushed(self, number: int) -> bool:
+        """Wait until the process has sent what the task pushed later; return whether it can be used again."""
+        try:
+            if not self._pipe.poll(FLUSHED_S):
+                raise Died(f"the process did not send what the task pushed later within {FLUSHED_S:g} s")
+            flushed = self._received(number)
+        except (EOFError, OSError):
+            raise self._died("before it sent what the task pushed later") from None
+        return isinstance(flushed, Flushed) and flushed.goes_on
+
+    def _received(self, number: int) -> Any:
+        """Return the next message of a call."""
+        try:
+            got = self._pipe.recv()
+        except (EOFError, OSError):
+            raise
+        except Exception as error:
+            raise Died(f"the process sent what can't be read: {error!r}") from None
+        if not isinstance(got, Told | Said | Flushed) or got.call != number:
+            raise Died("the process sent what belongs to another call")
+        return got
+
+    def _died(self, when: str) -> Died:
+        self._process.join()
+        return Died(f"the process ended with {self._process.exitcode} {when}")
 
     @property
     def is_alive(self) -> bool:
@@ -162,7 +213,7 @@ def _answered(report: Report, told: Told) -> Answered:
     try:
         report(told)
     except ForebayError as error:
-        return Answered(error.code, str(error), dict(error.details))
-    except Exception as error:  # the worker is about to end
-        return Answered("disconnected", f"it can't be told any more: {error}")
-    return Answered()
+        return Answered(told.call, error.code, str(error), dict(error.details))
+    except Exception as error:  # the run is interrupted, or the worker is about to end
+        return Answered(told.call, "disconnected", f"it can't be told any more: {error}")
+    return Answered(told.call)

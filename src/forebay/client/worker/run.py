@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -12,10 +13,14 @@ from forebay.client.payloads import encode
 from forebay.client.tasks.app import Middleware
 from forebay.client.tasks.task import GiveUp, Task
 from forebay.client.worker.current import Run as Run, _current, current as current
-from forebay.client.worker.pipe import Asked, Told
+from forebay.client.worker.pipe import Asked
 from forebay.client.worker.processes import Call, Children
+from forebay.client.worker.relay import Relay
 from forebay.client.worker.threads import Threaded, Threads
 from forebay.core.errors import Invalid
+
+LAST_REPORT_S = 3.0
+"""How long a run that failed waits for its last progress: a silent server must not hold its slot."""
 
 
 class Running:
@@ -36,7 +41,9 @@ class Running:
             return returned
         except Exception:
             if run.reports is not None:
-                await run.reports.finish()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LAST_REPORT_S):
+                        await run.reports.finish()
             raise
         finally:
             _current.reset(token)
@@ -74,21 +81,18 @@ class Running:
         place = run.task.function.__module__, run.task.name
         about = replace(run.message, payload=None)
         asked = Asked(place, tuple(run.args), dict(run.kwargs), run.task.app.server, about)
-        call = Call(self._children, asked, partial(_report, run))
-        return await _until(self._threads.run(call.go), run.task, call.kill)
+        relay = Relay(run)
+        call = Call(self._children, asked, relay.send)
+
+        def interrupt() -> None:
+            call.kill()  # before its report ends, or it could go on for a moment
+            relay.close()
+
+        return await _until(self._threads.run(call.go), run.task, interrupt, lambda: call.has_said)
 
     def close(self) -> None:
         self._children.close()
         self._threads.close()
-
-
-def _report(run: Run, told: Told) -> None:
-    """Send on what a task in a process reports. Called in the thread that waits for it."""
-    if told.kind == "progress":
-        run.progress(*told.given)
-    else:
-        line, level = told.given
-        run.log(line, level=level)
 
 
 def _around(
@@ -101,21 +105,27 @@ def _too_long(task: Task[Any, Any, Any]) -> TimeoutError:
     return TimeoutError(f"{task.name} took longer than {task.timeout_s:g} s")
 
 
-async def _until(threaded: Threaded, task: Task[Any, Any, Any], interrupt: Callable[[], None]) -> Any:
+async def _until(
+    threaded: Threaded,
+    task: Task[Any, Any, Any],
+    interrupt: Callable[[], None],
+    has_ended: Callable[[], bool] = lambda: False,
+) -> Any:
     """Return the result of a function in a thread, interrupting it on timeout or cancel.
 
-    On return the function has ended, unless the worker exits first: some code can't be interrupted.
+    ``has_ended`` says that the task itself has: what follows is not part of its time. On return the function
+    has ended, unless the worker exits first: some code can't be interrupted.
     """
     ended = threaded.future
     try:
         if task.timeout_s is None:
             return await ended
-        if not (await asyncio.wait([ended], timeout=task.timeout_s))[0]:
+        if not (await asyncio.wait([ended], timeout=task.timeout_s))[0] and not has_ended():
             interrupt()
             await asyncio.wait([ended])
             if ended.exception() is not None:
                 raise _too_long(task) from None
-        return ended.result()
+        return await ended
     except asyncio.CancelledError:
         interrupt()
         await threaded.until_over()
