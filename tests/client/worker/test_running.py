@@ -123,6 +123,20 @@ def test_bytes_arrive_as_bytes_where_the_function_says_so_and_as_base64_elsewher
     play(life())
 
 
+def test_arguments_by_any_name_have_the_type_that_the_function_says(app: App) -> None:
+    @app.task
+    async def kinds(place: int, /, named: bytes, loose: Any = None, **others: bytes) -> list[Any]:
+        return [place, named == b"\xff", loose, others == {"place": b"\xfe", "more": b"\xfd"}]
+
+    async def life() -> None:
+        async with working(app):
+            given = {"place": b"\xfe", "more": b"\xfd"}
+            job = await kinds.apush(1, named=b"\xff", loose=b"\xff", **given)
+            assert await job.aresult() == [1, True, "/w==", True]
+
+    play(life())
+
+
 def test_arguments_of_another_type_fail_the_job(app: App) -> None:
     @app.task(retry=1)
     async def take(point: Point) -> None:

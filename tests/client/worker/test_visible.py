@@ -1,6 +1,7 @@
 """A worker tells of itself: from its start to its end, or until it is silent for too long."""
 
 import asyncio
+import importlib.metadata
 import os
 import signal
 import socket
@@ -14,7 +15,9 @@ from forebay.client.sync.client import SyncClient
 from forebay.client.tasks.app import App
 from forebay.client.tasks.task import GiveUp
 from forebay.client.types import WorkerInfo
-from forebay.client.worker.beats import BEAT_S
+from forebay.client.worker.beats import BEAT_S, name_of
+from forebay.client.worker.worker import Worker
+from forebay.core.errors import Invalid
 from tests.client.worker.simulated import Simulated
 from tests.client.worker.working import Process, Way, until, until_so, working
 from tests.serving import Server
@@ -160,3 +163,45 @@ def test_workers_without_a_name_have_names_of_their_own(app: App, simulated: Sim
         await app.aclose()
 
     simulated.play(life())
+
+
+def test_a_worker_without_the_metadata_of_its_package_works(
+    simulated: Simulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bundled programs, and code that is only on the path, have none."""
+
+    def missing(name: str) -> None:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata.Distribution, "from_name", missing)
+    app = simulated.app()
+    app.task(name="never")(lambda: None)
+
+    async def life() -> None:
+        async with Client(simulated.address) as client, working(app, name="bundled"):
+            async with asyncio.timeout(SILENT_S):
+                while not await listed(client):
+                    await asyncio.sleep(0.1)
+            assert (await listed(client))["bundled"].version == __version__
+
+    simulated.play(life())
+
+
+@pytest.mark.parametrize("name", ["", "n" * 129, "two\nlines", "\x1b[31mred", "\ud800", "é" * 128, 7])
+def test_a_worker_is_not_made_with_a_name_that_can_not_be_listed(name: str) -> None:
+    app = App("named")
+    app.task(name="never")(lambda: None)
+    with pytest.raises(Invalid, match="name"):
+        Worker(app, name=name)
+
+
+@pytest.mark.parametrize("name", ["n", "n" * 128, "mailer 1 (Zürich)"])
+def test_a_worker_has_the_name_that_it_is_given(name: str) -> None:
+    app = App("named")
+    app.task(name="never")(lambda: None)
+    assert Worker(app, name=name).name == name
+
+
+def test_a_name_that_is_made_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "h" * 255)
+    assert name_of(name_of(None)).startswith("hhh")

@@ -69,20 +69,27 @@ class Signature:
         self._signature = inspect.signature(function)
         hints = _hints(function)
         parameters = self._signature.parameters.values()
-        self._by_name: dict[str, Convert] = {}
+        self._by_name: dict[str, Convert | None] = {}
         self._by_place: list[Convert | None] = []
         self._rest: Convert | None = None
         """Converter for ``*args``."""
+        self._rest_by_name: Convert | None = None
+        """Converter for ``**kwargs``."""
         for each in parameters:
             convert = _converter(hints.get(each.name, Any))
             if each.kind is each.VAR_POSITIONAL:
                 self._rest = convert
                 continue
+            if each.kind is each.VAR_KEYWORD:
+                self._rest_by_name = convert
+                continue
             if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD):
                 self._by_place.append(convert)
-            if convert is not None and each.kind is not each.VAR_KEYWORD:
+            # A name of a positional-only parameter may be one of ``**kwargs``, too.
+            if each.kind is not each.POSITIONAL_ONLY:
                 self._by_name[each.name] = convert
-        self._is_plain = not self._by_name and self._rest is None
+        converters = *self._by_place, *self._by_name.values(), self._rest, self._rest_by_name
+        self._is_plain = all(convert is None for convert in converters)
         self._counts: set[int] = set()
         """Numbers of positional arguments that are known to fit."""
 
@@ -129,10 +136,11 @@ class Signature:
                 args, [*places[: len(args)], *[self._rest] * (len(args) - len(places))], strict=True
             )
         ]
-        by_name = self._by_name
-        return made, {
-            name: by_name[name](value) if name in by_name else value for name, value in kwargs.items()
-        }
+        named: dict[str, Any] = {}
+        for name, value in kwargs.items():
+            convert = self._by_name.get(name, self._rest_by_name)
+            named[name] = value if convert is None else convert(value)
+        return made, named
 
     @cached_property
     def returns(self) -> Any:

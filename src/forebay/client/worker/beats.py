@@ -11,12 +11,13 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from heapq import nsmallest
-from importlib.metadata import version
 
 from msgspec import Struct
 
+from forebay import __version__
 from forebay.client.aio.client import Client
 from forebay.client.worker.leases import LeaseKeeper
+from forebay.core.bounds import WORKER_CHARS_MAX, check_name
 from forebay.core.errors import ForebayError, Invalid
 from forebay.wire.operations.workers import Job, TellWorker
 
@@ -32,11 +33,26 @@ NAMES_MAX = 1_000
 """Queues, and tasks, that a beat lists."""
 CHARS_MAX = 200
 """Characters of a name that a beat tells."""
+HOST_CHARS = WORKER_CHARS_MAX - 28
+"""Characters of the host in the name of a worker: there is room for process and chance."""
+
+
+def name_of(given: str | None) -> str:
+    """Return the name of a worker: the given one, or one that no other has. Raise if it can't be one.
+
+    The server refuses each pop of a worker with too long a name, and logs and lists are spoilt by others.
+    """
+    if given is None:
+        return default_name()
+    if not (isinstance(given, str) and 1 <= len(given) <= WORKER_CHARS_MAX and given.isprintable()):
+        raise Invalid("name", f"1 to {WORKER_CHARS_MAX} printable characters")
+    check_name("name", given)
+    return given
 
 
 def default_name() -> str:
     """Return a name that no other worker has: its host, its process, and chance."""
-    return f"{socket.gethostname()[:CHARS_MAX]}-{os.getpid()}-{secrets.token_hex(2)}"
+    return f"{socket.gethostname()[:HOST_CHARS]}-{os.getpid()}-{secrets.token_hex(2)}"
 
 
 class About(Struct, frozen=True):
@@ -64,7 +80,6 @@ class Beats:
         self._stopping = stopping
         self._loop = asyncio.get_running_loop()
         self._began = self._loop.time()
-        self._version = version("forebay")
 
     async def run(self) -> None:
         """Send beats until this is cancelled; then say goodbye."""
@@ -105,7 +120,7 @@ class Beats:
             name=about.name,
             host=socket.gethostname()[:CHARS_MAX],
             pid=os.getpid(),
-            version=self._version,
+            version=__version__,
             group=about.group,
             queues=about.queues[:NAMES_MAX],
             tasks=[each[:CHARS_MAX] for each in about.tasks[:NAMES_MAX]],

@@ -22,7 +22,7 @@ from forebay.client.tasks.call import DoesNotFit, Work, parse
 from forebay.client.tasks.task import GiveUp, RetryLater, Task
 from forebay.client.translate import body_of
 from forebay.client.types import DEFAULT, Message
-from forebay.client.worker.beats import About, Beats, default_name
+from forebay.client.worker.beats import About, Beats, name_of
 from forebay.client.worker.current import CANCELLED, LOST, STOPPED, Run, forgive
 from forebay.client.worker.failures import kind_of, said, told, trace_of
 from forebay.client.worker.job_log import fields_of, tell_end, tell_failure, tell_start
@@ -98,7 +98,7 @@ class Worker:
         self._lease_ms = lease_ms
         self._drain_s = drain_s
         self._group = group
-        self.name = name or default_name()
+        self.name = name_of(name)
         self._ready: deque[tuple[Lease, Message]] = deque()
         self._idle: list[asyncio.Future[None]] = []
         """Futures of the idle runners."""
