@@ -40,6 +40,8 @@ BATCH_BYTES = 4 * 1024 * 1024
 """Messages, and bytes of them, per request."""
 FLUSH_S = 5.0
 """How long closing waits until everything is sent."""
+LEAST_S = 1.0
+"""Time for that at the exit of a program that has none left: a server that answers needs less."""
 BUSY_S_MAX = 1.0
 """Longest pause that a busy server can ask for."""
 REFUSED_S = 1.0
@@ -221,9 +223,9 @@ class Later:
             self._refusals.tell(time.monotonic(), at_once=True)
             return self.count
 
-    def close(self) -> None:
+    def close(self, within_s: float | None = None) -> None:
         """Send what is buffered, for a bounded time; log how many messages were lost."""
-        self._close_by(time.monotonic() + FLUSH_S)
+        self._close_by(time.monotonic() + (FLUSH_S if within_s is None else within_s))
 
     def _close_by(self, until: float) -> None:
         with self._changed:
@@ -231,12 +233,13 @@ class Later:
             if self._thread is None or self._is_given_up:
                 return
             self._changed.notify_all()
-            lost = self.flush(max(until - time.monotonic(), 0.0))
+            within_s = max(until - time.monotonic(), 0.0)
+            lost = self.flush(within_s)
             why = self.problem
             self._is_given_up = True
             self._changed.notify_all()
         if lost:
-            why = why or f"they were not sent within {FLUSH_S:g} s"
+            why = why or f"they were not sent within {within_s:.3g} s"
             logger.warning("%d pushes that were to be sent later are lost: %s", lost, why)
 
     @property
@@ -352,6 +355,18 @@ def _request(asking: Asking, batch: list[Buffered]) -> wire.Push:
 
 
 _plain: Callable[[bytes], dict[str, Any]] = json.Decoder(dict[str, Any]).decode
+
+
+_exits_by = inf
+"""When the process should have ended, if anybody said so."""
+
+
+def hurry_exit(by: float) -> None:
+    """Have this process wait less for its buffers at its exit, if that is close to ``by`` or later."""
+    global _exits_by
+    _exits_by = by
+
+
 _all: "weakref.WeakSet[Later]" = weakref.WeakSet()
 
 
@@ -367,7 +382,8 @@ def flush_all() -> None:
 
 def close_all() -> None:
     """Send what is buffered in this process, which ends: all buffers together have the time of one."""
-    until = time.monotonic() + FLUSH_S
+    now = time.monotonic()
+    until = now + min(FLUSH_S, max(_exits_by - now, LEAST_S))
     for each in list(_all):
         each._close_by(until)  # the threads of the others send, too, while this one is waited for
 

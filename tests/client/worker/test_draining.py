@@ -1,7 +1,11 @@
 """A worker that stops: what runs ends, what has not begun is given back, and then it is gone."""
 
 import asyncio
+import re
 import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -486,3 +490,90 @@ def test_a_worker_ends_in_order_if_it_can_and_ends_anyway_if_not(
         worker.tell(signal.SIGTERM)
         assert worker.wait(PATIENCE_S) == code
     assert (tmp_path / "flushed").exists() == flushed
+
+
+SILENT = """
+import logging, pathlib, time
+import forebay
+logging.basicConfig(level=logging.INFO)
+app = forebay.App("theirs", queue="QUEUE")
+
+@app.task
+def deaf():
+    app.server = "SILENT"
+    app.tasks["noted"].push_later()
+    pathlib.Path("begun").touch()
+    time.sleep(60)
+
+@app.task(queue="never")
+def noted(): ...
+"""
+
+
+def test_a_worker_that_used_up_its_time_waits_less_for_what_is_to_be_pushed_later(
+    server: Server, tmp_path: Path
+) -> None:
+    """Of 8 s in all, the job that did not end took 3, and 2 belong to the end of the process."""
+    with socket.create_server(("127.0.0.1", 0)) as silent, SyncClient(server.tcp) as client:
+        client.push("drain-silent", {"task": "deaf"})
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        source = SILENT.replace("QUEUE", "drain-silent").replace("SILENT", address)
+        with Process(tmp_path, source, server.tcp, drain_s=0, queues=["drain-silent"]) as worker:
+            worker.wait_for("begun")
+            worker.tell(signal.SIGTERM)
+            assert worker.wait() == 0
+            lost = re.search(r"1 pushes .* are lost: they were not sent within ([\d.]+) s", worker.log())
+            assert lost, worker.log()
+            assert float(lost[1]) <= 3.0
+
+
+HOOKED = """
+import asyncio, logging, pathlib
+import forebay
+logging.basicConfig(level=logging.INFO)
+app = forebay.App("theirs", queue="drain-hooked")
+
+@app.task
+async def never(): ...
+
+@app.on_start
+def tell(): pathlib.Path("begun").touch()
+
+@app.on_stop
+async def stop():
+    await asyncio.Event().wait()
+"""
+
+
+def test_a_hook_that_does_not_end_does_not_hold_up_the_end_of_the_worker(
+    server: Server, tmp_path: Path
+) -> None:
+    with Process(tmp_path, HOOKED, server.tcp, drain_s=0) as worker:
+        worker.wait_for("begun")
+        worker.tell(signal.SIGTERM)
+        assert worker.wait() == 1
+
+
+EXITING = """
+import logging, sys, time
+import forebay
+logging.basicConfig(level=logging.INFO)
+from forebay.client.later import hurry_exit
+clients = [forebay.SyncClient("SILENT") for _ in range(3)]
+for client in clients:
+    client.push_later("never", 1)
+hurry_exit(time.monotonic() - 1)
+"""
+
+
+def test_at_the_exit_of_a_program_that_has_no_time_all_its_buffers_share_a_second(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        source = EXITING.replace("SILENT", f"127.0.0.1:{silent.getsockname()[1]}")
+        ran = subprocess.run(
+            [sys.executable, "-c", source], capture_output=True, text=True, timeout=PATIENCE_S, check=True
+        )
+    within = [
+        float(each) for each in re.findall(r"are lost: they were not sent within ([\d.]+) s", ran.stderr)
+    ]
+    assert len(within) == 3, ran.stderr
+    assert sum(within) <= 1.5

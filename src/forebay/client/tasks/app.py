@@ -193,17 +193,20 @@ class App:
 
     async def aclose(self) -> None:
         """Push what ``push_later`` buffered, for 5 s at most, and close this event loop's client."""
-        if self._later is not None:
-            await asyncio.to_thread(self._flush)
-        client = self._aclients.pop(asyncio.get_running_loop(), None)
-        if client is not None:
-            await client.close()
+        await self._aclose()
 
-    def _flush(self) -> None:
+    async def _aclose(self, flush_s: float | None = None) -> None:
+        client = self._aclients.pop(asyncio.get_running_loop(), None)
+        closing = [] if client is None else [client.close()]
+        if self._later is not None:
+            closing.append(asyncio.to_thread(self._flush, flush_s))
+        await asyncio.gather(*closing)
+
+    def _flush(self, within_s: float | None = None) -> None:
         with self._lock:
             later, self._later = self._later, None
         if later is not None:
-            later.close()
+            later.close(within_s)
 
     # Tasks.
 

@@ -7,17 +7,16 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from forebay.client.later import hurry_exit
 from forebay.client.tasks.app import App
+from forebay.client.worker.ending import DRAIN_S, END_S, LOGS_S, STOP_S
 from forebay.client.worker.unknown import UNKNOWN_FOR_S
-from forebay.client.worker.worker import CONCURRENCY, DRAIN_S, LEASE_MS, Worker
+from forebay.client.worker.worker import CONCURRENCY, LEASE_MS, Worker
 from forebay.core.errors import Invalid
-
-END_S = 1.5
-"""Time for threads and coroutines to end after the worker has stopped."""
-FLUSH_S = 0.5
 
 
 def find_app(target: str) -> App:
@@ -69,6 +68,11 @@ def run_worker(
         name=name,
     )
 
+    # A process that was told to end has ended by then, whatever its hooks and its jobs do.
+    latest_s = min(drain_s + STOP_S - LOGS_S, threading.TIMEOUT_MAX)
+    latest = threading.Timer(latest_s, _exit, (1,))
+    latest.daemon = True
+
     async def work() -> None:
         loop = asyncio.get_running_loop()
         running = asyncio.ensure_future(worker.run())
@@ -77,6 +81,9 @@ def run_worker(
         def stop() -> None:
             nonlocal told
             told += 1
+            if told == 1:
+                latest.start()
+                hurry_exit(time.monotonic() + drain_s + STOP_S)
             if told < 3:
                 loop.call_soon(worker.stop)
             else:
@@ -103,13 +110,14 @@ def run_worker(
         ending.start()
         runner.close()
         ending.cancel()
+        latest.cancel()
 
 
 def _exit(code: int) -> None:
     """Exit the process, whatever else runs in it."""
     flushing = threading.Thread(target=_flush, daemon=True)
     flushing.start()
-    flushing.join(FLUSH_S)
+    flushing.join(LOGS_S)
     os._exit(code)
 
 

@@ -7,6 +7,7 @@ second, so that quick tasks come in large batches and slow ones are left to othe
 import asyncio
 import contextvars
 import logging
+import math
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
@@ -24,6 +25,7 @@ from forebay.client.translate import body_of
 from forebay.client.types import DEFAULT, Message
 from forebay.client.worker.beats import About, Beats, name_of
 from forebay.client.worker.current import CANCELLED, LOST, STOPPED, Run, forgive
+from forebay.client.worker.ending import DRAIN_S, INTERRUPTED_S, LAST_S, RELEASE_S, flush_s
 from forebay.client.worker.failures import kind_of, said, told, trace_of
 from forebay.client.worker.job_log import fields_of, tell_end, tell_failure, tell_start
 from forebay.client.worker.leases import Failure, Lease, LeaseKeeper
@@ -49,14 +51,6 @@ AHEAD_S = 0.1
 """Prefetched work in seconds, at the recent rate of finished jobs."""
 POP_WAIT_MS = 20_000
 LEASE_MS = 30_000
-DRAIN_S = 20.0
-"""Time for running jobs to finish on shutdown."""
-INTERRUPTED_S = 3.0
-"""Time for jobs to end after an interrupt: with the rest, the worker exits within 30 s."""
-RELEASE_S = 1.0
-"""Least time allowed for the release of jobs that have not begun."""
-LAST_S = 0.5
-"""Time for runners to end after each of the two cancels."""
 TURN = 64
 """Jobs that a runner runs before it yields to the event loop."""
 ERROR_CHARS = 2_000
@@ -129,6 +123,7 @@ class Worker:
 
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self._stopped_at = math.inf
         self._is_my_client = not self.app.has_aclient
         self._client = self.app.aclient
         self._context = contextvars.copy_context()
@@ -212,7 +207,7 @@ class Worker:
     async def _let_go(self) -> None:
         self._running.close()
         if self._is_my_client:
-            await self.app.aclose()
+            await self.app._aclose(flush_s(self._loop.time() - self._stopped_at, self._drain_s))
         else:
             await self._client._link.until_returned()
 
@@ -270,6 +265,7 @@ class Worker:
 
     async def _drain(self, poppers: Sequence["asyncio.Task[None]"]) -> None:
         logger.info("stopping; %d jobs run or are about to", self._holding.count)
+        self._stopped_at = self._loop.time()
         # Poppers end first: after that nothing is added to ``_ready``, and all of it can be released.
         for each in poppers:
             each.cancel()
