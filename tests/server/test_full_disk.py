@@ -63,3 +63,24 @@ REMOVE = KvWrite("t", [KvChange("delete", b"k")])
 )
 def test_only_what_adds_something_grows(command: Command, wanted: bool) -> None:
     assert grows(command) is wanted
+
+
+def test_below_the_mark_no_queue_and_no_group_is_created_and_those_there_may_be_named(tmp_path: Path) -> None:
+    data = ("--data", str(tmp_path / "data"))
+    with Server(*data, "--disk-free-min-bytes", "0") as server:
+        client = server.connect()
+        assert client.ask({"cmd": "PUSH", "queue": "q", "messages": [1]})["ok"]
+        assert client.ask({"cmd": "GROUPPUT", "queue": "q", "group": "g"})["ok"]
+        client.close()
+    with Server(*data, "--disk-free-min-bytes", EVERYTHING) as server:
+        client = server.connect()
+        for creating in (
+            {"cmd": "QUEUE", "queue": "new", "options": {"max_attempts": 2}},
+            {"cmd": "POP", "queue": "new", "create": True},
+            {"cmd": "GROUPPUT", "queue": "q", "group": "new"},
+        ):
+            assert client.ask(creating)["error"]["code"] == "busy", creating
+        assert client.ask({"cmd": "QUEUE", "queue": "q", "options": {"completed_retention_ms": 1}})["ok"]
+        assert client.ask({"cmd": "GROUPPUT", "queue": "q", "group": "g"})["ok"]
+        assert client.ask({"cmd": "POP", "queue": "q", "create": True})["messages"]
+        client.close()

@@ -9,6 +9,10 @@ from asyncio import AbstractEventLoop
 from collections.abc import Sequence
 
 from forebay.broker.committer import Committer
+from forebay.core.api.commands import Command, GroupPut, Pop
+from forebay.core.api.configure import Configure
+from forebay.core.api.growth import grows
+from forebay.core.engine import Engine
 from forebay.core.errors import Busy
 from forebay.core.records.commit import Commit
 from forebay.store.base import Room, Store
@@ -20,7 +24,12 @@ LOOK_S = 0.05
 WRITTEN_TIMES = 2
 """How often a byte is written before the first copy goes: to the log, then to a file."""
 HIT_S = 5.0
-"""How long nothing grows after the store said that it is full, if it can't tell its room."""
+"""How long nothing grows after a commit failed for lack of room, whatever is free by then.
+
+The free bytes say nothing of a quota, or of a limit on the size of files.
+"""
+AGAIN_TIMES = 1.25
+"""How many times the mark has to be free before everything is taken again, so it does not alternate."""
 MB = 1_000_000
 
 
@@ -40,7 +49,9 @@ class Disk:
         self._left = self._since = 0
         """Bytes free by now, as far as known; bytes written since the last look began."""
         self._looking = False
-        self._looked_at = self._full_until = loop.time()
+        self._looked_at = loop.time()
+        self._full_until: float | None = None
+        """Until when a commit that failed for lack of room has everything refused that grows; None if not."""
         if mark and (room := store.room()) is not None:
             self._see(room)
 
@@ -55,15 +66,26 @@ class Disk:
             return None
         if self.free_bytes is None:
             return "the server's store is full and takes nothing more: free space, or drain or delete queues"
-        free, mark = max(self._left, 0) / MB, self.mark / MB
-        refuses = "nothing more is taken" if self.is_full else "nothing more will be taken"
-        return (
-            f"the server's disk has {free:.1f} MB free, and below {mark:.1f} MB {refuses}: "
-            "free space, or drain, purge or delete queues"
-        )
+        free, mark, again = max(self._left, 0) / MB, self.mark / MB, AGAIN_TIMES * self.mark / MB
+        if self.is_full and self._left >= AGAIN_TIMES * self.mark:
+            why = (
+                "the server's disk had no room for a commit, so nothing more is taken for now; "
+                f"{free:.1f} MB are free, so look for a quota or a limit on the size of files"
+            )
+        else:
+            if not self.is_full:
+                rule = f"below {mark:.1f} MB nothing more will be taken"
+            elif self._left < self.mark:
+                rule = f"below {mark:.1f} MB nothing more is taken"
+            else:
+                rule = f"nothing more is taken below {again:.1f} MB"
+            why = f"the server's disk has {free:.1f} MB free, and {rule}"
+        return f"{why}: free space, or drain, purge or delete queues"
 
-    def refusal(self) -> Busy | None:
-        """Return the reply to a command that grows while the store may not; None if it may again."""
+    def refusal(self, engine: Engine, command: Command, pop_creates: bool) -> Busy | None:
+        """Return the reply to a command that grows while the store may not; None if it may be applied."""
+        if not grows(command) and not _makes(engine, command, pop_creates):
+            return None
         self.look()
         return Busy(self.warning() or "") if self.is_full else None
 
@@ -75,8 +97,7 @@ class Disk:
         size *= WRITTEN_TIMES
         self._since += size
         self._left -= size
-        if self._left < self.mark:
-            self._set_full(True)
+        self._judge()
         self.look()
 
     def hit_end(self) -> None:
@@ -88,8 +109,7 @@ class Disk:
         """Look at the disk again, unless that was done a moment ago."""
         now = self._loop.time()
         if self.free_bytes is None:
-            if self.is_full and now >= self._full_until:
-                self._set_full(False)
+            self._judge()
             return
         if self._looking or now < self._looked_at + LOOK_S:
             return
@@ -106,7 +126,15 @@ class Disk:
     def _see(self, room: Room) -> None:
         self.free_bytes = room.free_bytes
         self._left = room.free_bytes - self._since
-        self._set_full(self._left < self.mark)
+        self._judge()
+
+    def _judge(self) -> None:
+        """Set whether commands that grow are refused, by what is known now."""
+        if self._full_until is not None and self._loop.time() >= self._full_until:
+            self._full_until = None
+        wanted = AGAIN_TIMES * self.mark if self.is_full else self.mark
+        is_low = self.free_bytes is not None and self._left < wanted
+        self._set_full(self._full_until is not None or is_low)
 
     def _set_full(self, is_full: bool) -> None:
         if is_full != self.is_full:
@@ -115,3 +143,16 @@ class Disk:
                 logger.error("%s", self.warning())
             else:
                 logger.warning("there is room on the disk again: everything is taken")
+
+
+def _makes(engine: Engine, command: Command, pop_creates: bool) -> bool:
+    """Whether a command would create a queue or a group, by asking the engine: with those there it drains."""
+    match command:
+        case Pop(create=create):
+            may = pop_creates if create is None else create
+            return may and engine.queue(command.tenant, command.queue) is None
+        case GroupPut():
+            return not engine.has_group(command.tenant, command.queue, command.group)
+        case Configure():
+            return engine.queue(command.tenant, command.queue) is None
+    return False

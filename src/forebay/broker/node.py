@@ -26,7 +26,6 @@ from forebay.broker.retries import Answer, Retries
 from forebay.broker.timer import Timer
 from forebay.broker.waiters import Asker, Ticket, Waiter, Waiters
 from forebay.core.api.commands import Backup, Command, GroupDelete, Held, Hold, Pop, Popped, Reply
-from forebay.core.api.growth import grows
 from forebay.core.api.queries import Await, KvFound, KvWatch, LogSlice, NotesFound, Query, QueueFound
 from forebay.core.bounds import Limits
 from forebay.core.engine import Engine
@@ -245,8 +244,10 @@ class Node:
             if not isinstance(command, Query):
                 return Busy(HELD)
             now = self._engine.now
-        if self.disk.is_full and grows(command) and (refusal := self.disk.refusal()) is not None:
-            return refusal
+        if self.disk.is_full:
+            refusal = self.disk.refusal(self._engine, command, self.limits.pop_creates_queues)
+            if refusal is not None:
+                return refusal
         try:
             return self._engine.apply(command, now)
         except ForebayError as error:
