@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from forebay.broker import committer
+from forebay.broker.disk import Disk
 from forebay.core.api.commands import Ack, Popped
 from forebay.core.engine import Engine
 from forebay.core.errors import Damaged
@@ -219,3 +220,20 @@ def test_a_merge_under_way_when_a_commit_fails_is_forgotten(start: Start, eager:
     reply = rig.lease(pop(100))
     assert payloads(reply) == wanted
     rig.get(Ack(DEFAULT, reply.lease))
+
+
+@STORES
+def test_nothing_is_merged_while_the_disk_is_full(
+    start: Start, kind: type[ObedientStore], eager: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_grow = [False]  # a disk that is full refuses the pushes, too
+    monkeypatch.setattr(Disk, "may_grow", lambda _: may_grow[0])
+    rig = start(kind())
+    for number in range(40):
+        rig.get(push(str(number)))
+    rig.queues()
+    assert headers(rig) == 40
+    may_grow[0] = True
+    rig.get(push("one more"))
+    rest(rig)
+    assert headers(rig) < 25

@@ -60,6 +60,10 @@ class Disk:
         """Whether less than twice the mark is free, or nothing may grow."""
         return self.is_full or (self.free_bytes is not None and self._left < 2 * self.mark)
 
+    def may_grow(self) -> bool:
+        """Whether the store may grow."""
+        return not self.is_full
+
     def warning(self) -> str | None:
         """Return what is wrong, or soon will be, and what to do about it."""
         if not self.is_low:

@@ -24,20 +24,29 @@ class Merger:
     """Merges small segments of one engine, and carves islands."""
 
     def __init__(
-        self, engine: Engine, store: Store, committer: Committer, applied: Callable[[], None]
+        self,
+        engine: Engine,
+        store: Store,
+        committer: Committer,
+        applied: Callable[[], None],
+        may_grow: Callable[[], bool],
     ) -> None:
-        """``applied`` is called when there is something to commit."""
+        """``applied`` is called when there is something to commit.
+
+        Nothing is merged unless ``may_grow``: it writes a copy before the store drops what was merged.
+        """
         self._engine = engine
         self._store = store
         self._committer = committer
         self._applied = applied
+        self._may_grow = may_grow
         self._state = "idle"
         self.stopped = False
         """The engine was replaced: results of a running merge are dropped."""
 
     def go_on(self) -> None:
         """Start the next merge, unless one is running or none is due."""
-        if self._state != "idle" or self.stopped:
+        if self._state != "idle" or self.stopped or not self._may_grow():
             return
         merge = self._engine.plan_merge() or self._engine.plan_carving()
         if merge is None:

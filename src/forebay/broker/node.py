@@ -555,7 +555,8 @@ class Node:
         return engine
 
     def _new_merger(self) -> Merger:
-        return Merger(self._engine, self._store, self._committer, self._plan_flush)
+        may_grow = self.disk.may_grow
+        return Merger(self._engine, self._store, self._committer, self._plan_flush, may_grow)
 
     # Shutdown.
 
