@@ -20,7 +20,7 @@ class Spacious(MemoryStore):
 
     free_bytes = 10 * MARK
 
-    def room(self) -> Room:  # type: ignore[override]
+    def room(self, now: float) -> Room:  # type: ignore[override]
         return Room(self.free_bytes)
 
 
@@ -47,7 +47,9 @@ class Watch:
 def test_below_the_mark_nothing_grows_and_at_the_mark_it_does() -> None:
     watch = Watch()
     assert not watch.see(MARK)
+    assert watch.disk.may_grow()
     assert watch.see(MARK - 1)
+    assert not watch.disk.may_grow()
 
 
 def test_growth_goes_on_only_with_clearly_more_room_than_the_mark(caplog: pytest.LogCaptureFixture) -> None:
@@ -81,7 +83,7 @@ def test_a_warning_does_not_say_that_little_is_free_when_much_is() -> None:
     watch = Watch()
     watch.disk.hit_end()
     said = watch.disk.warning() or ""
-    assert "10.0 MB are free" in said
+    assert "10.0 MB are free now" in said
     assert "quota" in said
     assert "below" not in said
 

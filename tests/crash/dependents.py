@@ -19,7 +19,8 @@ from pathlib import Path
 
 from msgspec import msgpack
 
-from forebay.store.rocksdb.store import RocksReader, open_db
+from forebay.store.rocksdb.opening import open_db
+from forebay.store.rocksdb.store import RocksReader
 from tests.crash.asking import Asker, Found
 from tests.crash.ledger import Violation
 from tests.crash.process import DATA, Process

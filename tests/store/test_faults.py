@@ -271,7 +271,7 @@ def test_the_reserve_of_a_full_disk_is_given_up_and_made_again(tmp_path: Path) -
     store = Faulty(tmp_path / "data", free_min_bytes=1 << 20)
     store.shards(1)
     claim = store.claim(0)
-    before, reserve = store.room().free_bytes, tmp_path / "data" / "RESERVE"
+    before, reserve = store.room(0).free_bytes, tmp_path / "data" / "RESERVE"
     assert reserve.stat().st_blocks * 512 >= 1 << 19
     store.full_in = 0
     with pytest.raises(Full):
@@ -279,7 +279,7 @@ def test_the_reserve_of_a_full_disk_is_given_up_and_made_again(tmp_path: Path) -
     assert not reserve.exists()
     store.full_in = None
     store.commit(commit(store.claim(0), 2))
-    assert before > 0 < store.room().free_bytes
+    assert before > 0 < store.room(0).free_bytes
     assert reserve.stat().st_size == 1 << 19
     store.close()
 

@@ -17,7 +17,8 @@ from forebay.core.records.keyspace import CONTROL
 from forebay.store.base import CantOpen, Lost, Store, StoreError
 from forebay.store.rocksdb import format as formats
 from forebay.store.rocksdb.offline import looking_at, repair, restore
-from forebay.store.rocksdb.store import RocksStore, open_db
+from forebay.store.rocksdb.opening import open_db
+from forebay.store.rocksdb.store import RocksStore
 from tests.store.conformance import HIGHEST, LOWEST, StoreConformance, StoreMachine, body_key, key
 
 LARGE = bytes(SEGMENT_BYTES_MAX)

@@ -7,6 +7,7 @@ somebody asks. In between, what is written is subtracted from what was free.
 import logging
 from asyncio import AbstractEventLoop
 from collections.abc import Sequence
+from functools import partial
 
 from forebay.broker.committer import Committer
 from forebay.core.api.commands import Command, GroupPut, Pop
@@ -52,7 +53,7 @@ class Disk:
         self._looked_at = loop.time()
         self._full_until: float | None = None
         """Until when a commit that failed for lack of room has everything refused that grows; None if not."""
-        if mark and (room := store.room()) is not None:
+        if mark and (room := store.room(loop.time())) is not None:
             self._see(room)
 
     @property
@@ -73,8 +74,8 @@ class Disk:
         free, mark, again = max(self._left, 0) / MB, self.mark / MB, AGAIN_TIMES * self.mark / MB
         if self.is_full and self._left >= AGAIN_TIMES * self.mark:
             why = (
-                "the server's disk had no room for a commit, so nothing more is taken for now; "
-                f"{free:.1f} MB are free, so look for a quota or a limit on the size of files"
+                "the server's disk had no room for a commit a moment ago, so nothing more is taken; "
+                f"{free:.1f} MB are free now, so if this goes on, look for a quota or a limit on files"
             )
         else:
             if not self.is_full:
@@ -118,7 +119,7 @@ class Disk:
         if self._looking or now < self._looked_at + LOOK_S:
             return
         self._looking, self._looked_at, self._since = True, now, 0
-        self._committer.aside(self._store.room, self._looked)
+        self._committer.aside(partial(self._store.room, now), self._looked)
 
     def _looked(self, outcome: Room | Exception | None) -> None:
         self._looking = False

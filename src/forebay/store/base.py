@@ -144,8 +144,11 @@ class Store(Protocol):
     def sync(self) -> None:
         """Make everything so far survive what ``durability`` says."""
 
-    def room(self) -> Room | None:
-        """Return the room on the disk, None if that can't be told. May tidy up if there is little."""
+    def room(self, now: float) -> Room | None:
+        """Return the room on the disk, None if that can't be told. May tidy up if there is little.
+
+        ``now``: seconds of any clock that never goes back, which tell how long ago it last tidied up.
+        """
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the values of some keys, None for one that is missing. Not for bodies."""

@@ -32,7 +32,7 @@ class MemoryStore:
         self._shards = self._shards or wanted
         return self._shards
 
-    def room(self) -> None:
+    def room(self, now: float) -> None:
         return None
 
     def claim(self, shard: int) -> Claim:

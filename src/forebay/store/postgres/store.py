@@ -197,7 +197,7 @@ class PostgresStore:
     def commit(self, group: Sequence[Commit], *, sync: bool = True) -> None:
         self._blocking.run(self._keeper.commit(group, sync))
 
-    def room(self) -> None:
+    def room(self, now: float) -> None:
         """Nothing: the disk is elsewhere, and the size of a database does not shrink by deletes."""
 
     def sync(self) -> None:

@@ -11,7 +11,8 @@ from forebay.core.bounds import NUMBERS_MAX
 from forebay.store.base import Broken, CantOpen, Claim
 from forebay.store.rocksdb import format as formats, lock, wal_check
 from forebay.store.rocksdb.format import Format
-from forebay.store.rocksdb.store import DROP_AFTER_DAMAGE, RocksReader, open_db
+from forebay.store.rocksdb.opening import DROP_AFTER_DAMAGE, open_db
+from forebay.store.rocksdb.store import RocksReader
 
 SKIP = 4096
 """Names skipped after a restore, plus a random number up to the same again.

@@ -1,21 +1,22 @@
-"""A file that keeps disk space back. On a full disk it goes, and what drains can still be written."""
+"""A file that keeps disk space back, and goes when the disk is full."""
 
 import os
 from contextlib import suppress
 from pathlib import Path
 
-NAME = "RESERVE"
-BYTES_MAX = 128 * 1024 * 1024
-"""Largest reserve: twice what RocksDB keeps in its log, so a log can be read again, which writes it anew."""
-
 
 class Reserve:
-    """The reserve of a data directory."""
+    """One such file of a data directory."""
 
-    def __init__(self, directory: Path, size: int) -> None:
+    def __init__(self, directory: Path, name: str, size: int) -> None:
         self._directory = directory
-        self._path = directory / NAME
-        self.size = min(size, BYTES_MAX)
+        self._path = directory / name
+        self.size = size
+
+    @property
+    def missing(self) -> int:
+        """Bytes that are to be kept back and are not."""
+        return max(self.size - self.held(), 0)
 
     def held(self) -> int:
         """Return the bytes that are kept back now."""
@@ -31,23 +32,25 @@ class Reserve:
             self._path.unlink()
         return bool(held)
 
-    def restore(self) -> None:
-        """Keep the space back, if twice as much is free."""
+    def restore(self, *, leave: int) -> None:
+        """Keep the space back, if so much is still free then; or as much less as keeps that free."""
         held = self.held()
         if held == self.size:
             return
         try:
-            if held > self.size or not self.size:
-                self._path.unlink(missing_ok=True)
-            if self.size and free_bytes(self._directory) >= 2 * self.size:
-                self._make()
+            if held > self.size:
+                self._path.unlink()
+                held = 0
+            size = min(self.size, held + free_bytes(self._directory) - leave)
+            if size > held:
+                self._make(size)
         except OSError:
             self.release()
 
-    def _make(self) -> None:
+    def _make(self, size: int) -> None:
         file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            os.posix_fallocate(file, 0, self.size)
+            os.posix_fallocate(file, 0, size)
         finally:
             os.close(file)
 

@@ -22,17 +22,16 @@ import shutil
 import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 from msgspec import msgpack
 from rocksdict import (
-    AccessType,
     Checkpoint,
     ColumnFamily,
     DbClosedError,
-    DBRecoveryMode,
     Rdict,
     ReadOptions,
     WriteBatch,
@@ -44,10 +43,11 @@ from forebay.core.errors import Damaged
 from forebay.core.records.commit import Commit, Record
 from forebay.core.records.keyspace import is_body
 from forebay.store.base import SHARDS_EMBEDDED, Broken, CantOpen, Claim, Fenced, Full, Lost, Room, StoreError
-from forebay.store.rocksdb import format as formats, lock, wal_check
+from forebay.store.rocksdb import format as formats
 from forebay.store.rocksdb.format import Format
-from forebay.store.rocksdb.options import NEVER_BYTES, NEVER_FILES, body_options, record_options
-from forebay.store.rocksdb.reserve import Reserve, free_bytes
+from forebay.store.rocksdb.opening import BODIES, open_db
+from forebay.store.rocksdb.options import NEVER_BYTES
+from forebay.store.rocksdb.space import Deleted, Space, is_full
 
 logger = logging.getLogger("forebay.store")
 
@@ -55,12 +55,10 @@ BATCH_BYTES = SEGMENT_BYTES_MAX
 """Most bytes of bodies in one batch: 1 ms with the GIL held."""
 MEMTABLE_BYTES = 64 * 1024 * 1024
 """Bytes written before the memtables are flushed and a new WAL begins."""
-FLUSH_BYTES_MIN = 1024 * 1024
+FLUSH_BYTES_MIN = 256 * 1024
 """The same on the smallest disk."""
 LOG_TIMES = 4
 """How many times as much may be in all logs before RocksDB flushes by itself, see ``_flush``."""
-RECLAIM_TIMES = 4
-"""Deleted bodies are dropped at once while less than so many times ``free_min_bytes`` is free."""
 STALL_WAIT_S = 0.002
 STALL_WAITS = 30_000
 """Retries of a write while RocksDB stalls: a minute in all."""
@@ -68,16 +66,10 @@ STALL_WAITS = 30_000
 UNFLUSHED = "rocksdb.num-immutable-mem-table"
 """Property: how many memtables wait for their flush, or are being flushed."""
 OWN = b"\xff" * 8
-PREFIX_BYTES = 8
-"""Bytes of a key that name tenant and queue."""
-BODIES = "bodies"
 _EPOCH = struct.Struct(">8scI")
 _INTENT = struct.Struct(">8scQ")
 _unpack_epoch = msgpack.Decoder(tuple[int, int, int]).decode
 _unpack_intent = msgpack.Decoder(list[bytes]).decode
-
-NO_SPACE = ("No space left", "File too large", "Disk quota exceeded", "Space limit reached")
-"""How a full disk is told: ENOSPC, EFBIG, EDQUOT, and RocksDB itself."""
 
 Fill = Callable[[WriteBatch], None]
 
@@ -155,6 +147,8 @@ class RocksStore(RocksReader):
         self._intents = 0
         self._writing = threading.RLock()
         """Held while a batch is written, and while a backup, in another thread, begins a new WAL."""
+        self._tidying = threading.Lock()
+        """Held while room is made, in another thread, and while the store is opened again. Comes first."""
         self._patience = threading.Event()
         """Never set: the commit thread sleeps on it between retries."""
         self._write_options = WriteOptions()
@@ -164,16 +158,15 @@ class RocksStore(RocksReader):
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise CantOpen(f"{directory} can't be made: {error.strerror}") from None
-        self._free_min_bytes = free_min_bytes
-        self._reserve = Reserve(directory, free_min_bytes // 2)
-        # The log can be read again only if there is room to write its contents once more.
-        kept = max(self._reserve.size // 2, FLUSH_BYTES_MIN) if self._reserve.size else MEMTABLE_BYTES
+        self._space = Space(directory, free_min_bytes)
+        # On a full disk memory is flushed into what the reserve gives free.
+        reserve = self._space.reserve.size
+        kept = max(reserve // 2, FLUSH_BYTES_MIN) if reserve else MEMTABLE_BYTES
         self._flush_bytes = min(MEMTABLE_BYTES, kept)
-        self._log_bytes = LOG_TIMES * self._flush_bytes if self._reserve.size else NEVER_BYTES
-        self._was_low = False
-        """Whether there was little room, and not all that was deleted since has been dropped."""
-        self._deleted: dict[bytes, tuple[bytes, bytes]] = {}
-        """By queue: the range of bodies in which some were deleted, and whose room was not asked back yet."""
+        self._log_bytes = LOG_TIMES * self._flush_bytes if reserve else NEVER_BYTES
+        self._thrifty = False
+        """Whether the database was opened with next to no room."""
+        self._deleted = Deleted()
         self._format = formats.read(directory)
         try:
             self._open_with_reserve()
@@ -184,7 +177,6 @@ class RocksStore(RocksReader):
                     " that was not finished, remove it and copy again"
                 )
             self._undo_intents()
-            self._reserve.restore()
         except Damaged as error:
             self._close()
             raise Broken(f"{directory} is damaged: {error.message}. Restore a backup") from None
@@ -192,28 +184,43 @@ class RocksStore(RocksReader):
     # Opening and closing.
 
     def _open_with_reserve(self) -> None:
-        try:
-            self._open()
-        except CantOpen as error:
-            if not _is_full(str(error)) or not self._reserve.release():
-                raise
-            logger.error("the disk is full: the reserve of the data directory was given up")
-            self._open()
+        self._thrifty = self._space.is_short(self._unread()) or (self._is_full and self._space.is_watched)
+        while True:
+            try:
+                self._open()
+                break
+            except CantOpen as error:
+                if not is_full(str(error)) or (self._thrifty and not self._space.give_up_for_open()):
+                    raise
+                self._thrifty = True
+        if self._thrifty:
+            self._deleted.add_all()  # what was deleted before is not known any more
+        self._space.opened(thrifty=self._thrifty)
+        if not self._space.is_watched:  # nobody will ask for the room
+            self._space.adapt(self._db, self._bodies, self._compacts)
 
     def _open(self) -> None:
-        path = self._directory / "db"
-        unread = sum(log.stat().st_size for log in path.glob("*.log"))
-        opened = open_db(path, new=self._format is None, compacts=self._compacts, log_bytes=self._log_bytes)
+        unread = self._unread()
+        opened = open_db(
+            self._directory / "db",
+            new=self._format is None,
+            compacts=self._compacts,
+            log_bytes=self._log_bytes,
+            thrifty=self._thrifty,
+        )
         super().__init__(*opened)
         if unread:  # said only now: before, it may be the log of a server that runs
             logger.info("not closed cleanly: %d bytes of log were read again", unread)
         self._body_family = self._db.get_column_family_handle(BODIES)
-        self._failed = False
-        self._unflushed = 0
+        self._failed = self._is_full = False
+        self._unflushed = unread if self._thrifty else 0
         self._flushing = 0
         """Bytes of older logs, whose flush may not be done yet."""
         found = scan(self._db, OWN + b"E", OWN + b"F")
         self._epochs = {_EPOCH.unpack(key)[2] - 1: _unpack_epoch(value)[0] for key, value in found}
+
+    def _unread(self) -> int:
+        return sum(log.stat().st_size for log in (self._directory / "db").glob("*.log"))
 
     def _undo_intents(self) -> None:
         """Delete the bodies of large commits that a crash cut off."""
@@ -241,10 +248,15 @@ class RocksStore(RocksReader):
 
     def _reopen(self) -> None:
         """Reopen after a failed write: RocksDB takes no more until it has replayed its WAL."""
-        self._close()
-        gc.collect()  # frames of an exception may hold a handle, which keeps the database open
-        self._open_with_reserve()
-        self._undo_intents()
+        # A compaction that runs would keep the database open. It is cut short: its files go with the next
+        # open.
+        with suppress(DbClosedError):
+            self._db.cancel_all_background(False)
+        with self._tidying, self._writing:
+            self._close()
+            gc.collect()  # frames of an exception may hold a handle, which keeps the database open
+            self._open_with_reserve()
+            self._undo_intents()
 
     # Claims.
 
@@ -321,20 +333,14 @@ class RocksStore(RocksReader):
             for key in commit.deletes:
                 if is_body(key):
                     batch.delete(key, family)
-                    self._note_deleted(key, key + b"\0")
+                    self._deleted.add(key, key + b"\0")
                 else:
                     batch.delete(key)
             for lower, upper in commit.ranges:
                 batch.delete_range(lower, upper)
             for lower, upper in commit.body_ranges:
                 batch.delete_range(lower, upper, family)
-                self._note_deleted(lower, upper)
-
-    def _note_deleted(self, lower: bytes, upper: bytes) -> None:
-        known = self._deleted.get(lower[:PREFIX_BYTES])
-        if known is not None:
-            lower, upper = min(lower, known[0]), max(upper, known[1])
-        self._deleted[lower[:PREFIX_BYTES]] = (lower, upper)
+                self._deleted.add(lower, upper)
 
     def sync(self) -> None:
         self._check_not_lost()
@@ -359,7 +365,9 @@ class RocksStore(RocksReader):
         if self._failed:
             kind = Full if self._is_full else StoreError
             raise kind("a write failed before; the store has to be opened again")
-        if self._unflushed > self._flush_bytes or self._flushing + self._unflushed > self._log_bytes:
+        is_long = self._unflushed > self._flush_bytes or self._flushing + self._unflushed > self._log_bytes
+        # Without room for it memory waits in the log, which takes what is written meanwhile.
+        if is_long and (not self._space.is_thrifty or self._space.make_room(self._unflushed)):
             self._begin_log()
         for _ in range(STALL_WAITS):
             # A new batch for each try: ``write`` uses it up even when it fails.
@@ -377,14 +385,13 @@ class RocksStore(RocksReader):
         raise StoreError("RocksDB is behind with its files for a minute: the disk is too slow")
 
     def _fail(self, why: str) -> NoReturn:
-        self._failed, self._is_full = True, _is_full(why)
+        self._failed, self._is_full = True, is_full(why)
         if why.startswith("Corruption"):
             self._compacts = False
             logger.error("a file is damaged, so files are not compacted any more: %s", why)
         if not self._is_full:
             raise StoreError(why) from None
-        if self._reserve.release():
-            logger.error("the disk is full: the reserve of the data directory was given up")
+        self._space.give_up()
         raise Full(why) from None
 
     def _begin_log(self) -> None:
@@ -392,7 +399,8 @@ class RocksStore(RocksReader):
         if not any(db.property_int_value(UNFLUSHED) for db in (self._bodies, self._db)):
             self._flushing = 0
         self.sync()
-        self._flush(wait=self._flushing + self._unflushed > self._log_bytes)
+        behind = self._flushing + self._unflushed > self._log_bytes
+        self._flush(wait=behind or self._space.is_thrifty)
 
     def _flush(self, *, wait: bool) -> None:
         """Flush the memtables and begin a new WAL.
@@ -411,31 +419,23 @@ class RocksStore(RocksReader):
 
     # Room on the disk.
 
-    def room(self) -> Room:
-        room = self._room()
-        is_low = room.free_bytes < RECLAIM_TIMES * self._free_min_bytes
-        self._was_low = is_low or (self._was_low and bool(self._deleted))
-        if self._was_low and self._deleted and not self._failed:
-            self._reclaim()
-            room = self._room()
-        self._reserve.restore()
-        return room
+    def room(self, now: float) -> Room:
+        with self._tidying:
+            if self._lost is None and not self._failed:
+                try:
+                    self._space.tidy(
+                        self._db, self._bodies, self._deleted, self._compacts, now, self._flush_all
+                    )
+                except StoreError as error:  # told by the next commit, too
+                    logger.error("deleted messages still take room: %s", error)
+            self._space.restore()
+            return Room(self._space.free_bytes())
 
-    def _room(self) -> Room:
-        missing = max(self._reserve.size - self._reserve.held(), 0)
-        return Room(free_bytes(self._directory) - missing)
-
-    def _reclaim(self) -> None:
-        """Have RocksDB drop deleted bodies now: by itself it waits for more writes, which are refused."""
+    def _flush_all(self) -> None:
         with self._writing:
-            deleted, self._deleted = self._deleted, {}
             self.sync()
+            self._space.make_room(self._unflushed)
             self._flush(wait=True)
-        for lower, upper in deleted.values():
-            try:
-                self._bodies.compact_range(lower, upper)
-            except Exception as error:
-                logger.error("deleted messages still take room: %s", error)
 
     # The two calls that reach the disk; tests replace them to inject faults.
 
@@ -491,57 +491,6 @@ class RocksStore(RocksReader):
             raise StoreError(f"{directory} can't be written: {error}") from None
 
 
-REFUSE_DAMAGE = DBRecoveryMode.tolerate_corrupted_tail_records()
-"""A record cut off at the end of the WAL was never confirmed; any other error is damage."""
-DROP_AFTER_DAMAGE = DBRecoveryMode.point_in_time()
-"""RocksDB's default: opens a damaged WAL silently, with the records before the damage."""
-
-
-def open_db(
-    path: Path,
-    *,
-    new: bool = False,
-    read_only: bool = False,
-    recovery: DBRecoveryMode = REFUSE_DAMAGE,
-    compacts: bool = True,
-    log_bytes: int = NEVER_BYTES,
-) -> tuple[Rdict, Rdict]:
-    """Open the database and its bodies. Raise CantOpen with the reason."""
-    access = AccessType.read_only(False) if read_only else AccessType.read_write()
-    for log in sorted([*path.glob("*.log"), *path.glob("MANIFEST-*")]):
-        at = wal_check.damaged_at(log)
-        if at is not None:
-            raise Broken(_why(path, f"Corruption: {log.name} is not a log at byte {at}"))
-    try:
-        options, of_bodies = record_options(new, log_bytes), body_options()
-        options.set_wal_recovery_mode(recovery)
-        if not compacts:
-            for each in (options, of_bodies):
-                each.set_disable_auto_compactions(True)
-                each.set_level_zero_slowdown_writes_trigger(NEVER_FILES)
-                each.set_level_zero_stop_writes_trigger(NEVER_FILES)
-        db = Rdict(str(path), options, {BODIES: of_bodies}, access)
-        return db, db.get_column_family(BODIES)
-    except Exception as error:
-        kind = Broken if str(error).startswith("Corruption") else CantOpen
-        raise kind(_why(path, str(error))) from None
-
-
-def _why(path: Path, said: str) -> str:
-    where = path.parent
-    if "/LOCK" in said or "lock hold" in said:
-        return f"{lock.in_use(where, here='lock hold' in said)}, or use another directory"
-    if said.startswith("Corruption"):
-        return (
-            f"{where} is damaged and was left as it is: {said}. Nothing was dropped. "
-            f"Restore a backup; or, to go on without what came after the damage, copy {where}, then:"
-            f" forebay repair {where} --accept-loss"
-        )
-    if "does not exist" in said:
-        return f"{where} has lost its database: {said}. Restore a backup"
-    return f"{where} can't be opened: {said}"
-
-
 def scan(db: Rdict, lower: bytes, upper: bytes) -> Iterator[Record]:
     """Yield the records with lower <= key < upper; every scan is bounded on both sides."""
     options = ReadOptions()
@@ -574,10 +523,6 @@ def _read(db: Rdict, key: bytes) -> bytes | None:
 def _explained(error: Exception) -> Exception:
     said = str(error)
     return Damaged(said) if said.startswith("Corruption") else StoreError(said)
-
-
-def _is_full(why: str) -> bool:
-    return any(each in why for each in NO_SPACE)
 
 
 def _epoch_key(shard: int) -> bytes:
