@@ -216,7 +216,7 @@ def test_the_streams_that_are_shown_are_what_the_server_sends() -> None:
             assert set(json.loads(each)) <= known
     with Here() as here, here.connect() as client:
         with Stream(here.http, "/v1/events?queue=emails&from=all") as stream:
-            push(client, "emails", 1, 2)
+            client.ask({"cmd": "PUSH", "queue": "emails", "messages": [1, 2], "task": "send"})
             client.ask({"cmd": "ACK", "ids": [pop(client, "emails")["id"]]})
             *_, settled = stream.until("settled")
         (example,) = blocks("json event", EVENTS)
@@ -247,7 +247,7 @@ def comments(here: Here, path: str) -> list[str]:
 
 def test_every_figure_is_in_the_protocol_with_its_labels() -> None:
     with Here() as here, here.connect() as client:
-        push(client, "q", 1)
+        client.ask({"cmd": "PUSH", "queue": "q", "payload": 1, "task": "send"})
         client.ask({"cmd": "ACK", "ids": [pop(client, "q")["id"]]})
         pop(client, "q", group="audit")
         push(client, "q", 1)

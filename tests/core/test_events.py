@@ -9,12 +9,12 @@ import pytest
 from forebay.core import event_log
 from forebay.core.api import commands as c, queries
 from forebay.core.bounds import Limits
-from forebay.core.errors import NotFound
+from forebay.core.errors import Invalid, NotFound
 from forebay.core.loading.verify import verify
 from forebay.core.records import keyspace
 from forebay.core.shard.timers import SWEEP_MS
 from forebay.core.state import events as state_events
-from forebay.core.words import EVENT_KINDS, EVENTS, is_own, system_of
+from forebay.core.words import EVENT_KINDS, EVENTS, PUSHED, SETTLED, is_own, system_of
 from tests.core.harness import Core
 from tests.sim.checks import SHARDS
 from tests.sim.inside import event_logs, tallies
@@ -447,3 +447,49 @@ def test_verify_counts_events_that_are_not_sealed_yet(core: Core) -> None:
     (found,) = [report for report in reports if report.queue == EVENTS]
     assert (found.messages, found.damage) == (kept, [])
     assert found.payload_bytes > 0
+
+
+def of_tasks(core: Core) -> list[tuple[str, str, int]]:
+    return [(each["kind"], each.get("task", ""), each["count"]) for each in log(core) if "count" in each]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_events_and_counters_tell_tasks_apart_from_push_to_end(core: Core, restarts: bool) -> None:
+    core.configure(max_attempts=1)
+    for task, count in (("send", 2), ("bill", 1), ("", 1), ("send", 1)):
+        core.push(*[b"1"] * count, task=task)
+    core.commit()
+    pushed = [("pushed", "send", 3), ("pushed", "bill", 1), ("pushed", "", 1)]
+    assert of_tasks(core) == pushed
+    if restarts:
+        core.restart()
+    lease = core.pop(5, lease_ms=1_000).lease
+    core.commit()
+    popped = [("popped", *each[1:]) for each in pushed]
+    assert of_tasks(core) == [*pushed, *popped]
+    core.now += 20
+    core.nack(lease)
+    died = [("dead", *each[1:]) for each in pushed]
+    assert of_tasks(core) == [*pushed, *popped, *died]
+    core.ask(c.Requeue("default", "q"), c.Buried)
+    core.ack(core.pop(5).lease)
+    settled = Counter({each[1]: each[2] for each in of_tasks(core) if each[0] == "settled"})
+    assert settled == {"send": 3, "bill": 1, "": 1}
+    (tally,) = tallies(core.engine).values()
+    found = {name: each.counts[SETTLED] for name, each in tally.tasks.items()}
+    assert (found, tally.counts[SETTLED]) == ({"send": 3, "bill": 1}, 5)
+
+
+def test_so_many_tasks_of_a_queue_are_counted_one_by_one(core: Core) -> None:
+    for number in range(state_events.TASKS_MAX + 3):
+        core.push(task=f"t{number}")
+    core.commit()
+    (tally,) = tallies(core.engine).values()
+    assert len(tally.tasks) == state_events.TASKS_MAX
+    assert tally.counts[PUSHED] == state_events.TASKS_MAX + 3
+
+
+@pytest.mark.parametrize("name", ["t" * 256, "a\0b", "\ud800"])
+def test_what_can_not_name_a_task_is_refused(core: Core, name: str) -> None:
+    with pytest.raises(Invalid, match="task"):
+        core.push(task=name)

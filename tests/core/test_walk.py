@@ -10,7 +10,7 @@ from tests.test_layers import SOURCE
 
 DATA = ("structures", "state", "log", "records", "api", "ids.py", "bounds.py")
 """Rooms of data: what they hold and how it is laid out, and nothing that is decided."""
-PARTS = {f"shard/{name}.py" for name in ("addresses", "changes", "timers", "tracks")}
+PARTS = {f"shard/{name}.py" for name in ("addresses", "change_log", "changes", "timers", "tracks")}
 """Parts of a shard."""
 DOCS = SOURCE.parent.parent / "docs" / "ARCHITECTURE.md"
 

@@ -142,7 +142,7 @@ def test_looking_at_a_queue_that_does_not_exist_is_not_found(cmd: str, fields: F
 # What is malformed.
 
 LISTED = f"one of {', '.join(COMMANDS)}"
-RUN = "priority, delay_ms, ttl_ms, timeout_ms, max_attempts, backoff, lifo, headers, tags"
+RUN = "priority, delay_ms, ttl_ms, timeout_ms, max_attempts, backoff, lifo, headers, tags, task"
 """Options that consecutive messages can share."""
 OPTIONS = (
     f"{RUN}, partition, key, unique_key, dedup, dedup_window_ms, dedup_max_ms, job_id, transaction_id, "

@@ -126,7 +126,7 @@ def test_an_unknown_field_of_an_item_is_refused_and_the_known_ones_are_listed() 
     assert invalid("PUSH", queue="q", items=items) == (
         "items[1].colour",
         "left out; known here are priority, delay_ms, ttl_ms, timeout_ms, max_attempts, backoff, lifo,"
-        " headers, tags, partition, key, unique_key, dedup, dedup_window_ms, dedup_max_ms, job_id,"
+        " headers, tags, task, partition, key, unique_key, dedup, dedup_window_ms, dedup_max_ms, job_id,"
         " transaction_id, depends_on, on_failed, keys_if_undelivered, payload",
     )
 

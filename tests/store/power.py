@@ -370,6 +370,8 @@ class Core:
         for queue in self.engine.queues.values():
             for partition in queue.partitions.values():
                 self._read(queue, partition, found, names)
+            for notes in queue.notes.values():  # of attempts: leases ran out
+                names |= {keyspace.body_key(queue.prefix, each.body_name) for each in notes.log.segments}
         lost = self._stages.check(self._body, found, names)
         assert set(self.store.body_keys()) == names, "bodies that nobody knows"
         self._verify(names)

@@ -33,6 +33,7 @@ class Options(TypedDict, total=False):
     lifo: bool
     headers: dict[str, str]
     tags: list[str]
+    task: str
     unique_key: str
     dedup: str
     dedup_window_ms: int

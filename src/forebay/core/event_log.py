@@ -120,6 +120,7 @@ def _event(change: Change, runs: list[ShownRun], now: int) -> Event:
     queue, times = change.queue, change.times
     count = sum([run[2] for run in runs])
     found = Event(EVENT_KINDS[change.kind], queue.tenant, queue.name, now, count, change.group, runs)
+    found.task = change.task
     if change.kind == PROGRESSED:
         found.progress = _progress(queue, runs)
     if times:

@@ -250,7 +250,7 @@ class _Job:
             result,
             error,
             attempts,
-            self.order.options,
+            {name: value for name, value in self.order.options.items() if name != "task"},
         )
         self._inline.append(ran)
 

@@ -377,7 +377,7 @@ def test_nothing_in_a_label_can_be_taken_for_a_figure() -> None:
     ((shard, places),) = (each for each in core.ask(Measure(), Measured).queues.items() if each[1])
     (measured,) = core.ask(MeasureQueues(shard, places), QueuesMeasured).queues
     measured.queue = 'q"} 1\nevil 1'
-    text = QueueText(core.now)
+    text = QueueText(core.now, 1)
     text.add([measured])
     lines = text.text().decode().splitlines()
     assert any('queue="q\\"} 1\\nevil 1"' in line for line in lines)

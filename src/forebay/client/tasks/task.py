@@ -260,7 +260,7 @@ class Task(Generic[P, C, R]):
         self.give_up_on = given.give_up_on
         self.is_async = inspect.iscoroutinefunction(function)
         self.signature = Signature(function)
-        self.message: Options = cast(Options, {**given.retry_options(), **given.options})
+        self.message: Options = cast(Options, {**given.retry_options(), "task": name, **given.options})
         self.__doc__ = function.__doc__
         self.__name__ = name
         if self.process and self.is_async:

@@ -99,6 +99,8 @@ def check_attributes(limits: Limits, attributes: Attributes) -> Attributes:
         check_backoff(attributes.backoff)
     if attributes.headers or attributes.tags:
         _check_labels(attributes)
+    if attributes.task:
+        check_name("task", attributes.task)
     if attributes.on_failed not in FAILURE_POLICIES:
         raise Invalid("on_failed", f"one of {', '.join(FAILURE_POLICIES)}")
     if attributes.ttl_ms and attributes.ttl_ms <= attributes.delay_ms:

@@ -59,9 +59,11 @@ def pack_runs(runs: Iterable[Run], created_at: int) -> Packed:
 
 def _packed(attributes: Attributes) -> bytes:
     """Encode attributes. The last ones are left out if they are not set: few messages have them."""
-    if attributes.cleanup is not None or attributes.stall_ms:
+    if attributes.task:
         return _encode(attributes)
-    return _encode(astuple(attributes)[: -2 if attributes.headers or attributes.tags else -4])
+    if attributes.cleanup is not None or attributes.stall_ms:
+        return _encode(astuple(attributes)[:-1])
+    return _encode(astuple(attributes)[: -3 if attributes.headers or attributes.tags else -5])
 
 
 def pack_sets(sets: Sequence[Attributes]) -> bytes:

@@ -11,8 +11,9 @@ from forebay.core.api.commands import Wake
 from forebay.core.log import log as logs
 from forebay.core.records import codec, keyspace
 from forebay.core.records.commit import Commit, Record
+from forebay.core.shard.change_log import ChangeLog
 from forebay.core.shard.numbering import Numbering
-from forebay.core.state import ChangeLog, Lease, Log, Notes, Part, Partition, Queue, Segment, Track
+from forebay.core.state import Lease, Log, Notes, Part, Partition, Queue, Segment, Track
 from forebay.core.words import FSYNC
 
 MERGE_AT = 128

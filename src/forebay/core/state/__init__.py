@@ -37,7 +37,6 @@ from forebay.core.state.events import (
     BUCKETS_MS as BUCKETS_MS,
     NOT_KEPT as NOT_KEPT,
     Change as Change,
-    ChangeLog as ChangeLog,
     EmittedEvent as EmittedEvent,
     Event as Event,
     EventLog as EventLog,

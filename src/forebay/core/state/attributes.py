@@ -66,13 +66,16 @@ class Attributes(Struct, frozen=True, gc=False, array_like=True):
     """When it is dropped after its end; None is when its queue says."""
     stall_ms: int = 0
     """A delivery that is not extended for this long has stalled, which is no failure; 0 is no limit."""
+    task: str = ""
+    """Name of the task that it is a call of: events, metrics and searches tell tasks apart."""
 
     @property
     def weight(self) -> int:
-        """Approximate bytes of headers and tags."""
+        """Approximate bytes of headers, tags and task."""
         if not self.headers and not self.tags:
-            return 0
-        return sum(len(name) + len(value) for name, value in self.headers) + sum(map(len, self.tags))
+            return len(self.task)
+        labels = sum(len(name) + len(value) for name, value in self.headers) + sum(map(len, self.tags))
+        return labels + len(self.task)
 
     @property
     def in_line(self) -> bool:

@@ -43,58 +43,12 @@ class Change(Struct, eq=False, gc=False):
     queue: Queue
     group: str
     """Empty if no group is concerned."""
+    task: str
+    """Of all its messages; empty if they have none."""
     count: int
     runs: list[Ran]
     times: list[tuple[int, int]]
     """Processing times of settled messages: ms since delivery, and number of messages."""
-
-
-class ChangeLog:
-    """Lifecycle changes of a shard since its last commit."""
-
-    __slots__ = ("entries", "is_silent")
-
-    def __init__(self) -> None:
-        self.entries: dict[tuple[int, bytes, str], Change] = {}
-        self.is_silent = False
-        """Whether changes are ignored, because they are part of another one."""
-
-    def note(
-        self,
-        kind: int,
-        queue: Queue,
-        group: str,
-        partition: Partition,
-        first: int,
-        count: int,
-        spent_ms: int | None = None,
-    ) -> None:
-        """Record a change of ``count`` messages from ``first`` on."""
-        if self.is_silent:
-            return
-        place = (kind, queue.prefix, group)
-        known = self.entries.get(place)
-        if known is None:
-            runs = [(partition, first, count)]
-            known = self.entries[place] = Change(kind, queue, group, count, runs, [])
-        else:
-            known.count += count
-            where, begin, length = known.runs[-1]
-            if begin + length == first and where is partition:
-                known.runs[-1] = (partition, begin, length + count)
-            else:
-                known.runs.append((partition, first, count))
-        if spent_ms is not None:
-            known.times.append((spent_ms, count))
-
-    def note_queue(self, kind: int, queue: Queue) -> None:
-        """Record that a queue was created, configured or removed."""
-        self.entries[kind, queue.prefix, ""] = Change(kind, queue, "", 0, [], [])
-
-    def take(self) -> list[Change]:
-        """Return and clear all changes, in order."""
-        entries, self.entries = self.entries, {}
-        return list(entries.values())
 
 
 class Tally(Struct, eq=False):
@@ -108,6 +62,22 @@ class Tally(Struct, eq=False):
     """Settled messages per bucket of processing time."""
     spent_ms: int = 0
     """Their total processing time."""
+    tasks: "dict[str, Tally]" = {}
+    """The same of each task, for the first ``TASKS_MAX`` that were seen."""
+
+    def add(self, change: Change) -> None:
+        self.counts[change.kind] += change.count
+        for spent_ms, count in change.times:
+            self.times[bisect_left(BUCKETS_MS, spent_ms)] += count
+            self.spent_ms += spent_ms * count
+
+
+TASKS_MAX = 100
+"""Tasks of a queue that are counted one by one."""
+
+
+def _new_tally(queue: Queue) -> Tally:
+    return Tally(queue.tenant, queue.name, [0] * len(EVENT_KINDS), [0] * (len(BUCKETS_MS) + 1))
 
 
 def tally(tallies: dict[bytes, Tally], change: Change) -> None:
@@ -115,13 +85,14 @@ def tally(tallies: dict[bytes, Tally], change: Change) -> None:
     queue = change.queue
     known = tallies.get(queue.prefix)
     if known is None:
-        counts, times = [0] * len(EVENT_KINDS), [0] * (len(BUCKETS_MS) + 1)
-        known = tallies[queue.prefix] = Tally(queue.tenant, queue.name, counts, times)
-    known.counts[change.kind] += change.count
-    if change.times:
-        for spent_ms, count in change.times:
-            known.times[bisect_left(BUCKETS_MS, spent_ms)] += count
-            known.spent_ms += spent_ms * count
+        known = tallies[queue.prefix] = _new_tally(queue)
+    known.add(change)
+    if change.task:
+        of_task = known.tasks.get(change.task)
+        if of_task is None and len(known.tasks) < TASKS_MAX:
+            of_task = known.tasks[change.task] = _new_tally(queue)
+        if of_task is not None:
+            of_task.add(change)
     if change.kind == DELETED:
         del tallies[queue.prefix]
 
@@ -145,5 +116,7 @@ class Event(Struct, omit_defaults=True, gc=False):
     """Partition, first offset, count and first id of each run."""
     duration_ms: int | None = None
     """Average processing time of settled messages."""
+    task: str = ""
+    """Of all its messages; empty if they have none."""
     progress: list[int] = []
     """Of progress that was reported: the percentage of each message, in the order of ``runs``."""

@@ -61,7 +61,7 @@ class Metrics:
         return _text([*node, *_totals(measured, self._queues_max)]) + queues
 
     async def _queues(self, measured: Measured) -> bytes:
-        text = QueueText(measured.now)
+        text = QueueText(measured.now, self._queues_max)
         rest: list[QueueMeasured] = []
         outside: dict[Tally, Values] = {}
         groups: list[GroupFound] = []

@@ -4,6 +4,7 @@ The objects of prometheus_client would be easier, and took 20 times as long: 2 s
 """
 
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from operator import add, sub
 
 from forebay.core.api.queries import Counts, GroupFound, QueueMeasured
@@ -22,6 +23,8 @@ FAMILIES = (
     ("forebay_queue_deferred", "gauge", "Messages that no consumer could handle yet, while there are any."),
     ("forebay_messages_total", "counter", "What happened to messages since the server started."),
     ("forebay_message_duration_seconds", "histogram", "From delivery to ack."),
+    ("forebay_task_messages_total", "counter", "What happened to messages of a task since then."),
+    ("forebay_task_duration_seconds", "histogram", "From delivery to ack, by task."),
     ("forebay_group_lag_messages", "gauge", "Messages that wait for a group other than default."),
     ("forebay_group_oldest_seconds", "gauge", "Age of the oldest of them."),
     ("forebay_group_dead_messages", "gauge", "Dead letters of a group other than default."),
@@ -37,8 +40,10 @@ VALUES = len(EVENT_KINDS) + len(_BOUNDS) + 1
 class QueueText:
     """The text of all metrics of queues."""
 
-    def __init__(self, now: int) -> None:
+    def __init__(self, now: int, tasks_max: int) -> None:
         self._now = now
+        self._tasks_left = tasks_max
+        """Tasks that may still have series of their own; messages of the others are in those of queues."""
         # One list per family, whose lines must not be mixed with others; joined slice by slice, as to join
         # all lines at the end would take long in one step.
         self._parts = [
@@ -48,7 +53,7 @@ class QueueText:
     def add(self, queues: Iterable[QueueMeasured]) -> None:
         """Add the series of a slice of queues."""
         lines: list[Lines] = [[] for _ in FAMILIES]
-        depth, oldest, deferred, happened, times, *of_groups = lines
+        depth, oldest, deferred, happened, times, of_tasks, task_times, *of_groups = lines
         for each in queues:
             queue, tenant = f'queue="{escaped(each.queue)}"', f'tenant="{escaped(each.tenant)}"'
             _depth(depth, each.counts, queue, tenant)
@@ -56,10 +61,14 @@ class QueueText:
             if each.counts.deferred:
                 deferred.append(f"forebay_queue_deferred{{{queue},{tenant}}} {each.counts.deferred}\n")
             if each.tally is not None:
-                for kind, count in zip(EVENT_KINDS, each.tally.counts, strict=True):
-                    if count:
-                        happened.append(f'forebay_messages_total{{kind="{kind}",{queue},{tenant}}} {count}\n')
-                _times(times, each.tally, queue, tenant)
+                place = f"{queue},{tenant}"
+                _happened(happened, "forebay_messages_total", each.tally, place)
+                _times(times, "forebay_message_duration_seconds", each.tally, place)
+                for name, tally in islice(each.tally.tasks.items(), self._tasks_left):
+                    self._tasks_left -= 1
+                    place = f'{queue},task="{escaped(name)}",{tenant}'
+                    _happened(of_tasks, "forebay_task_messages_total", tally, place)
+                    _times(task_times, "forebay_task_duration_seconds", tally, place)
             for group in each.groups:
                 self._add_group(of_groups, group, f"{queue},{tenant}")
         for part, added in zip(self._parts, lines, strict=True):
@@ -102,17 +111,24 @@ def _depth(lines: Lines, counts: Counts, queue: str, tenant: str) -> None:
             lines.append(f'forebay_queue_messages{{{queue},state="{state}",{tenant}}} {count}\n')
 
 
-def _times(lines: Lines, tally: Tally, queue: str, tenant: str) -> None:
-    """Add the histogram of a queue, if it has settled anything."""
+def _happened(lines: Lines, name: str, tally: Tally, place: str) -> None:
+    """Add the counters of a queue or task."""
+    for kind, count in zip(EVENT_KINDS, tally.counts, strict=True):
+        if count:
+            lines.append(f'{name}{{kind="{kind}",{place}}} {count}\n')
+
+
+def _times(lines: Lines, name: str, tally: Tally, place: str) -> None:
+    """Add the histogram of a queue or task, if it has settled anything."""
     total = sum(tally.times)
     if not total:
         return
     below = 0
     for bound, count in zip(_BOUNDS, tally.times, strict=True):
         below += count
-        lines.append(f'forebay_message_duration_seconds_bucket{{le="{bound}",{queue},{tenant}}} {below}\n')
-    lines.append(f"forebay_message_duration_seconds_count{{{queue},{tenant}}} {total}\n")
-    lines.append(f"forebay_message_duration_seconds_sum{{{queue},{tenant}}} {tally.spent_ms / 1000}\n")
+        lines.append(f'{name}_bucket{{le="{bound}",{place}}} {below}\n')
+    lines.append(f"{name}_count{{{place}}} {total}\n")
+    lines.append(f"{name}_sum{{{place}}} {tally.spent_ms / 1000}\n")
 
 
 def escaped(label: str) -> str:

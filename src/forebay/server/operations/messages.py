@@ -70,6 +70,7 @@ def seen(found: queries.Shown, context: Context) -> Seen:
         depends_on=shown_spans(state.depends_on) if state.depends_on else UNSET,
         headers=headers,
         tags=tags,
+        task=state.attributes.task or UNSET,
     )
 
 

@@ -65,6 +65,7 @@ def run_attributes(given: RunOptions) -> Attributes:
         None if given.backoff is None else backoff_of(given.backoff),
         headers=tuple(given.headers.items()) if given.headers else (),
         tags=tuple(given.tags) if given.tags else (),
+        task=given.task,
     )
 
 

@@ -39,6 +39,7 @@ class Seen(Answer, kw_only=True):
     result: Raw | UnsetType = UNSET
     headers: dict[str, str] | UnsetType = UNSET
     tags: tuple[str, ...] | UnsetType = UNSET
+    task: str | UnsetType = UNSET
 
 
 class GetMessage(Request, tag="MESSAGE", kw_only=True):

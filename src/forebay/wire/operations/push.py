@@ -22,6 +22,7 @@ class RunOptions(Struct, forbid_unknown_fields=True, omit_defaults=True, gc=Fals
     lifo: bool = False
     headers: dict[str, str] | None = None
     tags: list[str] | None = None
+    task: str = ""
 
 
 class Options(RunOptions, kw_only=True):

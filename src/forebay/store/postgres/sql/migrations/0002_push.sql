@@ -83,7 +83,7 @@ begin
         where name <> all (array[
             'partition', 'key', 'priority', 'delay_ms', 'ttl_ms', 'timeout_ms', 'max_attempts', 'backoff', 'lifo',
             'unique_key', 'dedup', 'dedup_window_ms', 'dedup_max_ms', 'job_id', 'transaction_id', 'depends_on',
-            'on_failed', 'keys_if_undelivered', 'headers', 'tags'
+            'on_failed', 'keys_if_undelivered', 'headers', 'tags', 'task'
         ]);
         if unknown is not null then
             raise exception 'there is no option %', unknown
