@@ -221,3 +221,65 @@ def test_messages_are_cancelled(cli: Run, client: SyncClient, queue: str) -> Non
     assert (done.code, done.out, done.err) == (0, "cancelled 2\n", f"settled, dead or not there: {ids[0]}\n")
     assert client.state(ids[1]) == "cancelled"
     assert cli("cancel", ids[1]).code == 1
+
+
+@pytest.fixture
+def causes(client: SyncClient, queue: str) -> list[int]:
+    """Three dead letters: two timeouts of bill, and a missing user of send."""
+    ids = []
+    for task, kind, error in (
+        ("bill", "TimeoutError", "timed out after 3 s"),
+        ("bill", "TimeoutError", "timed out after 4 s"),
+        ("send", "KeyError", "no user 5"),
+    ):
+        ids.append(client.push(queue, error, max_attempts=1, task=task).id)
+        client.nack(client.pop(queue), error=error, error_type=kind)
+    return ids
+
+
+def test_dead_letters_are_counted_by_cause(cli: Run, queue: str, causes: list[int]) -> None:
+    head, first, second = cli("dead", "groups", queue).rows
+    assert head == ["COUNT", "TASK", "TYPE", "ERROR", "FIRST", "LAST", "EXAMPLE"]
+    assert " ".join(first).startswith("2 bill TimeoutError timed out after * s ")
+    assert " ".join(second).startswith("1 send KeyError no user * ")
+    assert second[-1] == str(causes[2])
+    cut = cli("dead", "groups", queue, "--limit", "1")
+    assert cut.err == "and 1 dead letter of other causes; --limit shows more\n"
+    told = cli("dead", "groups", queue, "--json").object
+    assert (told["total"], told["rest"], told["groups"][0]["count"]) == (3, 0, 2)
+
+
+def test_no_dead_letters_are_nothing_to_count(cli: Run, client: SyncClient, queue: str) -> None:
+    client.push(queue, 1)
+    assert cli("dead", "groups", queue).code == 4
+
+
+def test_dead_letters_are_listed_requeued_and_purged_by_what_they_died_of(
+    cli: Run, client: SyncClient, queue: str, causes: list[int]
+) -> None:
+    def listed(*given: str) -> list[int]:
+        return [each["id"] for each in cli("dead", "list", queue, "--json", *given).objects]
+
+    assert listed("--error", "timed out after * s") == causes[:2]
+    assert listed("--type", "KeyError") == listed("--task", "send") == causes[2:]
+    assert cli("dead", "list", queue, "--dead-before", "2020-01-01").code == 4
+    dry = cli("dead", "requeue", queue, "--error", "timed out", "--dry-run")
+    assert dry.out == f"would have requeued 2 dead letters of {queue}\n"
+    assert listed() == causes
+    done = cli("dead", "requeue", queue, "--error", "timed out")
+    assert (done.out, done.err) == (f"requeued 2 dead letters of {queue}\n", "")
+    assert cli("dead", "purge", queue, "--task", "send", "--yes").code == 0
+    assert cli("dead", "list", queue).code == 4
+    assert cli("dead", "requeue", queue, "--id", str(causes[0]), "--task", "send").code == 1
+
+
+def test_dead_letters_are_moved_to_another_queue(
+    cli: Run, client: SyncClient, queue: str, causes: list[int]
+) -> None:
+    to = f"{queue}-by-hand"
+    done = cli("dead", "move", queue, "--to", to, "--task", "bill")
+    assert done.out == f"moved to {to}: 2 dead letters of {queue}\n"
+    assert client.dead(queue).total == 1
+    moved = client.pop(to, 9)
+    assert moved.payloads == ["timed out after 3 s", "timed out after 4 s"]
+    assert cli("dead", "move", queue, "--to", to, "--task", "none").code == 4

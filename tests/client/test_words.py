@@ -28,7 +28,6 @@ WITHOUT_A_METHOD = (
     ("PARTIAL", "tasks have results and progress"),
     ("PARTIALS", "tasks have results and progress"),
     ("CHILDREN", "message() says what a message waits for"),
-    ("BULK", "for people: the command line and the pages"),
     ("GROUPS", "groups() takes them from QUEUE"),
     ("GROUP", "groups() has them all"),
     ("KVMGET", "get() is asked for each key"),

@@ -299,6 +299,7 @@ def test_every_operation_is_known_by_its_name() -> None:
         "FLOW",
         "CHILDREN",
         "DEAD",
+        "DEADGROUPS",
         "REQUEUE",
         "DEADPURGE",
         "QUEUES",

@@ -169,6 +169,7 @@ def failures(talk: Talk) -> None:
     messages = ask("POP", queue="f", count=4, wait_ms=0)["messages"]
     ask("NACK", ids=[each["id"] for each in messages], error="boom")
     ask("DEAD", queue="f")
+    ask("DEADGROUPS", queue="f")
     ask("REQUEUE", queue="f", ids=[messages[0]["id"]])
     ask("DEADPURGE", queue="f", ids=[messages[1]["id"]], dry_run=True)
     ask("DEADPURGE", queue="f")

@@ -192,7 +192,8 @@ def test_an_unknown_command_is_invalid_and_the_known_ones_are_listed(body: bytes
         (
             "BROWSE",
             {"queue": "q"},
-            "reqId, queue, state, group, partition, tag, since, before, text, limit, cursor",
+            "reqId, queue, state, group, partition, tag, since, before, text, task, error, error_type, "
+            "dead_since, dead_before, limit, cursor",
         ),
         ("MESSAGE", {"id": 1}, "reqId, id, queue, group"),
         ("MESSAGES", {"ids": [1]}, "reqId, ids, group"),

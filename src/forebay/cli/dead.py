@@ -1,6 +1,7 @@
-"""``forebay dead``: dead letters, to look at, requeue or give up."""
+"""``forebay dead``: dead letters, to look at, requeue, move or give up."""
 
-from typing import Any
+from itertools import islice
+from typing import Any, Unpack, cast
 
 import click
 import msgspec
@@ -17,11 +18,17 @@ from forebay.cli.commands import (
 )
 from forebay.cli.errors import DONE, NOTHING, CliError
 from forebay.cli.messages import print_message, print_messages
-from forebay.cli.output import confirm, counted, json_id, note, print_json
-from forebay.client.types import Settled
-
-PAGE = 1_000
-"""Most dead letters that a server returns at a time."""
+from forebay.cli.output import (
+    confirm,
+    counted,
+    json_id,
+    note,
+    print_json,
+    print_table,
+    shown_second,
+)
+from forebay.cli.parameters import that_match
+from forebay.client.types import DeadFilter, Settled
 
 these = click.option(
     "--id", "ids", multiple=True, metavar="ID", help="This one; may be repeated. All if there is none."
@@ -30,30 +37,69 @@ these = click.option(
 
 @click.group(cls=Group)
 def dead() -> None:
-    """Dead letters: list, show, requeue, purge."""
+    """Dead letters: list, count by cause, show, requeue, purge, move."""
 
 
-@dead.command("list", cls=Command, example="forebay dead list emails --limit 20")
+@dead.command("list", cls=Command, example="forebay dead list emails --type TimeoutError --limit 20")
 @about_queue
 @of_group
+@that_match
 @click.option("--limit", type=click.IntRange(min=1), default=100, help="At most this many (default 100).")
 @asks_server
-def list_(queue: str, group: str, limit: int, server: str | None, as_json: bool) -> int:
+def list_(
+    queue: str, group: str, limit: int, server: str | None, as_json: bool, **of: Unpack[DeadFilter]
+) -> int:
     """List the dead letters of a group, with their errors."""
     with connected(server) as client:
-        page = client.dead(queue, group=group, limit=min(limit, PAGE), type=msgspec.Raw)
-        found = page.messages
-        while page.messages and len(found) < min(limit, page.total):
-            rest = min(limit - len(found), PAGE)
-            page = client.dead(queue, group=group, limit=rest, skip=len(found), type=msgspec.Raw)
-            found += page.messages
+        matching = client.browse(queue, state="dead", group=group, type=msgspec.Raw, **of)
+        found = list(islice(matching, limit))
+        total = client.dead(queue, group=group, limit=1, type=msgspec.Raw).total
     if found:
         print_messages(found, as_json)
-    if not as_json and page.total > len(found):
-        note(f"{len(found)} of {counted(page.total, 'dead letter')}; --limit shows more")
+    if not as_json and total > len(found):
+        more = "; --limit shows more" if len(found) == limit else ""
+        note(f"{len(found)} of {counted(total, 'dead letter')}{more}")
     elif not as_json and not found:
         note(f"no dead letters in {queue}")
     return DONE if found else NOTHING
+
+
+@dead.command("groups", cls=Command, example="forebay dead groups emails")
+@about_queue
+@of_group
+@click.option("--limit", type=click.IntRange(1, 1_000), default=20, help="At most this many (default 20).")
+@asks_server
+def groups(queue: str, group: str, limit: int, server: str | None, as_json: bool) -> int:
+    """Count dead letters by cause.
+
+    A cause is a task, and type and text of an error, with * for numbers and ids: what --task, --type and
+    --error of the other commands take.
+    """
+    with connected(server) as client:
+        found = client.dead_groups(queue, group=group, limit=limit)
+    if as_json:
+        print_json(msgspec.structs.asdict(found))
+        return DONE if found.total else NOTHING
+    if not found.total:
+        note(f"no dead letters in {queue}")
+        return NOTHING
+    head = ["COUNT", "TASK", "TYPE", "ERROR", "FIRST", "LAST", "EXAMPLE"]
+    rows = [
+        [
+            each.count,
+            each.task,
+            each.error_type,
+            each.error,
+            shown_second(each.first_at),
+            shown_second(each.last_at),
+            each.example,
+        ]
+        for each in found.groups
+    ]
+    print_table(head, rows, left=["TASK", "TYPE", "ERROR", "FIRST", "LAST"])
+    if found.rest:
+        note(f"and {counted(found.rest, 'dead letter')} of other causes; --limit shows more")
+    return DONE
 
 
 @dead.command(cls=Command, example="forebay dead show 274877906944")
@@ -70,10 +116,11 @@ def show(id: str, group: str, server: str | None, as_json: bool) -> int:
     return DONE
 
 
-@dead.command(cls=Command, example="forebay dead requeue emails --id 274877906944")
+@dead.command(cls=Command, example="forebay dead requeue emails --error 'timed out'")
 @about_queue
 @these
 @of_group
+@that_match
 @may_be_dry
 @click.option("--no-dependents", is_flag=True, help="Leave those dead that died of these.")
 @asks_server
@@ -85,33 +132,34 @@ def requeue(
     no_dependents: bool,
     server: str | None,
     as_json: bool,
+    **of: Unpack[DeadFilter],
 ) -> int:
-    """Deliver dead letters again: some, or all of them.
+    """Deliver dead letters again: some, or all that match.
 
     What died of a dependency waits again until its dependencies are completed.
     """
     with connected(server) as client:
         done = client.requeue_dead(
-            queue, ids or None, group=group, dry_run=dry_run, dependents=not no_dependents
+            queue, ids or None, group=group, dry_run=dry_run, dependents=not no_dependents, **_given(of)
         )
-        left = client.dead(queue, group=group, limit=1).total if not ids and not dry_run else 0
     if as_json:
-        print_json({**_shown(done, dry_run), "dependents": done.dependents, "left": left})
+        print_json({**_shown(done, dry_run), "dependents": done.dependents, "left": done.left})
         return DONE if done.count else NOTHING
     _print(done, queue, "requeued", dry_run, as_json)
     if done.dependents:
         would = "would have " if dry_run else ""
         print(f"{would}parked {counted(done.dependents, 'message')} again that died of these")
-    if left:
+    if done.left:
         why = "a message they depend on was cancelled or purged, or has expired"
-        note(f"{counted(left, 'dead letter')} left: {why}")
+        note(f"{counted(done.left, 'dead letter')} left: {why}")
     return DONE if done.count else NOTHING
 
 
-@dead.command(cls=Command, example="forebay dead purge emails --dry-run")
+@dead.command(cls=Command, example="forebay dead purge emails --dead-before 2026-11-01 --dry-run")
 @about_queue
 @these
 @of_group
+@that_match
 @may_be_dry
 @may_ask
 @asks_server
@@ -123,13 +171,47 @@ def purge(
     yes: bool,
     server: str | None,
     as_json: bool,
+    **of: Unpack[DeadFilter],
 ) -> int:
-    """Give dead letters up for good: some, or all of them."""
+    """Give dead letters up for good: some, or all that match."""
     with connected(server) as client:
-        which = counted(len(ids), "dead letter") if ids else "all dead letters"
+        which = (
+            counted(len(ids), "dead letter")
+            if ids
+            else "those that match"
+            if _given(of)
+            else "all dead letters"
+        )
         confirm(f"Give up {which} of {queue}, group {group}, for good?", yes or dry_run)
-        settled = client.purge_dead(queue, ids or None, group=group, dry_run=dry_run)
+        settled = client.purge_dead(queue, ids or None, group=group, dry_run=dry_run, **_given(of))
     return _print(settled, queue, "purged", dry_run, as_json)
+
+
+@dead.command(cls=Command, example="forebay dead move emails --to emails-by-hand --task send")
+@about_queue
+@click.option("--to", required=True, metavar="QUEUE", help="The queue they are pushed to.")
+@of_group
+@that_match
+@may_be_dry
+@asks_server
+def move(
+    queue: str,
+    to: str,
+    group: str,
+    dry_run: bool,
+    server: str | None,
+    as_json: bool,
+    **of: Unpack[DeadFilter],
+) -> int:
+    """Push dead letters to another queue: all that match."""
+    with connected(server) as client:
+        moved = client.move_dead(queue, to, group=group, dry_run=dry_run, **_given(of))
+    return _print(moved, queue, f"moved to {to}:", dry_run, as_json)
+
+
+def _given(of: DeadFilter) -> DeadFilter:
+    """Return the options that were given."""
+    return cast(DeadFilter, {name: value for name, value in of.items() if value is not None})
 
 
 def _print(settled: Settled, queue: str, done: str, dry_run: bool, as_json: bool) -> int:

@@ -1,7 +1,7 @@
 """``forebay messages`` and ``message``: look at messages, without a lease."""
 
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import click
 import msgspec
@@ -21,8 +21,8 @@ from forebay.cli.output import (
     shown_second,
     shown_time,
 )
-from forebay.cli.parameters import Time
-from forebay.client.types import Attempt, Line, Progress, Seen
+from forebay.cli.parameters import that_match
+from forebay.client.types import Attempt, DeadFilter, Line, Progress, Seen
 
 if TYPE_CHECKING:
     from forebay.client.sync.client import SyncClient
@@ -184,39 +184,21 @@ def print_messages(found: list[Seen], as_json: bool) -> None:
 @about_queue
 @click.option("--state", type=click.Choice(STATES), help="Only those in this state.")
 @of_group
-@click.option("--partition", help="Only of this partition.")
-@click.option("--tag", help="Only those with this tag.")
-@click.option("--text", help="Only those with this text in their payload.")
-@click.option("--since", type=Time(), help="Only those pushed at or after this time: ms, or ISO 8601.")
-@click.option("--before", type=Time(), help="Only those pushed before this time.")
+@that_match
 @click.option("--limit", type=click.IntRange(min=1), default=100, help="At most this many (default 100).")
 @asks_server
 def messages(
     queue: str,
     state: str | None,
     group: str,
-    partition: str | None,
-    tag: str | None,
-    text: str | None,
-    since: int | None,
-    before: int | None,
     limit: int,
     server: str | None,
     as_json: bool,
+    **of: Unpack[DeadFilter],
 ) -> int:
     """Browse the messages of a queue, without a lease."""
     with connected(server) as client:
-        matching = client.browse(
-            queue,
-            state=state,
-            group=group,
-            partition=partition,
-            tag=tag,
-            text=text,
-            since=since,
-            before=before,
-            type=msgspec.Raw,
-        )
+        matching = client.browse(queue, state=state, group=group, type=msgspec.Raw, **of)
         found = list(islice(matching, limit))
     if found:
         print_messages(found, as_json)

@@ -145,3 +145,23 @@ def options_given(given: dict[str, Any]) -> Options:
     if "tags" in options:
         options["tags"] = list(options["tags"])
     return msgspec.convert(options, Options)
+
+
+def that_match(function: Function) -> Function:
+    """Add the options that select messages, in the words of ``DeadFilter``."""
+    for option in reversed(
+        (
+            click.option("--error", help="Only dead letters with this in their error; * is any text."),
+            click.option("--type", "error_type", help="Only dead letters with this type of error."),
+            click.option("--dead-since", type=Time(), help="Only those that died then or later."),
+            click.option("--dead-before", type=Time(), help="Only those that died before: ms, or ISO 8601."),
+            click.option("--task", help="Only those of this task."),
+            click.option("--partition", help="Only of this partition."),
+            click.option("--tag", help="Only those with this tag."),
+            click.option("--text", help="Only those with this text in their payload."),
+            click.option("--since", type=Time(), help="Only those pushed at or after this time."),
+            click.option("--before", type=Time(), help="Only those pushed before this time."),
+        )
+    ):
+        function = option(function)
+    return function

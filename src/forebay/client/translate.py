@@ -70,6 +70,14 @@ def item_of(item: Any, shared: Mapping[str, Any]) -> push.Item:
     return push.Item(payload=Raw(encode(item)), **shared)
 
 
+def filter_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what selects messages, in the words of the wire."""
+    known = {each.name for each in msgspec.structs.fields(messages.Filter)} - {"queue", "limit", "cursor"}
+    for name in given.keys() - known:
+        raise Invalid(name, f"left out: messages are selected by {', '.join(sorted(known))}")
+    return {name: value for name, value in given.items() if value is not None}
+
+
 # Pushes.
 
 

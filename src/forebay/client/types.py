@@ -143,6 +143,8 @@ class Requeued(Settled, frozen=True):
 
     dependents: int
     """Dead letters besides that died of these and are parked again, in any queue; up to 1,000 are counted."""
+    left: int = 0
+    """If all were to be requeued: those that can't be, because what they depend on is gone."""
 
 
 class Extended(Struct, frozen=True):
@@ -370,6 +372,57 @@ class Attempt(Struct, frozen=True):
     traceback: str | None
     worker: str | None
     """Name of the consumer that had the message, if it told."""
+
+
+class DeadFilter(TypedDict, total=False):
+    """Which dead letters are meant: those that all of this is true of."""
+
+    error: str | None
+    """A text in their error; ``*`` in it stands for any text."""
+    error_type: str | None
+    dead_since: int | None
+    """Dead at this time or later."""
+    dead_before: int | None
+    partition: str | None
+    task: str | None
+    tag: str | None
+    text: str | None
+    """A text in their payload, as it was pushed."""
+    since: int | None
+    """Pushed at this time or later."""
+    before: int | None
+
+
+class MessageFilter(DeadFilter, total=False):
+    """Which messages are meant: those that all of this is true of."""
+
+    state: str | None
+    group: str
+
+
+class DeadGroup(Struct, frozen=True):
+    """Dead letters of one cause."""
+
+    count: int
+    error: str
+    """First line of their errors, with ``*`` for numbers and ids."""
+    error_type: str | None
+    task: str | None
+    first_at: int
+    """When the first of them died."""
+    last_at: int
+    example: int
+    """Id of one of them."""
+
+
+class DeadGroups(Struct, frozen=True):
+    """Causes, the most frequent first."""
+
+    groups: list[DeadGroup]
+    total: int
+    """Dead letters in all."""
+    rest: int
+    """Dead letters of causes that are not listed."""
 
 
 class Record(Struct, frozen=True):

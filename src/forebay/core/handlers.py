@@ -9,6 +9,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from forebay.core import event_log, transact
+from forebay.core.api.causes import CausesFound, GetCauses
 from forebay.core.api.checks import check_attributes
 from forebay.core.api.commands import (
     Ack,
@@ -104,6 +105,7 @@ from forebay.core.push.room import make_room
 from forebay.core.push.update import check_update, update
 from forebay.core.queries import (
     browse,
+    causes,
     dead_letters as queries_dead_letters,
     describe,
     message_state,
@@ -308,6 +310,10 @@ def _list_dead(shard: Shard, command: ListDead, now: int) -> DeadFound:
     )
 
 
+def _get_causes(shard: Shard, command: GetCauses, now: int) -> CausesFound:
+    return causes.causes(shard.names.known(command.tenant, command.queue), command)
+
+
 def _pause(shard: Shard, command: Pause, now: int) -> Paused:
     if command.until is not None and not now < command.until < NEVER:
         raise Invalid("until", "a time in ms that is in the future")
@@ -478,6 +484,7 @@ HANDLERS: dict[type, Callable[..., Reply]] = {
     Requeue: _requeue,
     Purge: _purge,
     ListDead: _list_dead,
+    GetCauses: _get_causes,
     Pause: _pause,
     Resume: _resume,
     Read: _read,

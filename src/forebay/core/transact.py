@@ -5,9 +5,10 @@ Each operation is checked against the state that the ones before it leave. After
 
 from collections.abc import Iterator
 
-from forebay.core.api.commands import Ack, Nack, Reply, Settle, Transact, Transacted
+from forebay.core.api.commands import Ack, Nack, Purge, Reply, Settle, Transact, Transacted
 from forebay.core.api.jobs import KvWrite, PushFlow, PushJobs
 from forebay.core.bounds import OPERATIONS_MAX, check_range
+from forebay.core.delivery import dead_letters
 from forebay.core.delivery.give_back import nack
 from forebay.core.delivery.settle import ack, check_settle, resolve_successors
 from forebay.core.errors import Conflict, ForebayError, Invalid
@@ -43,6 +44,8 @@ def transact(shard: Shard, command: Transact, now: int) -> Transacted:
                     left |= writes[at]
                 case Ack() | Nack():
                     _check_leased(shard, op, settled, plan)
+                case Purge():
+                    _check_dead(shard, op)
         except Invalid as error:
             raise Invalid(f"ops[{at}].{error.field}", error.accepted) from None
         except ForebayError as error:
@@ -71,6 +74,16 @@ def _check_leased(
     if mine & settled:
         raise Invalid("ids", "about each message once; in strict order a nack is about all behind it, too")
     settled |= mine
+
+
+def _check_dead(shard: Shard, command: Purge) -> None:
+    """Raise unless everything a command names is a dead letter."""
+    dead_letters.check(shard.limits, command)
+    queue = shard.names.known(command.tenant, command.queue)
+    resolve_successors(shard, command)
+    _, refused = dead_letters.meant(shard, queue, queue.groups.get(command.group), command)
+    if refused:
+        raise Conflict(f"message {refused[0]} is no dead letter of the group")
 
 
 def _leased(shard: Shard, command: Settle) -> Iterator[tuple[Lease, int, int, int]]:
@@ -108,4 +121,6 @@ def _apply(shard: Shard, op: object, left: kv_store.Left | None, now: int) -> Re
             return ack(shard, op, now)
         case Nack():
             return nack(shard, op, now)
+        case Purge():
+            return dead_letters.purge(shard, shard.names.known(op.tenant, op.queue), op, now)
     raise AssertionError(f"no transaction has a {type(op).__name__}")

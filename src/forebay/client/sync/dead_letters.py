@@ -1,13 +1,23 @@
 """Generated from ``aio/dead_letters.py`` by tools/make_sync.py: change that, and run ``make sync``."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from forebay.client.sync.requests import Asking
-from forebay.client.translate import seen
-from forebay.client.types import Attempt, Id, Page, Requeued, Settled
+from forebay.client.translate import filter_of, seen
+from forebay.client.types import (
+    Attempt,
+    DeadFilter,
+    DeadGroup,
+    DeadGroups,
+    Id,
+    Page,
+    Requeued,
+    Settled,
+)
+from forebay.core.errors import Invalid
 from forebay.core.words import DEFAULT
-from forebay.wire.operations import dead_letters, notes
+from forebay.wire.operations import dead_letters, messages, notes
 
 
 class DeadLetters(Asking):
@@ -36,6 +46,24 @@ class DeadLetters(Asking):
         found: dead_letters.DeadLetters = self._ask(request)
         return Page([seen(each, type) for each in found.messages], found.total, None)
 
+    def dead_groups(self, queue: str, *, group: str = DEFAULT, limit: int = 100) -> DeadGroups:
+        """Count dead letters by cause: by task, and by type and text of their errors."""
+        request = dead_letters.GroupDead(queue=queue, group=group, limit=limit)
+        found: dead_letters.DeadGroups = self._ask(request)
+        groups = [
+            DeadGroup(
+                each.count,
+                each.error,
+                each.error_type or None,
+                each.task or None,
+                each.first_at,
+                each.last_at,
+                int(each.example),
+            )
+            for each in found.groups
+        ]
+        return DeadGroups(groups, found.total, found.rest)
+
     def requeue_dead(
         self,
         queue: str,
@@ -44,12 +72,16 @@ class DeadLetters(Asking):
         group: str = DEFAULT,
         dry_run: bool = False,
         dependents: bool = True,
+        **of: Unpack[DeadFilter],
     ) -> Requeued:
-        """Deliver dead letters again, as if for the first time: these, or all of them.
+        """Deliver dead letters again, as if for the first time: these, those that match, or all of them.
 
         What died of a dependency waits again until all its dependencies are completed. So do those that died
         of these, unless ``dependents`` is False.
         """
+        if of:
+            more = {"dry_run": dry_run, "dependents": dependents, "group": group}
+            return self._matching("requeue", queue, ids, of, **more)
         given = None if ids is None else list(ids)
         request = dead_letters.RequeueDead(
             queue=queue, ids=given, group=group, dry_run=dry_run, dependents=dependents
@@ -63,11 +95,41 @@ class DeadLetters(Asking):
         *,
         group: str = DEFAULT,
         dry_run: bool = False,
+        **of: Unpack[DeadFilter],
     ) -> Settled:
-        """Drop dead letters for good: these, or all of them."""
+        """Drop dead letters for good: these, those that match, or all of them."""
+        if of:
+            return self._matching("purge", queue, ids, of, dry_run=dry_run, group=group)
         given = None if ids is None else list(ids)
         request = dead_letters.PurgeDead(queue=queue, ids=given, group=group, dry_run=dry_run)
         return self._all_dead(request)
+
+    def move_dead(
+        self, queue: str, to: str, *, group: str = DEFAULT, dry_run: bool = False, **of: Unpack[DeadFilter]
+    ) -> Settled:
+        """Push dead letters to another queue and drop them here: those that match, or all of them.
+
+        They keep payload, partition, priority, limits, headers, tags and task, and get new ids.
+        """
+        return self._matching("move", queue, None, of, to=to, dry_run=dry_run, group=group)
+
+    def _matching(
+        self, action: str, queue: str, ids: Sequence[Id] | None, of: DeadFilter, **fields: Any
+    ) -> Requeued:
+        """Act on dead letters that match, page by page."""
+        if ids is not None:
+            raise Invalid("ids", "left out with what selects dead letters otherwise")
+        count = dependents = 0
+        cursor: str | None = None
+        while True:
+            request = messages.Bulk(
+                queue=queue, state="dead", action=action, cursor=cursor, **filter_of(of), **fields
+            )
+            done: messages.Acted = self._ask(request)
+            count += done.matched if done.dry_run else done.count
+            dependents += done.dependents
+            if (cursor := done.cursor) is None:
+                return Requeued(count, [], dependents)
 
     def _all_dead(self, request: dead_letters.OfDead) -> Requeued:
         """Repeat a request that handles a part at a time, until nothing is left."""
@@ -77,4 +139,5 @@ class DeadLetters(Asking):
             count += done.count
             dependents += done.dependents if isinstance(done, dead_letters.Requeued) else 0
             if request.ids is not None or not done.left or not done.count or request.dry_run:
-                return Requeued(count, list(map(int, done.refused)), dependents)
+                left = 0 if request.ids is not None or request.dry_run else done.left
+                return Requeued(count, list(map(int, done.refused)), dependents, left)

@@ -16,6 +16,7 @@ from forebay.client.translate import (
     OF_ALL,
     body_of,
     delivered,
+    filter_of,
     ids_of,
     ids_pushed,
     item_of,
@@ -32,6 +33,7 @@ from forebay.client.types import (
     Id,
     Line,
     Message,
+    MessageFilter,
     New,
     Options,
     Page,
@@ -357,61 +359,21 @@ class Messages(Asking):
         self,
         queue: str,
         *,
-        state: str | None = None,
-        group: str = DEFAULT,
-        partition: str | None = None,
-        tag: str | None = None,
-        since: int | None = None,
-        before: int | None = None,
-        text: str | None = None,
         limit: int = 100,
         cursor: str | None = None,
         type: Any = Any,
+        **of: Unpack[MessageFilter],
     ) -> Page:
         """Return messages of a queue that match. A page may be short or empty: continue at its cursor."""
-        request = messages.Browse(
-            queue=queue,
-            state=state,
-            group=group,
-            partition=partition,
-            tag=tag,
-            since=since,
-            before=before,
-            text=text,
-            limit=limit,
-            cursor=cursor,
-        )
+        request = messages.Browse(queue=queue, limit=limit, cursor=cursor, **filter_of(of))
         found: messages.Browsed = self._ask(request)
         return Page([seen(each, type) for each in found.messages], found.total, found.cursor)
 
-    def browse(
-        self,
-        queue: str,
-        *,
-        state: str | None = None,
-        group: str = DEFAULT,
-        partition: str | None = None,
-        tag: str | None = None,
-        since: int | None = None,
-        before: int | None = None,
-        text: str | None = None,
-        type: Any = Any,
-    ) -> Iterator[Seen]:
+    def browse(self, queue: str, *, type: Any = Any, **of: Unpack[MessageFilter]) -> Iterator[Seen]:
         """Yield all messages of a queue that match, without a lease, page by page."""
         cursor: str | None = None
         while True:
-            page = self.page(
-                queue,
-                state=state,
-                group=group,
-                partition=partition,
-                tag=tag,
-                since=since,
-                before=before,
-                text=text,
-                cursor=cursor,
-                type=type,
-            )
+            page = self.page(queue, cursor=cursor, type=type, **of)
             for each in page.messages:
                 yield each
             cursor = page.cursor

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
+from forebay.core.api.causes import CausesFound, GetCauses
 from forebay.core.api.configure import Configure as Configure
 from forebay.core.api.dead_letters import Buried as Buried, Purge as Purge, Requeue as Requeue
 from forebay.core.api.jobs import (
@@ -450,7 +451,7 @@ class Transact(Struct, gc=False):
     """Apply several commands of one tenant in one commit, or none of them."""
 
     tenant: str
-    ops: list["PushJobs | PushFlow | Ack | Nack | KvWrite"]
+    ops: Sequence["PushJobs | PushFlow | Ack | Nack | KvWrite | Purge"]
 
 
 class Transacted(Struct, gc=False):
@@ -501,6 +502,7 @@ Command = (
     | AddNote
     | TellProgress
     | GetAttempts
+    | GetCauses
     | GetNotes
     | Await
     | KvGet
@@ -536,6 +538,7 @@ Reply = (
     | Cleaned
     | Closed
     | DeadFound
+    | CausesFound
     | Paused
     | LogSlice
     | OffsetsFound

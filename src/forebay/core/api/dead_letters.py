@@ -37,3 +37,16 @@ class Buried(Struct, gc=False):
     refused: Sequence[int] = ()
     dependents: int = 0
     """Dead letters besides, in any queue, that died of requeued ones and are parked again."""
+
+
+class OfDead(Struct, gc=False, frozen=True):
+    """Which dead letters to select: those that all of this is true of."""
+
+    error: str | None = None
+    """A text in their error; ``*`` in it stands for any."""
+    type: str | None = None
+    """Type of their error."""
+    since: int | None = None
+    """Dead at this time or later."""
+    before: int | None = None
+    """Dead before this time."""

@@ -4,6 +4,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
+from forebay.core.api.dead_letters import OfDead as OfDead
 from forebay.core.bounds import NEVER
 from forebay.core.log.slices import SegmentSlice
 from forebay.core.state import (
@@ -85,6 +86,10 @@ class Browse(Query, gc=False):
     """Whether to count all matches, which can take longer than the page itself."""
     effort: int = 100_000
     """Runs to scan at most; the cursor of the reply continues behind them."""
+    task: str | None = None
+    """Only messages of this task."""
+    dead: OfDead | None = None
+    """Only these dead letters; the state is dead then."""
 
 
 Spot = tuple[int, int]

@@ -4,12 +4,13 @@ from collections.abc import Callable, Iterable, Iterator
 from heapq import merge
 
 from forebay.core import bounds
-from forebay.core.api.queries import Browse, Shown, ShownAll, State
+from forebay.core.api.queries import Browse, OfDead, Shown, ShownAll, State
 from forebay.core.bounds import NEVER, Limits, check_name, check_range
 from forebay.core.errors import Invalid
 from forebay.core.log import log as logs
 from forebay.core.log.numbers import id_at
 from forebay.core.queries import describe, message_state
+from forebay.core.queries.causes import is_meant
 from forebay.core.shard.shard import Shard
 from forebay.core.state import Group, Partition, Queue, Track
 from forebay.core.structures.spans import Span, covered, outside, overlapping
@@ -29,13 +30,15 @@ def browse(limits: Limits, shard: Shard, queue: Queue, command: Browse, now: int
     check_name("group", command.group)
     if command.state is not None and command.state not in STATES:
         raise Invalid("state", f"one of {', '.join(STATES)}")
+    if command.dead is not None and command.state != "dead":
+        raise Invalid("state", "dead, or left out, with what only dead letters have")
     group = queue.groups.get(command.group)
     found = ShownAll([], _total(queue, group, command.state, now) if command.counted else 0)
     skip, bytes_left = command.skip, limits.read_bytes_max
     looked_at = 0
     for partition in _partitions(queue, command):
         at = command.after[1] if command.after is not None and command.after[0] == partition.key else 0
-        spans = _spans(shard, group, partition, command.state, at, now)
+        spans = _spans(shard, group, partition, command, at, now)
         for low, high, is_asked in _matching(partition, _from(at, spans), command):
             looked_at += 1
             passed = min(skip, high - low) if is_asked else high - low
@@ -66,9 +69,7 @@ def _partitions(queue: Queue, command: Browse) -> list[Partition]:
     """Return the partitions to scan, in order."""
     if command.partition is not None:
         return [describe.partition_of(queue, command.partition)]
-    first = command.after[0] if command.after is not None else 0
-    every = sorted(queue.partitions.values(), key=lambda partition: partition.key)
-    return [partition for partition in every if partition.key >= first]
+    return describe.partitions_from(queue, command.after)
 
 
 Part = tuple[int, int, bool]
@@ -82,7 +83,7 @@ def _from(at: int, spans: Iterable[Part]) -> Iterator[Part]:
 
 def _matching(partition: Partition, spans: Iterable[Part], command: Browse) -> Iterator[Part]:
     """Cut spans where messages differ in tag or time, and match them."""
-    if command.tag is None and command.since is None and command.before is None:
+    if command.tag is None and command.since is None and command.before is None and command.task is None:
         yield from spans
         return
     since = command.since if command.since is not None else 0
@@ -97,7 +98,8 @@ def _matching(partition: Partition, spans: Iterable[Part], command: Browse) -> I
             end, created_at, attributes = segment.run_at(low - segment.base)
             end = min(segment.base + end, high)
             tagged = command.tag is None or command.tag in attributes.tags
-            yield low, end, tagged and since <= created_at < before
+            called = command.task is None or command.task == attributes.task
+            yield low, end, tagged and called and since <= created_at < before
             low = end
 
 
@@ -109,10 +111,10 @@ def _shown(shard: Shard, queue: Queue, partition: Partition, offset: int, comman
 
 
 def _spans(
-    shard: Shard, group: Group | None, partition: Partition, state: str | None, at: int, now: int
+    shard: Shard, group: Group | None, partition: Partition, command: Browse, at: int, now: int
 ) -> Iterable[Part]:
     """Yield spans of a state in a group from an offset on, and spans scanned without a match."""
-    log = partition.log
+    log, state = partition.log, command.state
     track = group.tracks[partition.key] if group is not None else None
     if state is None:
         return _kept(partition, track, at)
@@ -128,6 +130,8 @@ def _spans(
             return merge(*_aside(track, at, lambda due_at: due_at > now))
         case "active":
             return _asked(spans_in(shard, track, LEASED, at, log.end))
+        case "dead" if command.dead is not None:
+            return _dead(track, command.dead, at)
         case "dead":
             return _asked(spans_in(shard, track, DEAD, at, log.end))
         case "completed":
@@ -147,6 +151,12 @@ def _kept(partition: Partition, track: Track | None, at: int) -> Iterator[Part]:
             low = end
         if low < high:
             yield low, high, True
+
+
+def _dead(track: Track, of: OfDead, at: int) -> Iterator[Part]:
+    """Yield runs of dead letters from an offset on, and whether they are selected."""
+    for first, count in overlapping(track.dead, at, track.partition.log.end):
+        yield first, first + count, is_meant(track.letters[first], of)
 
 
 def _asked(spans: Iterable[Span]) -> Iterator[Part]:

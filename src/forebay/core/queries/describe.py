@@ -9,6 +9,7 @@ from forebay.core.api.queries import (
     Paused,
     QueueCounts,
     QueueFound,
+    Spot,
     StagedFound,
 )
 from forebay.core.bounds import NEVER, check_name
@@ -119,6 +120,13 @@ def _undelivered(partition: Partition, now: int) -> tuple[int, int]:
                     delayed += sum(last - first for first, last in outside(partition.parked, low, high))
             start = end
     return delayed, sum(count for _, count, _ in partition.withdrawn)
+
+
+def partitions_from(queue: Queue, after: Spot | None) -> list[Partition]:
+    """Return the partitions from that of a cursor on, in order."""
+    first = after[0] if after is not None else 0
+    every = sorted(queue.partitions.values(), key=lambda partition: partition.key)
+    return [partition for partition in every if partition.key >= first]
 
 
 def partition_of(queue: Queue, name: str) -> Partition:

@@ -2,10 +2,16 @@
 
 from typing import ClassVar
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from forebay.core.api import commands as core, queries
+from forebay.core.api.jobs import Job, PushJobs
 from forebay.core.api.queries import Shown, ShownAll, Spot
 from forebay.core.bounds import DELAY_MS_MAX, PRIORITY_MAX, SHOWN_MAX, check_range
 from forebay.core.errors import Busy, Conflict, Invalid, NotFound
+from forebay.core.state import PLAIN, Attributes
+from forebay.core.words import FAIL
 from forebay.server.cursors import EFFORT, cursor_of, holds, parse_cursor
 from forebay.server.operations.carried import Carried, Context, ask
 from forebay.server.operations.messages import seen
@@ -17,15 +23,32 @@ STEPS_MAX = 100
 """Pages that one search, or one bulk action, scans before it returns a cursor."""
 
 
+ANY_DEAD = queries.OfDead()
+
+
+class Changed(Struct):
+    """How many messages were changed, and how many others were parked again for that."""
+
+    count: int = 0
+    dependents: int = 0
+
+
 class Filter(Carried, wire.Filter):
     is_command: ClassVar[bool] = False
 
+    @property
+    def dead(self) -> queries.OfDead | None:
+        """Return which dead letters are meant; None if not only they can be."""
+        of = queries.OfDead(self.error, self.error_type, self.dead_since, self.dead_before)
+        return None if of == ANY_DEAD else of
+
     def browse(self, context: Context, count: int, after: Spot | None, counted: bool) -> queries.Browse:
         """Return the command that finds a page."""
+        dead = self.dead
         return queries.Browse(
             context.tenant,
             self.queue,
-            self.state,
+            "dead" if self.state is None and dead is not None else self.state,
             self.group,
             count,
             0,
@@ -36,6 +59,8 @@ class Filter(Carried, wire.Filter):
             after,
             counted,
             EFFORT,
+            self.task,
+            dead,
         )
 
     async def page(
@@ -89,6 +114,12 @@ class Bulk(wire.Bulk, Filter):  # in this order: the default of its limit is not
             raise Invalid("delay_ms", "given with the action delay, and with no other")
         if (self.action == "priority") != (self.priority is not None):
             raise Invalid("priority", "given with the action priority, and with no other")
+        if (self.action == "move") != (self.to is not None):
+            raise Invalid("to", "given with the action move, and with no other")
+        if self.dead is not None and ACTIONS[self.action] != ("dead",):
+            raise Invalid("action", "one for dead letters, with what selects them")
+        if self.to == self.queue:
+            raise Invalid("to", "another queue; requeue delivers dead letters again in theirs")
         if self.state not in (None, *ACTIONS[self.action]):
             raise Invalid("state", f"left out, or one of {', '.join(ACTIONS[self.action])}, to {self.action}")
         if self.delay_ms is not None:
@@ -115,7 +146,9 @@ class Bulk(wire.Bulk, Filter):  # in this order: the default of its limit is not
                 if self.action == "cancel" and not (self.dry_run or step):
                     # Create the group first: in a group that does not exist yet, nothing can be cancelled.
                     await ask(services, core.GroupPut(context.tenant, self.queue, self.group))
-                done.count += await self._act(services, context, meant[:left])
+                acted = await self._act(services, context, meant[:left])
+                done.count += acted.count
+                done.dependents += acted.dependents
             except Busy:
                 if not done.count:
                     raise
@@ -130,16 +163,21 @@ class Bulk(wire.Bulk, Filter):  # in this order: the default of its limit is not
     def reply(self, reply: Acted, context: Context) -> Acted:
         return reply
 
-    async def _act(self, services: Services, context: Context, meant: list[Shown]) -> int:
-        if self.dry_run or not meant:
-            return 0
+    async def _act(self, services: Services, context: Context, meant: list[Shown]) -> Changed:
         tenant = context.tenant
+        if self.action == "move":
+            meant = [each for each in meant if each.segment.present]  # what is damaged stays
+        if not meant or (self.dry_run and self.action != "requeue"):
+            return Changed()
+        if self.action == "move":
+            return await _do(services, self._move(tenant, meant))
         if self.action != "cancel":
-            return await _do(services, self._command(tenant, [each.state.id for each in meant]))
+            done = await _do(services, self._command(tenant, [each.state.id for each in meant]))
+            return Changed(0 if self.dry_run else done.count, done.dependents)
         parked = [each.state.id for each in meant if each.state.state == "parked"]  # in every group
         others = [each.state.id for each in meant if each.state.state != "parked"]
-        count = await _do(services, core.Cancel(tenant, parked)) if parked else 0
-        return count + (await _do(services, self._command(tenant, others)) if others else 0)
+        count = (await _do(services, core.Cancel(tenant, parked))).count if parked else 0
+        return Changed(count + ((await _do(services, self._command(tenant, others))).count if others else 0))
 
     def _command(self, tenant: str, messages: list[int]) -> core.Command:
         """Return the command that applies the action to some messages."""
@@ -155,16 +193,34 @@ class Bulk(wire.Bulk, Filter):  # in this order: the default of its limit is not
             case "discard":
                 return core.Discard(tenant, messages, self.group)
             case "requeue":
-                return core.Requeue(tenant, self.queue, self.group, messages)
+                how = (self.dry_run, self.dependents)
+                return core.Requeue(tenant, self.queue, self.group, messages, *how)
             case _:
                 return core.Purge(tenant, self.queue, self.group, messages)
 
+    def _move(self, tenant: str, meant: list[Shown]) -> core.Command:
+        """Return the command that pushes dead letters to another queue, and purges them, in one commit."""
+        assert self.to is not None
+        jobs = [Job(payload, each.partition, _again(each)) for each in meant for payload in each.payloads()]
+        purge = core.Purge(tenant, self.queue, self.group, [each.state.id for each in meant])
+        return core.Transact(tenant, [PushJobs(tenant, self.to, jobs), purge])
 
-async def _do(services: Services, command: core.Command) -> int:
-    """Carry out a command; return how many messages it changed."""
+
+def _again(found: Shown) -> Attributes:
+    """Return the attributes of a message for another queue: without what is about its first push."""
+    plain = replace(
+        found.state.attributes, origin=None, depends_on=(), on_failed=FAIL, delay_ms=0, cleanup=None
+    )
+    return PLAIN if plain == PLAIN else plain
+
+
+async def _do(services: Services, command: core.Command) -> Changed:
+    """Carry out a command."""
     try:
         reply = await ask(services, command)
     except (Conflict, NotFound):
-        return 0  # another client was faster
+        return Changed()  # another client was faster
+    if isinstance(reply, core.Transacted):
+        *_, reply = reply.replies
     assert isinstance(reply, core.Settled | core.Buried)
-    return reply.count
+    return Changed(reply.count, reply.dependents if isinstance(reply, core.Buried) else 0)

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from msgspec import UNSET, Struct, UnsetType
+
 from forebay.core.words import DEFAULT
 from forebay.wire.operation import READ, WRITE, Answer, Operation, Request, Route
 from forebay.wire.operations.messages import Seen
@@ -28,6 +30,37 @@ class DeadLetters(Answer, kw_only=True):
 
     messages: list[DeadLetter]
     total: int
+
+
+class GroupDead(Request, tag="DEADGROUPS", kw_only=True):
+    """Count the dead letters of a group by cause: by task, and type and text of their errors.
+
+    Of an error the first line counts, with ``*`` for numbers and ids: so errors of one cause are alike.
+    """
+
+    queue: str
+    group: str = DEFAULT
+    limit: int = 100
+
+
+class DeadGroup(Struct, gc=False, omit_defaults=True):
+    """Dead letters of one cause."""
+
+    count: int
+    error: str
+    first_at: int
+    last_at: int
+    example: Id
+    task: str | UnsetType = UNSET
+    error_type: str | UnsetType = UNSET
+
+
+class DeadGroups(Answer, kw_only=True):
+    """Causes, the most frequent first; ``rest`` counts the dead letters of all others."""
+
+    groups: list[DeadGroup]
+    total: int
+    rest: int
 
 
 class OfDead(Request, kw_only=True):
@@ -75,6 +108,15 @@ TAG = "dead letters"
 OPERATIONS = [
     Operation(
         ListDead, DeadLetters, READ, TAG, "List dead letters", (Route("GET", DEAD),), {"queue": "emails"}
+    ),
+    Operation(
+        GroupDead,
+        DeadGroups,
+        READ,
+        TAG,
+        "Count dead letters by cause",
+        (Route("GET", f"{DEAD}/groups"),),
+        {"queue": "emails"},
     ),
     Operation(
         RequeueDead,

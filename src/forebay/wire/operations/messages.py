@@ -106,6 +106,11 @@ class Filter(Request, kw_only=True):
     since: int | None = None
     before: int | None = None
     text: str | None = None
+    task: str | None = None
+    error: str | None = None
+    error_type: str | None = None
+    dead_since: int | None = None
+    dead_before: int | None = None
     limit: int = 100
     cursor: str | None = None
 
@@ -130,6 +135,7 @@ ACTIONS = {
     "discard": ("waiting", "delayed", "active"),
     "requeue": ("dead",),
     "purge": ("dead",),
+    "move": ("dead",),
 }
 """Bulk actions, and the states of messages that each applies to."""
 
@@ -140,6 +146,8 @@ class Bulk(Filter, tag="BULK", kw_only=True):
     action: str
     delay_ms: int | None = None
     priority: int | None = None
+    to: str | None = None
+    dependents: bool = True
     dry_run: bool = False
     limit: int = 10_000
 
@@ -154,6 +162,7 @@ class Acted(Answer, kw_only=True):
     count: int
     dry_run: bool
     cursor: str | None
+    dependents: int = 0
 
 
 class Cancel(Request, tag="CANCEL", kw_only=True):
