@@ -77,6 +77,7 @@ class PushedMany(Struct, frozen=True):
 
     @property
     def count(self) -> int:
+        """How many messages were pushed."""
         return len(self.ids)
 
 
@@ -121,6 +122,7 @@ class Batch(Sequence[Message]):
 
     @property
     def payloads(self) -> list[Any]:
+        """Payloads of its messages."""
         return [each.payload for each in self.messages]
 
     def __repr__(self) -> str:

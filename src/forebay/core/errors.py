@@ -52,21 +52,29 @@ class Invalid(ForebayError):
 
 
 class Denied(ForebayError):
+    """The principal may not do this."""
+
     code = "denied"
     status = 403
 
 
 class NotFound(ForebayError):
+    """There is no such queue, message, lease, …, or it is another tenant's."""
+
     code = "not_found"
     status = 404
 
 
 class Conflict(ForebayError):
+    """It is not in the state that this needs: not leased any more, being deleted, of another version, …"""
+
     code = "conflict"
     status = 409
 
 
 class Busy(ForebayError):
+    """There is no room or time for it now: try again after ``retry_after_ms``."""
+
     code = "busy"
     status = 503
 
@@ -102,6 +110,8 @@ class Damaged(ForebayError):
 
 
 class Unsupported(ForebayError):
+    """This server, or its store, can't do that."""
+
     code = "unsupported"
     status = 501
 

@@ -169,6 +169,7 @@ class Queues(Asking):
         return cron_of(await self._ask(request))
 
     async def cron(self, name: str) -> Cron:
+        """Return a cron. Raises ``NotFound``."""
         return cron_of(await self._ask(crons.GetCron(name=name)))
 
     async def crons(self) -> list[Cron]:
@@ -183,6 +184,7 @@ class Queues(Asking):
         return found
 
     async def delete_cron(self, name: str) -> None:
+        """Delete a cron."""
         await self._ask(crons.DeleteCron(name=name))
 
     # Named limits.
@@ -195,10 +197,12 @@ class Queues(Asking):
         await self._ask(limits.PutLimit(name=name, **rates, concurrency=concurrency or 0))
 
     async def limits(self) -> list[dict[str, Any]]:
+        """Return the named limits, which queues share."""
         found: limits.Limits = await self._ask(limits.ListLimits())
         return [msgspec.structs.asdict(each) for each in found.limits]
 
     async def delete_limit(self, name: str) -> None:
+        """Delete a named limit."""
         await self._ask(limits.DeleteLimit(name=name))
 
     # The server.

@@ -44,6 +44,9 @@ class SyncClient(Messages, DeadLetters, Queues):
     reopened when they are lost.
     """
 
+    kv: Values
+    """Its store of keys and values."""
+
     def __init__(self, server: str | None = None, *, timeout_s: float = 30.0, retry_s: float = 10.0) -> None:
         super().__init__(server, timeout_s=timeout_s, retry_s=retry_s)
         self.kv = Values(self)

@@ -169,6 +169,7 @@ class Queues(Asking):
         return cron_of(self._ask(request))
 
     def cron(self, name: str) -> Cron:
+        """Return a cron. Raises ``NotFound``."""
         return cron_of(self._ask(crons.GetCron(name=name)))
 
     def crons(self) -> list[Cron]:
@@ -183,6 +184,7 @@ class Queues(Asking):
         return found
 
     def delete_cron(self, name: str) -> None:
+        """Delete a cron."""
         self._ask(crons.DeleteCron(name=name))
 
     # Named limits.
@@ -195,10 +197,12 @@ class Queues(Asking):
         self._ask(limits.PutLimit(name=name, **rates, concurrency=concurrency or 0))
 
     def limits(self) -> list[dict[str, Any]]:
+        """Return the named limits, which queues share."""
         found: limits.Limits = self._ask(limits.ListLimits())
         return [msgspec.structs.asdict(each) for each in found.limits]
 
     def delete_limit(self, name: str) -> None:
+        """Delete a named limit."""
         self._ask(limits.DeleteLimit(name=name))
 
     # The server.

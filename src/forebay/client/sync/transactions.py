@@ -29,17 +29,20 @@ class Transaction:
         """The results of the commands."""
 
     def push(self, queue: str, payload: Any, **options: Unpack[Options]) -> None:
+        """Push a message."""
         known = {} if "idempotency_key" in options else self._asking._once()
         self._ops.append(Push(queue=queue, payload=Raw(encode(payload)), **options_of(options), **known))
 
     def ack(
         self, what: Settling | None = None, *, lease: str | None = None, results: Sequence[Any] | None = None
     ) -> None:
+        """Ack messages, or a whole lease; all of them, or the transaction fails."""
         for each in meant(what, lease, None, results):
             self._ops.append(Ack(**each))
             self._settles = self._settles or each["lease"] is not None
 
     def nack(self, what: Settling | None = None, *, error: str = "", delay_ms: int | None = None) -> None:
+        """Nack failed messages."""
         for each in meant(what, None, None):
             self._ops.append(Nack(**each, error=error, delay_ms=delay_ms))
             if each["lease"] is None:
@@ -48,13 +51,16 @@ class Transaction:
                 self._settles = True
 
     def set(self, key: Key, value: Any, *, ttl_ms: int | None = None) -> None:
+        """Set a key to a value."""
         self._ops.append(SetValue(key=parts_of(key), value=Raw(encode(value)), ttl_ms=ttl_ms))
 
     def add(self, key: Key, amount: float = 1) -> None:
+        """Add to a number; a missing key counts as 0."""
         self._ops.append(AddValue(key=parts_of(key), by=amount))
         self._repeatable = False
 
     def delete(self, *keys: Key) -> None:
+        """Delete keys."""
         self._ops.append(WriteValues(mutations=[Mutation("delete", parts_of(key)) for key in keys]))
 
     def check(self, key: Key, version: str | None) -> None:

@@ -349,12 +349,15 @@ class App:
     # Push.
 
     def push(self, call: Call[R]) -> Job[R]:
+        """Push a call and return its job; ``task.push(…)`` does both."""
         return Job(self, self.backend.push(self, call), call.task)
 
     async def apush(self, call: Call[R]) -> Job[R]:
+        """Like ``push``, for asyncio."""
         return Job(self, await self.backend.apush(self, call), call.task)
 
     def push_later(self, call: Call[Any]) -> None:
+        """Put a call into the buffer of later pushes; returns at once."""
         self.backend.push_later(self, call)
 
     def job(self, id: int) -> Job[Any]:

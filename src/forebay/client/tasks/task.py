@@ -39,6 +39,7 @@ class Retry(Struct, frozen=True):
     """Largest part of the delay that is left out at random."""
 
     def options(self) -> Options:
+        """Return it as options of a message."""
         if not self.base_ms:
             return {"max_attempts": self.max_attempts, "backoff": 0}
         backoff: Backoff = {
@@ -115,6 +116,7 @@ class Job(Generic[R]):
         return self._app.client.state(self.id)
 
     async def astate(self) -> str:
+        """Like ``state``, for asyncio."""
         return await self._app.aclient.state(self.id)
 
     def progress(self) -> Progress:
@@ -122,6 +124,7 @@ class Job(Generic[R]):
         return self._app.client.progress(self.id)
 
     async def aprogress(self) -> Progress:
+        """Like ``progress``, for asyncio."""
         return await self._app.aclient.progress(self.id)
 
     def updates(self, *, type: Any = _AS_ANNOTATED) -> Iterator[Update]:
@@ -142,6 +145,7 @@ class Job(Generic[R]):
         self._app.client.cancel(self.id)
 
     async def acancel(self) -> None:
+        """Like ``cancel``, for asyncio."""
         await self._app.aclient.cancel(self.id)
 
     def _with_result(self, update: Update, type: Any) -> Update:
@@ -228,6 +232,7 @@ class Call(Step[R], frozen=True):
         self.task.app.push_later(self)
 
     def with_options(self, **options: Any) -> "Call[R]":
+        """Return the same call with options of its message."""
         within, options = _apart(options)
         made = cast(Options, {**self.options, **_ids(options)})
         return Call(self.task, self.args, self.kwargs, made, self.takes_result, within)
@@ -302,6 +307,7 @@ class Task(Generic[P, C, R]):
         return self.app.client.push_many(self.queue, news, **fields).ids
 
     async def apush_many(self, arguments: Iterable[Any], **options: Any) -> list[int]:
+        """Like ``push_many``, for asyncio."""
         within, options = _apart(_ids(options))
         news = (self._new(each, options) for each in arguments)
         fields = {**asdict(self.app.within(within)), **self._shared(options)}
@@ -351,24 +357,31 @@ class Optioned(Generic[P, R]):
         self._task, self._options = task, options
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+        """Return a call that can be pushed, or put into a chain or a group."""
         return self._task.call(*args, **kwargs).with_options(**self._options)
 
     def then(self, *args: Any, **kwargs: Any) -> Call[R]:
+        """Return a call whose first argument will be the result of the call before it."""
         return self._task.then(*args, **kwargs).with_options(**self._options)
 
     def push(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """Have a worker run it; the job is stored when this returns."""
         return self.call(*args, **kwargs).push()
 
     async def apush(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """Like ``push``, for asyncio."""
         return await self.call(*args, **kwargs).apush()
 
     def push_later(self, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Have it pushed in the background, from a buffer in memory."""
         self.call(*args, **kwargs).push_later()
 
     def push_many(self, arguments: Iterable[Any]) -> list[int]:
+        """Push a job for each argument and return their ids."""
         return self._task.push_many(arguments, **self._options)
 
     async def apush_many(self, arguments: Iterable[Any]) -> list[int]:
+        """Like ``push_many``, for asyncio."""
         return await self._task.apush_many(arguments, **self._options)
 
 

@@ -19,6 +19,13 @@ _current: contextvars.ContextVar["Run"] = contextvars.ContextVar("forebay.run")
 class Run:
     """A running job, as middleware and the task see it."""
 
+    task: Task[Any, Any, Any]
+    message: Message
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    interrupted: str
+    """Why it was interrupted; empty if it was not."""
+
     def __init__(
         self,
         task: Task[Any, Any, Any],
@@ -33,7 +40,6 @@ class Run:
         self._client = client
         self._loop = asyncio.get_running_loop()
         self.interrupted = ""
-        """Why it was interrupted; empty if it was not."""
         self.runner: asyncio.Task[None] | None = None
         self.reports: Reports | None = None
         """Its progress on the way to the server, once there is any."""
@@ -41,6 +47,7 @@ class Run:
 
     @property
     def id(self) -> int:
+        """Id of its message."""
         return self.message.id
 
     @property
