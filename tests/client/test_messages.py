@@ -1,6 +1,7 @@
 """Messages: batches, leases, results, looking and changing."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -329,3 +330,17 @@ def test_what_is_asked_by_hand_is_what_the_wire_says(client: Blocking, queue: st
     assert client.ask("POP", queue=queue, count=1, wait_ms=0, from_="all")["messages"][0]["payload"] == 1
     with pytest.raises(ForebayError):
         client.ask("PUSH", queue=queue)
+
+
+@pytest.mark.parametrize("of", [{"error": ""}, {"task": None}, {"error": None, "task": None}, {"text": ""}])
+def test_a_filter_without_a_value_never_means_all_dead_letters(
+    either: Blocking, queue: str, of: dict[str, Any]
+) -> None:
+    either.push(queue, 1, max_attempts=1)
+    either.nack(either.pop(queue))
+    for act in (either.purge_dead, either.requeue_dead):
+        with pytest.raises(Invalid):
+            act(queue, **of)
+    with pytest.raises(Invalid):
+        either.move_dead(queue, f"{queue}-to", **of)
+    assert either.dead(queue).total == 1

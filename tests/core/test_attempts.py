@@ -203,3 +203,30 @@ def test_another_tenant_is_told_that_there_is_no_such_message() -> None:
         with pytest.raises(NotFound) as raised:
             core.engine.apply(queries.GetAttempts("evil", asked), core.now)
         assert raised.value.message == "there is no such message, or it is no longer kept"
+
+
+def test_attempts_of_a_message_are_there_after_it_was_updated() -> None:
+    core = Core()
+    core.forgive()
+    message = core.push()
+    core.nack(core.pop().lease, error="before", delay_ms=5_000)
+    core.ask(c.Update("default", message, b"2"), c.Pushed)
+    assert errors(core, message) == ["before"]
+    core.wait(5_000)
+    core.nack(core.pop().lease, error="since")
+    core.restart()
+    assert errors(core, message) == ["before", "since"]
+
+
+def test_a_traceback_is_kept_with_so_many_stretches_of_a_command_only() -> None:
+    core = Core()
+    core.forgive()
+    first = core.push(*[b"1"] * 500)
+    lease = core.pop(500).lease
+    core.nack(lease, ids=list(range(first, first + 500, 2)), error="down", traceback="x" * 8_000)
+    queue = core.engine.queues["default", "q"]
+    notes = queue.notes[kind_of(queue.groups["default"])]
+    assert notes.log.end == 250
+    assert notes.log.size < 100 * 8_200 + 150 * 100
+    assert [each.traceback[:1] for each in attempts(core, first)] == ["x"]
+    assert [(each.error, each.traceback) for each in attempts(core, first + 498)] == [("down", "")]

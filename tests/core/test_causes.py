@@ -7,6 +7,7 @@ import pytest
 from forebay.core.api import commands as c, jobs, queries
 from forebay.core.api.causes import Cause, CausesFound, GetCauses, join
 from forebay.core.errors import Conflict, Invalid, NotFound
+from forebay.core.queries.causes import pattern_of
 from tests.core.harness import Core
 
 SEND = "KeyError: 'user-%d'"
@@ -111,3 +112,24 @@ def test_a_transaction_purges_dead_letters_and_pushes_others_or_does_neither(cor
     assert core.popped(9, queue="other") == [b"moved", b"moved"]
     with pytest.raises(NotFound):
         core.engine.apply(c.Transact("default", [c.Purge("default", "missing", ids=[first])]), core.now)
+
+
+@pytest.mark.parametrize("pattern", ["", "*", "***", "x" * 2_001])
+def test_a_pattern_that_selects_nothing_in_particular_or_is_too_long_is_refused(
+    core: Core, pattern: str
+) -> None:
+    with pytest.raises(Invalid, match="error"):
+        found(core, error=pattern)
+
+
+def test_ids_of_all_kinds_are_one_cause() -> None:
+    ids = [
+        "17",
+        "5d41402abc4b2a76b9719d911017c592",
+        "usr_ab12cd",
+        "0x7f3a",
+        "3f2b8a10-1c2d-4e5f-8a9b-0c1d2e3f4a5b",
+    ]
+    patterns = {pattern_of(f"no user {each} here").replace("usr_", "") for each in ids}
+    assert patterns == {"no user * here"}
+    assert pattern_of("é" * 300) == "é" * 200 + "*"

@@ -511,3 +511,11 @@ def test_a_batch_that_is_sent_again_without_its_end_has_as_many_ids_as_jobs(core
         job_commands.PushedJobs,
     )
     assert again.ids == first.ids
+
+
+def test_a_large_batch_over_several_partitions_waits_in_few_spans(core: Core) -> None:
+    batch = [job_commands.Job(b"1", "ab"[at % 2]) for at in range(2_000)]
+    then = ("q", job_commands.Job(b"done"))
+    pushed = core.ask(job_commands.PushJobs(T, "child", batch, then=then), job_commands.PushedJobs)
+    assert pushed.then is not None
+    assert len(core.find(pushed.then).depends_on) == 2

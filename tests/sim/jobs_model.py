@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from forebay.core.api.jobs import FlowJob, Job
-from forebay.core.ids import spans_in_order
+from forebay.core.ids import spans_in_order, spans_of
 from forebay.core.state import Attributes, Cleanup, Identity
 from tests.sim.model import (
     CANCELLED,
@@ -445,9 +445,11 @@ class JobModel(Model):
         self._append(batch)
         return batch.answers
 
-    def push_then(self, where: str, job: Job, ids: list[int], now: int, core: Core) -> int:
+    def push_then(
+        self, where: str, job: Job, ids: list[int], now: int, core: Core, *, in_order: bool = False
+    ) -> int:
         """The id of a message that waits for others, just pushed."""
-        ((_, found),) = self.push_jobs(where, [waiting_for(job, ids)], now, core)
+        ((_, found),) = self.push_jobs(where, [waiting_for(job, ids, in_order=in_order)], now, core)
         return found
 
     def push_flow(self, root: FlowJob, now: int, core: Core) -> tuple[int, list[int], bool]:
@@ -458,11 +460,11 @@ class JobModel(Model):
             is_kept = not message.gone and not message.lost
             return found, ids_of(message.attributes) if is_kept else [], True
         children = [self.push_flow_job(each, now, core) for each in root.children]
-        return self.push_then(root.queue, root.job, children, now, core), children, False
+        return self.push_then(root.queue, root.job, children, now, core, in_order=True), children, False
 
     def push_flow_job(self, node: FlowJob, now: int, core: Core) -> int:
         children = [self.push_flow_job(each, now, core) for each in node.children]
-        return self.push_then(node.queue, node.job, children, now, core)
+        return self.push_then(node.queue, node.job, children, now, core, in_order=True)
 
     def known(self, node: FlowJob, now: int, core: Core, settled: Settled = frozenset()) -> int | None:
         """The id of the message that one would repeat, if it does, after some were ``settled``."""
@@ -651,7 +653,7 @@ def ids_of(attributes: Attributes) -> list[int]:
     return [each for first, count in attributes.depends_on for each in range(first, first + count)]
 
 
-def waiting_for(job: Job, ids: list[int]) -> Job:
+def waiting_for(job: Job, ids: list[int], *, in_order: bool) -> Job:
     """A job that waits for others, too."""
-    depends_on = spans_in_order([*ids, *ids_of(job.attributes)])
+    depends_on = (spans_in_order if in_order else spans_of)([*ids, *ids_of(job.attributes)])
     return replace(job, attributes=replace(job.attributes, depends_on=depends_on))

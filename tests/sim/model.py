@@ -405,7 +405,7 @@ class Basics:
             if now >= since + defer_ms:
                 self._die(cell, self.queues[lease.queue].options, now, cell.error)
                 continue
-            cell.schedule(min(now + max(now - since, 1_000), now + 30_000, since + defer_ms))
+            cell.schedule(min(now + max(now - since, 1_000), now + 5_000, since + defer_ms))
             self.came_back(self._message(lease, place), now)
         self._leave(token, places)
 

@@ -456,6 +456,8 @@ class StageDriver:
                 found = [each.body_name for some in queue.partitions.values() for each in some.log.segments]
                 parts = [part for each in queue.stages.values() for part in each.parts]
                 found += [part.body_name for part in parts if not part.keys]
+                # Leases ran out: their failed attempts are notes.
+                found += [each.body_name for notes in queue.notes.values() for each in notes.log.segments]
                 named |= {keyspace.body_key(queue.prefix, each) for each in found}
         assert set(self.store.body_keys()) == named
 

@@ -20,7 +20,7 @@ from tests.sim.test_drive import PLANS
 from tests.sim.test_jobs import STEP
 from tests.sim.test_mutants import CAUGHT, Planted, planted
 
-SEEDS, STEPS = 24, 1_000
+SEEDS, STEPS = 36, 1_000
 """As many as any of them needs."""
 
 MUTANTS: dict[str, Planted] = {
@@ -607,6 +607,7 @@ MUTANTS: dict[str, Planted] = {
 LIVES = list(zip(range(SEEDS), cycle([500, PLANS]), cycle([STEP, STEP, 1_000]), strict=False))
 """Seeds, runs that a pop plans, and rows that are told in one turn."""
 FIRST = {
+    "the custom id of a discarded message is not free": 32,
     "a single push does not hold its key": 18,
     "a flow has room for each of its messages alone": 19,
     "a named limit begins as if nothing were leased": 6,

@@ -94,3 +94,23 @@ def test_with_ignored_failures_none_stands_for_what_did_not_complete() -> None:
         server.work(flow.app)
         assert flow.got == [[None, 3]]
         assert job.result() == 3
+
+
+def test_a_flow_with_more_results_than_are_kept_fails_and_says_so() -> None:
+    app = forebay.App("large")
+    got: list[object] = []
+
+    @app.task
+    def blob(n: int) -> str:
+        return "x" * 1_000_000
+
+    @app.task(retry=ONCE)
+    def sizes(results: list[object]) -> None:
+        got.append(results)
+
+    with Server(app) as server:
+        job = forebay.group([blob.call(n) for n in range(70)], sizes.then()).push()
+        server.work(app)
+        assert got == []
+        with pytest.raises(forebay.Failed, match="which it takes, is kept no longer"):
+            job.result()

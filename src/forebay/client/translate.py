@@ -75,7 +75,11 @@ def filter_of(given: Mapping[str, Any]) -> dict[str, Any]:
     known = {each.name for each in msgspec.structs.fields(messages.Filter)} - {"queue", "limit", "cursor"}
     for name in given.keys() - known:
         raise Invalid(name, f"left out: messages are selected by {', '.join(sorted(known))}")
-    return {name: value for name, value in given.items() if value is not None}
+    found = {name: value for name, value in given.items() if value is not None}
+    for name in found:
+        if found[name] == "":
+            raise Invalid(name, "left out, or a text: an empty one selects nothing in particular")
+    return found
 
 
 # Pushes.

@@ -312,6 +312,8 @@ class Result(Struct, frozen=True):
     state: str
     result: Any = None
     error: str | None = None
+    has_result: bool = False
+    """Whether a result is kept, which may be None."""
 
 
 class Update(Struct, frozen=True):

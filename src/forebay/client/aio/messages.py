@@ -424,7 +424,8 @@ class Messages(Asking):
         """Return the outcome of a message; waits for its end up to ``wait_ms``."""
         found: notes.Came = await self._ask(notes.GetResult(id=id, wait_ms=wait_ms, group=group))
         value = value_of(found.result, type)
-        return Result(int(found.id), found.done, found.state, value, found.error or None)
+        error = found.error or None
+        return Result(int(found.id), found.done, found.state, value, error, found.has_result)
 
     # Change.
 

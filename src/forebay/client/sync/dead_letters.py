@@ -118,7 +118,9 @@ class DeadLetters(Asking):
     ) -> Requeued:
         """Act on dead letters that match, page by page."""
         if ids is not None:
-            raise Invalid("ids", "left out with what selects dead letters otherwise")
+            raise Invalid("ids", "left out, or given without a filter such as error or task")
+        if of and not filter_of(of):
+            raise Invalid(next(iter(of)), "a value: with None alone, all dead letters would be meant")
         count = dependents = 0
         cursor: str | None = None
         while True:

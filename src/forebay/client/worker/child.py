@@ -190,8 +190,12 @@ def _plain(field: str, value: Any) -> Any:
 
 
 def _trace(error: BaseException) -> str:
-    """Return the traceback within the task, without our own frame."""
-    return "".join(traceback.format_tb((error.__traceback__ and error.__traceback__.tb_next) or None))
+    """Return the traceback with what caused it, without our own frame."""
+    within = (error.__traceback__ and error.__traceback__.tb_next) or None
+    try:
+        return "".join(traceback.format_exception(type(error), error, within))
+    except Exception:  # its text can't be told
+        return "".join(traceback.format_tb(within))
 
 
 def _found(module: str, name: str) -> Any:

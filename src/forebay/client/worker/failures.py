@@ -1,10 +1,14 @@
 """Errors of tasks as text."""
 
 import traceback
+from pathlib import Path
+from types import TracebackType
 
 from forebay.client.tasks.task import RetryLater
 from forebay.client.worker.pipe import Raised
 from forebay.core.bounds import TRACEBACK_CHARS_MAX
+
+_PACKAGE = str(Path(__file__).parents[2])
 
 
 def told(error: BaseException) -> str:
@@ -38,9 +42,19 @@ def trace_of(error: BaseException | None) -> str:
     if error is None or isinstance(error, RetryLater):
         return ""  # asked for, and no accident
     if isinstance(error, Raised):
-        return f"{error.trace}{error}"[-TRACEBACK_CHARS_MAX:]
-    try:
-        lines = traceback.format_exception(error)
-    except Exception:  # its text can't be told
-        lines = traceback.format_tb(error.__traceback__)
-    return "".join(lines).strip()[-TRACEBACK_CHARS_MAX:].encode(errors="replace").decode()
+        text = error.trace
+    else:
+        within = _own_frames_left_out(error.__traceback__)
+        try:
+            text = "".join(traceback.format_exception(type(error), error, within))
+        except Exception:  # its text can't be told
+            text = "".join(traceback.format_tb(within))
+    return text.strip()[-TRACEBACK_CHARS_MAX:].encode(errors="replace").decode()
+
+
+def _own_frames_left_out(trace: TracebackType | None) -> TracebackType | None:
+    """Return a traceback from the task's function on, if it got there."""
+    at = trace
+    while at is not None and at.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        at = at.tb_next
+    return at or trace

@@ -28,8 +28,14 @@ async def _result(client: Client, work: Work, id: int) -> Any:
     except NotFound:
         if work.lacks:
             return None
-        why = f"the result of job {id}, which it takes, is kept no longer (result_retention_ms)"
-        raise GiveUp(why) from None
+        raise GiveUp(_gone(id)) from None
+    if found.state == "completed" and not found.has_result:
+        raise GiveUp(_gone(id))
     if found.state != "completed" and not work.lacks:
         raise GiveUp(f"job {id}, whose result it takes, is {found.state}")
     return found.result
+
+
+def _gone(id: int) -> str:
+    bounds = "a queue keeps the newest 100,000, and 64 MiB of them, for result_retention_ms"
+    return f"the result of job {id}, which it takes, is kept no longer: {bounds}"

@@ -9,8 +9,9 @@ from datetime import UTC, datetime
 
 from forebay.core.words import DEFERRED_SINCE
 
-FIRST_MS, LONGEST_MS = 1_000, 30_000
-"""Shortest and longest delay. In between it is as long as the message has been deferred: it doubles."""
+FIRST_MS, LONGEST_MS = 1_000, 5_000
+"""Shortest and longest delay. In between it is as long as the message has been deferred: it doubles. The
+next consumer may again be one that can't handle it, so a longer one starves a message beside one that can."""
 _TOLD = re.compile(DEFERRED_SINCE + r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3})Z: ")
 
 

@@ -30,6 +30,8 @@ OUT_OF_TIME = "lease expired"
 STALLED = "stalled: its consumer was not heard of in time"
 STALLS_MAX = 3
 """Stalls that make a message dead."""
+TRACEBACKS_MAX = 100
+"""Stretches of messages of one command that keep its traceback."""
 FAILED_TOO_OFTEN = "failed too often"
 DELIVERED_TOO_OFTEN = "delivered too often"
 ByRun = dict[tuple[int, int, int], list[LeasedSlice]]
@@ -202,7 +204,19 @@ class _Failed(NamedTuple):
     """Whether the lease expired, and nobody sent a nack."""
     type: str = ""
     """Type of the error, if the consumer told."""
-    traceback: str = ""
+    traceback: "Traceback | None" = None
+
+
+class Traceback:
+    """A traceback that many stretches of messages failed with: the first of them keep it."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text[-TRACEBACK_CHARS_MAX:]  # where it was raised is at the end
+        self._left = TRACEBACKS_MAX
+
+    def take(self) -> str:
+        self._left -= 1
+        return self._text if self._left >= 0 else ""
 
 
 class _Requeued(NamedTuple):
@@ -241,7 +255,7 @@ def _how(command: Nack, now: int) -> How:
         command.delay_ms,
         command.final,
         type=interned(command.error_type[:ERROR_TYPE_CHARS_MAX]),
-        traceback=command.traceback[-TRACEBACK_CHARS_MAX:],  # where it was raised is at the end
+        traceback=Traceback(command.traceback) if command.traceback else None,
     )
 
 
@@ -302,7 +316,9 @@ def _come_back(shard: Shard, lease: Lease, run: LeaseRun, first: int, count: int
         error = ""  # a consumer worked on it: if it is deferred again, the time begins anew
     if died:
         error = error or (FAILED_TOO_OFTEN if isinstance(how, _Failed) else DELIVERED_TOO_OFTEN)
-    kind, traceback = (how.type, how.traceback) if isinstance(how, _Failed) else ("", "")
+    kind, traceback = "", ""
+    if isinstance(how, _Failed):
+        kind, traceback = how.type, "" if how.traceback is None else how.traceback.take()
     if died or isinstance(how, _Failed):
         attempt = Attempt(deliveries, error, kind, traceback, lease.worker)
         attempts.keep(shard, track, first, count, attempt, how.now)

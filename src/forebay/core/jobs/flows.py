@@ -76,7 +76,7 @@ def _push(shard: Shard, command: PushFlow, node: FlowJob, now: int) -> int:
 def _push_one(shard: Shard, command: PushFlow, node: FlowJob, children: list[int], now: int) -> PushedJobs:
     job = node.job
     if children:
-        job = replace(job, attributes=job_push.waiting_for(job.attributes, children))
+        job = replace(job, attributes=job_push.waiting_for(job.attributes, children, in_order=True))
     alone = PushJobs(command.tenant, node.queue, [job], command.durability)
     alone.completed_count = command.completed_count
     return job_push.apply(shard, alone, now)

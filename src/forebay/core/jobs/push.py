@@ -32,10 +32,14 @@ from forebay.core.tracks.places import DEAD, is_in
 from forebay.core.words import DEBOUNCE, DEFAULT, DROP, OPEN, REPLACE, THROTTLE
 
 
-def waiting_for(attributes: Attributes, ids: list[int]) -> Attributes:
-    """Return attributes with more dependencies: these come first, and in their order."""
+def waiting_for(attributes: Attributes, ids: list[int], *, in_order: bool = False) -> Attributes:
+    """Return attributes with more dependencies; with ``in_order`` these come first, in their order.
+
+    Otherwise they are sorted, as a batch may be large, and alternate between partitions.
+    """
     before = (each for first, count in attributes.depends_on for each in range(first, first + count))
-    return replace(attributes, depends_on=core_ids.spans_in_order([*ids, *before]))
+    spans_of = core_ids.spans_in_order if in_order else core_ids.spans_of
+    return replace(attributes, depends_on=spans_of([*ids, *before]))
 
 
 def apply(shard: Shard, command: PushJobs, now: int) -> PushedJobs:

@@ -10,7 +10,7 @@ from forebay.core.errors import Invalid
 from forebay.core.log import log as logs
 from forebay.core.log.numbers import id_at
 from forebay.core.queries import describe, message_state
-from forebay.core.queries.causes import is_meant
+from forebay.core.queries.causes import Selected
 from forebay.core.shard.shard import Shard
 from forebay.core.state import Group, Partition, Queue, Track
 from forebay.core.structures.spans import Span, covered, outside, overlapping
@@ -32,6 +32,8 @@ def browse(limits: Limits, shard: Shard, queue: Queue, command: Browse, now: int
         raise Invalid("state", f"one of {', '.join(STATES)}")
     if command.dead is not None and command.state != "dead":
         raise Invalid("state", "dead, or left out, with what only dead letters have")
+    if command.dead is not None:
+        Selected(command.dead)
     group = queue.groups.get(command.group)
     found = ShownAll([], _total(queue, group, command.state, now) if command.counted else 0)
     skip, bytes_left = command.skip, limits.read_bytes_max
@@ -155,8 +157,9 @@ def _kept(partition: Partition, track: Track | None, at: int) -> Iterator[Part]:
 
 def _dead(track: Track, of: OfDead, at: int) -> Iterator[Part]:
     """Yield runs of dead letters from an offset on, and whether they are selected."""
+    selected = Selected(of)
     for first, count in overlapping(track.dead, at, track.partition.log.end):
-        yield first, first + count, is_meant(track.letters[first], of)
+        yield first, first + count, selected.has(track.letters[first])
 
 
 def _asked(spans: Iterable[Span]) -> Iterator[Part]:

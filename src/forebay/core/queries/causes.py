@@ -5,16 +5,19 @@ from functools import lru_cache
 
 from forebay.core.api.causes import Cause, CausesFound, GetCauses, join
 from forebay.core.api.dead_letters import OfDead
-from forebay.core.bounds import check_name
+from forebay.core.bounds import ERROR_CHARS_MAX, check_name
+from forebay.core.errors import Invalid
 from forebay.core.log import log as logs
 from forebay.core.log.numbers import id_at
 from forebay.core.queries import describe
 from forebay.core.state import Dead, Queue, Track
 
-_VARIES = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|\b0x[0-9a-fA-F]+|\d+")
-"""Ids, addresses and numbers: what differs between errors of one cause."""
+_VARIES = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|[A-Za-z]*\d[0-9A-Za-z]*")
+"""UUIDs, and words with a digit: numbers, ids, hashes, addresses. They differ between errors of one cause."""
 ANY = "*"
 """Stands for any text, in patterns of errors."""
+PATTERN_CHARS_MAX = 200
+"""Characters of an error that tell its cause."""
 
 
 @lru_cache(maxsize=4_096)
@@ -23,18 +26,29 @@ def pattern_of(error: str) -> str:
 
     >>> pattern_of("KeyError: 'user-17'"), pattern_of("timed out after 3.5 s\\nat line 7")
     ("KeyError: 'user-*'", 'timed out after *.* s')
+    >>> pattern_of("no /tmp/ab12cd of 5d41402abc4b2a76b9719d911017c592")
+    'no /tmp/* of *'
     """
-    return _VARIES.sub(ANY, error.partition("\n")[0])
+    line = error.partition("\n")[0]
+    cut = ANY if len(line) > PATTERN_CHARS_MAX else ""
+    return _VARIES.sub(ANY, line[:PATTERN_CHARS_MAX]) + cut
 
 
-def fits(pattern: str, error: str) -> bool:
-    """Return whether an error contains a text, in which ``*`` stands for any.
+def parts_of(pattern: str) -> list[str]:
+    """Return the texts that an error must have in this order; raise if there is none, or it is too long."""
+    if len(pattern) > ERROR_CHARS_MAX or not pattern.strip(ANY):
+        raise Invalid("error", f"1 to {ERROR_CHARS_MAX} characters, and not only {ANY}")
+    return [each for each in pattern.split(ANY) if each]
 
-    >>> [fits(each, "KeyError: 'user-17'") for each in ("user", "'user-*'", "Key*17", "17*Key", "")]
-    [True, True, True, False, True]
+
+def fits(parts: list[str], error: str) -> bool:
+    """Return whether an error has these texts, in their order.
+
+    >>> [fits(parts_of(each), "KeyError: 'user-17'") for each in ("user", "'user-*'", "Key*17", "17*Key")]
+    [True, True, True, False]
     """
     at = 0
-    for part in pattern.split(ANY):
+    for part in parts:
         at = error.find(part, at)
         if at < 0:
             return False
@@ -42,14 +56,21 @@ def fits(pattern: str, error: str) -> bool:
     return True
 
 
-def is_meant(run: Dead, of: OfDead) -> bool:
-    """Return whether a run of dead letters is selected."""
-    return (
-        (of.error is None or fits(of.error, run.error))
-        and (of.type is None or of.type == run.type)
-        and (of.since is None or of.since <= run.dead_at)
-        and (of.before is None or run.dead_at < of.before)
-    )
+class Selected:
+    """Tells which runs of dead letters are selected."""
+
+    def __init__(self, of: OfDead) -> None:
+        self._of = of
+        self._parts = None if of.error is None else parts_of(of.error)
+
+    def has(self, run: Dead) -> bool:
+        of = self._of
+        return (
+            (of.type is None or of.type == run.type)
+            and (of.since is None or of.since <= run.dead_at)
+            and (of.before is None or run.dead_at < of.before)
+            and (self._parts is None or fits(self._parts, run.error))
+        )
 
 
 def causes(queue: Queue, command: GetCauses) -> CausesFound:

@@ -106,7 +106,12 @@ def attempts(shard: Shard, command: GetAttempts, now: int) -> NotesFound:
     found: list[Note] = []
     if group is not None:
         most = shard.limits.read_bytes_max
-        found = delivery_attempts.of_message(queue, group, partition, where.first, most)
+        offsets = sorted({first_offset(shard, where), where.first})  # before an update, and since
+        found = [
+            note
+            for offset in offsets
+            for note in delivery_attempts.of_message(queue, group, partition, offset, most // len(offsets))
+        ]
     return NotesFound(queue, stands, [found])
 
 

@@ -53,6 +53,7 @@ class GetResult(Carried, wire.GetResult):
             done=reply.is_over,
             result=Raw(payload_of(results[-1]) if has_result else b"null"),
             error=state.error or UNSET,
+            has_result=bool(has_result),
         )
 
 

@@ -1,5 +1,6 @@
 """Browse messages by a filter, and act on all that match: page by page, each page one command."""
 
+from contextlib import suppress
 from typing import ClassVar
 
 from msgspec import Struct
@@ -71,6 +72,8 @@ class Filter(Carried, wire.Filter):
         return reply
 
     def matches(self, found: Shown) -> bool:
+        if self.text == "":
+            raise Invalid("text", "left out, or a text to find")
         return self.text is None or holds(found, self.text.encode())
 
 
@@ -170,7 +173,7 @@ class Bulk(wire.Bulk, Filter):  # in this order: the default of its limit is not
         if not meant or (self.dry_run and self.action != "requeue"):
             return Changed()
         if self.action == "move":
-            return await _do(services, self._move(tenant, meant))
+            return await self._move_all(services, tenant, meant)
         if self.action != "cancel":
             done = await _do(services, self._command(tenant, [each.state.id for each in meant]))
             return Changed(0 if self.dry_run else done.count, done.dependents)
@@ -198,10 +201,30 @@ class Bulk(wire.Bulk, Filter):  # in this order: the default of its limit is not
             case _:
                 return core.Purge(tenant, self.queue, self.group, messages)
 
+    async def _move_all(self, services: Services, tenant: str, meant: list[Shown]) -> Changed:
+        """Move a page; if another client was faster with some of it, the others one by one."""
+        with suppress(Conflict):
+            await ask(services, self._move(tenant, meant))
+            return Changed(len(meant))
+        done, problem = Changed(), None
+        for each in meant:
+            try:
+                await ask(services, self._move(tenant, [each]))
+                done.count += 1
+            except Conflict as error:
+                problem = error
+        if problem is not None and not done.count:
+            raise problem
+        return done
+
     def _move(self, tenant: str, meant: list[Shown]) -> core.Command:
         """Return the command that pushes dead letters to another queue, and purges them, in one commit."""
         assert self.to is not None
-        jobs = [Job(payload, each.partition, _again(each)) for each in meant for payload in each.payloads()]
+        jobs = [
+            Job(payload, each.partition, _again(each), lane=each.queue.partitions[each.partition].lane)
+            for each in meant
+            for payload in each.payloads()
+        ]
         purge = core.Purge(tenant, self.queue, self.group, [each.state.id for each in meant])
         return core.Transact(tenant, [PushJobs(tenant, self.to, jobs), purge])
 
@@ -220,7 +243,5 @@ async def _do(services: Services, command: core.Command) -> Changed:
         reply = await ask(services, command)
     except (Conflict, NotFound):
         return Changed()  # another client was faster
-    if isinstance(reply, core.Transacted):
-        *_, reply = reply.replies
     assert isinstance(reply, core.Settled | core.Buried)
     return Changed(reply.count, reply.dependents if isinstance(reply, core.Buried) else 0)

@@ -24,6 +24,7 @@ class Came(Answer, kw_only=True):
     done: bool
     result: Raw
     error: str | UnsetType = UNSET
+    has_result: bool = False
 
 
 class AddPartial(Request, tag="PARTIAL", kw_only=True):

@@ -133,6 +133,7 @@ WORDS = {
     "matched": "How many messages matched.",
     "done": "Whether it has ended.",
     "result": "What the ack said, or null.",
+    "has_result": "Whether there is a result, which may be null.",
     "max_bytes": "Bytes of payloads, at most.",
     "max_count": "Messages, at most.",
     "next": "Where to read on.",
