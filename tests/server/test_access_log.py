@@ -127,6 +127,10 @@ ACTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"cmd": "PURGE", "queue": "q"}, {"group": "default", "count": 0}),
     ({"cmd": "REQUEUE", "queue": "q"}, {"group": "default", "count": 0}),
     (
+        {"cmd": "BULK", "queue": "q", "action": "move", "to": "p", "task": "send"},
+        {"action": "move", "group": "default", "to": "p", "task": "send", "count": 0},
+    ),
+    (
         {
             "cmd": "CRONPUT",
             "name": "c",
@@ -154,6 +158,8 @@ def test_administrative_acts_are_told_of_with_what_they_are_about_and_nothing_el
                 if request["cmd"] != "HOLD":  # a held server would fail, which is told of
                     assert client.ask({"cmd": "PUSH", "queue": "other", "payload": 1})["ok"]
                 client.ask({"cmd": "QUEUES"})
+                client.ask({"cmd": "QUEUE", "queue": "other"})
+                client.ask({"cmd": "BULK", "queue": "other", "action": "purge", "dry_run": True})
         httpx.post(f"http://{server.http}/v1/queues/other/pause", json={}, headers={"x-request-id": "me"})
         httpx.post(f"http://{server.http}/v1/commands", json={"cmd": "RESUME", "queue": "other"})
         server.stop()

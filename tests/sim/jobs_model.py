@@ -310,6 +310,7 @@ class JobModel(Model):
                 self._release(message, now, core)
         elif message.fallen and (not message.doomed or is_telling) and not is_dead:
             self._rise(message)
+        assert not message.fallen or message.doomed or is_telling, "what it died of was requeued"
         if message.fallen and message.hopeless and not is_telling:
             message.fallen = False
         return before != (message.parked, message.fallen)

@@ -324,3 +324,21 @@ def node_for_real(_: Callable[[object], None], directory: Path) -> None:
 
 def test_a_node_over_a_disk_that_is_really_full_comes_back_with_everything(tmp_path: Path) -> None:
     in_child(node_for_real, tmp_path / "data")
+
+
+def test_a_sync_of_a_log_that_a_write_failed_to_is_a_failed_write_and_not_a_lost_disk(tmp_path: Path) -> None:
+    store = RocksStore(tmp_path / "data")
+    store.shards(1)
+    claim = store.claim(0)
+
+    def refused() -> None:
+        raise Exception("IO error: Writer has previous error.")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "_sync_log", refused)
+        for _ in range(2):
+            with pytest.raises(StoreError) as raised:
+                store.sync()
+            assert not isinstance(raised.value, Lost)
+    assert store.claim(0).epoch == claim.epoch + 1  # it was opened again
+    store.close()

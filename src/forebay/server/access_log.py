@@ -50,7 +50,21 @@ ACTS = {each.name for each in OPERATIONS if each.is_act} | {
 }
 """Administrative acts, by name; the second set is flashQ's."""
 
-WHAT = ("group", "name", "directory", "held", "force", "until", "to", "states", "dry_run", "options")
+WHAT = (
+    "group",
+    "name",
+    "directory",
+    "held",
+    "force",
+    "until",
+    "to",
+    "states",
+    "options",
+    "action",
+    "task",
+    "error_type",
+    "tag",
+)
 """Fields of an act that its line shows."""
 
 
@@ -113,7 +127,7 @@ class AccessLog:
             self._throttled(MISTAKES[asked.outcome], "refused", asked)
         elif asked.outcome != DONE and asked.outcome not in ORDINARY:
             self._throttled(logging.WARNING, "failed", asked)
-        elif asked.outcome == DONE and asked.command in ACTS:
+        elif asked.outcome == DONE and asked.command in ACTS and not _only_looks(asked):
             _write(logging.INFO, "act", asked, _what(asked))
         elif is_slow:
             self._throttled(logging.WARNING, "slow", asked)
@@ -195,6 +209,13 @@ def _what(asked: Asked) -> dict[str, object]:
     """Return what an act is about, without what it does not say."""
     found = {name: _named(asked, name) for name in WHAT}
     return {name: _short(value) for name, value in found.items() if value is not None and value is not False}
+
+
+def _only_looks(asked: Asked) -> bool:
+    """Return whether a request of an act changed nothing: a dry run, or QUEUE without options."""
+    if _named(asked, "dry_run"):
+        return True
+    return asked.command == "QUEUE" and not _named(asked, "options")
 
 
 def _short(value: object) -> object:

@@ -96,6 +96,8 @@ class Operation(Struct, frozen=True):
     @property
     def is_act(self) -> bool:
         """Whether it is an administrative act, of which the log tells: it changes more than messages do."""
+        if self.name == "BULK":
+            return True
         return self.role != READ and self.tag in ADMINISTERED and not self.request.__name__.startswith("List")
 
     @property

@@ -264,6 +264,7 @@ def test_a_result_is_kept_beside_the_message(http: Http, queue: str) -> None:
         "state": "completed",
         "done": True,
         "result": {"sum": 3},
+        "has_result": True,
     }
     assert http.ask("GET", f"{at('another')}/messages/{first}/result").status == 404
 
@@ -553,6 +554,7 @@ BULKS: list[tuple[str, dict[str, Any], str, str]] = [
     ("discard", {}, "waiting", "dead"),
     ("requeue", {}, "dead", "waiting"),
     ("purge", {}, "dead", "discarded"),
+    ("move", {"to": "by-hand"}, "dead", "discarded"),
 ]
 
 

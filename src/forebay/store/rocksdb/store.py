@@ -62,6 +62,8 @@ LOG_TIMES = 4
 STALL_WAIT_S = 0.002
 STALL_WAITS = 30_000
 """Retries of a write while RocksDB stalls: a minute in all."""
+WRITER_FAILED = "Writer has previous error"
+"""In the error of a sync of a log that RocksDB writes no more to, since a write to it failed."""
 
 UNFLUSHED = "rocksdb.num-immutable-mem-table"
 """Property: how many memtables wait for their flush, or are being flushed."""
@@ -344,9 +346,13 @@ class RocksStore(RocksReader):
 
     def sync(self) -> None:
         self._check_not_lost()
+        if self._failed:
+            self._refuse()
         try:
             self._sync_log()
         except Exception as error:
+            if WRITER_FAILED in str(error):  # the disk was not asked: a write failed before, and was told
+                self._fail(str(error))
             # After a failed fsync the kernel may drop the dirty pages and report success the next time. A
             # retry proves nothing, so this process never writes again.
             self._lost = f"the disk failed to sync: {error}"
@@ -363,8 +369,7 @@ class RocksStore(RocksReader):
 
     def _write_alone(self, fill: Fill) -> None:
         if self._failed:
-            kind = Full if self._is_full else StoreError
-            raise kind("a write failed before; the store has to be opened again")
+            self._refuse()
         is_long = self._unflushed > self._flush_bytes or self._flushing + self._unflushed > self._log_bytes
         # Without room for it memory waits in the log, which takes what is written meanwhile.
         if is_long and (not self._space.is_thrifty or self._space.make_room(self._unflushed)):
@@ -383,6 +388,10 @@ class RocksStore(RocksReader):
                     self._fail(str(error))
             self._patience.wait(STALL_WAIT_S)
         raise StoreError("RocksDB is behind with its files for a minute: the disk is too slow")
+
+    def _refuse(self) -> NoReturn:
+        kind = Full if self._is_full else StoreError
+        raise kind("a write failed before; the store has to be opened again")
 
     def _fail(self, why: str) -> NoReturn:
         self._failed, self._is_full = True, is_full(why)
