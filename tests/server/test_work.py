@@ -40,6 +40,7 @@ def test_a_result_is_there_for_who_asks_later(client: Raw, other: Raw, queue: st
         "state": "completed",
         "done": True,
         "result": {"sum": [1, 2.0]},
+        "has_result": True,
     }
 
 
@@ -89,6 +90,7 @@ def test_who_waits_for_a_message_is_told_its_result(client: Raw, other: Raw, que
         "done": True,
         "state": "completed",
         "result": "done",
+        "has_result": True,
     }
 
 

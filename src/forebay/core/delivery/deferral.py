@@ -50,7 +50,7 @@ def wait_ms(spent_ms: int, defer_ms: int) -> int | None:
     """Return the delay of a message that has been deferred for some time; None if that is long enough.
 
     >>> [wait_ms(spent_ms, 60_000) for spent_ms in (0, 1_000, 2_000, 4_000, 45_000, 60_000)]
-    [1000, 1000, 2000, 4000, 15000, None]
+    [1000, 1000, 2000, 4000, 5000, None]
     """
     if spent_ms >= defer_ms:
         return None
