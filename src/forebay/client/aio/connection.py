@@ -98,9 +98,9 @@ class Connection(asyncio.Protocol):
         self._late: dict[int, Callable[[bytes], None]] = {}
         """Handlers of responses whose request was cancelled."""
         self.awaited = 0
-        """Requests that somebody waits for. The others without a response were cancelled, or timed out."""
+        """Requests whose caller still waits. Others without a response were cancelled, or timed out."""
         self.quiet_since = loop.time()
-        """Since when nothing has come that somebody waits for."""
+        """Since when no response has come to a request whose caller waits."""
         self._transport: asyncio.Transport
         self._writable: Future[None] | None = None
         self.is_lost = False
@@ -252,8 +252,8 @@ class TcpLink:
         self._finishing: set[Connection] = set()
         """Half-closed connections of cancelled long polls."""
         self._stalled: Connection | None = None
-        """A connection that was shared until nothing came on it in time for somebody. Others still wait for
-        their responses there."""
+        """The connection that was shared until a request on it timed out. Requests that may take longer still
+        wait for their responses there."""
         self._returning = Returning()
 
     async def ask(

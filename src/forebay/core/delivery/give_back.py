@@ -313,7 +313,7 @@ def _come_back(shard: Shard, lease: Lease, run: LeaseRun, first: int, count: int
         error, died = _short(deferral.told(since, how.why)), wait_ms is None
         due_at += wait_ms or 0
     elif isinstance(how, _Requeued) and deferral.since(error) is not None:
-        error = ""  # a consumer worked on it: if it is deferred again, the time begins anew
+        error = ""  # a consumer worked on it: another deferral starts a new clock
     if died:
         error = error or (FAILED_TOO_OFTEN if isinstance(how, _Failed) else DELIVERED_TOO_OFTEN)
     kind, traceback = "", ""

@@ -144,7 +144,7 @@ class Rest:
     """The sum of all queues without series of their own.
 
     A queue that is deleted, or gets series of its own, takes its counts out of the sum. Prometheus would take
-    the lower counter for one that began anew, and all of it for an increase: what was once told stays in. A
+    the lower counter for one that was reset, and all of it for an increase: what was once told stays in. A
     queue that loses its series of its own brings along only what these have not told.
     """
 
