@@ -17,10 +17,11 @@ def test_queues_are_a_table_in_columns(cli: Run, client: SyncClient, queue: str)
     client.pop(queue, 2)
     done = cli("queues")
     assert done.err == ""
-    head = ["QUEUE", "WAITING", "DELAYED", "DEFERRED", "ACTIVE", "COMPLETED", "DEAD", "PAUSED"]
-    assert done.rows[0] == head
-    assert [queue, "5", "1", "0", "2", "3", "0", "no"] in done.rows
-    assert [f"{queue}-with-a-long-name", "1", "0", "0", "0", "0", "0", "yes"] in done.rows
+    head = ["QUEUE", "GROUP", "WAITING", "DELAYED", "DEFERRED", "ACTIVE", "COMPLETED", "DEAD"]
+    assert done.rows[0] == [*head, "OLDEST", "PAUSED"]
+    rows = [[*row[:8], row[9]] for row in done.rows]
+    assert [queue, "default", "5", "1", "0", "2", "3", "0", "no"] in rows
+    assert [f"{queue}-with-a-long-name", "-", "1", "0", "0", "0", "0", "0", "yes"] in rows
     assert len({len(line) for line in done.out.splitlines()}) == 1
 
 
@@ -30,7 +31,10 @@ def test_queues_are_json_one_object_a_line(cli: Run, client: SyncClient, queue: 
     client.push(queue, 2)
     found = {each["queue"]: each for each in cli("queues", "--json").objects}
     counts = {"waiting": 1, "delayed": 1, "deferred": 1, "active": 0, "completed": 0, "dead": 0}
-    assert found[queue] == {"queue": queue, **counts, "paused": False}
+    told = found[queue]
+    (group,) = told.pop("groups")
+    assert told == {"queue": queue, **counts, "paused": False, "oldest_at": group["oldest_at"]}
+    assert {name: group[name] for name in counts} == counts
     assert list(found) == sorted(found)
 
 

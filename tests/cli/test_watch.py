@@ -9,7 +9,7 @@ import pytest
 
 from forebay.cli.watch import HEAD, Sample
 from forebay.client.sync.client import SyncClient
-from forebay.client.types import Counts, QueueSummary
+from forebay.client.types import Counts, Group, QueueSummary
 from tests.cli.running import PATIENCE_S, Run, Terminal, command, environment
 from tests.serving import Server
 
@@ -55,8 +55,24 @@ def test_stats_count_everything(cli: Run, client: SyncClient, queue: str) -> Non
     told = cli("stats", "--json").object
     assert told["queues"] == len(client.queues())
     assert told["waiting"] == client.stats().counts.waiting
-    assert list(told) == ["queues", "waiting", "active", "delayed", "parked", "completed", "dead"]
+    states = ["waiting", "active", "delayed", "parked", "completed", "dead"]
+    assert list(told) == ["queues", *states, "oldest_at", "groups"]
     assert ["queues", str(told["queues"])] in cli("stats").rows
+
+
+def test_stats_tell_what_is_left_for_the_groups_of_one_name_in_all_queues(
+    cli: Run, client: SyncClient, queue: str
+) -> None:
+    client.push_many(queue, range(5))
+    client.push_many(f"{queue}-b", range(3))
+    client.create_group(queue, f"audit-{queue}")
+    client.create_group(f"{queue}-b", f"audit-{queue}")
+    client.pop(queue, 2, group=f"audit-{queue}")
+    (mine,) = (each for each in cli("stats", "--json").object["groups"] if each["group"] == f"audit-{queue}")
+    assert (mine["waiting"], mine["active"]) == (6, 2)
+    assert mine["oldest_at"] == client.queue(queue).groups[0].oldest_at
+    (row,) = (row for row in cli("stats").rows if row[:1] == [f"audit-{queue}"])
+    assert row[:5] == [f"audit-{queue}", "6", "0", "0", "2"]
 
 
 def test_top_prints_one_frame_and_ends_if_it_is_told_to(cli: Run, client: SyncClient, queue: str) -> None:
@@ -64,9 +80,39 @@ def test_top_prints_one_frame_and_ends_if_it_is_told_to(cli: Run, client: SyncCl
     client.pop(queue, 10)
     rows = cli("top", "--once").rows
     assert rows[0] == HEAD
-    assert [queue, "990", "10", "0", "0", "-", "-"] in rows
+    (row,) = (row for row in rows if row[0] == queue)
+    assert [*row[:6], *row[7:]] == [queue, "default", "990", "10", "0", "0", "-", "-"]
     (told,) = (each for each in cli("top", "--once", "--json").objects if each["queue"] == queue)
     assert (told["waiting"], told["pushed_s"], told["paused"]) == (990, None, False)
+    assert told["oldest_s"] >= 0
+
+
+def test_top_and_queues_show_what_is_left_for_each_group(cli: Run, client: SyncClient, queue: str) -> None:
+    client.push_many(queue, range(60))
+    client.create_group(queue, "audit")
+    client.create_group(queue, "index", start="new")
+    client.push(queue, "new")
+    client.ack(client.pop(queue, 60, group="audit"))
+    shown = [each for each in cli("top", "--once", "--json").objects if each["queue"] == queue]
+    assert [(each["group"], each["waiting"]) for each in shown] == [("audit", 1), ("index", 1)]
+    rows = [row for row in cli("queues").rows if row[0] == queue]
+    # QUEUE GROUP WAITING DELAYED DEFERRED ACTIVE COMPLETED DEAD OLDEST PAUSED
+    assert [row[1:8] for row in rows] == [
+        ["audit", "1", "0", "0", "0", "60", "0"],
+        ["index", "1", "0", "0", "0", "60", "0"],
+    ]
+    (told,) = (each for each in cli("queues", "--json").objects if each["queue"] == queue)
+    # Nothing waits for "default", which does not read here.
+    assert (told["waiting"], [each["group"] for each in told["groups"]]) == (1, ["audit", "index"])
+    assert told["oldest_at"] == told["groups"][0]["oldest_at"]
+
+
+def test_what_no_group_reads_yet_waits_for_a_first_one(cli: Run, client: SyncClient, queue: str) -> None:
+    client.push_many(queue, range(3))
+    (row,) = (row for row in cli("queues").rows if row[0] == queue)
+    assert row[1:3] == ["-", "3"]
+    (told,) = (each for each in cli("queues", "--json").objects if each["queue"] == queue)
+    assert (told["waiting"], told["groups"]) == (3, [])
 
 
 def test_rates_are_what_came_and_went_between_two_frames() -> None:
@@ -74,9 +120,19 @@ def test_rates_are_what_came_and_went_between_two_frames() -> None:
         return Sample(QueueSummary("q", False, Counts(waiting=waiting, active=active)), pushed, at_s)
 
     before, now = sample(10, 5, 100, 1.0), sample(20, 5, 150, 3.0)
-    row = now.row(before)
+    (row,) = now.rows(before, 0)
     assert (row["pushed_s"], row["settled_s"]) == (25.0, 20.0)
-    assert now.row(now)["pushed_s"] is None
+    assert next(now.rows(now, 0))["pushed_s"] is None
+
+
+def test_each_group_has_its_own_rate_and_a_new_one_has_none_yet() -> None:
+    def sample(left: dict[str, int], pushed: int, at_s: float) -> Sample:
+        groups = [Group(name, Counts(waiting=waiting)) for name, waiting in left.items()]
+        return Sample(QueueSummary("q", False, Counts(), None, groups), pushed, at_s)
+
+    before, now = sample({"a": 10, "b": 40}, 100, 1.0), sample({"a": 10, "b": 90, "c": 7}, 150, 2.0)
+    told = {row["group"]: (row["pushed_s"], row["settled_s"]) for row in now.rows(before, 0)}
+    assert told == {"a": (50.0, 50.0), "b": (50.0, 0.0), "c": (50.0, None)}
 
 
 def test_top_goes_on_with_rates_until_ctrl_c(server: Server, client: SyncClient, queue: str) -> None:

@@ -9,7 +9,7 @@ from forebay.core.jobs import requeue
 from forebay.core.links import successors
 from forebay.core.log import log as logs
 from forebay.core.push import room as push_room, update
-from forebay.core.queries import browse
+from forebay.core.queries import browse, unread
 from forebay.core.queues import clean, seek
 from forebay.core.retention import carve, removal, sweep
 from forebay.core.shard import addresses, changes
@@ -118,7 +118,7 @@ MUTANTS: dict[str, Planted] = {
     ),
     # Browse.
     "a new group is shown what lies below the log": (
-        browse.unread,
+        unread.unread,
         "at = max(at, log.first)",
         "at = max(at, log.segments[0].base)",
     ),

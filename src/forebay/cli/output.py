@@ -179,6 +179,25 @@ def shown_time(at_ms: int | None) -> str | None:
     return shown.replace("+00:00", "Z")
 
 
+def shown_age(seconds: float | None) -> str | None:
+    """Return an age for people: whole seconds, minutes, hours or days.
+
+    >>> shown_age(59.2), shown_age(7_300), shown_age(None)
+    ('59s', '2h', None)
+    """
+    if seconds is None:
+        return None
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds // length:.0f}{unit}"
+    return f"{seconds // 1:.0f}s"
+
+
+def age_s(at_ms: int | None, now_ms: int) -> float | None:
+    """Return how many seconds ago a time was; 0 if it is still to come by this machine's clock."""
+    return None if at_ms is None else max(now_ms - at_ms, 0) / 1000
+
+
 def shown_second(at_ms: int) -> str:
     """Return a short time, for narrow columns.
 

@@ -1,5 +1,7 @@
 """``forebay queues`` and ``forebay queue``: queues as a whole."""
 
+import time
+from collections.abc import Iterable
 from typing import Any
 
 import click
@@ -16,40 +18,64 @@ from forebay.cli.commands import (
     of_group,
 )
 from forebay.cli.errors import DONE, NOTHING
-from forebay.cli.output import confirm, counted, flat, print_fields, print_json, print_table, shown_time
+from forebay.cli.output import (
+    age_s,
+    confirm,
+    counted,
+    flat,
+    print_fields,
+    print_json,
+    print_table,
+    shown_age,
+    shown_time,
+)
 from forebay.cli.parameters import Pair, Time, json_or_text
-from forebay.client.types import Cleared, Deleted, Group as QueueGroup, Queue
+from forebay.client.types import Cleared, Counts, Deleted, Group as QueueGroup, Queue, QueueSummary
 
 PURGED = ("waiting", "delayed", "parked", "dead", "completed")
 """States that can be purged."""
+COUNTED = ("waiting", "delayed", "deferred", "active", "completed", "dead")
+"""States that are listed."""
 
 
 @click.command(cls=Command, example="forebay queues --json")
 @asks_server
 def queues(server: str | None, as_json: bool) -> int:
-    """List the queues and what is in them, as the group "default" sees it."""
+    """List the queues and who reads them: a line for each group, with what is left for it."""
     with connected(server) as client:
         found = client.queues()
-    rows = [
-        {
-            "queue": each.queue,
-            "waiting": each.counts.waiting,
-            "delayed": each.counts.delayed,
-            "deferred": each.counts.deferred,
-            "active": each.counts.active,
-            "completed": each.counts.completed,
-            "dead": each.counts.dead,
-            "paused": each.paused,
-        }
-        for each in found
-    ]
     if as_json:
-        for row in rows:
-            print_json(row)
+        for each in found:
+            counts = {name: getattr(each.counts, name) for name in COUNTED}
+            more = {"paused": each.paused, "oldest_at": each.oldest_at}
+            groups = list(map(flat_group, each.groups))
+            print_json({"queue": each.queue, **counts, **more, "groups": groups})
     else:
-        head = ["QUEUE", "WAITING", "DELAYED", "DEFERRED", "ACTIVE", "COMPLETED", "DEAD", "PAUSED"]
-        print_table(head, [list(row.values()) for row in rows])
+        now = int(time.time() * 1000)
+        rows = [[each.queue, *row, each.paused] for each in found for row in group_rows(readers(each), now)]
+        print_table(["QUEUE", *GROUP_HEAD, "PAUSED"], rows, left=["GROUP"])
     return DONE
+
+
+Reader = tuple[str | None, Counts, int | None]
+"""A group: its name, its messages by state, and when the oldest of those that wait was pushed."""
+
+
+def readers(found: QueueSummary) -> list[Reader]:
+    """Return the groups of a queue; what no group reads yet waits for a first one, without a name."""
+    groups: list[Reader] = [(each.group, each.counts, each.oldest_at) for each in found.groups]
+    return groups or [(None, found.counts, found.oldest_at)]
+
+
+def group_rows(groups: Iterable[Reader], now: int) -> list[list[object]]:
+    """Return a row for each group."""
+    return [
+        [name, *(getattr(counts, state) for state in COUNTED), shown_age(age_s(at, now))]
+        for name, counts, at in groups
+    ]
+
+
+GROUP_HEAD = ("GROUP", *map(str.upper, COUNTED), "OLDEST")
 
 
 @click.group(cls=Group)

@@ -4,7 +4,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -12,6 +12,7 @@ import msgspec
 from forebay.cli.commands import Command, about_queue, asks_server, connected
 from forebay.cli.errors import DONE
 from forebay.cli.output import (
+    age_s,
     clean,
     json_id,
     one_line,
@@ -19,9 +20,11 @@ from forebay.cli.output import (
     print_json,
     print_table,
     rich_table,
+    shown_age,
     shown_time,
 )
-from forebay.client.types import QueueSummary, Record
+from forebay.cli.queues import GROUP_HEAD, flat_group, group_rows, readers
+from forebay.client.types import Counts, QueueSummary, Record
 from forebay.core.errors import Conflict, NotFound
 
 if TYPE_CHECKING:
@@ -102,39 +105,44 @@ def _follow(client: "SyncClient", queue: str, partition: str | None, from_start:
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """A queue at an instant: its messages, and how many were ever pushed."""
+    """A queue at an instant: its messages by group, and how many were ever pushed."""
 
     summary: QueueSummary
     pushed: int
     at_s: float
 
-    @property
-    def unsettled(self) -> int:
-        counts = self.summary.counts
-        return counts.waiting + counts.delayed + counts.parked + counts.active
+    def rows(self, before: "Sample | None", now: int) -> Iterator[dict[str, object]]:
+        """Yield a row for each group of a queue; with rates if there is an earlier sample of it."""
+        left_before = {name: left(counts) for name, counts, _ in readers(before.summary)} if before else {}
+        for name, counts, oldest_at in readers(self.summary):
+            pushed_s = settled_s = None
+            if before is not None and self.at_s > before.at_s:
+                seconds = self.at_s - before.at_s
+                pushed = self.pushed - before.pushed
+                pushed_s = max(pushed / seconds, 0.0)
+                if name in left_before:
+                    settled_s = max((pushed - (left(counts) - left_before[name])) / seconds, 0.0)
+            yield {
+                "queue": self.summary.queue,
+                "group": name,
+                "waiting": counts.waiting,
+                "active": counts.active,
+                "delayed": counts.delayed,
+                "dead": counts.dead,
+                "oldest_s": age_s(oldest_at, now),
+                "pushed_s": pushed_s,
+                "settled_s": settled_s,
+                "paused": self.summary.paused,
+            }
 
-    def row(self, before: "Sample | None") -> dict[str, object]:
-        """Return the row of a queue; with rates if there is an earlier sample."""
-        counts = self.summary.counts
-        pushed_s = settled_s = None
-        if before is not None and self.at_s > before.at_s:
-            seconds = self.at_s - before.at_s
-            pushed = self.pushed - before.pushed
-            pushed_s = max(pushed / seconds, 0.0)
-            settled_s = max((pushed - (self.unsettled - before.unsettled)) / seconds, 0.0)
-        return {
-            "queue": self.summary.queue,
-            "waiting": counts.waiting,
-            "active": counts.active,
-            "delayed": counts.delayed,
-            "dead": counts.dead,
-            "pushed_s": pushed_s,
-            "settled_s": settled_s,
-            "paused": self.summary.paused,
-        }
+
+def left(counts: Counts) -> int:
+    """Return how many messages are not settled yet."""
+    return counts.waiting + counts.delayed + counts.parked + counts.active
 
 
-HEAD = ["QUEUE", "WAITING", "ACTIVE", "DELAYED", "DEAD", "PUSHED/S", "SETTLED/S", "PAUSED"]
+HEAD = ["QUEUE", "GROUP", "WAITING", "ACTIVE", "DELAYED", "DEAD", "OLDEST"]
+HEAD += ["PUSHED/S", "SETTLED/S", "PAUSED"]
 
 
 @click.command(cls=Command, example="forebay top --interval 1")
@@ -162,7 +170,8 @@ def _frames(client: "SyncClient", interval_s: float) -> Iterator[list[dict[str, 
     before: dict[str, Sample] = {}
     while True:
         samples = _samples(client)
-        yield [sample.row(before.get(name)) for name, sample in samples.items()]
+        now = int(time.time() * 1000)
+        yield [row for name, each in samples.items() for row in each.rows(before.get(name), now)]
         before = samples
         time.sleep(interval_s)
 
@@ -181,8 +190,8 @@ def _samples(client: "SyncClient") -> dict[str, Sample]:
 
 
 def _much(summary: QueueSummary) -> tuple[int, str]:
-    counts = summary.counts
-    return -(counts.waiting + counts.active + counts.delayed), summary.queue
+    to_do = max(each.waiting + each.active + each.delayed for _, each, _ in readers(summary))
+    return -to_do, summary.queue
 
 
 def _print_frame(rows: list[dict[str, object]], as_json: bool) -> None:
@@ -190,7 +199,7 @@ def _print_frame(rows: list[dict[str, object]], as_json: bool) -> None:
         for row in rows:
             print_json(row)
     else:
-        print_table(HEAD, _cells(rows))
+        print_table(HEAD, _cells(rows), left=["GROUP"])
     sys.stdout.flush()
 
 
@@ -200,15 +209,17 @@ def _show_live(frames: Iterator[list[dict[str, object]]]) -> None:
 
     with Live(console=Console(), screen=True, auto_refresh=False) as live:
         for rows in frames:
-            is_left = [not at for at in range(len(HEAD))]
+            is_left = [at < 2 for at in range(len(HEAD))]
             live.update(rich_table(HEAD, _cells(rows), is_left), refresh=True)
 
 
 def _cells(rows: list[dict[str, object]]) -> list[list[str]]:
-    return [[_cell(value) for value in row.values()] for row in rows]
+    return [[_cell(name, value) for name, value in row.items()] for row in rows]
 
 
-def _cell(value: object) -> str:
+def _cell(name: str, value: Any) -> str:
+    if name == "oldest_s":
+        return shown_age(value) or "-"
     if isinstance(value, float):
         return f"{value:,.1f}"
     if isinstance(value, bool):
@@ -222,14 +233,20 @@ def _cell(value: object) -> str:
 @click.command(cls=Command, example="forebay stats")
 @asks_server
 def stats(server: str | None, as_json: bool) -> int:
-    """Count the queues, and the messages in all of them."""
+    """Count the queues, the messages in all of them, and what is left for each group."""
     with connected(server) as client:
         found = client.stats()
     shown: dict[str, object] = {"queues": found.queues}
     counts = msgspec.structs.asdict(found.counts)
     shown |= {name: counts[name] for name in ("waiting", "active", "delayed", "parked", "completed", "dead")}
+    now = int(time.time() * 1000)
     if as_json:
-        print_json(shown)
-    else:
-        print_fields(shown)
+        groups = list(map(flat_group, found.groups))
+        print_json({**shown, "oldest_at": found.oldest_at, "groups": groups})
+        return DONE
+    print_fields({**shown, "oldest": shown_age(age_s(found.oldest_at, now))})
+    if found.groups:
+        print()
+        every = [(each.group, each.counts, each.oldest_at) for each in found.groups]
+        print_table(GROUP_HEAD, group_rows(every, now))
     return DONE

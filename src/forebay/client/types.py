@@ -175,14 +175,6 @@ class Counts(Struct, frozen=True):
     """Of those that wait or are delayed: messages that no consumer could handle yet."""
 
 
-class QueueSummary(Struct, frozen=True):
-    """A queue, and messages of its group ``default``."""
-
-    queue: str
-    paused: bool
-    counts: Counts
-
-
 class Partition(Struct, frozen=True):
     """A partition: its log has the offsets from ``first`` up to ``end``."""
 
@@ -199,6 +191,19 @@ class Group(Struct, frozen=True):
     group: str
     counts: Counts
     oldest_at: int | None = None
+
+
+class QueueSummary(Struct, frozen=True):
+    """A queue, its messages by state, when the oldest of those that wait was pushed, and its groups.
+
+    The counts are those of the group ``default``; where only others read, of that for which most waits.
+    """
+
+    queue: str
+    paused: bool
+    counts: Counts
+    oldest_at: int | None = None
+    groups: list[Group] = []
 
 
 class Queue(Struct, frozen=True):
@@ -298,10 +303,12 @@ class Deleted(Struct, frozen=True):
 
 
 class Stats(Struct, frozen=True):
-    """Messages of all queues by state, each in its group ``default``."""
+    """Messages of all queues by state, and groups of one name in all queues together."""
 
     queues: int
     counts: Counts
+    oldest_at: int | None = None
+    groups: list[Group] = []
 
 
 class Result(Struct, frozen=True):

@@ -112,6 +112,7 @@ from forebay.core.queries import (
     metrics,
     read,
 )
+from forebay.core.queries.oldest import oldest_at
 from forebay.core.queues import clean, delete as queue_delete, groups as queue_groups, named_limits, seek
 from forebay.core.queues.options import check_options, set_options
 from forebay.core.records.keyspace import arrival_key
@@ -394,8 +395,8 @@ def _describe_group(shard: Shard, command: DescribeGroup, now: int) -> GroupFoun
     check_name("group", command.group)
     queue = shard.names.known(command.tenant, command.queue)
     group = queue.groups.get(command.group)
-    counts, oldest_at = describe.counts(queue, group, now), metrics.oldest_at(queue, group, now)
-    return GroupFound(command.group, counts, oldest_at)
+    counts, oldest = describe.counts(queue, group, now), oldest_at(queue, group, now)
+    return GroupFound(command.group, counts, oldest)
 
 
 def _list_queues(shard: Shard, command: ListQueues, now: int) -> QueuesFound:
@@ -403,10 +404,11 @@ def _list_queues(shard: Shard, command: ListQueues, now: int) -> QueuesFound:
 
 
 def _stats(shard: Shard, command: Stats, now: int) -> StatsFound:
-    queues = shard.names.of_tenant(command.tenant)
-    each = [describe.queue_counts(queue, now).counts for queue in queues]
-    total = Counts(*(sum(getattr(one, field) for one in each) for field in Counts.__struct_fields__))
-    return StatsFound(len(queues), total)
+    every = [describe.queue_counts(queue, now) for queue in shard.names.of_tenant(command.tenant)]
+    total = describe.total_of([each.counts for each in every])
+    oldest = describe.earliest(each.oldest_at for each in every)
+    groups = describe.summed(group for each in every for group in each.groups)
+    return StatsFound(len(every), total, oldest, groups)
 
 
 def _state(shard: Shard, command: State, now: int) -> StateFound:

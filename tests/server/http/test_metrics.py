@@ -331,6 +331,22 @@ def test_a_group_has_its_lag_its_oldest_message_and_its_dead_letters() -> None:
         assert of_group(found, "oldest_seconds", "q", "audit") == 0
 
 
+def test_nothing_waits_for_the_group_default_where_only_others_read() -> None:
+    with Here() as here, here.connect() as client:
+        behind(client, here, "q", "audit")
+        behind(client, here, "q", "index")
+        client.ask({"cmd": "POP", "queue": "q", "group": "audit", "count": 10, "wait_ms": 0})
+        found, queue = figures(here), 'queue="q",tenant="default"'
+        assert of_group(found, "lag_messages", "q", "index") == 7
+        # The group that is furthest behind stands for the queue.
+        assert found['forebay_queue_messages{queue="q",state="waiting",tenant="default"}'] == 7
+        assert found[f"forebay_queue_oldest_seconds{{{queue}}}"] == 7
+        client.ask({"cmd": "POP", "queue": "q", "group": "index", "count": 10, "wait_ms": 0})
+        found = figures(here)
+        assert found['forebay_queue_messages{queue="q",state="waiting",tenant="default"}'] == 0
+        assert found[f"forebay_queue_oldest_seconds{{{queue}}}"] == 0
+
+
 def test_groups_without_series_of_their_own_add_up() -> None:
     with Here(http=HttpLimits(metrics_queues_max=2)) as here, here.connect() as client:
         for queue in ("a", "b", "c"):

@@ -39,9 +39,14 @@ class Queues(Asking):
     """Everything about queues as a whole."""
 
     def queues(self) -> list[QueueSummary]:
-        """Return all queues, with the counts of their group ``default``."""
+        """Return all queues, with their messages by state and their groups."""
         found: wire_queues.Queues = self._ask(wire_queues.ListQueues())
-        return [QueueSummary(each.queue, each.paused, counts_of(each.counts)) for each in found.queues]
+        return [
+            QueueSummary(
+                each.queue, each.paused, counts_of(each.counts), each.oldest_at, groups_of(each.groups)
+            )
+            for each in found.queues
+        ]
 
     def queue(self, queue: str) -> Queue:
         """Return a queue with its options, partitions and groups."""
@@ -210,7 +215,7 @@ class Queues(Asking):
     def stats(self) -> Stats:
         """Return counts over all queues."""
         found: wire_queues.Totals = self._ask(wire_queues.CountAll())
-        return Stats(found.queues, counts_of(found.counts))
+        return Stats(found.queues, counts_of(found.counts), found.oldest_at, groups_of(found.groups))
 
     def workers(self, queue: str | None = None) -> list[WorkerInfo]:
         """Return the workers that tell of themselves, by name; with ``queue``, those that work on it."""

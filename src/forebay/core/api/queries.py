@@ -242,7 +242,7 @@ class QueueMeasured(Struct, gc=False):
     queue: str
     counts: "Counts"
     oldest_at: int | None
-    """When the oldest waiting message of the group ``default`` was pushed, if any waits."""
+    """When the oldest of those that wait was pushed, if any waits."""
     tally: Tally | None
     groups: "list[GroupFound]"
     """All groups but ``default``; of several queues, if they were summed."""
@@ -442,8 +442,11 @@ class QueueFound(Struct, gc=False):
 class QueueCounts(Struct, gc=False):
     name: str
     counts: Counts
-    """Of the group ``default``."""
+    """Of the group ``default``; where only others read, of that for which most waits."""
     paused: bool
+    oldest_at: int | None
+    """When the oldest of those that wait was pushed, if any waits."""
+    groups: list[GroupFound]
 
 
 class QueuesFound(Struct, gc=False):
@@ -453,6 +456,10 @@ class QueuesFound(Struct, gc=False):
 class StatsFound(Struct, gc=False):
     queues: int
     counts: Counts
+    """The sum of the queues'."""
+    oldest_at: int | None
+    groups: list[GroupFound]
+    """Groups of one name in all queues together, by name."""
 
 
 class StateFound(Struct, gc=False):

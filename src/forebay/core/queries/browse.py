@@ -11,9 +11,10 @@ from forebay.core.log import log as logs
 from forebay.core.log.numbers import id_at
 from forebay.core.queries import describe, message_state
 from forebay.core.queries.causes import Selected
+from forebay.core.queries.unread import Part, asked, unread
 from forebay.core.shard.shard import Shard
 from forebay.core.state import Group, Partition, Queue, Track
-from forebay.core.structures.spans import Span, covered, outside, overlapping
+from forebay.core.structures.spans import overlapping
 from forebay.core.tracks.cursor import fresh
 from forebay.core.tracks.dropped import dropped_count, dropped_over
 from forebay.core.tracks.places import DEAD, LEASED, PARKED, completed, spans_in
@@ -74,10 +75,6 @@ def _partitions(queue: Queue, command: Browse) -> list[Partition]:
     return describe.partitions_from(queue, command.after)
 
 
-Part = tuple[int, int, bool]
-"""A span of messages, and whether they match."""
-
-
 def _from(at: int, spans: Iterable[Part]) -> Iterator[Part]:
     """Cut spans to those at or past an offset."""
     return ((max(low, at), high, is_asked) for low, high, is_asked in spans if high > at)
@@ -124,18 +121,18 @@ def _spans(
         return unread(partition, state, at, now)
     match state:
         case "parked":
-            return _asked(spans_in(shard, track, PARKED, at, log.end))
+            return asked(spans_in(shard, track, PARKED, at, log.end))
         case "waiting":
-            line = _asked(fresh(track, max(track.cursor, at), log.end))
+            line = asked(fresh(track, max(track.cursor, at), log.end))
             return merge(line, *_aside(track, at, lambda due_at: due_at <= now))
         case "delayed":
             return merge(*_aside(track, at, lambda due_at: due_at > now))
         case "active":
-            return _asked(spans_in(shard, track, LEASED, at, log.end))
+            return asked(spans_in(shard, track, LEASED, at, log.end))
         case "dead" if command.dead is not None:
             return _dead(track, command.dead, at)
         case "dead":
-            return _asked(spans_in(shard, track, DEAD, at, log.end))
+            return asked(spans_in(shard, track, DEAD, at, log.end))
         case "completed":
             return completed(shard, track, at)
     outcome = OUTCOMES.index(state)
@@ -162,35 +159,9 @@ def _dead(track: Track, of: OfDead, at: int) -> Iterator[Part]:
         yield first, first + count, selected.has(track.letters[first])
 
 
-def _asked(spans: Iterable[Span]) -> Iterator[Part]:
-    return ((low, high, True) for low, high in spans)
-
-
 def _aside(track: Track, at: int, is_asked: Callable[[int], bool]) -> tuple[Iterator[Part], Iterator[Part]]:
     """Return scheduled and unplanned spans from an offset on."""
     ends = track.partition.log.end
     scheduled = ((low, high, is_asked(due_at)) for low, high, due_at in track.schedule.spans(at))
     rest = ((low, high, is_asked(due_at)) for low, high, due_at in unplanned_due(track, at, ends))
     return scheduled, rest
-
-
-def unread(partition: Partition, state: str, at: int, now: int) -> Iterator[Part]:
-    """The same for a group that does not exist: everything waits, is delayed, parked or cancelled."""
-    log = partition.log
-    if state == "cancelled":
-        yield from _asked(covered(partition.withdrawn, at, log.end))
-    at = max(at, log.first)
-    if state == "parked":
-        yield from _asked(covered(partition.parked, at, log.end))
-    if state not in ("waiting", "delayed") or at >= log.end:
-        return
-    for segment in log.segments[logs.find(log, at) :]:
-        start = max(at - segment.base, 0)
-        while start < segment.count:
-            end, created_at, attributes = segment.run_at(start)
-            if (created_at + attributes.delay_ms > now) == (state == "delayed"):
-                for low, high in outside(partition.withdrawn, segment.base + start, segment.base + end):
-                    yield from _asked(outside(partition.parked, low, high))
-            else:
-                yield segment.base + start, segment.base + end, False
-            start = end

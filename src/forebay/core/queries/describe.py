@@ -1,6 +1,8 @@
 """Describe a queue: options, partitions, groups, counts by state."""
 
+from collections.abc import Iterable, Sequence
 from itertools import islice
+from operator import attrgetter
 
 from forebay.core.api.queries import (
     Counts,
@@ -15,7 +17,7 @@ from forebay.core.api.queries import (
 from forebay.core.bounds import NEVER, check_name
 from forebay.core.errors import NotFound
 from forebay.core.log import log as logs
-from forebay.core.queries.oldest import oldest_in
+from forebay.core.queries.oldest import oldest_at
 from forebay.core.state import Group, Partition, Queue, Track, fresh_count
 from forebay.core.structures.spans import covered, outside
 from forebay.core.tracks.planning import unplanned_due
@@ -46,7 +48,38 @@ def describe(queue: Queue, now: int) -> QueueFound:
 
 def group(queue: Queue, group: Group, now: int) -> GroupFound:
     """Return a group with its messages by state."""
-    return GroupFound(group.name, counts(queue, group, now), oldest_in(queue, group, now))
+    return GroupFound(group.name, counts(queue, group, now), oldest_at(queue, group, now))
+
+
+def leading(queue: Queue, groups: Iterable[GroupFound]) -> str:
+    """Return the name of the group that stands for a queue, as if that had no others.
+
+    It is ``default``, which need not exist. Where only others read, nothing waits for ``default``: then it is
+    the one of them for which most waits.
+    """
+    if DEFAULT in queue.groups or not queue.groups:
+        return DEFAULT
+    return max(groups, key=lambda each: each.counts.waiting).name
+
+
+def summed(groups: Iterable[GroupFound]) -> list[GroupFound]:
+    """Return groups of several queues, those of the same name as one, by name."""
+    named: dict[str, list[GroupFound]] = {}
+    for each in groups:
+        named.setdefault(each.name, []).append(each)
+    return [
+        GroupFound(name, total_of([each.counts for each in same]), earliest(each.oldest_at for each in same))
+        for name, same in sorted(named.items())
+    ]
+
+
+def total_of(every: Sequence[Counts]) -> Counts:
+    return Counts(*(sum(map(attrgetter(field), every)) for field in Counts.__struct_fields__))
+
+
+def earliest(times: Iterable[int | None]) -> int | None:
+    """Return the earliest of some times; None if there is none."""
+    return min((each for each in times if each is not None), default=None)
 
 
 def paused(queue: Queue, now: int) -> Paused:
@@ -55,9 +88,13 @@ def paused(queue: Queue, now: int) -> Paused:
 
 
 def queue_counts(queue: Queue, now: int) -> QueueCounts:
-    """Return the counts of a queue in the group ``default``."""
-    found = counts(queue, queue.groups.get(DEFAULT), now)
-    return QueueCounts(queue.name, found, queue.paused_until > now)
+    """Return the groups of a queue, and the counts in the one that stands for it."""
+    groups = [group(queue, each, now) for each in queue.groups.values()]
+    name = leading(queue, groups)
+    lead = next((each for each in groups if each.name == name), None)
+    if lead is None:
+        lead = GroupFound(name, counts(queue, None, now), oldest_at(queue, None, now))
+    return QueueCounts(queue.name, lead.counts, queue.paused_until > now, lead.oldest_at, groups)
 
 
 def counts(queue: Queue, group: Group | None, now: int, found: Counts | None = None) -> Counts:

@@ -4,8 +4,6 @@ All queues together take long, so they are measured in slices. A slice ends earl
 partitions.
 """
 
-from itertools import islice
-
 from forebay.core.api.queries import (
     Counts,
     GroupFound,
@@ -15,12 +13,10 @@ from forebay.core.api.queries import (
     QueueMeasured,
     QueuesMeasured,
 )
-from forebay.core.log import log as logs
 from forebay.core.queries import describe
-from forebay.core.queries.browse import unread
-from forebay.core.queries.oldest import LOOKED_AT, oldest_in
+from forebay.core.queries.oldest import oldest_at
 from forebay.core.shard.shard import Shard
-from forebay.core.state import Group, Partition, Queue, Tally
+from forebay.core.state import Queue, Tally
 from forebay.core.words import DEFAULT, is_own
 
 PARTITIONS_MAX = 200
@@ -51,10 +47,10 @@ def measure_queues(shard: Shard, command: MeasureQueues, now: int) -> QueuesMeas
 
 
 def _measure(shard: Shard, queue: Queue, now: int) -> QueueMeasured:
-    group = queue.groups.get(DEFAULT)
-    counts, oldest = describe.counts(queue, group, now), oldest_at(queue, group, now)
+    found = describe.queue_counts(queue, now)
     tally = shard.events.tallies.get(queue.prefix)
-    return QueueMeasured(queue.tenant, queue.name, counts, oldest, tally, _others(queue, now))
+    others = [each for each in found.groups if each.name != DEFAULT]
+    return QueueMeasured(queue.tenant, queue.name, found.counts, found.oldest_at, tally, others)
 
 
 def _others(queue: Queue, now: int) -> list[GroupFound]:
@@ -68,12 +64,13 @@ def _sum(shard: Shard, queues: list[Queue], now: int) -> QueueMeasured:
     """Return the metrics of queues together: the oldest message of all, and the sum of everything else."""
     total = QueueMeasured("", "", Counts(), None, None, [])
     for queue in queues:
-        group = queue.groups.get(DEFAULT)
+        others = _others(queue, now)
+        group = queue.groups.get(describe.leading(queue, others))
         describe.counts(queue, group, now, total.counts)
         oldest = oldest_at(queue, group, now)
         if oldest is not None and (total.oldest_at is None or oldest < total.oldest_at):
             total.oldest_at = oldest
-        total.groups += _others(queue, now)
+        total.groups += others
     every = shard.events.tallies
     tallies = [every[queue.prefix] for queue in queues if queue.prefix in every]
     total.tallies = tallies
@@ -83,27 +80,3 @@ def _sum(shard: Shard, queues: list[Queue], now: int) -> QueueMeasured:
         times = list(map(sum, zip(*(each.times for each in tallies), strict=True)))
         total.tally = Tally("", "", counts, times, sum(each.spent_ms for each in tallies))
     return total
-
-
-def oldest_at(queue: Queue, group: Group | None, now: int) -> int | None:
-    """Return the same as ``oldest_in``, also for a group that does not exist."""
-    if group is not None:
-        return oldest_in(queue, group, now)
-    found: int | None = None
-    for partition in queue.partitions.values():
-        for offset in _unread(partition, now):
-            at = logs.created_at(partition.log, offset)
-            if found is None or at < found:
-                found = at
-    return found
-
-
-def _unread(partition: Partition, now: int) -> list[int]:
-    """Return first offsets of waiting runs of a partition that no group reads yet."""
-    log = partition.log
-    if log.first == log.end:
-        return []
-    if not (log.mixed or partition.withdrawn or partition.parked):
-        return [log.first]
-    parts = islice(unread(partition, "waiting", log.first, now), LOOKED_AT)
-    return [low for low, _, is_asked in parts if is_asked]

@@ -5,7 +5,6 @@ from typing import Any
 
 from forebay.core.api.commands import Command, Reply
 from forebay.core.api.queries import (
-    Counts,
     CronList,
     CronsFound,
     EventPositions,
@@ -23,6 +22,7 @@ from forebay.core.api.queries import (
 )
 from forebay.core.bounds import Limits
 from forebay.core.errors import NotFound
+from forebay.core.queries.describe import earliest, summed, total_of
 from forebay.core.queries.message_state import check_shown
 
 
@@ -31,9 +31,10 @@ def list_queues(limits: Limits, command: ListQueues, found: Sequence[QueuesFound
 
 
 def stats(limits: Limits, command: Stats, found: Sequence[StatsFound]) -> StatsFound:
-    fields = Counts.__struct_fields__
-    total = Counts(*(sum(getattr(each.counts, field) for each in found) for field in fields))
-    return StatsFound(sum(each.queues for each in found), total)
+    total = total_of([each.counts for each in found])
+    oldest = earliest(each.oldest_at for each in found)
+    groups = summed(group for each in found for group in each.groups)
+    return StatsFound(sum(each.queues for each in found), total, oldest, groups)
 
 
 def crons(limits: Limits, command: CronList, found: Sequence[CronsFound]) -> CronsFound:

@@ -18,7 +18,7 @@ RARE = ("parked", "expired", "cancelled", "evicted", "discarded")
 REST_TENANT, REST_QUEUE, REST_GROUP = "_rest", "*", "*"
 """Labels of the sum of all queues without series of their own: names that no tenant and no queue can have."""
 FAMILIES = (
-    ("forebay_queue_messages", "gauge", "Messages of the group default, by state."),
+    ("forebay_queue_messages", "gauge", "Messages by state: of the group default, or the last of others."),
     ("forebay_queue_oldest_seconds", "gauge", "Age of the oldest message that waits."),
     ("forebay_queue_deferred", "gauge", "Messages that no consumer could handle yet, while there are any."),
     ("forebay_messages_total", "counter", "What happened to messages since the server started."),

@@ -37,12 +37,20 @@ class ListQueues(Carried, wire.ListQueues):
         return queries.ListQueues(context.tenant)
 
     def reply(self, reply: queries.QueuesFound, context: Context) -> Queues:
-        return Queues(
-            queues=[
-                QueueSummary(queue=each.name, paused=each.paused, counts=counted(each.counts))
-                for each in reply.queues
-            ]
-        )
+        return Queues(queues=list(map(_summary, reply.queues)))
+
+
+def _summary(found: queries.QueueCounts) -> QueueSummary:
+    groups = list(map(group_of, found.groups))
+    leads = (shown for shown, each in zip(groups, found.groups, strict=True) if each.counts is found.counts)
+    lead = next(leads, None)
+    return QueueSummary(
+        queue=found.name,
+        paused=found.paused,
+        counts=lead.counts if lead is not None else counted(found.counts),
+        oldest_at=found.oldest_at,
+        groups=groups,
+    )
 
 
 class Configure(Carried, wire.Configure):
@@ -135,4 +143,9 @@ class CountAll(Carried, wire.CountAll):
         return queries.Stats(context.tenant)
 
     def reply(self, reply: queries.StatsFound, context: Context) -> Totals:
-        return Totals(queues=reply.queues, counts=counted(reply.counts))
+        return Totals(
+            queues=reply.queues,
+            counts=counted(reply.counts),
+            oldest_at=reply.oldest_at,
+            groups=list(map(group_of, reply.groups)),
+        )

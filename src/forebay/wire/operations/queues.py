@@ -29,12 +29,25 @@ class ListQueues(Request, tag="QUEUES", kw_only=True):
     """List all queues."""
 
 
+class GroupSummary(Answer, kw_only=True):
+    """A group, its messages by state, and when the oldest of those that wait was pushed."""
+
+    group: str
+    counts: Counted
+    oldest_at: int | None = None
+
+
 class QueueSummary(Struct, gc=False, kw_only=True):
-    """A queue, and the messages of its group ``default`` by state."""
+    """A queue, its messages by state, and its groups.
+
+    The counts are those of the group ``default``; where only others read, of that for which most waits.
+    """
 
     queue: str
     paused: bool
     counts: Counted
+    oldest_at: int | None = None
+    groups: list[GroupSummary]
 
 
 class Queues(Answer, kw_only=True):
@@ -64,14 +77,6 @@ class Partition(Struct, gc=False, kw_only=True):
     lane: bool
     retention: dict[str, int]
     """Retention options that differ from the queue's."""
-
-
-class GroupSummary(Answer, kw_only=True):
-    """A group, its messages by state, and when the oldest of those that wait was pushed."""
-
-    group: str
-    counts: Counted
-    oldest_at: int | None = None
 
 
 class StagedSummary(Struct, gc=False, kw_only=True):
@@ -170,10 +175,12 @@ class CountAll(Request, tag="STATS", kw_only=True):
 
 
 class Totals(Answer, kw_only=True):
-    """Messages of all queues by state, each in its group ``default``."""
+    """Messages of all queues by state, and groups of one name in all queues together."""
 
     queues: int
     counts: Counted
+    oldest_at: int | None = None
+    groups: list[GroupSummary]
 
 
 QUEUE = "/v1/queues/{queue}"
