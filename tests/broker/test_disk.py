@@ -1,6 +1,8 @@
 """When the store may grow: below a mark not, after a commit without room not for a while, and said truly."""
 
+import asyncio
 import logging
+import threading
 
 import pytest
 
@@ -98,3 +100,32 @@ def test_a_warning_says_how_much_is_free_and_how_much_is_needed() -> None:
     assert "has 1.1 MB free, and nothing more is taken below 1.2 MB" in (watch.disk.warning() or "")
     watch.see(3 * MARK)
     assert watch.disk.warning() is None
+
+
+def test_who_waits_for_a_look_sees_the_disk_as_it_is_now_and_waits_for_no_slow_one() -> None:
+    class InThread(Spacious):
+        blocking = True
+        leave = threading.Event()
+
+        def room(self, now: float) -> Room:  # type: ignore[override]
+            assert self.leave.wait(30)
+            return super().room(now)
+
+    async def watched() -> None:
+        store, loop = InThread(), asyncio.get_running_loop()
+        store.leave.set()
+        committer = Committer(store, loop)
+        disk = Disk(store, committer, loop, MARK)
+        store.free_bytes, disk._looked_at = 0, float("-inf")
+        await asyncio.gather(disk.looked(), disk.looked())
+        assert disk.is_full
+        store.free_bytes, disk._looked_at = 10 * MARK, float("-inf")
+        store.leave.clear()
+        await disk.looked()
+        assert disk.is_full
+        store.leave.set()
+        await disk.looked()
+        assert not disk.is_full
+        committer.close()
+
+    asyncio.run(watched())

@@ -112,6 +112,19 @@ class Life:
             assert self._ask({"cmd": "ACK", "lease": popped["lease"]})["count"] == len(popped["messages"])
             self.acked.update(message["payload"][0] for message in popped["messages"])
 
+    def until_taken(self, request: dict[str, object]) -> Reply:
+        """Ask as often as the answer is that the server is busy."""
+        for _ in range(TRIES):
+            reply = self.client.ask(request)
+            if reply["ok"]:
+                return reply
+            assert reply["error"]["code"] == "busy", reply
+            self.pause()
+        raise AssertionError(reply)
+
+    def pause(self) -> None:
+        self.client.ask({"cmd": "POP", "queue": "idle", "wait_ms": 100})
+
     def _ask(self, request: dict[str, object]) -> Reply:
         reply = self.client.ask(request)
         assert reply["ok"], reply
@@ -131,3 +144,29 @@ def test_on_a_disk_without_a_free_byte_a_killed_server_starts_again_and_drains_t
         assert life.acked == Counter(life.confirmed)
         for number in range(QUEUES):
             assert life.client.ask({"cmd": "QUEUEDELETE", "queue": f"q{number}"})["ok"]
+
+
+@pytest.mark.parametrize("drains", [True, False], ids=["drained", "deleted as they are"])
+def test_room_comes_back_on_a_full_disk_without_a_restart(disk: Path, drains: bool) -> None:
+    with Life(disk) as life:
+        assert life.client.ask({"cmd": "QUEUE", "queue": "idle", "options": {}})["ok"]
+        assert life.client.ask({"cmd": "QUEUE", "queue": "dead", "options": {"max_attempts": 1}})["ok"]
+        life.client.ask({"cmd": "PUSH", "queue": "dead", "messages": [[PADDING]] * 1_000})
+        for _ in range(10):
+            lease = life.client.ask({"cmd": "POP", "queue": "dead", "count": 100})["lease"]
+            assert life.client.ask({"cmd": "NACK", "lease": lease})["ok"]
+        life.fill()
+        life.fill_by_others()
+        if drains:
+            life.drain(len(life.confirmed))
+            assert life.acked == Counter(life.confirmed)
+        assert life.until_taken({"cmd": "PURGE", "queue": "dead", "states": ["dead"]})["count"] == 1_000
+        for queue in ("dead", *(f"q{number}" for number in range(QUEUES))):
+            assert life.until_taken({"cmd": "QUEUEDELETE", "queue": queue, "force": True})["deleted"]
+        life.until_taken({"cmd": "PUSH", "queue": "new", "messages": [["first"]]})
+        for _ in range(TRIES):
+            if free_bytes(disk) > DISK_BYTES // 2:
+                break
+            life.until_taken({"cmd": "PUSH", "queue": "new", "messages": [["next"]]})
+            life.pause()
+        assert free_bytes(disk) > DISK_BYTES // 2

@@ -8,7 +8,7 @@ import pytest
 from forebay.core.records import keyspace
 from forebay.core.records.commit import Commit
 from forebay.store.base import CantOpen, Claim, Full
-from forebay.store.rocksdb import space as spaces
+from forebay.store.rocksdb import space as spaces, store as stores
 from forebay.store.rocksdb.space import RANGES_MAX, TIDY_REST_S_MAX, Deleted
 from forebay.store.rocksdb.store import RocksStore
 from tests.store.faults import Faulty, copy_open
@@ -142,6 +142,78 @@ def test_a_store_opened_without_room_writes_no_table_and_has_everything(
     once_more.close()
 
 
+def test_a_flush_may_borrow_what_is_kept_back_for_an_open_if_it_fits_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "data"
+    store, _ = begun_with_mark(data)
+    space = store._space
+    Disk(monkeypatch, 0)
+    with space.room_for(space.opening.size) as fits:
+        assert not fits  # there must be more than that
+        assert not held(data, "RESERVE")
+        assert held(data, OPENING)
+    with space.room_for(space.opening.size - 1) as fits:
+        assert fits
+        assert not held(data, OPENING)
+    assert held(data, OPENING)
+    store.close()
+
+
+def test_with_little_room_the_log_is_flushed_while_that_still_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, claim = begun_with_mark(tmp_path / "data")
+    disk = Disk(monkeypatch, MARK)
+    store.room(0)
+    disk.free = 3 * 200_000
+    longest = 0
+    for number in range(1, 41):
+        store.commit(commit(claim, number, 20_000))
+        longest = max(longest, store._unflushed)
+    assert 200_000 < longest < 250_000
+    store.close()
+
+
+def test_the_database_is_opened_again_if_rocksdb_stopped_its_own_work_but_not_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, claim = begun_with_mark(tmp_path / "data")
+    opened: list[bool] = []
+    real = RocksStore._open
+
+    def opens(self: RocksStore) -> None:
+        opened.append(True)
+        real(self)
+
+    monkeypatch.setattr(RocksStore, "_open", opens)
+    monkeypatch.setattr(stores, "has_failed", lambda _: True)
+    store.commit(commit(claim, 1))
+    store.room(0)
+    store.commit(commit(claim, 2))  # the claim still holds
+    store.room(TIDY_REST_S_MAX - 1)
+    assert len(opened) == 1
+    store.room(TIDY_REST_S_MAX)
+    assert len(opened) == 2
+    assert numbers(store) == [1, 2]
+    store.close()
+
+
+def test_bodies_are_read_when_a_database_that_is_opened_again_is_there(tmp_path: Path) -> None:
+    store, claim = begun_with_mark(tmp_path / "data")
+    (one,) = commit(claim, 1)
+    store.commit([one])
+    found: list[object] = []
+    with store._writing:
+        store._close()
+        reading = threading.Thread(target=lambda: found.extend(store.bodies([one.bodies[0][0]])))
+        reading.start()
+        store._open()
+    reading.join(30)
+    assert found == [one.bodies[0][1]]
+    store.close()
+
+
 # What was deleted.
 
 
@@ -197,8 +269,7 @@ def test_ranges_whose_compaction_or_flush_fails_are_tried_again(
         patched.setattr(store, "_flush", lambda **_: store._fail(NO_SPACE))
         store.room(1_000)
     assert len(store._deleted) == 1
-    store._is_full = False  # as after a reload that found room
-    store.claim(0)
+    store.commit([deletion(epoch, 2)])  # is not refused for a flush that nobody asked for
     began = run_compactions(monkeypatch)
     store.room(2_000)
     assert began

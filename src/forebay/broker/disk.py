@@ -4,6 +4,7 @@ The disk is looked at 20 times a second at most, in the background, and only whi
 somebody asks. In between, what is written is subtracted from what was free.
 """
 
+import asyncio
 import logging
 from asyncio import AbstractEventLoop
 from collections.abc import Sequence
@@ -22,6 +23,8 @@ logger = logging.getLogger("forebay.node")
 
 LOOK_S = 0.05
 """Least time between two looks: a look takes microseconds, and a fast disk takes 50 MB in this time."""
+SEEN_S = 0.2
+"""How long somebody waits for a look."""
 WRITTEN_TIMES = 2
 """How often a byte is written before the first copy goes: to the log, then to a file."""
 HIT_S = 5.0
@@ -50,6 +53,8 @@ class Disk:
         self._left = self._since = 0
         """Bytes free by now, as far as known; bytes written since the last look began."""
         self._looking = False
+        self._waiting: list[asyncio.Future[None]] = []
+        """Those that wait for the look that is going on."""
         self._looked_at = loop.time()
         self._full_until: float | None = None
         """Until when a commit that failed for lack of room has everything refused that grows; None if not."""
@@ -94,6 +99,14 @@ class Disk:
         self.look()
         return Busy(self.warning() or "") if self.is_full else None
 
+    async def looked(self) -> None:
+        """Wait for a look that is not older than ``LOOK_S``; not for long, as a look may make room, too."""
+        self.look()
+        if self._looking:
+            seen = self._loop.create_future()
+            self._waiting.append(seen)
+            await asyncio.wait([seen], timeout=SEEN_S)
+
     def wrote(self, commits: Sequence[Commit]) -> None:
         """Count commits that are about to be written."""
         if self.free_bytes is None:
@@ -127,6 +140,10 @@ class Disk:
             self._see(outcome)
         elif outcome is not None:
             logger.error("the disk can't be looked at: %s", outcome)
+        waiting, self._waiting = self._waiting, []
+        for seen in waiting:
+            if not seen.done():
+                seen.set_result(None)
 
     def _see(self, room: Room) -> None:
         self.free_bytes = room.free_bytes

@@ -106,7 +106,7 @@ class Node:
         """No more long polls: a pop that finds nothing is answered at once."""
         self._returned: list[Popped] = []
         """Undelivered pop replies, whose leases are returned once the engine may change again."""
-        self._held = self._is_still = False
+        self.held = self._is_still = False
         """Whether changes are refused; and whether everything that formed before that has been sealed."""
         self.failures = 0
         """Failed commits."""
@@ -124,7 +124,7 @@ class Node:
 
     def ask(self, asker: Asker, ticket: Ticket, command: Command) -> None:
         """Apply a command; ``asker.answered`` is called once its group is committed."""
-        may_tick = self._broken is None and not self._held
+        may_tick = self._broken is None and not self.held
         if self._waiters.count and may_tick and self._engine.next_due_at() <= self._clock():
             self._tick()  # what is due goes to the waiters first, then to this command
         if type(command) is Backup:
@@ -176,7 +176,7 @@ class Node:
         """Return the lease of a reply that could not be sent: its messages need not wait until it expires."""
         if type(reply) is not Popped or reply.lease is None or self._closed:
             return
-        if self._broken is not None or self._held:
+        if self._broken is not None or self.held:
             self._returned.append(reply)
             return
         try:
@@ -240,7 +240,7 @@ class Node:
         if self._broken is not None:
             return Busy(self._broken)
         now = self._clock()
-        if self._held:  # only queries run, at the engine's own time: a later one would fire timers
+        if self.held:  # only queries run, at the engine's own time: a later one would fire timers
             if not isinstance(command, Query):
                 return Busy(HELD)
             now = self._engine.now
@@ -325,7 +325,7 @@ class Node:
         self._timer.set(self._engine.next_due_at())
 
     def _ring(self) -> None:
-        if self._broken is None and not self._held:
+        if self._broken is None and not self.held:
             self._tick()
             self._plan_flush()
             self._set_timer()
@@ -370,7 +370,7 @@ class Node:
             try:
                 absent = self._body_cache.missing(reply for _, _, reply in group)
                 commits = self._engine.seal(self._engine.now) if not self._is_still else []
-                self._is_still = self._held
+                self._is_still = self.held
             except Exception:
                 self._met_bug("a commit could not be encoded")
         if self._broken is not None:
@@ -381,7 +381,7 @@ class Node:
         for log, segment in self._engine.take_sealed():
             self._body_cache.add(log, segment)
         self._merger.sealed()
-        self._merger.stopped = self._merger.stopped or self._held
+        self._merger.stopped = self._merger.stopped or self.held
         sync = self._engine.must_sync
         if commits or absent or (sync and self._unsynced):
             self.disk.wrote(commits)
@@ -463,11 +463,11 @@ class Node:
 
     def _hold(self, asker: Asker, ticket: Ticket, command: Hold) -> None:
         """Stop all changes, those by timers included, or resume them."""
-        if command.held and not self._held:
-            self._held, self._held_at = True, self._clock()
+        if command.held and not self.held:
+            self.held, self._held_at = True, self._clock()
             logger.warning("held: it answers questions only")
-        elif self._held and not command.held:
-            self._held = self._is_still = False
+        elif self.held and not command.held:
+            self.held = self._is_still = False
             logger.warning("let go: all goes on")
             if self._broken is None:
                 self._engine.gain(self._clock() - self._held_at)

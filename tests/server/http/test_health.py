@@ -25,6 +25,16 @@ def test_a_server_that_runs_is_alive_and_ready() -> None:
             assert ask(here.http, "POST", path)[0] == 405
 
 
+def test_a_held_server_answers_with_a_warning() -> None:
+    with Here() as here, here.connect() as client:
+        assert client.ask({"cmd": "HOLD"})["ok"]
+        status, said = get(here.http, "/readyz")
+        assert (status, said["ready"]) == (200, True)
+        assert "answers questions only" in said["warning"]
+        assert client.ask({"cmd": "HOLD", "held": False})["ok"]
+        assert get(here.http, "/readyz") == (200, {"ready": True})
+
+
 def test_a_server_that_can_not_write_is_alive_and_not_ready() -> None:
     store = ObedientStore()
     with Here(store) as here, here.connect() as client:

@@ -3,6 +3,7 @@
 from msgspec import Struct
 from starlette.types import Receive, Scope, Send
 
+from forebay.broker.backup import HELD
 from forebay.broker.node import Node
 from forebay.server.http.endpoint import respond
 from forebay.server.http.operation import encode
@@ -20,7 +21,7 @@ class Readiness(Struct, omit_defaults=True):
     ready: bool
     why: str | None = None
     warning: str | None = None
-    """What will soon be refused, or already is, while everything else goes on: the disk is nearly full."""
+    """What will soon be refused, or already is, while everything else goes on."""
 
 
 class Healthz:
@@ -39,7 +40,8 @@ class Readyz:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         why = "the server is stopping" if self._node.draining else self._node.broken
         if why is None:
-            self._node.disk.look()
-            await respond(scope, send, 200, encode(Readiness(True, warning=self._node.disk.warning())))
+            await self._node.disk.looked()
+            warning = HELD if self._node.held else self._node.disk.warning()
+            await respond(scope, send, 200, encode(Readiness(True, warning=warning)))
         else:
             await respond(scope, send, 503, encode(Readiness(False, why)), [(b"retry-after", b"1")])

@@ -5,14 +5,15 @@
       1.5   thrifty: nothing is compacted by itself any more, memory is flushed only where it has room
       1     what grows is refused (by the node)
       0     RESERVE is given up: what drains is written into its room
-            RESERVE_OPEN is given up, by an open only: nobody else must use what a restart needs
+            RESERVE_OPEN is lent to what gives more room back at once: an open, and a flush, which ends a log
 
 RocksDB by itself compacts when it likes, and copies what lives of old blob files as it does: on a full disk
 that takes the last bytes from the commits that would make room.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rocksdict import Rdict
@@ -43,6 +44,12 @@ TIDY_FILES = 16
 """Files that were not compacted yet, at which a thrifty store compacts what it has room for."""
 RANGES_MAX = 64
 """Ranges of deleted bodies that are known apart."""
+TIGHT_TIMES = 3
+"""How many times what is in the log has to be free for it not to be flushed while that still fits."""
+TIGHT_BYTES_MIN = 64 * 1024
+"""Least that is flushed for that."""
+BACKGROUND_ERRORS = "rocksdb.background-errors"
+"""Property: how many flushes and compactions failed since the database was opened."""
 PREFIX_BYTES = 8
 """Bytes of a key that name tenant and queue."""
 EVERYTHING = (b"", b"\xff" * 64)
@@ -100,11 +107,11 @@ class Space:
         self.is_thrifty = self._is_gentle = False
         self._tidied_at: float | None = None
         """When room was made, until it is known how long that took."""
-        self._rests_until = float("-inf")
+        self._rests_until = self._reopens_at = float("-inf")
 
     def free_bytes(self) -> int:
         """Return what is free beside what is kept back, or is to be."""
-        return free_bytes(self._directory) - self.reserve.missing - self.opening.missing
+        return max(free_bytes(self._directory) - self.reserve.missing - self.opening.missing, 0)
 
     def is_short(self, log_bytes: int) -> bool:
         """Whether a plain open is not sure to have room: it writes the whole log again."""
@@ -114,6 +121,7 @@ class Space:
 
     def give_up(self) -> bool:
         """Give up the reserve; return whether there was one."""
+        self._drop_old_notes()
         if not self.reserve.release():
             return False
         logger.error("the disk is full: the reserve of the data directory was given up")
@@ -137,12 +145,39 @@ class Space:
         if free_bytes(self._directory) >= self.reserve.missing + LEAVE_TIMES * self._mark:
             self.reserve.restore(leave=0)
 
-    def make_room(self, log_bytes: int) -> bool:
-        """Return whether so much of the log can be flushed, if need be into the room of the reserve."""
-        return self._fits(log_bytes) or (self.give_up() and self._fits(log_bytes))
+    def is_tight(self, log_bytes: int) -> bool:
+        """Whether what is in the log should be flushed now, as later there may be no room for it.
+
+        What drains goes into the log, too. If that took the last byte, nothing could end the log any more.
+        """
+        if not self.is_thrifty or log_bytes < TIGHT_BYTES_MIN:
+            return False
+        return free_bytes(self._directory) < TIGHT_TIMES * log_bytes
+
+    @contextmanager
+    def room_for(self, log_bytes: int) -> Iterator[bool]:
+        """Tell whether so much of the log can be flushed, if need be into what is kept back.
+
+        A flush gives back more than it takes, as it ends the log: what is kept back for an open is only lent.
+        """
+        if self._fits(log_bytes) or (self.give_up() and self._fits(log_bytes)):
+            yield True
+        elif self._fits(log_bytes - self.opening.held()) and self.opening.release():
+            try:
+                yield True
+            finally:
+                self.opening.restore(leave=0)
+        else:
+            yield False
 
     def _fits(self, size: int) -> bool:
         return free_bytes(self._directory) > size
+
+    def _drop_old_notes(self) -> None:
+        """Drop what RocksDB wrote for people, all but the newest: a megabyte on a disk that has none left."""
+        for notes in (self._directory / "db").glob("LOG.old.*"):
+            with suppress(OSError):
+                notes.unlink()
 
     # Compactions.
 
@@ -153,18 +188,21 @@ class Space:
         deleted: Deleted,
         compacts: bool,
         now: float,
-        flush: Callable[[], None],
+        flush: Callable[[], bool],
     ) -> None:
         """Have RocksDB do what there is room for, and drop deleted bodies if there is little.
 
-        By itself it drops them after more writes, and those are refused.
+        By itself it drops them after more writes, and those are refused. ``flush`` has what is in the log
+        flushed, and tells whether there was room for that.
         """
         free = self.free_bytes()
         self.adapt(db, bodies, compacts)
-        if not compacts or self._rests(free, now):
+        if not compacts or self._rests(free, now) or has_failed(db):
             return
         if self._is_gentle and deleted:
-            self._reclaim(bodies, deleted, flush)
+            if not self._reclaim(bodies, deleted, flush):
+                self.rest(now)
+                return
         elif self.is_thrifty:
             for family in (db, bodies):
                 if _files_of(family) >= TIDY_FILES and 2 * _table_bytes(family) < free_bytes(self._directory):
@@ -172,6 +210,17 @@ class Space:
         else:
             return
         self._tidied_at = now
+
+    def may_reopen(self, now: float) -> bool:
+        """Whether the store may be opened again for an error of RocksDB's own work."""
+        if now < self._reopens_at:
+            return False
+        self._reopens_at = now + TIDY_REST_S_MAX
+        return True
+
+    def rest(self, now: float) -> None:
+        """Do not make room again for as long as that may ever be."""
+        self._rests_until = now + TIDY_REST_S_MAX
 
     def _rests(self, free: int, now: float) -> bool:
         if self._tidied_at is not None:
@@ -199,9 +248,13 @@ class Space:
             _set(bodies, blob_garbage_collection_age_cutoff=str(AGE_CUTOFF))
         self.is_thrifty, self._is_gentle = thrifty, gentle
 
-    def _reclaim(self, bodies: Rdict, deleted: Deleted, flush: Callable[[], None]) -> None:
-        """Drop blob files of which nothing lives, and rewrite as many of the oldest as there is room for."""
-        flush()
+    def _reclaim(self, bodies: Rdict, deleted: Deleted, flush: Callable[[], bool]) -> bool:
+        """Drop blob files of which nothing lives, and rewrite as many of the oldest as there is room for.
+
+        Return whether that was done.
+        """
+        if not flush() or not self._fits(_table_bytes(bodies)):
+            return False
         ranges = deleted.take()
         share = self._share()
         if share:
@@ -217,9 +270,11 @@ class Space:
             for lower, upper in ranges:
                 deleted.add(lower, upper)
             logger.error("deleted messages still take room: %s", error)
+            return False
         finally:
             if share:
                 _set(bodies, enable_blob_garbage_collection="false")
+        return True
 
     def _share(self) -> float:
         """Return the share of the blob files, oldest first, whose copies would take half of what is free."""
@@ -239,6 +294,11 @@ AGE_CUTOFF = 0.25
 
 def _is_below(free: int, level: float, was: bool) -> bool:
     return free < (LEAVE_TIMES * level if was else level)
+
+
+def has_failed(family: Rdict) -> bool:
+    """Whether a flush or compaction failed: another one might wait for room without an end."""
+    return bool(family.property_int_value(BACKGROUND_ERRORS))
 
 
 def _told(wanted: bool) -> str:

@@ -47,7 +47,7 @@ from forebay.store.rocksdb import format as formats
 from forebay.store.rocksdb.format import Format
 from forebay.store.rocksdb.opening import BODIES, open_db
 from forebay.store.rocksdb.options import NEVER_BYTES
-from forebay.store.rocksdb.space import Deleted, Space, is_full
+from forebay.store.rocksdb.space import Deleted, Space, has_failed, is_full
 
 logger = logging.getLogger("forebay.store")
 
@@ -148,7 +148,8 @@ class RocksStore(RocksReader):
         """Whether RocksDB compacts. Off once it met a damaged file: a failed compaction stops all writes."""
         self._intents = 0
         self._writing = threading.RLock()
-        """Held while a batch is written, and while a backup, in another thread, begins a new WAL."""
+        """Held while a commit is written and synced; and while another thread begins a new WAL, for a backup
+        or to make room, or opens the database again."""
         self._tidying = threading.Lock()
         """Held while room is made, in another thread, and while the store is opened again. Comes first."""
         self._patience = threading.Event()
@@ -255,10 +256,23 @@ class RocksStore(RocksReader):
         with suppress(DbClosedError):
             self._db.cancel_all_background(False)
         with self._tidying, self._writing:
-            self._close()
-            gc.collect()  # frames of an exception may hold a handle, which keeps the database open
-            self._open_with_reserve()
-            self._undo_intents()
+            self._reopen_alone()
+
+    def _reopen_alone(self) -> None:
+        self._failed = True  # until it is open again
+        self._close()
+        gc.collect()  # frames of an exception may hold a handle, which keeps the database open
+        self._open_with_reserve()
+        self._undo_intents()
+
+    # Reading.
+
+    def bodies(self, keys: Sequence[bytes]) -> list[bytes | Damaged | None]:
+        try:
+            return super().bodies(keys)
+        except DbClosedError:  # it is being opened again, by another thread
+            with self._writing:
+                return super().bodies(keys)
 
     # Claims.
 
@@ -295,12 +309,13 @@ class RocksStore(RocksReader):
             if self._epochs.get(commit.shard) != commit.epoch:
                 raise Fenced(f"shard {commit.shard} was claimed again")
         bodies = [body for commit in group for body in commit.bodies]
-        if sum(len(value) for _, value in bodies) > BATCH_BYTES:
-            self._commit_large(group, bodies)
-        elif group:
-            self._write(lambda batch: self._fill(batch, group, bodies))
-        if sync:
-            self.sync()
+        with self._writing:  # all of it: what is written to nothing but an intent is undone by an open
+            if sum(len(value) for _, value in bodies) > BATCH_BYTES:
+                self._commit_large(group, bodies)
+            elif group:
+                self._write(lambda batch: self._fill(batch, group, bodies))
+            if sync:
+                self.sync()
 
     def _commit_large(self, group: Sequence[Commit], bodies: list[Record]) -> None:
         self._intents += 1
@@ -345,6 +360,10 @@ class RocksStore(RocksReader):
                 self._deleted.add(lower, upper)
 
     def sync(self) -> None:
+        with self._writing:
+            self._sync_alone()
+
+    def _sync_alone(self) -> None:
         self._check_not_lost()
         if self._failed:
             self._refuse()
@@ -371,9 +390,12 @@ class RocksStore(RocksReader):
         if self._failed:
             self._refuse()
         is_long = self._unflushed > self._flush_bytes or self._flushing + self._unflushed > self._log_bytes
-        # Without room for it memory waits in the log, which takes what is written meanwhile.
-        if is_long and (not self._space.is_thrifty or self._space.make_room(self._unflushed)):
+        if is_long and not self._space.is_thrifty:
             self._begin_log()
+        elif is_long or self._space.is_tight(self._unflushed):
+            with self._space.room_for(self._unflushed) as fits:
+                if fits:  # without room memory waits in the log, which takes what is written meanwhile
+                    self._begin_log()
         for _ in range(STALL_WAITS):
             # A new batch for each try: ``write`` uses it up even when it fails.
             batch = WriteBatch(raw_mode=True)
@@ -432,19 +454,40 @@ class RocksStore(RocksReader):
         with self._tidying:
             if self._lost is None and not self._failed:
                 try:
+                    self._mend(now)
                     self._space.tidy(
                         self._db, self._bodies, self._deleted, self._compacts, now, self._flush_all
                     )
-                except StoreError as error:  # told by the next commit, too
+                except StoreError as error:
+                    self._space.rest(now)
                     logger.error("deleted messages still take room: %s", error)
             self._space.restore()
             return Room(self._space.free_bytes())
 
-    def _flush_all(self) -> None:
-        with self._writing:
+    def _mend(self, now: float) -> None:
+        """Open the database again if a flush or a compaction of its own met the end of the disk.
+
+        RocksDB goes on with neither, and has whoever asks for one wait, until so much is free as all
+        memtables may grow to: 4 GB and more, whatever the size of the disk.
+        """
+        if self._compacts and has_failed(self._db) and self._space.may_reopen(now):
+            logger.warning("RocksDB could not write a file, so the database is opened again")
+            with self._writing:
+                self._reopen_alone()
+
+    def _flush_all(self) -> bool:
+        """Flush what is in the log; return whether there was room for it."""
+        with self._writing, self._space.room_for(self._unflushed) as fits:
+            if not fits:
+                return False
             self.sync()
-            self._space.make_room(self._unflushed)
-            self._flush(wait=True)
+            try:
+                self._flush(wait=True)
+            except StoreError:
+                # RocksDB takes no more now. No commit shall be refused for that: nobody asked for the flush.
+                self._reopen_alone()
+                raise
+            return True
 
     # The two calls that reach the disk; tests replace them to inject faults.
 
@@ -524,6 +567,8 @@ def scan(db: Rdict, lower: bytes, upper: bytes) -> Iterator[Record]:
 def _read(db: Rdict, key: bytes) -> bytes | None:
     try:
         value: bytes | None = db.get(key)
+    except DbClosedError:
+        raise
     except Exception as error:
         raise _explained(error) from None
     return value
