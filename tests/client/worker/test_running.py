@@ -482,6 +482,47 @@ def test_a_coroutine_that_was_cancelled_ends_when_its_lease_is_extended(simulate
     simulated.play(life())
 
 
+@pytest.mark.parametrize("requeued", [False, True])
+def test_a_job_that_learns_of_its_end_from_its_own_report_is_no_failure(
+    simulated: Simulated, caplog: pytest.LogCaptureFixture, requeued: bool
+) -> None:
+    app = simulated.app()
+    begun, cancelled, told = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def reports() -> None:
+        begun.set()
+        await cancelled.wait()
+        told.set()
+        await current().aprogress(50)
+        raise AssertionError("the report was taken")
+
+    @app.task
+    async def next_one() -> int:
+        await asyncio.sleep(1)
+        return current().attempt
+
+    async def life() -> None:
+        job, behind = await reports.apush(), await next_one.apush()
+        async with working(app, lease_ms=20_000, concurrency=1, prefetch=1):
+            await begun.wait()
+            if requeued:  # another worker may have it now
+                await app.aclient.delay(job.id, 60_000)
+            else:
+                await job.acancel()
+            cancelled.set()
+            await told.wait()
+            await until(lambda: any(record.name == "forebay.worker" for record in caplog.records))
+            assert await job.astate() == ("delayed" if requeued else "cancelled")
+            assert await app.aclient.attempts(job.id) == []
+            assert await behind.aresult(60) == 1
+
+    with caplog.at_level(logging.WARNING, "forebay.worker"):
+        simulated.play(life())
+    (line,) = (record.getMessage() for record in caplog.records if record.name == "forebay.worker")
+    assert line.endswith("reports: lost" if requeued else "reports: cancelled")
+
+
 def test_a_thread_that_was_cancelled_ends_and_others_of_its_lease_go_on(
     app: App, quick_extends: None
 ) -> None:

@@ -9,6 +9,7 @@ from forebay.client.aio.client import Client
 from forebay.client.tasks.task import Task
 from forebay.client.types import Message
 from forebay.client.worker.progress import Reports
+from forebay.core.errors import Conflict, ForebayError, NotFound
 
 CANCELLED, LOST, STOPPED = "cancelled", "lost", "stopped"
 """Why a run is interrupted: the job was cancelled, its lease expired, or the worker stops."""
@@ -65,7 +66,22 @@ class Run:
         await self.reports.tell(percent, message)
 
     async def _send_progress(self, percent: int, message: str | None) -> None:
-        await self._client.set_progress(self.id, percent, message, lease=self.message.lease)
+        try:
+            await self._client.set_progress(self.id, percent, message, lease=self.message.lease)
+        except (Conflict, NotFound):
+            await self._lost()
+            raise
+
+    async def _lost(self) -> None:
+        """Interrupt the run: the server has just told that the job is not leased to this worker any more."""
+        try:
+            state = await self._client.state(self.id)
+        except ForebayError:
+            state = ""
+        self.interrupt(CANCELLED if state == "cancelled" else LOST)
+        # A runner that reports for itself gets its cancel here: kept for its next await, it would hit
+        # another job.
+        await asyncio.sleep(0)
 
     def progress(self, percent: int, message: str | None = None) -> None:
         """Report progress from a function that runs in a thread."""

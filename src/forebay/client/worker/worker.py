@@ -487,8 +487,6 @@ class Worker:
         except asyncio.CancelledError as error:
             current = asyncio.current_task()
             if run is not None and run.interrupted and not self._is_ending:
-                run.runner = None
-                forgive()
                 await self._interrupted(lease, run)
             elif self._is_ending or current is None:
                 raise
@@ -542,13 +540,23 @@ class Worker:
             self._holding.fail(lease, failure)
 
     async def _interrupted(self, lease: Lease, run: Run) -> None:
-        fields = fields_of(run.message, run.task.name)
-        logger.warning("job %d %s: %s", run.id, run.task.name, run.interrupted, extra={"fields": fields})
         if run.interrupted == STOPPED:
+            self._tell_interrupt(run)
             await self._holding.release(lease, [run.id])
         else:
-            assert run.interrupted in (CANCELLED, LOST)
-            self._holding.drop(lease, run.id)
+            self._forget(lease, run)
+
+    def _forget(self, lease: Lease, run: Run) -> None:
+        """Forget a job that is not this worker's any more, however its function ended."""
+        assert run.interrupted in (CANCELLED, LOST)
+        self._tell_interrupt(run)
+        self._holding.drop(lease, run.id)
+
+    def _tell_interrupt(self, run: Run) -> None:
+        run.runner = None
+        forgive()
+        fields = fields_of(run.message, run.task.name)
+        logger.warning("job %d %s: %s", run.id, run.task.name, run.interrupted, extra={"fields": fields})
 
     def _failed(
         self,
@@ -562,6 +570,9 @@ class Worker:
         error: BaseException | None = None,
     ) -> None:
         run = lease.open.get(message.id)
+        if run is not None and run.interrupted in (CANCELLED, LOST):
+            self._forget(lease, run)
+            return
         if run is not None:
             run.runner = None
             forgive()
