@@ -92,6 +92,22 @@ def value_of(body: msgspec.Raw, kind: Any = Any) -> Any:
     return None if bytes(body) == b"null" else decoder(kind)(body)
 
 
+def result_as(kind: Any, body: msgspec.Raw, id: int) -> Any:
+    """Decode a message's result; raise ``Invalid`` if it is not of the type.
+
+    >>> result_as(int, msgspec.Raw(b"[]"), 7)
+    Traceback (most recent call last):
+    forebay.core.errors.Invalid: result must be of type int; that of 7 is not: Expected `int`, got `array`
+    """
+    try:
+        return value_of(body, kind)
+    except Invalid:
+        raise  # no result could be of this type
+    except Exception as error:
+        name = getattr(kind, "__name__", None) or str(kind)
+        raise Invalid("result", f"of type {name}; that of {id} is not: {error}") from error
+
+
 @lru_cache(maxsize=1_000)
 def converter(kind: Any) -> Callable[[Any], Any]:
     """Return the converter from decoded JSON (lists, dicts, strings, numbers) to a type."""

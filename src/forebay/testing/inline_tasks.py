@@ -13,7 +13,7 @@ from typing import Any, cast
 from msgspec import Raw
 
 from forebay.client.backoff import Within
-from forebay.client.payloads import value_of
+from forebay.client.payloads import result_as, value_of
 from forebay.client.tasks.app import App, Backend
 from forebay.client.tasks.call import parse
 from forebay.client.tasks.task import Call, GiveUp, Task
@@ -143,7 +143,7 @@ class Inline(Runs, Backend):
         found = self._results.get(int(id))
         if found is None:
             raise NotFound(f"there is no job {id}")
-        value = value_of(found.result or Raw(b"null"), type)
+        value = result_as(type, found.result or Raw(b"null"), found.id)
         return Result(found.id, found.done, found.state, value, found.error)
 
     def update(self, id: Any, type: Any = Any) -> Update:

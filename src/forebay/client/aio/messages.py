@@ -10,7 +10,7 @@ from forebay.client.aio.push_batcher import Pusher
 from forebay.client.aio.requests import Asking
 from forebay.client.backoff import Within
 from forebay.client.later import Later
-from forebay.client.payloads import decoder, encode, value_of
+from forebay.client.payloads import decoder, encode, result_as
 from forebay.client.translate import (
     EACH_ITS_OWN,
     OF_ALL,
@@ -421,9 +421,12 @@ class Messages(Asking):
                 return
 
     async def result(self, id: Id, *, wait_ms: int = 0, group: str = DEFAULT, type: Any = Any) -> Result:
-        """Return the outcome of a message; waits for its end up to ``wait_ms``."""
+        """Return the outcome of a message; waits for its end up to ``wait_ms``.
+
+        Raises ``Invalid`` if its result is not of the ``type``.
+        """
         found: notes.Came = await self._ask(notes.GetResult(id=id, wait_ms=wait_ms, group=group))
-        value = value_of(found.result, type)
+        value = result_as(type, found.result, int(found.id))
         error = found.error or None
         return Result(int(found.id), found.done, found.state, value, error, found.has_result)
 

@@ -8,7 +8,7 @@ from msgspec import Raw
 
 from forebay.client.backoff import Within
 from forebay.client.later import Later
-from forebay.client.payloads import decoder, encode, value_of
+from forebay.client.payloads import decoder, encode, result_as
 from forebay.client.sync.push_batcher import Pusher
 from forebay.client.sync.requests import Asking
 from forebay.client.translate import (
@@ -415,9 +415,12 @@ class Messages(Asking):
                 return
 
     def result(self, id: Id, *, wait_ms: int = 0, group: str = DEFAULT, type: Any = Any) -> Result:
-        """Return the outcome of a message; waits for its end up to ``wait_ms``."""
+        """Return the outcome of a message; waits for its end up to ``wait_ms``.
+
+        Raises ``Invalid`` if its result is not of the ``type``.
+        """
         found: notes.Came = self._ask(notes.GetResult(id=id, wait_ms=wait_ms, group=group))
-        value = value_of(found.result, type)
+        value = result_as(type, found.result, int(found.id))
         error = found.error or None
         return Result(int(found.id), found.done, found.state, value, error, found.has_result)
 

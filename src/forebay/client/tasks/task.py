@@ -174,7 +174,8 @@ def _returned(result: Result) -> Any:
     if not result.done:
         raise NotDone(f"job {result.id} is {result.state}; wait longer for it")
     if result.state != "completed":
-        raise Failed(f"job {result.id} is {result.state}: {result.error or 'it gave no reason'}")
+        why = f": {result.error}" if result.error else ""
+        raise Failed(f"job {result.id} is {result.state}{why}")
     return result.result
 
 
