@@ -106,6 +106,16 @@ def test_a_connection_that_is_silent_as_a_whole_is_given_up_by_the_client(simula
     simulated.play(life())
 
 
+def test_without_a_server_a_look_gives_up_as_soon(simulated: Simulated) -> None:
+    job = _task(App("impatient", server=NOWHERE)).job(1)
+
+    async def life() -> None:
+        assert 0 < await _until_given_up(job.astate) <= PUSH_RETRY_S
+        assert 0 < await _until_given_up(job.aresult) <= PUSH_RETRY_S
+
+    simulated.play(life())
+
+
 def test_an_app_and_a_push_can_say_how_long(simulated: Simulated) -> None:
     job = _task(App("patient", server=NOWHERE, retry_s=60))
 

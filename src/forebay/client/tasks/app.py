@@ -105,7 +105,7 @@ class App:
 
         ``queues`` has options of queues by name. ``timeout_s`` (how long the server may take to answer) and
         ``retry_s`` (how long a request is tried again) are those of its clients, and of pushes. By default
-        clients have 30 s and 10 s, and pushes outside of a worker 3 s and 2 s.
+        clients have 30 s and 10 s; outside of a worker 30 s and 2 s, and pushes 3 s and 2 s.
         """
         Within(timeout_s, retry_s)  # raises unless they can be meant
         if ":" in name:
@@ -155,8 +155,12 @@ class App:
     def _patience(self) -> dict[str, float]:
         return {
             "timeout_s": CLIENT_TIMEOUT_S if self.timeout_s is None else self.timeout_s,
-            "retry_s": CLIENT_RETRY_S if self.retry_s is None else self.retry_s,
+            "retry_s": self._usual_retry_s() if self.retry_s is None else self.retry_s,
         }
+
+    def _usual_retry_s(self) -> float:
+        """Return how long a request is tried again: a worker outlasts a restart, a web page does not wait."""
+        return CLIENT_RETRY_S if is_in_worker.get() else PUSH_RETRY_S
 
     def within(self, own: Within) -> Within:
         """Return how patient a push is: as it says itself, else as the app says, else by default."""
