@@ -54,6 +54,18 @@ def test_time_begins_where_it_is_told_to_and_goes_on_if_it_is_told_to() -> None:
         assert server.client().pop("emails", wait_ms=5_000).payloads == [2]
 
 
+def test_what_was_pushed_later_is_seen_as_pushed(server: Server, app: App) -> None:
+    @app.task
+    def noted(number: int) -> None: ...
+
+    for number in range(100):
+        noted.push_later(number)
+    server.assert_pushed("tests", noted.call(7), times=1)
+    noted.push_later(7)
+    assert server.work(app) == 101
+    server.assert_pushed("tests", noted.call(7), times=2)
+
+
 def test_a_jump_is_forward(server: Server) -> None:
     with pytest.raises(ValueError, match="forward"):
         server.jump(ms=-1)

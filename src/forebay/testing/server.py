@@ -62,6 +62,11 @@ class Server(Checks):
             app.close()
             app.server = self.tcp
 
+    def _settle(self) -> None:
+        for app, _ in self._were_at:
+            app._flush()  # what ``push_later`` buffered was pushed, too, as far as a test is concerned
+        super()._settle()
+
     # Time.
 
     @property
